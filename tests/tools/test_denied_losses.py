@@ -20,10 +20,12 @@ from qstore.formats.rhm.close_record import SyncedJournal, decode_synced, encode
 from qstore.formats.topology_copy import SECTOR, decode_topology
 from qstore.store.catalogue.topology_copy import view_copy
 from qstore.store.disk import OsDisk
+from qstore.store.environment import tool_environment
 from qstore.store.inspect.offline import open_store
 from tests.support.damage_campaign.reading import Seen, look
 from tests.support.damage_campaign.stores import QSTORE, CampaignStore, campaign_stores
 from tests.support.fixtures import StoreOpener
+from tests.support.opened_store import OpenedStore
 from tests.support.profiles import today
 from tests.support.recover_faults import sync_at_once
 
@@ -202,6 +204,24 @@ def test_one_of_the_two_that_is_older_costs_nothing(
     assert content_of(seen) == content_of(undamaged[name])
     if (older_of(store, older) / COPY).read_bytes() != (store.path / COPY).read_bytes():
         assert_told(seen, loses=False)
+
+
+def test_a_lost_queue_whose_journal_is_empty_is_a_loss(tmp_path: Path, scratch: Path) -> None:
+    """Only a queue of the catalogue gets records: it is not taken for one that was being created."""
+    path, older = tmp_path / "store", tmp_path / "older"
+    OpenedStore(tool_environment(), path).store.close()
+    shutil.copytree(path, older)
+    opened = OpenedStore(tool_environment(), path)
+    journal = opened.make_queue("orders")
+    opened.store.append.dequeue(journal, opened.enqueue(journal, b"message"))
+    opened.flush(journal)
+    opened.store._opened.close()  # as if it were killed
+    put_back(path, older, "rhm/catalogue", COPY)
+    (path / "rhm/SYNCED").unlink()  # older software
+    seen = look(path, scratch, is_version_2=True)
+    assert_told(seen, loses=True)
+    assert "empty-queue-gone" in kinds(seen)
+    assert any(line.startswith("queue ") and "orders" in line for line in seen.lenient or [])
 
 
 # ---- journals ----
