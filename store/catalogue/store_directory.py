@@ -146,11 +146,11 @@ class StoreDirectory:
         except FileExistsError:
             raise StoreError(f"{self.path}: the store directory cannot be used: it is not a directory") from None
         except OSError as error:
-            told = advice(error)
+            where, told = self.path, advice(error)
             if error.filename == self.below(LOCK) and not told:
-                told = "; it is not the lock of a store: remove it, or move it elsewhere"
+                where, told = self.below(LOCK), "; it is not the lock of a store: remove it, or move it elsewhere"
             text = f"the store directory cannot be used: {error.strerror}{told}"
-            raise StoreError(f"{error.filename or self.path}: {text}") from error
+            raise StoreError(f"{where}: {text}") from error
 
     def finish_interrupted(self) -> None:
         """Finish, or undo, work that a crash interrupted.
