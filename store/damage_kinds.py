@@ -287,7 +287,7 @@ class DamageKind(Enum):
         Effect.COUNT_AS_UNPREPARED,
     )
     PREPARED_LIST_GONE = (
-        "the transaction prepared list is missing, but it existed when the store was last closed cleanly",
+        "the transaction prepared list is missing, but the store is recorded to have had one",
         Effect.COUNT_AS_UNPREPARED,
     )
 
