@@ -332,7 +332,10 @@ _PASSING: Final = frozenset(
 )
 _COPIED = re.compile(r"CURRENT|MANIFEST-\d+|\d+\.log", re.ASCII)
 _LINKED = re.compile(r"\d+\.sst", re.ASCII)
-_OWN = re.compile(r"CURRENT|IDENTITY|LOCK|LOG(?:\.old\.\d+)?|MANIFEST-\d+|OPTIONS-\d+|\d+\.(?:log|sst|dbtmp)", re.ASCII)
+_OWN = re.compile(
+    r"CURRENT|IDENTITY|LOCK|LOG(?:\.old\.\d+)?|MANIFEST-\d+|OPTIONS-\d+|\d+\.(?:log|sst|dbtmp)|rocksdict-config\.json",
+    re.ASCII,
+)
 _NAMED = re.compile(r"[0-9]{6}\.(?:sst|log)|MANIFEST-[0-9]{6}|CURRENT", re.ASCII)
 
 

@@ -43,6 +43,7 @@ FILES: Final = (
     "rhm/catalogue/IDENTITY",
     "rhm/catalogue/LOCK",
     "rhm/catalogue/LOG",
+    "rhm/catalogue/rocksdict-config.json",
     "rhm/catalogue/sst",
     "rhm/catalogue/log",
     "rhm/jrnl",
