@@ -37,6 +37,7 @@ FINDS: Final = {
     "released without a mark": 303,
     "delivered messages not saved": 303,
     "all saved as delivered": 303,
+    "compaction without what is out": 329,
     "another message of the paging file": 303,
     "not dispatched when it was read ahead": 306,
     "deletion completed before the store has it": 314,
