@@ -59,9 +59,7 @@ def fifo(path: Path) -> None:
     os.mkfifo(path)
 
 
-@pytest.mark.parametrize(
-    "name", ["IDENTITY", "MANIFEST-*", "OPTIONS-*", "*.log", "*.sst", "rocksdict-config.json"]
-)
+@pytest.mark.parametrize("name", ["IDENTITY", "MANIFEST-*", "OPTIONS-*", "*.log", "*.sst", "rocksdict-config.json"])
 def test_in_the_catalogue(store: Path, name: str, tmp_path: Path) -> None:
     catalogue = store / "rhm/catalogue"
     if name == "*.sst":
