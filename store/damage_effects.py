@@ -87,6 +87,8 @@ class Effect(Enum):
     HELD_NO_MESSAGE = Loss.NOTHING, "no data loss: it held no message"
     SALT_FOUND = Loss.NOTHING, "no data loss: the salt is computed from the checksums of the records"
     COPY_TAKEN = Loss.NOTHING, "no data loss: its second copy is used instead"
+    COPY_REWRITTEN = Loss.NOTHING, "no data loss: the catalogue is sound; the next start rewrites the copy"
+    COPY_USELESS = Loss.NOTHING, "it cannot replace what is missing in the catalogue"
     READ_FROM_LOG = Loss.NOTHING, "no data loss: its content is read from the log"
     READING_BEGINS_THERE = Loss.NOTHING, "reading begins there"
     NEVER_WRITTEN = Loss.NOTHING, "no data loss: no journal has written to the file since taking it from the pool"
@@ -110,7 +112,6 @@ class Effect(Enum):
     HEADER_NOT_BELIEVED = Loss.NOTHING, "the header is not trusted"
     NOT_CLOSED_CLEANLY = Loss.NOTHING, "the store counts as not closed cleanly"
     RIDS_GO_ON = Loss.NOTHING, "new record ids continue above the highest in use"
-    NEW_RIDS_GO_ON = Loss.NOTHING, "new record ids continue above the highest in use"  # noqa: PIE796
     NOT_MISSED = Loss.NOTHING, "no data loss: nothing in it is needed"
 
     # ---- nothing is known to be missing ----
@@ -151,6 +152,18 @@ class Effect(Enum):
     OF_ANOTHER_TIME = Loss.CERTAINTY, "one of the two dates from another time: messages may be missing or reappear"
     CONSUMED_MAY_COME_BACK = Loss.CERTAINTY, "messages that were consumed may reappear"
     NOT_COMPARED = Loss.CERTAINTY, "losses in journals since the last clean close may go undetected"
+    NOT_BOUNDED = Loss.CERTAINTY, "losses of what was written since the last start may go undetected"
+    COPY_TAKEN_UNCERTAIN = (
+        Loss.CERTAINTY,
+        "its second copy is used instead, which may lack the last change of queues, exchanges and bindings",
+    )
+    NEW_RIDS_GO_ON = (
+        Loss.CERTAINTY,
+        (
+            "new record ids continue above the highest in use; the last changes of queues, exchanges and bindings may "
+            "be lost too"
+        ),
+    )
     PLEASE_REPORT = Loss.CERTAINTY, "one of the two passes is wrong: please report it, with the journal"
 
     # ---- records are lost, or may be ----
@@ -189,6 +202,7 @@ class Effect(Enum):
     WRITTEN_SINCE_LOST = (
         Loss.RECORDS, "records written after that flush are lost; messages consumed since then may reappear"
     )  # fmt: skip
+    SYNCED_END_LOST = Loss.RECORDS, "records at its end are lost; messages that were consumed may reappear"
     WRITTEN_TO_LATER_LOST = Loss.RECORDS, "records written to the later incarnation are lost"
     MESSAGES_COUNTED_LOST = Loss.RECORDS, "{lost:% message(s)} lost"
     IGNORED_AS_TRANSIENT = Loss.RECORDS, "the record is ignored, as recovery does"

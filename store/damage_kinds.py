@@ -287,7 +287,7 @@ class DamageKind(Enum):
         Effect.COUNT_AS_UNPREPARED,
     )
     PREPARED_LIST_GONE = (
-        "the transaction prepared list is missing, but it existed when the store was last closed cleanly",
+        "the transaction prepared list is missing, but the store is recorded to have had one",
         Effect.COUNT_AS_UNPREPARED,
     )
 
@@ -328,8 +328,25 @@ class DamageKind(Enum):
         "journal held {messages:% message(s)} when the store was last closed cleanly, but now holds {now}",
         Effect.MESSAGES_COUNTED_LOST, Effect.CONSUMED_MAY_COME_BACK,
     )  # fmt: skip
+    SYNC_RECORD_BROKEN = "{problem}", Effect.NOT_BOUNDED
+    SYNC_RECORD_CHECKSUM = "{problem}", Effect.NOT_BOUNDED  # noqa: PIE796
+    SYNC_RECORD_UNREADABLE = "cannot be read: {reason}", Effect.NOT_BOUNDED
+    SYNC_RECORD_OF_OTHER_STORE = (
+        "record of what was synced is that of store {recorded}, but this is store {store}", Effect.NOT_BOUNDED
+    )  # fmt: skip
+    SYNCED_FLUSHES_LOST = (
+        "flush {then} of the journal was synced, but it now ends in flush {now}", Effect.SYNCED_END_LOST
+    )  # fmt: skip
+    SYNCED_JOURNAL_BLANK = (
+        "flush {then} of the journal was synced, but it now has no readable record", Effect.HELD_LOST
+    )  # fmt: skip
     QUEUE_GONE = (
         "queue {queue} is missing; its journal {journal} held {messages:% message(s)} at the last clean close",
+        Effect.QUEUE_LOST,
+    )
+
+    EMPTY_QUEUE_GONE = (
+        'queue "{queue}" is not in the catalogue, but its journal, which holds no message, was written to',
         Effect.QUEUE_LOST,
     )
 
@@ -337,8 +354,15 @@ class DamageKind(Enum):
 
     CATALOGUE_MISSING = "the catalogue is missing", Effect.TOPOLOGY_LOST
     CATALOGUE_BROKEN = "{problem}", Effect.TOPOLOGY_LOST
-    CATALOGUE_NOT_BELIEVED = "{problem}{missing:?; missing in it: %}{gone:?; deleted since: %}", Effect.COPY_TAKEN
-    CATALOGUE_COPY_DAMAGED = "{problem}", Effect.QUEUES_FROM_JOURNALS
+    CATALOGUE_NOT_BELIEVED = (
+        "{problem}{missing:?; missing in it: %}{gone:?; deleted since: %}",
+        Effect.COPY_TAKEN, Effect.COPY_TAKEN_UNCERTAIN,
+    )  # fmt: skip
+    CATALOGUE_BEHIND = "{problem}", Effect.QUEUES_FROM_JOURNALS
+    TOPOLOGY_COPY_UNUSABLE = (
+        "the second copy of the catalogue is unusable: {problem}", Effect.COPY_REWRITTEN, Effect.COPY_USELESS
+    )  # fmt: skip
+    CATALOGUE_COPY_DAMAGED = "{problem}", Effect.QUEUES_FROM_JOURNALS  # noqa: PIE796
     CATALOGUE_ENTRY = "{problem}{key:? (key %)}", Effect.REST_READ
     CATALOGUE_RESERVATION = "{problem}", Effect.RIDS_GO_ON
     OBJECT_UNDECODABLE = "{object}: {problem}", Effect.OBJECT_LEFT_OUT
@@ -398,6 +422,7 @@ CHECKSUM_KINDS: Final = frozenset(
         DamageKind.RECORD_CHECKSUM,
         DamageKind.STORE_FILE_CHECKSUM,
         DamageKind.CLOSE_RECORD_CHECKSUM,
+        DamageKind.SYNC_RECORD_CHECKSUM,
     }
 )
 """The kinds that report a checksum mismatch."""

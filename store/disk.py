@@ -134,7 +134,7 @@ class OsDisk:
 
     def real_path(self, path: str) -> str:
         """The absolute form of `path`, links followed."""
-        return str(Path(path).resolve())
+        return os.path.realpath(path)  # `Path.resolve` raises RuntimeError for a link that leads back to itself
 
     def link_target(self, path: str) -> str | None:
         """The unresolved target of the symbolic link at `path`."""

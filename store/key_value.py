@@ -130,10 +130,11 @@ class RocksKeyValue:
         options.set_error_if_exists(create)
         try:
             # RocksDB would leave a log and a lock in a directory that turns out not to be a database.
-            if not create and not (directory / "CURRENT").is_file():
-                raise _without_current(directory)
             if not create:
-                _check_files(directory)
+                if directory.is_dir():
+                    _check_files(directory)
+                if not (directory / "CURRENT").is_file():
+                    raise _without_current(directory)
             if create and not directory.exists():
                 directory.mkdir(_DIRECTORY_MODE)  # one made by RocksDB would be as open as the umask permits
                 directory.chmod(_DIRECTORY_MODE)
@@ -141,7 +142,7 @@ class RocksKeyValue:
         except CatalogueError:
             raise
         except OSError as error:
-            raise CatalogueError(f"{directory}: {error.strerror}{advice(error)}") from error
+            raise CatalogueError(f"{directory}: {error.strerror or error}{advice(error)}") from error
         except Exception as error:
             kind = CatalogueError if create or _is_sound(directory) else CatalogueDamagedError
             raise kind(f"{directory}: RocksDB cannot open it: {_line(error)}") from error
@@ -261,18 +262,15 @@ def open_copy(directory: Path) -> RocksKeyValue:
 
 
 def _check_files(directory: Path) -> None:
-    """Refuse files on which RocksDB would block: a FIFO or a device in place of a file.
+    """Refuse what RocksDB cannot open, or would block on: a directory, a FIFO, a link to nowhere in place of a file.
 
     Raises:
-        CatalogueDamagedError: one of the database's own files is not a regular file.
-        CatalogueError: another file in the directory, such as the lock, is not a regular file.
+        CatalogueDamagedError: one of the database's files is not a regular file.
         OSError: the directory cannot be read.
     """
     for path in directory.iterdir():
-        if (_COPIED.fullmatch(path.name) or _LINKED.fullmatch(path.name)) and not path.is_file():
+        if _OWN.fullmatch(path.name) and not path.is_file() and os.path.lexists(path):  # not just removed
             raise CatalogueDamagedError(f"{path}: not a regular file", str(path))
-        if path.exists() and not (path.is_file() or path.is_dir()):
-            raise CatalogueError(f"{path}: not a regular file; remove it: RocksDB cannot open the catalogue with it")
 
 
 def _is_sound(directory: Path) -> bool:
@@ -334,6 +332,10 @@ _PASSING: Final = frozenset(
 )
 _COPIED = re.compile(r"CURRENT|MANIFEST-\d+|\d+\.log", re.ASCII)
 _LINKED = re.compile(r"\d+\.sst", re.ASCII)
+_OWN = re.compile(
+    r"CURRENT|IDENTITY|LOCK|LOG(?:\.old\.\d+)?|MANIFEST-\d+|OPTIONS-\d+|\d+\.(?:log|sst|dbtmp)|rocksdict-config\.json",
+    re.ASCII,
+)
 _NAMED = re.compile(r"[0-9]{6}\.(?:sst|log)|MANIFEST-[0-9]{6}|CURRENT", re.ASCII)
 
 
@@ -341,10 +343,11 @@ def _copy(directory: Path, private: Path) -> list[MapDamage]:
     """Fill `private` as in the table above, and return the damage in the manifest."""
     damage = []
     try:
-        source = directory.resolve(strict=True)
+        source = Path(os.path.realpath(directory))  # `resolve` raises RuntimeError for a link that leads back
         names = sorted(entry.name for entry in source.iterdir())
         if "CURRENT" not in names:
             raise _without_current(directory)
+        _check_files(source)
         for name in names:
             if _LINKED.fullmatch(name):
                 _check_regular(source / name, (source / name).stat())
@@ -358,7 +361,8 @@ def _copy(directory: Path, private: Path) -> list[MapDamage]:
             damage.append(MapDamage(what, str(directory / current)))
     except OSError as error:
         kind = CatalogueError if error.errno in _PASSING else CatalogueDamagedError
-        raise kind(f"{directory}: cannot be copied for reading: {error}{advice(error)}") from error
+        text = f"{directory}: cannot be copied for reading: {error.strerror or error}{advice(error)}"
+        raise kind(text, error.filename if isinstance(error.filename, str) else None) from error
     return damage
 
 

@@ -302,15 +302,19 @@ class Broker:
     # ---- shutdown ----
 
     def close(self) -> bool:
-        """Close the store. Returns whether everything acknowledged is on the disk."""
+        """Close the store, for good. Returns whether everything acknowledged is on the disk."""
         if self.store is None:
+            self.tick.close()
             return True
         delivered = {
             queue.journal.queue_id: rids
             for queue in self.queues.values()
             if queue.journal is not None and (rids := queue.delivered_rids())
         }
-        return self.store.close(delivered)
+        try:
+            return self.store.close(delivered)
+        finally:
+            self.tick.close()
 
 
 def _events_to(settings: BrokerSettings) -> Sequence[tuple[str, str | None]]:

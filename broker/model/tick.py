@@ -274,7 +274,7 @@ class Tick:
         self._memory = memory or MemoryCeiling(0, lambda: 0)
         self.turns = Turns(call_soon)
         self._is_scheduled = False
-        self._is_ending = False
+        self._is_ending = self._is_closed = False
         self._later: list[Callable[[Exception | None], None]] = []
         self._lingering: dict[Any, bool] = {}  # journals
         self._lingering_runs: list[tuple[Worker, Runs]] = []  # that wait for them
@@ -322,8 +322,14 @@ class Tick:
         self._later.append(callback)
         self.schedule()
 
+    def close(self) -> None:
+        """The store is closed: nothing is processed any more, though the event loop still calls what was scheduled."""
+        self._is_closed = True
+
     def end(self) -> None:
         """Process everything collected in the tick."""
+        if self._is_closed:
+            return
         self._is_scheduled = False
         self._is_ending = True
         try:
@@ -431,6 +437,8 @@ class Tick:
     def _end_lingering(self) -> None:
         """Flush what has lingered since the timer was started. What was appended since then gets as much time."""
         self._has_timer = False
+        if self._is_closed:
+            return
         assert self._store is not None
         self._store.start_aged()
         if self._have_aged:

@@ -132,6 +132,11 @@ class Catalogue:
         entry = cast(RidReservation | None, self._sound(Kind.RIDS.prefix))
         return 0 if entry is None else entry.high_water
 
+    def batch(self) -> int:
+        """Number of batches written so far. Raises CatalogueError if unreadable."""
+        entry = cast(Census | None, self._sound(Kind.CENSUS.prefix))
+        return 0 if entry is None else entry.batch
+
     def check(self) -> list[CatalogueDamage]:
         """Read everything, check its consistency, and return `damage`.
 

@@ -6,7 +6,7 @@ The action depends on `topology_copy.judge`:
     ---------  ---------------------------------------------------------------------------------------------------
     SOUND      both are used
     STALE      the copy is rewritten without a log line: normal after a crash
-    COPY_LOST  likewise, with a warning
+    COPY_LOST  likewise, with a critical line, or refused; with a warning if a store of older software has no copy
     RESTORE    refused, or the catalogue is rebuilt from the copy
     SALVAGE    refused, or the catalogue is rebuilt from the readable parts of both, and from the journals' info files
 
@@ -49,7 +49,7 @@ from qstore.store.environment import Environment
 from qstore.store.errors import StoreDamagedError, StoreError
 from qstore.store.key_value import CatalogueDamagedError, CatalogueError, KeyValue
 from qstore.store.log_lines import Level, LogLine
-from qstore.store.unfinished import NEW_CATALOGUE
+from qstore.store.unfinished import CATALOGUE, NEW_CATALOGUE
 
 Log = Callable[[LogLine], None]
 
@@ -63,14 +63,26 @@ class CatalogueOpening:
         store_id: the store's unique id, from its STORE file.
         log: receives log lines.
         refusal: why a damaged catalogue is not restored, for the error; None to restore it.
+        least: number of a batch that the catalogue and its copy are known to have had; 0 if unknown.
+
+    Attributes:
+        mirrored: what `open` returned, unless it was read-only.
     """
 
     def __init__(
-        self, environment: Environment, directory: StoreDirectory, store_id: UUID, log: Log, *, refusal: str | None
+        self,
+        environment: Environment,
+        directory: StoreDirectory,
+        store_id: UUID,
+        log: Log,
+        *,
+        refusal: str | None,
+        least: int,
     ) -> None:
         self._environment, self._disk = environment, environment.disk
         self._directory, self._store_id = directory, store_id
-        self._log, self._refusal = log, refusal
+        self._log, self._refusal, self._least = log, refusal, least
+        self.mirrored: MirroredKeyValue | None = None
         self._key_value: KeyValue | None = None
         self._has_switched = False
 
@@ -93,7 +105,7 @@ class CatalogueOpening:
 
     def _opened(self, *, read_only: bool) -> KeyValue:
         view = self._view()
-        copy = view_copy(self._disk, self._directory.part(NAME), self._store_id)
+        copy = view_copy(self._disk, self._directory.part(NAME), self._store_id, self._least)
         judgement = judge(view, copy)
         if judgement.verdict in (Verdict.RESTORE, Verdict.SALVAGE):
             if self._refusal is not None:
@@ -102,15 +114,16 @@ class CatalogueOpening:
             self._restore(judgement, view)
         elif judgement.verdict is Verdict.COPY_LOST and not read_only:
             self._tell_lost_copy(judgement)
-            if self._has_switched and not judgement.copy_is_missing:
+            is_directory = self._disk.is_directory(self._directory.part(NAME))  # no file can replace it
+            if is_directory or (self._has_switched and not judgement.copy_is_missing):
                 self._set_aside(self._directory.part(NAME))
         assert self._key_value is not None
         if read_only:
             return self._key_value
         mirrored = MirroredKeyValue(self._key_value, self._disk, self._directory, self._store_id, self._log)
-        self._key_value = mirrored
+        self._key_value = self.mirrored = mirrored
         if judgement.verdict in (Verdict.SOUND, Verdict.RESTORE) and copy.content is not None and not copy.is_torn:
-            mirrored.resume(copy.content.end)
+            mirrored.resume(copy.content.end, copy.content.batch)
         else:
             mirrored.renew()
         return mirrored
@@ -121,7 +134,7 @@ class CatalogueOpening:
         try:
             self._key_value = self._environment.open_key_value(path, create=False)
         except CatalogueDamagedError as error:
-            what = str(error) if self._disk.is_directory(path) else "the catalogue is missing"
+            what = str(error) if self._is_there else "the catalogue is missing"
             return CatalogueView(0, {}, (CatalogueDamage("", what.removeprefix(f"{path}: "), error.file),))
         view = view_catalogue(self._key_value)
         meta = None if view.damage else Catalogue(self._key_value).meta()
@@ -132,6 +145,11 @@ class CatalogueOpening:
             )
         return view
 
+    @property
+    def _is_there(self) -> bool:
+        """Whether there is a catalogue, or something in its place."""
+        return CATALOGUE in self._disk.names(self._directory.root)
+
     def _close(self) -> None:
         if self._key_value is not None:
             with contextlib.suppress(CatalogueError):  # closing a damaged database may fail too
@@ -139,10 +157,13 @@ class CatalogueOpening:
             self._key_value = None
 
     def _tell_lost_copy(self, judgement: Judgement) -> None:
-        text = f"{self._directory.part(NAME)}: the second copy of the topology is unusable: {judgement.copy_problem}"
-        if judgement.copy_is_missing:
+        text = f"{self._directory.part(NAME)}: the second copy of the catalogue is unusable: {judgement.copy_problem}"
+        if judgement.copy_is_damaged and self._refusal is not None:
+            raise StoreDamagedError(f"{printable(text)}; {self._refusal}")
+        if judgement.copy_is_missing and not judgement.copy_is_damaged:
             text += ", as in a store created by older software"
-        self._log(LogLine(Level.WARNING, printable(f"{text}; the catalogue is sound, and the copy is rewritten")))
+        level = Level.CRITICAL if judgement.copy_is_damaged else Level.WARNING
+        self._log(LogLine(level, printable(f"{text}; the catalogue is sound, and the copy is rewritten")))
 
     # ---- restoring ----
 
@@ -152,7 +173,7 @@ class CatalogueOpening:
         If the damaged one had been removed by hand, the new one may be incomplete.
         """
         new, path = self._directory.part(NEW_CATALOGUE), self._directory.catalogue
-        if self._disk.is_directory(path) or not self._disk.is_directory(new):
+        if self._is_there or not self._disk.is_directory(new):
             return
         if self._is_whole(new):
             self._disk.rename(new, path)
@@ -179,19 +200,20 @@ class CatalogueOpening:
             entries, told = salvaged(disk, directory, self._store_id, judgement)
         self._tell(judgement, view, entries, told)  # after the switch a start has nothing to report
         new = directory.part(NEW_CATALOGUE)
-        if disk.is_directory(new):
+        if NEW_CATALOGUE in disk.names(directory.root):
             remove_tree(disk, new)
         try:
             self._build(new, entries)
-            if disk.is_directory(path):
+            if self._is_there:
                 self._set_aside(path)
         except BaseException:
-            if disk.is_directory(path):
+            if self._is_there:
                 with contextlib.suppress(OSError):  # the next start repeats it
                     remove_tree(disk, new)
             raise
-        if judgement.verdict is Verdict.SALVAGE and disk.is_file(directory.part(NAME)):
-            self._set_aside(directory.part(NAME))
+        copy = directory.part(NAME)
+        if judgement.verdict is Verdict.SALVAGE and (disk.is_file(copy) or disk.is_directory(copy)):
+            self._set_aside(copy)
         disk.rename(new, path)
         disk.sync_directory(directory.root)
         self._key_value = self._environment.open_key_value(path, create=False)
@@ -223,7 +245,8 @@ class CatalogueOpening:
         if judgement.verdict is Verdict.SALVAGE:
             self._log(LogLine(Level.CRITICAL, printable(f"{where}; {told}")))
             return
-        restored = f"it is restored from its second copy, {self._directory.part(NAME)}, and nothing is lost"
+        restored = f"it is restored from its second copy, {self._directory.part(NAME)}"
+        restored += ", which may lack the last change" if judgement.may_lack_last else ", and nothing is lost"
         missing = f"; restored: {shown(lost)}" if lost else ""
         deleted = f"; deleted again: {shown(gone)}" if gone else ""
         self._log(LogLine(Level.CRITICAL, printable(f"{where}: {restored}{missing}{deleted}")))

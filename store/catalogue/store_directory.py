@@ -3,6 +3,7 @@
     <store-dir>/rhm.lock         locked while a process has the store open
                 rhm/STORE        format, store id, clean mark (`formats.rhm.store_file`); replaced as a whole
                     CLOSED       the content of each journal at the last clean close (`close_record`); likewise
+                    SYNCED       how far the catalogue and each journal are known to be synced; likewise
                     catalogue/   the catalogue
                     topology     a second copy of the catalogue's content (`formats.topology_copy`)
                     jrnl/<id>/   the queues' journals
@@ -145,8 +146,11 @@ class StoreDirectory:
         except FileExistsError:
             raise StoreError(f"{self.path}: the store directory cannot be used: it is not a directory") from None
         except OSError as error:
-            text = f"the store directory cannot be used: {error.strerror}{advice(error)}"
-            raise StoreError(f"{self.path}: {text}") from error
+            where, told = self.path, advice(error)
+            if error.filename == self.below(LOCK) and not told:
+                where, told = self.below(LOCK), "; it is not the lock of a store: remove it, or move it elsewhere"
+            text = f"the store directory cannot be used: {error.strerror}{told}"
+            raise StoreError(f"{where}: {text}") from error
 
     def finish_interrupted(self) -> None:
         """Finish, or undo, work that a crash interrupted.
@@ -311,7 +315,8 @@ class StoreDirectory:
         except store_file.StoreFileError as error:
             raise StoreError(f"{path}: {error}; {self._salvage_advice}") from error
         except OSError as error:
-            raise StoreError(f"{path}: cannot be read: {error.strerror}{advice(error)}") from error
+            told = advice(error) or f"; {self._salvage_advice}"
+            raise StoreError(f"{path}: cannot be read: {error.strerror}{told}") from error
 
     def mark(self, store_id: UUID, *, clean: bool, close_record: bool = False) -> None:
         """Mark whether the store is closed cleanly, and whether there is a record of that. Raises OSError."""
@@ -321,23 +326,48 @@ class StoreDirectory:
         self.replace(STORE, content)
 
     def replace(self, name: str, content: bytes) -> None:
-        """Write a small file in the store's directory atomically. Raises OSError."""
-        new = posixpath.join(self.root, name + ".new")
-        if self._disk.is_file(new):
-            self._disk.remove(new)
+        """Write a small file in the store's directory atomically; a directory in its place is kept. Raises OSError."""
+        new, path = self.part(name + ".new"), self.part(name)
+        if name + ".new" in self._disk.names(self.root):  # of an interrupted attempt
+            self.clear(new)
         try:
             write_new(self._disk, new, content)
-            self._disk.rename(new, posixpath.join(self.root, name))
+            if self._disk.is_directory(path):
+                self.clear(path)
+            self._disk.rename(new, path)
         except OSError:
             with contextlib.suppress(OSError):  # the rest is removed when this file is next replaced
                 self._disk.remove(new)
             raise
         self._disk.sync_directory(self.root)
 
-    # ---- journals moved aside ----
+    # ---- what is moved aside ----
+
+    def clear(self, path: str) -> None:
+        """Make way for a file at `path`: a file or a link there is removed, a directory quarantined. Raises OSError."""
+        if self._disk.is_directory(path) and self._disk.link_target(path) is None:
+            self.set_aside(path, "quarantine")
+        else:
+            self._disk.remove(path)
+
+    def clear_for_directory(self, path: str) -> None:
+        """Make way for a directory at `path`: what is there and is none, is quarantined.
+
+        Raises:
+            StoreError: it is a link that leads nowhere.
+            OSError: it cannot be moved.
+        """
+        parent, name = posixpath.split(path)
+        if name not in self._disk.names(parent) or self._disk.is_directory(path):
+            return
+        target = self._disk.link_target(path)
+        if target is not None:
+            text = f"is a symbolic link to {target}, which is no directory: mount the disk that has it"
+            raise StoreError(f"{path}: {text}, or remove the link: what was there counts as lost then")
+        self.set_aside(path, "quarantine")
 
     def set_aside(self, directory: str, kind: str) -> str:
-        """Move a journal's directory into `orphans` or `quarantine`. Returns its new path. Raises OSError."""
+        """Move a directory, or a file, into `orphans` or `quarantine`. Returns its new path. Raises OSError."""
         parent = posixpath.join(self.root, kind)
         if not self._disk.is_directory(parent):
             self._disk.make_directory(parent)
@@ -353,11 +383,10 @@ class StoreDirectory:
 
 
 def remove_tree(disk: WritableDisk, path: str) -> None:
-    """Remove a directory and all of its content. Raises OSError."""
+    """Remove a directory and all of its content, or a file or a link. Raises OSError."""
+    if disk.link_target(path) is not None or not disk.is_directory(path):
+        disk.remove(path)
+        return
     for name in disk.names(path):
-        below = posixpath.join(path, name)
-        if disk.link_target(below) is None and disk.is_directory(below):
-            remove_tree(disk, below)
-        else:
-            disk.remove(below)
+        remove_tree(disk, posixpath.join(path, name))
     disk.remove_directory(path)

@@ -1,4 +1,4 @@
-"""Compares the second copy of the topology with the catalogue: which of them to use, and what the other lost.
+"""Compares the second copy of the catalogue with the catalogue: which of them to use, and what the other lost.
 
 `formats.topology_copy` has its layout, `topology_log` writes it, `opening` opens a store by this judgement, and the
 offline readers do the same without writing. A batch goes to the catalogue first, then to the copy, both synced, and
@@ -16,8 +16,13 @@ only then is it acknowledged. So after a crash they are equal, or the copy is on
     damaged, unreadable, none  not sound                 SALVAGE    the readable part of the one with more batches;
     sound, fewer batches       damaged, with readable               the queues' own journals provide the rest
                                later ones
+    sound, too few batches     not sound, or too few
 
-A torn tail of the copy is not damage: its batch was not acknowledged.
+"Too few batches": both are known to have had a later one, because the store has recorded that (SYNCED, see
+`recovery.close_record`). A catalogue or a copy that ends before it has lost something, or was replaced by an older one.
+
+A torn tail of the copy is not damage: its batch was not acknowledged. It is damage if the batch is one of those that
+are known to have been synced.
 """
 
 from __future__ import annotations
@@ -99,11 +104,13 @@ class CopyView(NamedTuple):
         content: its content; None if there is none, or it is completely unusable.
         problem: why it is not sound, in one line; empty if it is.
         is_missing: there is no such file, as in a store created by older software.
+        least: number of a batch that it is known to have had; 0 if unknown.
     """
 
     content: TopologyCopy | None
     problem: str
     is_missing: bool = False
+    least: int = 0
 
     @property
     def is_torn(self) -> bool:
@@ -131,6 +138,8 @@ class Judgement(NamedTuple):
         damage: the defects of the catalogue.
         copy_problem: why the copy is unusable, in one line; empty if it is usable.
         copy_is_missing: there is no copy, as in a store created by older software.
+        copy_is_damaged: it is unusable, and neither a crash nor older software explains that.
+        may_lack_last: after RESTORE: the last change may be missing: its record is torn, or the catalogue was ahead.
     """
 
     verdict: Verdict
@@ -139,6 +148,8 @@ class Judgement(NamedTuple):
     damage: tuple[CatalogueDamage, ...]
     copy_problem: str
     copy_is_missing: bool
+    copy_is_damaged: bool = False
+    may_lack_last: bool = False
 
 
 # ---------------------------------------------------------------------------------------------------------------
@@ -158,24 +169,38 @@ def view_catalogue(key_value: KeyValue) -> CatalogueView:
     return CatalogueView(batch_of(entries), entries, damage)
 
 
-def view_copy(disk: Disk, path: str, store_id: UUID | None) -> CopyView:
-    """Read the second copy at `path`; `store_id` is the store's, None if unknown."""
+def view_copy(disk: Disk, path: str, store_id: UUID | None, least: int = 0) -> CopyView:
+    """Read the second copy at `path`.
+
+    Args:
+        disk: reads it.
+        path: the file.
+        store_id: the store's id; None if unknown.
+        least: number of a batch that it is known to have had; 0 if unknown.
+    """
     try:
         content = decode_topology(read_whole(disk, path, MAX_SIZE))
     except FileNotFoundError:
-        return CopyView(None, "the file is missing", is_missing=True)
+        return CopyView(None, "the file is missing", is_missing=True, least=least)
     except OSError as error:
-        return CopyView(None, f"cannot be read: {error.strerror}")
+        return CopyView(None, f"cannot be read: {error.strerror}", least=least)
     except TopologyFormatError as error:
-        return CopyView(None, str(error))
+        return CopyView(None, str(error), least=least)
     if store_id not in (None, content.store_id):
-        return CopyView(None, f"it belongs to another store, {content.store_id}")
+        return CopyView(None, f"it belongs to another store, {content.store_id}", least=least)
+    return CopyView(content, _problem(content, least), least=least)
+
+
+def _problem(content: TopologyCopy, least: int) -> str:
+    """Why a copy is not sound; empty if it is."""
+    after = f"change {content.batch}" if content.batch else "its beginning"
     if content.tail is Tail.DAMAGED:
-        after = f"batch {content.batch}" if content.batch else "its beginning"
-        return CopyView(content, f"damaged after {after}, at offset {content.end}: later batches cannot be read")
-    for damage in Catalogue(MemoryMap(content.entries)).check():
-        return CopyView(content, damage.what)
-    return CopyView(content, "")
+        return f"damaged after {after}, at offset {content.end}: later changes cannot be read"
+    if content.batch < least and content.tail is Tail.TORN:
+        return f"damaged after {after}, at offset {content.end}: change {least} cannot be read"
+    if content.batch < least:
+        return f"it went back in time: it ends with {after}, but it had change {least}"
+    return next((damage.what for damage in Catalogue(MemoryMap(content.entries)).check()), "")
 
 
 def batch_of(entries: Mapping[bytes, bytes]) -> int:
@@ -190,10 +215,14 @@ def batch_of(entries: Mapping[bytes, bytes]) -> int:
 
 def judge(catalogue: CatalogueView, copy: CopyView) -> Judgement:
     """Decide which of the two is used, by the table above."""
-    told = copy.content
+    told, least = copy.content, copy.least
+    is_damaged = bool(copy.problem) and not copy.is_missing
     damage = catalogue.damage
     if not damage and told is not None and told.last_batch > catalogue.batch:
         ends = f"it ends with change {catalogue.batch}, its second copy with change {told.last_batch}"
+        damage = (CatalogueDamage("", f"the catalogue went back in time: {ends}"),)
+    elif not damage and catalogue.batch < least:
+        ends = f"it ends with change {catalogue.batch}, but it had change {least}"
         damage = (CatalogueDamage("", f"the catalogue went back in time: {ends}"),)
     elif not damage and told is not None and not copy.problem and told.batch == catalogue.batch:
         if told.entries == catalogue.entries:
@@ -203,19 +232,22 @@ def judge(catalogue: CatalogueView, copy: CopyView) -> Judgement:
         damage = (CatalogueDamage("", what),)
     if damage:
         if told is not None and not copy.problem:
-            return Judgement(Verdict.RESTORE, told.entries, told.batch, damage, "", copy_is_missing=False)
+            may_lack = copy.is_torn or catalogue.batch > told.batch
+            return Judgement(
+                Verdict.RESTORE, told.entries, told.batch, damage, "", copy_is_missing=False, may_lack_last=may_lack
+            )
         best = catalogue.entries
         if told is not None and (told.batch > catalogue.batch or not catalogue.entries):
             best = told.entries
-        batch = max(catalogue.batch, 0 if told is None else told.last_batch)
-        return Judgement(Verdict.SALVAGE, best, batch, damage, copy.problem, copy.is_missing)
+        batch = max(catalogue.batch, least, 0 if told is None else told.last_batch)
+        return Judgement(Verdict.SALVAGE, best, batch, damage, copy.problem, copy.is_missing, is_damaged)
     problem = copy.problem
     if told is not None and not problem:
         missing = catalogue.batch - told.batch
         if missing == 1:
             return Judgement(Verdict.STALE, catalogue.entries, catalogue.batch, (), "", copy_is_missing=False)
         problem = f"the last {missing} changes of the catalogue are missing from it"
-    return Judgement(Verdict.COPY_LOST, catalogue.entries, catalogue.batch, (), problem, copy.is_missing)
+    return Judgement(Verdict.COPY_LOST, catalogue.entries, catalogue.batch, (), problem, copy.is_missing, is_damaged)
 
 
 # ---------------------------------------------------------------------------------------------------------------

@@ -17,6 +17,7 @@ import posixpath
 from collections.abc import Callable, Iterator, Mapping
 from uuid import UUID
 
+from qstore.formats.catalogue import Kind
 from qstore.formats.topology_copy import encode_batch
 from qstore.store.catalogue.store_directory import StoreDirectory
 from qstore.store.catalogue.topology_copy import NAME, batch_of
@@ -35,9 +36,12 @@ class MirroredKeyValue:
         directory: the store's.
         store_id: the store's unique id.
         log: receives log lines.
+
+    Attributes:
+        batch: number of the last batch that both have; may be read in any thread.
     """
 
-    __slots__ = ("_directory", "_disk", "_end", "_file", "_key_value", "_log", "_store_id")
+    __slots__ = ("_directory", "_disk", "_end", "_file", "_key_value", "_log", "_store_id", "batch")
 
     def __init__(
         self,
@@ -50,20 +54,22 @@ class MirroredKeyValue:
         self._key_value, self._disk, self._directory = key_value, disk, directory
         self._store_id, self._log = store_id, log
         self._file: WritableFile | None = None
-        self._end = 0
+        self._end = self.batch = 0
 
     # ---- the copy ----
 
-    def resume(self, end: int) -> None:
-        """Continue an existing copy, equal to the map, after its last record. Raises OSError."""
+    def resume(self, end: int, batch: int) -> None:
+        """Continue an existing copy, equal to the map, after its last record, that of `batch`. Raises OSError."""
         self._file = self._disk.open_writable(posixpath.join(self._directory.root, NAME))
         self._end = end
         self._file.sync()  # a killed process may have left its last record unsynced
+        self.batch = batch
 
     def renew(self) -> None:
         """Write a new copy of the whole map. Raises OSError, CatalogueError."""
         self._drop()
         self._end = self._directory.write_topology(self._store_id, self._key_value)
+        self.batch = batch_of(dict(self._key_value.items(Kind.CENSUS.prefix)))
         self._file = self._disk.open_writable(posixpath.join(self._directory.root, NAME))
 
     def _keep(self, changes: Mapping[bytes, bytes | None]) -> None:
@@ -79,6 +85,7 @@ class MirroredKeyValue:
                     self._drop()
                     raise
                 self._end += len(record)
+                self.batch = _batch(changes)
                 return
         self.renew()
 

@@ -32,7 +32,6 @@ from qstore.store.live.delivered import add_delivered
 from qstore.store.live.queue_journal import TPL_NAME
 from qstore.store.live.taking_up import journal_info
 from qstore.store.parameters import StoreParameters
-from qstore.store.recovery.close_record import write_close_record
 from qstore.store.recovery.journal_content import JournalContent, content_of
 from qstore.store.recovery.journal_recovery import RecoveredJournal
 from qstore.store.recovery.prepared import DISTRIBUTED
@@ -316,11 +315,7 @@ class ImportSwitch:
             remove_tree(disk, path)
         if kept and not disk.names(directory.part(KEPT)):
             disk.remove_directory(directory.part(KEPT))
-        mark = self._store.mark
-        if mark.close_record:
-            journals = {each.queue_id: each for each in self._store.closing.journals.values()}
-            journals.update((each.closed.queue_id, each.closed) for each in (*built, *lists))
-            write_close_record(directory, mark.store_id, journals.values())
+        self._store.record([each.closed for each in (*built, *lists)])
 
 
 def _poured(

@@ -187,7 +187,7 @@ class OfflineStore:
         self.pool = opened.pool
         self.damage.extend(opened.damage)
         self.notices.extend(opened.notices)
-        self._misses_prepared_list = 0 in self.closing.journals and layout.prepared_list is None
+        self._misses_prepared_list = self.closing.has_prepared_list and layout.prepared_list is None
         self.kept_aside = opened.orphans
         self._quarantine = opened.quarantine
         self._orphans: list[Journal] = []
@@ -260,6 +260,7 @@ class OfflineStore:
         orphans = [self._recover_orphan(each, open_now) for each in (*self._orphans, *self.kept_aside)]
         for journal in self._quarantine:
             self.notices.append(self._quarantined(journal))
+        self.damage.extend(self._reserved_too_few(prepared_list, queues, orphans))
         transactions = open_now.all(counted=bool(self.journals))
         commits = sum(queue.recovery.commits for queue in queues if queue.recovery is not None)
         whole = self.layout.kind in (StoreKind.LEGACY, StoreKind.LINEAR, StoreKind.VERSION_2, StoreKind.LOOSE)
@@ -276,6 +277,19 @@ class OfflineStore:
                 "was found; they are treated as never prepared"
             )
         return RecoveredStore(self, queues, transactions, prepared_list, orphans)
+
+    def _reserved_too_few(
+        self, prepared_list: RecoveredQueue | None, queues: list[RecoveredQueue], orphans: list[RecoveredQueue]
+    ) -> Iterator[Damage]:
+        """Version 2: record ids come from blocks reserved in the catalogue, so none can be beyond them."""
+        reserved = self.rid_high_water
+        if reserved is None or (self.topology is not None and self.topology.damage):
+            return  # a damaged catalogue may have lost the reservation too
+        everything = (*queues, *orphans) if prepared_list is None else (prepared_list, *queues, *orphans)
+        highest = max((each.recovery.highest_rid for each in everything if each.recovery is not None), default=0)
+        if highest and highest >= reserved:  # 0 is not a valid id: a new store has neither
+            path, kind = self.layout.catalogue or "", DamageKind.RIDS_BEYOND_RESERVED
+            yield Damage(path, None, highest, kind, highest=highest, reserved=reserved)
 
     def _has_no_prepared_list(self) -> bool:
         """Whether the list is missing. A linearstore's has at least one file, since the last is never given back."""
@@ -336,6 +350,9 @@ class OfflineStore:
             damage = Damage(journal.path, None, None, kind, effect, queue=name, messages=count)
             self.orphaned.append(damage)
             self.damage.append(damage)
+        elif self.layout.kind is StoreKind.VERSION_2 and recovered.flush and journal not in self.kept_aside:
+            # Only a queue in the catalogue gets records, and a deleted one has its mark.
+            self.damage.append(Damage(journal.path, None, None, DamageKind.EMPTY_QUEUE_GONE, queue=journal.name))
         else:
             what = f'journal of queue "{journal.name}", which is not in the catalogue'
             self.notices.append(f"{journal.path}: {what}; it is empty and omitted")

@@ -36,7 +36,7 @@ from qstore.store.damage_kinds import DamageKind
 from qstore.store.disk import Disk, read_whole
 from qstore.store.inspect.layout import StoreKind, StoreLayout, UnusableInputError
 from qstore.store.key_value import CatalogueDamagedError, CatalogueError, open_copy
-from qstore.store.recovery.close_record import Closing, read_closing
+from qstore.store.recovery.close_record import Closing, read_bounds, read_closing
 
 _LOG_FILE: Final = re.compile(r"log\.[0-9]{10}", re.ASCII)
 
@@ -102,30 +102,49 @@ def _read_environment(disk: Disk, directory: str, found: Surroundings) -> None:
 
 
 def _read_version_2(disk: Disk, layout: StoreLayout, found: Surroundings, *, is_open: bool) -> None:
-    """Read and compare the catalogue and its second copy, and read the STORE file."""
+    """Read the STORE file, and then the catalogue and its second copy, and compare them.
+
+    What was recorded of a store that is in use is read before what it is compared with.
+    """
+    mark = _read_store_file(disk, layout, found)
     of_catalogue = Surroundings()
     view = CatalogueView(0, {}, (CatalogueDamage("", "the catalogue is missing"),))
     if layout.catalogue is not None:
         view = _read_catalogue(layout.catalogue, of_catalogue)
     found.store_id = of_catalogue.store_id
-    store_id = _read_store_file(disk, layout, found, is_open=is_open)
+    store_id = None if mark is None else _believed(mark, layout, found, is_open=is_open)
     root = posixpath.dirname(layout.store_file or layout.topology_copy or layout.catalogue or layout.path)
+    if mark is None and found.store_id is not None:
+        found.closing, damage = read_bounds(disk, root, found.store_id)
+        found.damage.extend(damage)
     if layout.catalogue is None:
         of_catalogue.damage.append(Damage(root, None, None, DamageKind.CATALOGUE_MISSING))
-    copy = CopyView(None, "the file is missing", is_missing=True)
+    least = found.closing.batch
+    copy = CopyView(None, "the file is missing", is_missing=True, least=least)
     if layout.topology_copy is not None:
-        copy = view_copy(disk, layout.topology_copy, store_id or found.store_id)
+        copy = view_copy(disk, layout.topology_copy, store_id or found.store_id, least)
     judgement = judge(view, copy)
     if judgement.verdict is Verdict.RESTORE:
         of_catalogue = _restored(judgement, view, layout.catalogue or root)
     elif judgement.verdict is Verdict.SALVAGE and judgement.entries is not view.entries:
         _begun(judgement, layout.topology_copy or root, of_catalogue)
+    elif judgement.verdict is Verdict.SALVAGE and not view.damage:
+        _behind(judgement, layout.catalogue or root, of_catalogue)
     found.topology, found.rid_high_water = of_catalogue.topology, of_catalogue.rid_high_water
     found.damage[:0] = of_catalogue.damage
-    if judgement.copy_problem:
-        path = layout.topology_copy or posixpath.join(root, TOPOLOGY)
-        text = f"{path}: the second copy of the catalogue is unusable: {judgement.copy_problem}"
-        found.notices.append(text if judgement.damage else f"{text}; the next start rewrites it")
+    if judgement.copy_problem and judgement.entries is view.entries:
+        _tell_copy(judgement, layout.topology_copy or posixpath.join(root, TOPOLOGY), found)
+
+
+def _tell_copy(judgement: Judgement, path: str, found: Surroundings) -> None:
+    """Report a second copy that is unusable; one that older software did not write, or not to its end, is no damage."""
+    if judgement.copy_is_damaged:
+        kind = DamageKind.TOPOLOGY_COPY_UNUSABLE
+        effect = Effect.COPY_USELESS if judgement.damage else Effect.COPY_REWRITTEN
+        found.damage.append(Damage(path, None, None, kind, effect, problem=judgement.copy_problem))
+        return
+    text = f"{path}: the second copy of the catalogue is unusable: {judgement.copy_problem}"
+    found.notices.append(text if judgement.damage else f"{text}; the next start rewrites it")
 
 
 def _read_catalogue(directory: str, found: Surroundings) -> CatalogueView:
@@ -161,11 +180,20 @@ def _restored(judgement: Judgement, view: CatalogueView, path: str) -> Surroundi
     missing = shown(lost) if lost and view.entries else None
     deleted = shown(gone) if gone else None
     kind = DamageKind.CATALOGUE_NOT_BELIEVED
+    effect = Effect.COPY_TAKEN_UNCERTAIN if judgement.may_lack_last else Effect.COPY_TAKEN
     found.damage.extend(
-        Damage(each.file or path, None, None, kind, problem=str(each), missing=missing, gone=deleted)
+        Damage(each.file or path, None, None, kind, effect, problem=str(each), missing=missing, gone=deleted)
         for each in judgement.damage
     )
     return found
+
+
+def _behind(judgement: Judgement, path: str, found: Surroundings) -> None:
+    """A catalogue that is sound, but went back in time, as did its second copy, or that is unusable."""
+    if found.topology is not None:
+        found.topology.complete = False
+    kind = DamageKind.CATALOGUE_BEHIND
+    found.damage.extend(Damage(path, None, None, kind, problem=str(each)) for each in judgement.damage)
 
 
 def _begun(judgement: Judgement, path: str, found: Surroundings) -> None:
@@ -189,26 +217,35 @@ def _reserved(catalogue: Catalogue, directory: str, damage: list[Damage]) -> int
         return None
 
 
-def _read_store_file(disk: Disk, layout: StoreLayout, found: Surroundings, *, is_open: bool) -> UUID | None:
-    """Read the STORE file. Returns the store's id, None if unknown."""
+def _read_store_file(disk: Disk, layout: StoreLayout, found: Surroundings) -> store_file.StoreFile | None:
+    """Read the STORE file, and the records of what the store held. None if it cannot be read."""
     path = layout.store_file
     if path is None:
         root = posixpath.dirname(layout.catalogue or layout.topology_copy or layout.path)
         found.damage.append(Damage(root, None, None, DamageKind.STORE_FILE_MISSING))
         return None
     try:
-        content = store_file.decode(read_whole(disk, path, store_file.MAX_SIZE + 1))
+        mark = store_file.decode(read_whole(disk, path, store_file.MAX_SIZE + 1))
     except (store_file.StoreFileError, OSError) as error:
         is_checksum = isinstance(error, store_file.StoreFileError) and error.fails_checksum
         kind = DamageKind.STORE_FILE_CHECKSUM if is_checksum else DamageKind.STORE_FILE_BROKEN
-        found.damage.append(Damage(path, None, None, kind, problem=str(error)))
+        what = f"cannot be read: {error.strerror or error}" if isinstance(error, OSError) else str(error)
+        found.damage.append(Damage(path, None, None, kind, problem=what))
         return None
-    if found.store_id not in (None, content.store_id):
-        kind, recorded, own = DamageKind.STORE_FILE_OF_OTHER_STORE, str(content.store_id), str(found.store_id)
-        found.damage.append(Damage(path, None, None, kind, recorded=recorded, store=own))
-        return None
-    found.closing, damage = read_closing(disk, posixpath.dirname(path), content)
+    found.closing, damage = read_closing(disk, posixpath.dirname(path), mark)
     found.damage.extend(damage)
-    if not content.clean_close and not is_open:
+    return mark
+
+
+def _believed(mark: store_file.StoreFile, layout: StoreLayout, found: Surroundings, *, is_open: bool) -> UUID | None:
+    """The id of the store in its STORE file; None if the catalogue is that of another store."""
+    path = layout.store_file
+    assert path is not None
+    if found.store_id not in (None, mark.store_id):
+        kind, recorded, own = DamageKind.STORE_FILE_OF_OTHER_STORE, str(mark.store_id), str(found.store_id)
+        found.damage[:] = [Damage(path, None, None, kind, recorded=recorded, store=own)]
+        found.closing = Closing(is_clean=False)
+        return None
+    if not mark.clean_close and not is_open:
         found.notices.append(f"{path}: the store was not closed cleanly")
-    return content.store_id
+    return mark.store_id

@@ -51,6 +51,7 @@ class JournalEnd(NamedTuple):
         rid: the torn record's id, if its header is readable.
         sealed: version 2: whether the journal was closed cleanly.
         flush: version 2: number of the last flush read.
+        is_cut: version 2: whether that flush is incomplete.
     """
 
     place: int
@@ -59,6 +60,7 @@ class JournalEnd(NamedTuple):
     rid: int | None
     sealed: bool
     flush: int
+    is_cut: bool = False
 
 
 MAX_BREAKS: Final = 1000  # breaks listed; a forged journal may have any number
@@ -147,7 +149,8 @@ class JournalReader:
             place = resumed
             file_end = self._file_end(place)
         state = self._records.end_state()
-        return JournalEnd(self._stream.size, "the last file is full", state.torn, None, state.sealed, state.flush)
+        what = "the last file is full"
+        return JournalEnd(self._stream.size, what, state.torn, None, state.sealed, state.flush, state.torn)
 
     def _file_end(self, place: int) -> int:
         return place - place % self._stream.data_size + self._stream.data_size
@@ -308,4 +311,4 @@ class JournalReader:
         rid = verdict.header.rid if begun and verdict.header is not None else None
         torn = begun or state.torn
         sealed = state.sealed and not state.torn  # old content may look like the beginning of a record
-        return JournalEnd(place, verdict.problem or "no record", torn, rid, sealed, state.flush)
+        return JournalEnd(place, verdict.problem or "no record", torn, rid, sealed, state.flush, state.torn)

@@ -102,7 +102,7 @@ class Flusher:
 
     def fileno(self) -> int:
         """A descriptor that is readable when `collect` has work; -1 if there is none."""
-        return -1 if self.failure is not None else self._driver.fileno()
+        return -1 if self.failure is not None or self._is_closed else self._driver.fileno()
 
     @property
     def is_idle(self) -> bool:
@@ -177,7 +177,8 @@ class Flusher:
         """
         if self._is_calling:
             return  # `collect` does it once for all callbacks that it is calling
-        if is_idle and not self._under_way and len(self.awaited) == 1 and self._idle.is_quick and self.failure is None:
+        is_alone = is_idle and not self._under_way and len(self.awaited) == 1
+        if is_alone and self._idle.is_quick and self.failure is None and not self._is_closed:
             self._do_now(self.awaited.popitem()[0])
         else:
             self._begin_awaited()
@@ -226,6 +227,11 @@ class Flusher:
     def _begin_awaited(self, *, at_once: bool = False) -> None:
         journals = list(self.awaited)
         self.awaited.clear()
+        if self._is_closed:  # the files may be another process's by now
+            for journal in journals:
+                journal.writer.close()
+            self._tell(journals)
+            return
         for journal in journals:
             if at_once or self.in_next_iteration is None or not self._waits_for_more(journal):
                 self._begin(journal)
@@ -387,7 +393,8 @@ class Flusher:
     def _tell(self, journals: Iterable[QueueJournal]) -> None:
         for journal in journals:
             failure = journal.writer.failure
-            if failure is not None and journal not in self._failed and not journal.is_leaving:
+            is_known = journal in self._failed or journal.is_leaving or self._is_closed
+            if failure is not None and not is_known:
                 self._failed.add(journal)
                 self._log(journal_failed(str(failure)))
             for barrier, error in journal.reached():
@@ -426,7 +433,7 @@ class Flusher:
         self._failed.discard(journal)
 
     def close(self) -> None:
-        """Close the driver. One that is not running is killed, which is logged."""
+        """Close the driver: nothing is written any more. One that is not running is killed, which is logged."""
         if self.failure is None and self._driver.is_stopped:
             text = f"{self._driver.describe()} does not stop by itself, and is killed"
             self._log(LogLine(Level.WARNING, text))

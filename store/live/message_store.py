@@ -30,13 +30,14 @@ import qstore.store.live.filling as filling
 import qstore.store.log_lines as log_lines
 import qstore.store.outage as outage
 from qstore.formats.rhm.geometry import PAGE_SIZE
-from qstore.formats.rhm.store_file import StoreFile
 from qstore.formats.wording import printable
 from qstore.store.catalogue.catalogue import Catalogue
 from qstore.store.catalogue.names import TakenNames
 from qstore.store.catalogue.opening import CatalogueOpening
 from qstore.store.catalogue.store_directory import Found, StoreDirectory
 from qstore.store.catalogue.topology import Topology, catalogue_topology
+from qstore.store.catalogue.topology_log import MirroredKeyValue
+from qstore.store.damage import Damage
 from qstore.store.environment import Environment
 from qstore.store.errors import StoreDamagedError, StoreError, advice
 from qstore.store.key_value import CatalogueError
@@ -56,7 +57,14 @@ from qstore.store.live.transactions import Transactions
 from qstore.store.log_lines import Level, LogLine
 from qstore.store.outage import WatchedKeyValue
 from qstore.store.parameters import OnDamage, StoreParameters
-from qstore.store.recovery.close_record import closed_journal, write_close_record
+from qstore.store.recovery.close_record import (
+    Closing,
+    SyncRecorder,
+    closed_journal,
+    read_closing,
+    remove_close_record,
+    write_close_record,
+)
 from qstore.store.recovery.progress import StartProgress, TellProgress, not_told
 from qstore.store.repair.converted import mark_converted
 from qstore.store.start.apply import apply_start
@@ -173,22 +181,23 @@ class MessageStore:
             directory.create(self.parameters.tpl_geometry, self.parameters.flush_alignment)
         mark = directory.read_mark()
         self.store_id, self.was_clean = mark.store_id, mark.clean_close
-        catalogue = self._open_catalogue()
+        closed = read_closing(environment.disk, directory.root, mark)
+        catalogue, mirrored = self._open_catalogue(closed[0])
         self._tell_duplicates(catalogue_topology(catalogue, directory.catalogue))  # a refused store is not changed
         self._log_mst(log_lines.mst_recovery_start())
         self._delivered = read_delivered(self._environment.disk, directory, self.store_id, was_clean=self.was_clean)
-        started = self._started(catalogue, mark)
+        started = self._started(catalogue, closed)
         self.topology: Topology = catalogue_topology(catalogue, directory.catalogue)
-        self._take_over(started, catalogue, driver)
+        self._take_over(started, catalogue, mirrored, driver)
         self._log_mst(log_lines.mst_recovery_complete())
         log(log_lines.store_initialized(directory.path))
         for line in (*log_lines.transactions_in_doubt(directory.path, self.transactions.in_doubt), *self._sizes()):
             log(line)
 
-    def _started(self, catalogue: Catalogue, mark: StoreFile) -> StartedStore:
+    def _started(self, catalogue: Catalogue, closed: tuple[Closing, list[Damage]]) -> StartedStore:
         """Recover the store's content: plan what each journal needs, and then apply the plan."""
         progress = self._progress
-        plan = plan_start(self._environment.disk, self.directory, list(catalogue.queues()), mark, progress)
+        plan = plan_start(self._environment.disk, self.directory, list(catalogue.queues()), *closed, progress)
         return apply_start(
             self._environment, self.directory, catalogue, self.parameters, plan, log=self._log, progress=progress
         )
@@ -202,14 +211,17 @@ class MessageStore:
             *log_lines.tpl_sizes(of.tpl_num_jfiles, of.tpl_jfile_size_pgs, tpl_page // 1024, tpl_pages),
         )
 
-    def _open_catalogue(self) -> Catalogue:
+    def _open_catalogue(self, closing: Closing) -> tuple[Catalogue, MirroredKeyValue]:
         path, refusal = self.directory.path, None
         if self.parameters.on_damage is OnDamage.REFUSE:
             refusal = f"the store is not opened, because on-damage is refuse: see qstore-check {path}, {_RESTORED}"
-        opening = CatalogueOpening(self._environment, self.directory, self.store_id, self._log, refusal=refusal)
+        opening = CatalogueOpening(
+            self._environment, self.directory, self.store_id, self._log, refusal=refusal, least=closing.batch
+        )
         key_value = WatchedKeyValue(opening.open(), self._log)
         self._opened.callback(key_value.close)
-        return Catalogue(key_value)
+        assert opening.mirrored is not None
+        return Catalogue(key_value), opening.mirrored
 
     def _tell_duplicates(self, topology: Topology) -> None:
         """Report objects with duplicate names, which earlier versions of the store permitted."""
@@ -220,13 +232,22 @@ class MessageStore:
                 raise StoreDamagedError(f"{text}; the store is not opened, because on-damage is refuse")
             self._log(LogLine(Level.CRITICAL, f"{text}; delete one of them when its messages are no longer needed"))
 
-    def _take_over(self, started: StartedStore, catalogue: Catalogue, driver: StartingDriver) -> None:
-        """Mark the store as in use, and not clean, now that everything was read."""
+    def _take_over(
+        self, started: StartedStore, catalogue: Catalogue, mirrored: MirroredKeyValue, driver: StartingDriver
+    ) -> None:
+        """Mark the store as in use, and not clean, now that everything was read, and is synced."""
         self._journals_opened(started)
-        self.directory.mark(self.store_id, clean=False)
-        remove_delivered(self._environment.disk, self.directory)
         self._background = self._environment.make_background()
         self._opened.callback(self._background.close)
+        self._synced = SyncRecorder(
+            self.directory, self.store_id, lambda: mirrored.batch, self.journals, self.prepared_list,
+            self._background, self._log,
+        )  # fmt: skip
+        self._synced.begin(is_needed=started.has_replaced)
+        self.directory.mark(self.store_id, clean=False)
+        if started.has_replaced:
+            remove_close_record(self._environment.disk, self.directory)
+        remove_delivered(self._environment.disk, self.directory)
         self._reads = self._environment.make_background()
         self._opened.callback(self._reads.close)
         disk, log = self._environment.disk, self._log
@@ -276,6 +297,7 @@ class MessageStore:
     def _close_journals(self) -> None:
         self.end_recovery()
         for journal in (*self.journals.values(), self.prepared_list):
+            journal.writer.close()
             journal.close()
 
     def _cannot_reserve(self, error: Exception) -> None:
@@ -389,7 +411,7 @@ class MessageStore:
         self._flusher.in_next_iteration = call_soon
 
     def fileno(self) -> int:
-        """A descriptor that is readable when `collect` has work; -1 if there is none."""
+        """A descriptor that is readable when `collect` has work; -1 if there is none, or the store is closed."""
         if self._poller is None:
             sources = (self._flusher, self._background, self._reads)
             descriptors = [each.fileno() for each in sources if each.fileno() >= 0]
@@ -399,7 +421,7 @@ class MessageStore:
             self._opened.callback(self._poller.close)
             for descriptor in descriptors:
                 self._poller.register(descriptor, select.EPOLLIN)
-        return self._poller.fileno()
+        return -1 if self._poller.closed else self._poller.fileno()
 
     def _driver_moved(self, old: int, new: int) -> None:
         """Handle the replacement of a dead driver by another or none: its descriptor would stay readable."""
@@ -414,9 +436,13 @@ class MessageStore:
         return self._flusher.failure
 
     def look(self) -> None:
-        """Check that the disk makes progress, and give back unneeded files. Call it about every second."""
+        """Check that the disk makes progress, give back unneeded files, and record how far the store is synced.
+
+        Call it about every second.
+        """
         self._flusher.look()
         self._expansion.look()
+        self._synced.look()
 
     def will_close(self) -> None:
         """Put a time limit on all waiting from now on. Thread-safe; `close` does it too."""
@@ -448,6 +474,7 @@ class MessageStore:
                 write_delivered(self.directory, self.store_id, delivered_runs(delivered or {}, self.journals))
                 journals = (self.prepared_list, *self.journals.values())
                 write_close_record(self.directory, self.store_id, map(closed_journal, journals))
+                self._synced.record()
                 self.directory.mark(self.store_id, clean=True, close_record=True)
         except OSError as error:
             self._log(LogLine(Level.CRITICAL, f"the store cannot be closed cleanly: {error}"))

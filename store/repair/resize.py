@@ -50,7 +50,6 @@ from qstore.store.journal.write.storage import mark_deleted, remove_journal, unm
 from qstore.store.key_value import CatalogueError
 from qstore.store.live.queue_journal import TPL_NAME
 from qstore.store.log_lines import LogLine
-from qstore.store.recovery.close_record import write_close_record
 from qstore.store.recovery.journal_content import described
 from qstore.store.recovery.journal_recovery import RecoveredJournal
 from qstore.store.repair.resize_plan import Choose, JournalPlan, plan_of, read_journal
@@ -177,7 +176,7 @@ class StoreResize(AbstractContextManager["StoreResize"]):
         kept: dict[str, str] = {}
         try:
             self._switch_all(built, kept)
-            self._record_close(built)
+            self._store.record([each.closed for each in built])
         except (OSError, CatalogueError) as error:
             self._take_back(built[len(kept) + 1 :])
             raise self._half_done(error, kept, len(built)) from error
@@ -295,15 +294,6 @@ class StoreResize(AbstractContextManager["StoreResize"]):
         self._catalogue.replace_queue(built.moved)
         unmark_deleted(self._disk, directory.journal(built.moved.journal_id))
         return directory.set_aside(old, KEPT)
-
-    def _record_close(self, built: Sequence[_Built]) -> None:
-        """Add the new journals to the record of a clean close. Until then it has no entries for them."""
-        mark, closing = self._store.mark, self._store.closing
-        if not mark.close_record:
-            return
-        journals = {each.queue_id: each for each in closing.journals.values()}
-        journals.update((each.closed.queue_id, each.closed) for each in built)
-        write_close_record(self._directory, mark.store_id, journals.values())
 
     # ---- old journals ----
 

@@ -8,7 +8,7 @@ removed here.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from types import TracebackType
@@ -17,6 +17,7 @@ from typing import Final
 from qstore.formats.broker_records.errors import BrokerRecordError
 from qstore.formats.broker_records.topology import decode_queue
 from qstore.formats.catalogue import QueueEntry
+from qstore.formats.rhm.close_record import ClosedJournal, SyncedJournal
 from qstore.formats.rhm.geometry import MAX_FILES, Geometry
 from qstore.formats.rhm.jinf import JournalInfo
 from qstore.store.catalogue.catalogue import Catalogue
@@ -26,7 +27,7 @@ from qstore.store.environment import Environment
 from qstore.store.errors import StoreDamagedError, StoreError, StoreLockedError, advice
 from qstore.store.key_value import CatalogueError
 from qstore.store.log_lines import LogLine
-from qstore.store.recovery.close_record import read_closing
+from qstore.store.recovery.close_record import read_closing, write_close_record, write_synced
 from qstore.store.unfinished import NEW, NEW_LIST
 
 BUILDING: Final = "resized.new"
@@ -114,9 +115,11 @@ class StoppedStore(AbstractContextManager["StoppedStore"]):
         if not read_only:
             self._clear()
         refusal = f"starting the broker restores it, unless on-damage is refuse; run qstore-check {directory.path}"
-        opening = CatalogueOpening(self._environment, directory, mark.store_id, self._log, refusal=refusal)
+        least = self.closing.batch
+        opening = CatalogueOpening(self._environment, directory, mark.store_id, self._log, refusal=refusal, least=least)
         key_value = opening.open(read_only=read_only)
         self._opened.callback(key_value.close)
+        self._mirrored = opening.mirrored
         self.catalogue = Catalogue(key_value)
         self.entries = {self._name(entry): entry for entry in self.catalogue.queues()}
 
@@ -147,6 +150,19 @@ class StoppedStore(AbstractContextManager["StoppedStore"]):
             else:
                 disk.rename(new, tpl)
         disk.sync_directory(directory.root)
+
+    def record(self, built: Collection[ClosedJournal]) -> None:
+        """Record new journals, which are sealed and in the catalogue, beside the others. Raises OSError."""
+        assert self._mirrored is not None
+        mark, closing = self.mark, self.closing
+        if mark.close_record:  # until now it has no entries for them
+            journals = {each.queue_id: each for each in closing.journals.values()}
+            journals.update((each.queue_id, each) for each in built)
+            write_close_record(self.directory, mark.store_id, journals.values())
+        synced = {each.queue_id: each for each in closing.synced.values()}
+        for each in built:
+            synced[each.queue_id] = SyncedJournal(each.queue_id, each.journal_id, each.incarnation, each.flush)
+        write_synced(self.directory, mark.store_id, self._mirrored.batch, synced.values())
 
     def errors(self) -> AbstractContextManager[None]:
         """Convert errors of the system or the catalogue to one line."""

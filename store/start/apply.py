@@ -8,7 +8,8 @@ is synced; one that was never prepared is aborted.
 A damaged journal is rebuilt from its readable content, and the damaged one is moved to `quarantine`; or the store is
 refused (option on-damage), before anything is changed.
 
-    plan = plan_start(environment.disk, directory, list(catalogue.queues()), mark)
+    closed = read_closing(environment.disk, directory.root, directory.read_mark())
+    plan = plan_start(environment.disk, directory, list(catalogue.queues()), *closed)
     started = apply_start(environment, directory, catalogue, parameters, plan, log=log)
 """
 
@@ -29,7 +30,7 @@ from qstore.store.catalogue.catalogue import Catalogue
 from qstore.store.catalogue.store_directory import StoreDirectory
 from qstore.store.damage import Damage
 from qstore.store.environment import Environment
-from qstore.store.errors import StoreDamagedError
+from qstore.store.errors import StoreDamagedError, StoreError
 from qstore.store.journal.directory import DELETED
 from qstore.store.journal.recovery import Outcome
 from qstore.store.journal.write.resumption import NotToBeTakenUpError, state_of
@@ -141,7 +142,10 @@ class _Start:
         for queue in plan.lost:
             self._catalogue.create_queue(queue.entry)
             queues.append(self._take_up_queue(queue, outcomes))
-        return StartedStore(prepared_list, transactions, queues, self._damage, self._highest_rid, self._remains)
+        has_replaced = any(each.journal.need is Need.MAKE for each in plan.queues)
+        return StartedStore(
+            prepared_list, transactions, queues, self._damage, self._highest_rid, has_replaced, self._remains
+        )
 
     def _sync_moves(self) -> None:
         """Sync the directories in which an earlier process may have removed or moved names."""
@@ -316,13 +320,15 @@ class _Start:
         self._have_directory(parent)
         if self._disk.is_directory(making):
             remove_journal(self._disk, making)
+        self._directory.clear_for_directory(making)
         create_journal(self._disk, making, info)
         try:
             if self._disk.is_directory(path):
                 self._directory.set_aside(path, "quarantine")
+            self._directory.clear_for_directory(path)
             self._disk.rename(making, path)
             self._disk.sync_directory(parent)
-        except OSError:  # the next start would find the named parts, and never report the missing ones
+        except (OSError, StoreError):  # the next start would find the named parts, and never report the missing ones
             self._remove_made(making if self._disk.is_directory(making) else path)
             raise
 
@@ -333,6 +339,7 @@ class _Start:
 
     def _have_directory(self, path: str) -> None:
         if not self._disk.is_directory(path):
+            self._directory.clear_for_directory(path)
             self._disk.make_directory(path)
             self._disk.sync_directory(posixpath.dirname(path))
 
@@ -361,14 +368,13 @@ class _Start:
 
     def _tpl_info(self, geometry: Geometry, before: JournalInfo | None) -> JournalInfo:
         """The info file of a prepared list that replaces another, `before`, if that is known."""
-        closed = self._closing.journals.get(0)
-        known = [each.incarnation for each in (before, closed) if each is not None]
+        known = [self._closing.list_incarnation(), 0 if before is None else before.incarnation]
         return journal_info(
             self._environment,
             TPL_NAME,
             geometry,
             self._parameters.flush_alignment,
-            incarnation=max(known, default=0) + 1,
+            incarnation=max(known) + 1,
             base_name=TPL_BASE_NAME,
         )
 

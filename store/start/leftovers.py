@@ -4,7 +4,9 @@
     -------------------------------------------------------  ---------------------------------  ---------------------
     of a deleted queue, or an interrupted resize before its  the mark of a deletion             it is removed
     switch
-    of a queue that was being created                        nothing was ever written to it     it is removed
+    of a queue that was being created                        nothing was ever written to it:    it is removed
+                                                             only a queue of the catalogue
+                                                             gets records
     another journal of a queue in the catalogue: a resize    its queue's number, and another    it is moved aside; to
     or a rebuild was interrupted before or after its         incarnation                        the quarantine if it is
     switch, and the queue's own journal has the same content                                    damaged
@@ -165,6 +167,8 @@ class _Search:
         recovery = walked.recovery
         found.highest_rid = max(found.highest_rid, recovery.highest_rid)
         is_empty = not walked.damage and not len(recovery.messages) and not len(recovery.transactions)
+        if walked.flush and _identity(walked.journal)[0] not in self._names:
+            is_empty = False
         if is_flat and (walked.journal.is_remnant or is_empty):
             found.removed.append(path)
             return

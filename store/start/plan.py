@@ -27,7 +27,6 @@ from enum import Enum
 from qstore.formats.broker_records.errors import BrokerRecordError
 from qstore.formats.broker_records.topology import Queue, decode_queue
 from qstore.formats.catalogue import QueueEntry
-from qstore.formats.rhm.store_file import StoreFile
 from qstore.store.catalogue.store_directory import StoreDirectory
 from qstore.store.damage import Damage
 from qstore.store.damage_kinds import DamageKind
@@ -36,7 +35,7 @@ from qstore.store.errors import StoreDamagedError
 from qstore.store.journal.directory import NotAJournalError
 from qstore.store.journal.write.storage import is_withdrawn
 from qstore.store.live.queue_journal import TPL_NAME
-from qstore.store.recovery.close_record import Closing, read_closing
+from qstore.store.recovery.close_record import Closing
 from qstore.store.recovery.journal_recovery import RecoveredJournal, recover_directory
 from qstore.store.recovery.progress import StartProgress
 from qstore.store.start.leftovers import Leftovers, find_leftovers
@@ -143,7 +142,8 @@ def plan_start(
     disk: Disk,
     directory: StoreDirectory,
     entries: Sequence[QueueEntry],
-    mark: StoreFile,
+    closing: Closing,
+    damage: Sequence[Damage],
     progress: StartProgress | None = None,
 ) -> StartPlan:
     """Read every journal of a locked store, and determine its need. Nothing is changed.
@@ -152,7 +152,8 @@ def plan_start(
         disk: reads the store.
         directory: the store's.
         entries: the queues in its catalogue, by number.
-        mark: the content of its STORE file.
+        closing: how it was closed.
+        damage: the damage to that information.
         progress: is told how far it is.
 
     Returns:
@@ -162,8 +163,8 @@ def plan_start(
         StoreDamagedError: a queue's record in the catalogue cannot be decoded.
         OSError: something cannot be read.
     """
-    closing, damage = read_closing(disk, directory.root, mark)
-    damage.extend(closing.lost_queues(directory.catalogue, {entry.queue_id for entry in entries}))
+    lost_queues = closing.lost_queues(directory.catalogue, {entry.queue_id for entry in entries})
+    damage = (*damage, *lost_queues)
     with contextlib.ExitStack() as opened:
         prepared_list = plan_prepared_list(disk, directory, closing)
         opened.callback(prepared_list.close)
@@ -181,7 +182,7 @@ def plan_start(
             lost.append(plan_queue(disk, directory, each.entry, closing, each.renamed))
             opened.callback(lost[-1].journal.close)
         opened.pop_all()
-    return StartPlan(mark.clean_close, closing, tuple(damage), prepared_list, tuple(queues), leftovers, tuple(lost))
+    return StartPlan(closing.is_clean, closing, damage, prepared_list, tuple(queues), leftovers, tuple(lost))
 
 
 def _plan_leftovers(

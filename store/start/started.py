@@ -197,6 +197,8 @@ class StartedStore(NamedTuple):
         queues: the queues: the catalogue's by number, then those that only their journals knew.
         damage: the damage found.
         highest_rid: the highest record id in any journal.
+        has_replaced: whether an empty journal was created in place of a lost one of a queue: what is recorded of that,
+            but for SYNCED, is no longer true.
         remains: directories of deleted queues' journals, with many files, that are still to be removed.
     """
 
@@ -205,4 +207,5 @@ class StartedStore(NamedTuple):
     queues: list[StartedQueue]
     damage: list[Damage]
     highest_rid: int
+    has_replaced: bool
     remains: list[str]

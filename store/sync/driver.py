@@ -69,7 +69,10 @@ class SyncDriver(Protocol):
         """
 
     def fileno(self) -> int:
-        """A descriptor that is readable while completions wait; -1 if they are available as soon as submitted."""
+        """A descriptor that is readable while completions wait.
+
+        -1 if they are available as soon as submitted, and after `close`.
+        """
 
     def completed(self, timeout: float | None = 0.0) -> list[Completion]:
         """The tickets done since the last call, each with the first error among its files.

@@ -234,8 +234,8 @@ class IoUringSync:
         return self._address.value
 
     def fileno(self) -> int:
-        """A descriptor that is readable while results of the kernel or answers of the helper wait."""
-        return self._epoll.fileno()
+        """A descriptor that is readable while results of the kernel or answers of the helper wait; -1 if closed."""
+        return -1 if self._epoll.closed else self._epoll.fileno()
 
     def completed(self, timeout: float | None = 0.0) -> list[Completion]:
         """The tickets whose steps have ended."""

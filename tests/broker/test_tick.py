@@ -521,3 +521,24 @@ def test_what_lingers_since_the_timer_was_started_gets_as_much_time(lingering: M
     lingering.sync()
     assert "s released [[7, 7]]" in log
     assert lingering.timers == []
+
+
+def test_a_tick_that_was_scheduled_before_the_store_was_closed_does_nothing(model: Model, log: list[str]) -> None:
+    """The event loop still calls what was scheduled, as long as it winds up."""
+    queue, session = model.queue("q", durable=True), Session("s", log)
+    model.consumer(queue)
+    model.publish("q", b"1")
+    model.tick.workers[session] = model.tick.outputs[Output(log)] = None
+    model.broker.close()
+    model.run()
+    assert (log, model.store.flushed) == ([], [])
+
+
+def test_records_that_linger_when_the_store_is_closed_are_left_to_it(lingering: Model, log: list[str]) -> None:
+    """It has written them; the timer that would have flushed them finds nothing to do."""
+    lingering.store.has_unflushed = True
+    accept(lingering, Session("s", log))
+    lingering.broker.close()
+    fire(lingering)
+    assert (lingering.store.starts, len(lingering.store.flushed)) == (0, 1)
+    assert lingering.timers == []

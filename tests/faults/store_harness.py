@@ -63,6 +63,8 @@ class StoreLife:
     """
 
     parameters: ClassVar = TinyParameters()
+    looks: ClassVar = False
+    """Whether it is looked after now and then, as a broker does every second."""
 
     def __init__(
         self,
@@ -156,6 +158,8 @@ class StoreLife:
         ]
         if self.parameters.auto_expand:
             deeds += [(self.store.look, 8), (self.enqueue, 14)]
+        if self.looks:
+            deeds += [(self.store.look, 20)]
         chosen = self.rng.choices([deed for deed, _ in deeds], [weight for _, weight in deeds], k=steps)
         for deed in chosen:
             deed()

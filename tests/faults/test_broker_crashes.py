@@ -40,7 +40,7 @@ FINDS: Final = {
     "another message of the paging file": 303,
     "not dispatched when it was read ahead": 306,
     "deletion completed before the store has it": 314,
-    "compaction without what is out": 327,
+    "compaction without what is out": 416,
     "confirmed before the sync": 320,
     "acknowledged in memory only": 304,
     "given back without a mark": 321,

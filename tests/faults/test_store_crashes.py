@@ -27,7 +27,7 @@ FINDS: Final = {
     "list before the records": 344,
     "list after the commits": 363,
     "forgotten before the outcomes": 351,
-    "a group that stays open": 367,
+    "a group that stays open": 372,
 }
 """The seed that finds it, where that is not the first one. It is tried first: others follow when it no longer does."""
 

@@ -1,4 +1,4 @@
-"""The file rhm/CLOSED: its layout, round trips, and hostile bytes."""
+"""The files rhm/CLOSED and rhm/SYNCED: their layouts, round trips, and hostile bytes."""
 
 from __future__ import annotations
 
@@ -14,8 +14,12 @@ from qstore.formats.rhm.close_record import (
     ClosedJournal,
     ClosedStore,
     CloseRecordError,
+    SyncedJournal,
+    SyncedStore,
     decode_close_record,
+    decode_synced,
     encode_close_record,
+    encode_synced,
 )
 
 STORE_ID = UUID("00112233-4455-6677-8899-aabbccddeeff")
@@ -79,3 +83,46 @@ def test_what_is_refused_is_named(content: bytes, what: str) -> None:
 def test_more_journals_than_any_store_has() -> None:
     with pytest.raises(ValueError, match="more than a CLOSED file can have"):
         encode_close_record(STORE_ID, [PREPARED] * (MAX_JOURNALS + 1))
+
+
+# ---- SYNCED ----
+
+LIST = SyncedJournal(0, 0, 1, 0)
+SYNCED_ORDERS = SyncedJournal(queue_id=3, journal_id=5, incarnation=2, flush=0x100000007)
+SYNCED_BYTES = bytes.fromhex(
+    "52484d53594e4344 01000000 02000000 00112233445566778899aabbccddeeff 2a00000000000000"
+    "0000000000000000 0000000000000000 0000000000000000 01000000 00000000"
+    "0300000000000000 0500000000000000 0700000001000000 02000000 00000000"
+)
+SYNCED = SYNCED_BYTES + independent_crc32c(SYNCED_BYTES).to_bytes(4, "little")
+
+bounds = st.lists(st.builds(SyncedJournal, U64, U64, st.integers(0, 2**32 - 1), U64), max_size=20)
+
+
+def test_the_layout_page_of_what_is_synced() -> None:
+    assert encode_synced(STORE_ID, 42, [SYNCED_ORDERS, LIST]) == SYNCED
+    assert decode_synced(SYNCED) == SyncedStore(STORE_ID, 42, (LIST, SYNCED_ORDERS))
+
+
+@given(st.uuids(), U64, bounds)
+def test_round_trip_of_what_is_synced(store_id: UUID, batch: int, entries: list[SyncedJournal]) -> None:
+    found = decode_synced(encode_synced(store_id, batch, entries))
+    assert (found.store_id, found.batch, sorted(found.journals)) == (store_id, batch, sorted(entries))
+
+
+def test_every_flipped_bit_of_what_is_synced_is_noticed() -> None:
+    for bit in range(8 * len(SYNCED)):
+        flipped = bytearray(SYNCED)
+        flipped[bit // 8] ^= 1 << bit % 8
+        with pytest.raises(CloseRecordError):
+            decode_synced(bytes(flipped))
+    for size in range(len(SYNCED)):
+        with pytest.raises(CloseRecordError):
+            decode_synced(SYNCED[:size])
+
+
+def test_neither_file_is_taken_for_the_other() -> None:
+    with pytest.raises(CloseRecordError, match="it begins with b'RHMSYNCD' and not with b'RHMCLOSE'"):
+        decode_close_record(SYNCED)
+    with pytest.raises(CloseRecordError, match="it begins with b'RHMCLOSE' and not with b'RHMSYNCD'"):
+        decode_synced(CONTENT)

@@ -16,9 +16,11 @@ from hypothesis import strategies as st
 import qstore.store.journal.records
 import qstore.store.journal.ring.version_2
 import qstore.tools.spark.stretches
+from qstore.formats.rhm.close_record import SyncedJournal
 from qstore.formats.rhm.geometry import BLOCK_SIZE, Geometry, padded
 from qstore.formats.rhm.records import Kind, RecordHeader, encode_record
 from qstore.store.damage import Damage
+from qstore.store.damage_kinds import DamageKind
 from qstore.store.disk import OsDisk
 from qstore.store.journal.directory import open_journal
 from qstore.store.journal.journal import Journal
@@ -249,6 +251,23 @@ def test_a_stretch_reads_little_besides_itself() -> None:
     (part,) = list(take(slices(journal, 5 << 20, (5 << 20) + BLOCK_SIZE * 9, Closing(is_clean=False))))
     assert part.places
     assert disk.bytes_read < 6 << 20
+
+
+def test_a_journal_that_ends_before_it_was_synced_is_told_once() -> None:
+    builder = JournalBuilder(2, Geometry(4, 1 << 14))
+    for _ in range(20):
+        builder.enqueue(b"x" * 500)
+        builder.flush()
+    disk = builder.disk()
+    closing = Closing(is_clean=False, synced=[SyncedJournal(7, 7, 1, 21)])
+    told = []
+    for begin in range(0, 1 << 16, 1 << 13):
+        journal = open_journal(disk, DIRECTORY)
+        journal.path = "/store/jrnl/7"
+        for part in slices(journal, begin, begin + (1 << 13), closing.about(journal)):
+            told += [damage.kind for damage, _ in part.damage]
+        journal.close()
+    assert told == [DamageKind.SYNCED_FLUSHES_LOST]
 
 
 def take(found: Iterator[qstore.tools.spark.stretches.Slice]) -> Iterator[qstore.tools.spark.stretches.Slice]:

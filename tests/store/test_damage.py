@@ -95,7 +95,7 @@ LOSSES: Final = """
     beginning-lost                records
     flushes-lost                  records
     seal-missing                  records
-    rids-beyond-reserved          nothing
+    rids-beyond-reserved          certainty
     message-undecodable           certainty, certainty
     content-damaged               records, certainty, records
     message-unreadable            records
@@ -124,10 +124,19 @@ LOSSES: Final = """
     no-longer-empty               certainty
     no-record-left                journal, nothing
     other-message-count           records, certainty
+    sync-record-broken            certainty
+    sync-record-checksum          certainty
+    sync-record-unreadable        certainty
+    sync-record-of-other-store    certainty
+    synced-flushes-lost           records
+    synced-journal-blank          journal
     queue-gone                    topology
+    empty-queue-gone              topology
     catalogue-missing             topology
     catalogue-broken              topology
-    catalogue-not-believed        nothing
+    catalogue-not-believed        nothing, certainty
+    catalogue-behind              topology
+    topology-copy-unusable        nothing, nothing
     catalogue-copy-damaged        topology
     catalogue-entry               topology
     catalogue-reservation         nothing

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import ast
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 import qstore.store as store
+from qstore.formats.rhm.close_record import SyncedJournal
 from qstore.formats.rhm.geometry import Geometry
 from qstore.formats.rhm.jinf import TPL_BASE_NAME
 from qstore.formats.rhm.records import COMMIT_DECISION
@@ -61,6 +63,59 @@ def test_what_is_found_is_not_resolved() -> None:
 def test_the_end_is_compared_with_how_the_store_was_closed() -> None:
     found = recover_directory(filled().disk(), DIRECTORY, "orders", CLEAN)
     assert [each.kind for each in found.damage] == [DamageKind.SEAL_MISSING]
+
+
+@pytest.mark.parametrize(
+    ("synced", "incarnation", "expected"),
+    [
+        (0, 1, None),
+        (4, 1, None),
+        (5, 1, DamageKind.SYNCED_FLUSHES_LOST),
+        (5, 0, None),  # the journal is newer than the record
+        (4, 2, DamageKind.OLD_INCARNATION),
+    ],
+)
+def test_the_end_is_compared_with_how_far_the_journal_was_synced(
+    synced: int, incarnation: int, expected: DamageKind | None
+) -> None:
+    """It has four flushes, and is of incarnation 1; the next flush may be torn."""
+    closing = Closing(is_clean=False, synced=[SyncedJournal(7, 7, incarnation, synced)])
+    builder = filled()
+    journal = open_journal(builder.disk(), DIRECTORY)
+    journal.path = "/store/jrnl/7"
+    assert journal.info is not None
+    journal.info = replace(journal.info, incarnation=1)
+    found = recover_journal(journal, closing)
+    assert found.flush == 4
+    assert [each.kind for each in found.damage] == ([] if expected is None else [expected])
+    journal.close()
+
+
+def test_a_flush_that_was_synced_and_is_incomplete_is_a_loss() -> None:
+    """That its first records are there does not hide it."""
+    builder = filled()
+    for _ in range(3):
+        builder.enqueue(b"m" * 100)
+    builder.flush()
+    last = builder.records[-1]
+    disk = builder.disk()
+    content = bytearray(disk.files[data_path(DIRECTORY, builder.info.base_name, last.file)])
+    content[last.offset + 40] ^= 1
+    disk.files[data_path(DIRECTORY, builder.info.base_name, last.file)] = content
+    for synced, expected in ((4, []), (5, [DamageKind.SYNCED_FLUSHES_LOST])):
+        journal = open_journal(disk, DIRECTORY)
+        journal.path = "/store/jrnl/7"
+        closing = Closing(is_clean=False, synced=[SyncedJournal(7, 7, 1, synced)])
+        assert [each.kind for each in recover_journal(journal, closing).damage] == expected
+        journal.close()
+
+
+def test_a_journal_without_a_readable_record_that_was_synced_is_lost() -> None:
+    closing = Closing(is_clean=False, synced=[SyncedJournal(7, 7, 1, 3)])
+    journal = open_journal(JournalBuilder(2, RING).disk(), DIRECTORY)
+    journal.path = "/store/jrnl/7"
+    assert [each.kind for each in recover_journal(journal, closing).damage] == [DamageKind.SYNCED_JOURNAL_BLANK]
+    journal.close()
 
 
 def test_the_prepared_list_says_what_becomes_of_transactions() -> None:

@@ -226,16 +226,16 @@ def replace_by_fifo(database: Path, pattern: str) -> None:
         (remove, "*.sst", "RocksDB cannot open it: .*sst"),
         (truncate, "MANIFEST-*", "RocksDB cannot open it: .*MANIFEST"),
         (truncate, "*.sst", "RocksDB cannot open it: .*sst"),
-        (replace_by_fifo, "*.sst", "cannot be copied for reading: not a regular file"),
-        (replace_by_fifo, "*.log", "cannot be copied for reading: not a regular file"),
-        (replace_by_fifo, "CURRENT", "cannot be copied for reading: not a regular file"),
+        (replace_by_fifo, "*.sst", "[A-Z0-9a-z./]+: not a regular file"),
+        (replace_by_fifo, "*.log", "[A-Z0-9a-z./]+: not a regular file"),
+        (replace_by_fifo, "CURRENT", "[A-Z0-9a-z./]+: not a regular file"),
     ],
 )
 def test_what_cannot_be_opened_is_one_line_with_the_path(
     database: Path, damage: Callable[[Path, str], None], pattern: str, what: str
 ) -> None:
     damage(database, pattern)
-    with pytest.raises(CatalogueError, match=f"^{database}: {what}") as caught:
+    with pytest.raises(CatalogueError, match=f"^{database}(: |/){what}") as caught:
         open_copy(database)
     assert "\n" not in str(caught.value)
     assert "qstore-catalogue-" not in str(caught.value)

@@ -31,6 +31,7 @@ from qstore.store.sync import HelperProcessSync, supervision
 from tests.support.opened_store import GEOMETRY, PARAMETERS, PATIENCE_SECONDS, Calls, OpenedStore, enqueued
 from tests.support.processes import children_of, is_running
 from tests.support.stopped_process import stop_process
+from tests.support.sync_files import IO_URING
 
 # ---- start and end ----
 
@@ -469,6 +470,35 @@ def test_closing_with_everything_under_way(environment: Environment, path: Path)
     assert found["three"] == []
     assert len(opened.store.topology.exchanges) == 1
     opened.store.close()
+
+
+@pytest.mark.parametrize("sync", [IO_URING, "process", "thread", "inline"])
+@pytest.mark.parametrize("is_idle", [True, False])
+def test_a_closed_store_writes_nothing_more(path: Path, sync: str, *, is_idle: bool) -> None:
+    """An event loop may call what it was asked to before: another process may have the store by then."""
+    opened = OpenedStore(system_environment(), path, replace(PARAMETERS, sync=sync))
+    store, told = opened.store, Calls()
+    journals = [opened.make_queue(name) for name in ("one", "two")]
+    rids = [opened.enqueue(journal, b"message") for journal in journals]
+    opened.flush(*journals)
+    assert store.fileno() >= 0 or sync == "inline"
+    assert store.close()
+    before = {file: file.read_bytes() for file in path.rglob("*.jdat")}
+    for journal, rid in zip(journals, rids, strict=True):
+        with pytest.raises(JournalFailedError, match="the store is closed"):
+            opened.enqueue(journal, b"too late")
+        with pytest.raises(JournalFailedError, match="the store is closed"):
+            store.append.dequeue(journal, rid)
+    store.flush(journals[:1], told, is_idle=is_idle)
+    store.flush(journals, told, is_idle=is_idle)
+    store.start(is_idle=is_idle)
+    store.start_aged()
+    store.collect()
+    store.look()
+    assert [type(error) for error in told] == [JournalFailedError] * 2
+    assert store.fileno() == -1
+    assert {file: file.read_bytes() for file in path.rglob("*.jdat")} == before
+    assert opened.texts[-1:] != [str(told[0])]
 
 
 def test_callbacks_that_append_again(environment: Environment, path: Path) -> None:

@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from qstore.formats.broker_records.xids import encode_dtx_xid
+from qstore.formats.rhm.close_record import decode_synced
 from qstore.formats.rhm.geometry import Geometry
 from qstore.formats.rhm.jinf import decode_jinf
+from qstore.formats.topology_copy import decode_topology
 from qstore.store.environment import tool_environment
 from qstore.store.errors import StoreDamagedError, StoreError, StoreLockedError
+from qstore.store.parameters import OnDamage
 from qstore.store.recovery.journal_content import content_of
 from qstore.store.repair.resize import StoreResize
 from qstore.store.repair.resize_plan import JournalPlan, larger_geometries
 from qstore.store.unfinished import KEPT
 from tests.support.fixtures import snapshot
-from tests.support.opened_store import GEOMETRY, Calls, OpenedStore, Recovered, enqueued
+from tests.support.opened_store import GEOMETRY, PARAMETERS, Calls, OpenedStore, Recovered, enqueued
 
 BRANCH = encode_dtx_xid(9, b"gid", b"bid")
 LARGER = Geometry.from_pages(6, 3)
@@ -123,6 +127,21 @@ def test_a_store_that_was_killed_is_resized_too(path: Path) -> None:
 
 
 # ---- what fits ----
+
+
+@pytest.mark.parametrize("is_clean", [True, False])
+def test_a_resize_records_how_far_the_store_is_synced_now(path: Path, is_clean: bool) -> None:
+    filled(path)
+    if not is_clean:
+        OpenedStore(tool_environment(), path).store._opened.close()
+    before = decode_synced((path / "rhm/SYNCED").read_bytes())
+    resized(path, LARGER, prepared_list=True)
+    synced = decode_synced((path / "rhm/SYNCED").read_bytes())
+    assert synced.batch == decode_topology((path / "rhm/topology").read_bytes()).batch > before.batch
+    journals = {each.journal_id for each in synced.journals}
+    assert journals == {0, *(int(each.name) for each in (path / "rhm/jrnl").iterdir())}
+    refusing = OpenedStore(tool_environment(), path, replace(PARAMETERS, on_damage=OnDamage.REFUSE))
+    assert refusing.store.close()
 
 
 def plans_for(path: Path, geometry: Geometry) -> dict[str, JournalPlan]:

@@ -16,6 +16,7 @@ from qstore.store.damage_kinds import DamageKind
 from qstore.store.errors import StoreDamagedError, StoreError
 from qstore.store.journal.directory import DELETED
 from qstore.store.parameters import OnDamage
+from qstore.store.recovery.close_record import read_closing
 from qstore.store.start.plan import Need, PlannedJournal, StartPlan, plan_queue, plan_start
 from qstore.store.unfinished import MAKING, NEW_LIST
 from tests.faults.simulated_disk import Call, SimulatedDisk
@@ -59,7 +60,7 @@ def plan_of(disk: SimulatedDisk) -> StartPlan:
     entries, mark = entries_of(disk), directory.read_mark()
     calls: list[str] = []
     disk.watch = lambda call: calls.append(call.name)
-    plan = plan_start(disk, directory, entries, mark)
+    plan = plan_start(disk, directory, entries, *read_closing(disk, directory.root, mark))
     disk.watch = None
     assert calls == []
     return plan
@@ -147,7 +148,7 @@ def test_a_queue_that_the_catalogue_lost_is_damage_of_the_store() -> None:
     disk = stocked()
     directory = StoreDirectory(simulated_environment(disk, random.Random(1)), PATH, "test")
     (kept, _), mark = entries_of(disk), directory.read_mark()
-    plan = plan_start(disk, directory, [kept], mark)
+    plan = plan_start(disk, directory, [kept], *read_closing(disk, directory.root, mark))
     assert [each.kind for each in plan.damage] == [DamageKind.QUEUE_GONE]
     plan.close()
 
@@ -155,9 +156,9 @@ def test_a_queue_that_the_catalogue_lost_is_damage_of_the_store() -> None:
 def test_a_plan_that_cannot_be_made_leaves_no_file_open() -> None:
     disk = stocked()
     directory = StoreDirectory(simulated_environment(disk, random.Random(1)), PATH, "test")
-    first, second = entries_of(disk)
+    (first, second), closed = entries_of(disk), read_closing(disk, directory.root, directory.read_mark())
     with pytest.raises(StoreDamagedError, match=f"queue {second.queue_id}: "):
-        plan_start(disk, directory, [first, second._replace(record=b"\xff")], directory.read_mark())
+        plan_start(disk, directory, [first, second._replace(record=b"\xff")], *closed)
     assert disk.open_now == 0
 
 
@@ -222,7 +223,7 @@ def test_leftovers_are_in_the_plan() -> None:
     lost_path = directory.journal(entries[1].journal_id)
     disk.make_directory(f"{PATH}/rhm/jrnl/strange")
     disk.sync_directory(f"{PATH}/rhm/jrnl")
-    plan = plan_start(disk, directory, entries[:1], mark)
+    plan = plan_start(disk, directory, entries[:1], *read_closing(disk, directory.root, mark))
     assert [(each.record.name, each.journal.path, each.journal.need) for each in plan.lost] == [
         ("queue-1", lost_path, Need.TAKE_UP)
     ]

@@ -367,6 +367,7 @@ def test_the_helper_inherits_nothing(tmp_path: Path) -> None:
 @pytest.mark.parametrize("outstanding", [0, 1000])
 def test_the_helper_ends_when_its_parent_is_killed(tmp_path: Path, outstanding: int) -> None:
     program = f"""
+import time
 from qstore.store.sync import HelperProcessSync
 from qstore.store.writable_disk import OsWritableDisk
 driver = HelperProcessSync()

@@ -420,10 +420,14 @@ def test_a_damaged_catalogue_costs_nothing_beside_its_second_copy(
     assert dumped.code == 1
 
 
+UNUSABLE: Final = "the second copy of the catalogue is unusable"
 COPIES: Final = [
-    Plant(f"copy {name}", do, [], notice=f"the second copy of the catalogue is unusable: {notice}")
-    for name, do, notice in (
-        ("missing", lambda planted: planted.remove(COPY), "the file is missing; the next start"),
+    Plant(
+        f"copy {name}",
+        do,
+        [Finding(Spot(COPY, None), f"{UNUSABLE}: {what}", "no data loss: the catalogue is sound; the next start")],
+    )
+    for name, do, what in (
         ("empty", lambda planted: planted.write(COPY, b""), "topology copy: 0 bytes are too few"),
         ("header", flip(Spot(COPY, 14)), "topology copy: the header fails its checksum"),
         ("snapshot", flip(Spot(COPY, 600)), "damaged after its beginning, at offset 512: later"),
@@ -432,5 +436,11 @@ COPIES: Final = [
 
 
 @pytest.mark.parametrize("plant", COPIES, ids=str)
-def test_a_damaged_second_copy_is_a_notice(original: Original, plant: Plant, tmp_path: Path) -> None:
+def test_a_damaged_second_copy_is_damage_that_costs_nothing(original: Original, plant: Plant, tmp_path: Path) -> None:
     examine(original, plant, tmp_path / "store")
+
+
+def test_a_missing_second_copy_is_a_notice(original: Original, tmp_path: Path) -> None:
+    notice = f"{UNUSABLE}: the file is missing; the next start"
+    missing = Plant("copy missing", lambda planted: planted.remove(COPY), [], notice=notice)
+    examine(original, missing, tmp_path / "store")

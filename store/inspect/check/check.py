@@ -7,7 +7,6 @@ from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 from qstore.store.damage import Damage
-from qstore.store.damage_kinds import DamageKind
 from qstore.store.disk import Disk
 from qstore.store.inspect.check.file_times import times_out_of_order
 from qstore.store.inspect.check.messages import false_transients, message_damage
@@ -103,7 +102,6 @@ def check_store(
             damage.extend(header_damage)
             notices.extend(header_notices)
             damage.extend(_beyond_recovery(role, queue, outcomes, paranoid=paranoid))
-    damage.extend(_reserved_too_few(store, with_roles))
     if store.pool is not None and store.layout.kind is StoreKind.LINEAR:
         pool_damage, pool_notices = check_pools(disk, store.pool, store.all_journals())
         damage.extend(pool_damage)
@@ -136,18 +134,6 @@ def _beyond_recovery(
     if paranoid:
         found.extend(second_pass(queue, None if role == PREPARED_LIST else outcomes))
     return found
-
-
-def _reserved_too_few(store: OfflineStore, with_roles: list[tuple[str, RecoveredQueue]]) -> list[Damage]:
-    """Version 2: record ids come from blocks reserved in the catalogue, so none can be beyond them."""
-    if store.rid_high_water is None or (store.topology is not None and store.topology.damage):
-        return []  # a damaged catalogue may have lost the reservation too
-    highest = max((queue.recovery.highest_rid for _, queue in with_roles if queue.recovery is not None), default=0)
-    if highest == 0 or highest < store.rid_high_water:  # 0 is not a valid id: a new store has neither
-        return []
-    reserved = store.rid_high_water
-    path = store.layout.catalogue or ""
-    return [Damage(path, None, highest, DamageKind.RIDS_BEYOND_RESERVED, highest=highest, reserved=reserved)]
 
 
 def _count_by_journal(damage: list[Damage], with_roles: list[tuple[str, RecoveredQueue]]) -> Counter[str]:

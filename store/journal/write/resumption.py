@@ -63,13 +63,16 @@ def state_of(journal: Journal, recovery: JournalRecovery, end: JournalEnd | None
     # A file may have been entered repeatedly by restarts that left nothing else. Of its two headers the one with the
     # higher flush number counts, so the next header's must be higher than any existing one.
     flush = max(end.flush, *(file.header.first_flush for file in files if file.header is not None))
+    # Of a journal without any record, the end has the number of a file header, which the next crash may take away.
+    has_record = end.sealed or recovery.enqueues + recovery.dequeues + recovery.commits + recovery.aborts > 0
+    last_flush = end.flush - end.is_cut if has_record else 0
     is_sealed = end.sealed and not end.torn
     position = base + end.place // BLOCK_SIZE
     last = files[-1]
     assert last.header is not None
     origin, lap = first + len(files) - 1 - ring.place(last), last.header.overwrite_indicator
     return WriterState(
-        position, flush, end.flush, is_sealed, salts, slots, live, transactions, len(ring.wasted), origin, lap, resting
+        position, flush, last_flush, is_sealed, salts, slots, live, transactions, len(ring.wasted), origin, lap, resting
     )
 
 

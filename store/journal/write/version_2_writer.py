@@ -61,7 +61,7 @@ class Version2Writer:
     Args:
         owner: whose journal it is.
         ring, batch, flushes, space, records, compactor: its parts.
-        last_flush: number of the flush of the journal's last record.
+        last_flush: number of the journal's last complete flush.
         wasted: number of files after the current one that a torn flush had entered.
 
     Attributes:
@@ -70,8 +70,8 @@ class Version2Writer:
         live: record id -> log offset and blocks, packed, of all live records that do not rest, in log order: that of
             `records`.
         transactions: xid -> open transaction: that of `records`.
-        last_flush: number of the last synced flush; of a resumed journal that was not written to, that of its last
-            record.
+        last_flush: number of the last synced flush; of a resumed journal that was not written to, of its last complete
+            one.
         failure: the error after which the journal accepts no records; None if there is none.
     """
 
@@ -466,6 +466,10 @@ class Version2Writer:
         """A write or a sync of the step failed: it is unknown what reached the disk."""
         where = f" of {error.filename}" if error.filename else ""
         self._fail(f"a write or sync{where} failed: {error.strerror or error}", error)
+
+    def close(self) -> None:
+        """Refuse everything from now on: another process may have the journal next."""
+        self._fail("the store is closed")
 
     def seal(self) -> bool:
         """Close the journal cleanly with a last flush, the seal. Nothing is appended after it.

@@ -41,7 +41,8 @@ class WriterState(NamedTuple):
     Attributes:
         position: block of the endless stream where it ended; 0 for a new one.
         flush: the highest flush number found anywhere in it; 0 for a new one.
-        last_flush: number of the flush of its last record: lower, if later flushes left only file headers.
+        last_flush: number of its last complete flush: lower, if later ones were torn, or left only file headers; 0 if
+            it has no record but fillers.
         is_sealed: whether that was the seal of a clean close.
         salts: file, counted over all laps -> its salt.
         slots: file number -> the slot of its header in its sector.

@@ -19,7 +19,7 @@ from qstore.store.inspect.offline import open_store
 from qstore.store.journal.journal import Journal
 from qstore.store.journal.records import RecordHeader
 from tests.support.damage_campaign.damage import Damaged, DamageKind, FileKind
-from tests.support.damage_campaign.stores import CLOSED, LEGACYSTORE, QSTORE, CampaignStore
+from tests.support.damage_campaign.stores import LEGACYSTORE, QSTORE, CampaignStore
 
 #: What tools/README.md says, in "What no check can detect".
 CONTENT: Final = "A legacystore has no checksums"
@@ -125,28 +125,17 @@ def excuse(damaged: Damaged) -> str | None:
     if not any(changed.touches(each.guarded) for records in journals for each in records):
         return of_format if any(any(marks) for _, marks in hit) else None
     if damaged.kind in _AT_THE_END and all(_is_an_end(records, marks) for records, marks in hit):
-        lost = [each for records, marks in hit for each, is_hit in zip(records, marks, strict=True) if is_hit]
-        newest = {records[-1].extents[-1].file for records in journals if records}
-        return None if damaged.store.format == QSTORE and _is_on_record(damaged.store, lost, newest) else END
+        return None if damaged.store.format == QSTORE and _is_on_record(damaged.store) else END
     return None
 
 
-def _is_on_record(store: CampaignStore, lost: list[_Record], newest: set[str]) -> bool:
-    """Version 2: whether the store still tells that these records, at a journal's end, were there.
+def _is_on_record(store: CampaignStore) -> bool:
+    """Version 2: whether the store still tells what there was at the ends of its journals.
 
-    A clean close tells it of all that there was then; after a crash, a file that was begun tells it of the files
-    before. The stores that were told, not lived, know no earlier close; their files are not made as a store makes them.
+    A clean close tells all that there was then; and a store that lived has recorded how far it was synced when the copy
+    was made. The others were not.
     """
-    if store.clean:
-        return True
-    closed = next((older for older in reversed(store.older) if older.name == CLOSED), None)
-    was_closed_with = closed is not None and any(_is_in(closed, store.path, each) for each in lost)
-    return was_closed_with or (bool(store.older) and any(each.extents[0].file not in newest for each in lost))
-
-
-def _is_in(closed: Path, path: Path, record: _Record) -> bool:
-    """Whether a record was there already at an earlier moment."""
-    return all(_read(closed / file)[begin:end] == _read(path / file)[begin:end] for file, begin, end in record.extents)
+    return store.clean or bool(store.older)
 
 
 def _of_berkeley(damaged: Damaged, changed: _Changes) -> str | None:

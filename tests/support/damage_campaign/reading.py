@@ -200,7 +200,7 @@ def _recover(source: Path, target: Path) -> Dump:
 
 def _opened(watch: _Watch, path: Path, copy: Path, on_damage: OnDamage) -> tuple[list[str] | None, list[str]]:
     """What the store offers a broker, None where it refuses, and the critical lines that it logs."""
-    shutil.copytree(path, copy)
+    copy_tree(path, copy)
     lines: list[LogLine] = []
 
     def open_it() -> list[str] | None:
@@ -216,6 +216,21 @@ def _opened(watch: _Watch, path: Path, copy: Path, on_damage: OnDamage) -> tuple
 
     found = watch.run(f"the store ({on_damage.value})", open_it)
     return found, [line.text for line in lines if line.level is Level.CRITICAL]
+
+
+def copy_tree(path: Path, copy: Path) -> None:
+    """Copy a store with whatever is in it: links, FIFOs and sockets too."""
+    special: list[Path] = []
+
+    def left_out(directory: str, names: list[str]) -> list[str]:
+        found = [Path(directory, name) for name in names]
+        others = [each for each in found if not (each.is_symlink() or each.is_dir() or each.is_file())]
+        special.extend(others)
+        return [each.name for each in others]
+
+    shutil.copytree(path, copy, symlinks=True, ignore=left_out)
+    for each in special:
+        os.mknod(copy / each.relative_to(path), each.stat().st_mode)
 
 
 def _offered(store: MessageStore) -> list[str]:

@@ -174,6 +174,10 @@ class _Life:
         self._opened.wait(calls)
         assert calls == [None]
 
+    def note(self) -> None:
+        """Record how far the store is synced, as a broker does every few seconds."""
+        self._opened.store._synced.record()
+
     def copy(self, path: Path) -> Path:
         shutil.copytree(self.path, path)
         return path
@@ -189,13 +193,16 @@ def _life(directory: Path) -> Mapping[str, Path]:
         moments[name] = life.copy(directory / name)
 
     _begin(life)
+    life.note()
     moment("first")
     _go_on(life)
+    life.note()
     moment("crashed")
     life.close()
     moment(CLOSED)
     life = _Life(directory / "store", seeded_environment(6))
     _end(life)
+    life.note()
     moment("again")
     life.close()
     moment("ended")
