@@ -104,7 +104,9 @@ class PriorityMachine(QueueMachine):
     @rule()
     def dispatch(self) -> None:
         self.asked.update(
-            each.wants for each in self.consumers if each.acquires and each.is_waiting and isinstance(each.wants, Kind)
+            each.wants
+            for each in self.consumers
+            if each.acquires and each.is_waiting and self.may_get(each) and isinstance(each.wants, Kind)
         )
         self.dispatch_and_look()
         left = [place for place, item in self.items.items() if item.state == WAITING and place < self.limit]
