@@ -513,7 +513,7 @@ class Topology:
             NotFoundError: there is no such queue or exchange.
             NotAllowedError: the queue is bound with this key and different arguments, which matter to the exchange.
             NotImplementedByBrokerError: an argument asks for something that bindings do not have.
-            ResourceLockedError: the queue is exclusive to another caller.
+            ResourceLockedError: the queue, or another one whose binding ends, is exclusive to another caller.
             InternalError: the store cannot store it.
         """
         self._access.binding(caller, Action.BIND, exchange_name, queue_name, key if asked_key is None else asked_key)
@@ -525,6 +525,7 @@ class Topology:
         for each in exchange.replaced_by(key, arguments):
             if each.queue is not queue:
                 self._access.binding(caller, Action.UNBIND, exchange_name, each.queue.name, key)
+                check_owner(each.queue, caller)
         binding, replaced = await self._bindings.bind(queue, exchange, key, arguments)
         if binding is not None:
             host, user = caller.remote_host, caller.user

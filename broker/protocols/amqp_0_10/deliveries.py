@@ -165,13 +165,18 @@ class Deliveries:
         self._accepted.clear()
 
     def acquire(self, ranges: Iterable[tuple[int, int]] | None, near: int) -> list[tuple[int, int]]:
-        """Acquire browsed messages. Returns the ranges of those that could be acquired."""
+        """Acquire browsed messages. Returns the ranges of those that could be acquired.
+
+        Messages of a browse-only queue, and of one that is exclusive to another session, can only be browsed.
+        """
         acquired: list[tuple[int, int]] = []
         for number in _numbers(merge_ranges(unwrap_ranges(ranges or (), near)), self.browsed):
             if len(acquired) == MAX_RANGES:  # the client can ask for the rest again
                 break
             delivery = self.browsed[number]
-            queue = delivery.subscription.queue
+            queue, owner = delivery.subscription.queue, delivery.subscription.queue.owner
+            if queue.is_browse_only or (owner is not None and owner is not delivery.subscription.session):
+                continue
             if queue.is_deleted or not queue.acquire(delivery.entry, consumer=delivery.subscription):
                 continue
             self.unsettled[number] = self.browsed.pop(number)
