@@ -48,6 +48,7 @@ from qstore.broker.model.topology.checks import (
     EXCHANGE_NAMES,
     QUEUE_NAMES,
     check_alternate,
+    check_awaited,
     check_exchange_alike,
     check_key,
     check_name,
@@ -347,7 +348,7 @@ class Topology:
             is_exact: whether an exchange that exists must have been declared with the same properties and arguments.
 
         Raises:
-            InvalidArgumentError: the name is empty.
+            InvalidArgumentError: the name is empty, or the alternate exchange has one that no exchange can have.
             UnauthorizedError: the caller is not allowed to.
             NotFoundError: there is no such type or alternate exchange, or, if passive, no such exchange.
             NotAllowedError: the name is reserved, or the exchange has another type or alternate exchange.
@@ -370,6 +371,8 @@ class Topology:
         if exchange is None or not name:
             check_name("exchange", name, EXCHANGE_NAMES)
             make = exchange_type(type_name)
+            if is_later:
+                check_awaited(f'exchange "{name}"', alternate)
             self._arguments.check(Of.EXCHANGE, f'exchange "{name}"', arguments)
             exchange = make(name, durable=durable, auto_delete=auto_delete, alternate=wanted, arguments=arguments)
             if durable:
