@@ -8,6 +8,10 @@ from typing import Final, NamedTuple
 MAX_UNFINISHED_BYTES: Final = 1 << 30
 """Limit of the incomplete messages of all connections together, unless the memory ceiling is lower."""
 
+QUEUE_LIMIT_BYTES: Final = 100 << 20
+"""qpidd's default limit of a queue. Without --default-queue-limit it applies where memory is all that a queue has, to
+queues that are declared with a policy for their limit and without a limit, and to transactions, which are in memory."""
+
 LOOPBACK: Final = ("127.0.0.1", "::1")
 """The default interfaces to listen on."""
 
@@ -70,7 +74,8 @@ class BrokerSettings:
         session_timeout_max_seconds: maximum time for which a detached session is retained.
         max_detached_sessions: limit of detached sessions.
         password_checks: number of password checks that may run at the same time, outside the event loop.
-        queue_limit_bytes: default limit of the memory of a queue's messages; 0 for no limit.
+        queue_limit_bytes: default limit of a queue's messages, and of those of a transaction; 0 for no limit; None if
+            the disk is a queue's limit, and QUEUE_LIMIT_BYTES applies where there is no disk.
         memory_bytes: limit of the memory of all messages; 0 for no limit.
         queue_memory_bytes: memory of a queue's messages beyond which they leave memory; 0 for no limit.
         paging_directory: where those are that no journal has; None to keep them in memory.
@@ -129,7 +134,7 @@ class BrokerSettings:
     session_timeout_max_seconds: int = 86_400
     max_detached_sessions: int = 1_000
     password_checks: int = 4
-    queue_limit_bytes: int = 100 << 20
+    queue_limit_bytes: int | None = None
     memory_bytes: int = 0
     queue_memory_bytes: int = 0
     paging_directory: str | None = None
@@ -156,3 +161,8 @@ class BrokerSettings:
     replication_listener: str = "replicator"
     replication_exchange: str | None = None
     replication_exchange_type: str = "direct"
+
+    @property
+    def transaction_bytes(self) -> int:
+        """The limit of the messages that are published in a transaction; 0 for none."""
+        return QUEUE_LIMIT_BYTES if self.queue_limit_bytes is None else self.queue_limit_bytes

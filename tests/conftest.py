@@ -1,7 +1,7 @@
 """Fixtures for all rooms' tests. Under xdist each worker has a base directory, and so unpacked stores, of its own.
 
 How much is tested is a matter of the profile (`--hypothesis-profile nightly` for all of it) and of the day
-(`--seed-day N`): see `tests/support/profiles.py`.
+(`--seed-day N`, or `today`): see `tests/support/profiles.py`.
 `--examples N` runs the tests of hypothesis alone, each with N times as many examples, in a random order.
 """
 
@@ -47,7 +47,7 @@ _GARBAGE: Final = (5000, 20, 20)
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--examples", type=int, default=0, metavar="N", help="hypothesis alone, with N times the examples")
-    parser.addoption("--seed-day", type=int, metavar="N", help="the cases of the day N, which a failure tells")
+    parser.addoption("--seed-day", metavar="N", help="the cases of the day N, which a failure tells; or of 'today'")
 
 
 @pytest.hookimpl(trylast=True)  # after hypothesis has loaded the profile

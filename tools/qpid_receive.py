@@ -24,7 +24,7 @@ from qstore.tools.messaging.interruption import Interruption
 from qstore.tools.messaging.options import Timeout, connect, count, run_messaging, shared_options, yes_no
 from qstore.tools.messaging.receiving import SequenceError, SequenceTracker, content_bytes, header_lines
 from qstore.tools.messaging.report import TIMESTAMP, Pace, Reporter, ThroughputAndLatency
-from qstore.tools.messaging.sending import END_OF_STREAM
+from qstore.tools.messaging.sending import END_OF_STREAM, StallWatch
 
 _EPILOG = """
 \b
@@ -150,13 +150,14 @@ def _receive(options: ReceiveOptions, outcome: _Outcome) -> int:
         has_heading=options.report_header,
     )
     interruption = Interruption()
-    with connect(options.url, options.connection_options) as connection, interruption.handling():
+    connection = connect(options.url, options.connection_options)
+    with connection, interruption.handling(), StallWatch("qpid-receive", connection) as stalls:
         session = connection.session(transactional=bool(options.tx))
         receiver = session.receiver(options.address, capacity=options.capacity)
         if options.ready_address is not None:
-            connection.session().sender(options.ready_address).send(Message())
+            stalls.add(connection.session().sender(options.ready_address)).send(Message())
         outcome.has_begun = True
-        _Work(options, session, receiver, reporter, outcome, interruption).run()
+        _Work(options, session, receiver, reporter, outcome, interruption, stalls).run()
         reporter.finish()
     return EXIT_INTERRUPTED if interruption.is_requested else 0
 
@@ -176,8 +177,9 @@ class _Work:
         reporter: Reporter,
         outcome: _Outcome,
         interruption: Interruption,
+        stalls: StallWatch,
     ) -> None:
-        self._outcome, self._interruption = outcome, interruption
+        self._outcome, self._interruption, self._stalls = outcome, interruption, stalls
         self._options, self._session, self._receiver, self._reporter = options, session, receiver, reporter
         is_endless = options.forever or math.isinf(options.timeout)
         self._timeout = None if is_endless else options.timeout
@@ -264,7 +266,7 @@ class _Work:
         assert address is not None
         if address not in self._senders:
             try:
-                self._senders[address] = self._session.sender(address)
+                self._senders[address] = self._stalls.add(self._session.sender(address))
             except LinkError as error:
                 self._senders[address] = None
                 click.echo(f"qpid-receive: cannot reply to {printable(address)}: {printable(str(error))}", err=True)

@@ -20,7 +20,7 @@ from qstore.tools.console.broker_options import take_security
 from qstore.tools.entry import run
 from qstore.tools.messaging.options import NameValue, connect, count, run_messaging, shared_options, yes_no
 from qstore.tools.messaging.report import Pace, Reporter, Throughput
-from qstore.tools.messaging.sending import END_OF_STREAM, Contents, Headers, groups
+from qstore.tools.messaging.sending import END_OF_STREAM, Contents, Headers, StallWatch, groups
 
 _EPILOG = """
 \b
@@ -31,6 +31,8 @@ qpid-send -a amq.topic/usa.news -P color=red --ttl 5000 --content-string news
 qpid-send -a orders -m 1000 --tx 10 --rollback-frequency 5
 qpid-send -b user/password@host:5672 -a orders --content-stdin < lines
 qpid-send -a orders --connection-options '{reconnect: true, heartbeat: 10}' -m 0 --rate 100
+
+If the broker confirms no message for 5 seconds, standard error says what the command waits for.
 
 \b
 Exit codes: 0 all messages were sent and completed by the broker, 1 error, 2 invalid command line.
@@ -173,8 +175,10 @@ def _send(options: SendOptions, outcome: _Outcome) -> int:
     with connect(options.url, options.connection_options) as connection:
         session = connection.session(transactional=bool(options.tx))
         sender = outcome.sender = session.sender(options.address, capacity=options.capacity)
-        _Work(options, session, sender, reporter, outcome).run()
-        sender.sync()
+        with StallWatch("qpid-send", connection) as stalls:
+            stalls.add(sender)
+            _Work(options, session, sender, reporter, outcome).run()
+            sender.sync()
         outcome.is_complete = True
         reporter.finish()
     return 0

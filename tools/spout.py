@@ -20,6 +20,7 @@ from qstore.tools.management.running import EXIT_CODES, main_of
 from qstore.tools.messaging.describing import described, message_json
 from qstore.tools.messaging.options import NameValue, run_messaging
 from qstore.tools.messaging.reconnecting import reconnect_options, reconnecting
+from qstore.tools.messaging.sending import StallWatch
 
 PROGRAM: Final = "spout"
 
@@ -66,8 +67,9 @@ def _send(broker: BrokerOptions, values: dict[str, Any]) -> int:
     words = values["words"] or ([values["content"]] if values["content"] is not None else [])
     content = dict(values["entries"]) or " ".join(words) or None
     identity = values["identity"] or str(uuid.uuid4())
-    with Connection(broker.url, **reconnecting(broker, values)) as connection:
-        sender = connection.session().sender(values["address"])
+    connection = Connection(broker.url, **reconnecting(broker, values))
+    with connection, StallWatch(PROGRAM, connection) as stalls:
+        sender = stalls.add(connection.session().sender(values["address"]))
         began = time.monotonic()
         for number in count():
             if values["most"] and number == values["most"]:

@@ -297,9 +297,18 @@ class Sender:
         """
         self._driver.run(self._core.sync(timeout))
 
+    @property
+    def name(self) -> str:
+        """The name of its queue or exchange."""
+        return self._core.target.name
+
     def unsettled(self) -> int:
         """Number of messages that the broker has not completed."""
         return self._core.unsettled
+
+    def settled(self) -> int:
+        """Number of messages that the broker has completed."""
+        return self._core.settled
 
     @property
     def is_reliable(self) -> bool:

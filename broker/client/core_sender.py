@@ -46,6 +46,7 @@ class SenderCore:
 
     Attributes:
         unsettled: number of unsettled messages: sent, and not completed by the broker.
+        settled: number of messages that the broker has completed.
         failure: why it has failed or is closed; None before.
 
     Raises:
@@ -65,7 +66,7 @@ class SenderCore:
         self._transfers, self._on_closed = transfers, on_closed
         self.target = make_unique(parsed, address_target(parsed))
         self.capacity = max(1, capacity)
-        self.unsettled = 0
+        self.unsettled = self.settled = 0
         self.failure: LinkError | None = None
         self._node = Node(self.target.name)
         self._bindings: list[Call] = []

@@ -83,6 +83,7 @@ class SessionCore:
             if transfer is not None:
                 transfer.is_settled = True
                 transfer.sender.unsettled -= 1
+                transfer.sender.settled += 1
 
     def on_transfer(self, number: int, destination: str, header: bytes, body: bytes) -> None:
         """See `SessionOwner`. Raises FramingError if the broker ignores the receiver's credit."""

@@ -85,9 +85,10 @@ class Agent:
         outbox = self._outbox = Outbox(broker, make_message)
         sender = Sender2(managed, outbox)
         self.name = sender.name
-        self._version_1 = Sender1(outbox, self.name) if settings.management_version_1 else None
+        sender_1 = Sender1(outbox, self.name if settings.management_version_2 else "")
+        self._version_1 = sender_1 if settings.management_version_1 else None
         self._version_2 = sender if settings.management_version_2 else None
-        self._requests_1 = qmf1.Requests(managed, self._registry, Sender1(outbox, self.name), self.turns, self._agents)
+        self._requests_1 = qmf1.Requests(managed, self._registry, sender_1, self.turns, self._agents)
         self._requests_2 = qmf2.Requests(managed, self._registry, sender, self.turns)
         self._publisher = Publisher(managed, self._registry, outbox, self._version_1, self._version_2, self.turns)
         self._events = EventPublisher(
@@ -175,22 +176,22 @@ class Agent:
             for agent in self._agents:
                 self._version_1.publish(agent_key(agent), encode_message("x", 0))
         if self._publisher.bound():
-            self._next_sweep = min(self._next_sweep, max(self._broker.clock() + _SOON, self._last_sweep + _AT_LEAST))
+            self._next_sweep = min(
+                self._next_sweep, max(self._broker.monotonic() + _SOON, self._last_sweep + _AT_LEAST)
+            )
 
     def on_timer(self) -> None:
         """To be called about twice a second: heartbeats, and sweeps."""
         if self._managed.snapshots is not None:
             self._managed.snapshots.on_timer()
-        now = self._broker.clock()
+        now = self._broker.monotonic()
         if now < self._next_sweep:
-            if self._next_sweep - now > self._managed.interval:  # the clock was set back
-                self._next_sweep = now + self._managed.interval
             return
         self._last_sweep, self._next_sweep = now, now + self._managed.interval
         if self._version_1 is not None:
-            self._version_1.publish_heartbeat(now)
+            self._version_1.publish_heartbeat(self._broker.clock())
         if self._version_2 is not None:
-            self._version_2.publish_heartbeat(now)
+            self._version_2.publish_heartbeat(self._broker.clock())
         if not self._publisher.is_under_way:
             self._run(self._publisher.sweep(), _ignore_result)
 

@@ -144,7 +144,7 @@ class ManagedBroker:
     @property
     def uptime(self) -> int:
         """Nanoseconds since it was started."""
-        return round(max(0.0, self.broker.clock() - self.broker.started_at) * 1e9)
+        return round((self.broker.monotonic() - self.broker.started) * 1e9)
 
     @property
     def totals(self) -> QueueTotals:

@@ -1,9 +1,9 @@
 """Messages of the management agent: each is put on the queues that its exchange finds for its key.
 
 A message is lost if there is no room for it: on a queue, or in the memory of the broker. So a console that does not
-read costs no more than the limit of its queue, and however many there are, publishers are not slowed down for what
-nobody has asked for, and not refused for replies. Events that are raised while an event of an event is published are
-not published.
+read costs no more than the limit of its queue, or MAX_QUEUE_BYTES, on disk too, and however many there are, publishers
+are not slowed down for what nobody has asked for, and not refused for replies. Events that are raised while an event of
+an event is published are not published.
 
 A reply goes to the address in its request, and is therefore authorized as a message of the request's user: if that user
 may not publish there, the request is refused, and replies that are under way are dropped. Replies to queues that are
@@ -12,6 +12,7 @@ exclusive to the connection of the request, as those of consoles are, need no ru
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
@@ -20,6 +21,7 @@ from qstore.broker.model.exchanges.types import MANAGEMENT_EXCHANGES
 from qstore.broker.model.memory import MESSAGE_OVERHEAD
 from qstore.broker.model.message import ReplyAddress
 from qstore.broker.model.topology.checks import is_owned_by
+from qstore.broker.settings import QUEUE_LIMIT_BYTES
 from qstore.formats.errors import FormatError
 
 if TYPE_CHECKING:
@@ -32,6 +34,8 @@ DIRECT, TOPIC, VERSION_1 = MANAGEMENT_EXCHANGES
 _DEEP: Final = 2
 _UNASKED_SHARE, _REPLY_SHARE = 0.8, 0.95
 """Of the memory ceiling (`model/memory`): what is published unasked, and replies, do not take more than that."""
+MAX_QUEUE_BYTES: Final = QUEUE_LIMIT_BYTES
+"""A queue without a limit that has more bytes of messages gets none from the agent: its console does not read."""
 _COUNT_SECONDS: Final = 1.0  # between two counts of the memory
 
 
@@ -50,7 +54,7 @@ class Outbox:
     def __init__(self, broker: Broker, make_message: MakeMessage) -> None:
         self._broker, self._make_message = broker, make_message
         self._depth = 0
-        self._next_count = 0.0
+        self._next_count = -math.inf
         self.lost = self.copies = 0
 
     @property
@@ -91,7 +95,8 @@ class Outbox:
             size = (message.size + MESSAGE_OVERHEAD) * len(route.queues)
             if reply_for is not None:
                 self._check_reply(reply_for, ReplyAddress(new.exchange, new.routing_key), route.queues)
-            if not self._has_room(size, _UNASKED_SHARE if reply_for is None else _REPLY_SHARE):
+            is_read = all(queue.limit is not None or queue.message_bytes < MAX_QUEUE_BYTES for queue in route.queues)
+            if not is_read or not self._has_room(size, _UNASKED_SHARE if reply_for is None else _REPLY_SHARE):
                 self.lost += 1
                 return
             router.put(message, route.queues)
@@ -108,8 +113,8 @@ class Outbox:
         memory = self._broker.memory
         if memory.has_room(size, share):
             return True
-        now = self._broker.clock()
-        if abs(now - self._next_count) > _COUNT_SECONDS:  # what was counted last may be gone
+        now = self._broker.monotonic()
+        if now - self._next_count > _COUNT_SECONDS:  # what was counted last may be gone
             self._next_count = now
             memory.count()
         return memory.has_room(size, share)

@@ -58,10 +58,13 @@ class Broker:
         settings: its limits.
         store: persists durable objects; None for a broker without persistence.
         call_soon: schedules a function to run at the end of the event loop tick.
-        clock: seconds since 1970.
+        clock: seconds since 1970, for stamps: expirations, and times that are shown. The administrator or NTP may step
+            it at any time.
+        call_later: schedules a function after a delay in seconds; None: nothing happens by itself.
+        monotonic: seconds of a clock that is never stepped, for durations.
 
     Attributes:
-        settings, store, clock: as above.
+        settings, store, clock, monotonic: as above.
         exchanges: name -> exchange; the default exchange has the empty name.
         queues: name -> queue.
         memory: the memory ceiling for messages, and current usage.
@@ -79,7 +82,7 @@ class Broker:
         exchange_bindings: binds exchanges to each other.
         arguments: checks the arguments of declarations and subscriptions.
         redirections: puts the messages for a queue on another one.
-        started_at: start time, by the clock above.
+        started_at, started: start time, by `clock` and by `monotonic`.
         has_timestamps: whether messages of new connections get their time of arrival.
         authorization: checks operations.
         quotas: counts connections and queues of users, and limits them.
@@ -94,8 +97,9 @@ class Broker:
         call_soon: Callable[[Callable[[], None]], Any],
         clock: Callable[[], float] = time.time,
         call_later: Callable[[float, Callable[[], None]], Any] | None = None,
+        monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.settings, self.store, self.clock = settings, store, clock
+        self.settings, self.store, self.clock, self.monotonic = settings, store, clock, monotonic
         self.authorization = Authorization()
         self.events = Events()
         self.events.listen(log_event)
@@ -114,7 +118,7 @@ class Broker:
         self.replies = DirectReplies(self.tick, default, settings.max_message_bytes, clock)
         for name, type_name in STANDARD_EXCHANGES.items():
             self.exchanges[name] = exchange_type(type_name)(name, durable=True)
-        self.idle_queues = IdleQueues(clock)
+        self.idle_queues = IdleQueues(monotonic)
         self.router = Router(store, self.tick, self.queues, self.authorization)
         self.expiries = Expiries(clock, call_later)
         self.queue_factory = self._new_queue_factory()
@@ -123,13 +127,13 @@ class Broker:
             store,
             self.tick,
             self.authorization,
-            partial(self._new_transaction, settings.queue_limit_bytes),
+            partial(self._new_transaction, settings.transaction_bytes),
             default_timeout=settings.dtx_default_timeout_seconds,
             max_timeout=settings.dtx_max_timeout_seconds,
-            clock=clock,
+            monotonic=monotonic,
             call_later=call_later,
         )
-        self.started_at = clock()
+        self.started_at, self.started = clock(), monotonic()
         self.has_timestamps = settings.enable_timestamp
         storage = TopologyStorage(store, self.events.emit)
         self.arguments = ArgumentCheck()
@@ -145,12 +149,12 @@ class Broker:
 
     def _new_queue_factory(self) -> QueueFactory:
         settings = self.settings
-        watches = WatchFactory(
+        watches = self._watches = WatchFactory(
             self.router.stops,
             FlowDefaults(settings.flow_stop_percent, settings.flow_resume_percent),
             settings.event_threshold_percent,
             self.events.emit,
-            self.clock,
+            self.monotonic,
         )
         factory = QueueFactory(
             self.tick,
@@ -162,7 +166,7 @@ class Broker:
             settings.queue_memory_bytes,
         )
         factory.divert, factory.expiries = self.router.divert, self.expiries
-        factory.dead_letter = DeadLetters(self.exchanges, self.router, self.tick, self.clock).to
+        factory.dead_letter = DeadLetters(self.exchanges, self.router, self.tick, self.clock, self.monotonic).to
         factory.staging_bytes, factory.deliver_before_sync = settings.staging_bytes, settings.deliver_before_sync
         return factory
 
@@ -242,6 +246,10 @@ class Broker:
         except ResourceLimitExceededError:
             if in_transaction or self.memory.is_exhausted or not self.router.leaves_memory(message, exchange):
                 raise
+
+    def log_stopped_queues(self) -> None:
+        """Log the queues whose publishers wait. To be called about twice a second."""
+        self._watches.stopped.look(self.monotonic())
 
     def expire(self) -> int:
         """Remove expired messages from all queues. Returns how many."""

@@ -72,15 +72,22 @@ class DeadLetters:
         router: moves messages.
         tick: of the broker.
         clock: seconds since 1970.
+        monotonic: seconds of a monotonic clock.
 
     Attributes:
-        now: as `clock`.
+        monotonic: as above.
     """
 
     def __init__(
-        self, exchanges: Mapping[str, Exchange], router: Router, tick: Tick, clock: Callable[[], float]
+        self,
+        exchanges: Mapping[str, Exchange],
+        router: Router,
+        tick: Tick,
+        clock: Callable[[], float],
+        monotonic: Callable[[], float],
     ) -> None:
-        self._exchanges, self._router, self._tick, self.now = exchanges, router, tick, clock
+        self._exchanges, self._router, self._tick = exchanges, router, tick
+        self._clock, self.monotonic = clock, monotonic
 
     def to(self, exchange: str, routing_key: str | None) -> QueueDeadLetter:
         """What a queue does with its dead messages that has these arguments; None for the message's own key."""
@@ -173,7 +180,7 @@ class DeadLetters:
         has_further = bool(message.under_further_keys())
         shown = selected_keys(headers, CC) if has_further else ()
         keys = message.routing_key, *shown
-        died = Death(reason, queue.name, message.exchange, keys, int(self.now()), message.properties().ttl)
+        died = Death(reason, queue.name, message.exchange, keys, int(self._clock()), message.properties().ttl)
         changes, deaths = headers_after(headers, died)
         if has_further and routing_key is not None:
             changes |= {CC: None, BCC: None}
@@ -244,8 +251,8 @@ class QueueDeadLetter:
     def _was_dropped(self, queue: Queue, error: Exception) -> None:
         """A message is dropped that cannot go there: this is logged now and then."""
         self._dropped += 1
-        now = self._letters.now()
-        if not 0 <= now - self._told_at < _TOLD_EVERY:
+        now = self._letters.monotonic()
+        if now - self._told_at >= _TOLD_EVERY:
             self._told_at = now
             text = 'Queue "%s": %s dropped, which cannot go to the dead-letter exchange "%s": %s'
             count = self._dropped

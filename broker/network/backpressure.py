@@ -24,6 +24,9 @@ class Reader(Protocol):
     def catch_up(self) -> None:
         """Process the data that was already read."""
 
+    def watch_disk(self, *, is_short: bool) -> None:
+        """The disk is short for what the client publishes, or no longer."""
+
 
 class Pressure:
     """Stops and resumes the connections that write to journals.
@@ -45,6 +48,7 @@ class Pressure:
         self._full: dict[Any, None] = {}
         self._tight: dict[Any, int] = {}  # journals that are tight -> messages enqueued so far
         self._held: dict[Reader, None] = {}  # their publishers that are not read
+        self._told: dict[Reader, set[Any]] = {}  # publishers that know that the disk is short -> for which journals
 
     def after(self, connection: Reader, journals: Iterable[Any]) -> None:
         """A connection has written to `journals`: stop the writers of each journal with too many unsynced bytes."""
@@ -68,6 +72,10 @@ class Pressure:
             self._tight[journal] = enqueued
             self._held[connection] = None
             connection.stop_reading(_TIGHT)
+            if connection not in self._told:
+                self._told[connection] = set()
+                connection.watch_disk(is_short=True)
+            self._told[connection].add(journal)
 
     def holds(self, reasons: Set[object]) -> bool:
         """Whether one of the reasons for not reading is a journal's backlog, or that one is tight."""
@@ -87,4 +95,13 @@ class Pressure:
             self._call_soon(connection.catch_up)
             connection.resume_reading(_TIGHT)
             del self._held[connection]
+        for connection, journals in list(self._told.items()):
+            if self._tight.keys().isdisjoint(journals):
+                del self._told[connection]
+                connection.watch_disk(is_short=False)
         self._writers = {journal: writers for journal, writers in self._writers.items() if journal in self._full}
+
+    def forget(self, connection: Reader) -> None:
+        """A connection is closed."""
+        self._told.pop(connection, None)
+        self._held.pop(connection, None)

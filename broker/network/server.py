@@ -194,6 +194,7 @@ class Server:
         self._check_store()
         self.clients.on_timer(now)
         self.listeners.look()
+        self.broker.log_stopped_queues()
         self.protocols.on_timer(now)
         self.work.logins.on_timer(now)
         for queue in self.broker.idle_queues.take_due():

@@ -251,6 +251,11 @@ class SocketConnection(asyncio.Protocol):
         if self._machine is not None:
             self._machine.watch_memory(is_short=is_short)
 
+    def watch_disk(self, *, is_short: bool) -> None:
+        """The disk is short for what the client publishes, or no longer."""
+        if self._machine is not None:
+            self._machine.watch_disk(is_short=is_short)
+
     def watch_rules(self) -> None:
         """The authorizer has other rules."""
         if self._machine is not None:
@@ -282,6 +287,7 @@ class SocketConnection(asyncio.Protocol):
         if self._login is not None:
             self._work.logins.cancel(self._login)
             self._login = None
+        self._clients.pressure.forget(self)
         machine, self._machine, self._transport = self._machine, None, None
         self._reasons.clear()  # some of them refer to this object
         if machine is not None:

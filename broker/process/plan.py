@@ -227,7 +227,7 @@ def settings_of(values: Values, data_directory: str | None) -> BrokerSettings:
         max_paging_bytes=values.size("max-paging-size") or 0,
         staging_bytes=values.size("staging-threshold") or 0,
         deliver_before_sync=values.switch("deliver-before-sync"),
-        queue_limit_bytes=values.number("default-queue-limit"),
+        queue_limit_bytes=values.size("default-queue-limit"),
         enable_timestamp=values.switch("enable-timestamp"),
         tcp_nodelay=values.switch("tcp-nodelay"),
         queue_purge_seconds=values.seconds("queue-purge-interval"),

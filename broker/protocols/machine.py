@@ -220,6 +220,9 @@ class Machine(Protocol):
     def watch_memory(self, *, is_short: bool) -> None:
         """Memory is short, so that each message must be checked against the ceiling; or it is ample again."""
 
+    def watch_disk(self, *, is_short: bool) -> None:
+        """The disk is short for its messages, which are slowed down; or no longer. The client is told if possible."""
+
     def watch_rules(self) -> None:
         """The authorizer has other rules."""
 

@@ -324,7 +324,7 @@ class QueueJournal:
 
     def delete(self) -> None:
         """The queue was deleted, and its files are closed, except for those being synced."""
-        self.is_deleted = True
+        self.is_deleted, self.is_tight = True, False
         if not self.writer.is_under_way:
             self.storage.close()
 

@@ -301,7 +301,7 @@ class Stage:
             self.bodies("secret"), self.bodies("hot"), self.bodies("private"), self.branches, list(self.listed),
             list(self.browsed), private is not None and (private.consumer_count, private.binding_count.value),
             [each.key for each in broker.exchanges["kd"].bindings_of(broker.queues["secret"])],
-            [each.name for each in broker.queues.values() if each.redirected_to is not None],
+            [each.name for each in broker.queues.values() if each.redirect_peer is not None],
         )  # fmt: skip
 
     def call(self, bob: Bob, method: str, target: str = "broker:amqp-broker", /, **arguments: Any) -> None:

@@ -24,10 +24,12 @@ from qstore.broker.model.events import (
     Unbind,
     Unsubscribe,
 )
+from qstore.broker.model.residency.paging_directory import PagingDirectory
 from qstore.formats.amqp_0_10.codes import ErrorCode
 from qstore.formats.values import EMPTY_MAP, typed_map
 from tests.broker.protocols.world import Client, World
 from tests.broker.wired_broker import Somebody, Wired, wired
+from tests.support.paging_disk import MemoryPagingDisk
 
 Asked = tuple[str, str, str, dict[str, object]]
 
@@ -152,6 +154,27 @@ def test_what_is_asked(tmp_path: Path) -> None:
             (Action.DELETE, ObjectType.QUEUE, "q", flags),
             (Action.DELETE, ObjectType.EXCHANGE, "e", made),
         ]
+
+    scene(test, tmp_path)
+
+
+def test_the_limit_that_is_asked_for_is_the_one_that_the_queue_has(tmp_path: Path) -> None:
+    async def test(stage: Wired) -> None:
+        guard = stage.broker.authorization.authorizer = Guard()
+        stage.broker.queue_factory.use_paging(PagingDirectory(MemoryPagingDisk(), "/paging"), 0)
+        declared: list[tuple[dict[str, Any], int]] = [
+            ({}, 0),  # the disk is its limit, so it exceeds every limit of a rule
+            ({"qpid.max_size": 7}, 7),
+            ({"qpid.policy_type": "ring"}, 100 << 20),
+            ({"x-overflow": "drop-head"}, 0),
+        ]
+        for number, (arguments, _) in enumerate(declared):
+            await stage.topology.declare_queue(
+                f"q{number}", durable=number == 0, arguments=typed_map(arguments), caller=Somebody("anna@QPID")
+            )
+        assert [each[4]["queuemaxsize"] for each in guard.asked] == [size for _, size in declared]
+        limits = [stage.broker.queues[f"q{number}"].limit for number in range(len(declared))]
+        assert [0 if each is None else each.max_bytes for each in limits] == [size for _, size in declared]
 
     scene(test, tmp_path)
 

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from qstore.broker.log.logs import INFO, NOTICE, WARNING
 from qstore.broker.model.errors import InvalidArgumentError
 from qstore.broker.model.memory import MESSAGE_OVERHEAD
 from qstore.broker.model.queues.alerts import Alerts, AlertThresholds
@@ -24,6 +25,7 @@ from qstore.broker.model.queues.flow_control import (
     FlowThresholds,
     HeldTransfers,
     Stop,
+    StoppedQueues,
     flow_thresholds,
 )
 from qstore.broker.model.queues.queue import Queue
@@ -373,3 +375,79 @@ def test_nobody_waits_any_more() -> None:
     disk.waiting.pop()(None)
     flow.release()
     assert outcome == []
+
+
+# ---- the log ----
+
+
+def said(caplog: pytest.LogCaptureFixture) -> list[tuple[int, str]]:
+    """What the log says at the level notice or above."""
+    found = [(each.levelno, each.getMessage()) for each in caplog.records if each.levelno > INFO]
+    caplog.clear()
+    return found
+
+
+def test_publishers_that_wait_are_logged_once_with_the_way_out(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("DEBUG")
+    queues = StoppedQueues()
+    flow = FlowControl(FlowThresholds(stop_bytes=10_000, resume_bytes=7_000, overhead=320), queues)
+    flow.rise("big", 20, 4000)
+    held_at(None, flow)
+    for now in (5.0, 5.9):
+        queues.look(now)
+    assert said(caplog) == []
+    for now in (6.1, 7.0, 60.0, 100.0):
+        queues.look(now)
+    text = (
+        'Publishers to queue "big" wait: it has 10,400 bytes in 20 messages, above its flow control threshold of '
+        "10,000 bytes. They go on below 7,000 bytes: consume or purge messages, or raise --default-queue-limit"
+    )
+    assert said(caplog) == [(WARNING, text)]
+    flow.fall("big", 5, 1000, 9)
+    assert said(caplog) == [(NOTICE, 'Queue "big": publishers are resumed at 5 messages, 1000 bytes')]
+    assert len(queues) == 0
+
+
+def test_stops_that_do_not_last_or_recur_or_stop_nobody_are_not_logged(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("DEBUG")
+    queues = StoppedQueues()
+    flow = FlowControl(FlowThresholds(stop_count=2, resume_count=2), queues)
+    now = 0.0
+    for _ in range(10):
+        flow.rise("q", 3, 0)
+        held_at(None, flow)
+        for _ in range(2):
+            now += 0.4
+            queues.look(now)
+        flow.fall("q", 1, 0, 9)
+    flow.rise("q", 3, 0)
+    for _ in range(10):
+        now += 0.5
+        queues.look(now)
+    assert said(caplog) == [], "no publisher waits"
+    held_at(None, flow)
+    queues.look(now)
+    ((_, text),) = said(caplog)
+    assert "3 messages, above its flow control threshold of 2. They go on below 2 messages" in text
+    flow.fall("q", 1, 0, 9)
+    said(caplog)
+    flow.rise("q", 3, 0)
+    held_at(None, flow)
+    began = now
+    while not (found := said(caplog)):
+        now += 0.5
+        queues.look(now)
+    assert 59 < now - began <= 60.5, "the same queue once a minute"
+    assert len(found) == 1
+
+
+def test_a_deleted_queue_is_not_logged(caplog: pytest.LogCaptureFixture) -> None:
+    queues = StoppedQueues()
+    flow = FlowControl(FlowThresholds(stop_count=2, resume_count=2), queues)
+    flow.rise("q", 3, 0)
+    held_at(None, flow)
+    flow.release()
+    assert len(queues) == 0
+    for now in range(10):
+        queues.look(float(now))
+    assert said(caplog) == []

@@ -18,7 +18,7 @@ from qstore.broker.model.authorization import Action, ObjectType
 from qstore.broker.model.errors import NotAllowedError
 from qstore.formats.values import typed_map
 from tests.broker.wired_broker import Somebody, Wired, wired
-from tests.support.management_console import REPLIES, Console, take
+from tests.support.management_console import REPLIES, Console, pass_time, take
 
 Scene = Callable[[Wired, Console], Awaitable[None]]
 
@@ -436,8 +436,7 @@ def test_heartbeats() -> None:
         await stage.topology.bind("beats", TOPIC, "agent.ind.heartbeat.#")
         console.agent.on_timer()  # too soon
         assert take(stage.broker.queues["beats"]) == []
-        later = stage.broker.clock() + 10
-        stage.broker.clock = lambda: later
+        pass_time(stage.broker, 10)
         console.agent.on_timer()
         queue = stage.broker.queues["beats"]
         (entry,) = queue.available()

@@ -6,9 +6,11 @@ import asyncio
 
 import pytest
 
+from qstore.broker.management import outbox
 from qstore.broker.management.outbox import TOPIC, Outbox
 from qstore.broker.model.memory import MemoryCeiling, State
 from qstore.broker.model.message import NewMessage
+from qstore.broker.model.queues.limits import Limit
 from qstore.broker.protocols.amqp_0_10.transfer import new_transfer
 from qstore.formats.values import EMPTY_MAP
 from tests.broker.wired_broker import Wired, wired
@@ -41,6 +43,24 @@ class Stage:
         added = self.wired.broker.totals.messages - before
         assert added in (0, self.queues)
         return added > 0
+
+
+def test_a_console_that_does_not_read_costs_no_more_than_so_many_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(outbox, "MAX_QUEUE_BYTES", 2500)
+
+    async def run() -> None:
+        async with wired() as wired_broker:
+            stage = Stage(wired_broker, 1)
+            await stage.open()
+            queue = wired_broker.broker.queues["q0"]
+            queue.limit = None  # as where the disk is the limit
+            assert [stage.send(1000, is_reply=True) for _ in range(4)] == [True, True, True, False]
+            queue.purge()
+            assert stage.send(1000)
+            queue.limit = Limit(max_bytes=10_000)  # its own limit is what it may have
+            assert all(stage.send(1000) for _ in range(4))
+
+    asyncio.run(run())
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +11,8 @@ import pytest
 
 from qstore.broker.log.logs import Rules
 from qstore.broker.management.identity import Identity
+from qstore.broker.model.authorization import Action, AllowAll, ObjectType
+from qstore.broker.model.caller import Caller
 from qstore.broker.model.events import QueueRedirect, QueueRedirectCancelled
 from qstore.broker.model.transactions.branch import State
 from qstore.formats.broker_records.xids import encode_dtx_xid
@@ -33,7 +35,7 @@ def play(scene: Scene, path: Path | None = None) -> None:
 # ---- redirection ----
 
 
-def test_messages_for_a_queue_are_put_on_another_one_until_that_is_cancelled(tmp_path: Path) -> None:
+def test_messages_for_each_of_two_queues_are_put_on_the_other_one_until_that_is_cancelled(tmp_path: Path) -> None:
     async def scene(stage: Wired, console: Console) -> None:
         seen: list[object] = []
         stage.broker.events.listen(seen.append)
@@ -43,24 +45,63 @@ def test_messages_for_a_queue_are_put_on_another_one_until_that_is_cancelled(tmp
         await stage.publish("", "a", b"0")
         await console.do("queueRedirect", sourceQueue="a", targetQueue="b")
         await stage.publish("", "a", b"1")
-        await stage.publish("amq.fanout", "", b"2")  # matches both, and is put there once
-        assert (stage.bodies("a"), stage.bodies("b")) == ([b"0"], [b"1", b"2"])
+        await stage.publish("", "b", b"2")
+        await stage.publish("amq.fanout", "", b"3")  # matches both, and is put on each once
+        assert (stage.bodies("a"), stage.bodies("b")) == ([b"0", b"2", b"3"], [b"1", b"3"])
         told = {each["_values"]["name"]: each["_values"] for each in await console.query("queue")}
         assert (told["a"]["redirectPeer"], told["a"]["redirectSource"]) == ("b", True)
         assert (told["b"]["redirectPeer"], told["b"]["redirectSource"]) == ("a", False)
+        reply = await console.call("queueRedirect", sourceQueue="b", targetQueue="")
+        assert 'cancel it at its source, "a"' in reply.values["error_text"]
         await console.do("queueRedirect", sourceQueue="a", targetQueue="")
-        await stage.publish("", "a", b"3")
-        assert stage.bodies("a") == [b"0", b"3"]
+        await stage.publish("", "a", b"4")
+        await stage.publish("", "b", b"5")
+        assert (stage.bodies("a"), stage.bodies("b")) == ([b"0", b"2", b"3", b"4"], [b"1", b"3", b"5"])
         assert [each for each in seen if isinstance(each, QueueRedirect | QueueRedirectCancelled)] == [
             QueueRedirect("a", "b"),
             QueueRedirectCancelled("a", "b"),
         ]
+        await console.do("queueRedirect", sourceQueue="a", targetQueue="b")  # which the broker forgets when it stops
 
     async def after(stage: Wired, _console: Console) -> None:
-        assert (stage.bodies("a"), stage.bodies("b")) == ([b"0", b"3"], [b"1", b"2"])
+        assert (stage.bodies("a"), stage.bodies("b")) == ([b"0", b"2", b"3", b"4"], [b"1", b"3", b"5"])
+        await stage.publish("", "a", b"6")
+        await stage.publish("", "b", b"7")
+        assert (stage.bodies("a")[-1], stage.bodies("b")[-1]) == (b"6", b"7")
 
     play(scene, tmp_path)
     play(after, tmp_path)
+
+
+def test_five_three_and_two_messages_of_qpidd_s_redirection() -> None:
+    """As in qpidd's queue_redirect tests: 5 to B, redirection of A to B, 3 to B, 2 to A."""
+
+    async def scene(stage: Wired, console: Console) -> None:
+        for name in ("a", "b"):
+            await stage.topology.declare_queue(name)
+        await stage.publish("", "b", *[b"."] * 5, persistent=False)
+        await console.do("queueRedirect", sourceQueue="a", targetQueue="b")
+        await stage.publish("", "b", *[b"."] * 3, persistent=False)
+        await stage.publish("", "a", *[b"."] * 2, persistent=False)
+        assert (len(stage.bodies("a")), len(stage.bodies("b"))) == (3, 7)
+
+    play(scene)
+
+
+@pytest.mark.parametrize("exchange", ["", "amq.topic", "way"])
+def test_a_redirection_holds_for_every_way_to_a_queue(exchange: str) -> None:
+    async def scene(stage: Wired, console: Console) -> None:
+        for name in ("a", "b"):
+            await stage.topology.declare_queue(name)
+            await stage.topology.bind(name, "amq.topic", name)
+        await stage.topology.declare_exchange("way", "fanout")
+        await stage.broker.exchange_bindings.bind("way", "amq.topic", "")
+        await console.do("queueRedirect", sourceQueue="a", targetQueue="b")
+        await stage.publish(exchange, "a", b"for a", persistent=False)
+        await stage.publish(exchange, "b", b"for b", persistent=False)
+        assert (stage.bodies("a"), stage.bodies("b")) == ([b"for b"], [b"for a"])
+
+    play(scene)
 
 
 @pytest.mark.parametrize("gone", ["a", "b"])
@@ -71,9 +112,34 @@ def test_a_redirection_ends_with_either_queue(gone: str) -> None:
         await console.do("queueRedirect", sourceQueue="a", targetQueue="b")
         await stage.topology.delete_queue(gone)
         left = "b" if gone == "a" else "a"
-        assert (stage.broker.queues[left].redirected_to, stage.broker.queues[left].redirected_from) == (None, None)
+        assert stage.broker.queues[left].redirect_peer is None
+        assert not stage.broker.queues[left].is_redirect_source
         await stage.publish("", left, b"1", persistent=False)
         assert stage.bodies(left) == [b"1"]
+        await stage.topology.declare_queue("c")
+        await console.do("queueRedirect", sourceQueue="c", targetQueue=left)  # which is free again
+
+    play(scene)
+
+
+def test_access_rules_are_asked_for_the_queue_that_a_redirection_is_cancelled_for() -> None:
+    async def scene(stage: Wired, console: Console) -> None:
+        asked: list[tuple[str, str]] = []
+
+        class Rules(AllowAll):
+            def allows(
+                self, _caller: Caller, action: Action, _type: ObjectType, name: str, properties: Mapping[str, object]
+            ) -> bool:
+                if action is Action.REDIRECT:
+                    asked.append((name, str(properties["queuename"])))
+                return True
+
+        for name in ("a", "b"):
+            await stage.topology.declare_queue(name)
+        stage.broker.authorization.authorizer = Rules()
+        await console.do("queueRedirect", sourceQueue="a", targetQueue="b")
+        await console.do("queueRedirect", sourceQueue="a", targetQueue="")
+        assert asked == [("a", "b"), ("a", "b")]
 
     play(scene)
 

@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import struct
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from typing import Any
 from uuid import UUID
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -27,7 +29,7 @@ from qstore.formats.qmf.v1.object_id import ObjectId
 from qstore.formats.qmf.v1.types import decode, encode
 from qstore.formats.values import EMPTY_MAP, typed_map
 from tests.broker.wired_broker import Wired, wired
-from tests.support.management_console import REPLIES, Console
+from tests.support.management_console import REPLIES, Console, pass_time
 
 PACKAGE = "org.apache.qpid.broker"
 Scene = Callable[[Wired, Console], Awaitable[None]]
@@ -276,8 +278,7 @@ def split(found: list[bytes]) -> list[tuple[Message, bytes]]:
 
 async def later(stage: Wired, console: Console, seconds: float) -> None:
     """So much later, the agent has published what there was."""
-    now = stage.broker.clock() + seconds
-    stage.broker.clock = lambda: now
+    pass_time(stage.broker, seconds)
     console.agent.on_timer()
     await console.settle()
 
@@ -337,6 +338,39 @@ def test_heartbeats_and_events() -> None:
         assert (message.opcode, message.fields["timestamp"]) == ("h", round(stage.broker.clock() * 1e9))
 
     play(scene)
+
+
+@pytest.mark.parametrize("has_version_2", [False, True])
+def test_only_an_agent_that_speaks_version_2_names_itself_in_the_headers(has_version_2: bool) -> None:
+    """`qmf.console` drops what has that header: events and updates that it gets by version 2, or else by none."""
+
+    def headers(queue: Queue) -> list[dict[str, Any]]:
+        found = [plain_map(entry.message.properties().headers) for entry in queue.available()]
+        queue.purge()
+        return found
+
+    async def scene() -> None:
+        async with wired() as stage:
+            stage.broker.settings = replace(stage.broker.settings, management_version_2=has_version_2)
+            console = Console(stage)
+            for name, kind in (("qmf.default.direct", "direct"), ("qmf.default.topic", "topic")):
+                await stage.topology.declare_exchange(name, kind)  # those of version 2 are not there without it
+            await console.open()
+            heard = await listen(stage, "console.#")
+            await stage.topology.declare_queue("q")
+            await later(stage, console, 10)
+            published = headers(heard)
+            assert len(published) > 3  # objects, events, heartbeats
+            for request in (encode_message("P", 77), encode_message("S", 77, PACKAGE, "queue", queue_hash)):
+                console.send(None, request, exchange=VERSION_1)
+            await console.settle()
+            replies = headers(console.replies)
+            assert len(replies) > 2
+            expected = {"qmf.agent": console.agent.name} if has_version_2 else {}
+            assert [each for each in (*published, *replies) if each != expected] == []
+
+    queue_hash = class_of("queue").hash.bytes
+    asyncio.run(scene())
 
 
 def test_nothing_is_encoded_for_which_nobody_is_bound() -> None:

@@ -18,7 +18,7 @@ from qstore.formats.amqp_0_10.structs import ReplyTo
 from qstore.formats.amqp_0_10.types import BY_NAME
 from qstore.formats.values import typed_map
 from tests.broker.wired_broker import Wired, wired
-from tests.support.management_console import Console, take
+from tests.support.management_console import Console, pass_time, take
 
 PACKAGE = "org.apache.qpid.broker"
 Scene = Callable[[Wired, Console], Awaitable[None]]
@@ -142,8 +142,7 @@ def test_types_are_those_of_the_schema() -> None:
 def test_objects_are_published_when_they_change_and_end() -> None:
     async def scene(stage: Wired, console: Console) -> None:
         async def later() -> list[dict[str, Any]]:
-            now = stage.broker.clock() + 10
-            stage.broker.clock = lambda: now
+            pass_time(stage.broker, 10)
             console.agent.on_timer()
             await console.settle()
             replies = take(stage.broker.queues["data"])
@@ -178,8 +177,7 @@ def test_high_and_low_marks_begin_anew_with_each_interval() -> None:
             (found,) = await ask(console, "OBJECT", _object_id={"_object_name": f"{PACKAGE}:queue:q"})
             values = found["_values"]
             assert (values["bindingCount"], values["bindingCountHigh"], values["bindingCountLow"]) == expected
-            now = stage.broker.clock() + 10
-            stage.broker.clock = lambda now=now: now  # type: ignore[misc]
+            pass_time(stage.broker, 10)
             console.agent.on_timer()
             await console.settle()
 
@@ -197,8 +195,7 @@ def test_without_publications_objects_that_are_gone_are_forgotten_nevertheless()
         (of,) = (each for each in CLASSES if each.name == "queue")
         assert set(registry.of_class(of)) == set(stage.broker.queues)
         await stage.topology.delete_queue("q")
-        now = stage.broker.clock() + 10
-        stage.broker.clock = lambda: now
+        pass_time(stage.broker, 10)
         console.agent.on_timer()
         await console.settle()
         assert set(registry.of_class(of)) == set(stage.broker.queues)

@@ -17,13 +17,15 @@ from qstore.broker.model.message import Handling
 from qstore.broker.model.queues.arguments import NO_ARGUMENTS, QueueArguments, read_arguments
 from qstore.broker.model.queues.idle import IdleQueues
 from qstore.broker.model.queues.queue import Queue
-from qstore.broker.settings import BrokerSettings
+from qstore.broker.model.residency.paging_directory import PagingDirectory
+from qstore.broker.settings import QUEUE_LIMIT_BYTES, BrokerSettings
 from qstore.formats.values import EMPTY_MAP, typed_map
 from tests.broker.wired_broker import PlainMessage, Wired, wired
 from tests.support.compiled import replaces
 from tests.support.fake_store import Model
+from tests.support.paging_disk import MemoryPagingDisk
 
-DEFAULT = BrokerSettings().queue_limit_bytes
+DEFAULT = QUEUE_LIMIT_BYTES
 
 
 class Owner:
@@ -86,6 +88,34 @@ def test_parts(model: Model, asked: dict[str, Any], max_messages: int, max_bytes
 
 def test_a_queue_without_any_limit(model: Model) -> None:
     assert make(model, "q", max_bytes=0).limit is None
+
+
+@pytest.mark.parametrize(
+    ("asked", "option", "has_paging", "durable", "expected"),
+    [
+        ({}, None, True, True, 0),
+        ({}, None, True, False, 0),
+        ({}, None, False, True, 0),  # its journal has the messages
+        ({}, None, False, False, DEFAULT),  # nothing has them but memory
+        ({}, 5000, True, True, 5000),  # as qpidd, if the operator asks for it
+        ({}, 0, False, False, 0),
+        ({"max_messages": 3}, None, True, True, 0),
+        ({"max_bytes": 10}, None, True, True, 10),
+        ({"policy": "ring"}, None, True, False, DEFAULT),  # nothing would ever be displaced
+        ({"policy": "ring", "max_messages": 3}, None, True, False, 0),
+        ({"policy": "ring", "overflow": "drop-head"}, None, True, False, 0),  # as in RabbitMQ
+        ({"policy": "self-destruct"}, None, True, False, DEFAULT),
+        ({"policy": "ring_strict"}, 7, True, True, 7),
+    ],
+)
+def test_a_queue_without_a_limit_of_its_own_has_one_only_where_the_disk_has_none(
+    asked: dict[str, Any], option: int | None, has_paging: bool, durable: bool, expected: int
+) -> None:
+    model = Model(BrokerSettings(queue_limit_bytes=option))
+    if has_paging:
+        model.broker.queue_factory.use_paging(PagingDirectory(MemoryPagingDisk(), "/paging"), 0)
+    capacity = model.broker.queue_factory._capacity(QueueArguments(**asked), durable=durable)
+    assert capacity.bytes == expected
 
 
 # ---- counted ----

@@ -12,12 +12,14 @@ from collections.abc import Coroutine
 from pathlib import Path
 from typing import Any, Final
 
+import pika
 import pytest
 
-from qstore.broker.network import socket_connection
+from qstore.broker.network import server, socket_connection
 from qstore.broker.network.socket_connection import SocketConnection
 from qstore.broker.protocols.amqp_0_10.server_connection import ROOM
 from qstore.formats.amqp_0_10.codes import ErrorCode
+from qstore.store.writable_disk import OsWritableDisk
 from tests.support.processes import PATIENCE_SECONDS
 from tests.support.raw_peer import RawPeer, SessionEndedError
 from tests.support.served import Served, client, served
@@ -348,5 +350,85 @@ def test_publishers_are_slowed_down_while_a_journal_cannot_grow(tmp_path: Path) 
             assert found.server.clients.pressure._tight == {}
             for peer in (publisher, consumer):
                 peer.close()
+
+    run(test())
+
+
+def test_a_full_disk_refuses_with_the_reason_and_loses_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A queue without limits of its own, on a disk without room for more files: first slow, then refused in words."""
+    monkeypatch.setattr(OsWritableDisk, "space", lambda _self, _path: (4 << 20, 100 << 20))
+    monkeypatch.setattr(server, "_TIMER_SECONDS", 0.02)  # slow, but not for so long
+    confirmed = 0
+
+    def publish(port: int) -> SessionEndedError:
+        nonlocal confirmed
+        peer = RawPeer(port)
+        peer.declare("q")
+        try:
+            for number in range(100):
+                peer.publish("q", b"%06d" % number + bytes(150_000))
+                peer.sync()
+                confirmed = number + 1
+        except SessionEndedError as ended:
+            return ended
+        finally:
+            peer.close()
+        raise AssertionError("nothing is refused")
+
+    async def fill() -> None:
+        async with served(tmp_path) as found:
+            ended = await client(publish, found.port)
+            assert ended.code == ErrorCode.RESOURCE_LIMIT_EXCEEDED
+            assert (
+                'Enqueue capacity threshold exceeded on queue "q". Consume messages: its journal cannot grow'
+                in ended.text
+            )
+            assert "the disk has 4 MiB free, and keeps 5 % of 100 MiB free" in ended.text
+            assert found.broker.queues["q"].message_count == confirmed
+
+    async def drain() -> None:
+        async with served(tmp_path) as found:
+            peer = await client(RawPeer, found.port)
+            await client(peer.subscribe, "q")
+            deliveries = await client(peer.take, confirmed)
+            assert [int(each.body[:6]) for each in deliveries] == list(range(confirmed))
+            await client(peer.accept, deliveries, sync=True)
+            await client(peer.publish, "q", b"again")  # there is room
+            await client(peer.sync)
+            peer.close()
+
+    run(fill())
+    assert confirmed >= 8  # 80 % of 4 files of 512 KiB
+    run(drain())
+
+
+def test_clients_of_amqp_0_9_1_are_told_that_the_disk_is_short(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with served(tmp_path) as found:
+            await found.broker.topology.declare_queue("q", durable=True)
+            journal = found.broker.queues["q"].journal
+            journal.is_tight, journal.low_room, journal.runs_low = True, 1 << 40, lambda _: None
+            told: list[str] = []
+
+            def publish() -> None:
+                with pika.BlockingConnection(pika.ConnectionParameters("127.0.0.1", found.port)) as connection:
+                    connection.add_on_connection_blocked_callback(lambda _, frame: told.append(frame.method.reason))
+                    connection.add_on_connection_unblocked_callback(lambda _, _frame: told.append("unblocked"))
+                    channel = connection.channel()
+                    channel.confirm_delivery()
+                    for _ in range(3):
+                        channel.basic_publish("", "q", b"x", pika.BasicProperties(delivery_mode=2))
+                        connection.process_data_events(0.1)
+                    journal.is_tight = False
+                    for _ in range(300):
+                        if told[-1:] != ["unblocked"]:
+                            connection.process_data_events(0.1)
+
+            await client(publish)
+            reason, end = told
+            assert reason.startswith("The disk of the broker is nearly full (--disk-free-limit)")
+            assert end == "unblocked"
+            await found.until(lambda: not found.server.clients.connections)
+            assert found.server.clients.pressure._told == {}
 
     run(test())

@@ -257,7 +257,7 @@ class BrokerProcess:
         self.alarms: list[tuple[float, Callable[[], None]]] = []
         settings = _PAGING if pages else _SETTINGS
         with patch.object(memory, "_RESERVE", 1):  # nothing here runs out of memory, and making 4 MiB takes its time
-            self.broker = Broker(settings, self.store, self._call_soon, clock, self._call_later)
+            self.broker = Broker(settings, self.store, self._call_soon, clock, self._call_later, clock)
         self.broker.expiries._call_later = self._call_at
         self.broker.tick.is_idle = lambda: rng.random() < 0.2
         self.broker.tick.ended = self.store.fill_ahead

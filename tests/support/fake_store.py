@@ -299,17 +299,25 @@ class Model:
     """A broker on a fake store, whose queues are made at once.
 
     Attributes:
-        now: the clock's seconds.
+        now: seconds of the monotonic clock, which the time of day follows.
+        stepped: seconds by which the time of day was set.
         timers: what is to be called after some seconds, if records may linger.
     """
 
     def __init__(self, settings: BrokerSettings | None = None, *, lingers: bool = False) -> None:
         self.store, self.loop = FakeStore(), HandTurned()
         self.timers: list[tuple[float, Callable[[], None]]] = []
-        self.now = 1000.0
+        self.now, self.stepped = 1000.0, 0.0
         store: Any = self.store
         call_later = (lambda seconds, callback: self.timers.append((seconds, callback))) if lingers else None
-        self.broker = Broker(settings or BrokerSettings(), store, self.loop, lambda: self.now, call_later)
+        self.broker = Broker(
+            settings or BrokerSettings(),
+            store,
+            self.loop,
+            lambda: self.now + self.stepped,
+            call_later,
+            lambda: self.now,
+        )
         self.tick = self.broker.tick
 
     def queue(self, name: str, *, durable: bool = False, arguments: TypedMap = EMPTY_MAP) -> Queue:

@@ -36,6 +36,12 @@ class Stage(Protocol):
     topology: Topology
 
 
+def pass_time(broker: Broker, seconds: float) -> None:
+    """Set the clocks of a broker so much later; they stand still then."""
+    now, elapsed = broker.clock() + seconds, broker.monotonic() + seconds
+    broker.clock, broker.monotonic = lambda: now, lambda: elapsed
+
+
 class Reply(NamedTuple):
     """A message from the agent: its application headers, its content, and its correlation id."""
 

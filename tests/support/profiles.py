@@ -1,15 +1,17 @@
-"""How much a run tests: hypothesis's profiles, and the part of all cases that is today's turn.
+"""How much a run tests: hypothesis's profiles, and the part of all cases whose turn it is.
 
 A run has one of three profiles, by `--hypothesis-profile NAME` or `HYPOTHESIS_PROFILE=NAME`:
 
-    quick     the usual one: a fifth of the examples, and of long lists of cases the part that is today's turn
-    default   the examples that each test asks for, and four times as many of the cases
-    nightly   ten times the examples, and all cases
+    quick     the usual one, and that of a commit's CI: a fifth of the examples, the same ones each time, and of long
+              lists of cases the part whose turn it is on one fixed day
+    default   the examples that each test asks for, at random, and four times as many of the cases
+    nightly   ten times the examples, at random, and all cases, with the seeds of today
 
 A test that hypothesis feeds says with `examples` how many examples it is worth, if not 100. A test that goes through
 many cases (calls at which a process is killed, seeds of histories) takes `today`, `today_of_each`, `is_due` or
-`seeds_of_the_day`: each day has other cases, and after some days all have been run. A failure tells the day: with
-`--seed-day N`, or `QSTORE_SEED_DAY=N`, its cases are run again. What has to find a planted bug does not depend on it.
+`seeds_of_the_day`: each day has other cases, and after some days all have been run. `--seed-day N`, or
+`QSTORE_SEED_DAY=N`, chooses a day, and `today` is today's; a failure tells the day. What has to find a planted bug does
+not depend on it.
 """
 
 from __future__ import annotations
@@ -26,6 +28,9 @@ from hypothesis import HealthCheck, settings
 T = TypeVar("T")
 
 DAY: Final = "QSTORE_SEED_DAY"
+TODAY: Final = "today"
+FIXED_DAY: Final = 739_947
+"""The day of runs that do not choose one, so that a commit's tests are the same each time."""
 PROFILE: Final = "HYPOTHESIS_PROFILE"
 _HUNDRED: Final = 100  # examples of a test that does not say how many, in the profile "default"
 _FEWEST: Final = 10
@@ -56,6 +61,7 @@ def register() -> None:
             deadline=None,
             suppress_health_check=[HealthCheck.too_slow],
             print_blob=True,
+            derandomize=name == "quick",
         )
     settings.load_profile(os.environ.get(PROFILE, "quick"))
 
@@ -63,7 +69,9 @@ def register() -> None:
 def multiply(times: int) -> None:
     """Load a profile like the one that is loaded, with `times` as many examples, and none from earlier runs."""
     name = f"{settings.get_current_profile_name()}-with-examples-times-{times}"
-    settings.register_profile(name, max_examples=settings.default.max_examples * times, database=None)
+    settings.register_profile(
+        name, max_examples=settings.default.max_examples * times, database=None, derandomize=False
+    )
     settings.load_profile(name)
 
 
@@ -93,11 +101,10 @@ def day() -> int:
     return int(os.environ[DAY])
 
 
-def choose_day(asked_for: int | None) -> None:
+def choose_day(asked_for: str | None) -> None:
     """For this process, and for those that it starts."""
-    if asked_for is not None:
-        os.environ[DAY] = str(asked_for)
-    os.environ.setdefault(DAY, str(datetime.datetime.now(datetime.UTC).toordinal()))
+    chosen = asked_for or os.environ.get(DAY) or (TODAY if is_nightly() else str(FIXED_DAY))
+    os.environ[DAY] = str(datetime.datetime.now(datetime.UTC).toordinal()) if chosen == TODAY else str(int(chosen))
 
 
 def today(cases: Sequence[T], count: int) -> list[T]:

@@ -3,13 +3,24 @@ was held back by a broker that is killed was never confirmed, and is not lost.""
 
 from __future__ import annotations
 
+import os
+import signal
+import subprocess
+import sys
 import threading
+import time
+from collections.abc import Callable
+from functools import partial
 from typing import Final
 
+import pika
 import pytest
 
 from qstore import Connection, Message
 from qstore.broker.model.memory import MESSAGE_OVERHEAD
+from qstore.tools.messaging.sending import StallWatch
+from tests.support.fork_server import ROOT
+from tests.support.processes import PATIENCE_SECONDS
 from tests.support.raw_peer import RawPeer, SessionEndedError
 from tests.support.running_broker import BrokerMaker
 
@@ -32,9 +43,36 @@ def _flood(port: int, queue: str, *, count: int, size: int, capacity: int) -> th
     return thread
 
 
-def test_a_flood_on_a_queue_with_the_default_limit(make_broker: BrokerMaker) -> None:
+def _consume(peer: RawPeer, count: int) -> None:
+    """Take the messages of a flood, in order."""
+    peer.subscribe("q", messages=100)
+    for number in range(count):
+        (delivery,) = peer.take(1)
+        assert int(delivery.body[:6]) == number
+        peer.accept([delivery])
+    peer.sync()
+
+
+@pytest.mark.parametrize("durable", [True, False])
+def test_a_queue_without_limits_takes_what_the_disk_has_room_for(make_broker: BrokerMaker, durable: bool) -> None:
+    """130 MB, more than qpidd's limit and twice as much as messages may take of memory."""
+    broker, count = make_broker("--broker-memory", "64M").start(), 1300
+    with Connection(f"127.0.0.1:{broker.port}") as connection, connection.session() as session:
+        node = "{create: always, node: {durable: %s}}" % ("true" if durable else "false")
+        sender = session.sender(f"q; {node}", capacity=50)
+        for number in range(count):
+            sender.send(Message(b"%06d" % number + b"x" * 100_000, durable=durable), sync=False)
+        sender.sync(PATIENCE_SECONDS)
+    with RawPeer(broker.port) as peer:
+        assert peer.message_count("q") == count
+        _consume(peer, count)
+        peer.end()
+    assert "Publishers to queue" not in broker.log_text()
+
+
+def test_a_flood_on_a_queue_with_the_limit_of_qpidd(make_broker: BrokerMaker) -> None:
     """130 MB through a queue of 100 MiB: the sender waits at 80 %, and all comes."""
-    broker, count, capacity = make_broker().start(), 1300, 50
+    broker, count, capacity = make_broker("--default-queue-limit", "100M").start(), 1300, 50
     with RawPeer(broker.port) as peer:
         peer.declare("q", durable=False)
         flood = _flood(broker.port, "q", count=count, size=100_000, capacity=capacity)
@@ -45,14 +83,108 @@ def test_a_flood_on_a_queue_with_the_default_limit(make_broker: BrokerMaker) -> 
         assert flood.is_alive()
         stopped_at = 1 + (80 << 20) // (100_006 + MESSAGE_OVERHEAD)  # header not counted
         assert stopped_at - 5 < now - capacity <= stopped_at
-        peer.subscribe("q", messages=100)
-        for number in range(count):
-            (delivery,) = peer.take(1)
-            assert int(delivery.body[:6]) == number
-            peer.accept([delivery])
-        peer.sync()
+        _consume(peer, count)
         assert peer.message_count("q") == 0
     flood.join()
+
+
+def test_a_sender_that_waits_says_what_for_and_so_does_the_log(make_broker: BrokerMaker) -> None:
+    broker = make_broker().start()
+    with RawPeer(broker.port) as peer:
+        peer.declare("big", arguments=_STOP)
+        peer.end()
+    command = [sys.executable, "-m", "qstore.tools.qpid_send", "-b", f"127.0.0.1:{broker.port}", "-a", "big"]
+    command += ["--messages", "20", "--durable", "yes", "--content-size", "1024", "--capacity", "5"]
+    sender = subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True)
+    try:
+        assert sender.stderr is not None
+        told = sender.stderr.readline()
+        assert told.startswith(
+            "qpid-send: waiting for 5 s: the broker has confirmed 3 messages, and none of 5 more. Flow control makes "
+            'publishers to queue "big" wait, which has 8 messages with '
+        )
+        with RawPeer(broker.port) as peer:
+            peer.subscribe("big")
+            for _ in range(20):
+                peer.accept(peer.take(1), sync=True)
+            peer.sync()
+            peer.end()
+        assert sender.wait(PATIENCE_SECONDS) == 0
+    finally:
+        sender.kill()
+        sender.communicate()
+    lines = [line for line in broker.log_text().splitlines() if "Publishers to queue" in line]
+    assert len(lines) == 1
+    assert "[Model] warning" in lines[0]
+    assert '"big" wait: it has 4 messages, above its flow control threshold of 3. They go on below 2 mess' in lines[0]
+    assert broker.has_logged('Queue "big": publishers are resumed')
+
+
+def test_a_sender_says_that_it_waits_if_the_broker_does_not_answer(make_broker: BrokerMaker) -> None:
+    broker = make_broker().start()
+    told: list[str] = []
+    watching = partial(StallWatch, "test", show=told.append, after=0.5)
+    with Connection(f"127.0.0.1:{broker.port}") as connection, watching(connection) as stalls:
+        sender = stalls.add(connection.session().sender("q; {create: always}", capacity=3))
+        sender.send(Message(b"x"))
+        os.kill(broker.pid, signal.SIGSTOP)
+        try:
+            sender.send(Message(b"x"), sync=False)
+            _wait_until(lambda: told)
+        finally:
+            os.kill(broker.pid, signal.SIGCONT)
+        _wait_until(lambda: len(told) == 2)
+    waits, goes_on = told
+    assert waits.startswith("test: waiting for 0.5 s: the broker has confirmed 1 message, and none of 1 more. A queue")
+    assert goes_on.startswith("test: the broker confirms messages again after ")
+
+
+def _wait_until(is_done: Callable[[], object]) -> None:
+    end = time.monotonic() + PATIENCE_SECONDS
+    while not is_done():
+        assert time.monotonic() < end
+        time.sleep(0.05)
+
+
+@pytest.mark.parametrize("confirms", [True, False])
+def test_pika_is_told_that_its_connection_is_blocked(make_broker: BrokerMaker, confirms: bool) -> None:
+    broker = make_broker().start()
+    told: list[str] = []
+    with pika.BlockingConnection(pika.ConnectionParameters("127.0.0.1", broker.port)) as connection:
+        connection.add_on_connection_blocked_callback(lambda _, frame: told.append(frame.method.reason))
+        connection.add_on_connection_unblocked_callback(lambda _, _frame: told.append("unblocked"))
+        channel = connection.channel()
+        channel.queue_declare("q", arguments=_STOP)
+        if confirms:
+            drained = threading.Timer(1.0, _drain, (broker.port, "q"))
+            channel.confirm_delivery()
+            drained.start()
+            for _ in range(4):  # the fourth is confirmed when the queue was drained
+                channel.basic_publish("", "q", b"x")
+            drained.join()
+        else:
+            for _ in range(6):
+                channel.basic_publish("", "q", b"x")
+            _process_until(connection, lambda: told)
+            _drain(broker.port, "q")
+        _process_until(connection, lambda: len(told) == 2)
+    reason = 'Publishers to queue "q" wait: it has 4 messages, above its flow control threshold of 3'
+    assert told == [reason, "unblocked"]
+
+
+def _process_until(connection: pika.BlockingConnection, is_done: Callable[[], object]) -> None:
+    end = time.monotonic() + PATIENCE_SECONDS
+    while not is_done():
+        assert time.monotonic() < end
+        connection.process_data_events(0.1)
+
+
+def _drain(port: int, queue: str) -> None:
+    """Purge a queue."""
+    with RawPeer(port) as peer:
+        peer.send_command("queue.purge", queue=queue)
+        peer.sync()
+        peer.end()
 
 
 def test_a_client_that_waits_for_nothing_is_refused(make_broker: BrokerMaker) -> None:

@@ -47,7 +47,7 @@ def _alternate(view: _View) -> Reference | None:
 
 
 def _redirect_peer(view: _View) -> str:
-    peer = view.queue.redirected_to or view.queue.redirected_from
+    peer = view.queue.redirect_peer
     return "" if peer is None else peer.name
 
 
@@ -150,9 +150,7 @@ _STATISTICS: Final = (
         "Number of times flow control was activated for this queue",
     ),
     stat("redirectPeer", "sstr", _redirect_peer, "Partner queue for redirected pair"),
-    stat(
-        "redirectSource", "bool", lambda view: view.queue.redirected_to is not None, "This queue is the redirect source"
-    ),
+    stat("redirectSource", "bool", lambda view: view.queue.is_redirect_source, "This queue is the redirect source"),
     stat("creator", "sstr", of("queue.creator"), "userId of creator of the queue"),
 )
 _METHODS: Final = (

@@ -8,6 +8,10 @@
 
 Nothing is encoded for which no queue is bound. Several messages go into one AMQP message, up to `MAX_BYTES`.
 
+`qmf.console` takes the header `qmf.agent` for the name of an agent of version 2, and drops events and updates that have
+it. That is right if the agent speaks version 2, too: the console gets them so, and would see everything twice. If it
+does not (`mgmt-qmf2=no`), the messages have no application headers, as those of qpidd.
+
 Source: Qpid wiki, "QMF Protocol" (seed 004, lines 19553-20121).
 """
 
@@ -22,7 +26,7 @@ from qstore.broker.management.qmf1.content import event_message
 from qstore.broker.model.message import NewMessage
 from qstore.formats.qmf.v1.messages import encode_message
 from qstore.formats.qmf.v1.types import QmfError
-from qstore.formats.values import typed_map
+from qstore.formats.values import EMPTY_MAP, typed_map
 
 if TYPE_CHECKING:
     from qstore.broker.management.events import EventClass, Timed
@@ -41,12 +45,12 @@ class Sender:
 
     Args:
         outbox: puts them on queues.
-        name: the agent's name in version 2, for consoles that ask for a schema.
+        name: the agent's name in version 2; empty if it does not speak that.
     """
 
     def __init__(self, outbox: Outbox, name: str) -> None:
         self._outbox = outbox
-        self._headers = typed_map({"qmf.agent": name})
+        self._headers = typed_map({"qmf.agent": name}) if name else EMPTY_MAP
 
     def reply(self, request: Request, messages: Iterable[bytes]) -> None:
         """Send replies, if anybody waits for them."""

@@ -312,7 +312,7 @@ def _route(steps: tuple[Step, ...]) -> Route:
     queues: dict[Queue, None] = {}
     for step in steps:
         for binding in step.bindings:
-            queues[binding.queue.redirected_to or binding.queue] = None
+            queues[binding.queue.redirect_peer or binding.queue] = None
     whole = Route(source.bindings)
     whole.lead_to(tuple(queues))
     for step in steps[1:]:

@@ -67,8 +67,8 @@ class Route:
     def __init__(self, bindings: Sequence[Binding] = ()) -> None:
         self.bindings = bindings
         self.queues: tuple[Queue, ...] = tuple(binding.queue for binding in bindings)
-        if any(queue.redirected_to is not None for queue in self.queues):
-            self.queues = tuple({queue.redirected_to or queue: None for queue in self.queues})
+        if any(queue.redirect_peer is not None for queue in self.queues):
+            self.queues = tuple({queue.redirect_peer or queue: None for queue in self.queues})
         self.sole = self.queues[0] if len(self.queues) == 1 else None
         self.whole: Route | None = None
         self.is_passed_on = False

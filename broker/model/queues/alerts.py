@@ -83,19 +83,21 @@ class Alerts:
     Args:
         thresholds: its thresholds.
         emit: passes an event to the listeners.
-        clock: seconds since 1970.
+        monotonic: seconds of a monotonic clock.
 
     Attributes:
         thresholds: as above.
         is_above: whether the last crossing was upward.
     """
 
-    __slots__ = ("_clock", "_emit", "_last", "is_above", "thresholds")
+    __slots__ = ("_emit", "_last", "_monotonic", "is_above", "thresholds")
 
-    def __init__(self, thresholds: AlertThresholds, emit: Callable[[Event], None], clock: Callable[[], float]) -> None:
+    def __init__(
+        self, thresholds: AlertThresholds, emit: Callable[[Event], None], monotonic: Callable[[], float]
+    ) -> None:
         self.thresholds = thresholds
         self.is_above = False
-        self._emit, self._clock = emit, clock
+        self._emit, self._monotonic = emit, monotonic
         self._last: float | None = None  # when the last alert was raised
 
     def rise(self, name: str, count: int, size: int) -> None:
@@ -104,9 +106,8 @@ class Alerts:
         if not (0 < limits.count_up <= count or 0 < limits.size_up <= size + limits.overhead * count):
             return
         was_above, self.is_above = self.is_above, True
-        now, last = self._clock(), self._last
-        is_due = last is None or not 0 <= now - last < limits.repeat_gap
-        if is_due:
+        now, last = self._monotonic(), self._last
+        if last is None or now - last >= limits.repeat_gap:
             self._last = now
             self._emit(QueueThresholdExceeded(name, count, size))
         if not was_above:

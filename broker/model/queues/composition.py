@@ -52,6 +52,7 @@ from qstore.broker.model.residency.page_file import PageFile
 from qstore.broker.model.residency.paging_directory import PagingDirectory, cannot_restore
 from qstore.broker.model.residency.residency import Residency
 from qstore.broker.model.residency.stretch import PORTIONS, Portions
+from qstore.broker.settings import QUEUE_LIMIT_BYTES
 from qstore.formats.values import TypedMap
 
 if TYPE_CHECKING:
@@ -66,6 +67,9 @@ _NO_LOCAL: Final = NoLocal()
 SMALL_PORTIONS: Final = Portions(window=256, largest=128, smallest=16, bytes=1 << 18, patience=128, ahead=1 << 18)
 """How messages of queues go out that have only few of them in memory."""
 
+_LIMITED: Final = (RING, RING_STRICT, SELF_DESTRUCT, FLOW_TO_DISK)
+"""The policies that mean nothing without a limit."""
+
 MIN_BUDGET: Final = 1 << 20
 """Bytes that a queue has in memory, at least: a few stretches."""
 
@@ -76,15 +80,14 @@ class QueueFactory:
     Args:
         tick: dispatches them.
         store: persists durable ones; None without persistence.
-        max_bytes: limit in bytes for queues that declare none. A declared limit counts headers and content, as in
-            qpidd; this one counts memory.
+        max_bytes: limit in bytes for queues that declare none; 0 for no limit, None for `default_bytes`. A declared
+            limit counts headers and content, as in qpidd; this one counts memory.
         clock: seconds since 1970.
         watches: makes their watches.
         default_group: the name of the default group.
         queue_memory: bytes of memory that a queue's messages may take, if more can be kept on disk; 0 for no limit.
 
     Attributes:
-        default_bytes: `max_bytes`.
         self_destruct: has the queue with a name deleted soon, because it has exceeded its limit.
         events: has the listener that is told of messages on queues with `qpid.queue_event_generation`.
         restore: decodes a stored message (`use_restore`).
@@ -102,13 +105,13 @@ class QueueFactory:
         self,
         tick: Tick,
         store: Store | None,
-        max_bytes: int,
+        max_bytes: int | None,
         clock: Callable[[], float],
         watches: WatchFactory,
         default_group: str = DEFAULT_GROUP,
         queue_memory: int = 0,
     ) -> None:
-        self._tick, self._store, self.default_bytes, self._clock = tick, store, max_bytes, clock
+        self._tick, self._store, self._max_bytes, self._clock = tick, store, max_bytes, clock
         self._watches, self._default_group = watches, default_group
         self._queue_memory = queue_memory or sys.maxsize
         self.restore: RestoreMessage = cannot_restore
@@ -132,10 +135,10 @@ class QueueFactory:
         if self.paging is not None:
             self.paging.restore = restore
 
-    def read(self, name: str, arguments: TypedMap) -> QueueArguments:
+    def read(self, name: str, arguments: TypedMap, *, durable: bool) -> QueueArguments:
         """Parse the arguments of a new queue. Raises InvalidArgumentError."""
         parsed = read_arguments(arguments)
-        self._watches.check(name, parsed, self._capacity(parsed))
+        self._watches.check(name, parsed, self._capacity(parsed, durable=durable))
         return parsed
 
     def make(
@@ -150,11 +153,11 @@ class QueueFactory:
     ) -> Queue:
         """Create a queue; `parsed` are its parsed arguments, `journal` its journal in the store."""
         order = self._order(parsed)
-        capacity = self._capacity(parsed)
+        capacity = self._capacity(parsed, durable=journal is not None)
         residency = self._residency(name, order, parsed, journal)
         limit, displacements = self._limit(name, order, parsed, capacity)
         if parsed.policy == FLOW_TO_DISK and residency is not None:
-            limit = self._disk_limit(parsed, residency)
+            limit = self._disk_limit(parsed, residency, durable=journal is not None)
         if parsed.last_value_key:
             last_values = LastValues(parsed.last_value_key, keeps_browsed=parsed.keeps_browsed)
             displacements = (last_values, *displacements)
@@ -224,9 +227,34 @@ class QueueFactory:
             sequence_header=parsed.sequence_header,
         )
 
-    def _disk_limit(self, parsed: QueueArguments, residency: Residency) -> Limit:
+    def default_bytes(self, policy: str, *, durable: bool, has_other: bool) -> int:
+        """The limit in bytes of a queue that declares none; 0 for no limit.
+
+        Messages that can leave memory are limited by the disk, and memory by its ceiling (`model.memory`). Where they
+        cannot, one queue must not take the memory of all others.
+
+        Args:
+            policy: what happens at the limit of the queue.
+            durable: whether it has a journal.
+            has_other: whether it is limited in another way, or need not be: x-overflow without a length does nothing.
+        """
+        if self._max_bytes is not None:
+            return self._max_bytes
+        if policy in _LIMITED and not has_other:
+            return QUEUE_LIMIT_BYTES
+        can_leave = self.paging is not None or (durable and self._store is not None)
+        return 0 if can_leave else QUEUE_LIMIT_BYTES
+
+    def _max_bytes_of(self, parsed: QueueArguments, *, durable: bool) -> int:
+        """The limit in bytes of a queue: its own, or else the default; 0 for no limit."""
+        if parsed.max_bytes is not None:
+            return parsed.max_bytes
+        has_other = bool(parsed.max_messages or parsed.overflow)
+        return self.default_bytes(parsed.policy, durable=durable, has_other=has_other)
+
+    def _disk_limit(self, parsed: QueueArguments, residency: Residency, *, durable: bool) -> Limit:
         """The limit of a queue whose messages leave memory beyond it."""
-        max_bytes = self.default_bytes if parsed.max_bytes is None else parsed.max_bytes
+        max_bytes = self._max_bytes_of(parsed, durable=durable)
         if max_bytes:
             residency.budget = min(residency.budget, max(max_bytes, MIN_BUDGET))
         return DiskLimit(residency, max_messages=parsed.max_messages, max_bytes=max_bytes)
@@ -239,15 +267,13 @@ class QueueFactory:
             return Fifo()
         return PriorityOrder(parsed.levels, parsed.fair_share, is_capped=parsed.is_capped)
 
-    def _capacity(self, parsed: QueueArguments) -> Capacity:
+    def _capacity(self, parsed: QueueArguments, *, durable: bool) -> Capacity:
         if parsed.policy == FLOW_TO_DISK and self.paging is not None:
             return Capacity()
-        max_bytes, overhead = self.default_bytes, MESSAGE_OVERHEAD
-        if parsed.max_bytes is not None:
-            max_bytes, overhead = parsed.max_bytes, 0
-        elif parsed.pages and self.paging is not None:
-            max_bytes = 0  # that one counts memory
-        return Capacity(parsed.max_messages, max_bytes, overhead)
+        max_bytes = self._max_bytes_of(parsed, durable=durable)
+        if parsed.max_bytes is None and parsed.pages and self.paging is not None:
+            max_bytes = 0  # the default counts memory
+        return Capacity(parsed.max_messages, max_bytes, MESSAGE_OVERHEAD if parsed.max_bytes is None else 0)
 
     def _limit(
         self, name: str, order: Fifo, parsed: QueueArguments, capacity: Capacity

@@ -27,11 +27,11 @@ class Contents(Depth):
     Attributes:
         created_at: as above.
         is_early: whether a message is delivered before its record is on the disk (`deliver_before_sync`).
-        redirected_to: the queue that gets the messages for this one; None if they are put on it (`redirection`).
-        redirected_from: the queue whose messages are put on this one; None for none.
+        redirect_peer: the queue that gets the messages for this one; None if they are put on it (`redirection`).
+        is_redirect_source: whether it is the source of this redirection.
     """
 
-    __slots__ = ("_barriers", "_order", "_unsynced", "created_at", "is_early", "redirected_from", "redirected_to")
+    __slots__ = ("_barriers", "_order", "_unsynced", "created_at", "is_early", "is_redirect_source", "redirect_peer")
 
     def __init__(
         self, name: str, order: Fifo, *, durable: bool, watch: DepthWatch | None = None, created_at: float = 0.0
@@ -41,8 +41,8 @@ class Contents(Depth):
         self._unsynced = Barriers()
         self._barriers = self._unsynced  # those that delivery stops at
         self.is_early = False
-        self.redirected_to: Any = None
-        self.redirected_from: Any = None
+        self.redirect_peer: Any = None
+        self.is_redirect_source = False
 
     @property
     def order(self) -> Fifo:

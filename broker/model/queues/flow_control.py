@@ -7,7 +7,8 @@ The message is enqueued in both states. While flow control is on, the command th
 completed when, for each queue that the message was put on, flow control is off, or the message has left the queue, or
 the queue was deleted; and when its records are on the disk. The broker reads on meanwhile: a publisher may have as many
 commands uncompleted as its own capacity allows, and a queue can exceed the stop threshold by the capacities of all its
-publishers. A command that waits for all before it (execution.sync) waits for these as well.
+publishers. A command that waits for all before it (execution.sync) waits for these as well. If publishers wait for
+longer than a moment, the log says so, once (`StoppedQueues`).
 
 Messages published in a transaction count when it is committed, but neither they nor the commit wait, as in qpidd: a
 client may have to commit the removals that make room before it can go on.
@@ -24,16 +25,23 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from functools import partial
+from math import inf
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
-from qstore.broker.log.logs import log_of
+from qstore.broker.log.budget import LogBudget
+from qstore.broker.log.logs import INFO, NOTICE, WARNING, log_of
 from qstore.broker.model.errors import InvalidArgumentError
 from qstore.broker.model.queues.capacity import Capacity
+from qstore.formats.wording import plural
 
 if TYPE_CHECKING:
     from qstore.broker.model.tick import Tick
 
 _LOG: Final = log_of("Model")
+
+TOLD_AFTER: Final = 1.0
+TOLD_EVERY: Final = 60.0
+"""Seconds for which publishers wait before the log tells it, and between two such lines about one queue."""
 
 
 class FlowArguments(NamedTuple):
@@ -117,25 +125,91 @@ def _pair(
     return stop, resume or stop
 
 
+class StoppedQueues:
+    """The stopped queues of one broker, and the lines of the log about those whose publishers wait.
+
+    Flow control may stop a queue many times a second. So a stop is logged only when publishers have waited for
+    TOLD_AFTER seconds, and for one queue at most once in TOLD_EVERY seconds.
+    """
+
+    def __init__(self) -> None:
+        self._since: dict[FlowControl, float | None] = {}  # when `look` has seen them first
+        self._budget = LogBudget(_LOG, WARNING, "queues whose publishers wait")
+
+    def __len__(self) -> int:
+        return len(self._since)
+
+    def add(self, flow: FlowControl) -> None:
+        """A queue is stopped."""
+        self._since[flow] = None
+
+    def remove(self, flow: FlowControl) -> None:
+        """A queue is no longer stopped, or was deleted."""
+        self._since.pop(flow, None)
+
+    def look(self, now: float) -> None:
+        """Log the queues that stay stopped. To be called about twice a second with the time of a monotonic clock."""
+        self._budget.on_timer(now)
+        for flow, since in self._since.items():
+            if since is None:
+                self._since[flow] = now
+            elif now - since >= TOLD_AFTER and flow.must_be_told(now):
+                flow.told_at, flow.is_told = now, True
+                self._budget.write(now, "%s. %s", flow.reason, flow.remedy)
+
+
 class FlowControl:
     """The flow control of one queue.
 
     Args:
         thresholds: its thresholds.
+        stopped: has the stopped queues of the broker; None for a queue without one.
 
     Attributes:
         thresholds: as above.
         is_stopped: whether it is on.
         stopped_count: how often it went on.
+        is_told: whether the log has a line about the present stop.
+        told_at: when a stop was logged last.
     """
 
-    __slots__ = ("_held", "is_stopped", "stopped_count", "thresholds")
+    __slots__ = (
+        "_depth", "_held", "_name", "_stopped", "is_stopped", "is_told", "stopped_count", "thresholds", "told_at",
+    )  # fmt: skip
 
-    def __init__(self, thresholds: FlowThresholds) -> None:
+    def __init__(self, thresholds: FlowThresholds, stopped: StoppedQueues | None = None) -> None:
         self.thresholds = thresholds
-        self.is_stopped = False
+        self.is_stopped = self.is_told = False
         self.stopped_count = 0
+        self.told_at = -inf
+        self._stopped = stopped
+        self._name, self._depth = "", (0, 0)  # at the last stop
         self._held: dict[int, tuple[HeldTransfers, int]] = {}  # position of a message -> its transfer
+
+    def must_be_told(self, now: float) -> bool:
+        """Whether publishers wait, and a line about that is due."""
+        return bool(self._held) and not self.is_told and now - self.told_at >= TOLD_EVERY
+
+    @property
+    def reason(self) -> str:
+        """Why publishers wait, in words for them and the log."""
+        limits, (count, size) = self.thresholds, self._depth
+        if 0 < limits.stop_count < count:
+            what = f"{count:,} messages, above its flow control threshold of {limits.stop_count:,}"
+        else:
+            held = f"{size + limits.overhead * count:,} bytes in {plural(count, 'message')}"
+            what = f"{held}, above its flow control threshold of {limits.stop_bytes:,} bytes"
+        return f'Publishers to queue "{self._name}" wait: it has {what}'
+
+    @property
+    def remedy(self) -> str:
+        """What makes publishers go on, in words for the log."""
+        limits = self.thresholds
+        below = [f"{limits.resume_count:,} messages"] if limits.stop_count else []
+        if limits.stop_bytes:
+            below.append(f"{limits.resume_bytes:,} bytes")
+        option = "--default-queue-limit" if limits.overhead else "the limit or the thresholds of the queue"
+        return f"They go on below {' and '.join(below)}: consume or purge messages, or raise {option}"
 
     def rise(self, name: str, count: int, size: int) -> None:
         """The queue `name` has grown to `count` messages with `size` bytes of headers and content."""
@@ -146,6 +220,9 @@ class FlowControl:
             return
         self.is_stopped = True
         self.stopped_count += 1
+        self._name, self._depth = name, (count, size)
+        if self._stopped is not None:
+            self._stopped.add(self)
         _LOG.info('Queue "%s": publishers are stopped at %d messages, %d bytes', name, count, size)
 
     def fall(self, name: str, count: int, size: int, position: int) -> None:
@@ -154,8 +231,9 @@ class FlowControl:
         if (not limits.stop_count or count < limits.resume_count) and (
             not limits.stop_bytes or size + limits.overhead * count < limits.resume_bytes
         ):
-            self.is_stopped = False
-            _LOG.info('Queue "%s": publishers are resumed at %d messages, %d bytes', name, count, size)
+            level = NOTICE if self.is_told else INFO
+            self.is_stopped = self.is_told = False
+            _LOG.log(level, 'Queue "%s": publishers are resumed at %d messages, %d bytes', name, count, size)
             self.release()
         elif position in self._held:
             transfers, number = self._held.pop(position)
@@ -167,6 +245,8 @@ class FlowControl:
 
     def release(self) -> None:
         """Let all transfers go: flow control is off, or the queue was deleted."""
+        if self._stopped is not None:
+            self._stopped.remove(self)
         held, self._held = self._held, {}
         for transfers, number in held.values():
             transfers.let_go(number)

@@ -17,11 +17,11 @@ class IdleQueues:
     """The queues whose timeout is running.
 
     Args:
-        clock: seconds; decides when a timeout is over.
+        monotonic: seconds of a monotonic clock: no queue may be deleted because the time of day was set.
     """
 
-    def __init__(self, clock: Callable[[], float]) -> None:
-        self._clock = clock
+    def __init__(self, monotonic: Callable[[], float]) -> None:
+        self._monotonic = monotonic
         self._until: dict[Queue, float] = {}
         self._next = inf  # nothing is due before this time
 
@@ -33,13 +33,13 @@ class IdleQueues:
 
     def begin(self, queue: Queue) -> None:
         """Start the timeout of a queue: its `auto_delete_seconds`, from now on."""
-        until = self._until[queue] = self._clock() + queue.auto_delete_seconds
+        until = self._until[queue] = self._monotonic() + queue.auto_delete_seconds
         self._next = min(self._next, until)
 
     def used(self, queue: Queue) -> None:
         """Somebody uses a queue, or does not any more: if it expires, its time begins anew."""
         if queue.expires_seconds:
-            until = self._until[queue] = self._clock() + queue.expires_seconds
+            until = self._until[queue] = self._monotonic() + queue.expires_seconds
             self._next = min(self._next, until)
 
     def keeps(self, queue: Queue) -> bool:
@@ -54,7 +54,7 @@ class IdleQueues:
 
     def take_due(self) -> list[Queue]:
         """Remove and return the queues whose timeout is over."""
-        now = self._clock()
+        now = self._monotonic()
         if now < self._next:
             return []
         due = [queue for queue, until in self._until.items() if until <= now]

@@ -15,6 +15,7 @@ from qstore.broker.model.queues.flow_control import (
     FlowDefaults,
     FlowThresholds,
     Stop,
+    StoppedQueues,
     flow_thresholds,
 )
 
@@ -37,7 +38,10 @@ class WatchFactory:
             have queues that are to be deleted at their limit.
         alert_percent: default threshold of alerts, in percent of a queue's capacity; 0 for none.
         emit: passes an event to the listeners.
-        clock: seconds since 1970.
+        monotonic: seconds of a monotonic clock.
+
+    Attributes:
+        stopped: the queues whose flow control is on.
     """
 
     def __init__(
@@ -46,10 +50,11 @@ class WatchFactory:
         flow_defaults: FlowDefaults,
         alert_percent: int,
         emit: Callable[[Event], None],
-        clock: Callable[[], float],
+        monotonic: Callable[[], float],
     ) -> None:
-        self._stops, self._emit, self._clock = stops, emit, clock
+        self._stops, self._emit, self._monotonic = stops, emit, monotonic
         self._flow_defaults, self._alert_percent = flow_defaults, alert_percent
+        self.stopped = StoppedQueues()
 
     def check(self, name: str, parsed: QueueArguments, capacity: Capacity) -> None:
         """Raise InvalidArgumentError if thresholds of the declaration contradict each other, or the capacity."""
@@ -65,8 +70,8 @@ class WatchFactory:
         alerts = alert_thresholds(parsed.alerts, capacity, self._alert_percent)
         return DepthWatch(
             self._stops,
-            None if thresholds is None else FlowControl(thresholds),
-            None if alerts is None else Alerts(alerts, self._emit, self._clock),
+            None if thresholds is None else FlowControl(thresholds, self.stopped),
+            None if alerts is None else Alerts(alerts, self._emit, self._monotonic),
         )
 
     def _thresholds(self, name: str, parsed: QueueArguments, capacity: Capacity) -> FlowThresholds | None:

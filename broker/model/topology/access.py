@@ -26,7 +26,7 @@ Source: Qpid C++ Broker Book, table 1.15.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from qstore.broker.model.arguments import as_text, is_set
@@ -41,7 +41,7 @@ from qstore.broker.model.queues.arguments import (
     REJECT,
     policy_named,
 )
-from qstore.broker.model.queues.classic_arguments import DEAD_KEY, dead_letter_arguments, mapped
+from qstore.broker.model.queues.classic_arguments import DEAD_KEY, OVERFLOW, dead_letter_arguments, mapped
 from qstore.formats.values import TypedMap
 
 if TYPE_CHECKING:
@@ -68,12 +68,15 @@ class Access:
 
     Args:
         authorization: checks operations.
-        default_limit: the broker's default limit of a queue, in bytes; 0 for none.
+        default_limit: the default limit of a queue, in bytes; 0 for none (`QueueFactory.default_bytes`).
         events_to: where events of queues are sent: an exchange, and a routing key, or None for any.
     """
 
     def __init__(
-        self, authorization: Authorization, default_limit: int, events_to: Sequence[tuple[str, str | None]]
+        self,
+        authorization: Authorization,
+        default_limit: Callable[..., int],
+        events_to: Sequence[tuple[str, str | None]],
     ) -> None:
         self._authorization, self._default_limit, self._events_to = authorization, default_limit, events_to
 
@@ -196,18 +199,21 @@ class Access:
         *,
         is_new: bool,
     ) -> dict[str, Any]:
+        has_overflow = any(name == OVERFLOW for name, _ in arguments.entries)
         with contextlib.suppress(InvalidArgumentError):  # the declaration will tell
             arguments = mapped(arguments)
         given = {name: as_text(typed.value) for name, typed in arguments.entries}
-        lifetime = given.get(LIFETIME)
+        lifetime, policy = given.get(LIFETIME), policy_named(given.get(POLICY_TYPE, REJECT))
+        count = _number(given.get(MAX_COUNT))
+        default = self._default_limit(policy, durable=durable, has_other=has_overflow or count > 0)
         found: dict[str, Any] = {
             "durable": durable,
             "autodelete": auto_delete if lifetime is None else lifetime in _AUTO_DELETE,
             "exclusive": exclusive,
             "alternate": alternate,
-            "policytype": policy_named(given.get(POLICY_TYPE, REJECT)),
-            "queuemaxsize": _number(given.get(MAX_SIZE, self._default_limit)),
-            "queuemaxcount": _number(given.get(MAX_COUNT)),
+            "policytype": policy,
+            "queuemaxsize": _number(given.get(MAX_SIZE, default)),
+            "queuemaxcount": count,
         }
         if is_new:
             found["paging"] = is_set(given.get("qpid.paging"))

@@ -1,10 +1,12 @@
-"""Redirection: the messages for a queue are put on another one, until that is cancelled or either is deleted.
+"""Redirection: the messages for each of two queues are put on the other one.
 
-It takes effect in the routes of all exchanges (`exchanges.route`), so that publishing pays nothing for it, and what is
-promised is promised by the queue that gets the messages. Messages that are on the queue stay there. A queue is part of
-one redirection at most, and it does not survive a restart, as in qpidd.
+It ends when it is cancelled at its source, when either queue is deleted, or when the broker stops. It takes effect in
+the routes of all exchanges (`exchanges.route`), so that publishing pays nothing for it. The queue that gets a message
+keeps the promises: the message is stored if that queue is durable. Messages that are on a queue stay there, at the
+beginning and at the end of a redirection. A queue is part of one redirection at most.
 
-Source: qpidd, Broker.cpp, queueRedirect.
+Sources: qpidd, Broker.cpp (queueRedirect) and Queue.cpp (deliver: both queues are each other's peer; the source is the
+one at which the redirection is cancelled).
 """
 
 from __future__ import annotations
@@ -13,7 +15,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from qstore.broker.model.authorization import Action, ObjectType
-from qstore.broker.model.errors import InvalidArgumentError, PreconditionFailedError
+from qstore.broker.model.errors import InvalidArgumentError, ModelError, PreconditionFailedError
 from qstore.broker.model.events import QueueRedirect, QueueRedirectCancelled
 from qstore.broker.model.topology.checks import check_private
 
@@ -42,16 +44,17 @@ class Redirections:
         self._topology, self._exchanges, self._authorization, self._events = topology, exchanges, authorization, events
 
     def redirect(self, source_name: str, target_name: str, caller: Caller) -> None:
-        """Put the messages for one queue on another one from now on; without a target, no longer.
+        """Put the messages for each of two queues on the other one from now on; without a target, no longer.
 
         Raises:
             InvalidArgumentError: a name is empty, or both are the same.
             UnauthorizedError: the caller is not allowed to, or may not publish to both queues.
             ResourceLockedError: one is exclusive to a connection of AMQP 0-9-1.
             NotFoundError: there is no such queue.
-            PreconditionFailedError: they cannot be redirected; or, without a target, the queue is not.
+            PreconditionFailedError: they cannot be redirected; or, without a target, the queue is not the source.
         """
-        self._authorization.check(caller, Action.REDIRECT, ObjectType.QUEUE, source_name, queuename=target_name)
+        peer = "" if target_name else self._peer_name(source_name)
+        self._authorization.check(caller, Action.REDIRECT, ObjectType.QUEUE, source_name, queuename=target_name or peer)
         if target_name:
             for name in (source_name, target_name):  # messages for either may get there
                 self._authorization.check_publish(caller, "", name)
@@ -61,20 +64,34 @@ class Redirections:
             check_private(source, caller)
             check_private(target, caller)
             _check(source, target)
-            source.redirected_to, target.redirected_from = target, source
+            source.redirect_peer, target.redirect_peer = target, source
+            source.is_redirect_source = True
             self._forget_routes()
             self._events.emit(QueueRedirect(source.name, target.name))
-        elif source.redirected_to is None:
+        elif source.redirect_peer is None:
             raise PreconditionFailedError(f'queue "{source_name}" is not redirected')
+        elif not source.is_redirect_source:
+            raise PreconditionFailedError(
+                f'queue "{source_name}" is the target of a redirection; cancel it at its source, "{peer}"'
+            )
         else:
             self.cancel(source)
 
+    def _peer_name(self, name: str) -> str:
+        """The name of the other queue of the redirection that a queue is a part of; empty if there is none."""
+        try:
+            peer = self._topology.find_queue(name).redirect_peer
+        except ModelError:
+            return ""
+        return "" if peer is None else str(peer.name)
+
     def cancel(self, queue: Queue) -> None:
         """Cancel the redirection that a queue is a part of, if there is one."""
-        source = queue.redirected_from or queue
-        target = source.redirected_to
-        if target is not None:
-            source.redirected_to = target.redirected_from = None
+        peer = queue.redirect_peer
+        if peer is not None:
+            source, target = (queue, peer) if queue.is_redirect_source else (peer, queue)
+            source.redirect_peer = target.redirect_peer = None
+            source.is_redirect_source = False
             self._forget_routes()
             self._events.emit(QueueRedirectCancelled(source.name, target.name))
 
@@ -84,11 +101,11 @@ class Redirections:
 
 
 def _check(source: Queue, target: Queue) -> None:
-    """Raise ModelError unless the messages for one queue can be put on the other."""
+    """Raise ModelError unless the messages for one queue can be put on the other, and the reverse."""
     if source is target:
         raise InvalidArgumentError(f'queue "{source.name}" is both source and target')
     for queue in (source, target):
-        if queue.redirected_to is not None or queue.redirected_from is not None:
+        if queue.redirect_peer is not None:
             raise PreconditionFailedError(f'queue "{queue.name}" is part of a redirection already')
         if queue.auto_delete:
             raise PreconditionFailedError(f'queue "{queue.name}" is deleted automatically, and cannot be redirected')

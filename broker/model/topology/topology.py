@@ -231,7 +231,7 @@ class Topology:
     async def _make_queue(
         self, name: str, durable: bool, auto_delete: bool, alternate: str, arguments: TypedMap, user: str
     ) -> Queue:
-        parsed = self._factory.read(name, arguments)
+        parsed = self._factory.read(name, arguments, durable=durable)
         is_auto_delete = auto_delete if parsed.auto_delete is None else parsed.auto_delete
         given = [name for name, is_so in ((DURABLE, durable), (AUTO_DELETE, is_auto_delete)) if is_so]
         self._arguments.check(Of.QUEUE, f'queue "{name}"', arguments, given)

@@ -82,7 +82,7 @@ class Branch:
         state: its state.
         associations: how many sessions are associated with it, including those that have suspended that.
         timeout: seconds after which it is doomed unless it is prepared; 0 for never.
-        deadline: when that is, by the broker's clock; 0 for never.
+        deadline: when that is, by the monotonic clock; 0 for never.
     """
 
     __slots__ = (

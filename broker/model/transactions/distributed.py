@@ -58,7 +58,7 @@ class DistributedTransactions:
         begin: creates the work of a branch.
         default_timeout: seconds after which a branch is doomed unless it is prepared; 0 for never.
         max_timeout: the longest timeout that a client may set; 0 for no limit.
-        clock: seconds since 1970.
+        monotonic: seconds of a monotonic clock.
         call_later: calls a function after some seconds; None: timeouts are noticed when a branch is used.
 
     Attributes:
@@ -76,13 +76,13 @@ class DistributedTransactions:
         *,
         default_timeout: int,
         max_timeout: int,
-        clock: Callable[[], float],
+        monotonic: Callable[[], float],
         call_later: Callable[[float, Callable[[], None]], Any] | None,
     ) -> None:
         self._router, self._store, self._tick, self._begin = router, store, tick, begin
         self._authorization = authorization
         self.default_timeout, self._max_timeout = default_timeout, max_timeout
-        self._clock, self._call_later = clock, call_later
+        self._monotonic, self._call_later = monotonic, call_later
         self._branches: dict[bytes, Branch] = {}
         self._deadlines: list[tuple[float, bytes]] = []  # a heap, with some that no longer count
         self._alarm = 0.0  # when the next call of `_ring` is due; 0 for none
@@ -226,7 +226,7 @@ class DistributedTransactions:
 
     def _set_timeout(self, branch: Branch, seconds: int) -> None:
         branch.timeout = seconds
-        branch.deadline = self._clock() + seconds if seconds else 0.0
+        branch.deadline = self._monotonic() + seconds if seconds else 0.0
         if not seconds:
             return
         deadlines = self._deadlines
@@ -244,14 +244,14 @@ class DistributedTransactions:
         first = self._deadlines[0][0]
         if not self._alarm or first < self._alarm:
             self._alarm = first
-            self._call_later(max(0.0, first - self._clock()), partial(self._ring, first))
+            self._call_later(max(0.0, first - self._monotonic()), partial(self._ring, first))
 
     def _ring(self, due: float) -> None:
         """A deadline may have passed; not if `due` is no longer the first one."""
         if due != self._alarm:
             return
         self._alarm = 0.0
-        now, deadlines = self._clock(), self._deadlines
+        now, deadlines = self._monotonic(), self._deadlines
         while deadlines and deadlines[0][0] <= now:
             branch = self._branches.get(heappop(deadlines)[1])
             if branch is not None:
@@ -260,10 +260,10 @@ class DistributedTransactions:
 
     def _expire(self, branch: Branch) -> None:
         """Doom a branch whose time is up."""
-        if branch.state is State.ACTIVE and 0 < branch.deadline <= self._clock():
+        if branch.state is State.ACTIVE and 0 < branch.deadline <= self._monotonic():
             branch.time_out()
             text = "A distributed transaction has timed out after %d s: %s"
-            self._timed_out.write(self._clock(), text, branch.timeout, branch.title)
+            self._timed_out.write(self._monotonic(), text, branch.timeout, branch.title)
             if not branch.associations:
                 self._keep_doomed(branch)
 

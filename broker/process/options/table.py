@@ -114,8 +114,9 @@ _QUEUES: Final = Group(
     "Queue options",
     (
         Option(
-            "default-queue-limit", _NUMBER, "BYTES", "104857600", "Default limit of the memory of a queue's messages: "
-            f"header, content, and {MESSAGE_OVERHEAD} bytes each; 0: no limit. qpid.max_size counts header and content",
+            "default-queue-limit", Kind.SIZE, "SIZE", "", "Limit of queues that declare none, in bytes or with K, M, G "
+            f"or T: header, content, and {MESSAGE_OVERHEAD} bytes for each message; qpidd has 100M. 0: no limit. "
+            "Default: what the disk has room for; 100M if there is no directory for a queue's messages",
         ),
         Option(
             "broker-memory", Kind.SIZE, "SIZE", "", "Limit of the memory of all messages, in bytes or with K, M, G or "

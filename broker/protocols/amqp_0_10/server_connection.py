@@ -202,6 +202,9 @@ class ServerConnection(SessionConnection):
         """As `Machine.watch_memory`."""
         self.transfers.watch_memory(is_short=is_short)
 
+    def watch_disk(self, *, is_short: bool) -> None:
+        """As `Machine.watch_disk`: AMQP 0-10 has no words for it."""
+
     def watch_rules(self) -> None:
         """As `Machine.watch_rules`."""
         self.transfers.watch_rules(checks_publish=self._registry.admission.checks_publish)

@@ -58,7 +58,7 @@ def _rollback(session: ServerSession, _number: int, _values: _Values) -> None:
 
 def _begin(session: ServerSession) -> LocalTransaction:
     session.txn_starts += 1
-    return session.broker.begin_transaction(session.broker.settings.queue_limit_bytes)
+    return session.broker.begin_transaction(session.broker.settings.transaction_bytes)
 
 
 def _end(session: ServerSession) -> LocalTransaction:

@@ -185,4 +185,4 @@ def roll_back(channel: Channel) -> None:
 def begin_transaction(channel: Channel) -> None:
     """What is published and settled from now on is part of a transaction."""
     channel.txn_starts += 1
-    channel.transaction = channel.broker.begin_transaction(channel.broker.settings.queue_limit_bytes)
+    channel.transaction = channel.broker.begin_transaction(channel.broker.settings.transaction_bytes)

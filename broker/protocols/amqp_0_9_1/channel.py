@@ -387,15 +387,18 @@ class Channel(DeliveringChannel[ChannelConnection]):
             self.confirms.ledger.hold(number)
             return
         self.confirms.ledger.postpone(number)
+        self.connection.publisher_waits(stops[0][0])
         self._held_transfers_of().hold(number, stops, self.broker.tick if is_stored else None)
         stops.clear()
 
     def hold_input(self) -> None:
         """A message was put on stopped queues, and nobody waits for its confirm: do not read on until it may."""
+        stops = self.broker.router.stops
         self._holding += 1
-        self._held_transfers_of().hold(-self._holding, self.broker.router.stops, None)
-        self.broker.router.stops.clear()
-        self.connection.publisher_held()
+        self.connection.publisher_waits(stops[0][0])
+        self._held_transfers_of().hold(-self._holding, stops, None)
+        stops.clear()
+        self.connection.pause()
 
     def _held_transfers_of(self) -> HeldTransfers:
         """The messages that wait for stopped queues."""
@@ -405,9 +408,10 @@ class Channel(DeliveringChannel[ChannelConnection]):
 
     def _transfer_done(self, number: int, error: Exception | None) -> None:
         confirms = self.confirms
+        self.connection.publisher_goes_on()
         if number <= 0:
             self._holding -= 1
-            self.connection.publisher_freed()
+            self.connection.unpause()
         elif confirms is not None:
             if error is None:
                 confirms.ledger.complete([[number, number]])
@@ -422,7 +426,7 @@ class Channel(DeliveringChannel[ChannelConnection]):
         confirms = self.confirms
         if confirms is None:
             return []
-        confirms.has_more(self.broker.clock())
+        confirms.has_more(self.broker.monotonic())
         return confirms.ledger.complete_below(confirms.published + 1)
 
     def complete(self, runs: Runs) -> None:
@@ -453,7 +457,7 @@ class Channel(DeliveringChannel[ChannelConnection]):
             connection.output += frames
             connection.frames_sent += len(frames)
             connection.has_output()
-            confirms.has_told(self.broker.clock())
+            confirms.has_told(self.broker.monotonic())
 
     # ---- end ----
 
@@ -466,10 +470,11 @@ class Channel(DeliveringChannel[ChannelConnection]):
             self.broker.end_transaction(self.transaction)
             self.transaction = None
         if self._held_transfers is not None:
+            self.connection.publisher_goes_on(len(self._held_transfers))
             self._held_transfers.drop()
             self._held_transfers = None
         for _ in range(self._holding):
-            self.connection.publisher_freed()
+            self.connection.unpause()
         self._holding = 0
         if self._getter is not None:
             self._drop_getter()

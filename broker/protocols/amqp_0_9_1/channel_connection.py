@@ -7,6 +7,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 from qstore.broker.model.errors import ModelError
+from qstore.broker.model.queues.flow_control import FlowControl
 from qstore.broker.model.queues.queue import Queue
 from qstore.broker.protocols.amqp_0_9_1.delivering import DeliveringConnection
 from qstore.broker.protocols.amqp_0_9_1.publishing import Publishing
@@ -65,12 +66,12 @@ class ChannelConnection(DeliveringConnection):
         """A method of a channel has failed: close the channel, or the connection."""
 
     @abstractmethod
-    def publisher_held(self) -> None:
-        """A message was put on a stopped queue, and nobody waits for its confirm: do not read on for now."""
+    def publisher_waits(self, flow: FlowControl) -> None:
+        """A message waits, since its queue is stopped: its confirm, or the next messages if nobody waits for that."""
 
     @abstractmethod
-    def publisher_freed(self) -> None:
-        """Such a message has left the queue, or that is not stopped any more."""
+    def publisher_goes_on(self, count: int = 1) -> None:
+        """So many of these messages wait no longer."""
 
     @abstractmethod
     def own(self, queue: Queue) -> None:

@@ -76,7 +76,7 @@ class Confirms:
         return self._score > 0 and self.is_all_done
 
     def has_told(self, now: float) -> None:
-        """What `take` has returned is sent. `now` is in seconds."""
+        """What `take` has returned is sent. `now` is in seconds of a monotonic clock."""
         if self.is_all_done:
             self._all_told = now
 

@@ -1,4 +1,4 @@
-"""The sending half of a connection: its output, and telling the client that it is not read.
+"""The sending half of a connection: its output, and telling the client that its messages wait.
 
 Output is bounded: channels stop delivering when `room` is used up, or when the socket's buffer is full (`can_send`),
 and continue when the output was written. A larger message is sent as a stream (`protocols.streams`).
@@ -14,6 +14,7 @@ from enum import Enum, auto
 from typing import Any, Final
 
 from qstore.broker.model.errors import ModelError
+from qstore.broker.model.queues.flow_control import FlowControl
 from qstore.broker.model.tick import Tick
 from qstore.broker.protocols.amqp_0_9_1.channel import Channel
 from qstore.broker.protocols.amqp_0_9_1.channel_connection import ChannelConnection
@@ -24,6 +25,8 @@ from qstore.formats.amqp_0_9_1.methods import encode_method
 ROOM: Final = 256 * 1024
 """Bytes sent to one connection before yielding to others: as much as is read from one at once."""
 
+_MAX_REASON: Final = 255  # bytes
+
 
 class Phase(Enum):
     """The phases of a connection."""
@@ -33,6 +36,14 @@ class Phase(Enum):
     OPEN = auto()
     CLOSING = auto()  # connection.close was sent or received
     CLOSED = auto()
+
+
+class Blocker(Enum):
+    """What the messages of a client wait for."""
+
+    QUEUE = auto()  # flow control
+    MEMORY = auto()
+    DISK = auto()
 
 
 class SendingConnection(ChannelConnection):
@@ -48,7 +59,7 @@ class SendingConnection(ChannelConnection):
         bytes_sent: bytes put into the output.
     """
 
-    __slots__ = ("_blocked_by", "_has_sent", "_host", "bytes_sent", "channels", "phase")
+    __slots__ = ("_blocked_by", "_has_sent", "_host", "_waiting", "bytes_sent", "channels", "phase")
 
     def __init__(self, host: Host, tick: Tick) -> None:
         self._host, self.tick = host, tick
@@ -61,7 +72,8 @@ class SendingConnection(ChannelConnection):
         self.streams = {}
         self.bytes_sent = self.frames_sent = self.messages_sent = 0
         self._has_sent = False
-        self._blocked_by: set[str] = set()  # reasons for not reading messages, as told to the client
+        self._blocked_by: set[Blocker] = set()  # why its messages wait
+        self._waiting = 0  # messages that wait for stopped queues
 
     @abstractmethod
     def forget_channel(self, channel: Channel) -> None:
@@ -76,28 +88,30 @@ class SendingConnection(ChannelConnection):
         """As `Host.run`."""
         self._host.run(work, done)
 
-    # ---- telling that messages are not read ----
+    # ---- telling that messages wait ----
 
-    def publisher_held(self) -> None:
-        """As `ChannelConnection.publisher_held`."""
-        self.block("a queue is full")
-        self.pause()
+    def publisher_waits(self, flow: FlowControl) -> None:
+        """As `ChannelConnection.publisher_waits`."""
+        self._waiting += 1
+        if self._waiting == 1:
+            self.block(Blocker.QUEUE, flow.reason)
 
-    def publisher_freed(self) -> None:
-        """As `ChannelConnection.publisher_freed`."""
-        self.unblock("a queue is full")
-        self.unpause()
+    def publisher_goes_on(self, count: int = 1) -> None:
+        """As `ChannelConnection.publisher_goes_on`."""
+        self._waiting -= count
+        if not self._waiting:
+            self.unblock(Blocker.QUEUE)
 
-    def block(self, reason: str) -> None:
-        """Tell the client, if it wants to know, that its messages are not read for a while."""
+    def block(self, blocker: Blocker, reason: str) -> None:
+        """Tell the client, if it wants to know, that its messages wait."""
         if not self._blocked_by and self.phase is Phase.OPEN and "connection.blocked" in self.capabilities:
-            self.send("connection.blocked", reason=reason)
-        self._blocked_by.add(reason)
+            self.send("connection.blocked", reason=_shortened(reason))
+        self._blocked_by.add(blocker)
 
-    def unblock(self, reason: str) -> None:
-        """The reason is gone."""
-        if reason in self._blocked_by:
-            self._blocked_by.discard(reason)
+    def unblock(self, blocker: Blocker) -> None:
+        """They no longer wait for that."""
+        if blocker in self._blocked_by:
+            self._blocked_by.discard(blocker)
             if not self._blocked_by and self.phase is Phase.OPEN and "connection.blocked" in self.capabilities:
                 self.send("connection.unblocked")
 
@@ -179,3 +193,8 @@ class SendingConnection(ChannelConnection):
         """Messages may be sent again."""
         for channel in list(self.channels.values()):
             channel.wake_all()
+
+
+def _shortened(reason: str) -> str:
+    """A reason that fits into a short string."""
+    return reason.encode()[:_MAX_REASON].decode(errors="ignore")

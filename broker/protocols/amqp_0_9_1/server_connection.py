@@ -38,7 +38,7 @@ from qstore.broker.protocols.amqp_0_9_1.negotiation import Limits, Negotiation
 from qstore.broker.protocols.amqp_0_9_1.publish import publish
 from qstore.broker.protocols.amqp_0_9_1.publishing import Publishing
 from qstore.broker.protocols.amqp_0_9_1.reply_codes import malformed, protocol_error
-from qstore.broker.protocols.amqp_0_9_1.sending import Phase, SendingConnection
+from qstore.broker.protocols.amqp_0_9_1.sending import Blocker, Phase, SendingConnection
 from qstore.broker.protocols.amqp_0_9_1.shared import Shared
 from qstore.broker.protocols.machine import ConnectionCounts, Host, Peer, SessionAction
 from qstore.broker.security.attempt import LoginAttempt
@@ -64,6 +64,12 @@ CLOSE_SECONDS: Final = 5.0
 AT_ONCE: Final = 128
 """Messages plus other frames processed for one connection before yielding to others."""
 
+_MEMORY_IS_SHORT: Final = (
+    "The broker is short of memory (--broker-memory): publishers are slowed down until messages are consumed"
+)
+_DISK_IS_SHORT: Final = (
+    "The disk of the broker is nearly full (--disk-free-limit): publishers are slowed down until messages are consumed"
+)
 _MISSED_HEARTBEATS: Final = 2  # intervals without a byte after which the client is presumed dead
 _Values = dict[str, Any]
 
@@ -173,9 +179,16 @@ class ServerConnection(SendingConnection):
         """As `Machine.watch_memory`; a client that has published is told."""
         self.publishing.watch_memory(is_short=is_short)
         if is_short and self._assembler.messages:
-            self.block("memory is short")
+            self.block(Blocker.MEMORY, _MEMORY_IS_SHORT)
         elif not is_short:
-            self.unblock("memory is short")
+            self.unblock(Blocker.MEMORY)
+
+    def watch_disk(self, *, is_short: bool) -> None:
+        """As `Machine.watch_disk`."""
+        if is_short:
+            self.block(Blocker.DISK, _DISK_IS_SHORT)
+        else:
+            self.unblock(Blocker.DISK)
 
     def watch_rules(self) -> None:
         """As `Machine.watch_rules`."""
@@ -184,6 +197,8 @@ class ServerConnection(SendingConnection):
     def take_published(self) -> bool:
         """As `Machine.take_published`."""
         has_published, self.publishing.has_published = self.publishing.has_published, False
+        if has_published:
+            self.block(Blocker.MEMORY, _MEMORY_IS_SHORT)
         return has_published
 
     def force_close(self, text: str) -> None:

@@ -52,7 +52,7 @@ def test_a_stored_message_is_confirmed_when_it_is_on_the_disk(world: World, clie
 
 def test_a_confirm_goes_before_the_delivery_if_the_publisher_waits_for_it(world: World, client: BasicClient) -> None:
     """What the consumer waits for comes first, unless the publisher's messages come right after their confirms."""
-    world.broker.clock = lambda: world.now
+    world.broker.monotonic = lambda: world.now
     other = BasicClient(world).open()
     other.call("basic.consume", queue="d", consumer_tag="c")
     written: list[BasicClient] = []
@@ -152,12 +152,49 @@ def test_confirms_wait_for_a_stopped_queue(client: BasicClient) -> None:
     for _ in range(4):
         client.publish("s")
     assert confirmed(client) == [("ack", 2, True)]
+    (told,) = client.take("connection.blocked")
+    assert told.values == {
+        "reason": 'Publishers to queue "s" wait: it has 3 messages, above its flow control threshold of 2'
+    }
+    assert not client.machine.is_paused, "it is read, since its confirms tell it how far it is"
     for _ in range(2):
         client.call("basic.get", queue="s", no_ack=True)
     assert confirmed(client) == []
+    assert client.take("connection.unblocked") == []
     for _ in range(2):
         client.call("basic.get", queue="s", no_ack=True)
+    assert len(client.take("connection.unblocked")) == 1
     assert {tag for _, tag, _ in confirmed(client)} == {3, 4}
+
+
+def test_a_client_is_unblocked_when_none_of_its_messages_waits(world: World, client: BasicClient) -> None:
+    for queue in ("s", "u"):
+        client.call("queue.declare", queue=queue, arguments={"qpid.flow_stop_count": 1, "qpid.flow_resume_count": 1})
+    other = BasicClient(world).open(1, 2, 3)
+    other.call("confirm.select", 3)
+    for channel, queue in ((3, "s"), (3, "s"), (3, "s"), (1, "u"), (1, "u")):
+        other.publish(queue, properties=TRANSIENT, channel=channel)
+    (told,) = other.take("connection.blocked")
+    assert '"s"' in told.values["reason"]
+    client.call("queue.purge", queue="s")
+    assert other.take("connection.unblocked") == [], "it still waits for the other queue"
+    client.call("queue.purge", queue="u")
+    assert len(other.take("connection.unblocked")) == 1
+    for _ in range(3):
+        other.publish("s", properties=TRANSIENT, channel=3)
+    assert len(other.take("connection.blocked")) == 1
+    other.call("channel.close", 3, reply_code=200, reply_text="", class_id=0, method_id=0)
+    assert len(other.take("connection.unblocked")) == 1, "its messages ended with their channel"
+
+
+def test_a_reason_is_cut_to_what_a_short_string_holds(world: World, client: BasicClient) -> None:
+    name = "ä" * 120
+    client.call("queue.declare", queue=name, arguments={"qpid.flow_stop_count": 1})
+    other = BasicClient(world).open()
+    other.send(other.message(name, properties=TRANSIENT) * 2)
+    (told,) = other.take("connection.blocked")
+    assert told.values["reason"].startswith(f'Publishers to queue "{name[:100]}')
+    assert len(told.values["reason"].encode()) <= 255
 
 
 def test_a_refused_message_stops_no_other_publisher(world: World, client: BasicClient) -> None:
@@ -368,14 +405,18 @@ def test_memory_is_short(world: World) -> None:
     client.call("queue.declare", queue="q")
     client.publish("q", b"x", TRANSIENT)
     client.machine.watch_memory(is_short=True)
-    assert client.take("connection.blocked")[0].values == {"reason": "memory is short"}
+    (told,) = client.take("connection.blocked")
+    assert told.values["reason"].startswith("The broker is short of memory (--broker-memory)")
     client.publish("q", b"x", TRANSIENT)
     assert client.machine.take_published()
     client.machine.watch_memory(is_short=False)
     assert client.take("connection.unblocked")
-    fresh = BasicClient(world).open()
+    fresh = BasicClient(client.world).open()
     fresh.machine.watch_memory(is_short=True)
     assert fresh.take() == []
+    fresh.publish("q", b"x", TRANSIENT)  # the first message of a client that has only consumed so far
+    assert fresh.machine.take_published()
+    assert fresh.take("connection.blocked")
 
 
 @given(st.lists(st.sampled_from(["plain", "held", "late", "refused"]), max_size=30), st.randoms(use_true_random=False))

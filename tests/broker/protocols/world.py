@@ -183,6 +183,10 @@ class World:
     Args:
         settings: of the broker; without authentication if none are given.
         authentication: who may come in.
+
+    Attributes:
+        now: seconds of the monotonic clock, which the time of day follows.
+        stepped: seconds by which the time of day was set.
     """
 
     def __init__(self, settings: BrokerSettings | None = None, authentication: Authentication | None = None) -> None:
@@ -190,9 +194,15 @@ class World:
         self.authentication = authentication or Authentication(Policy(is_on=False), None)
         self.soon: list[Callable[[], None]] = []
         self.work: list[tuple[Coroutine[Any, Any, None], Callable[[ModelError | None], None]]] = []
-        self.now = 1_000_000.0
+        self.now, self.stepped = 1_000_000.0, 0.0
         self.store = SlowStore()
-        self.broker = Broker(self.settings, None, self.soon.append, lambda: self.now)
+        self.broker = Broker(
+            self.settings,
+            None,
+            self.soon.append,
+            lambda: self.now + self.stepped,
+            monotonic=lambda: self.now,
+        )
         self.broker.router._store_errors = self.store.errors
         self.sessions = SessionRegistry(self.broker)
         self.machines: list[ServerConnection] = []
