@@ -846,6 +846,7 @@ def test_without_confirms_nobody_is_told_of_them(client: BasicClient) -> None:
     "arguments",
     [
         {"x-message-ttl": -1}, {"x-message-ttl": "soon"}, {"x-expires": 0}, {"x-max-length": 0}, {"x-max-length": -1},
+        {"x-max-length": "0"}, {"x-max-length-bytes": b"00"}, {"x-max-length": ""},
         {"x-max-length": 1, "qpid.max_count": 1}, {"x-overflow": "reject"},
         {"x-max-length": 1, "qpid.policy_type": "ring"},
     ],
