@@ -256,6 +256,40 @@ def test_bindings_without_a_queue_or_exchange_are_left_out_by_a_broker_too(
     ]  # fmt: skip
 
 
+def test_an_alternate_exchange_that_is_missing_is_left_out_by_a_broker(tmp_path: Path, make_broker: BrokerMaker) -> None:
+    url = f"amqp://127.0.0.1:{make_broker().start().port}"
+    exchanges = [
+        {"name": name, "type": "fanout", "durable": True, "arguments": {"alternate-exchange": alternate}}
+        for name, alternate in (("a", "nowhere"), ("b", "a"), ("c", "amq.topic"))
+    ]
+    bindings = [{"source": "a", "destination": "q", "destination_type": "queue", "routing_key": "k"}]
+    file = tmp_path / "alternates.json"
+    queues = [{"name": "q", "durable": True}]
+    file.write_text(json.dumps({"queues": queues, "exchanges": exchanges, "bindings": bindings}))
+    planned, done = bring(file, url, "--dry-run"), bring(file, url)
+    assert planned.exit_code == done.exit_code == 0, done.output
+    assert planned.stderr == done.stderr
+    assert 'the alternate exchange of exchange "a" is left out: there is no exchange "nowhere"' in done.stderr
+    back = tmp_path / "back.definitions.json"
+    assert export(url, back).exit_code == 0
+    written = json.loads(back.read_bytes())
+    found = {each["name"]: each["arguments"].get("alternate-exchange") for each in written["exchanges"]}
+    assert found == {"a": None, "b": "a", "c": "amq.topic"}
+    assert [each["source"] for each in written["bindings"]] == ["a"]
+
+
+def test_an_alternate_exchange_that_cannot_exist_is_listed(tmp_path: Path) -> None:
+    arguments = {"alternate-exchange": "a\0b"}
+    exchanges = [{"name": "e", "type": "fanout", "durable": True, "arguments": arguments}]
+    file = tmp_path / "alternates.json"
+    file.write_text(json.dumps({"queues": [], "bindings": [], "exchanges": exchanges}))
+    done = bring(file, tmp_path / "store", "--topology")
+    assert "its name contains the control character U+0000: it has none" in done.stderr
+    (exchange,) = topology(tmp_path / "store")["exchange"]
+    assert not exchange.get("alternate_exchange")
+    assert "alternate-exchange" not in exchange.get("arguments", {})
+
+
 def test_what_a_broker_refuses_is_listed_and_the_rest_is_imported(tmp_path: Path, make_broker: BrokerMaker) -> None:
     url = f"amqp://127.0.0.1:{make_broker().start().port}"
     header = {"kind": "export", "format": "qstore-export", "version": 1}
