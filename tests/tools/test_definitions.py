@@ -312,6 +312,28 @@ def test_what_a_broker_refuses_is_listed_and_the_rest_is_imported(tmp_path: Path
         assert connection.session().invoke("queue.query", queue="taken")["queue"] == "taken"
 
 
+@pytest.mark.parametrize(
+    ("address", "url"),
+    [
+        ("localhost:5672", "amqp://localhost:5672"), ("amqps:[::1]:5671", "amqps://[::1]:5671"),
+        ("guest@localhost:5672", "amqp://USER/PASSWORD@localhost:5672"),
+        ("guest/secret@10.0.0.1:5672", "amqp://USER/PASSWORD@10.0.0.1:5672"),
+        ("amqp:guest:secret@10.0.0.1:5672", "amqp://USER/PASSWORD@10.0.0.1:5672"),
+    ],
+)  # fmt: skip
+def test_the_address_of_a_broker_is_no_directory(
+    tmp_path: Path, file: Path, address: str, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    before = sorted(tmp_path.iterdir())
+    done = bring(file, address)
+    assert done.exit_code == 2
+    assert f"for the broker at this address give {url}, for a directory" in " ".join(done.stderr.split())
+    assert "secret" not in done.stderr
+    assert sorted(tmp_path.iterdir()) == before
+    assert bring(file, f"./{address.replace('/', '-')}").exit_code == 1  # some of it cannot be mapped
+
+
 def test_messages_for_a_refused_queue_stop_the_import_before_any_is_sent(
     tmp_path: Path, make_broker: BrokerMaker
 ) -> None:
