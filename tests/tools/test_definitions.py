@@ -256,7 +256,7 @@ def test_bindings_without_a_queue_or_exchange_are_left_out_by_a_broker_too(
     ]  # fmt: skip
 
 
-def test_an_alternate_exchange_that_is_missing_is_left_out_by_a_broker(tmp_path: Path, make_broker: BrokerMaker) -> None:
+def test_a_missing_alternate_exchange_is_left_out_by_a_broker(tmp_path: Path, make_broker: BrokerMaker) -> None:
     url = f"amqp://127.0.0.1:{make_broker().start().port}"
     exchanges = [
         {"name": name, "type": "fanout", "durable": True, "arguments": {"alternate-exchange": alternate}}

@@ -44,7 +44,7 @@ STANDARD_EXCHANGES: Final[Mapping[str, str]] = MappingProxyType(
 )
 
 HEADERS_NAMES: Final = ("amq.match", "amq.headers")
-"""The standard headers exchange: its name, and the one that clients of RabbitMQ use (`protocols/amqp_0_9_1/arguments`)."""
+"""The standard headers exchange: its name, and the one that clients of RabbitMQ use."""
 
 #: The exchanges of the management agent.
 MANAGEMENT_EXCHANGES: Final = ("qmf.default.direct", "qmf.default.topic", "qpid.management")
