@@ -9,10 +9,11 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any, Protocol, TypeVar
 
 from qstore.broker.client.driver import Driver
-from qstore.broker.client.errors import MessagingError, SessionError, Timeout
+from qstore.broker.client.errors import ContentError, MessagingError, SessionError, Timeout
 from qstore.broker.client.interruption import InterruptedByLoss
 from qstore.broker.client.machine import WireConnection, WireSession
 from qstore.broker.client.resolution import Call
+from qstore.formats.amqp_0_10.errors import Amqp010Error
 
 _T = TypeVar("_T")
 
@@ -69,6 +70,7 @@ class SessionCommands:
         """Send commands and wait until the broker has completed them. Returns their results, empty if they have none.
 
         Raises:
+            ContentError: a field of one cannot be encoded, such as a name that is too long; it is not sent.
             SessionError: the broker has refused one, and ended the session.
             InterruptedByLoss: the connection was lost.
         """
@@ -77,10 +79,13 @@ class SessionCommands:
         pending = list(calls)
         if not pending:
             return []
-        numbers = [wire.send(name, **values) for name, values in pending[:-1]]
-        name, values = pending[-1]
-        last = wire.send(name, sync=True, **values)
-        numbers.append(last)
+        numbers = []
+        for at, (name, values) in enumerate(pending, 1):
+            try:
+                numbers.append(wire.send(name, sync=at == len(pending), **values))
+            except Amqp010Error as error:
+                raise ContentError(f"{name} cannot be sent: {error}") from None
+        last = numbers[-1]
         await self.driver.wait(lambda: wire.done.below > last or not wire.is_usable)
         if wire.done.below <= last:
             _raise_end(wire)

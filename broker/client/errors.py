@@ -3,7 +3,7 @@
     MessagingError
         AddressError                an address string with a syntax error (with the position) or an invalid option
         UrlError                    an invalid broker URL or connection option
-        ContentError                content that cannot be encoded, or bytes that are not of their content type
+        ContentError                content or names that cannot be encoded, or bytes not of their content type
         ConnectionFailedError       the connection has failed, with all its sessions
             ConnectError            no connection could be opened; AuthenticationError is a subclass
             HeartbeatError          the broker has sent nothing for two heartbeat intervals
@@ -48,7 +48,7 @@ class UrlError(MessagingError):
 
 
 class ContentError(MessagingError):
-    """A message's content or properties cannot be encoded, or its bytes are not of their content type."""
+    """Content, a property or a name cannot be encoded, or a message's bytes are not of their content type."""
 
 
 class ConnectionFailedError(MessagingError):

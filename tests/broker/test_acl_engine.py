@@ -49,6 +49,20 @@ def test_the_first_rule_that_matches_decides() -> None:
     assert decision.why == "rule 2 in line 2: deny-log bob@QPID create exchange name=myEx type=direct"
 
 
+@pytest.mark.parametrize("named", ["amq.headers", "amq.match", "amq.h*", "amq.m*"])
+def test_both_names_of_the_headers_exchange_are_the_same(named: str) -> None:
+    by = engine(
+        f"acl deny all publish exchange name={named}", f"acl deny all create exchange name=mine alternate={named}",
+        f"acl deny all bind exchange name={named} queuename=q", "acl allow all all",
+    )  # fmt: skip
+    for asked in ("amq.match", "amq.headers"):
+        assert publishes(by, "bob@QPID", asked, "") == "deny"
+        assert by.decide_forwarding("bob@QPID", asked, "#").permission.value == "deny"
+        assert decides(by, "bob@QPID", f"bind exchange {asked}", queuename="q", routingkey="") == "deny"
+        assert decides(by, "bob@QPID", "create exchange mine", alternate=asked) == "deny"
+    assert publishes(by, "bob@QPID", "amq.direct", "") == "allow"
+
+
 def test_without_a_rule_it_is_denied() -> None:
     by = engine("acl allow rajith@QPID all all")
     assert decides(by, "rajith@QPID", "delete queue q") == "allow"

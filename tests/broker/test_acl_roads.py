@@ -848,6 +848,14 @@ def _bind_private(_stage: Stage, bob: Bob) -> None:
     bob.bind("private", "amq.direct", "k")
 
 
+@road("an exclusive binding that ends one of a private queue", is_locked=True)
+def _exclusive_binding_of_private(stage: Stage, bob: Bob) -> None:
+    stage.alice.bind("private", "kd", "p")
+    stage.before = stage.state()
+    bob.queue("his")
+    bob.bind("his", "kd", "p", {"qpid.exclusive-binding": True})
+
+
 @road("what management does with a private queue: purge", is_locked=True)
 def _managed_purge(stage: Stage, bob: Bob) -> None:
     stage.call(bob, "purge", "queue:private", request=0)

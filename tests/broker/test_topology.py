@@ -573,3 +573,18 @@ class TestQuestions:
             assert bound("", "q", "k") == BoundReply(key_not_matched=True)
 
         play(scene)
+
+
+def test_users_with_long_names_have_durable_queues(tmp_path: Path) -> None:
+    users = {"short": "x" * 250 + "@QPID", "long": "x" * 251 + "@QPID", "wide": "\xe9" * 200 + "@QPID"}
+
+    async def run() -> None:
+        async with wired(tmp_path) as stage:
+            for name, user in users.items():
+                queue = await stage.topology.declare_queue(name, durable=True, caller=Somebody(user))
+                assert queue.creator == user
+        async with wired(tmp_path) as stage:
+            kept = {name: stage.broker.queues[name].creator for name in users}
+            assert kept == {"short": users["short"], "long": "", "wide": ""}, "a name that is too long is not stored"
+
+    asyncio.run(run())

@@ -256,6 +256,40 @@ def test_bindings_without_a_queue_or_exchange_are_left_out_by_a_broker_too(
     ]  # fmt: skip
 
 
+def test_a_missing_alternate_exchange_is_left_out_by_a_broker(tmp_path: Path, make_broker: BrokerMaker) -> None:
+    url = f"amqp://127.0.0.1:{make_broker().start().port}"
+    exchanges = [
+        {"name": name, "type": "fanout", "durable": True, "arguments": {"alternate-exchange": alternate}}
+        for name, alternate in (("a", "nowhere"), ("b", "a"), ("c", "amq.topic"))
+    ]
+    bindings = [{"source": "a", "destination": "q", "destination_type": "queue", "routing_key": "k"}]
+    file = tmp_path / "alternates.json"
+    queues = [{"name": "q", "durable": True}]
+    file.write_text(json.dumps({"queues": queues, "exchanges": exchanges, "bindings": bindings}))
+    planned, done = bring(file, url, "--dry-run"), bring(file, url)
+    assert planned.exit_code == done.exit_code == 0, done.output
+    assert planned.stderr == done.stderr
+    assert 'the alternate exchange of exchange "a" is left out: there is no exchange "nowhere"' in done.stderr
+    back = tmp_path / "back.definitions.json"
+    assert export(url, back).exit_code == 0
+    written = json.loads(back.read_bytes())
+    found = {each["name"]: each["arguments"].get("alternate-exchange") for each in written["exchanges"]}
+    assert found == {"a": None, "b": "a", "c": "amq.topic"}
+    assert [each["source"] for each in written["bindings"]] == ["a"]
+
+
+def test_an_alternate_exchange_that_cannot_exist_is_listed(tmp_path: Path) -> None:
+    arguments = {"alternate-exchange": "a\0b"}
+    exchanges = [{"name": "e", "type": "fanout", "durable": True, "arguments": arguments}]
+    file = tmp_path / "alternates.json"
+    file.write_text(json.dumps({"queues": [], "bindings": [], "exchanges": exchanges}))
+    done = bring(file, tmp_path / "store", "--topology")
+    assert "its name contains the control character U+0000: it has none" in done.stderr
+    (exchange,) = topology(tmp_path / "store")["exchange"]
+    assert not exchange.get("alternate_exchange")
+    assert "alternate-exchange" not in exchange.get("arguments", {})
+
+
 def test_what_a_broker_refuses_is_listed_and_the_rest_is_imported(tmp_path: Path, make_broker: BrokerMaker) -> None:
     url = f"amqp://127.0.0.1:{make_broker().start().port}"
     header = {"kind": "export", "format": "qstore-export", "version": 1}
@@ -276,6 +310,28 @@ def test_what_a_broker_refuses_is_listed_and_the_rest_is_imported(tmp_path: Path
     assert result.stderr.count("is left out: ") == 4
     with Connection(url) as connection:
         assert connection.session().invoke("queue.query", queue="taken")["queue"] == "taken"
+
+
+@pytest.mark.parametrize(
+    ("address", "url"),
+    [
+        ("localhost:5672", "amqp://localhost:5672"), ("amqps:[::1]:5671", "amqps://[::1]:5671"),
+        ("guest@localhost:5672", "amqp://USER/PASSWORD@localhost:5672"),
+        ("guest/secret@10.0.0.1:5672", "amqp://USER/PASSWORD@10.0.0.1:5672"),
+        ("amqp:guest:secret@10.0.0.1:5672", "amqp://USER/PASSWORD@10.0.0.1:5672"),
+    ],
+)  # fmt: skip
+def test_the_address_of_a_broker_is_no_directory(
+    tmp_path: Path, file: Path, address: str, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    before = sorted(tmp_path.iterdir())
+    done = bring(file, address)
+    assert done.exit_code == 2
+    assert f"for the broker at this address give {url}, for a directory" in " ".join(done.stderr.split())
+    assert "secret" not in done.stderr
+    assert sorted(tmp_path.iterdir()) == before
+    assert bring(file, f"./{address.replace('/', '-')}").exit_code == 1  # some of it cannot be mapped
 
 
 def test_messages_for_a_refused_queue_stop_the_import_before_any_is_sent(

@@ -46,7 +46,9 @@ _SKIP_HOSTNAME: Final = "ssl_skip_hostname_check"
 
 _SCHEMES: Final = ("amqp://", "amqps://")
 _match_scheme: Final = re.compile(r"[a-z][a-z0-9+.-]*://", re.IGNORECASE).match
-_match_address: Final = re.compile(r"(?:amqps?:)?(?:[\w.-]+|\[[0-9a-fA-F:.%]+\]):\d{1,5}").fullmatch
+_match_address: Final = re.compile(
+    r"(?:(amqps?):)?((?:[^@\s./][^@\s]*@)?)((?:[\w.-]+|\[[0-9a-fA-F:.%]+\]):\d{1,5})"  # scheme, user, place
+).fullmatch
 
 
 class BrokerUrl(NamedTuple):
@@ -77,9 +79,11 @@ def broker_url(text: str) -> BrokerUrl | None:
         return None
     if _match_scheme(text):
         raise click.UsageError(f"{text}: not the URL of a broker: give amqp://HOST:PORT, or amqps://HOST:PORT for TLS.")
-    if _match_address(text):
-        advice = f"for the broker at this address give amqp://{text.rpartition('amqp:')[2]}, for a directory ./{text}"
-        raise click.UsageError(f"{text}: no such directory; {advice}.")
+    found = _match_address(text)
+    if found is not None:
+        scheme, user, place = found[1] or "amqp", "USER/PASSWORD@" if found[2] else "", found[3]
+        advice = f"for the broker at this address give {scheme}://{user}{place}, for a directory begin with ./"
+        raise click.UsageError(f"{place}: no such directory; {advice}.")
     return None
 
 

@@ -15,7 +15,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final, NamedTuple
+from dataclasses import replace
+from typing import Any, Final, NamedTuple, TypeVar
 
 from qstore.broker.client import (
     Connection,
@@ -29,10 +30,11 @@ from qstore.broker.client import (
 )
 from qstore.broker.client.address import queue_address
 from qstore.broker.management.console import AgentError, Console
+from qstore.broker.model.arguments import ALTERNATE
 from qstore.formats.broker_records.errors import BrokerRecordError
 from qstore.formats.broker_records.exchange_bindings import ExchangeBinding, exchange_binding_of
 from qstore.formats.broker_records.topology import Binding, Bridge, Exchange, GeneralObject, Link, Queue
-from qstore.formats.values import MAP, TypedValue
+from qstore.formats.values import MAP, TypedMap, TypedValue
 from qstore.formats.wording import printable
 from qstore.store.importing.intake import ImportedMessage, Intake
 from qstore.store.importing.ledger import LEDGER_QUEUES, PastImport
@@ -43,6 +45,8 @@ from qstore.tools.messaging.report import Pace
 _BATCH: Final = 500  # messages of one transaction
 _BATCH_BYTES: Final = 8 << 20
 _ONWARD: Final = "exchange_binding"
+
+_Record = TypeVar("_Record", Queue, Exchange)
 
 #: Reads the export into a sink.
 ReadInto = Callable[[ItemSink], object]
@@ -92,6 +96,7 @@ class BrokerImport:
                 if name not in intake.queues and _queue(session, name) is None:
                     raise InterchangeError(f'queue "{printable(name)}": there is no such queue in the broker')
             self._notices: list[str] = []
+            self._find_alternates(session)
             self._find_bindings(session)
         others = sum(exchange_binding_of(each) is None for each in intake.general)
         if others:
@@ -103,6 +108,27 @@ class BrokerImport:
         """What is created: planned before `run`, and without what the broker has refused after it."""
         exchanges, bindings = len(self._missing_exchanges), len(self._bindings) + len(self._onward)
         return BrokerChanges(exchanges, bindings, frozenset(self._missing_queues), self._notices)
+
+    def _find_alternates(self, session: Session) -> None:
+        """Have what is created no alternate exchange that is neither in the broker nor in the export.
+
+        RabbitMQ, and a store, allow it to be declared later, and drop messages until then; AMQP 0-10 refuses it.
+        """
+        is_there = {"": True, **dict.fromkeys(self._intake.exchanges, True)}
+
+        def usable(what: str, record: _Record) -> _Record:
+            alternate = record.alternate_exchange or ""
+            if alternate not in is_there:
+                is_there[alternate] = not session.invoke("exchange.query", name=alternate).get("not_found")
+            if is_there[alternate]:
+                return record
+            why = f'there is no exchange "{printable(alternate)}", and what has no queue is dropped'
+            self._left_out(f'the alternate exchange of {what} "{printable(record.name)}"', why)
+            entries = tuple(each for each in record.arguments.entries if each[0] != ALTERNATE)
+            return replace(record, alternate_exchange="", arguments=TypedMap(entries))
+
+        self._missing_exchanges = [usable("exchange", each) for each in self._missing_exchanges]
+        self._missing_queues = {name: usable("queue", each) for name, each in self._missing_queues.items()}
 
     def _find_bindings(self, session: Session) -> None:
         """The bindings whose ends are in the broker or in the export; a notice for each of the others."""

@@ -191,6 +191,10 @@ class _Reader:
             arguments = policies.of_exchange(name, each["arguments"])
             alternate = arguments.pop(ALTERNATE, "")
             alternate = exchange_name(alternate) if isinstance(alternate, str) else ""
+            problem = problem_of_new_name(alternate) if alternate else ""
+            if problem:
+                self._unmapped.add("exchange", name, f"alternate exchange {alternate}: {problem}: it has none")
+                alternate = ""
             if each.get("internal") is True:
                 self._unmapped.add("exchange", name, "internal: clients can publish to it")
             for key, value in arguments.items():

@@ -43,6 +43,8 @@ STANDARD_EXCHANGES: Final[Mapping[str, str]] = MappingProxyType(
     {"amq.direct": "direct", "amq.topic": "topic", "amq.fanout": "fanout", "amq.match": "headers"}
 )
 
+HEADERS_NAMES: Final = ("amq.match", "amq.headers")
+"""The standard headers exchange: its name, and the one that clients of RabbitMQ use."""
 
 #: The exchanges of the management agent.
 MANAGEMENT_EXCHANGES: Final = ("qmf.default.direct", "qmf.default.topic", "qpid.management")

@@ -99,7 +99,8 @@ def mapped(arguments: TypedMap) -> TypedMap:
     for own, name, typed in lengths:
         if own in names:
             raise InvalidArgumentError(f"{name} and {own} cannot be given for the same queue")
-        if typed.value == 0:
+        text = str(as_text(typed.value))  # a count may be a text; "0" would mean no limit
+        if text and not text.strip("0"):
             raise InvalidArgumentError(f"{name} 0 is not supported; to keep no messages set {MESSAGE_TTL} to 0")
         entries.append((own, typed))
     policy = as_text(given[OVERFLOW].value) if OVERFLOW in given else "drop-head"

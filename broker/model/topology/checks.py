@@ -43,6 +43,17 @@ def check_name(what: str, name: str, reserved: tuple[str, ...]) -> None:
         )
 
 
+def check_awaited(what: str, alternate: str) -> None:
+    """Check the name of an alternate exchange that does not exist, and may be declared later.
+
+    Raises:
+        InvalidArgumentError: there can be no exchange with that name.
+    """
+    problem = problem_of_new_name(alternate)
+    if problem:
+        raise InvalidArgumentError(f"the alternate exchange {shown(alternate)} of {what} cannot exist: {problem}")
+
+
 def check_key(key: str) -> None:
     """Check the key of a new binding: routing keys are any bytes, but a protocol carries 255 at most.
 

@@ -56,6 +56,7 @@ from qstore.broker.model.topology.checks import (
     EXCHANGE_NAMES,
     QUEUE_NAMES,
     check_alternate,
+    check_awaited,
     check_exchange_alike,
     check_key,
     check_name,
@@ -355,7 +356,7 @@ class Topology:
             is_exact: whether an exchange that exists must have been declared with the same properties and arguments.
 
         Raises:
-            InvalidArgumentError: the name is empty.
+            InvalidArgumentError: the name is empty, or the alternate exchange has one that no exchange can have.
             UnauthorizedError: the caller is not allowed to.
             NotFoundError: there is no such type or alternate exchange, or, if passive, no such exchange.
             NotAllowedError: the name is reserved, or the exchange has another type or alternate exchange.
@@ -378,6 +379,8 @@ class Topology:
         if exchange is None or not name:
             check_name("exchange", name, EXCHANGE_NAMES)
             make = exchange_type(type_name)
+            if is_later:
+                check_awaited(f'exchange "{name}"', alternate)
             self._arguments.check(Of.EXCHANGE, f'exchange "{name}"', arguments)
             exchange = make(name, durable=durable, auto_delete=auto_delete, alternate=wanted, arguments=arguments)
             if durable:
@@ -526,7 +529,7 @@ class Topology:
             NotFoundError: there is no such queue or exchange.
             NotAllowedError: the queue is bound with this key and different arguments, which matter to the exchange.
             NotImplementedByBrokerError: an argument asks for something that bindings do not have.
-            ResourceLockedError: the queue is exclusive to another caller.
+            ResourceLockedError: the queue, or another one whose binding ends, is exclusive to another caller.
             InternalError: the store cannot store it.
         """
         self._access.binding(caller, Action.BIND, exchange_name, queue_name, key if asked_key is None else asked_key)
@@ -538,6 +541,7 @@ class Topology:
         for each in exchange.replaced_by(key, arguments):
             if each.queue is not queue:
                 self._access.binding(caller, Action.UNBIND, exchange_name, each.queue.name, key)
+                check_owner(each.queue, caller)
         binding, replaced = await self._bindings.bind(queue, exchange, key, arguments)
         if binding is not None:
             host, user = caller.remote_host, caller.user

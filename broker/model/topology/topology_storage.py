@@ -40,6 +40,8 @@ class TopologyStorage:
     async def create_queue(self, name: str, alternate: str, arguments: TypedMap, user: str, auto_delete: bool) -> Any:
         """Store a queue. Returns its journal; None without a store.
 
+        The record has room for a user name of 255 bytes: with a longer one, the queue is stored without its creator.
+
         Raises:
             InvalidArgumentError: an argument for the store is not valid.
             InternalError: see above.
@@ -51,7 +53,8 @@ class TopologyStorage:
             geometry = store.queue_geometry({own_name: typed.value for own_name, typed in arguments.entries})
         except store.argument_error as error:
             raise InvalidArgumentError(f'queue "{name}": {error}') from error
-        record = records.Queue(name, arguments, alternate, user, auto_delete)
+        owner = user if records.is_storable_name(user) else ""
+        record = records.Queue(name, arguments, alternate, owner, auto_delete)
         journal: Journal = await self._make(lambda done: store.changes.create_queue(record, geometry, done))
         self._emit(JournalCreated(name, journal.geometry.data_size, journal.geometry.files))
         return journal

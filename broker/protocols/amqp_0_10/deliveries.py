@@ -194,14 +194,19 @@ class Deliveries:
     def acquire(
         self, ranges: Iterable[tuple[int, int]] | None, near: int, acquired: list[tuple[int, int]]
     ) -> Iterator[None]:
-        """Acquire browsed messages, as work in turns; the ranges of those that could be acquired go into a list."""
+        """Acquire browsed messages, as work in turns; the ranges of those that could be acquired go into a list.
+
+        Messages of a browse-only queue, and of one that is exclusive to another session, can only be browsed.
+        """
         numbers = _numbers(merge_ranges(unwrap_ranges(ranges or (), near)), self.browsed, near)
         while portion := list(islice(numbers, AT_ONCE)):
             for number in portion:
                 if len(acquired) == MAX_RANGES:  # the client can ask for the rest again
                     return
                 delivery = self.browsed[number]
-                queue = delivery.subscription.queue
+                queue, owner = delivery.subscription.queue, delivery.subscription.queue.owner
+                if queue.is_browse_only or (owner is not None and owner is not delivery.subscription.session):
+                    continue
                 if queue.is_deleted or not queue.acquire(delivery.entry, consumer=delivery.subscription):
                     continue
                 self.unsettled[number] = self.browsed.pop(number)

@@ -24,25 +24,27 @@ from qstore.broker.model.arguments import (
     shown,
 )
 from qstore.broker.model.errors import InvalidArgumentError
+from qstore.broker.model.exchanges.types import HEADERS_NAMES
 from qstore.broker.model.queues.classic_arguments import DEAD_EXCHANGE
 from qstore.formats.values import STR16, TypedMap, TypedValue
 
-HEADERS_EXCHANGE: Final = "amq.headers"
 _FEATURE: Final = "x-"
 _OF_QPID: Final = ("x-qpid-",)
 
 
 def exchange_name(name: str) -> str:
     """The name of an exchange here: RabbitMQ has its standard headers exchange under two names."""
-    return "amq.match" if name == HEADERS_EXCHANGE else name
+    own, other = HEADERS_NAMES
+    return own if name == other else name
 
 
 def with_exchange_name(arguments: TypedMap, name: str) -> TypedMap:
     """The same arguments; an exchange that the argument `name` tells has the name that it has here."""
     told = arguments.get(name)
-    if told is None or as_text(told.value) != HEADERS_EXCHANGE:
+    own, other = HEADERS_NAMES
+    if told is None or as_text(told.value) != other:
         return arguments
-    here = TypedValue(STR16, exchange_name(HEADERS_EXCHANGE))
+    here = TypedValue(STR16, own)
     return replace(
         arguments, entries=tuple((each, here if each == name else typed) for each, typed in arguments.entries)
     )

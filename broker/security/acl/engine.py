@@ -6,7 +6,7 @@ A rule matches if it is about the user, the action and the object, and if all of
     routingkey      as the binding key of a topic exchange matches a routing key
     flags           equal
     limits          always; an allowing rule of which a limit is exceeded denies, and later ones are not looked at
-    name            the default exchange is called amq.default
+    name            the default exchange is called amq.default; amq.match and amq.headers are the same exchange
 
 A lookup that passes nothing but a name is decided by the name, if the rule has one: further properties of the rule are
 not compared. A rule without a name, but with other properties, does not match such a lookup.
@@ -36,6 +36,7 @@ from typing import Final, NamedTuple, TypeAlias
 
 from qstore.broker.model.authorization import Action, ObjectType
 from qstore.broker.model.exchanges.topic_index import TopicIndex
+from qstore.broker.model.exchanges.types import HEADERS_NAMES
 from qstore.broker.security.acl.hosts import read_address
 from qstore.broker.security.acl.rules import Rule, RuleSet
 from qstore.broker.security.acl.tables import EVERY, Kind, Permission, Property
@@ -134,6 +135,9 @@ class _Condition:
             return True
         if self._pattern is not None:
             return bool(self._pattern.match(asked))
+        return any(map(self._fits, HEADERS_NAMES)) if asked in HEADERS_NAMES else self._fits(asked)
+
+    def _fits(self, asked: str) -> bool:
         return asked.startswith(self._text) if self._is_prefix else asked == self._text
 
     def holds_for_all(self, asked: _Asked) -> bool:

@@ -9,6 +9,7 @@ import pytest
 
 from qstore.broker.client import (
     AssertionFailed,
+    ContentError,
     Empty,
     LinkClosedError,
     Message,
@@ -67,6 +68,17 @@ def test_no_such_node_leaves_the_session_alone(session: Any, name: str) -> None:
     with pytest.raises(NotFound):
         session.receiver(f"{name}; {{create: sender}}")
     session.sender(f"{name}; {{create: sender}}").send("x")
+
+
+def test_names_that_are_too_long_leave_the_session_alone(session: Any, name: str) -> None:
+    long = "x" * 256
+    for address in (long, f"amq.topic/{long}"):
+        with pytest.raises(ContentError, match="256 bytes are too long"):
+            session.receiver(address)
+    with pytest.raises(ContentError, match="256 bytes are too long"):
+        session.sender(long)
+    session.sender(f"{name}; {{create: always}}").send("still there")
+    assert drain(session.receiver(name)) == ["still there"]
 
 
 def test_queue_with_options(session: Any, name: str) -> None:

@@ -308,6 +308,8 @@ MISUSE = [
     ("exchange.declare", {"exchange": "amq.new", "type": "direct"}, "channel", 403),
     ("exchange.declare", {"exchange": "none", "passive": True}, "channel", 404),
     ("exchange.declare", {**NEW, "arguments": {"alternate-exchange": 1}}, "channel", 406),
+    ("exchange.declare", {**NEW, "arguments": {"alternate-exchange": "x" * 256}}, "channel", 406),
+    ("exchange.declare", {**NEW, "arguments": {"alternate-exchange": "a\0b"}}, "channel", 406),
     ("exchange.declare", {**NEW, "arguments": {"x-delayed-type": "direct"}}, "channel", 406),
     ("exchange.delete", {"exchange": "amq.direct"}, "channel", 403),
     ("exchange.delete", {"exchange": ""}, "channel", 403),
@@ -844,6 +846,7 @@ def test_without_confirms_nobody_is_told_of_them(client: BasicClient) -> None:
     "arguments",
     [
         {"x-message-ttl": -1}, {"x-message-ttl": "soon"}, {"x-expires": 0}, {"x-max-length": 0}, {"x-max-length": -1},
+        {"x-max-length": "0"}, {"x-max-length-bytes": b"00"}, {"x-max-length": ""},
         {"x-max-length": 1, "qpid.max_count": 1}, {"x-overflow": "reject"},
         {"x-max-length": 1, "qpid.policy_type": "ring"},
     ],

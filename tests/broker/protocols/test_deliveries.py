@@ -7,6 +7,7 @@ import pytest
 from qstore.broker.model.memory import MESSAGE_OVERHEAD
 from qstore.broker.protocols.amqp_0_10 import deliveries
 from qstore.formats.amqp_0_10.codes import ErrorCode
+from qstore.formats.values import typed_map
 from tests.broker.protocols.filled import completed, filled, left, numbered
 from tests.broker.protocols.world import MESSAGES, WINDOW, World
 from tests.support.compiled import replaces
@@ -141,6 +142,34 @@ def test_what_was_looked_at_can_be_acquired_once() -> None:
     client.command("message.release", transfers=((4, 5),))
     client.sync()
     assert left(client) == [b"004", b"005"]
+
+
+def test_what_another_session_owns_can_be_looked_at_but_not_acquired() -> None:
+    client = filled()
+    client.command("queue.declare", queue="owned", exclusive=True)
+    client.publish("owned", b"kept")
+    other = client.world.open_client(name=b"other")
+    for each in (client, other):
+        each.subscribe("owned", to="look", acquire_mode=1)
+        assert each.take() == [b"kept"]
+    assert other.call("message.acquire", transfers=ALL)["transfers"] == ()
+    other.command("message.accept", transfers=ALL)
+    other.sync()
+    assert client.world.broker.queues["owned"].available_count == 1
+    assert client.call("message.acquire", transfers=ALL)["transfers"] == ((0, 0),)
+
+
+@pytest.mark.parametrize("acquire_mode", [0, 1])
+def test_messages_of_a_browse_only_queue_cannot_be_acquired(acquire_mode: int) -> None:
+    client = filled()
+    client.command("queue.declare", queue="shown", arguments=typed_map({"qpid.browse-only": True}))
+    client.publish("shown", b"kept")
+    client.subscribe("shown", to="look", acquire_mode=acquire_mode)
+    assert client.take() == [b"kept"]
+    assert client.call("message.acquire", transfers=ALL)["transfers"] == ()
+    client.command("message.accept", transfers=ALL)
+    client.sync()
+    assert client.world.broker.queues["shown"].available_count == 1
 
 
 def test_what_was_looked_at_without_accepting_is_forgotten_when_it_is_completed() -> None:
