@@ -1,4 +1,5 @@
-"""The wheel, installed into a virtual environment, beside a user's files that have the names of the rooms."""
+"""How the wheel is built, and the wheel installed into a virtual environment, beside a user's files that have the names
+of the rooms."""
 
 from __future__ import annotations
 
@@ -9,13 +10,17 @@ import subprocess
 import sys
 import sysconfig
 import tarfile
+import threading
 import tomllib
 import zipfile
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Final
 
 import pytest
+from hatchling.build import get_requires_for_build_wheel
 
+import hatch_build
 from tests.support.processes import PATIENCE_SECONDS
 from tests.support.profiles import today
 from tests.support.running_broker import BrokerMaker
@@ -30,7 +35,7 @@ SCRIPTS: Final = sorted(tomllib.loads((ROOT / "pyproject.toml").read_text())["pr
 def distributions(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """An sdist, and the wheel that is built from it where there is no C compiler."""
     folder = tmp_path_factory.mktemp("distributions")
-    environment = os.environ | {"CC": "/no/compiler"}
+    environment = os.environ | {"CC": "/no/compiler", "QSTORE_PURE": ""}
     build = [sys.executable, "-m", "hatchling", "build", "--directory", str(folder)]
     subprocess.run([*build, "--target", "sdist"], cwd=ROOT, check=True, capture_output=True, timeout=BUILD_SECONDS)
     (sdist,) = folder.glob("*.tar.gz")
@@ -108,7 +113,91 @@ def test_what_a_wheel_is_when_compiling_fails(tmp_path: Path, pure: str, told: s
     )
     assert (done.returncode == 0) is (pure != "0")
     assert told in done.stderr
+    assert ("translating 1 modules to C" in done.stderr) is (pure != "1")
     assert [path.name[-16:] for path in broken.glob("*.whl")] == ["py3-none-any.whl"] * (pure != "0")
+
+
+def test_compiling_without_python_s_headers_is_not_attempted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CC", sys.executable)  # a program that is there
+    monkeypatch.setattr(sysconfig, "get_path", lambda name: str(tmp_path))
+    assert hatch_build.obstacle() == (
+        f"there is no Python.h in {tmp_path} (Debian and Ubuntu have it in the package python3-dev)"
+    )
+    (tmp_path / "Python.h").touch()
+    assert hatch_build.obstacle() == ""
+
+
+@pytest.mark.parametrize(
+    ("variables", "wanted"),
+    [
+        ({"QSTORE_PURE": "1"}, []),
+        ({"CC": "/no/compiler"}, []),
+        ({"CC": sys.executable}, [] if hatch_build.obstacle() else hatch_build.REQUIRED),
+    ],
+)
+def test_only_compiled_wheels_need_the_compiler_s_packages(
+    variables: dict[str, str], wanted: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("QSTORE_PURE", raising=False)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.chdir(ROOT)
+    assert get_requires_for_build_wheel() == wanted
+
+
+def files_of_sizes(folder: Path, *sizes: int) -> list[str]:
+    """Files with these sizes and names."""
+    for size in sizes:
+        (folder / f"{size}").write_bytes(bytes(size))
+    return [str(folder / f"{size}") for size in sizes]
+
+
+def test_files_of_one_extension_compile_in_parallel(tmp_path: Path) -> None:
+    sources = files_of_sizes(tmp_path, 1, 3, 2, 4)
+    both = threading.Barrier(2, timeout=PATIENCE_SECONDS)
+    begun: list[str] = []
+    compiled: list[int] = []
+
+    def compile_file(source: str) -> list[str]:
+        begun.append(source)
+        both.wait()  # passes only when two are at it
+        return [f"{source}.o"]
+
+    with ThreadPoolExecutor(2) as pool:
+        objects = hatch_build.compile_in_parallel(pool, compile_file, sources, lambda: compiled.append(1))
+    assert objects == [f"{source}.o" for source in sources]
+    assert {Path(source).name for source in begun[:2]} == {"4", "3"}
+    assert len(compiled) == len(sources)
+
+
+def test_no_file_is_begun_after_one_has_failed(tmp_path: Path) -> None:
+    sources = files_of_sizes(tmp_path, *range(1, 20))
+    begun: list[str] = []
+    has_failed = threading.Event()
+
+    def compile_file(source: str) -> list[str]:
+        begun.append(source)
+        if len(begun) > 1:  # the one worker has gone on before the failure was noticed
+            has_failed.wait(PATIENCE_SECONDS)
+        raise ValueError(source)
+
+    with ThreadPoolExecutor(1) as pool:
+        with pytest.raises(ValueError, match=r"/19$"):
+            hatch_build.compile_in_parallel(pool, compile_file, sources, lambda: None)
+        has_failed.set()
+    assert len(begun) <= 2
+
+
+def test_progress_is_a_line_for_each_tenth_of_the_files(capsys: pytest.CaptureFixture[str]) -> None:
+    progress = hatch_build.Progress()
+    progress.begin(435, 2)
+    for _ in range(435):
+        progress.count()
+    first, *tenths = capsys.readouterr().out.splitlines()
+    assert first == "qstore: 0 s: compiling 435 C files on 2 processors"
+    assert tenths[0] == "qstore: 0 s: compiled 44 of 435 C files (10 %)"
+    assert tenths[-1] == "qstore: 0 s: compiled 435 of 435 C files (100 %)"
+    assert len(tenths) == 10
 
 
 def test_the_wheel_has_all_modules_in_one_package(distributions: Path) -> None:

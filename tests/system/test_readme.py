@@ -16,7 +16,7 @@ from tests.support.running_broker import ROOT
 
 _HEADING = "## Quick start"
 _BLOCK = re.compile(r"```(sh|text)\n(.*?)```", re.DOTALL)
-_ENVIRONMENT = "python3 -m venv .venv && . .venv/bin/activate && pip install .\n"
+_ENVIRONMENT = "python3 -m venv .venv && . .venv/bin/activate && QSTORE_PURE=1 pip install .\n"
 _DATA = "/tmp/qstore"  # where the README puts data; the log lies beside it
 
 
