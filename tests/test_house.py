@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+import tomllib
 from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
@@ -148,7 +149,14 @@ def test_a_page_names_all_that_is_in_its_folder(page: Path) -> None:
     assert unnamed(ROOT / page.parent, (ROOT / page).read_text()) == []
 
 
-MANUALS = [Path("README.md"), Path("broker/OPERATING.md"), Path("store/USING.md"), Path("tests/README.md"), *PAGES]
+MANUALS = [
+    Path("README.md"),
+    Path("CONTRIBUTING.md"),
+    Path("broker/OPERATING.md"),
+    Path("store/USING.md"),
+    Path("tests/README.md"),
+    *PAGES,
+]
 MAX_README_LINES = 250
 
 
@@ -160,6 +168,19 @@ def test_the_top_page_is_short() -> None:
 def test_links_of_pages_lead_somewhere(page: Path) -> None:
     links = re.findall(r"\]\(([^)#:]+)\)", (ROOT / page).read_text())
     assert [link for link in links if not (ROOT / page.parent / link).exists()] == []
+
+
+def test_ci_pins_what_the_project_asks_for() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    asked = [*project["dependencies"], *project["optional-dependencies"]["dev"]]
+    pins = (ROOT / ".ci/constraints.txt").read_text().splitlines()
+    pinned = {name_of(line) for line in pins if "==" in line}
+    assert {name_of(requirement) for requirement in asked} - pinned == set()
+
+
+def name_of(requirement: str) -> str:
+    """The package of a requirement, as indexes spell it."""
+    return re.sub(r"[-_.]+", "-", re.split(r"[^\w.-]", requirement)[0]).lower()
 
 
 #: Methods that look into a text, and functions of `re` and of Spark's columns that do.
