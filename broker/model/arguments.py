@@ -344,7 +344,7 @@ TABLE: Final = (
     _does(_EXCHANGE, ALTERNATE, "where messages go that match no queue"),
     _refused(_EXCHANGE, "qpid.replicate", _NO_COPY),
     _refused(_EXCHANGE, "x-delayed-type", "messages are not delayed", _always),
-    _ignored(_EXCHANGE, "qpid.sequence_counter", "numbers begin at 0 after a start", _always),
+    _ignored(_EXCHANGE, "qpid.sequence_counter", "numbers begin at 0 after a start"),
     # Bindings.
     _does(_BINDING, EXCLUSIVE_BINDING, "replaces all others with its key", where=_DIRECT),
     _does(_BINDING, MATCH, "all or any", where=_HEADERS),

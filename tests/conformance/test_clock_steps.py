@@ -82,6 +82,7 @@ def test_messages_expire_by_the_time_of_day_since_their_expiration_is_stored() -
     world.stepped -= YEAR
     world.now += 10
     assert world.broker.expire() == 0
+    world.run()
     world.stepped += YEAR
     assert world.broker.expire() == 1
 

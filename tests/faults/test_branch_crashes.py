@@ -104,9 +104,11 @@ def _nothing_undone(self: Effects, *, releases: bool, leaves_stored: bool = Fals
     return iter(())
 
 
-def _one_after_the_other(self: Transactions, xid: bytes, enqueues: Any, dequeues: Any, done: Any) -> list[int]:
+def _one_after_the_other(
+    self: Transactions, xid: bytes, enqueues: Any, dequeues: Any, done: Any, user: str
+) -> list[int]:
     """A branch in several queues is prepared in each of them apart."""
-    rids = _sound_store_prepare(self, xid, enqueues, dequeues[:1], done)
+    rids = _sound_store_prepare(self, xid, enqueues, dequeues[:1], done, user)
     for journal, rid in dequeues[1:]:
         self._appender.dequeue(journal, rid)
     return rids

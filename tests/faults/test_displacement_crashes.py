@@ -171,22 +171,24 @@ def test_the_newest_are_there(arguments: dict[str, Any], check: Check, in_transa
     assert lost
 
 
-def _displaced_first(self: Ring, queue: Displacing) -> None:
+def _displaced_first(self: Ring, queue: Displacing, _most: int) -> bool:
     """Room is made for one more message than there is."""
     while self._limit.is_exceeded(queue.message_count + 1, queue.message_bytes):
         first = self._order.first_to_discard()
         if first is None or not self.displace(queue, first):
-            return
+            break
+    return False
 
 
-def _never(self: Ring, queue: Displacing) -> None:
-    """What a crash has left stays."""
+def _never(_self: Ring, _queue: Displacing, _most: int) -> bool:
+    """Nothing is displaced."""
+    return False
 
 
 @replaces
 @pytest.mark.parametrize(
     ("owner", "name", "broken"),
-    [(Ring, "recovered", _displaced_first), (Ring, "recovered", _never)],
+    [(Ring, "_displaces", _displaced_first), (Ring, "_displaces", _never)],
 )
 def test_a_broken_ring_is_found_out(monkeypatch: pytest.MonkeyPatch, owner: type, name: str, broken: object) -> None:
     monkeypatch.setattr(owner, name, broken)

@@ -173,5 +173,5 @@ def test_entries_that_have_no_room_are_refused(entry: Entry) -> None:
 
 def test_a_record_over_the_limit_is_refused() -> None:
     key = b"g" + (1).to_bytes(8, "big")
-    with pytest.raises(CatalogueFormatError, match="cannot have 16777222 bytes"):
+    with pytest.raises(CatalogueFormatError, match="cannot have 16,777,222 bytes"):
         decode(key, forged(key, b"\x01" + bytes(catalogue.MAX_RECORD + 1)))

@@ -78,7 +78,7 @@ def test_as_many_messages_as_possible() -> None:
 
 
 def test_damage_with_a_sound_checksum() -> None:
-    for at, value, why in ((4, 70, "70 messages in a payload of 1055 bytes"), (48, 1, "messages of 1056 bytes")):
+    for at, value, why in ((4, 70, "70 messages in a payload of 1,055 bytes"), (48, 1, "messages of 1,056 bytes")):
         content = encoded()[:-4]
         content = content[:at] + bytes((value,)) + content[at + 1 :]
         with pytest.raises(PageFileError, match=why):

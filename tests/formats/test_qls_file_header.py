@@ -119,8 +119,8 @@ def test_one_field_that_is_not_zero_makes_a_header_of_use(field: str) -> None:
         (changed(32, b"\1\0"), 32, "file header has a data size of 1 KiB"),
         (changed(32, struct.pack("<Q", (1 << 32) + 4)), 32, "file header has a data size of 4294967300 KiB"),
         (changed(32, b"\xff" * 8), 32, "file header has a data size of 18446744073709551615 KiB"),
-        (changed(72, struct.pack("<H", 4023)), 72, "file header has a queue name of 4023 bytes"),
-        (changed(72, b"\xff\xff"), 72, "file header has a queue name of 65535 bytes"),
+        (changed(72, struct.pack("<H", 4023)), 72, "file header has a queue name of 4,023 bytes"),
+        (changed(72, b"\xff\xff"), 72, "file header has a queue name of 65,535 bytes"),
         (changed(0, b"")[:75], 72, "file header has a queue name of 2 bytes"),
     ],
 )

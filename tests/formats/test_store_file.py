@@ -126,7 +126,7 @@ def test_any_json_value_in_any_place_raises_only_the_formats_error(line: bytes, 
         (b"}\n", b"}", "not in the canonical form"),
         (b'  "clean', b'  "version": 2,\n  "clean', "not in the canonical form"),
         (b"{", b"[" * 2000, "not JSON"),
-        (b"}\n", b"}\n" + b" " * MAX_SIZE, "over the limit of 4096"),
+        (b"}\n", b"}\n" + b" " * MAX_SIZE, "over the limit of 4,096"),
         (b"qstore", b"\xff", "not JSON"),
     ],
 )

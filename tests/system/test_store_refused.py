@@ -210,7 +210,7 @@ CATALOGUE: Final = "STORE/rhm/catalogue: "
         (other_version, StoreError, "STORE/rhm/STORE: STORE file: unknown store format version 3; this software"),
         (other_mark, StoreError, "STORE/rhm/STORE: STORE file: close_record can only be true, in a store that was"),
         (lambda rhm: (rhm / "STORE").write_bytes(b""), StoreError, "STORE/rhm/STORE: STORE file: not JSON: Input is"),
-        (lambda rhm: (rhm / "STORE").write_bytes(b"{}" * 9999), StoreError, "STORE/rhm/STORE: STORE file: 4097 bytes"),
+        (lambda rhm: (rhm / "STORE").write_bytes(b"{}" * 9999), StoreError, "STORE/rhm/STORE: STORE file: 4,097 bytes"),
         (
             lambda rhm: (rhm / "STORE").unlink(),
             StoreError,
