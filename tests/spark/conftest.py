@@ -54,6 +54,7 @@ def spark() -> Iterator[Any]:
             .config("spark.sql.lightweightPlanChangeValidation", "false")  # it looks for bugs of Spark's optimizer
             .config("spark.sql.ui.explainMode", "simple")  # each query's plan is put into words for a page that is off
             .config("spark.driver.extraJavaOptions", _JAVA)
+            .config("spark.driver.memory", "2g")
             .getOrCreate()
         )
         session.sparkContext.setLogLevel("OFF")

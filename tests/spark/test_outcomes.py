@@ -99,6 +99,7 @@ def by_spark(spark: Any, rows: list[Row]) -> dict[str, dict[str, set[tuple[Any, 
         told[name] = defaultdict(set)
         for row in table.select("store", *columns).collect():
             told[name][row[0]].add(tuple(row[1:]))
+    spark.catalog.clearCache()
     return told
 
 

@@ -137,13 +137,13 @@ def _days(quick: int) -> int:
 
 
 def only_on_its_day(number: int, days: int) -> pytest.MarkDecorator:
-    """Marks a long test that runs on one of so many days ("quick" and "default"; "nightly": each time).
+    """Marks a long test that runs on one of so many days, and on the fixed one ("nightly": each time).
 
     Args:
         number: which of the days: tests with different numbers run on different days.
         days: how many there are.
     """
-    is_due = is_nightly() or day() % days == number
+    is_due = is_nightly() or day() == FIXED_DAY or day() % days == number
     return pytest.mark.skipif(not is_due, reason=f"runs on one of {days} days: --hypothesis-profile nightly has all")
 
 
