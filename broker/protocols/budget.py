@@ -1,4 +1,10 @@
-"""The memory of incomplete messages, over all connections of a protocol together.
+"""What connections share fairly: the memory of incomplete messages, and the time in which input is processed.
+
+A connection processes the input of one read, or what is left of it, for `MAX_SECONDS` at a time; the rest waits until
+other connections were served. The clock is read once for every `FRAMES_PER_LOOK` frames of the hot path, and after each
+other one, as those may be dear: a declaration, or a message that is not like the one before, whose route may be new.
+
+The memory is that of all connections of a protocol together.
 
 A message for which there is no room waits: its connection is not read until others are complete. So that this ends,
 
@@ -17,6 +23,11 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 if TYPE_CHECKING:
     from qstore.broker.model.tick import Turns
+
+MAX_SECONDS: Final = 0.010
+"""How long a connection processes input before it yields to others, but for the end of a command."""
+
+FRAMES_PER_LOOK: Final = 8
 
 STALLED_SECONDS: Final = 60.0
 CONTENDED_SECONDS: Final = 10.0

@@ -188,7 +188,7 @@ class Machine(Protocol):
 
     @property
     def is_behind(self) -> bool:
-        """Whether unprocessed input is left after a full batch, so that `resume` must be called soon."""
+        """Whether input is left after a full batch, or when its time was used up: `resume` must be called soon."""
 
     @property
     def is_negotiating(self) -> bool:
@@ -203,7 +203,7 @@ class Machine(Protocol):
         """Whether the connection is closed."""
 
     def receive(self, data: bytes) -> None:
-        """Process bytes from the socket; an empty read counts as a sign of life."""
+        """Process bytes from the socket; an empty read is a sign of life only: nothing is processed."""
 
     def resume(self) -> None:
         """Process the buffered input."""

@@ -24,10 +24,11 @@ Source: AMQP 0-10, transport (frames, segments, tracks).
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from typing import Final, NamedTuple, Protocol
 
 from qstore.broker.model.content import Content, IncomingContent
-from qstore.broker.protocols.budget import Budget, Pace
+from qstore.broker.protocols.budget import FRAMES_PER_LOOK, MAX_SECONDS, Budget, Pace
 from qstore.formats.amqp_0_10.frames import (
     BODY,
     COMMAND,
@@ -46,6 +47,7 @@ MAX_SEGMENT_BYTES: Final = 0xFFFF - FRAME.size
 
 _HEAD: Final = FRAME.size
 _TRANSFER: Final = b"\x04\x01"
+_ACCEPT: Final = b"\x04\x02"
 _WHOLE_SEGMENT: Final = FIRST_FRAME | LAST_FRAME
 _POSITION: Final = FIRST_SEGMENT | LAST_SEGMENT | FIRST_FRAME | LAST_FRAME
 _COMMAND_OF_CONTENT: Final = FIRST_SEGMENT | _WHOLE_SEGMENT
@@ -154,8 +156,9 @@ class Assembler:
 
     Attributes:
         max_at_once: transfers plus other frames processed per call, before yielding to other connections.
+        clock: seconds of a monotonic clock, for the time that a call may take (`budget`); by default it stands still.
         is_paused: input is buffered until `resume`; set by code that cannot process more.
-        is_behind: a full batch was processed and input is left: `resume` must be called soon.
+        is_behind: a full batch was processed, or its time is used up, and input is left: `resume` must be called soon.
         frames, transfers: frames received, and messages among them; updated at the end of each read.
     """
 
@@ -166,6 +169,7 @@ class Assembler:
         "_pattern",
         "_receiver",
         "_rest",
+        "clock",
         "frames",
         "is_behind",
         "is_paused",
@@ -182,6 +186,7 @@ class Assembler:
         self.max_frame, self.max_body = max_frame, max_body
         self._budget = Budget(max_body) if budget is None else budget
         self.max_at_once = sys.maxsize
+        self.clock: Callable[[], float] = _standing_still
         self.is_paused = self.is_behind = False
         self.pending_bytes = self.frames = self.transfers = 0
         self._rest = b""
@@ -199,11 +204,18 @@ class Assembler:
             data = self._rest + data
         end = len(data)
         at = taken = transfers = 0
-        receiver, pattern = self._receiver, self._pattern
+        receiver, pattern, clock = self._receiver, self._pattern, self.clock
+        until, look_at = clock() + MAX_SECONDS, 1  # when the time is used up; the frame before which to look
+        last = b""  # the header of a transfer
         self.is_behind = False
-        for taken in range(self.max_at_once):  # noqa: B007 – used after the loop
+        for taken in range(self.max_at_once):
             if end - at < _HEAD or self.is_paused:
                 break
+            if taken >= look_at:
+                if clock() >= until:
+                    self.is_behind = True
+                    break
+                look_at = taken + FRAMES_PER_LOOK
             begin = pattern.begin
             if begin and data.startswith(begin, at) and pattern.channel not in self._partial:
                 header_at = at + len(begin)
@@ -211,6 +223,8 @@ class Assembler:
                 following = body_at + pattern.rest_size
                 if following <= end and data.startswith(pattern.body_head, body_at):
                     header, body = data[header_at:body_at], data[body_at + _HEAD : following]
+                    if header != last:  # the routing key is in it
+                        last, look_at = header, 0
                     receiver.command(pattern.channel, pattern.payload, header, body)
                     at = following
                     transfers += 1
@@ -223,18 +237,23 @@ class Assembler:
                 break
             position = flags & _POSITION
             if segment == COMMAND and track == TRACK_COMMAND and channel not in self._partial:
+                code = data[at + _HEAD : at + _HEAD + 2]
                 if position == _WHOLE_COMMAND:
-                    if data[at + _HEAD : at + _HEAD + 2] == _TRANSFER:
+                    if code == _TRANSFER:
                         self.transfers += 1
+                    if code != _ACCEPT:
+                        look_at = 0
                     receiver.command(channel, data[at + _HEAD : following], None, None)
                     at = following
                     continue
-                if position == _COMMAND_OF_CONTENT and data[at + _HEAD : at + _HEAD + 2] == _TRANSFER:
+                if position == _COMMAND_OF_CONTENT and code == _TRANSFER:
+                    look_at = 0
                     after = self._take_transfer(data, at, following, end, channel)
                     if after:
                         at = after
                         transfers += 1
                         continue
+            look_at = 0
             if not self._takes_frame(position, segment, track, channel, data[at + _HEAD : following]):
                 break
             at = following
@@ -433,3 +452,7 @@ class Assembler:
         if partial.payload.startswith(_TRANSFER):
             self.transfers += 1
         self._receiver.command(channel, bytes(partial.payload), header, body)
+
+
+def _standing_still() -> float:
+    return 0.0

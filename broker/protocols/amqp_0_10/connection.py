@@ -137,7 +137,7 @@ class Connection(ABC, Generic[SessionT]):
         """Process bytes from the socket."""
         self._has_received = True
         self.bytes_received += len(data)
-        if self.phase is Phase.CLOSED:
+        if not data or self.phase is Phase.CLOSED:
             return
         try:
             rest = self._receive_header(data) if self.phase is Phase.HEADER else data
@@ -163,8 +163,8 @@ class Connection(ABC, Generic[SessionT]):
 
     @property
     def is_behind(self) -> bool:
-        """Whether unprocessed input is left after a full batch, so that `resume` must be called soon."""
-        return self._assembler.is_behind
+        """As `Machine.is_behind`."""
+        return self._assembler.is_behind and self.phase is not Phase.CLOSED
 
     def pause(self) -> None:
         """Buffer input from now on."""

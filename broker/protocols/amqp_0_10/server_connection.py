@@ -90,7 +90,7 @@ class ServerConnection(SessionConnection):
         peer: str = "",
     ) -> None:
         super().__init__(settings.max_message_bytes, sessions.budget, ROOM)
-        self._assembler.max_at_once = AT_ONCE
+        self._assembler.max_at_once, self._assembler.clock = AT_ONCE, now
         self._host, self._registry, self._tick, self._settings = host, sessions, tick, settings
         self._login = LoginAttempt(authentication, link)
         self._now, self.created_at = now, sessions.clock()

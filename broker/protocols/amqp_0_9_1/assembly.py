@@ -23,14 +23,15 @@ Source: AMQP 0-9-1, 2.3.5 and 4.2; RabbitMQ, rabbit_reader.erl (FRAME_SIZE_FUDGE
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from typing import Final, Protocol
 
 from qstore.broker.model.content import Content, IncomingContent
 from qstore.broker.protocols.amqp_0_9_1.errors import HardError
-from qstore.broker.protocols.budget import Budget, Pace
+from qstore.broker.protocols.budget import FRAMES_PER_LOOK, MAX_SECONDS, Budget, Pace
 from qstore.formats.amqp_0_9_1.codes import ReplyCode
 from qstore.formats.amqp_0_9_1.frames import BODY, FRAME, FRAME_END, HEADER, HEARTBEAT, METHOD, OVERHEAD
-from qstore.formats.amqp_0_9_1.methods import PUBLISH
+from qstore.formats.amqp_0_9_1.methods import ACK, PUBLISH
 from qstore.formats.amqp_0_9_1.properties import body_size
 
 _HEAD: Final = FRAME.size
@@ -125,14 +126,15 @@ class Assembler:
 
     Attributes:
         max_at_once: messages plus other frames processed per call, before yielding to other connections.
+        clock: seconds of a monotonic clock, for the time that a call may take (`budget`); by default it stands still.
         is_paused: input is buffered until `resume`.
-        is_behind: a full batch was processed and input is left: `resume` must be called soon.
+        is_behind: a full batch was processed, or its time is used up, and input is left: `resume` must be called soon.
         frames, messages: frames received, and messages.
     """
 
     __slots__ = (
-        "_budget", "_dropping", "_partial", "_pattern", "_receiver", "_rest", "frames", "is_behind", "is_paused",
-        "max_at_once", "max_body", "max_frame", "messages", "pending_bytes",
+        "_budget", "_dropping", "_partial", "_pattern", "_receiver", "_rest", "clock", "frames", "is_behind",
+        "is_paused", "max_at_once", "max_body", "max_frame", "messages", "pending_bytes",
     )  # fmt: skip
     __deletable__ = ("_receiver",)  # for the compiler
 
@@ -140,6 +142,7 @@ class Assembler:
         self._receiver, self._budget = receiver, budget
         self.max_frame, self.max_body = max_frame, max_body
         self.max_at_once = sys.maxsize
+        self.clock: Callable[[], float] = _standing_still
         self.is_paused = self.is_behind = False
         self.pending_bytes = self.frames = self.messages = 0
         self._rest = b""
@@ -158,11 +161,17 @@ class Assembler:
             self._rest = b""
         end = len(data)
         at = taken = messages = 0
-        receiver, pattern = self._receiver, self._pattern
+        receiver, pattern, clock = self._receiver, self._pattern, self.clock
+        until, look_at = clock() + MAX_SECONDS, 1  # when the time is used up; the frame before which to look
         self.is_behind = False
-        for taken in range(self.max_at_once):  # noqa: B007 – used after the loop
+        for taken in range(self.max_at_once):
             if end - at < OVERHEAD or self.is_paused:
                 break
+            if taken >= look_at:
+                if clock() >= until:
+                    self.is_behind = True
+                    break
+                look_at = taken + FRAMES_PER_LOOK
             begin = pattern.begin
             if begin and data.startswith(begin, at) and pattern.channel not in self._partial:
                 following = at + pattern.size
@@ -188,16 +197,21 @@ class Assembler:
             if data[following - 1] != FRAME_END:
                 raise HardError(ReplyCode.FRAME_ERROR, f"a frame ends with 0x{data[following - 1]:02x}")
             if kind == METHOD and channel not in self._partial:
-                if data[at + _HEAD : at + _HEAD + 4] != PUBLISH:
+                method = data[at + _HEAD : at + _HEAD + 4]
+                if method != PUBLISH:
                     payload = data[at + _HEAD : following - 1]
                     at = following
+                    if method != ACK:
+                        look_at = 0
                     receiver.method(channel, payload)
                     continue
+                look_at = 0
                 after = self._take_message(data, at, following, end, channel)
                 if after:
                     at = after
                     messages += 1
                     continue
+            look_at = 0
             payload = data[at + _HEAD : following - 1]
             if not self._takes_frame(kind, channel, payload):
                 break
@@ -372,3 +386,7 @@ class Assembler:
         self._count(-partial.held_bytes)
         self.messages += 1
         self._receiver.message(channel, partial.payload, partial.header, partial.body.content())
+
+
+def _standing_still() -> float:
+    return 0.0

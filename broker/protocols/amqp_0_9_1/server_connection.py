@@ -121,7 +121,7 @@ class ServerConnection(SendingConnection):
         self.close_text = ""
         self.bytes_received = 0
         self._assembler = Assembler(self, MAX_NEGOTIATING_FRAME, settings.max_message_bytes, shared.budget)
-        self._assembler.max_at_once = AT_ONCE
+        self._assembler.max_at_once, self._assembler.clock = AT_ONCE, now
         self._header = b""
         self._last_received = self._last_sent = self._closing_since = 0.0
         self._has_received = False
@@ -222,7 +222,7 @@ class ServerConnection(SendingConnection):
         """Process bytes from the socket."""
         self._has_received = True
         self.bytes_received += len(data)
-        if self.phase is Phase.CLOSED or self._is_deaf:
+        if not data or self.phase is Phase.CLOSED or self._is_deaf:
             return
         try:
             if self.phase is Phase.HEADER:

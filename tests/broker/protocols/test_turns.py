@@ -13,7 +13,12 @@ import pytest
 from qstore.broker.model.exchanges.exchange import Exchange
 from qstore.broker.model.queues.queue import Queue
 from qstore.broker.model.settlement import AT_ONCE, MOVED_AT_ONCE
+from qstore.broker.protocols.budget import FRAMES_PER_LOOK, MAX_SECONDS
+from qstore.formats.amqp_0_9_1.frames import METHOD, encode_frame
+from qstore.formats.amqp_0_9_1.methods import encode_method
 from qstore.formats.amqp_0_9_1.properties import Properties
+from qstore.formats.amqp_0_10.commands import encode_command
+from qstore.formats.amqp_0_10.frames import encode_command_frames
 from qstore.formats.values import typed_map
 from tests.broker.protocols.basic_client import BasicClient
 from tests.broker.protocols.world import Client, World, header
@@ -450,3 +455,128 @@ def test_work_that_fails_is_over(world: World) -> None:
     world.run()
     assert done == ["after"]
     assert not turns
+
+
+# ---- the input of one read ----
+
+
+class Looks:
+    """A clock that goes on with each look at it.
+
+    Attributes:
+        count: how many looks there were.
+    """
+
+    def __init__(self, seconds: float) -> None:
+        self.count, self._seconds = 0, seconds
+
+    def __call__(self) -> float:
+        self.count += 1
+        return self.count * self._seconds
+
+
+DEAR = MAX_SECONDS * 0.4
+"""Seconds between two looks at the clock, so that three commands use up the time."""
+
+
+def steps_of(machine: Any, data: bytes, count: Callable[[], int]) -> list[int]:
+    """Receive data, and resume as often as it takes. Returns by how much each step has changed the count."""
+    before = count()
+    machine.receive(data)
+    steps = [count() - before]
+    while machine.is_behind:
+        before = count()
+        machine.resume()
+        steps.append(count() - before)
+    return steps
+
+
+def declared(world: World) -> tuple[BasicClient, Queue]:
+    client = BasicClient(world).open()
+    client.call("queue.declare", queue="q")
+    client.call("queue.bind", queue="q", exchange="amq.topic", routing_key="#")
+    return client, world.broker.queues["q"]
+
+
+def test_a_read_of_0_9_1_is_processed_in_turns_of_limited_time(world: World) -> None:
+    client, queue = declared(world)
+    before = client.machine.counts.frames_received
+    client.machine._assembler.clock = Looks(DEAR)
+    data = b"".join(client.message(f"key.{number}", b"%d" % number, exchange="amq.topic") for number in range(20))
+    assert steps_of(client.machine, data, lambda: queue.message_count) == [3, 3, 3, 3, 3, 3, 2]
+    assert [entry.message.body for entry in queue.available()] == [b"%d" % number for number in range(20)]
+    assert client.machine.counts.messages_received == 20
+    assert client.machine.counts.frames_received - before == 60
+
+
+def test_a_read_of_0_10_is_processed_in_turns_of_limited_time(world: World) -> None:
+    client = world.open_client()
+    client.declare("q")
+    queue = world.broker.queues["q"]
+    world.broker.exchanges["amq.topic"].bind(queue, "#")
+    before = client.machine.counts.frames_received
+    client.machine._assembler.clock = Looks(DEAR)
+    payload = encode_command("message.transfer", destination="amq.topic")
+    data = b"".join(
+        b"".join(encode_command_frames(1, payload, header(routing_key=f"key.{number}"), b"%d" % number, 65535))
+        for number in range(10, 30)
+    )
+    assert steps_of(client.machine, data, lambda: queue.message_count) == [3, 3, 3, 3, 3, 3, 2]
+    assert [entry.message.body for entry in queue.available()] == [b"%d" % number for number in range(10, 30)]
+    assert client.machine.counts.frames_received - before == 60
+
+
+@pytest.mark.parametrize("name", ["basic.qos", "basic.nack", "basic.consume"])
+def test_methods_off_the_hot_path_are_timed_one_by_one(world: World, name: str) -> None:
+    client, _ = declared(world)
+    client.machine._assembler.clock = Looks(DEAR)
+    values = {
+        "basic.qos": [{"prefetch_count": number} for number in range(9)],
+        "basic.nack": [{"delivery_tag": 0, "multiple": True}] * 9,
+        "basic.consume": [{"queue": "q", "consumer_tag": f"{number}"} for number in range(9)],
+    }[name]
+    data = b"".join(encode_frame(METHOD, 1, encode_method(name, **each)) for each in values)
+    assert steps_of(client.machine, data, lambda: client.machine.counts.frames_received) == [3, 3, 3]
+
+
+def test_messages_that_are_alike_cost_few_looks_at_the_clock(world: World) -> None:
+    client, queue = declared(world)
+    clock = client.machine._assembler.clock = Looks(0.0)
+    client.send(client.message("q", b"x") * 100)
+    assert queue.message_count == 100
+    assert clock.count <= 100 // FRAMES_PER_LOOK + 4
+
+
+def test_a_sign_of_life_processes_nothing(world: World) -> None:
+    client, queue = declared(world)
+    client.machine._assembler.clock = Looks(DEAR)
+    client.send(b"".join(client.message("q", b"x" * number) for number in range(1, 10)))
+    for _ in range(2):
+        client.machine.receive(b"")
+        assert client.machine.is_behind
+        assert queue.message_count == 3
+
+
+def test_an_error_within_a_read_that_is_cut_closes_the_channel_once(world: World) -> None:
+    client, queue = declared(world)
+    client.machine._assembler.clock = Looks(DEAR)
+    good = [client.message("q", b"x" * number) for number in range(1, 6)]
+    bad = client.message("q", b"y", exchange="none")
+    steps_of(client.machine, b"".join([*good, bad, *good]), lambda: queue.message_count)
+    client.sync()
+    assert [each.name for each in client.take("channel.close")] == ["channel.close"]
+    assert queue.message_count == 5
+    client.method("channel.close-ok")
+    client.call("channel.open")
+    client.publish("q")
+    assert queue.message_count == 6
+
+
+def test_a_connection_that_is_lost_drops_what_was_not_processed(world: World) -> None:
+    client, queue = declared(world)
+    client.machine._assembler.clock = Looks(DEAR)
+    client.send(b"".join(client.message("q", b"x" * number) for number in range(1, 10)))
+    client.machine.dismantle()
+    client.machine.resume()
+    assert queue.message_count == 3
+    assert not client.machine.is_behind
