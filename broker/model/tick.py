@@ -296,7 +296,7 @@ class Tick:
     def schedule(self) -> None:
         """Schedule the end of the tick."""
         if not self._is_scheduled and not self._is_ending:
-            self._call_soon(self.end)
+            self._call_soon(self._end_as_scheduled)
             self._is_scheduled = True  # not before: the event loop may have no memory for it
 
     def dispatch_later(self, queue: Served) -> None:
@@ -326,11 +326,14 @@ class Tick:
         """The store is closed: nothing is processed any more, though the event loop still calls what was scheduled."""
         self._is_closed = True
 
+    def _end_as_scheduled(self) -> None:
+        self._is_scheduled = False
+        self.end()
+
     def end(self) -> None:
-        """Process everything collected in the tick."""
+        """Process everything collected in the tick: also before the scheduled end, which takes place nevertheless."""
         if self._is_closed:
             return
-        self._is_scheduled = False
         self._is_ending = True
         try:
             is_early = bool(self.written) and self._is_early()

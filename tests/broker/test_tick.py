@@ -542,3 +542,22 @@ def test_records_that_linger_when_the_store_is_closed_are_left_to_it(lingering: 
     fire(lingering)
     assert (lingering.store.starts, len(lingering.store.flushed)) == (0, 1)
     assert lingering.timers == []
+
+
+def test_an_end_before_the_scheduled_one_leaves_one_scheduled(log: list[str]) -> None:
+    """The completion of a flush ends the tick at once: with work left, each added an end to every later iteration."""
+    scheduled: list[Callable[[], None]] = []
+    tick = Tick(scheduled.append, None)
+    session = Session("s", log)
+
+    def has_more() -> None:
+        tick.workers[session] = None  # type: ignore[index]
+
+    session.when_told = has_more
+    has_more()
+    tick.schedule()
+    for _ in range(5):
+        tick.end()
+        assert len(scheduled) == 1
+        scheduled.pop()()
+        assert len(scheduled) == 1
