@@ -16,7 +16,7 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
-from qstore.broker.model.errors import ModelError
+from qstore.broker.model.errors import ModelError, RoutingLimitError
 from qstore.broker.model.exchanges.types import MANAGEMENT_EXCHANGES
 from qstore.broker.model.memory import MESSAGE_OVERHEAD
 from qstore.broker.model.message import ReplyAddress
@@ -27,6 +27,7 @@ from qstore.formats.errors import FormatError
 if TYPE_CHECKING:
     from qstore.broker.model.broker import Broker
     from qstore.broker.model.caller import Caller
+    from qstore.broker.model.exchanges.exchange import Exchange
     from qstore.broker.model.message import MakeMessage, NewMessage
     from qstore.broker.model.queues.queue import Queue
 
@@ -65,7 +66,7 @@ class Outbox:
     def is_heard(self, exchange: str, key: str) -> bool:
         """Whether a queue is bound for this key, so that a message is worth encoding."""
         found = self._broker.exchanges.get(exchange)
-        return found is not None and self._depth < _DEEP and bool(found.match(key).queues)
+        return found is not None and self._depth < _DEEP and bool(_queues(found, key))
 
     def check_reply(self, caller: Caller, address: ReplyAddress) -> None:
         """Raise UnauthorizedError unless the replies to a caller's request may go to this address."""
@@ -74,7 +75,7 @@ class Outbox:
         exchange = self._broker.exchanges.get(address.exchange)
         queues: Sequence[Queue] = ()
         if exchange is not None and exchange.is_keyed and exchange.onward is None:
-            queues = exchange.match(address.routing_key).queues
+            queues = _queues(exchange, address.routing_key)
         self._check_reply(caller, address, queues)
 
     def _check_reply(self, caller: Caller, address: ReplyAddress, queues: Sequence[Queue]) -> None:
@@ -118,3 +119,11 @@ class Outbox:
             self._next_count = now
             memory.count()
         return memory.has_room(size, share)
+
+
+def _queues(exchange: Exchange, key: str) -> Sequence[Queue]:
+    """The queues for a routing key; none if finding them takes too many steps."""
+    try:
+        return exchange.match(key).queues
+    except RoutingLimitError:
+        return ()

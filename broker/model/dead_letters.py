@@ -42,6 +42,7 @@ from qstore.broker.model.errors import (
     ResourceLimitExceededError,
 )
 from qstore.broker.model.exchanges.exchange import Exchange
+from qstore.broker.model.exchanges.topic_index import STEPS_PER_MESSAGE
 from qstore.broker.model.message import Message
 from qstore.broker.model.queues.alternate import Alternate, Routed
 from qstore.broker.model.queues.entry import ACQUIRED, Entry
@@ -92,6 +93,11 @@ class DeadLetters:
     def to(self, exchange: str, routing_key: str | None) -> QueueDeadLetter:
         """What a queue does with its dead messages that has these arguments; None for the message's own key."""
         return QueueDeadLetter(self, exchange, routing_key)
+
+    def steps_of(self, exchange: str) -> int:
+        """How many steps finding the queues for messages has taken so far in an exchange; 0 if there is none."""
+        found = self._exchanges.get(exchange)
+        return 0 if found is None else found.steps
 
     def move(self, queue: Queue, entry: Entry, reason: str, to: QueueDeadLetter, done: Done) -> None:
         """Move an acquired message to an exchange, with the headers of its death.
@@ -250,13 +256,15 @@ class QueueDeadLetter:
             self._letters.leave(queue, entry, done)
             self._was_dropped(queue, error)
 
-    def expire(self, queue: Queue, entry: Entry) -> None:
+    def expire(self, queue: Queue, entry: Entry) -> int:
         """As `DeadLetter.expire`."""
+        before = self._letters.steps_of(self.exchange)
         try:
             self._letters.move(queue, entry, EXPIRED, self, _ignore)
         except (ResourceLimitExceededError, InvalidArgumentError) as error:
             queue.dequeue(entry)
             self._was_dropped(queue, error)
+        return 1 + (self._letters.steps_of(self.exchange) - before) // STEPS_PER_MESSAGE
 
     def overflow(self, queue: Queue, message: Message) -> None:
         """As `DeadLetter.overflow`."""
@@ -311,6 +319,11 @@ class _WithoutCycles:
         self._router, self._exchange, self._deaths, self._to = router, exchange, deaths, to
         self.name = exchange.name
         self.alternate: Alternate[Queue] | None = None  # `route` has asked it
+
+    @property
+    def steps(self) -> int:
+        """As of the exchange."""
+        return self._exchange.steps
 
     def route(self, message: Message) -> Routed[Queue]:
         """The queues for a message."""

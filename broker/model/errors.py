@@ -67,6 +67,10 @@ class QueueOverflowError(ResourceLimitExceededError):
         self.queue, self.is_dead = queue, is_dead
 
 
+class RoutingLimitError(ResourceLimitExceededError):
+    """Finding the queues of a message takes too many steps."""
+
+
 class NotAllowedError(ModelError):
     """The operation is never allowed."""
 

@@ -16,8 +16,15 @@ from functools import partial
 from typing import Final
 
 from qstore.broker.model.authorization import Authorization
-from qstore.broker.model.errors import InternalError, ModelError, QueueOverflowError, ResourceLimitExceededError
+from qstore.broker.model.errors import (
+    InternalError,
+    ModelError,
+    QueueOverflowError,
+    ResourceLimitExceededError,
+    RoutingLimitError,
+)
 from qstore.broker.model.exchanges.exchange import Exchange
+from qstore.broker.model.exchanges.topic_index import MAX_STEPS
 from qstore.broker.model.message import Message
 from qstore.broker.model.queues.alternate import Alternate, Routed
 from qstore.broker.model.queues.entry import ACQUIRED, MOVING, Entry
@@ -117,11 +124,17 @@ class Router:
         if route.queues or exchange.alternate is None or message.handling.discards_unroutable:
             return route
         asked: set[Alternate[Queue]] = {exchange}
+        steps = 0
         while not route.queues and exchange.alternate is not None and exchange.alternate not in asked:
             route.count(message.size)
             exchange = exchange.alternate
             asked.add(exchange)
+            steps -= exchange.steps
             route = route_by_all(message, exchange)
+            steps += exchange.steps
+            if steps > MAX_STEPS:
+                text = f'exchange "{exchange.name}": the alternate exchanges take more than {MAX_STEPS:,} steps'
+                raise RoutingLimitError(text)
         return route
 
     def count(self, message: Message, route: Routed[Queue]) -> None:

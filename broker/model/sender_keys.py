@@ -12,7 +12,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
-from qstore.broker.model.errors import InvalidArgumentError
+from qstore.broker.model.errors import InvalidArgumentError, RoutingLimitError
+from qstore.broker.model.exchanges.topic_index import MAX_STEPS
 from qstore.formats.values import TypedMap, TypedValue
 
 if TYPE_CHECKING:
@@ -48,9 +49,22 @@ def _text(element: object) -> str | None:
 
 
 def route_by_all(message: Message, exchange: Alternate[Queue]) -> Routed[Queue]:
-    """The route of a message by all of its keys."""
+    """The route of a message by all of its keys.
+
+    Raises:
+        RoutingLimitError: finding it takes too many steps.
+    """
+    before = exchange.steps
     route, others = exchange.route(message), message.under_further_keys()
-    return SeveralRoutes((route, *map(exchange.route, others))) if others else route
+    if not others:
+        return route
+    routes = [route]
+    for other in others:
+        routes.append(exchange.route(other))
+        if exchange.steps - before > MAX_STEPS:
+            text = f'exchange "{exchange.name}": the keys in headers CC and BCC take more than {MAX_STEPS:,} steps'
+            raise RoutingLimitError(text)
+    return SeveralRoutes(routes)
 
 
 class SeveralRoutes:

@@ -14,11 +14,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gc
+import random
 import tempfile
 import threading
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -27,6 +29,7 @@ import orjson
 from rich.console import Console as Screen
 from rich.table import Table
 
+from qstore.broker.model.exchanges.onward import ExchangeBinding, refresh
 from qstore.broker.model.queues.queue import Queue
 from qstore.broker.model.selectors.selector import compile_selector
 from qstore.formats.amqp_0_9_1.frames import encode_content
@@ -777,6 +780,50 @@ async def _headers(stage: Stage) -> None:
     await stage.queue("q0")
     await stage.bindings("amq.match", make=lambda number: typed_map({"x-match": "all", "a": number}))
     await _publish_one(stage, "amq.match", "")
+
+
+_READ_TOGETHER: Final = 200
+"""Messages of a client that the broker reads in one go."""
+
+
+async def _publish_keys(stage: Stage, exchange: str, make: Callable[[int], str]) -> None:
+    """Publish messages with ever new routing keys, in mode of confirms: none of them closes the channel."""
+    peer = await stage.basic()
+    await client(peer.call, "confirm.select")
+    frames: list[bytes] = []
+    for number in range(_READ_TOGETHER):
+        payload = encode_method("basic.publish", exchange=exchange, routing_key=make(number))
+        frames += encode_content(1, payload, encode_header(1, Properties()), b"x", _MAX_FRAME)
+    machine: Any = next(each for each in stage.found.server.clients.machines() if each.channels)
+    stage.drain(peer.socket)
+    await stage.measure(
+        lambda: client(peer.socket.sendall, b"".join(frames)),
+        lambda: machine.channels[1].confirms.published == _READ_TOGETHER,
+    )
+
+
+@_scenario("new routing keys through a chain of 1,000 exchanges")
+async def _chain(stage: Stage) -> None:
+    names = [f"x{number}" for number in range(1_000)]
+    for name in names:
+        await stage.broker.topology.declare_exchange(name, "fanout")
+    chain = [stage.broker.exchanges[name] for name in names]
+    for source, destination in pairwise(chain):
+        source.bind_exchange(ExchangeBinding(source, destination, ""))
+    refresh(chain)
+    await stage.queue("q0")
+    await stage.broker.topology.bind("q0", names[-1], "")
+    await _publish_keys(stage, names[0], lambda number: f"key.{number}")
+
+
+@_scenario("new routing keys against hostile patterns")
+async def _hostile(stage: Stage) -> None:
+    queue, exchange, chance = await stage.queue("q0"), stage.broker.exchanges["amq.topic"], random.Random(1)
+    for number in range(min(stage.count, 20_000)):
+        exchange.bind(queue, ".".join(chance.choice("#*a") for _ in range(40)))
+        if not number % _AT_ONCE:
+            await asyncio.sleep(0)
+    await _publish_keys(stage, "amq.topic", lambda number: ".".join(["a"] * 120 + [str(number)]))
 
 
 # ---- the order ----

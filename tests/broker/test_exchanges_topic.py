@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
+import contextlib
+import itertools
+import random
 from functools import cache
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from qstore.broker.model.errors import RoutingLimitError
+from qstore.broker.model.exchanges import topic_index
+from qstore.broker.model.exchanges.onward import ExchangeBinding, refresh
 from qstore.broker.model.exchanges.topic import TopicExchange
-from qstore.broker.model.exchanges.topic_index import TopicIndex
-from tests.broker.exchange_parts import fake_queues, routed
+from qstore.broker.model.exchanges.topic_index import MAX_STEPS, Steps, TopicIndex, _Below, _Node
+from qstore.broker.model.sender_keys import route_by_all
+from tests.broker.exchange_parts import FakeMessage, fake_queues, routed
+from tests.support.compiled import replaces
 
 # A few words, so that patterns meet; the empty word is one of them.
 _WORDS = st.sampled_from(["", "a", "b", "ab"])
@@ -104,6 +113,102 @@ def test_hostile_patterns_have_few_places(pattern: str) -> None:
     for place in places:
         places += [each for each in (place.star, place.rest, *place.words.values()) if each is not None]
     assert len(places) <= len(pattern.split(".")) + 1
+
+
+HOSTILE_KEY = ".".join(["a"] * 127)
+
+
+PATTERN = ".".join(["#", "a"] * 10 + ["*"] * 10)
+"""That takes some hundred steps with such a key."""
+
+
+def hostile(count: int, seed: int = 1) -> list[str]:
+    """Patterns with which a key of the same word reaches very many places."""
+    chance = random.Random(seed)
+    return list({".".join(chance.choice("#*a") for _ in range(40)): None for _ in range(count)})
+
+
+class TestLimit:
+    @replaces
+    @pytest.mark.parametrize("key", [HOSTILE_KEY, "a", ".".join("b" * 80)])
+    def test_hostile_patterns_take_no_more_steps_than_allowed(self, key: str, monkeypatch: pytest.MonkeyPatch) -> None:
+        index, reached = TopicIndex("t"), 0
+        for pattern in hostile(2_000):
+            index.add(pattern)
+
+        class Counted(_Below):
+            def enter(self, nodes: list[_Node], found: list[str], most: int) -> int:
+                nonlocal reached
+                reached += len(nodes)
+                return super().enter(nodes, found, most)
+
+        monkeypatch.setattr(topic_index, "_Below", Counted)
+        steps = Steps()
+        with contextlib.suppress(RoutingLimitError):
+            index.match(key, steps)
+        assert reached <= 3 * MAX_STEPS
+        assert (steps.left < 0) is (key == HOSTILE_KEY)
+
+    @pytest.mark.parametrize("pattern", ["#.{}.#", "{}.#", "#.{}", "a.*.{}", "*.*.{}.#", "#.{}.#.x.#"])
+    def test_thousands_of_usual_patterns_take_few(self, pattern: str) -> None:
+        index = TopicIndex()
+        for number in range(20_000):
+            index.add(pattern.format(f"id{number}"))
+        for key in ("id7", "a.b.id7", "id7.a.b", "id1.id2.id3.id4.id5.x"):
+            steps = Steps()
+            index.match(key, steps)
+            assert MAX_STEPS - steps.left <= 100
+
+    def test_the_log_names_the_exchange_once(self, caplog: pytest.LogCaptureFixture) -> None:
+        exchange = TopicExchange("hot")
+        (a,) = fake_queues("a")
+        for pattern in hostile(2_000):
+            exchange.bind(a, pattern)
+        for _ in range(3):
+            with pytest.raises(RoutingLimitError, match=r'exchange "hot": finding the queues for routing key "a.a'):
+                exchange.find(HOSTILE_KEY)
+        assert routed(exchange, "b") == ""
+        assert [record.levelname for record in caplog.records] == ["WARNING"]
+        assert 'exchange "hot"' in caplog.text
+
+    def test_all_exchanges_of_a_chain_share_the_steps(self) -> None:
+        chain = [TopicExchange(f"t{number}") for number in range(40)]
+        (a,) = fake_queues("a")
+        for source, destination in itertools.pairwise(chain):
+            source.bind_exchange(ExchangeBinding(source, destination, "#"))
+        for exchange in chain:
+            exchange.bind(a, PATTERN)
+        refresh(chain)
+        chain[-1].find(HOSTILE_KEY)
+        with pytest.raises(RoutingLimitError):
+            chain[0].find(HOSTILE_KEY)
+        assert routed(chain[0], "a.b") == routed(chain[-1], "a.b")
+
+    def test_a_message_may_come_to_thousands_of_exchanges(self) -> None:
+        source, others = TopicExchange("t"), [TopicExchange(f"t{number}") for number in range(5_000)]
+        (a,) = fake_queues("a")
+        for other in others:
+            source.bind_exchange(ExchangeBinding(source, other, "room.*"))
+            other.bind(a, "#.user.#")
+            other.bind(a, "room.#")
+        refresh([source, *others])
+        assert routed(source, "room.5") == "a"
+
+    def test_all_keys_of_a_message_share_the_steps(self) -> None:
+        exchange = TopicExchange("t")
+        (a,) = fake_queues("a")
+        exchange.bind(a, PATTERN)
+        keys = [f"{HOSTILE_KEY[:200]}.b{number}" for number in range(1_000)]
+
+        class Keyed(FakeMessage):
+            def under_further_keys(self) -> list[FakeMessage]:
+                return [FakeMessage(key) for key in keys]
+
+        exchange.find(keys[0])
+        message: Any = Keyed("a")
+        with pytest.raises(RoutingLimitError, match="CC and BCC"):
+            route_by_all(message, exchange)
+        assert exchange.steps < 3 * MAX_STEPS
 
 
 class TestExchange:

@@ -13,6 +13,7 @@ Source: the QMF schema of qpidd's broker; qpidd, Queue.cpp (the filter, and the 
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING, Final
 
 from qstore.broker.management.methods.arguments import Wants, count, flag, text, wants
@@ -20,6 +21,7 @@ from qstore.broker.management.methods.waiting import Waiting
 from qstore.broker.model.authorization import Action, ObjectType
 from qstore.broker.model.errors import InvalidArgumentError, ModelError, PreconditionFailedError
 from qstore.broker.model.exchanges.route import Binding, Route
+from qstore.broker.model.exchanges.topic_index import MAX_STEPS
 from qstore.broker.model.settlement import MOVED_AT_ONCE, Selection
 from qstore.broker.model.topology.checks import check_private
 from qstore.formats.values import STR16, TypedValue
@@ -41,6 +43,11 @@ class _QueueAlone:
 
     def __init__(self, queue: Queue) -> None:
         self.name, self._queue = queue.name, queue
+
+    @property
+    def steps(self) -> int:
+        """None: there is one queue."""
+        return 0
 
     @property
     def alternate(self) -> None:
@@ -119,7 +126,11 @@ async def _move_all(
     failures: list[ModelError] = []
     authorization = managed.broker.authorization
     while not selection.is_over and not failures:
+        before = exchange.steps
         for entry in selection.portion():
+            if exchange.steps - before > MAX_STEPS:
+                await asyncio.sleep(0)
+                before = exchange.steps
             if not queue.acquire(entry, is_consumed=False):
                 continue
             done = waiting.one_more()

@@ -15,6 +15,7 @@ from qstore.broker.model.errors import NotAllowedError
 from qstore.broker.model.exchanges.exchange import MAX_ROUTES, BoundResult, Exchange
 from qstore.broker.model.exchanges.onward import Headers
 from qstore.broker.model.exchanges.route import Binding, Route
+from qstore.broker.model.exchanges.topic_index import Steps
 from qstore.formats.values import TypedMap
 
 if TYPE_CHECKING:
@@ -40,7 +41,7 @@ class DefaultExchange(Exchange):
         self._queues = queues
         self.replies: Mapping[str, Queue] = {}
 
-    def matched(self, key: str, headers: Headers) -> Collection[Binding]:  # noqa: ARG002 – only the key counts
+    def matched(self, key: str, headers: Headers, steps: Steps) -> Collection[Binding]:  # noqa: ARG002 – only the key counts
         """The binding of the queue with this name."""
         queue = self._queues.get(key)
         if queue is None:

@@ -17,6 +17,7 @@ from qstore.broker.model.arguments import EXCLUSIVE_BINDING, is_switched_on
 from qstore.broker.model.exchanges.exchange import Exchange
 from qstore.broker.model.exchanges.onward import Headers
 from qstore.broker.model.exchanges.route import Binding
+from qstore.broker.model.exchanges.topic_index import Steps
 from qstore.formats.values import TypedMap
 
 if TYPE_CHECKING:
@@ -30,7 +31,7 @@ class DirectExchange(Exchange):
 
     __slots__ = ()
 
-    def matched(self, key: str, headers: Headers) -> Collection[Binding]:  # noqa: ARG002 – only the key counts
+    def matched(self, key: str, headers: Headers, steps: Steps) -> Collection[Binding]:  # noqa: ARG002 – only the key counts
         """The bindings with exactly this key."""
         return self._by_key.get(key, {}).values()
 

@@ -32,6 +32,7 @@ from qstore.broker.model.arguments import INTERNAL
 from qstore.broker.model.exchanges.onward import ExchangeBinding, Headers, Linked, Onward, no_headers
 from qstore.broker.model.exchanges.route import Binding, Route, RoutedCounts
 from qstore.broker.model.exchanges.sent_messages import sent_messages
+from qstore.broker.model.exchanges.topic_index import MAX_STEPS, Steps
 from qstore.broker.model.watermark import Watermark
 from qstore.formats.values import BOOLEAN, EMPTY_MAP, TypedMap, TypedValue
 
@@ -119,6 +120,7 @@ class Exchange(ABC):
         is_deleted: it was deleted, and routes nothing.
         is_internal: whether clients of AMQP 0-9-1 cannot publish to it.
         onward: its bindings to other exchanges (`onward`); None if it has none.
+        steps: how many steps matching messages has taken so far (`topic_index`).
     """
 
     type_name: ClassVar[str]
@@ -127,7 +129,7 @@ class Exchange(ABC):
     __slots__ = (
         "__weakref__", "_by_key", "_by_queue", "_counted", "_live", "_routed_queues", "_sharing", "alternate",
         "arguments", "auto_delete", "binding_count", "durable", "is_deleted", "is_internal", "name", "no_route",
-        "onward", "receiver", "routes", "routes_by_key", "sent", "store_id",
+        "onward", "receiver", "routes", "routes_by_key", "sent", "steps", "store_id",
     )  # fmt: skip
 
     def __init__(
@@ -145,6 +147,7 @@ class Exchange(ABC):
         self.routes_by_key = self.is_keyed and self.sent is None
         self.receiver: Receiver | None = None
         self.store_id: int | None = None
+        self.steps = 0
         self.is_deleted = False
         self.is_internal = arguments.get(INTERNAL) is not None
         self.onward: Onward | None = None
@@ -164,15 +167,27 @@ class Exchange(ABC):
     # ---- routing ----
 
     @abstractmethod
-    def matched(self, key: str, headers: Headers) -> Collection[Binding]:
-        """The bindings that match this routing key, and headers in the form of `comparable`: one for each queue."""
+    def matched(self, key: str, headers: Headers, steps: Steps) -> Collection[Binding]:
+        """The bindings that match this routing key, and headers in the form of `comparable`: one for each queue.
+
+        Raises:
+            RoutingLimitError: finding them takes more than the steps that are left.
+        """
 
     def match(self, key: str) -> Route:
-        """The route for this routing key, computed from the bindings."""
-        if self.onward is not None:
-            return self.onward.route_by_key(key)
-        bindings = self.matched(key, no_headers)
-        return Route(tuple(bindings)) if bindings else self.no_route
+        """The route for this routing key, computed from the bindings.
+
+        Raises:
+            RoutingLimitError: that takes too many steps.
+        """
+        steps = Steps()
+        try:
+            if self.onward is not None:
+                return self.onward.route_by_key(key, steps)
+            bindings = self.matched(key, no_headers, steps)
+            return Route(tuple(bindings)) if bindings else self.no_route
+        finally:
+            self.steps += MAX_STEPS - steps.left
 
     def find(self, key: str) -> Route:
         """As `match`, and cache the route in `routes`."""
@@ -189,11 +204,19 @@ class Exchange(ABC):
         return self.register(route)
 
     def route(self, message: Message) -> Route:
-        """The route of a message."""
+        """The route of a message. Raises as `match`."""
         if self.onward is not None and self.onward.is_dynamic:
-            return self.onward.route(message)
+            return self.route_onward(message, self.onward)
         route = self.routes.get(message.routing_key)
         return self.find(message.routing_key) if route is None else route
+
+    def route_onward(self, message: Message, onward: Onward) -> Route:
+        """The route of a message whose exchanges ask for more than its key. Raises as `match`."""
+        steps = Steps()
+        try:
+            return onward.route(message, steps)
+        finally:
+            self.steps += MAX_STEPS - steps.left
 
     def register(self, route: Route) -> Route:
         """Register a route, so that its counters are included until it is dropped."""

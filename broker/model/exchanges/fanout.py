@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, ClassVar
 from qstore.broker.model.exchanges.exchange import BoundResult, Exchange
 from qstore.broker.model.exchanges.onward import Headers
 from qstore.broker.model.exchanges.route import Binding, Route
+from qstore.broker.model.exchanges.topic_index import Steps
 from qstore.formats.values import EMPTY_MAP, TypedMap
 
 if TYPE_CHECKING:
@@ -37,7 +38,7 @@ class FanoutExchange(Exchange):
         super().__init__(name, durable=durable, auto_delete=auto_delete, alternate=alternate, arguments=arguments)
         self._all: Route | None = None
 
-    def matched(self, key: str, headers: Headers) -> Collection[Binding]:  # noqa: ARG002 – all count
+    def matched(self, key: str, headers: Headers, steps: Steps) -> Collection[Binding]:  # noqa: ARG002 – all count
         """All bindings."""
         return tuple(self.bindings)
 

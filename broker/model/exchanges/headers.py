@@ -18,6 +18,7 @@ from qstore.broker.model.exchanges.criteria import PRESENT, Criteria, comparable
 from qstore.broker.model.exchanges.exchange import MAX_ROUTED_QUEUES, MAX_ROUTES, Exchange
 from qstore.broker.model.exchanges.onward import Headers
 from qstore.broker.model.exchanges.route import Binding, Route
+from qstore.broker.model.exchanges.topic_index import Steps
 from qstore.formats.values import EMPTY_MAP, TypedMap
 
 if TYPE_CHECKING:
@@ -55,14 +56,14 @@ class HeadersExchange(Exchange):
     def route(self, message: Message) -> Route:
         """The queues with a binding that matches the headers of this message."""
         if self.onward is not None:
-            return self.onward.route(message)
+            return self.route_onward(message, self.onward)
         if not self._criteria:
             return self.no_route
         headers = {name: comparable(typed) for name, typed in message.headers().entries}
-        bindings = tuple(self.matched(message.routing_key, lambda: headers))
+        bindings = tuple(self.matched(message.routing_key, lambda: headers, Steps()))
         return self._found.get(bindings) or self._remember(bindings)
 
-    def matched(self, key: str, headers: Headers) -> Collection[Binding]:  # noqa: ARG002 – the headers count
+    def matched(self, key: str, headers: Headers, steps: Steps) -> Collection[Binding]:  # noqa: ARG002 – the headers count
         """The bindings that match these headers, one for each queue."""
         first: dict[Queue, Binding] = {}
         if self._criteria:

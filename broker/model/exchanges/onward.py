@@ -1,7 +1,7 @@
 """Bindings between exchanges: what one exchange matches is routed on by others, and each queue gets a message once.
 
     source      the exchange that has the binding: it matches messages as for queues, by its type
-    steps       the exchanges that a message comes to, each once, so that cycles end; the source is the first
+    hops        the exchanges that a message comes to, each once, so that cycles end; the source is the first
     alternate   of an exchange in between gets what matches neither a queue nor an exchange there; that of the source
                 gets what comes to no queue at all, as always
 
@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, TypeAlias
 from qstore.broker.model.errors import NotImplementedByBrokerError
 from qstore.broker.model.exchanges.criteria import Criteria, comparable, parse_criteria
 from qstore.broker.model.exchanges.route import Binding, Route
-from qstore.broker.model.exchanges.topic_index import TopicIndex
+from qstore.broker.model.exchanges.topic_index import Steps, TopicIndex
 from qstore.formats.values import EMPTY_MAP, TypedMap
 
 if TYPE_CHECKING:
@@ -74,7 +74,7 @@ class Linked(Protocol):
     def store_id(self) -> int | None:
         """Its number in the store; None if it is not stored."""
 
-    def matched(self, key: str, headers: Headers) -> Collection[Binding]:
+    def matched(self, key: str, headers: Headers, steps: Steps) -> Collection[Binding]:
         """The bindings that match, one for each queue."""
 
     def register(self, route: Route) -> Route:
@@ -124,7 +124,7 @@ class ExchangeBinding:
         return self.destination, self.key, arguments
 
 
-class Step(NamedTuple):
+class Hop(NamedTuple):
     """An exchange that a message comes to.
 
     Attributes:
@@ -156,9 +156,9 @@ class Onward:
         self._source = source
         self._bindings: dict[Hashable, ExchangeBinding] = {}
         self._by_key: dict[str, dict[ExchangeBinding, None]] = {}
-        self._index = TopicIndex()
+        self._index = TopicIndex(source.name)
         self._criteria: dict[ExchangeBinding, Criteria] = {}
-        self._found: dict[tuple[Step, ...], Route] = {}
+        self._found: dict[tuple[Hop, ...], Route] = {}
         self._found_queues = 0  # in `_found`, summed over all routes
         self.is_dynamic = False
 
@@ -193,7 +193,7 @@ class Onward:
                 self._index.remove(binding.key)
         self._criteria.pop(binding, None)
 
-    def matching(self, key: str, headers: Headers) -> Iterable[ExchangeBinding]:
+    def matching(self, key: str, headers: Headers, steps: Steps) -> Iterable[ExchangeBinding]:
         """The bindings that match a routing key and headers."""
         kind = self._source.type_name
         if kind == "fanout":
@@ -201,17 +201,17 @@ class Onward:
         if kind == "direct":
             return self._by_key.get(key, ())
         if kind == "topic":
-            return [binding for pattern in self._index.match(key) for binding in self._by_key[pattern]]
+            return [binding for pattern in self._index.match(key, steps) for binding in self._by_key[pattern]]
         found = headers()
         return [binding for binding, criteria in self._criteria.items() if criteria.match(found)]
 
     # ---- routes ----
 
-    def route_by_key(self, key: str) -> Route:
+    def route_by_key(self, key: str, steps: Steps) -> Route:
         """The route for a routing key, which the source caches."""
-        return _route(_steps(self._source, key, no_headers))
+        return _route(_hops(self._source, key, no_headers, steps))
 
-    def route(self, message: Message) -> Route:
+    def route(self, message: Message, steps: Steps) -> Route:
         """The route of a message."""
         decoded: list[Mapping[str, Hashable]] = []
 
@@ -220,16 +220,16 @@ class Onward:
                 decoded.append({name: comparable(typed) for name, typed in message.headers().entries})
             return decoded[0]
 
-        steps = _steps(self._source, message.routing_key, headers)
-        route = self._found.get(steps)
+        hops = _hops(self._source, message.routing_key, headers, steps)
+        route = self._found.get(hops)
         if route is None:
-            route = _route(steps)
+            route = _route(hops)
             self._found_queues += len(route.queues)
             if len(self._found) >= MAX_FOUND or self._found_queues > MAX_FOUND_QUEUES:
                 self._source.forget_routes()
-                route = _route(steps)  # again: its parts are forgotten as well
+                route = _route(hops)  # again: its parts are forgotten as well
                 self._found_queues = len(route.queues)
-            self._found[steps] = self._source.register(route)
+            self._found[hops] = self._source.register(route)
         return route
 
     def forget_routes(self) -> None:
@@ -284,41 +284,41 @@ def refresh(exchanges: Iterable[Linked]) -> None:
             exchange.look_again()
 
 
-def _steps(source: Linked, key: str, headers: Headers) -> tuple[Step, ...]:
+def _hops(source: Linked, key: str, headers: Headers, steps: Steps) -> tuple[Hop, ...]:
     """The exchanges that a message comes to."""
-    steps: list[Step] = []
+    hops: list[Hop] = []
     reached: dict[Linked, None] = {source: None}
     work: list[Linked] = [source]
     for exchange in work:
-        bindings = tuple(exchange.matched(key, headers))
+        bindings = tuple(exchange.matched(key, headers, steps))
         onward = exchange.onward
-        matching = () if onward is None else onward.matching(key, headers)
+        matching = () if onward is None else onward.matching(key, headers, steps)
         following: tuple[Linked, ...] = tuple({binding.destination: None for binding in matching})
         if not bindings and not following and exchange is not source and exchange.alternate is not None:
             following = (exchange.alternate,)
-        steps.append(Step(exchange, bindings, following))
+        hops.append(Hop(exchange, bindings, following))
         for other in following:
             if other not in reached:
                 reached[other] = None
                 work.append(other)
-    return tuple(steps)
+    return tuple(hops)
 
 
-def _route(steps: tuple[Step, ...]) -> Route:
+def _route(hops: tuple[Hop, ...]) -> Route:
     """The route of the source, which the other exchanges on the way count, too."""
-    source = steps[0]
-    if len(steps) == 1 and not source.bindings:
+    source = hops[0]
+    if len(hops) == 1 and not source.bindings:
         return source.exchange.no_route
     queues: dict[Queue, None] = {}
-    for step in steps:
-        for binding in step.bindings:
+    for hop in hops:
+        for binding in hop.bindings:
             queues[binding.queue.redirect_peer or binding.queue] = None
     whole = Route(source.bindings)
     whole.lead_to(tuple(queues))
-    for step in steps[1:]:
-        part = Route(step.bindings)
-        part.whole, part.is_passed_on = whole, bool(step.following)
-        step.exchange.register(part)
-        step.exchange.share_routes(source.exchange)
-        source.exchange.share_routes(step.exchange)
+    for hop in hops[1:]:
+        part = Route(hop.bindings)
+        part.whole, part.is_passed_on = whole, bool(hop.following)
+        hop.exchange.register(part)
+        hop.exchange.share_routes(source.exchange)
+        source.exchange.share_routes(hop.exchange)
     return whole

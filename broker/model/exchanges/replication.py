@@ -14,6 +14,7 @@ from qstore.broker.model.errors import NotImplementedByBrokerError
 from qstore.broker.model.exchanges.exchange import Exchange
 from qstore.broker.model.exchanges.onward import Headers
 from qstore.broker.model.exchanges.route import Binding
+from qstore.broker.model.exchanges.topic_index import Steps
 from qstore.broker.model.replication.replica import Replica
 from qstore.formats.values import EMPTY_MAP, TypedMap
 
@@ -45,7 +46,7 @@ class ReplicationExchange(Exchange):
         super().__init__(name, durable=durable, auto_delete=auto_delete, alternate=alternate, arguments=arguments)
         self.receiver = self.replica = Replica()
 
-    def matched(self, key: str, headers: Headers) -> Collection[Binding]:  # noqa: ARG002 – there are none
+    def matched(self, key: str, headers: Headers, steps: Steps) -> Collection[Binding]:  # noqa: ARG002 – there are none
         """No binding."""
         return ()
 

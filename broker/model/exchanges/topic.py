@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, ClassVar
 from qstore.broker.model.exchanges.exchange import Exchange
 from qstore.broker.model.exchanges.onward import Headers
 from qstore.broker.model.exchanges.route import Binding
-from qstore.broker.model.exchanges.topic_index import TopicIndex
+from qstore.broker.model.exchanges.topic_index import Steps, TopicIndex
 from qstore.formats.values import EMPTY_MAP, TypedMap
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ class TopicExchange(Exchange):
         arguments: TypedMap = EMPTY_MAP,
     ) -> None:
         super().__init__(name, durable=durable, auto_delete=auto_delete, alternate=alternate, arguments=arguments)
-        self._index = TopicIndex()
+        self._index = TopicIndex(name)
 
     def _add(self, binding: Binding) -> None:
         if binding.key not in self._by_key:
@@ -48,9 +48,9 @@ class TopicExchange(Exchange):
         if binding.key not in self._by_key:
             self._index.remove(binding.key)
 
-    def matched(self, key: str, headers: Headers) -> Collection[Binding]:  # noqa: ARG002 – only the key counts
+    def matched(self, key: str, headers: Headers, steps: Steps) -> Collection[Binding]:  # noqa: ARG002 – only the key counts
         """The bindings with a pattern that matches this key, one for each queue."""
-        patterns = self._index.match(key)
+        patterns = self._index.match(key, steps)
         if len(patterns) == 1:
             return self._by_key[patterns[0]].values()
         first: dict[Queue, Binding] = {}

@@ -7,7 +7,11 @@ The patterns form a tree with one word per level, and all of them are matched at
 word by word, with the set of all nodes that the words so far may lead to. A node below `#` stays in the set, because
 `#` matches any word. So the work for a key is bounded by its words times the nodes, and there is no backtracking,
 whatever the pattern: a chain of `#` costs no more than its length. In practice few nodes are reached, and the number of
-other patterns makes no difference.
+other patterns makes no difference. What comes next below a `#` is found by the words of the key, once for each `#`.
+
+Patterns can still be made so that a key reaches very many nodes with each of its words. So the steps for one message
+are limited (`Steps`), over all of its keys and all exchanges that it comes to: 20,000 patterns of 40 words, with `#`,
+`*` and the same word in them, would take a minute of processor time for a key of 127 words.
 
 Equivalent patterns share a node: "#.#" means "#", and "#.*" means "*.#". With the stars moved first, only a plain word
 follows `#` in the tree.
@@ -16,6 +20,39 @@ follows `#` in the tree.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Final
+
+from qstore.broker.log.logs import log_of
+from qstore.broker.model.errors import RoutingLimitError
+
+_LOG: Final = log_of("Model")
+
+MAX_STEPS: Final = 20_000
+"""Nodes that may be reached to find the queues of one message: some 5 ms of processor time. One pattern takes no more
+than the words of a key, 128, times its own. Thousands of usual ones, such as #.id.#, take ten, and 3,600 pairs of words
+(#.a.#.b) 150.
+"""
+
+STEPS_PER_MESSAGE: Final = 30
+"""So many take as long as moving a message does."""
+
+FREE_STEPS: Final = 20
+"""Those of one match that do not count: a message may come to thousands of exchanges whose patterns are harmless."""
+
+_SHOWN: Final = 60  # characters of a routing key in an error
+
+
+class Steps:
+    """The steps that matching may take for one message.
+
+    Attributes:
+        left: how many are left; below 0 when the limit is exceeded.
+    """
+
+    __slots__ = ("left",)
+
+    def __init__(self) -> None:
+        self.left = MAX_STEPS
 
 
 class _Node:
@@ -61,11 +98,16 @@ class _Node:
 
 
 class TopicIndex:
-    """A set of patterns."""
+    """A set of patterns.
 
-    __slots__ = ("_root",)
+    Args:
+        name: of the exchange, for errors.
+    """
 
-    def __init__(self) -> None:
+    __slots__ = ("_has_warned", "_name", "_root")
+
+    def __init__(self, name: str = "") -> None:
+        self._name, self._has_warned = name, False
         self._root = _Node()
 
     def add(self, pattern: str) -> None:
@@ -90,14 +132,28 @@ class TopicIndex:
                 return
             path[-1].prune(word)
 
-    def match(self, key: str) -> list[str]:
-        """The patterns that match a routing key, each once, in no particular order."""
+    def match(self, key: str, steps: Steps | None = None) -> list[str]:
+        """The patterns that match a routing key, each once, in no particular order.
+
+        Args:
+            key: the routing key.
+            steps: those that are left for the message; None for as many as one may take.
+
+        Raises:
+            RoutingLimitError: they are not enough.
+        """
+        words = key.split(".")
+        before = MAX_STEPS if steps is None else steps.left
+        left = before + FREE_STEPS - len(words)
         found: list[str] = []
         reached = [self._root]
-        staying: dict[_Node, None] = {}  # nodes below a `#`, in the order in which they were reached
-        _enter_rests(reached, staying, found)
-        for word in key.split("."):
-            after = [node.words[word] for node in staying if word in node.words]
+        below = _Below(words)
+        left -= below.enter(reached, found, left)
+        for word in words:
+            after = below.take(word)
+            left -= len(after) + len(reached)
+            if left < 0:
+                break
             for node in reached:
                 exact = node.words.get(word)
                 if exact is not None:
@@ -105,21 +161,77 @@ class TopicIndex:
                 if node.star is not None:
                     after.append(node.star)
             reached = after
-            if not reached and not staying:
-                return found
-            _enter_rests(reached, staying, found)
-        for node in reached:
-            found += node.patterns
+            if not reached and not below.staying:
+                break
+            left -= below.enter(reached, found, left)
+        else:
+            left -= len(reached)
+            for node in reached:
+                found += node.patterns
+        if steps is not None:
+            steps.left = min(left, before)
+        if left < 0:
+            raise self.too_dear(key)
         return found
 
+    def too_dear(self, key: str) -> RoutingLimitError:
+        """The error of a message that takes too many steps; the log tells of the first."""
+        shown = key if len(key) <= _SHOWN else f"{key[:_SHOWN]}..."
+        text = (
+            f'exchange "{self._name}": finding the queues for routing key "{shown}" takes more than {MAX_STEPS:,} '
+            "steps; bind fewer keys that mix # and *"
+        )
+        if not self._has_warned:
+            self._has_warned = True
+            _LOG.warning("A message is refused: %s. Further ones are refused without a log line", text)
+        return RoutingLimitError(text)
 
-def _enter_rests(reached: list[_Node], staying: dict[_Node, None], found: list[str]) -> None:
-    """Enter the nodes below a `#`. A pattern that ends there has matched, whatever follows."""
-    for node in reached:
-        rest = node.rest
-        if rest is not None and rest not in staying:
-            staying[rest] = None
+
+class _Below:
+    """The nodes below each `#` that a key has led to: its words so far may be what the `#` stands for.
+
+    Args:
+        words: of the key.
+
+    Attributes:
+        staying: the nodes, in the order in which they were reached.
+    """
+
+    __slots__ = ("_again", "_once", "_words", "staying")
+
+    def __init__(self, words: list[str]) -> None:
+        self._words = dict.fromkeys(words)
+        self.staying: dict[_Node, None] = {}
+        self._once: dict[str, list[_Node]] = {}  # word -> children that lead to another `#` only: once is enough
+        self._again: dict[str, list[_Node]] = {}  # word -> the other children
+
+    def enter(self, reached: list[_Node], found: list[str], most: int) -> int:
+        """Enter the nodes below a `#` that follows. A pattern that ends there has matched, whatever comes.
+
+        Returns:
+            How many steps that has taken; when these are more than `most`, it has ended early.
+        """
+        steps, words = 0, self._words
+        for node in reached:
+            rest = node.rest
+            if rest is None or rest in self.staying:
+                continue
+            self.staying[rest] = None
             found += rest.patterns
+            children = rest.words
+            steps += 1 + min(len(children), len(words))
+            if steps > most:
+                break
+            for word in children if len(children) < len(words) else words:
+                child = children.get(word)
+                if child is not None and word in words:
+                    is_done = not (child.patterns or child.words or child.star)
+                    (self._once if is_done else self._again).setdefault(word, []).append(child)
+        return steps
+
+    def take(self, word: str) -> list[_Node]:
+        """The nodes that a word leads to."""
+        return [*self._once.pop(word, ()), *self._again.get(word, ())]
 
 
 def _normal(words: Iterable[str]) -> list[str]:

@@ -28,6 +28,10 @@ class Alternate(Protocol[_QueueT_co]):
     name: str
 
     @property
+    def steps(self) -> int:
+        """How many steps finding the queues for messages has taken so far."""
+
+    @property
     def alternate(self) -> Alternate[_QueueT_co] | None:
         """The exchange for messages that match no queue here."""
 

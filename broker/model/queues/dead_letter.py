@@ -27,8 +27,11 @@ class DeadLetter(Protocol[_QueueT]):
             ModelError: it cannot be moved, and is still acquired.
         """
 
-    def expire(self, queue: _QueueT, entry: Entry) -> None:
+    def expire(self, queue: _QueueT, entry: Entry) -> int:
         """Move a message that has expired; where there is no room for it, it is dropped.
+
+        Returns:
+            What that has cost: 1, or as many messages as could have been moved in the time that its routing took.
 
         Raises:
             InternalError: it stays acquired, because a journal cannot be written.

@@ -67,8 +67,8 @@ class Expiring(Protocol):
     def order(self) -> Fifo:
         """The order of its messages."""
 
-    def drop_expired(self, entry: Entry) -> None:
-        """Remove an available message that has expired."""
+    def drop_expired(self, entry: Entry) -> int:
+        """Remove an available message that has expired. Returns what that has cost: 1, or more if it was dear."""
 
     def is_ready(self) -> None:
         """It has something to do."""
@@ -186,8 +186,7 @@ def expire_heads(queue: Expiring, now: float, most: int = MAX_AT_ONCE) -> tuple[
         for head in order.heads():
             for entry in order.within(head) if head.state == OUT else (head,):
                 if entry.state == AVAILABLE and 0 < entry.message.expires_at <= now:
-                    queue.drop_expired(entry)
-                    spent += cost
+                    spent += max(cost, queue.drop_expired(entry))
         if spent == before:  # it is not as it was noted
             due = 0.0
             break
@@ -216,16 +215,14 @@ def expire_in_turns(queues: Iterable[Expiring], now: float) -> Iterator[int]:
                 passed_to = part.position
                 if part.state != OUT:
                     if part.state == AVAILABLE and 0 < part.message.expires_at <= now:
-                        queue.drop_expired(part)
+                        left -= max(cost, queue.drop_expired(part))
                         removed += 1
-                        left -= cost
                     last = last if part.state == GONE else part
                 elif isinstance(part, Stretch) and 0 < part.first_expiry <= now:
                     for entry in order.within(part):
                         if entry.state == AVAILABLE and 0 < entry.message.expires_at <= now:
-                            queue.drop_expired(entry)
+                            left -= max(cost, queue.drop_expired(entry))
                             removed += 1
-                            left -= cost
             if removed > before:
                 queue.is_ready()
             if left <= 0:

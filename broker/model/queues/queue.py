@@ -365,20 +365,25 @@ class Queue(Admitting):
         """Remove available messages that have expired. Returns how many."""
         return sum(expire_in_turns((self,), self._clock()))
 
-    def drop_expired(self, entry: Entry) -> None:
-        """Remove an available message that has expired, or move it to the dead-letter exchange."""
+    def drop_expired(self, entry: Entry) -> int:
+        """Remove an available message that has expired, or move it to the dead-letter exchange.
+
+        Returns:
+            What that has cost: 1, or more if it was dear to route (`DeadLetter.expire`).
+        """
         self.acquire(entry, is_consumed=False)
+        cost = 1
         with contextlib.suppress(InternalError, MemoryError):  # it stays acquired, so it is not delivered
             if self.dead_letter is None:
                 self.dequeue(entry)
             else:
-                self.dead_letter.expire(self, entry)
+                cost = self.dead_letter.expire(self, entry)
             self.counters.expired += 1
+        return cost
 
     def _drop_offered(self, entry: Entry) -> None:
         """A message that is about to be delivered has expired: one `dispatch` drops so many as can be declined."""
-        self._consumers.declined += 1
-        self.drop_expired(entry)
+        self._consumers.declined += self.drop_expired(entry)
 
     # ---- consumers ----
 

@@ -25,6 +25,7 @@ from qstore.broker.model.errors import InternalError, ModelError
 from qstore.broker.model.exchanges.default import DefaultExchange
 from qstore.broker.model.exchanges.exchange import Exchange
 from qstore.broker.model.exchanges.route import Binding
+from qstore.broker.model.exchanges.topic_index import MAX_STEPS
 from qstore.broker.model.queues.counters import QueueTotals, sum_of
 from qstore.broker.model.queues.entry import Entry
 from qstore.broker.model.queues.queue import Queue
@@ -132,6 +133,7 @@ class QueueRemoval:
         failures: list[ModelError] = []
         acquired: set[Entry] = set()  # here, not by a consumer: consumers keep messages that cannot be moved
         moving: list[tuple[Entry, asyncio.Future[Exception | None]]] = []
+        before = exchange.steps
         for entry in entries:
             if queue.acquire(entry, is_consumed=False):
                 acquired.add(entry)
@@ -144,6 +146,8 @@ class QueueRemoval:
                 failures.append(_without_traceback(error))
                 break
             moving.append((entry, moved))
+            if exchange.steps - before > MAX_STEPS:
+                break  # the others are moved in the next portion
         for entry, moved in moving:
             failure = await moved
             if failure is not None:

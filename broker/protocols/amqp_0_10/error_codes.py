@@ -17,6 +17,7 @@ _CODES: Final[dict[type[errors.ModelError], ErrorCode]] = {
     errors.CommandInvalidError: ErrorCode.COMMAND_INVALID,
     errors.ResourceLimitExceededError: ErrorCode.RESOURCE_LIMIT_EXCEEDED,
     errors.QueueOverflowError: ErrorCode.RESOURCE_LIMIT_EXCEEDED,
+    errors.RoutingLimitError: ErrorCode.RESOURCE_LIMIT_EXCEEDED,
     errors.NotAllowedError: ErrorCode.NOT_ALLOWED,
     errors.IllegalArgumentError: ErrorCode.ILLEGAL_ARGUMENT,
     errors.NotImplementedByBrokerError: ErrorCode.NOT_IMPLEMENTED,

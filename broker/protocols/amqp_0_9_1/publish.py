@@ -6,9 +6,9 @@
     transaction  it is published at commit, and returned then
 
 Without confirms, a message that a queue has no room for closes the channel: 311 content-too-large; unless the queue was
-declared with x-overflow, then it is dropped. If it is put on a
-queue that flow control has stopped, the client is not read until the queue has drained; unless the connection has
-consumers, whose acknowledgements may be what drains the queue.
+declared with x-overflow, then it is dropped. So does one that takes too many steps to route: 406 precondition-failed.
+If it is put on a queue that flow control has stopped, the client is not read until the queue has drained; unless the
+connection has consumers, whose acknowledgements may be what drains the queue.
 
 Source: AMQP 0-9-1, basic.publish and its constants; RabbitMQ, "Publishers".
 """
@@ -18,7 +18,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from qstore.broker.model.content import Content
-from qstore.broker.model.errors import QueueOverflowError, ResourceLimitExceededError
+from qstore.broker.model.errors import QueueOverflowError, ResourceLimitExceededError, RoutingLimitError
 from qstore.broker.protocols.amqp_0_9_1.channel import Channel
 from qstore.broker.protocols.amqp_0_9_1.copied_message import CopiedMessage
 from qstore.broker.protocols.amqp_0_9_1.errors import SoftError
@@ -83,6 +83,8 @@ def _publish_now(channel: Channel, target: Target, message: BasicMessage, exchan
         if confirms is None:
             if isinstance(error, QueueOverflowError):
                 return
+            if isinstance(error, RoutingLimitError):
+                raise
             raise SoftError(ReplyCode.CONTENT_TOO_LARGE, str(error)) from error
         confirms.refuse(number)
         return

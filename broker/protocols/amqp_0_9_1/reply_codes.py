@@ -12,6 +12,7 @@
     NotImplementedByBrokerError    406 precondition-failed: an argument asks for something that is missing
     ResourceLimitExceededError     406 precondition-failed; of a message that is published: 311 content-too-large
     QueueOverflowError             the same; without confirms, a publisher is not told
+    RoutingLimitError              406 precondition-failed
     IllegalStateError              406 precondition-failed
     CommandInvalidError            406 precondition-failed
     InternalError                  541 internal-error; closes the connection, all others close the channel
@@ -45,6 +46,7 @@ _CODES: Final[dict[type[errors.ModelError], ReplyCode]] = {
     errors.NotImplementedByBrokerError: ReplyCode.PRECONDITION_FAILED,
     errors.ResourceLimitExceededError: ReplyCode.PRECONDITION_FAILED,
     errors.QueueOverflowError: ReplyCode.PRECONDITION_FAILED,
+    errors.RoutingLimitError: ReplyCode.PRECONDITION_FAILED,
     errors.IllegalStateError: ReplyCode.PRECONDITION_FAILED,
     errors.CommandInvalidError: ReplyCode.PRECONDITION_FAILED,
     errors.InternalError: ReplyCode.INTERNAL_ERROR,

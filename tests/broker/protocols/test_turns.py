@@ -11,12 +11,16 @@ from typing import Any
 import pytest
 
 from qstore.broker.model.exchanges.exchange import Exchange
+from qstore.broker.model.exchanges.topic_index import MAX_STEPS
+from qstore.broker.model.queues.expiry import MAX_AT_ONCE as EXPIRED_AT_ONCE
+from qstore.broker.model.queues.expiry import expire_heads
 from qstore.broker.model.queues.queue import Queue
 from qstore.broker.model.settlement import AT_ONCE, MOVED_AT_ONCE
 from qstore.broker.protocols.budget import FRAMES_PER_LOOK, MAX_SECONDS
 from qstore.formats.amqp_0_9_1.frames import METHOD, encode_frame
 from qstore.formats.amqp_0_9_1.methods import encode_method
 from qstore.formats.amqp_0_9_1.properties import Properties
+from qstore.formats.amqp_0_10.codes import ErrorCode
 from qstore.formats.amqp_0_10.commands import encode_command
 from qstore.formats.amqp_0_10.frames import encode_command_frames
 from qstore.formats.values import typed_map
@@ -580,3 +584,103 @@ def test_a_connection_that_is_lost_drops_what_was_not_processed(world: World) ->
     client.machine.resume()
     assert queue.message_count == 3
     assert not client.machine.is_behind
+
+
+# ---- routing that takes too many steps ----
+
+DEAR_KEY = ".".join(["a"] * 100)
+
+
+def hostile(world: World) -> Queue:
+    """Bind a queue so that messages with this key take too many steps."""
+    queue = world.broker.queues["q"]
+    for number in range(2_000):
+        words = [word for at in range(11) for word in ("#" if number >> at & 1 else "*", "a")]
+        world.broker.exchanges["amq.topic"].bind(queue, ".".join(words))
+    return queue
+
+
+@pytest.mark.parametrize("mandatory", [False, True])
+@pytest.mark.parametrize("is_transaction", [False, True])
+def test_a_message_that_takes_too_many_steps_closes_the_channel(
+    world: World, is_transaction: bool, mandatory: bool
+) -> None:
+    client = BasicClient(world).open()
+    client.call("queue.declare", queue="q")
+    queue = hostile(world)
+    if is_transaction:
+        client.call("tx.select")
+    client.publish(DEAR_KEY, exchange="amq.topic", mandatory=mandatory)
+    client.sync()
+    closed = client.last()
+    assert (closed.name, closed.values["reply_code"]) == ("channel.close", 406)
+    assert 'exchange "amq.topic": finding the queues for routing key "a.a' in closed.values["reply_text"]
+    assert queue.message_count == 0
+
+
+def test_with_confirms_it_is_refused_and_others_are_not(world: World) -> None:
+    client = BasicClient(world).open()
+    client.call("queue.declare", queue="q")
+    client.call("queue.bind", queue="q", exchange="amq.topic", routing_key="b")
+    client.call("confirm.select")
+    queue = hostile(world)
+    client.received.clear()
+    client.publish(DEAR_KEY, exchange="amq.topic", properties=TRANSIENT)
+    client.publish("b", exchange="amq.topic", properties=TRANSIENT)
+    client.sync()
+    assert sorted((each.name, each.values["delivery_tag"]) for each in client.received) == [
+        ("basic.ack", 2), ("basic.nack", 1)
+    ]  # fmt: skip
+    assert queue.message_count == 1
+
+
+def test_over_0_10_it_ends_the_session(world: World) -> None:
+    client = world.open_client()
+    client.declare("q")
+    queue = hostile(world)
+    (number,) = client.publish(DEAR_KEY, b"x", exchange="amq.topic")
+    assert client.failure() == (ErrorCode.RESOURCE_LIMIT_EXCEEDED, number)
+    assert queue.message_count == 0
+
+
+def test_a_dead_message_that_takes_too_many_steps_stays(world: World) -> None:
+    client = BasicClient(world).open()
+    client.call("queue.declare", queue="q")
+    dear = {"x-dead-letter-exchange": "amq.topic", "x-dead-letter-routing-key": DEAR_KEY}
+    client.call("queue.declare", queue="source", arguments=dear)
+    queue = hostile(world)
+    client.publish("source", properties=TRANSIENT)
+    client.call("basic.get", queue="source")
+    client.method("basic.reject", delivery_tag=1, requeue=False)
+    client.sync()
+    assert (client.last().name, client.last().values["reply_code"]) == ("channel.close", 406)
+    assert (depths(world)["source"], queue.message_count) == ((1, 1), 0)
+
+
+@pytest.mark.parametrize("is_offered", [False, True])
+def test_dead_messages_that_take_many_steps_expire_in_small_portions(world: World, is_offered: bool) -> None:
+    client = BasicClient(world).open()
+    client.call("queue.declare", queue="q")
+    dear = {"x-dead-letter-exchange": "amq.topic", "x-dead-letter-routing-key": DEAR_KEY}
+    client.call("queue.declare", queue="source", arguments=dear)
+    hostile(world)
+    source, exchange = world.broker.queues["source"], world.broker.exchanges["amq.topic"]
+    for _ in range(100):
+        client.publish("source", properties=TRANSIENT._replace(expiration="1000"))
+    client.sync()
+    now = source._clock()
+    source._clock = lambda: now + 5.0
+    most, before = 0, exchange.steps
+    if is_offered:
+        client.method("basic.consume", queue="source")
+    else:
+        source.is_ready()
+        assert expire_heads(source, now + 5.0)[1] < 2 * EXPIRED_AT_ONCE
+    most = max(most, exchange.steps - before)
+    while world.soon:
+        before = exchange.steps
+        world.soon.pop(0)()
+        most = max(most, exchange.steps - before)
+    if is_offered:
+        assert source.message_count == 0
+    assert 0 < most <= 4 * MAX_STEPS
