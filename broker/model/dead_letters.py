@@ -248,6 +248,11 @@ class QueueDeadLetter:
         self.last_dead: Message | None = None
         self.last_deaths: list[TypedMap] = []
 
+    @property
+    def steps(self) -> int:
+        """As of `DeadLetter`."""
+        return self._letters.steps_of(self.exchange)
+
     def reject(self, queue: Queue, entry: Entry, done: Done) -> None:
         """As `DeadLetter.reject`."""
         try:
@@ -258,13 +263,13 @@ class QueueDeadLetter:
 
     def expire(self, queue: Queue, entry: Entry) -> int:
         """As `DeadLetter.expire`."""
-        before = self._letters.steps_of(self.exchange)
+        before = self.steps
         try:
             self._letters.move(queue, entry, EXPIRED, self, _ignore)
         except (ResourceLimitExceededError, InvalidArgumentError) as error:
             queue.dequeue(entry)
             self._was_dropped(queue, error)
-        return 1 + (self._letters.steps_of(self.exchange) - before) // STEPS_PER_MESSAGE
+        return 1 + (self.steps - before) // STEPS_PER_MESSAGE
 
     def overflow(self, queue: Queue, message: Message) -> None:
         """As `DeadLetter.overflow`."""

@@ -15,6 +15,10 @@ _QueueT = TypeVar("_QueueT", contravariant=True)
 class DeadLetter(Protocol[_QueueT]):
     """Moves the acquired messages of a queue to its dead-letter exchange."""
 
+    @property
+    def steps(self) -> int:
+        """How many steps finding the queues of messages has taken so far in its exchange."""
+
     def reject(self, queue: _QueueT, entry: Entry, done: Callable[[Exception | None], None]) -> None:
         """Move a message that a consumer has rejected.
 

@@ -46,6 +46,10 @@ class Displacing(Protocol):
     def is_browsed(self, entry: Entry) -> bool:
         """Whether a browser has seen the message, or passed it."""
 
+    @property
+    def moving_steps(self) -> int:
+        """How many steps it has taken so far to find where messages go that leave it."""
+
     def do_in_turns(self, work: Iterator[None]) -> None:
         """Do work in turns of the event loop."""
 

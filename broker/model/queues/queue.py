@@ -365,6 +365,13 @@ class Queue(Admitting):
         """Remove available messages that have expired. Returns how many."""
         return sum(expire_in_turns((self,), self._clock()))
 
+    @property
+    def moving_steps(self) -> int:
+        """How many steps it has taken so far to find where messages go that leave it (`topic_index`)."""
+        if self.dead_letter is not None:
+            return self.dead_letter.steps
+        return 0 if self.alternate is None else self.alternate.steps
+
     def drop_expired(self, entry: Entry) -> int:
         """Remove an available message that has expired, or move it to the dead-letter exchange.
 

@@ -21,6 +21,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Final
 
 from qstore.broker.model.errors import ResourceLimitExceededError
+from qstore.broker.model.exchanges.topic_index import MAX_STEPS
 from qstore.broker.model.queues.displacement import Displacement, Displacing
 from qstore.broker.model.queues.entry import ACQUIRED, AVAILABLE, Entry
 from qstore.broker.model.queues.limits import Limit
@@ -113,12 +114,17 @@ class Ring(Displacement):
 
     def _displaces(self, queue: Displacing, most: int) -> bool:
         """Displace at most so many messages. Returns whether that was not enough."""
-        for _ in range(most):
+        before = 0
+        for number in range(most):
             if not self._limit.is_exceeded(
                 queue.message_count - queue.uncommitted - len(self._leaving),
                 queue.message_bytes - queue.uncommitted_bytes - self._leaving_bytes,
             ):
                 return False
+            if number == 1:
+                before = queue.moving_steps
+            elif number and queue.moving_steps - before > MAX_STEPS:
+                return True  # the others in another turn: where they go is dear to find
             first = self._order.first_to_discard()
             if first is None or not (self._is_diverted(queue, first) or self.displace(queue, first)):
                 return False

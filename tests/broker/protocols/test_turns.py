@@ -657,6 +657,28 @@ def test_a_dead_message_that_takes_too_many_steps_stays(world: World) -> None:
     assert (depths(world)["source"], queue.message_count) == ((1, 1), 0)
 
 
+def test_dead_messages_that_take_many_steps_leave_a_ring_in_small_portions(world: World) -> None:
+    client = BasicClient(world).open()
+    client.call("queue.declare", queue="q")
+    ring: dict[str, Any] = {"x-max-length-bytes": 10_000, "x-overflow": "drop-head"}
+    dear = {"x-dead-letter-exchange": "amq.topic", "x-dead-letter-routing-key": DEAR_KEY}
+    client.call("queue.declare", queue="source", arguments=ring | dear)
+    hostile(world)
+    source, exchange = world.broker.queues["source"], world.broker.exchanges["amq.topic"]
+    for _ in range(100):
+        client.publish("source", b"x" * 20, properties=TRANSIENT)
+    client.sync()
+    assert (source.message_count, exchange.steps) == (100, 0)
+    client.publish("source", b"x" * 9_800, properties=TRANSIENT)
+    most = exchange.steps
+    while world.soon:
+        before = exchange.steps
+        world.soon.pop(0)()
+        most = max(most, exchange.steps - before)
+    assert source.message_count < 10
+    assert 0 < most <= 5 * MAX_STEPS
+
+
 @pytest.mark.parametrize("is_offered", [False, True])
 def test_dead_messages_that_take_many_steps_expire_in_small_portions(world: World, is_offered: bool) -> None:
     client = BasicClient(world).open()
