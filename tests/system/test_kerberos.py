@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -28,6 +30,23 @@ pytestmark = pytest.mark.skipif(
 )
 
 
+def _free_port() -> int:
+    """A port that is free for TCP and UDP."""
+    while True:
+        with socket.socket(socket.AF_INET) as stream, socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as datagrams:
+            stream.bind(("127.0.0.1", 0))
+            port: int = stream.getsockname()[1]
+            with contextlib.suppress(OSError):
+                datagrams.bind(("127.0.0.1", port))
+                return port
+
+
+def _is_listening(port: int) -> bool:
+    with contextlib.suppress(ConnectionRefusedError), socket.create_connection(("127.0.0.1", port), PATIENCE_SECONDS):
+        return True
+    return False
+
+
 class Realm:
     """A KDC with its database.
 
@@ -36,9 +55,7 @@ class Realm:
     """
 
     def __init__(self, directory: Path) -> None:
-        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-            probe.bind(("127.0.0.1", 0))
-            port = probe.getsockname()[1]
+        port = _free_port()
         configuration = directory / "krb5.conf"
         configuration.write_text(
             f"[libdefaults]\n default_realm = {REALM}\n dns_lookup_kdc = false\n dns_lookup_realm = false\n"
@@ -68,6 +85,11 @@ class Realm:
             [self._program("krb5kdc"), "-n"], env=os.environ | self.environment, stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
         )  # fmt: skip
+        deadline = time.monotonic() + PATIENCE_SECONDS
+        while not _is_listening(port):
+            assert self.kdc.poll() is None, (directory / "kdc.log").read_text()
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
 
     @staticmethod
     def _program(name: str) -> str:
