@@ -142,7 +142,7 @@ class Modern:
             self.do("message.flow", destination=to, unit=unit, value=0xFFFFFFFF)
         taken = self.client.deliveries[before:]
         if taken and outcome == "reject":
-            self.do("message.reject", transfers=[(each.number, each.number) for each in taken])
+            self.do("message.reject", transfers=tuple((each.number, each.number) for each in taken))
         self.do("message.cancel", destination=to)
 
     def delete(self, queue: str) -> None:
