@@ -22,7 +22,7 @@ _ADAPTIVE: Final = (True, False, False, False)
 
 
 @pytest.fixture(scope="session")
-def spark() -> Iterator[Any]:
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     """One session for all tests, on two processors of this machine."""
     problem = missing()
     if problem is not None:
@@ -55,6 +55,7 @@ def spark() -> Iterator[Any]:
             .config("spark.sql.ui.explainMode", "simple")  # each query's plan is put into words for a page that is off
             .config("spark.driver.extraJavaOptions", _JAVA)
             .config("spark.driver.memory", "2g")
+            .config("spark.sql.warehouse.dir", str(tmp_path_factory.mktemp("warehouse")))
             .getOrCreate()
         )
         session.sparkContext.setLogLevel("OFF")
