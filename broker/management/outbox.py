@@ -2,7 +2,7 @@
 
 A message is lost if there is no room for it: on a queue, or in the memory of the broker. So a console that does not
 read costs no more than the limit of its queue, or MAX_QUEUE_BYTES, on disk too, and however many there are, publishers
-are not slowed down for what nobody has asked for, and not refused for replies. Events that are raised while an event of
+are not slowed down for unsolicited messages, and not refused for replies. Events that are raised while an event of
 an event is published are not published.
 
 A reply goes to the address in its request, and is therefore authorized as a message of the request's user: if that user
@@ -84,7 +84,7 @@ class Outbox:
             self._broker.authorization.check_publish(caller, *address)
 
     def send(self, new: NewMessage, *, reply_for: Caller | None = None) -> None:
-        """Send a message: a reply to a caller's request, or something that nobody has asked for."""
+        """Send a message: a reply to a caller's request, or an unsolicited message."""
         exchange = self._broker.exchanges.get(new.exchange)
         if exchange is None:
             return

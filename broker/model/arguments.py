@@ -102,7 +102,7 @@ def alternate_in(arguments: TypedMap) -> str:
     """The exchange that the argument alternate-exchange of an exchange names; empty for none.
 
     Raises:
-        InvalidArgumentError: it is no text.
+        InvalidArgumentError: it is not a string.
     """
     typed = arguments.get(ALTERNATE)
     value = "" if typed is None else as_text(typed.value)
@@ -334,9 +334,9 @@ TABLE: Final = (
     _ignored(_QUEUE, "x-queue-version", _PLACEMENT, _always),
     _refused(_QUEUE, "x-queue-version", "it is 1 or 2", _none_of(1, 2)),
     _ignored(_QUEUE, "x-queue-master-locator", _PLACEMENT, _always),
-    _refused(_QUEUE, "x-queue-master-locator", "it is a text", _is_no_text),
+    _refused(_QUEUE, "x-queue-master-locator", "it must be a string", _is_no_text),
     _ignored(_QUEUE, "x-queue-leader-locator", _PLACEMENT, _always),
-    _refused(_QUEUE, "x-queue-leader-locator", "it is a text", _is_no_text),
+    _refused(_QUEUE, "x-queue-leader-locator", "it must be a string", _is_no_text),
     # Exchanges.
     _does(_EXCHANGE, SEQUENCE, "numbers messages in the header qpid.msg_sequence"),
     _does(_EXCHANGE, INITIAL_VALUE, "offers its last message to each new binding"),

@@ -471,7 +471,7 @@ class LoginChecks:
 
 
 def _answer(future: asyncio.Future[Any]) -> Any:
-    """The result of a check; an unhandled exception in it, which is a defect, lets nobody in."""
+    """The result of a check; an unhandled exception in it, which is a defect, refuses the login."""
     try:
         return future.result()
     except asyncio.CancelledError:

@@ -10,7 +10,7 @@ A message for which there is no room waits: its connection is not read until oth
 
     room         messages of more than an eighth of the limit leave an eighth of it to smaller ones, unless the limit
                  is hardly more than one message may have
-    refused      is a message that would wait for nobody: all connections that hold incomplete messages wait themselves
+    refused      is a message that could never get room: all connections that hold incomplete messages wait themselves
     stalled      is a message of which nothing comes for `STALLED_SECONDS`; while others wait, one of which less than
                  `PROGRESS` bytes come in `CONTENDED_SECONDS`. It is refused, and its bytes are free for others
     at most      a message waits for `STALLED_SECONDS`, and is refused then
@@ -50,7 +50,7 @@ class Budget:
     Args:
         max_bytes: the limit.
         largest: bytes that one message may have, for which there is room in any case; None for as many as the limit.
-        turns: in which those who wait are told of room; None: nobody waits, and what has no room is refused.
+        turns: in which waiting connections are resumed; None: none waits, and what finds no room is refused.
 
     Attributes:
         max_bytes: as above.
@@ -86,14 +86,14 @@ class Budget:
             self._turns.do(self, self._tell())
 
     def _tell(self) -> Iterator[None]:
-        yield  # not now: whoever has freed them is in the middle of something
+        yield  # not now: the caller that freed them is in the middle of an operation
         for holder in list(self.waiting):
             if holder in self.waiting:
                 holder.found_room()  # which waits on if there is not enough
                 yield
 
     def may_wait(self, holder: Holder) -> bool:
-        """Wait for room. False if nobody would make any: what needs it must be refused."""
+        """Wait for room. False if none would ever be freed: the message must be refused."""
         if self._turns is None or all(each is holder or each in self.waiting for each in self._holders):
             self.waiting.pop(holder, None)
             return False

@@ -362,7 +362,7 @@ class StoreDirectory:
             return
         target = self._disk.link_target(path)
         if target is not None:
-            text = f"is a symbolic link to {target}, which is no directory: mount the disk that has it"
+            text = f"is a symbolic link to {target}, which is not a directory: mount the disk that holds it"
             raise StoreError(f"{path}: {text}, or remove the link: what was there counts as lost then")
         self.set_aside(path, "quarantine")
 

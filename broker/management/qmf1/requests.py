@@ -232,7 +232,7 @@ class Requests:
             yield encode_message("S", number, *key)
 
     def _take_schema(self, sequence: int, fields: dict[str, Any], schema: bytes, request: Request) -> None:
-        """An agent describes a class: this is told to consoles, if its user could tell them."""
+        """An agent describes a class: consoles get it if its user may publish to them."""
         self._managed.broker.authorization.check_publish(request.caller, VERSION_1, SCHEMA_KEY)
         agent = self._agents.of_peer(request.caller.remote_host)
         key = fields["package"], fields["class"], fields["hash"]

@@ -124,7 +124,7 @@ class Ring(Displacement):
             if number == 1:
                 before = queue.moving_steps
             elif number and queue.moving_steps - before > MAX_STEPS:
-                return True  # the others in another turn: where they go is dear to find
+                return True  # the others in another turn: routing them is expensive
             first = self._order.first_to_discard()
             if first is None or not (self._is_diverted(queue, first) or self.displace(queue, first)):
                 return False
