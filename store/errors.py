@@ -38,3 +38,31 @@ class StoreDamagedError(StoreError):
 
 class NameTakenError(StoreError):
     """The store already has an object of this kind and name."""
+
+
+class JournalError(Exception):
+    """A journal refuses an operation. Nothing of it was written."""
+
+
+class JournalFullError(JournalError):
+    """There is no room for the record, and none will be until messages are dequeued."""
+
+
+class ThresholdError(JournalFullError):
+    """An enqueue exceeds the threshold or the limit on one record; dequeues are still accepted."""
+
+
+class JournalPinnedError(JournalFullError):
+    """There is no room but by breaking a pin, and the journal can grow: add files, or break it, and retry."""
+
+
+class RecordTooLongError(ThresholdError):
+    """A record is longer than any journal can have."""
+
+
+class JournalBusyError(JournalError):
+    """There is no room for the record until the write batch is flushed: flush, and retry."""
+
+
+class JournalFailedError(JournalError):
+    """A write or a sync failed earlier: the journal accepts no records until the store is opened again."""

@@ -17,8 +17,7 @@ from typing import Any, ClassVar, Final, Literal, NamedTuple, TypeAlias
 from qstore.formats.rhm.geometry import Geometry
 from qstore.formats.rhm.headers import data_crc
 from qstore.store.environment import system_environment
-from qstore.store.errors import StoreError
-from qstore.store.journal.write.step import JournalError, JournalFailedError, JournalFullError
+from qstore.store.errors import JournalError, JournalFailedError, JournalFullError, StoreError
 from qstore.store.key_value import CatalogueError
 from qstore.store.live.message_store import MessageStore
 from qstore.store.live.metrics import journal_metrics, store_metrics

@@ -29,7 +29,7 @@ from qstore.formats.rhm.records import COMMIT_DECISION, COMPRESSED, Kind, Record
 from qstore.formats.wording import printable
 from qstore.store.environment import Environment
 from qstore.store.errors import StoreError
-from qstore.store.journal.write.step import Step
+from qstore.store.journal.write.flushes import Step
 from qstore.store.journal.write.storage import JournalStorage, create_journal, remove_journal
 from qstore.store.recovery.journal_content import JournalContent, described, too_much
 

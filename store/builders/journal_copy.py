@@ -5,7 +5,7 @@
 
 Open are the transactions in doubt; or, if nothing was resolved yet, all that the walk found open. A removal is kept if
 its message is. If several transactions remove the same message, earlier ones were dropped without a record, and the
-latest counts; `resumption` has the same rule.
+latest counts; `version_2_writer.state_of` has the same rule.
 
 The caller decides whether records keep their ids. In version 2 the order of the ids is that of the queue; in version 1
 a message has one id on all of its queues, and the order is that of the journal.

@@ -16,9 +16,9 @@ from qstore.formats.rhm.geometry import BLOCK_SIZE, MAX_FILES, PAGE_SIZE, SECTOR
 from qstore.formats.rhm.jinf import JournalInfo
 from qstore.formats.rhm.records import RecordHeader
 from qstore.store.environment import Environment
-from qstore.store.journal.write.step import Step
-from qstore.store.journal.write.version_1_ring import Version1Ring
-from qstore.store.journal.write.version_1_writer import reserve_blocks
+from qstore.store.journal.write.flushes import Step
+from qstore.store.journal.write.space import reserve_blocks
+from qstore.store.journal.write.version_1_writer import Version1Ring
 from qstore.store.recovery.journal_content import (
     FLUSH_BYTES,
     MAX_VERSION_1_PAGES,

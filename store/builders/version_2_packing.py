@@ -11,10 +11,8 @@ from qstore.formats.rhm.jinf import JournalInfo
 from qstore.formats.rhm.records import Kind, RecordHeader
 from qstore.formats.wording import printable
 from qstore.store.environment import Environment
-from qstore.store.journal.write.file_ring import FileRing
-from qstore.store.journal.write.flushes import FlushQueue
-from qstore.store.journal.write.step import Step
-from qstore.store.journal.write.write_batch import JournalOwner, WriteBatch
+from qstore.store.journal.write.flushes import FlushQueue, JournalOwner, Step, WriteBatch
+from qstore.store.journal.write.space import FileRing
 from qstore.store.recovery.journal_content import FLUSH_BYTES, WRITE_BYTES, JournalContent, version_2_geometries
 
 _ENQUEUE: Final = word(Kind.ENQUEUE, 2)

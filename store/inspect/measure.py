@@ -8,7 +8,7 @@ including those in doubt: their records cannot be overwritten either. In the pre
     span         from the oldest live record to the journal's end: the space that a ring cannot reuse while that record
                  is live, since it is overwritten from its oldest end on
     capacity     a ring's data areas; in a line, the data areas of its files
-    threshold    how much more may be enqueued (`threshold`)
+    threshold    how much more may be enqueued (`space.threshold`)
 
 Live bytes show whether the journal is large enough for its messages. A much longer span shows that one old message, or
 one transaction in doubt, retains the rest.
@@ -36,7 +36,7 @@ from qstore.store.journal.format import JournalFormat
 from qstore.store.journal.journal import Journal
 from qstore.store.journal.reader import JournalEnd
 from qstore.store.journal.recovery import JournalRecovery
-from qstore.store.journal.write.threshold import Threshold, threshold
+from qstore.store.journal.write.space import Threshold, threshold
 
 _BATCH: Final = 4096  # records whose sizes are collected before summing them up
 _read_size: Final = struct.Struct(">I").unpack_from

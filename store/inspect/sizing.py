@@ -10,12 +10,12 @@ linearstore). So a queue with `depth` messages occupies, in a journal, its *foot
     transactions of n          for each n messages: the blocks of n enqueues, padded to a flush, and one commit, padded
 
 The recommended size is double the footprint: enqueues are refused when a journal is about 80 % full, and a ring is
-reused in whole files (`threshold`). The journal then keeps the default number of files and uses the smallest file size
+reused in whole files (`space`). The journal then keeps the default number of files and uses the smallest file size
 that gives the recommended size; only if the largest file is too small are there more files.
 
 The footprint says what a depth needs if its records stand side by side. In a version-1 ring they need not: dequeued
 messages between them, and everything after one old message, take space too. So a journal that exists is never advised
-to become smaller than its use requires: if it is known how much was *in use* (`threshold`), the recommended size is
+to become smaller than its use requires: if it is known how much was *in use* (`space`), the recommended size is
 also at least double that, or in version 2, where the limit is 80 % of the ring wherever the records are, as much as
 keeps that use below 80 % of the limit. The same use in the recommended ring is then not near its threshold: with eight
 files or more, double the bytes in use are at most 5 of 8 files, one of them for the beginning of the oldest record's
@@ -61,7 +61,7 @@ from qstore.formats.rhm.geometry import (
 from qstore.formats.rhm.records import Kind
 from qstore.store.journal.format import JournalFormat
 from qstore.store.journal.records import MAX_XID_SIZE
-from qstore.store.journal.write.threshold import NEAR_PERCENT, THRESHOLD_PERCENT, depth_held
+from qstore.store.journal.write.space import NEAR_PERCENT, THRESHOLD_PERCENT, depth_held
 
 MAX_RING: Final = MAX_FILES * MAX_PAGES * PAGE_SIZE  # bytes
 DEFAULT_POOL_FILE_SIZE: Final = 2048 << 10  # bytes: efp-file-size of a linearstore (formats/qls/README.md, 7)

@@ -18,15 +18,15 @@ from typing import Final
 import qstore.store.log_lines as log_lines
 from qstore.formats.rhm.geometry import BLOCK_SIZE
 from qstore.formats.rhm.headers import FIXED_SIZE
-from qstore.store.journal.write.step import (
+from qstore.store.errors import (
     JournalBusyError,
     JournalFullError,
     JournalPinnedError,
     RecordTooLongError,
     ThresholdError,
-    threshold_error,
 )
-from qstore.store.journal.write.write_batch import PLAIN_MESSAGE, StoredMessage
+from qstore.store.journal.write.flushes import PLAIN_MESSAGE, StoredMessage
+from qstore.store.journal.write.space import threshold_error
 from qstore.store.live.expansion import Expansion
 from qstore.store.live.flusher import Flusher
 from qstore.store.live.queue_journal import QueueJournal

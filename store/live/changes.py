@@ -48,7 +48,7 @@ from qstore.store.journal.write.storage import (
     unmark_deleted,
     withdraw_journal,
 )
-from qstore.store.journal.write.writer_state import new_state
+from qstore.store.journal.write.version_2_writer import new_state
 from qstore.store.key_value import CatalogueError
 from qstore.store.live.compression import Compression
 from qstore.store.live.expansion import Expansion

@@ -12,7 +12,7 @@ from qstore.formats.rhm.compressed import Compressor
 from qstore.formats.rhm.geometry import BLOCK_SIZE
 from qstore.formats.rhm.headers import data_crc, record_blocks
 from qstore.formats.values import TypedMap
-from qstore.store.journal.write.write_batch import COMPRESSED_MESSAGE, PLAIN_MESSAGE, StoredMessage
+from qstore.store.journal.write.flushes import COMPRESSED_MESSAGE, PLAIN_MESSAGE, StoredMessage
 from qstore.store.parameters import ParameterError
 from qstore.store.queue_parameters import queue_compresses
 

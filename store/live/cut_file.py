@@ -27,8 +27,7 @@ from orjson import dumps, loads
 
 from qstore.formats.rhm.geometry import BLOCK_SIZE, MAX_RING_FILES, Geometry
 from qstore.formats.rhm.jinf import is_plain_ring
-from qstore.store.journal.write.file_ring import FileRing
-from qstore.store.journal.write.space import Cut, Pin
+from qstore.store.journal.write.space import Cut, FileRing, Pin
 from qstore.store.live.snapshot import JournalSnapshot, Snapshot
 from qstore.store.unfinished import LIST
 

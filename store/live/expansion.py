@@ -26,8 +26,7 @@ from qstore.formats.rhm.errors import RhmError
 from qstore.formats.rhm.geometry import BLOCK_SIZE, Geometry
 from qstore.formats.values import TypedMap
 from qstore.store.background import Background
-from qstore.store.journal.write.growth import RingChange
-from qstore.store.journal.write.ring_change import RingUnknownError, make_ring_change
+from qstore.store.journal.write.growth import RingChange, RingUnknownError, make_ring_change
 from qstore.store.live.flusher import Flusher
 from qstore.store.live.held_directories import HeldDirectories
 from qstore.store.live.queue_journal import QueueJournal

@@ -16,8 +16,9 @@ from qstore.formats.rhm.compressed import Decompressor
 from qstore.formats.rhm.errors import RhmError
 from qstore.formats.rhm.geometry import BLOCK_SIZE, Geometry
 from qstore.formats.rhm.records import COMPRESSED, RecordHeader, decode_record
+from qstore.store.errors import JournalError, JournalFailedError
+from qstore.store.journal.write.flushes import Step
 from qstore.store.journal.write.space import SIZE_BITS, SIZE_MASK
-from qstore.store.journal.write.step import JournalError, JournalFailedError, Step
 from qstore.store.journal.write.storage import JournalStorage
 from qstore.store.journal.write.version_2_writer import Version2Writer
 from qstore.store.live.compression import Compression

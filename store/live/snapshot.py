@@ -38,8 +38,7 @@ from qstore.store.catalogue.store_directory import StoreDirectory, remove_tree
 from qstore.store.disk import read_whole
 from qstore.store.errors import StoreError
 from qstore.store.journal.directory import INFO_SUFFIX, data_path
-from qstore.store.journal.write.file_ring import FileRing
-from qstore.store.journal.write.space import Cut
+from qstore.store.journal.write.space import Cut, FileRing
 from qstore.store.key_value import CatalogueError
 from qstore.store.live.flusher import Flusher
 from qstore.store.live.held_directories import HeldDirectories

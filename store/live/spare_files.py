@@ -4,7 +4,7 @@ Hundreds of files that are removed at once stop the syncs of all others for some
 `discard`. So at most 64 go at each look, and all of them only if the disk is short of room. When the store is closed,
 those that were given back go too; those of deleted queues as far as two seconds are enough.
 
-Until then those that were given back are listed as spare in the info file of their journal (`ring_change`). After a
+Until then those that were given back are listed as spare in the info file of their journal (`growth`). After a
 kill the next start removes them, and a ring that grows meanwhile may take their numbers: then they are its files again.
 """
 
@@ -14,7 +14,7 @@ import sys
 from functools import partial
 
 from qstore.store.background import Background
-from qstore.store.journal.write.ring_change import remove_spare
+from qstore.store.journal.write.growth import remove_spare
 from qstore.store.live.held_directories import MAX_REMOVED, HeldDirectories
 from qstore.store.live.queue_journal import QueueJournal
 from qstore.store.writable_disk import WritableDisk

@@ -6,11 +6,10 @@ from qstore.formats.rhm.geometry import Geometry
 from qstore.formats.rhm.jinf import DEFAULT_BASE_NAME, JournalInfo
 from qstore.formats.wording import printable
 from qstore.store.environment import Environment
-from qstore.store.journal.write.assembly import open_writer
-from qstore.store.journal.write.file_ring import FileRing
+from qstore.store.journal.write.flushes import JournalOwner
+from qstore.store.journal.write.space import FileRing
 from qstore.store.journal.write.storage import JournalStorage
-from qstore.store.journal.write.write_batch import JournalOwner
-from qstore.store.journal.write.writer_state import WriterState
+from qstore.store.journal.write.version_2_writer import WriterState, open_writer
 from qstore.store.live.queue_journal import QueueJournal
 
 

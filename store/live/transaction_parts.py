@@ -8,8 +8,8 @@ from functools import partial
 from typing import TypeAlias
 
 from qstore.formats.rhm.geometry import BLOCK_SIZE
-from qstore.store.journal.write.step import JournalError
-from qstore.store.journal.write.write_batch import MessageData
+from qstore.store.errors import JournalError
+from qstore.store.journal.write.flushes import MessageData
 from qstore.store.live.appender import Appender
 from qstore.store.live.queue_journal import QueueJournal
 

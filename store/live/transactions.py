@@ -36,10 +36,10 @@ from uuid import UUID
 from qstore.formats.broker_records.xids import encode_local_xid
 from qstore.formats.checksum import extend_crc32c
 from qstore.formats.rhm.geometry import BLOCK_SIZE, PAGE_SIZE
-from qstore.store.errors import StoreError
+from qstore.store.errors import JournalError, JournalFailedError, JournalFullError, StoreError
 from qstore.store.journal.recovery import Outcome
-from qstore.store.journal.write.step import JournalError, JournalFailedError, JournalFullError, twice
-from qstore.store.journal.write.write_batch import MessageData
+from qstore.store.journal.write.flushes import MessageData
+from qstore.store.journal.write.space import twice
 from qstore.store.key_value import CatalogueError
 from qstore.store.live.appender import Appender
 from qstore.store.live.commit_groups import CommitGroup, CommitGroups

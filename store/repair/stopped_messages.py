@@ -23,10 +23,9 @@ from qstore.formats.rhm.headers import data_crc
 from qstore.formats.wording import plural, printable
 from qstore.store.catalogue.store_directory import Found, StoreDirectory
 from qstore.store.environment import Environment
-from qstore.store.errors import StoreError, advice
+from qstore.store.errors import JournalError, StoreError, advice
+from qstore.store.journal.write.flushes import MessageData
 from qstore.store.journal.write.space import SIZE_MASK
-from qstore.store.journal.write.step import JournalError
-from qstore.store.journal.write.write_batch import MessageData
 from qstore.store.key_value import CatalogueError
 from qstore.store.live.message_store import MessageStore
 from qstore.store.live.queue_journal import Done, QueueJournal

@@ -33,8 +33,7 @@ from qstore.store.environment import Environment
 from qstore.store.errors import StoreDamagedError, StoreError
 from qstore.store.journal.directory import DELETED
 from qstore.store.journal.recovery import Outcome
-from qstore.store.journal.write.resumption import NotToBeTakenUpError, state_of
-from qstore.store.journal.write.ring_change import settle_ring
+from qstore.store.journal.write.growth import settle_ring
 from qstore.store.journal.write.storage import (
     create_journal,
     mark_deleted,
@@ -42,6 +41,7 @@ from qstore.store.journal.write.storage import (
     unmark_deleted,
     withdraw_journal,
 )
+from qstore.store.journal.write.version_2_writer import NotResumableError, state_of
 from qstore.store.key_value import CatalogueError
 from qstore.store.live.held_directories import MAX_REMOVED
 from qstore.store.live.queue_journal import TPL_NAME, QueueJournal
@@ -301,7 +301,7 @@ class _Start:
         assert reader.info is not None
         try:
             state = state_of(reader, walked.recovery, walked.end)
-        except NotToBeTakenUpError as error:
+        except NotResumableError as error:
             raise StoreDamagedError(f"{error}; run qstore-check {self._directory.path}") from error
         geometry = reader.files.geometry
         settle_ring(self._disk, reader.path, reader.info)

@@ -24,7 +24,7 @@ from qstore.broker.model.transactions.branch import Branch, Status
 from qstore.formats.broker_records.xids import encode_dtx_xid
 from qstore.formats.values import typed_map
 from qstore.store.disk import OsFile
-from qstore.store.journal.write import resumption
+from qstore.store.journal.write import version_2_writer
 from qstore.store.live.queue_journal import QueueJournal
 from qstore.store.writable_disk import OsWritableFile
 from tests.broker.wired_broker import Wired, wired
@@ -153,7 +153,7 @@ def test_a_start_reads_only_what_branches_in_doubt_hold(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, commits: bool
 ) -> None:
     """And keeps only their records apart: those of all other messages are in packed arrays."""
-    monkeypatch.setattr(resumption, "MAX_AWAKE", 10)
+    monkeypatch.setattr(version_2_writer, "MAX_AWAKE", 10)
     xids = [encode_dtx_xid(1, b"%d" % number, b"") for number in range(2)]
 
     async def story() -> None:
@@ -263,7 +263,7 @@ def test_a_filter_passes_each_message_once(tmp_path: Path, monkeypatch: pytest.M
 def test_a_start_discards_nothing_of_a_ring_that_is_full_to_the_byte(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(resumption, "MAX_AWAKE", 10)
+    monkeypatch.setattr(version_2_writer, "MAX_AWAKE", 10)
     limits: dict[str, int] = {}
 
     async def story() -> None:
@@ -348,7 +348,7 @@ def flip_a_bit(queue: Queue, rid: int) -> None:
 @pytest.mark.parametrize("is_cached", [True, False])
 def test_order_and_marks_of_a_recovered_queue(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_cached: bool) -> None:
     """Messages that are held, released, dequeued, expired or damaged lie between those that are read back."""
-    monkeypatch.setattr(resumption, "MAX_AWAKE", 10)
+    monkeypatch.setattr(version_2_writer, "MAX_AWAKE", 10)
     count = 1400
     cached = (lambda file, *extent: file.read(*extent)) if is_cached else (lambda *_: None)
     monkeypatch.setattr(OsWritableFile, "read_cached", cached)

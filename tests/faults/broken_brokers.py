@@ -36,7 +36,7 @@ from qstore.broker.model.transactions.planned import Planned, Rids
 from qstore.broker.protocols.amqp_0_9_1 import acknowledgements
 from qstore.broker.protocols.amqp_0_9_1.confirms import Confirms
 from qstore.formats.page_file import Extent
-from qstore.store.journal.write.resting import RestingRecords
+from qstore.store.journal.write.live_records import RestingRecords
 
 _sound_publish = Router.publish
 _sound_dequeue = Queue.dequeue

@@ -21,17 +21,12 @@ from typing import Any, Final
 
 from qstore.formats.rhm.file_header import SLOT_SIZE, decode_file_header, encode_header_slot
 from qstore.formats.rhm.geometry import BLOCK_SIZE, DATA_OFFSET, Geometry
-from qstore.store.journal.write.assembly import open_writer
 from qstore.store.journal.write.compaction import Compactor, blocks_in_passing
-from qstore.store.journal.write.file_ring import FileRing
-from qstore.store.journal.write.flushes import FlushQueue
+from qstore.store.journal.write.flushes import FlushQueue, JournalOwner, Step, Write, WriteBatch
 from qstore.store.journal.write.growth import UNENTERED
 from qstore.store.journal.write.live_records import LiveRecords
-from qstore.store.journal.write.space import RingSpace
-from qstore.store.journal.write.step import Step, Write
-from qstore.store.journal.write.version_2_writer import Version2Writer
-from qstore.store.journal.write.write_batch import JournalOwner, WriteBatch
-from qstore.store.journal.write.writer_state import WriterState
+from qstore.store.journal.write.space import FileRing, RingSpace
+from qstore.store.journal.write.version_2_writer import Version2Writer, WriterState, open_writer
 from tests.faults.journal_harness import JournalLife
 from tests.faults.simulated_disk import SimulatedDisk
 

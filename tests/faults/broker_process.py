@@ -38,7 +38,7 @@ from qstore.broker.security.authentication import Authentication, Link, Policy
 from qstore.broker.security.sasl.exchange import Answer, PasswordCheck
 from qstore.broker.settings import BrokerSettings
 from qstore.formats.rhm.geometry import Geometry
-from qstore.store.journal.write import resumption
+from qstore.store.journal.write import version_2_writer
 from qstore.store.live.queue_journal import QueueJournal
 from qstore.store.log_lines import Level, LogLine
 from qstore.store.module import PluggedStore
@@ -245,7 +245,7 @@ class BrokerProcess:
         self.wires: list[Wire] = []
         self._tasks: set[asyncio.Task[None]] = set()
         environment = simulated_environment(disk, rng)
-        with patch.object(resumption, "MAX_AWAKE", 1 if pages else resumption.MAX_AWAKE):
+        with patch.object(version_2_writer, "MAX_AWAKE", 1 if pages else version_2_writer.MAX_AWAKE):
             self.store = SimulatedStore.open(environment, PATH, TinyParameters(), "test", log=self.lines.append)
         self.store.geometry, self.store.away = _SMALL if pages else GEOMETRY, {}
         told = [line.text for line in self.lines if line.level in (Level.CRITICAL, Level.WARNING)]

@@ -16,20 +16,16 @@ from typing import Final, NamedTuple
 from qstore.formats.rhm.geometry import BLOCK_SIZE, Geometry
 from qstore.formats.rhm.headers import data_crc
 from qstore.formats.rhm.jinf import DEFAULT_BASE_NAME, JournalInfo
+from qstore.store.errors import JournalBusyError, JournalFullError
 from qstore.store.journal.directory import open_journal
 from qstore.store.journal.journal import Journal
 from qstore.store.journal.recovery import JournalRecovery
 from qstore.store.journal.ring.files import Ring
-from qstore.store.journal.write.assembly import open_writer
-from qstore.store.journal.write.file_ring import FileRing
-from qstore.store.journal.write.growth import UNENTERED
-from qstore.store.journal.write.resumption import state_of
-from qstore.store.journal.write.ring_change import RingUnknownError, make_ring_change, remove_spare, settle_ring
-from qstore.store.journal.write.space import SIZE_BITS, SIZE_MASK
-from qstore.store.journal.write.step import JournalBusyError, JournalFullError, Step
+from qstore.store.journal.write.flushes import JournalOwner, Step
+from qstore.store.journal.write.growth import UNENTERED, RingUnknownError, make_ring_change, remove_spare, settle_ring
+from qstore.store.journal.write.space import SIZE_BITS, SIZE_MASK, FileRing
 from qstore.store.journal.write.storage import JournalStorage, create_journal
-from qstore.store.journal.write.version_2_writer import Version2Writer
-from qstore.store.journal.write.write_batch import JournalOwner
+from qstore.store.journal.write.version_2_writer import Version2Writer, open_writer, state_of
 from tests.faults.simulated_disk import SimulatedDisk, SimulatedWritableFile
 
 DIRECTORY: Final = "/jrnl"

@@ -17,8 +17,7 @@ from qstore.formats.rhm.geometry import Geometry
 from qstore.formats.rhm.headers import data_crc
 from qstore.formats.rhm.records import COMPRESSED
 from qstore.formats.values import EMPTY_MAP, typed_map
-from qstore.store.errors import StoreError
-from qstore.store.journal.write.step import JournalError, JournalFailedError, JournalFullError
+from qstore.store.errors import JournalError, JournalFailedError, JournalFullError, StoreError
 from qstore.store.key_value import CatalogueError
 from qstore.store.live.message_store import MessageStore
 from qstore.store.live.queue_journal import Done, QueueJournal

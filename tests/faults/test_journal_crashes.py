@@ -15,8 +15,8 @@ from qstore.formats.rhm.file_header import decode_file_header
 from qstore.formats.rhm.geometry import Geometry
 from qstore.formats.rhm.headers import FIXED_SIZE
 from qstore.formats.rhm.jinf import DEFAULT_BASE_NAME
+from qstore.store.errors import JournalFailedError
 from qstore.store.journal.directory import data_path
-from qstore.store.journal.write.step import JournalFailedError
 from tests.faults.broken_writers import BROKEN, BROKEN_GROWTH
 from tests.faults.journal_harness import DIRECTORY, JournalLife, make
 from tests.faults.journal_matrix import CrashMatrix, Shape

@@ -10,10 +10,10 @@ import pytest
 
 from qstore.formats.rhm.geometry import BLOCK_SIZE, DATA_OFFSET, Geometry
 from qstore.formats.rhm.jinf import DEFAULT_BASE_NAME
+from qstore.store.errors import JournalFailedError
 from qstore.store.journal.directory import data_path, open_journal
 from qstore.store.journal.recovery import JournalRecovery
 from qstore.store.journal.write.space import SIZE_BITS
-from qstore.store.journal.write.step import JournalFailedError
 from tests.faults.journal_harness import DIRECTORY, DamagedError, JournalLife, content_of, make
 from tests.faults.simulated_disk import SimulatedDisk
 from tests.support.profiles import is_nightly, today

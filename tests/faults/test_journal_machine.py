@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from qstore.formats.rhm.geometry import BLOCK_SIZE, Geometry
-from qstore.store.journal.write.step import JournalFailedError
+from qstore.store.errors import JournalFailedError
 from tests.faults.journal_harness import JournalLife, Model, make
 from tests.faults.simulated_disk import Killed, SimulatedDisk
 from tests.support.profiles import examples

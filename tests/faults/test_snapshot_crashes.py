@@ -13,8 +13,7 @@ from collections import Counter
 import pytest
 
 from qstore.store.catalogue.store_directory import Found, StoreDirectory
-from qstore.store.errors import StoreError
-from qstore.store.journal.write.step import JournalFullError
+from qstore.store.errors import JournalFullError, StoreError
 from qstore.store.live.snapshot import Snapshot
 from qstore.store.live.snapshot_copy import copy_snapshot
 from tests.faults.simulated_disk import Call, Killed, SimulatedDisk

@@ -8,8 +8,8 @@ from collections import Counter
 import pytest
 
 from qstore.formats.rhm.geometry import Geometry
+from qstore.store.journal.write.flushes import Step
 from qstore.store.journal.write.space import Cut
-from qstore.store.journal.write.step import Step
 from tests.faults.journal_harness import JournalLife, make
 from tests.faults.journal_matrix import CrashMatrix, Shape
 from tests.faults.simulated_disk import SimulatedDisk

@@ -13,7 +13,7 @@ from qstore.store.disk import OsDisk
 from qstore.store.inspect.offline import open_store
 from qstore.store.inspect.sizing import RingSize
 from qstore.store.journal.format import JournalFormat
-from qstore.store.journal.write.threshold import Threshold, enqueue_limit
+from qstore.store.journal.write.space import Threshold, enqueue_limit
 from qstore.tools.generate.fleet import FleetSpec, StoreFormat
 from qstore.tools.generate.make import make_store
 from qstore.tools.size.queues import Wanted, size_queue

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from qstore.store.environment import tool_environment
-from qstore.store.journal.write.step import JournalError
+from qstore.store.errors import JournalError
 from tests.store.test_commit_rounds import HeldSync
 from tests.support.opened_store import PARAMETERS, Calls, OpenedStore, enqueued
 

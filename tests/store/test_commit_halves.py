@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from qstore.store.environment import tool_environment
-from qstore.store.journal.write.step import JournalFailedError
+from qstore.store.errors import JournalFailedError
 from tests.store.test_commit_rounds import HeldSync
 from tests.support.opened_store import Calls, OpenedStore, enqueued
 

@@ -13,7 +13,7 @@ from qstore.formats.rhm.headers import data_crc
 from qstore.formats.rhm.records import COMPRESSED
 from qstore.formats.values import typed_map
 from qstore.store.environment import Environment
-from qstore.store.journal.write.step import JournalError
+from qstore.store.errors import JournalError
 from qstore.store.log_lines import Level
 from qstore.store.parameters import ParameterError
 from qstore.store.queue_parameters import queue_compresses

@@ -14,10 +14,10 @@ import pytest
 from qstore.formats.rhm.geometry import BLOCK_SIZE, Geometry
 from qstore.formats.rhm.headers import data_crc
 from qstore.store.environment import tool_environment
+from qstore.store.errors import JournalFailedError
 from qstore.store.journal.write.space import SIZE_BITS, SIZE_MASK
-from qstore.store.journal.write.step import JournalFailedError
 from qstore.store.journal.write.storage import JournalStorage, create_journal
-from qstore.store.journal.write.writer_state import new_state
+from qstore.store.journal.write.version_2_writer import new_state
 from qstore.store.live.flusher import Flusher
 from qstore.store.live.queue_journal import QueueJournal
 from qstore.store.live.taking_up import journal_info, take_up

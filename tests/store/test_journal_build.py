@@ -20,12 +20,11 @@ from qstore.store.builders.journal_build import (
 )
 from qstore.store.disk import OsDisk
 from qstore.store.environment import Environment, tool_environment
-from qstore.store.errors import StoreError
+from qstore.store.errors import JournalBusyError, StoreError
 from qstore.store.journal.directory import open_journal
 from qstore.store.journal.recovery import JournalRecovery
-from qstore.store.journal.write.step import JournalBusyError
 from qstore.store.journal.write.storage import create_journal
-from qstore.store.journal.write.writer_state import new_state
+from qstore.store.journal.write.version_2_writer import new_state
 from qstore.store.live.taking_up import take_up
 from qstore.store.recovery.journal_content import FLUSH_BYTES, JournalContent, described, fitting_geometry
 from qstore.store.sync.driver import sync_all

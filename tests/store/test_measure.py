@@ -23,7 +23,7 @@ from qstore.store.journal.enqueue_map import LIVE, LOCKED, PENDING
 from qstore.store.journal.format import JournalFormat
 from qstore.store.journal.journal import Journal
 from qstore.store.journal.recovery import JournalRecovery, Outcome
-from qstore.store.journal.write.threshold import Threshold
+from qstore.store.journal.write.space import Threshold
 from tests.support.fixtures import StoreFixture, StoreOpener, set_writable
 from tests.support.journal_builder import DIRECTORY, JournalBuilder, PlacedRecord
 from tests.support.journal_history import GEOMETRIES, STEPS, History, Step, long_steps

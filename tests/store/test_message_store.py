@@ -12,9 +12,8 @@ from qstore.formats.broker_records.topology import Binding, Bridge, Exchange, Ge
 from qstore.formats.rhm.geometry import Geometry
 from qstore.formats.rhm.headers import data_crc
 from qstore.store.environment import Environment
-from qstore.store.errors import StoreError
+from qstore.store.errors import JournalError, JournalFullError, StoreError
 from qstore.store.journal.enqueue_map import LIVE, LOCKED, PENDING
-from qstore.store.journal.write.step import JournalError, JournalFullError
 from qstore.store.live.queue_journal import QueueJournal
 from tests.support.opened_store import Calls, OpenedStore, enqueued
 

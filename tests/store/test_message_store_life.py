@@ -23,7 +23,7 @@ from qstore.formats.rhm import store_file
 from qstore.formats.rhm.geometry import Geometry
 from qstore.formats.rhm.headers import data_crc
 from qstore.store.environment import Environment, system_environment, tool_environment
-from qstore.store.journal.write.step import JournalFailedError, JournalFullError, ThresholdError
+from qstore.store.errors import JournalFailedError, JournalFullError, ThresholdError
 from qstore.store.live.queue_journal import QueueJournal
 from qstore.store.log_lines import Level
 from qstore.store.parameters import StoreParameters

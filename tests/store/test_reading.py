@@ -11,7 +11,7 @@ import pytest
 
 from qstore.store.disk import OsFile
 from qstore.store.environment import Environment
-from qstore.store.journal.write.step import JournalError
+from qstore.store.errors import JournalError
 from qstore.store.live.queue_journal import QueueJournal
 from qstore.store.live.reading import as_bytes
 from qstore.store.writable_disk import OsWritableFile

@@ -20,12 +20,12 @@ from qstore.formats.rhm.records import COMMIT_DECISION
 from qstore.store.builders.rebuild import Rebuilt, rebuild
 from qstore.store.disk import Disk, OsDisk
 from qstore.store.environment import Environment, tool_environment
+from qstore.store.errors import JournalBusyError
 from qstore.store.journal.directory import open_journal
 from qstore.store.journal.journal import Journal
 from qstore.store.journal.reader import JournalEnd
 from qstore.store.journal.recovery import JournalRecovery, Outcome
-from qstore.store.journal.write.resumption import state_of
-from qstore.store.journal.write.step import JournalBusyError
+from qstore.store.journal.write.version_2_writer import state_of
 from qstore.store.live.taking_up import take_up
 from qstore.store.recovery.prepared import prepared_transactions
 from tests.faults.simulated_disk import SimulatedDisk

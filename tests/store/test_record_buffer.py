@@ -18,7 +18,7 @@ from qstore.formats.rhm.records import (
     decode_record,
     encode_record,
 )
-from qstore.store.journal.write.record_buffer import RecordBuffer
+from qstore.store.journal.write.flushes import RecordBuffer
 
 _U32 = st.one_of(st.integers(0, 3), st.integers(0, (1 << 32) - 1), st.integers((1 << 31) - 2, (1 << 31) + 1))
 _U64 = st.one_of(st.integers(1, 3), st.integers(1, (1 << 64) - 1), st.integers((1 << 62) - 2, (1 << 62) + 1))

@@ -8,8 +8,8 @@ import pytest
 
 from qstore.formats.rhm.geometry import Geometry
 from qstore.formats.rhm.headers import data_crc
-from qstore.store.journal.write.record_runs import add_run, holds, remove_runs, rids_in, runs_of
-from qstore.store.journal.write.step import JournalError
+from qstore.store.errors import JournalError
+from qstore.store.journal.write.live_records import add_run, holds, remove_runs, rids_in, runs_of
 from tests.support.memory_ring import MemoryRing
 
 

@@ -9,9 +9,9 @@ import pytest
 
 from qstore.formats.rhm.geometry import Geometry
 from qstore.formats.rhm.headers import data_crc
-from qstore.store.journal.write.step import JournalBusyError, JournalFullError
+from qstore.store.errors import JournalBusyError, JournalFullError
+from qstore.store.journal.write.flushes import MessageData
 from qstore.store.journal.write.version_2_writer import Version2Writer
-from qstore.store.journal.write.write_batch import MessageData
 from tests.support.memory_ring import MemoryRing
 
 _TRANSACTIONS = 400

@@ -8,7 +8,7 @@ from itertools import accumulate
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from qstore.store.journal.write.resting import MAX_CHUNK, RestingRecords
+from qstore.store.journal.write.live_records import MAX_CHUNK, RestingRecords
 from qstore.store.journal.write.space import SIZE_BITS
 from tests.support.profiles import examples
 

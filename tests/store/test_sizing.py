@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from qstore.formats.rhm.geometry import BLOCK_SIZE, DEFAULT_FILES, MAX_FILES, MAX_PAGES, PAGE_SIZE, Geometry, padded
 from qstore.formats.rhm.records import TAIL_SIZE
+from qstore.store.errors import JournalFullError
 from qstore.store.inspect.sizing import (
     MAX_DEPTH,
     MAX_RING,
@@ -30,8 +31,7 @@ from qstore.store.inspect.sizing import (
     size_journal,
 )
 from qstore.store.journal.format import JournalFormat
-from qstore.store.journal.write.step import JournalFullError
-from qstore.store.journal.write.threshold import Threshold, threshold
+from qstore.store.journal.write.space import Threshold, threshold
 from qstore.store.journal.write.version_1_writer import Version1Writer
 from tests.support.memory_ring import MemoryRing
 from tests.support.profiles import examples

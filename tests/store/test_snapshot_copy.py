@@ -11,8 +11,7 @@ from pathlib import Path
 import pytest
 
 from qstore.store.disk import OsFile
-from qstore.store.errors import StoreError, StoreLockedError
-from qstore.store.journal.write.step import JournalFullError
+from qstore.store.errors import JournalFullError, StoreError, StoreLockedError
 from qstore.store.key_value import RocksKeyValue
 from qstore.store.live.snapshot_copy import copy_snapshot
 from qstore.store.writable_disk import OsWritableDisk

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from qstore.formats.rhm.geometry import BLOCK_SIZE, Geometry
 from qstore.store.journal.format import JournalFormat
-from qstore.store.journal.write.threshold import Threshold, depth_held, enqueue_limit, threshold
+from qstore.store.journal.write.space import Threshold, depth_held, enqueue_limit, threshold
 
 V1, V2, LINEAR = JournalFormat.VERSION_1, JournalFormat.VERSION_2, JournalFormat.LINEAR
 PAGE = Geometry.from_pages(4, 1)  # files of 512 blocks

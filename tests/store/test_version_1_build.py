@@ -40,8 +40,8 @@ from qstore.store.inspect.offline import open_store
 from qstore.store.journal.directory import open_journal
 from qstore.store.journal.enqueue_map import LIVE, LOCKED, PENDING
 from qstore.store.journal.recovery import JournalRecovery
-from qstore.store.journal.write.version_1_ring import Version1Ring
-from qstore.store.journal.write.version_1_writer import Version1Writer, reserve_blocks, state_of
+from qstore.store.journal.write.space import reserve_blocks
+from qstore.store.journal.write.version_1_writer import Version1Ring, Version1Writer, state_of
 from qstore.store.recovery.journal_content import JournalContent
 from qstore.store.writable_disk import OsWritableDisk
 from tests.support.conversion import Content, content_of, converted

@@ -23,17 +23,12 @@ from qstore.formats.rhm.jinf import decode_jinf
 from qstore.formats.rhm.records import COMMIT_DECISION, EXTERNAL, TRANSIENT, Kind, RecordHeader
 from qstore.store.damage import Damage
 from qstore.store.disk import OsDisk
+from qstore.store.errors import JournalError, JournalFailedError, JournalFullError
 from qstore.store.journal.directory import open_journal
 from qstore.store.journal.journal import Journal
 from qstore.store.journal.recovery import JournalRecovery
-from qstore.store.journal.write.step import JournalError, JournalFailedError, JournalFullError
-from qstore.store.journal.write.version_1_writer import (
-    OpenTransaction,
-    Version1State,
-    Version1Writer,
-    reserve_blocks,
-    state_of,
-)
+from qstore.store.journal.write.space import reserve_blocks
+from qstore.store.journal.write.version_1_writer import OpenTransaction, Version1State, Version1Writer, state_of
 from qstore.tools.qstore_check import command
 from tests.support.compiled import replaces
 from tests.support.fixtures import StoreFixture

@@ -10,21 +10,16 @@ import pytest
 
 import qstore.store.journal
 from qstore.formats.rhm.geometry import BLOCK_SIZE, DATA_OFFSET, Geometry
-from qstore.store.journal.write.file_ring import FileRing
-from qstore.store.journal.write.flushes import Flush, FlushQueue
+from qstore.store.journal.write.flushes import Flush, FlushQueue, Pieces
 from qstore.store.journal.write.live_records import LiveRecords
-from qstore.store.journal.write.space import RingSpace
-from qstore.store.journal.write.step import Pieces
+from qstore.store.journal.write.space import FileRing, RingSpace
 from tests.support.memory_ring import MemoryRing
 
 PARTS = (
-    "record_runs",
-    "write_batch",
     "flushes",
     "space",
     "live_records",
     "compaction",
-    "admission",
     "version_2_writer",
 )
 FOLDER = Path(qstore.store.journal.__file__).parent / "write"

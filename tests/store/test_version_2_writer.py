@@ -12,12 +12,12 @@ from qstore.formats.broker_records.messages import encode_message
 from qstore.formats.rhm.file_header import FileHeader, decode_file_header
 from qstore.formats.rhm.geometry import BLOCK_SIZE, DATA_OFFSET, Geometry
 from qstore.formats.rhm.records import COMMIT_DECISION, LAST_OF_FLUSH, MOVED, SEAL, Kind, RecordHeader, decode_record
+from qstore.store.errors import JournalError, JournalFailedError
 from qstore.store.inspect.check.check import check_store
 from qstore.store.inspect.offline import open_store
 from qstore.store.journal.directory import open_journal
 from qstore.store.journal.recovery import JournalRecovery
-from qstore.store.journal.write.step import JournalError, JournalFailedError
-from qstore.store.journal.write.threshold import THRESHOLD_PERCENT
+from qstore.store.journal.write.space import THRESHOLD_PERCENT
 from tests.support.journal_builder import DIRECTORY, JournalBuilder
 from tests.support.memory_disk import MemoryDisk
 from tests.support.memory_ring import CLOCK, MemoryRing

@@ -9,7 +9,7 @@ from qstore.formats.rhm.compressed import PREFIX_SIZE, ZSTD, Compressor
 from qstore.formats.rhm.headers import data_crc
 from qstore.formats.values import TypedMap, typed_map
 from qstore.store.environment import tool_environment
-from qstore.store.journal.write.write_batch import COMPRESSED_MESSAGE
+from qstore.store.journal.write.flushes import COMPRESSED_MESSAGE
 from qstore.store.live.queue_journal import QueueJournal
 from tests.support.opened_store import OpenedStore, enqueued
 from tests.support.quarantine_records import message

@@ -9,10 +9,9 @@ from typing import Final
 
 from qstore.formats.rhm.geometry import BLOCK_SIZE, DATA_OFFSET, Geometry
 from qstore.formats.rhm.headers import FIXED_SIZE, data_crc
-from qstore.store.journal.write.assembly import open_writer
-from qstore.store.journal.write.step import JournalBusyError, JournalFullError, Step
-from qstore.store.journal.write.write_batch import JournalOwner
-from qstore.store.journal.write.writer_state import WriterState, new_state
+from qstore.store.errors import JournalBusyError, JournalFullError
+from qstore.store.journal.write.flushes import JournalOwner, Step
+from qstore.store.journal.write.version_2_writer import WriterState, new_state, open_writer
 
 MAX_BUSY: Final = 100  # times in a row that a record may have to wait for a flush
 CLOCK: Final = 1_700_000_000 * 10**9 + 7  # nanoseconds

@@ -9,11 +9,12 @@ from itertools import pairwise
 
 from qstore.formats.rhm.geometry import BLOCK_SIZE, DATA_OFFSET, FILE_HEADER_SIZE, SECTOR_SIZE, Geometry, padded
 from qstore.formats.rhm.records import COMMIT_DECISION, TRANSIENT
+from qstore.store.errors import JournalFullError
 from qstore.store.journal.directory import open_journal
 from qstore.store.journal.enqueue_map import LIVE, LOCKED, PENDING
 from qstore.store.journal.journal import Journal
 from qstore.store.journal.recovery import JournalRecovery, Outcome
-from qstore.store.journal.write.step import JournalFullError, Step
+from qstore.store.journal.write.flushes import Step
 from qstore.store.journal.write.version_1_writer import Version1State, Version1Writer, state_of
 from qstore.store.recovery.contradictions import contradictions
 from tests.support.journal_builder import DIRECTORY, JournalBuilder

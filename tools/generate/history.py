@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from qstore.formats.rhm.geometry import BLOCK_SIZE
-from qstore.store.journal.write.step import JournalFullError
+from qstore.store.errors import JournalFullError
 from qstore.tools.generate.fleet import IN_DOUBT_RECORDS, FleetSpec, QueuePlan, StoreFormat, queue_source
 from qstore.tools.generate.messages import MessageFactory
 from qstore.tools.generate.outcome import IN_DOUBT_DEQUEUE, IN_DOUBT_ENQUEUE, OUTSTANDING, Counts, LiveMessage, Sample

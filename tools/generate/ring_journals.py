@@ -14,12 +14,12 @@ from qstore.formats.rhm.geometry import BLOCK_SIZE, DATA_OFFSET, Geometry
 from qstore.formats.rhm.jinf import JournalInfo
 from qstore.formats.rhm.records import Kind, RecordHeader
 from qstore.store.environment import Environment
+from qstore.store.errors import JournalBusyError, JournalFullError
 from qstore.store.journal.directory import data_path
 from qstore.store.journal.write.space import SIZE_BITS
-from qstore.store.journal.write.step import JournalBusyError, JournalFullError
 from qstore.store.journal.write.storage import JournalStorage, create_journal
 from qstore.store.journal.write.version_1_writer import Version1Writer
-from qstore.store.journal.write.writer_state import new_state
+from qstore.store.journal.write.version_2_writer import new_state
 from qstore.store.live.taking_up import take_up
 
 _WRITE_BYTES: Final = 1 << 20  # largest single write

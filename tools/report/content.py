@@ -17,7 +17,7 @@ from math import isfinite
 from typing import Final, NamedTuple
 
 from qstore.formats.wording import plural
-from qstore.store.journal.write.threshold import THRESHOLD_PERCENT
+from qstore.store.journal.write.space import THRESHOLD_PERCENT
 from qstore.tools.metrics import METRICS
 
 MAX_QUEUES: Final = 10_000  # in the table; the totals may include more

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from qstore.store.journal.write.threshold import NEAR_PERCENT
+from qstore.store.journal.write.space import NEAR_PERCENT
 from qstore.tools.report.content import QueueReport, Severity
 
 

@@ -11,7 +11,7 @@ from qstore.formats.rhm.geometry import BLOCK_SIZE
 from qstore.formats.wording import plural
 from qstore.store.inspect.sizing import OVERHEADS, Choice, LineSize, RecordSize, RingSize, Sizing, footprint
 from qstore.store.journal.format import JournalFormat
-from qstore.store.journal.write.threshold import depth_held
+from qstore.store.journal.write.space import depth_held
 from qstore.tools.console.tables import Column, print_line, print_steps, print_table
 from qstore.tools.size.amounts import exact
 

@@ -25,10 +25,9 @@ from qstore.formats.rhm.errors import RhmError
 from qstore.formats.rhm.geometry import BLOCK_SIZE
 from qstore.formats.rhm.headers import record_blocks, word
 from qstore.formats.rhm.records import COMMIT_DECISION, COMPRESSED, MOVED, Kind, decode_record
-from qstore.store.journal.write.flushes import FlushQueue
+from qstore.store.journal.write.flushes import FlushQueue, WriteBatch
 from qstore.store.journal.write.live_records import LiveRecords
 from qstore.store.journal.write.space import SIZE_BITS, SIZE_MASK, RingSpace
-from qstore.store.journal.write.write_batch import WriteBatch
 
 _ENQUEUE: Final = word(Kind.ENQUEUE, 2, MOVED)
 _COMPRESSED: Final = word(Kind.ENQUEUE, 2, MOVED | COMPRESSED)

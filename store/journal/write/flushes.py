@@ -1,4 +1,19 @@
-"""The closed flushes of a version-2 journal, and the steps that write them to disk, one after another.
+"""What a writer of version 2 sends to the disk: the write batch, closed flushes, and the steps that write them.
+
+    RecordBuffer    the bytes of the batch: records, encoded one after another
+    WriteBatch      the records of the next flush, with log offsets, files and flush number; `close` makes a `Flush`
+    FlushQueue      the closed flushes, cut into steps
+    Step            writes, and the files to sync after them: what the owner of a writer does next
+
+A record gets its log offset, its file's salt and its flush's number when it is appended. Log offsets count blocks
+through the endless stream of all laps. When a record reaches into the next file, that file's header is made. Which
+records are live, and whether one may be written at all, the writer decides before. Readers rely on these rules for
+flushes (`formats.rhm`):
+
+    padding    a flush ends at a multiple of the alignment in its file, or at the file's end
+    last       its last record is flagged
+    restart    the first flush of a resumed journal is a single filler, and its number 65,536 higher
+    seal       so is the last flush of a clean close, but with the next number
 
 A flush is the bytes of its records, contiguous, from the log offset where it starts. It is one step; but a file's
 header must be synced before any data goes into that file, so each file that the flush enters adds a step:
@@ -7,17 +22,294 @@ header must be synced before any data goes into that file, so each file that the
     step 2    the data for that file, and the header of the file after it, and so on
 
 A flush that begins with a new file has only that file's header in its first step.
+
+A writer does no I/O. Its owner asks it for the next step, does the writes in order, syncs each file named in the step,
+and calls `flushed`; or `failed`, after which the writer accepts nothing more. One step is under way at a time. The
+writer of version 1 requests the same steps.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Final, NamedTuple, TypeAlias
 
-from qstore.formats.rhm.geometry import BLOCK_SIZE, DATA_OFFSET, Geometry
-from qstore.store.journal.write.file_ring import FileRing
-from qstore.store.journal.write.step import Pieces, Step, Write
+from librt.strings import BytesWriter, write_i32_le, write_i64_le
+from mypy_extensions import u8
+
+from qstore.formats.checksum import extend_crc32c
+from qstore.formats.rhm.file_header import SLOT_SIZE, FileHeader, encode_header_slot, other_slot
+from qstore.formats.rhm.geometry import BLOCK_SIZE, DATA_OFFSET, FILE_HEADER_SIZE, Geometry
+from qstore.formats.rhm.headers import (
+    BLOCK_SHIFT,
+    FIXED_SIZE,
+    FLAGS_SHIFT,
+    HEADER_2,
+    PADDINGS,
+    RESTART_GAP,
+    ROUND_UP,
+    word,
+)
+from qstore.formats.rhm.record_checksums import RecordChecksums
+from qstore.formats.rhm.records import COMPRESSED, LAST_OF_FLUSH, PADDING, SALT, SEAL, TAIL, Kind
+from qstore.store.journal.write.space import FileRing
+
+# ---- steps ----
+
+
+class Pieces:
+    """Bytes in many pieces, which are written one after the other, without being joined.
+
+    Attributes:
+        pieces: the pieces.
+        size: bytes of all of them.
+    """
+
+    __slots__ = ("pieces", "size")
+
+    def __init__(self, pieces: list[bytes], size: int) -> None:
+        self.pieces, self.size = pieces, size
+
+    def __len__(self) -> int:
+        return self.size
+
+    def __bytes__(self) -> bytes:
+        return b"".join(self.pieces)
+
+
+class Write(NamedTuple):
+    """Bytes for one file of the journal.
+
+    Attributes:
+        file: the file's number in the ring.
+        offset: bytes from the file's start.
+        content: the bytes to write.
+    """
+
+    file: int
+    offset: int
+    content: bytes | memoryview | Pieces
+
+
+class Step(NamedTuple):
+    """Writes to do in order, and files to sync then.
+
+    Attributes:
+        writes: the writes; none is longer than the write cache.
+        files: numbers of the files to sync when all is written.
+    """
+
+    writes: Sequence[Write]
+    files: tuple[int, ...]
+
+
+# ---- the bytes of the batch ----
+
+_LONG: Final = 8 * 1024  # bytes of data that are not copied
+_FULL: Final = 64 * 1024  # bytes in the buffer from which on it is emptied before the next record
+_EMBEDDED: Final = 256  # bytes that a BytesWriter has room for without an allocation
+
+_HEADER_SIZE: Final = HEADER_2.size
+_XID_SIZE_OFFSET: Final = 16
+_DATUM_OFFSET: Final = 24
+_FLAG_OFFSET: Final = FLAGS_SHIFT // 8 + 1  # of the byte that has the flag
+_FLAG: Final = LAST_OF_FLUSH >> 8
+assert (HEADER_2.format, TAIL.format) == ("<QQIIQ", "<IQ")
+
+_IS_COMPILED: Final = not __file__.endswith(".py")
+
+_SIGN: Final = 1 << 31
+_MAX_SMALL: Final = (1 << 62) - 1
+
+_COVERED: Final = _HEADER_SIZE + SALT.size
+_FLAG_IN_CRC: Final = extend_crc32c(0, bytes(_COVERED)) ^ extend_crc32c(
+    0, bytes(_FLAG_OFFSET) + bytes([_FLAG]) + bytes(_COVERED - _FLAG_OFFSET - 1)
+)
+
+
+class RecordBuffer:
+    """The bytes of one flush's records.
+
+    Short records are encoded into one buffer, field by field, and long data is kept as it comes, between two stretches
+    of the buffer: it is not copied before it is written. The fields are those of HEADER_2 and TAIL (`formats.rhm`).
+
+    The last record of a flush is flagged when the flush is closed. A CRC is linear, and the flag is at the same
+    distance from the end of what every record's CRC covers, which is its data, xid, header and salt in this order: so
+    the flag changes each CRC by the same bits.
+
+    Args:
+        is_compiled: whether numbers are written one by one: fast in compiled code, and slower than `struct` in others.
+
+    Attributes:
+        is_empty: whether there are none.
+    """
+
+    __slots__ = ("_checksums", "_head", "_is_compiled", "_is_large", "_last", "_pieces", "_writer", "is_empty")
+
+    def __init__(self, *, is_compiled: bool = _IS_COMPILED) -> None:
+        self._is_compiled = is_compiled
+        self._writer, self._checksums = BytesWriter(), RecordChecksums()
+        self._pieces: list[bytes] = []  # what precedes the content of the writer
+        self._last = 0  # offset in the writer of the last record
+        self._head = -1  # index of the piece that has the header of the last record, if it is long
+        self._is_large = False
+        self.is_empty = True
+
+    def append(
+        self,
+        first: int,
+        rid: int,
+        xid: bytes,
+        flush: int,
+        datum: int,
+        parts: Sequence[bytes],
+        size: int,
+        crc: int,
+        salt: bytes,
+        padding: int,
+    ) -> None:
+        """Append a record.
+
+        Args:
+            first: the first word of its header: kind, version and flags.
+            rid: its record id.
+            xid: its transaction's id; empty for none.
+            flush: the low half of its flush's number.
+            datum: the last field of its header.
+            parts: its data.
+            size: bytes of all parts.
+            crc: their `data_crc`.
+            salt: the salt of the file in which it begins.
+            padding: bytes of padding.
+        """
+        writer, xid_size = self._writer, len(xid)
+        self.is_empty = False
+        if size >= _LONG or len(writer) >= _FULL:
+            self._spill()
+        self._last, self._head = len(writer), -1
+        if self._is_compiled:
+            check = self._checksums.check(first, rid, xid, flush, datum, crc, salt)
+            if rid > _MAX_SMALL or datum > _MAX_SMALL:
+                rid, datum = _as_signed(rid), _as_signed(datum)
+            write_i64_le(writer, first)
+            write_i64_le(writer, rid)
+            write_i32_le(writer, xid_size)
+            write_i32_le(writer, (flush ^ _SIGN) - _SIGN)
+            write_i64_le(writer, datum)
+            if xid_size:
+                writer.write(xid)
+        else:
+            head = HEADER_2.pack(first, rid, xid_size, flush, datum)
+            check = extend_crc32c(crc, xid + head + salt)
+            writer.write(head + xid)
+        if size >= _LONG:
+            self._head = len(self._pieces)
+            self._spill()
+            self._pieces += parts
+        elif isinstance(parts, tuple):  # a loop that costs less
+            in_tuple: tuple[bytes, ...] = parts
+            for part in in_tuple:
+                writer.write(part)
+        else:
+            for part in parts:
+                writer.write(part)
+        after = PADDINGS[padding] if padding < BLOCK_SIZE else PADDING * padding
+        if self._is_compiled:
+            write_i32_le(writer, (check ^ _SIGN) - _SIGN)
+            write_i64_le(writer, rid)
+            writer.write(after)
+        else:
+            writer.write(TAIL.pack(check, rid) + after)
+
+    def _spill(self) -> None:
+        """Empty the writer."""
+        writer = self._writer
+        if len(writer):
+            self._pieces.append(writer.getvalue())
+            writer.truncate(0)
+            self._is_large = True
+
+    def flag_last(self) -> None:
+        """Flag the last record as the last of its flush."""
+        writer, begin, tail = self._writer, self._last, 0
+        if self._head >= 0:  # its tail begins the writer
+            head = bytearray(self._pieces[self._head])
+            head[_FLAG_OFFSET] |= _FLAG
+            self._pieces[self._head] = bytes(head)
+        else:
+            tail = begin + _HEADER_SIZE + self._field(begin + _XID_SIZE_OFFSET, 4)
+            if self._field(begin, 4) == Kind.ENQUEUE:
+                tail += self._field(begin + _DATUM_OFFSET, 8)
+            writer[begin + _FLAG_OFFSET] |= _FLAG
+        crc = self._field(tail, 4) ^ _FLAG_IN_CRC
+        for at in range(4):
+            writer[tail + at] = u8(crc >> 8 * at & 0xFF)
+
+    def _field(self, begin: int, size: int) -> int:
+        """An integer in the writer."""
+        writer, value = self._writer, 0
+        for at in range(size):
+            value |= int(writer[begin + at]) << 8 * at
+        return value
+
+    def content(self) -> bytes:
+        """The bytes of all records so far."""
+        return b"".join([*self._pieces, self._writer.getvalue()])
+
+    def take(self) -> list[bytes]:
+        """The bytes of all records, in pieces. There are none then."""
+        pieces, writer = self._pieces, self._writer
+        if len(writer) > _EMBEDDED:
+            self._is_large = True
+        pieces.append(writer.getvalue())
+        writer.truncate(0)
+        self._pieces, self.is_empty = [], True
+        return pieces
+
+    def free(self) -> None:
+        """Free the memory of the empty buffer: the journal may rest."""
+        if self._is_large and self.is_empty:
+            self._writer, self._is_large = BytesWriter(), False
+
+
+def _as_signed(value: int) -> int:
+    """The signed 64-bit integer with the same bits."""
+    return value - (1 << 64) if value >> 63 else value
+
+
+# ---- the batch ----
+
+#: A message to be enqueued: its data in parts, how many bytes they are, their `data_crc`, and the first word of the
+#: record's header: PLAIN_MESSAGE or COMPRESSED_MESSAGE.
+StoredMessage: TypeAlias = tuple[Sequence[bytes], int, int, int]
+
+#: As it comes: the first three of these.
+MessageData: TypeAlias = tuple[Sequence[bytes], int, int]
+
+PLAIN_MESSAGE: Final = word(Kind.ENQUEUE, 2)
+COMPRESSED_MESSAGE: Final = word(Kind.ENQUEUE, 2, COMPRESSED)
+
+_DEQUEUE: Final = word(Kind.DEQUEUE, 2)
+_COMMIT: Final = word(Kind.COMMIT, 2)
+_FILLER: Final = word(Kind.FILLER, 2)
+_LAST: Final = LAST_OF_FLUSH << FLAGS_SHIFT
+_LOW: Final = 0xFFFFFFFF  # a record stores the low half of its flush's number
+
+
+class JournalOwner:
+    """The owner of a journal, as each file header names it.
+
+    Attributes:
+        title: the journal's name in errors: `queue "orders"`.
+        queue_id: the number of its queue.
+        incarnation: number of times that the journal of that queue was rebuilt.
+    """
+
+    __slots__ = ("incarnation", "queue_id", "title")
+
+    def __init__(self, title: str, queue_id: int, incarnation: int) -> None:
+        self.title, self.queue_id, self.incarnation = title, queue_id, incarnation
 
 
 @dataclass(slots=True)
@@ -48,6 +340,304 @@ class Flush:
         content = b"".join(self.pieces)
         assert len(content) == (self.end - self.start) * BLOCK_SIZE
         return content
+
+
+class WriteBatch:
+    """The records for the next flush of one journal.
+
+    A writer appends plain records that fit into the current file to `records` itself, and updates `position` and
+    `placed`; messages that need not fit, between `begin_record` and `end_record`. `append` handles all others.
+
+    Args:
+        owner: the journal's owner.
+        geometry: the size of the files.
+        ring: their order.
+        alignment: bytes to which flushes are padded.
+        position: log offset of the next record: where the journal ended.
+        flush: number of the last synced flush; 0 for none.
+        is_sealed: whether that was the seal of a clean close.
+        salts: file, counted over all laps -> its salt, of the existing files. The batch takes it over.
+        slots: file number -> the slot of its header in its sector, of files that have one. It is taken over too.
+        salt: returns 64 random bits.
+        clock: returns nanoseconds since the epoch.
+
+    Attributes:
+        position: log offset of the next record.
+        index: the current file, counted over all laps: the one that contains the position, or ends at it.
+        file_end: log offset where it ends.
+        salt: its salt, as bytes.
+        number: number of the next flush.
+        low_number: its low half, which each record stores.
+        start: log offset where it begins.
+        records: its bytes.
+        removed: records, packed, that are released when it is synced.
+        placed: messages that the writer appended directly to the current file; `Flush.placed` has them by file.
+        needs_restart: whether the journal is resumed and nothing was appended yet.
+        is_sealed: whether the last flush is a seal.
+        salts, slots: as above.
+    """
+
+    __slots__ = (
+        "_alignment",
+        "_clock",
+        "_file",
+        "_headers",
+        "_identity",
+        "_new_salt",
+        "_placed",
+        "_ring",
+        "file_end",
+        "index",
+        "is_sealed",
+        "low_number",
+        "needs_restart",
+        "number",
+        "placed",
+        "position",
+        "records",
+        "removed",
+        "salt",
+        "salts",
+        "slots",
+        "start",
+    )
+
+    def __init__(
+        self,
+        owner: JournalOwner,
+        geometry: Geometry,
+        ring: FileRing,
+        *,
+        alignment: int,
+        position: int,
+        flush: int,
+        is_sealed: bool,
+        salts: dict[int, int],
+        slots: dict[int, int],
+        salt: Callable[[], int],
+        clock: Callable[[], int],
+    ) -> None:
+        self._identity = owner
+        self._ring, self._file = ring, geometry.data_size // BLOCK_SIZE
+        self._alignment = alignment // BLOCK_SIZE
+        self._new_salt, self._clock = salt, clock
+        self.needs_restart, self.is_sealed = flush > 0, is_sealed
+        self.position = self.start = position
+        self.index = (position - 1) // self._file
+        self.file_end = (self.index + 1) * self._file
+        self.salts, self.slots = salts, slots
+        self.salt = SALT.pack(salts.get(self.index, 0))
+        self.number = flush + 1
+        self.low_number = self.number & _LOW
+        self.records = RecordBuffer()
+        self.removed: list[int] = []
+        self.placed = 0
+        self._placed: dict[int, int] = {}
+        self._headers: dict[int, tuple[int, bytes]] = {}
+
+    # ---- records ----
+
+    def append(
+        self, kind: int, rid: int, xid: bytes, datum: int, parts: Sequence[bytes] = (), size: int = 0, crc: int = 0
+    ) -> int:
+        """Append any record, and enter the files that it reaches.
+
+        Args:
+            kind: the first word of its header: kind, version and flags.
+            rid: its record id.
+            xid: its transaction's id; empty for none.
+            datum: the last field of its header.
+            parts: its data.
+            size: bytes of all parts.
+            crc: their `data_crc`.
+
+        Returns:
+            Its log offset.
+        """
+        blocks = (ROUND_UP + len(xid) + size) >> BLOCK_SHIFT
+        place = self.begin_record()
+        padding = (blocks << BLOCK_SHIFT) - FIXED_SIZE - len(xid) - size
+        self.records.append(kind, rid, xid, self.low_number, datum, parts, size, crc, self.salt, padding)
+        self.end_record(blocks)
+        return place
+
+    def begin_record(self) -> int:
+        """Enter the next file if the current one is full. Returns the log offset of the record that follows."""
+        if self.position == self.file_end:
+            self._enter(0)
+        return self.position
+
+    def end_record(self, blocks: int) -> None:
+        """A record of `blocks` blocks was appended to `records`: enter the files that it reaches."""
+        self.position += blocks
+        while self.position > self.file_end:
+            self._enter(self.position - self.file_end)
+
+    def append_transaction(
+        self,
+        xid: bytes,
+        rids: list[int],
+        messages: list[MessageData],
+        targets: list[int],
+        firsts: list[int],
+        *,
+        commits: bool,
+    ) -> list[int]:
+        """Append all records of a transaction; they fit in the current file.
+
+        Args:
+            xid: the transaction.
+            rids: record ids of its enqueues, of its dequeues, and of its commit, if it `commits`.
+            messages: the messages that it enqueues.
+            targets: the messages that it dequeues.
+            firsts: the first word of each message's header; empty if all are PLAIN_MESSAGE.
+            commits: whether its commit follows. If not, its dequeues are counted in `placed` too: they are kept.
+
+        Returns:
+            The log offsets of the messages, and of the end of the last.
+        """
+        records, low_number, place = self.records, self.low_number, self.position
+        size_of_xid, number, first = len(xid), 0, PLAIN_MESSAGE
+        salt, around = self.salt, ROUND_UP + size_of_xid
+        places = [place]
+        for parts, size, crc in messages:
+            if firsts:
+                first = firsts[number]
+            blocks = (around + size) >> BLOCK_SHIFT
+            padding = (blocks << BLOCK_SHIFT) - FIXED_SIZE - size_of_xid - size
+            records.append(first, rids[number], xid, low_number, size, parts, size, crc, salt, padding)
+            number += 1
+            place += blocks
+            places.append(place)
+        blocks = around >> BLOCK_SHIFT
+        padding = (blocks << BLOCK_SHIFT) - FIXED_SIZE - size_of_xid
+        for target in targets:
+            records.append(_DEQUEUE, rids[number], xid, low_number, target, (), 0, 0, salt, padding)
+            number += 1
+        self.placed += len(messages)
+        self.position = place + blocks * len(targets)
+        if commits:
+            records.append(_COMMIT, rids[number], xid, low_number, 0, (), 0, 0, salt, padding)
+            self.position += blocks
+        else:
+            self.placed += len(targets)
+        return places
+
+    def _fill(self, blocks: int, flags: int) -> None:
+        """Append a filler of `blocks` blocks in the current file."""
+        first, padding = _FILLER | flags << FLAGS_SHIFT, blocks * BLOCK_SIZE - FIXED_SIZE
+        self.records.append(first, 0, b"", self.low_number, blocks, (), 0, 0, self.salt, padding)
+        self.end_record(blocks)
+
+    def _enter(self, rest: int) -> None:
+        """Make the header of the next file; the record that reaches it has `rest` blocks still to come."""
+        if self.placed:
+            self._count_placed()
+        self.index += 1
+        self.file_end += self._file
+        offset = 0 if rest >= self._file else DATA_OFFSET + rest * BLOCK_SIZE
+        salt = self._new_salt()
+        self.salts[self.index] = salt
+        seconds, nanoseconds = divmod(self._clock(), 1_000_000_000)
+        number = self._ring.number(self.index)
+        slot = self.slots.get(number)
+        self.slots[number] = 0 if slot is None else other_slot(slot)
+        header = FileHeader(
+            2,
+            self._ring.indicator(self.index),
+            number,
+            offset,
+            seconds,
+            nanoseconds,
+            first_flush=self.number,
+            salt=salt,
+            queue_id=self._identity.queue_id,
+            incarnation=self._identity.incarnation,
+            flush_alignment=self._alignment * BLOCK_SIZE,
+        )
+        self._headers[self.index] = (self.slots[number] * SLOT_SIZE, encode_header_slot(header))
+        self.salt = SALT.pack(salt)
+
+    def _count_placed(self) -> None:
+        self._placed[self.index] = self.placed
+        self.placed = 0
+
+    def forget_files(self, before: int) -> None:
+        """Forget the salts of files before `before`: they are free and are not read again. The current one is kept."""
+        salts, before = self.salts, min(before, self.index)
+        for index in [index for index in salts if index < before]:
+            del salts[index]
+
+    # ---- flushes ----
+
+    def close(self) -> Flush:
+        """Pad the batch, flag its last record, and begin the next one."""
+        if blocks := self._to_alignment():
+            self._fill(blocks, LAST_OF_FLUSH)
+        else:
+            self.records.flag_last()
+        if self.placed:
+            self._count_placed()
+        pieces = self.records.take()
+        flush = Flush(self.number, self.start, self.position, pieces, self._headers, self._placed, self.removed)
+        self._headers, self._placed, self.removed = {}, {}, []
+        self.start = self.position
+        self.number += 1
+        self.low_number = self.number & _LOW
+        return flush
+
+    def restart(self, flags: int = 0) -> Flush:
+        """The flush that precedes the first record of a resumed journal: one filler, with a much higher number."""
+        assert self.needs_restart
+        self.needs_restart = self.is_sealed = False
+        self.number += RESTART_GAP - 1
+        self.low_number = self.number & _LOW
+        return self._filler_flush(flags)
+
+    @property
+    def needs_seal(self) -> bool:
+        """Whether a clean close must write a seal: not if nothing was ever written, nor since the last seal."""
+        is_new = self.number == 1 and self.records.is_empty
+        return not (is_new or (self.needs_restart and self.is_sealed))
+
+    def seal(self) -> list[Flush]:
+        """The current batch, if any, and the flush of one filler that states that the journal was closed cleanly."""
+        if self.needs_restart:
+            flushes = [self.restart(SEAL)]
+        else:
+            flushes = [] if self.records.is_empty else [self.close()]
+            flushes.append(self._filler_flush(SEAL))
+        self.is_sealed = True
+        return flushes
+
+    def _filler_flush(self, flags: int) -> Flush:
+        """A flush of a single filler up to the next multiple of the alignment."""
+        if self.position == self.file_end:
+            self._enter(0)
+        room = self.file_end - self.position
+        self._fill(min(self._to_alignment() or self._alignment, room), flags)
+        return self.close()
+
+    def _to_alignment(self) -> int:
+        """Blocks from the position to the next multiple of the alignment in the file, or to the file's end."""
+        room = self.file_end - self.position
+        offset = self._file + FILE_HEADER_SIZE // BLOCK_SIZE - room
+        return min(-offset % self._alignment, room)
+
+
+def transaction_blocks(xid: bytes, messages: list[MessageData]) -> tuple[int, int]:
+    """Blocks of all the records of messages that a transaction enqueues, and of the longest."""
+    blocks = largest = 0
+    around = ROUND_UP + len(xid)
+    for _parts, size, _crc in messages:  # names of their own: one for both would have to hold objects
+        needed = (around + size) >> BLOCK_SHIFT
+        blocks += needed
+        if needed > largest:
+            largest = needed
+    return blocks, largest
+
+
+# ---- closed flushes ----
 
 
 class FlushQueue:

@@ -1,15 +1,14 @@
-"""The space of a version-2 ring: which files are held, how much is free, and what may still be written.
+"""The space of a ring: the order of its files, which of them are held, how much is free, and what may still be written.
 
-Log offsets count blocks through an endless stream: offset // blocks per file is the file, counted over all laps, and
-that modulo the number of files is its number in the ring. The next record goes to `position`; the oldest file that
-holds a live record is `oldest`, and the writer must not enter the next file that shares its number. The blocks between
-are free:
+Log offsets count blocks through an endless stream: offset // blocks per file is the file, counted over all laps; which
+file of the ring that is, `FileRing` says. The next record goes to `position`; the oldest file that holds a live record
+is `oldest`, and the writer must not enter the next file that shares its number. The blocks between are free:
 
     free = (oldest + files) × file - position
 
 `live_records` knows which records are live; their files are held until their removal is synced.
 
-Three rules keep the ring from filling up with messages that cannot be removed:
+Three rules keep a ring of version 2 from filling up with messages that cannot be removed:
 
     threshold    live blocks, one more for the dequeue of each live record, and the blocks that open transactions need
                  for their outcome are at most 80 % of the ring, or the enqueue is refused
@@ -37,8 +36,23 @@ Only with four files, and rarely with five, are messages of five to eleven block
 because neither of the other rules holds. Such a ring can also be so full that no file can be copied: new messages then
 wait until those of the oldest file are dequeued.
 
+The threshold is qpidd's RHM_IORES_ENQCAPTHRESH. Each format has its own rule for it; all have a *limit*, the bytes that
+may be in use, and the bytes in use:
+
+    version 1   formats/rhm/README.md, 3.5. The writer may not come so close to a file in which a live record
+                begins that less than a reserve is free before it: 20 % of the ring, rounded up to blocks, and at least
+                one file.
+                In use is everything from the beginning of the oldest live record's file to the end of the journal, so
+                one old message retains everything written after it, needed or not.
+                qpidd's algorithm counts, file by file, how far the record to be enqueued and the reserve reach. It
+                accepts exactly those that end a reserve's length or more before the first file with live records,
+                which is what is computed here.
+    version 2   The blocks of the live records, and one more for the dequeue of each, may be 80 % of the ring. Their
+                offsets do not matter, since old ones are copied forward.
+    linear      no ring, no limit: files are added as long as the disk has room.
+
 Growth. While files are added or removed, the *anchor*, the file before which that happens, must not be entered again:
-the end of the free blocks stays before it, even if it is free by now (`file_ring`).
+the end of the free blocks stays before it, even if it is free by now.
 
 Pins. While a snapshot copies or follows the journal, the oldest file is pinned: it counts as held, and so do those
 after it. A pin must never cause a record to be refused, so it is broken when room is short, and its holder checks for
@@ -47,18 +61,105 @@ that. If the journal can grow (`spares_pins`), it gets more files before that.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from fractions import Fraction
 from typing import Final, NamedTuple
 
-from qstore.formats.rhm.geometry import BLOCK_SIZE, Geometry
-from qstore.store.journal.write.file_ring import FileRing
-from qstore.store.journal.write.threshold import THRESHOLD_PERCENT
+from qstore.formats.rhm.geometry import BLOCK_SIZE, MAX_FILES, SECTOR_SIZE, Geometry
+from qstore.store.errors import ThresholdError
+from qstore.store.journal.format import JournalFormat
+
+# ---- the order of the files ----
+
+
+class FileRing:
+    """The order of a ring's files: which one the writer enters next, and in which lap it is.
+
+    The writer counts files through all laps. In a journal that never grew, the remainder by the number of files is the
+    file's number, and the quotient the lap. A ring that grows or shrinks does so while it is in use, so nothing that is
+    counted already may change:
+
+        before      0    1    2    3          file 3 is the oldest that holds anything, file 1 is being written
+                                ^ oldest
+        insert      0    1    2    4    5    3
+
+    New files are inserted right before an *anchor*, a file that is not entered again before that is done: the oldest.
+    They follow the free files of the lap, and are numbered by what is free, so the order is written in the info file.
+    Everything from the anchor to the current file keeps its count; only free files, which have none yet, get another.
+    Files are removed from the free ones before the anchor.
+
+    Args:
+        numbers: their numbers. The first is where the overwrite indicator changes.
+        origin: a file, counted over all laps, that is the first of them.
+        lap: the lap that begins there; only its parity counts.
+
+    Attributes:
+        numbers: as above.
+    """
+
+    __slots__ = ("_lap", "_origin", "numbers")
+
+    def __init__(self, numbers: Sequence[int], origin: int = 0, lap: int = 0) -> None:
+        self.numbers = list(numbers)
+        self._origin, self._lap = origin, lap
+
+    def number(self, index: int) -> int:
+        """The number of a file that is counted over all laps."""
+        return self.numbers[(index - self._origin) % len(self.numbers)]
+
+    def place(self, index: int) -> int:
+        """Its position in the ring."""
+        return (index - self._origin) % len(self.numbers)
+
+    def indicator(self, index: int) -> int:
+        """The overwrite indicator of its lap."""
+        return (self._lap + (index - self._origin) // len(self.numbers)) & 1
+
+    def insert(self, anchor: int, numbers: Sequence[int]) -> None:
+        """Insert new files before the file `anchor`, counted over all laps; before the first means after the last."""
+        lap, place = self.indicator(anchor), self.place(anchor)
+        if place:
+            self.numbers[place:place] = numbers
+            place += len(numbers)
+        else:
+            self.numbers.extend(numbers)
+        self._origin, self._lap = anchor - place, lap
+
+    def remove(self, anchor: int, numbers: Iterable[int]) -> None:
+        """Remove files that are free; `anchor` is not among them."""
+        lap, kept, gone = self.indicator(anchor), self.number(anchor), set(numbers)
+        self.numbers = [number for number in self.numbers if number not in gone]
+        self._origin, self._lap = anchor - self.numbers.index(kept), lap
+
+    def with_inserted(self, anchor: int, numbers: Sequence[int]) -> FileRing:
+        """The ring after `insert`; this one stays as it is."""
+        ring = self.copy()
+        ring.insert(anchor, numbers)
+        return ring
+
+    def without(self, anchor: int, numbers: Iterable[int]) -> FileRing:
+        """The ring after `remove`; this one stays as it is."""
+        ring = self.copy()
+        ring.remove(anchor, numbers)
+        return ring
+
+    @property
+    def start(self) -> tuple[int, int]:
+        """A file, counted over all laps, that is the first of `numbers`, and the lap that begins there."""
+        return self._origin, self._lap
+
+    def copy(self) -> FileRing:
+        """A ring that does not change with this one."""
+        return FileRing(self.numbers, self._origin, self._lap)
+
+
+# ---- the space ----
 
 #: A live record's log offset and size as one number: offset << SIZE_BITS | blocks.
 SIZE_BITS: Final = 24
 MAX_BLOCKS: Final = (1 << SIZE_BITS) - 1  # of one record: 2 GiB less a block
 SIZE_MASK: Final = MAX_BLOCKS
-
+THRESHOLD_PERCENT: Final = 80  # of a ring (MRG 2 Messaging User Guide, 6.3)
 _SPARE_FLUSHES: Final = 64  # seals, restarts and so on that a large ring has room for
 
 
@@ -262,3 +363,134 @@ class RingSpace:
     def draining_needs(self, records: int, outcomes: int) -> int:
         """Blocks that `drains` requires to be free."""
         return self.flush * records + outcomes + self.margin
+
+
+# ---- the threshold, in all formats ----
+
+NEAR_PERCENT: Final = 80  # of the limit
+
+
+class Threshold(NamedTuple):
+    """How far a journal is from refusing enqueues.
+
+    Attributes:
+        limit: maximum bytes in use.
+        used: bytes in use.
+    """
+
+    limit: int
+    used: int
+
+    @property
+    def room(self) -> int:
+        """Bytes of blocks that enqueues may still fill. Version 2 needs one block more for each."""
+        return max(self.limit - self.used, 0)
+
+    @property
+    def fill(self) -> float:
+        """The bytes in use as a fraction of the limit; 1.0 for a limit of 0. Six decimals."""
+        return round(self.used / self.limit, 6) if self.limit > 0 else 1.0
+
+    @property
+    def is_near(self) -> bool:
+        """Whether 80 % or more of the limit is in use."""
+        return self.used * 100 >= self.limit * NEAR_PERCENT
+
+    @property
+    def is_reached(self) -> bool:
+        """Whether no message at all can be enqueued."""
+        return self.room < BLOCK_SIZE
+
+
+def enqueue_limit(geometry: Geometry, journal_format: JournalFormat) -> int | None:
+    """Maximum bytes in use in a ring; None if there is no limit."""
+    if journal_format is JournalFormat.LINEAR:
+        return None
+    if journal_format is JournalFormat.VERSION_1:
+        return geometry.capacity - reserve_blocks(geometry) * BLOCK_SIZE
+    return geometry.capacity * THRESHOLD_PERCENT // 100
+
+
+def reserve_blocks(geometry: Geometry) -> int:
+    """Blocks that enqueues leave free in version 1: 20 % of the ring, rounded up, at least one file."""
+    blocks = geometry.capacity // BLOCK_SIZE
+    return max(-(-blocks * (100 - THRESHOLD_PERCENT) // 100), geometry.data_size // BLOCK_SIZE)
+
+
+def threshold(
+    geometry: Geometry, journal_format: JournalFormat, *, oldest: int | None, end: int, live: int, live_bytes: int
+) -> Threshold | None:
+    """How far a ring is from refusing enqueues; None if nothing is ever refused.
+
+    Args:
+        geometry: the ring's.
+        journal_format: its format.
+        oldest: log offset of the oldest live record; None if there is none.
+        end: log offset where the journal ends.
+        live: number of live records.
+        live_bytes: bytes of their blocks.
+    """
+    limit = enqueue_limit(geometry, journal_format)
+    if limit is None:
+        return None
+    if journal_format is JournalFormat.VERSION_1:
+        return Threshold(limit, _held_back(geometry, oldest, end))
+    return Threshold(limit, live_bytes + live * BLOCK_SIZE)
+
+
+def _held_back(geometry: Geometry, oldest: int | None, end: int) -> int:
+    """Version 1: bytes from the beginning of the oldest live record's file to where the writer continues."""
+    position = -(-end // SECTOR_SIZE) * SECTOR_SIZE  # it begins with fillers up to a sector's end
+    present = position - position % geometry.data_size
+    first = present if oldest is None else oldest - oldest % geometry.data_size
+    return position - first
+
+
+def depth_held(
+    geometry: Geometry, journal_format: JournalFormat, *, record: Fraction, per_message: Fraction
+) -> int | None:
+    """Minimum number of messages that an empty journal accepts before it refuses more; None if it never does.
+
+    Args:
+        geometry: the ring's.
+        journal_format: its format.
+        record: bytes of blocks of a message's enqueue record.
+        per_message: bytes by which the journal grows for each message, fillers, commits and so on included.
+    """
+    limit = enqueue_limit(geometry, journal_format)
+    if limit is None:
+        return None
+    if journal_format is JournalFormat.VERSION_1:
+        # In the worst case the first message is at the end of its file, and all of that file is in use.
+        return int(max(limit - geometry.data_size, 0) / per_message)
+    return int(limit / (record + BLOCK_SIZE))
+
+
+def threshold_error(title: str, reason: str) -> ThresholdError:
+    """The error of an enqueue that exceeds a ring's threshold: first qpidd's sentence, then `reason`.
+
+    Args:
+        title: the journal's name: `queue "orders"`.
+        reason: why there is no room, and what to do.
+    """
+    return ThresholdError(f"Enqueue capacity threshold exceeded on {title}. {reason}")
+
+
+def over_threshold(title: str, files: int, pages: int) -> ThresholdError:
+    """The same for a ring of fixed size: how to enlarge it.
+
+    Args:
+        title: the journal's name.
+        files: number of files in its ring.
+        pages: size of each file in pages of 64 KiB; 0 for less than one.
+    """
+    return threshold_error(
+        title,
+        "Consume messages; or stop the broker and enlarge the journal: qstore-resize DATA-DIR QUEUE "
+        f"{twice(files, pages)}; or declare queues with a larger qpid.file_count or qpid.file_size",
+    )
+
+
+def twice(files: int, pages: int) -> str:
+    """The option with which qstore-resize makes a ring of such a size twice as large."""
+    return f"--num-jfiles {min(2 * files, MAX_FILES)}" if files < MAX_FILES else f"--jfile-size-pgs {2 * pages or 1}"

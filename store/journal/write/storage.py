@@ -15,8 +15,8 @@ from qstore.formats.rhm.geometry import BLOCK_SIZE, DATA_OFFSET, FILE_HEADER_SIZ
 from qstore.formats.rhm.jinf import JournalInfo, encode_jinf
 from qstore.store.disk import Disk
 from qstore.store.journal.directory import DELETED, INFO_SUFFIX, data_path
-from qstore.store.journal.write.file_ring import FileRing
-from qstore.store.journal.write.step import Pieces, Step
+from qstore.store.journal.write.flushes import Pieces, Step
+from qstore.store.journal.write.space import FileRing
 from qstore.store.sync.driver import FileWrite
 from qstore.store.writable_disk import WritableDisk, WritableFile, write_new
 

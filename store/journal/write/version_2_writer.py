@@ -7,46 +7,76 @@
 
 The writer consists of parts, each of which knows only those above it:
 
-    batch        `write_batch`    the records of the next flush: bytes, log offsets, files
-    flushes      `flushes`        the closed flushes, written to disk step by step
-    space        `space`          the held files of the ring, and the rules of what may be written
-    records      `live_records`   live records, open transactions, and their size
-    compactor    `compaction`     copies the oldest live records forward, so that the ring does not fill up
-    admission    `admission`      decides whether a record may be written, by the rules of `space`
+    batch        `flushes`         the records of the next flush: bytes, log offsets, files
+    flushes      `flushes`         the closed flushes, written to disk step by step
+    space        `space`           the held files of the ring, and the rules of what may be written
+    records      `live_records`    live records, open transactions, and their size
+    compactor    `compaction`      copies the oldest live records forward, so that the ring does not fill up
 
-A record is admitted, appended to the batch, and noted in the records. Plain records, nearly all, take a fast path: they
-are appended right here, without a call, as long as they end before a log offset that admission calculates. That offset
-is recalculated (`_set_ends`) when anything that it depends on changes.
+A record is admitted by the rules of `space`, appended to the batch, and noted in the records. If it is refused, the
+error says whether to wait:
+
+    JournalFullError    there is no room, and none will be until messages are dequeued
+    JournalPinnedError  there is none but by breaking a pin, and the journal can grow
+    JournalBusyError    there will be room after the write batch is flushed; compaction knows how much is needed
+
+Most plain records need no check. They take a fast path: they are appended right here, without a call, as long as they
+end before a log offset up to which every one is admitted. That offset is recalculated (`_set_ends`) when anything that
+it depends on changes. A record that would pass it takes the slow path.
 
 A flush is closed when the previous one is synced; meanwhile records collect in the batch. It may carry copies of old
 records, and none is issued that would overwrite anything live.
+
+`state_of` converts a recovered journal to the state in which `open_writer` resumes it. Recovery counts bytes from the
+beginning of the oldest file; the writer counts blocks through the endless stream of all laps. The lap number matters
+only for the overwrite indicator: its parity.
 """
 
 from __future__ import annotations
 
+from array import array
 from bisect import bisect_right
-from collections.abc import Sequence
-from typing import Final
+from collections.abc import Callable, Sequence
+from typing import Final, NamedTuple
 
 from qstore.formats.rhm.errors import RhmError
-from qstore.formats.rhm.geometry import BLOCK_SIZE
+from qstore.formats.rhm.geometry import BLOCK_SIZE, PAGE_SIZE, Geometry
 from qstore.formats.rhm.headers import BLOCK_SHIFT, FIXED_SIZE, ROUND_UP, record_blocks, word
-from qstore.formats.rhm.records import COMMIT_DECISION, Kind
-from qstore.store.journal.write.admission import NOWHERE, Admission
-from qstore.store.journal.write.compaction import Compactor
-from qstore.store.journal.write.file_ring import FileRing
-from qstore.store.journal.write.flushes import Flush, FlushQueue
-from qstore.store.journal.write.growth import RingGrowth
-from qstore.store.journal.write.live_records import LiveRecords
-from qstore.store.journal.write.space import SIZE_BITS, SIZE_MASK, Cut, RingSpace
-from qstore.store.journal.write.step import JournalError, JournalFailedError, JournalFullError, Step
-from qstore.store.journal.write.write_batch import (
+from qstore.formats.rhm.records import COMMIT_DECISION, MAX_HEADER_SIZE, TAIL_SIZE, Kind, RecordHeader, decode_header
+from qstore.store.errors import (
+    JournalBusyError,
+    JournalError,
+    JournalFailedError,
+    JournalFullError,
+    JournalPinnedError,
+    RecordTooLongError,
+    ThresholdError,
+)
+from qstore.store.journal.journal import Journal
+from qstore.store.journal.reader import JournalEnd
+from qstore.store.journal.recovery import JournalRecovery
+from qstore.store.journal.ring.files import Ring
+from qstore.store.journal.ring.order import RingFile
+from qstore.store.journal.write.compaction import MAX_COPIED_BLOCKS, Compactor, blocks_in_passing
+from qstore.store.journal.write.flushes import (
     PLAIN_MESSAGE,
+    Flush,
+    FlushQueue,
     JournalOwner,
     MessageData,
+    Step,
     WriteBatch,
     transaction_blocks,
 )
+from qstore.store.journal.write.growth import RingGrowth
+from qstore.store.journal.write.live_records import (
+    MAX_CHUNK,
+    LiveRecords,
+    OpenTransaction,
+    RestingRecords,
+    runs_of,
+)
+from qstore.store.journal.write.space import MAX_BLOCKS, SIZE_BITS, SIZE_MASK, Cut, FileRing, RingSpace, over_threshold
 
 _DEQUEUE: Final = word(Kind.DEQUEUE, 2)
 _DEQUEUE_TO_COMMIT: Final = word(Kind.DEQUEUE, 2, COMMIT_DECISION)
@@ -54,9 +84,50 @@ _COMMIT: Final = word(Kind.COMMIT, 2)
 _ABORT: Final = word(Kind.ABORT, 2)
 _DEQUEUE_PADDING: Final = BLOCK_SIZE - FIXED_SIZE
 
+_NOWHERE: Final = -1  # as an end of the fast path: every record takes the slow one
+
+
+class WriterState(NamedTuple):
+    """The content of a journal when its writer resumes it.
+
+    Attributes:
+        position: block of the endless stream where it ended; 0 for a new one.
+        flush: the highest flush number found anywhere in it; 0 for a new one.
+        last_flush: number of its last complete flush: lower, if later ones were torn, or left only file headers; 0 if
+            it has no record but fillers.
+        is_sealed: whether that was the seal of a clean close.
+        salts: file, counted over all laps -> its salt.
+        slots: file number -> the slot of its header in its sector.
+        live: record id -> log offset and blocks, packed, of every live record in log order, those of open transactions
+            and their dequeues included.
+        transactions: xid -> the open transaction.
+        wasted: number of files after the current one that a torn flush had entered.
+        origin: the first file of the ring in the lap of the current one, counted over all laps.
+        lap: the overwrite indicator of that lap.
+        resting: live records that are not in `live`; None for none.
+    """
+
+    position: int
+    flush: int
+    last_flush: int
+    is_sealed: bool
+    salts: dict[int, int]
+    slots: dict[int, int]
+    live: dict[int, int]
+    transactions: dict[bytes, OpenTransaction]
+    wasted: int = 0
+    origin: int = 0
+    lap: int = 0
+    resting: RestingRecords | None = None
+
+
+def new_state() -> WriterState:
+    """The state of a newly created journal."""
+    return WriterState(0, 0, 0, False, {}, {}, {}, {})
+
 
 class Version2Writer:
-    """The writer of one journal; `assembly.open_writer` creates it.
+    """The writer of one journal; `open_writer` creates it.
 
     Args:
         owner: whose journal it is.
@@ -76,7 +147,6 @@ class Version2Writer:
     """
 
     __slots__ = (
-        "_admission",
         "_dequeue_end",
         "_enqueue_end",
         "_locked",
@@ -115,8 +185,7 @@ class Version2Writer:
         self.last_flush = last_flush
         self.failure: JournalFailedError | None = None
         self.growth = RingGrowth(ring, batch, flushes, space, records, wasted)
-        self._admission = Admission(owner.title, batch, flushes, space, records, compactor)
-        self._enqueue_end, self._dequeue_end = NOWHERE  # the first record takes the slow path
+        self._enqueue_end = self._dequeue_end = _NOWHERE  # the first record takes the slow path
 
     # ---- plain records: the hot path ----
 
@@ -167,7 +236,7 @@ class Version2Writer:
             if records.where(target) is None:
                 raise self._not_to_dequeue(target)
             self._make_ready()
-            self._admission.removal()
+            self._check_removal()
             batch.append(_DEQUEUE, rid, b"", target)
             records.dequeued(target)
             self._set_ends()
@@ -226,7 +295,7 @@ class Version2Writer:
         self.check_dequeue(target, xid)
         blocks = record_blocks(0, len(xid))
         self._make_ready()
-        self._admission.kept(blocks, 0, self.records.new_outcome(xid), blocks, blocks)
+        self._check_kept(blocks, 0, self.records.new_outcome(xid), blocks, blocks)
         place = self.batch.append(_DEQUEUE_TO_COMMIT if commit_decision else _DEQUEUE, rid, xid, target)
         transaction = self.records.escorted(rid, target, place, blocks, xid)
         if commit_decision:
@@ -284,7 +353,7 @@ class Version2Writer:
             self._admit(blocks, len(enqueues), largest, outcome, dequeues * dequeue)
         else:
             self._make_ready()
-            self._admission.kept(blocks, 0, outcome, largest, blocks)
+            self._check_kept(blocks, 0, outcome, largest, blocks)
 
     def has_room_at_once(self, xid: bytes, messages: list[MessageData]) -> bool:
         """Whether a transaction that enqueues these messages, one or more, needs no `admit_transaction`."""
@@ -325,15 +394,15 @@ class Version2Writer:
         """Admit `count` messages, with the dequeues of their transaction. Raises as `enqueue`."""
         if self.failure is not None:
             raise JournalFailedError(str(self.failure))
-        self._admission.threshold(blocks, count, largest, outcome)
+        self._check_threshold(blocks, count, largest, outcome)
         self._make_ready()
-        self._admission.kept(blocks, count, outcome, largest, escorts)
+        self._check_kept(blocks, count, outcome, largest, escorts)
 
     def _admit_outcome(self, xid: bytes) -> None:
         if xid not in self.transactions:
             raise JournalError(f"{self.owner.title}: no transaction {xid.hex()} is open")
         self._make_ready()
-        self._admission.removal(record_blocks(0, len(xid)))
+        self._check_removal(record_blocks(0, len(xid)))
 
     def _make_ready(self) -> None:
         """Before a record is appended on the slow path: append what must precede the first record after a restart."""
@@ -345,9 +414,82 @@ class Version2Writer:
             self._add(self.batch.restart())
             self.compactor.after_restart()
 
+    def _check_threshold(self, blocks: int, count: int, largest: int, outcome: int) -> None:
+        """Check the first rule of `space` for `count` messages of `blocks` in all, and for their outcome."""
+        if largest > MAX_BLOCKS:
+            raise RecordTooLongError(f"{self.owner.title}: a record of {largest} blocks is more than {MAX_BLOCKS}")
+        if blocks + count + outcome > self.records.room:
+            raise self._over_threshold()
+
+    def _check_kept(self, blocks: int, count: int, outcome: int, largest: int, escorts: int) -> None:
+        """Check the other rules for `blocks` that stay: `count` messages, and dequeues of `escorts` blocks."""
+        space, records, position = self.space, self.records, self.batch.position
+        kept = blocks + space.reserve if count else blocks
+        messages, outcomes = records.messages + count, records.outcomes + outcome
+        longest, escorts = max(records.largest, largest), records.escorts + escorts
+        while not space.drains(free := space.free(position) - kept, messages, outcomes):
+            wanted = space.compaction_needs(longest, escorts)
+            if not space.compacts(records.blocks + kept, longest, escorts):
+                wanted = space.draining_needs(messages, outcomes)
+            if free >= wanted:
+                break
+            if not self._break_blocking_pins():
+                raise self._busy(kept + wanted) if self._can_progress() else self._over_threshold()
+        records.largest = longest
+
+    def _check_removal(self, blocks: int = 1) -> None:
+        """Check the room for a dequeue or an outcome: enqueues leave it free, though perhaps only after compaction."""
+        space, records, position = self.space, self.records, self.batch.position
+        half = space.margin // 2
+        needs = space.compaction_needs(records.largest, records.escorts)
+        while (free := space.free(position)) < needs - half:
+            if space.drains(free + half, records.messages, records.outcomes):
+                return
+            if self._break_blocking_pins():
+                continue
+            if self._can_progress():
+                raise self._busy(min(needs, space.draining_needs(records.messages, records.outcomes)))
+            if free < blocks:
+                raise JournalFullError(f"Journal full on {self.owner.title}.")
+            return
+
+    def _break_blocking_pins(self) -> bool:
+        """Break the pins that are in the way. Returns whether there is more room. Raises JournalPinnedError."""
+        space, synced = self.space, self.flushes.synced_place
+        if space.spares_pins and space.is_held_by_pins(synced):
+            raise JournalPinnedError(
+                f"{self.owner.title}: no room until a snapshot is released, or there are more files"
+            )
+        return space.break_pins(synced)
+
+    def _can_progress(self) -> bool:
+        return not self.batch.records.is_empty or not self.flushes.is_empty or self.compactor.can_copy()
+
+    def _busy(self, wanted: int) -> JournalBusyError:
+        self.compactor.wait_for(wanted)
+        return JournalBusyError(f"{self.owner.title}: no room until the write batch is flushed")
+
+    def _over_threshold(self) -> ThresholdError:
+        return over_threshold(self.owner.title, self.space.files, self.space.file * BLOCK_SIZE // PAGE_SIZE)
+
     def _set_ends(self) -> None:
-        """Recalculate the ends after the position, the end of the ring or the live records changed on the slow path."""
-        self._enqueue_end, self._dequeue_end = self._admission.ends()
+        """Recalculate how far plain records may be appended without a check: within the current file, unconditionally.
+
+        To be called after the position, the end of the ring or the live records changed on the slow path.
+        """
+        space, records, position, file_end = self.space, self.records, self.batch.position, self.batch.file_end
+        rest = file_end - position
+        free, messages = space.free(position), records.messages
+        if space.drains(free - space.reserve - rest, messages + rest, records.outcomes):
+            self._enqueue_end = self._dequeue_end = file_end
+            return
+        end = space.end - space.compaction_needs(records.largest, records.escorts) - space.flush
+        if space.compacts(records.blocks + rest + space.reserve, records.largest, records.escorts):
+            self._enqueue_end = min(file_end, end - space.reserve)
+            self._dequeue_end = min(file_end, end + space.margin // 2)
+            return
+        self._enqueue_end = _NOWHERE
+        self._dequeue_end = file_end if space.drains(free, messages, records.outcomes) else _NOWHERE
 
     def ring_changed(self) -> None:
         """A change of the ring has begun or ended (`growth`)."""
@@ -497,4 +639,182 @@ class Version2Writer:
             text = f"{self.owner.title}: {what}; the journal accepts no more records until the store is opened again"
             self.failure = JournalFailedError(text)
             self.failure.__cause__ = cause
-            self._enqueue_end, self._dequeue_end = NOWHERE
+            self._enqueue_end = self._dequeue_end = _NOWHERE
+
+
+def open_writer(
+    owner: JournalOwner,
+    geometry: Geometry,
+    ring: FileRing | None = None,
+    *,
+    alignment: int,
+    page: int,
+    state: WriterState,
+    read: Callable[[int, int], bytes],
+    salt: Callable[[], int],
+    clock: Callable[[], int],
+) -> Version2Writer:
+    """Create the writer of one journal.
+
+    Args:
+        owner: whose journal it is.
+        geometry: number and size of the files.
+        ring: their order, which changes when the journal grows; 0, 1, 2 and so on by default.
+        alignment: bytes to which flushes are padded.
+        page: maximum bytes of one write.
+        state: the existing content. The writer takes it over.
+        read: reads bytes of the stream: (block, number of bytes). Used for compaction.
+        salt: returns 64 random bits.
+        clock: returns nanoseconds since the epoch.
+    """
+    ring = FileRing(range(geometry.files)) if ring is None else ring
+    batch = WriteBatch(
+        owner,
+        geometry,
+        ring,
+        alignment=alignment,
+        position=state.position,
+        flush=state.flush,
+        is_sealed=state.is_sealed,
+        salts=state.salts,
+        slots=state.slots,
+        salt=salt,
+        clock=clock,
+    )
+    in_passing = blocks_in_passing(page)
+    chunk = max(min(geometry.data_size // BLOCK_SIZE, MAX_COPIED_BLOCKS), in_passing)
+    flushes = FlushQueue(geometry, ring, page=page, synced=state.flush, place=state.position)
+    space = RingSpace(geometry, alignment, chunk)
+    records = LiveRecords(batch, space, state.live, state.transactions, state.resting)
+    compactor = Compactor(batch, flushes, space, records, read, in_passing=in_passing, chunk=chunk)
+    return Version2Writer(
+        owner, ring, batch, flushes, space, records, compactor, last_flush=state.last_flush, wasted=state.wasted
+    )
+
+
+# ---- resuming a recovered journal ----
+
+#: A journal with more messages is resumed with all of them at rest: memory for each would not be bounded.
+MAX_AWAKE: Final = 4096
+
+
+class NotResumableError(Exception):
+    """A journal whose files are too damaged to continue writing."""
+
+
+def state_of(journal: Journal, recovery: JournalRecovery, end: JournalEnd | None) -> WriterState:
+    """The state of `journal`, its open transactions not yet resolved.
+
+    Args:
+        journal: the journal, open for reading.
+        recovery: the result of a walk over all of it.
+        end: where the walk ended; None if nothing was ever written.
+
+    Raises:
+        NotResumableError: a file's header is lost.
+        OSError: it cannot be read.
+    """
+    files = [file for file in journal.files.files if isinstance(file, RingFile)]
+    if end is None or not files:
+        return new_state()
+    file_blocks = journal.files.geometry.data_size // BLOCK_SIZE
+    ring = journal.files
+    assert isinstance(ring, Ring)
+    first, salts = _laps(files, ring)
+    base = first * file_blocks
+
+    resting: RestingRecords | None = None
+    kept: list[tuple[int, int, int]] = []  # log offset, record id, blocks
+    if len(recovery.messages) > MAX_AWAKE:
+        resting = _resting(journal, recovery, base)
+    else:
+        kept = [(place, rid, _blocks(journal, place)) for rid, place, _ in recovery.messages.in_place_order()]
+    transactions = _transactions(journal, recovery, kept, resting)
+    live = {rid: base + place // BLOCK_SIZE << SIZE_BITS | blocks for place, rid, blocks in sorted(kept)}
+    entered = [*files, *ring.wasted, *ring.free]
+    slots = {file.number: file.header.slot for file in entered if file.header is not None}
+    # A file may have been entered repeatedly by restarts that left nothing else. Of its two headers the one with the
+    # higher flush number counts, so the next header's must be higher than any existing one.
+    flush = max(end.flush, *(file.header.first_flush for file in files if file.header is not None))
+    # Of a journal without any record, the end has the number of a file header, which the next crash may take away.
+    has_record = end.sealed or recovery.enqueues + recovery.dequeues + recovery.commits + recovery.aborts > 0
+    last_flush = end.flush - end.is_cut if has_record else 0
+    is_sealed = end.sealed and not end.torn
+    position = base + end.place // BLOCK_SIZE
+    last = files[-1]
+    assert last.header is not None
+    origin, lap = first + len(files) - 1 - ring.place(last), last.header.overwrite_indicator
+    return WriterState(
+        position, flush, last_flush, is_sealed, salts, slots, live, transactions, len(ring.wasted), origin, lap, resting
+    )
+
+
+def _transactions(
+    journal: Journal, recovery: JournalRecovery, kept: list[tuple[int, int, int]], resting: RestingRecords | None
+) -> dict[bytes, OpenTransaction]:
+    """The open transactions. Their records are added to `kept`; what they dequeue is in that, or rests."""
+    known = {rid for _, rid, _ in kept} if len(recovery.transactions) else set()
+    transactions: dict[bytes, OpenTransaction] = {}
+    holders: dict[int, OpenTransaction] = {}
+    replaced: set[int] = set()  # dequeues
+    for transaction in recovery.transactions:
+        opened = transactions[transaction.xid] = OpenTransaction(transaction.xid)
+        enqueues = [operation for operation in transaction if operation.is_enqueue]
+        kept += [(operation.place, operation.rid, _blocks(journal, operation.place)) for operation in enqueues]
+        opened.enqueues = runs_of(operation.rid for operation in enqueues)
+        known.update(operation.rid for operation in enqueues)
+        for operation in transaction:
+            target = operation.rid
+            if operation.is_enqueue or not (target in known or (resting is not None and resting.get(target))):
+                continue
+            header = _header(journal, operation.place)
+            before = holders.get(target)
+            if before is not None:  # a transaction dropped without an abort; the later one counts
+                replaced.add(before.dequeues.pop(target))
+            holders[target] = opened
+            opened.dequeues[target] = header.rid
+            if header.flags & COMMIT_DECISION:
+                opened.commit_decisions.add(header.rid)
+            kept.append((operation.place, header.rid, header.size // BLOCK_SIZE))
+    if replaced:
+        kept[:] = [entry for entry in kept if entry[1] not in replaced]
+    return transactions
+
+
+def _resting(journal: Journal, recovery: JournalRecovery, base: int) -> RestingRecords:
+    """The messages of a journal, but for those that open transactions enqueue.
+
+    Only sizes are read that the walk has not kept.
+    """
+    resting = RestingRecords()
+    for rids, places, blocks in recovery.messages.portions(MAX_CHUNK):
+        packed = array("Q")
+        for number, place in enumerate(places):
+            size = blocks[number] or _blocks(journal, place)
+            packed.append(base + place // BLOCK_SIZE << SIZE_BITS | size)
+        resting.extend(rids, packed)
+    return resting
+
+
+def _laps(files: list[RingFile], ring: Ring) -> tuple[int, dict[int, int]]:
+    """The oldest file, counted over all laps, and the salts of all files."""
+    salts = {}
+    first = None
+    for position, file in enumerate(files):
+        if file.header is None:
+            raise NotResumableError(f"{file.path}: the file's header is lost")
+        if first is None:
+            first = file.header.overwrite_indicator * ring.geometry.files + ring.place(file)
+        salts[first + position] = file.header.salt
+    assert first is not None
+    return first, salts
+
+
+def _blocks(journal: Journal, place: int) -> int:
+    """Blocks of the enqueue record at `place`."""
+    data, size = journal.data_of_enqueue(place)
+    return (data - place + size + TAIL_SIZE + BLOCK_SIZE - 1) // BLOCK_SIZE
+
+
+def _header(journal: Journal, place: int) -> RecordHeader:
+    return decode_header(journal.stream.read(place, MAX_HEADER_SIZE))

@@ -35,7 +35,7 @@ from qstore.store.inspect.sizing import (
     size_for,
 )
 from qstore.store.journal.format import JournalFormat
-from qstore.store.journal.write.threshold import Threshold, threshold
+from qstore.store.journal.write.space import Threshold, threshold
 from qstore.tools.spark.pipeline.depth import depth, peaks
 from qstore.tools.spark.pipeline.effects import ABORTED, AT_THE_END, JOURNAL
 from qstore.tools.spark.pipeline.lifetimes import data_size
