@@ -36,7 +36,7 @@ from tests.support.fixtures import (
 profiles.register()
 temporary.choose()
 
-pytest_plugins = ["tests.support.scheduling", "tests.support.warm_up"]
+pytest_plugins = ["tests.support.workers"]
 
 # A shell starts jobs in the background with SIGINT ignored, and so would be the commands that tests interrupt.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:

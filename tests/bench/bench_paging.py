@@ -42,9 +42,15 @@ from tests.bench.backlog import drain, files_below, fill, peak_bytes
 from tests.bench.bench_broker import Generator
 from tests.bench.idle_queues import idle_queues
 from tests.bench.memory_limit import memory_limit
-from tests.support.large_messages import checksum_of, publish_large, receive_large
-from tests.support.raw_connection import ConnectionClosedError, PeerGoneError
-from tests.support.raw_peer import RawPeer, SessionEndedError
+from tests.support.raw_peer import (
+    ConnectionClosedError,
+    PeerGoneError,
+    RawPeer,
+    SessionEndedError,
+    checksum_of,
+    publish_large,
+    receive_large,
+)
 from tests.support.running_broker import RunningBroker
 
 _SIZE: Final = 1024

@@ -49,7 +49,7 @@ from tests.broker.protocols.basic_client import BasicClient
 from tests.broker.protocols.world import World, header
 from tests.broker.test_acl_control import use
 from tests.broker.wired_broker import Somebody, Wired, wired
-from tests.support.managed_values import managed
+from tests.support.management_console import managed
 from tests.support.recover_runs import recover
 
 BARRED: Final = (

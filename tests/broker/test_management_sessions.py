@@ -16,7 +16,7 @@ from qstore.broker.protocols.amqp_0_10.subscription import UNLIMITED
 from qstore.broker.settings import BrokerSettings
 from qstore.formats.values import typed_map
 from tests.broker.protocols.world import Client, World
-from tests.support.managed_values import managed, statistics
+from tests.support.management_console import managed, statistics
 
 _SETTINGS = BrokerSettings(auth=False)
 

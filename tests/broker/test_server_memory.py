@@ -16,8 +16,7 @@ from qstore.broker.network import server as server_module
 from qstore.broker.protocols.amqp_0_10.transfer_reader import TransferReader
 from qstore.formats.amqp_0_10.codes import CloseCode, ErrorCode
 from tests.support.compiled import replaces
-from tests.support.raw_connection import ConnectionClosedError
-from tests.support.raw_peer import RawPeer, SessionEndedError
+from tests.support.raw_peer import ConnectionClosedError, RawPeer, SessionEndedError
 from tests.support.served import Served, client, served
 
 LIMIT: Final = 8 << 20  # between short and full there is room for several reads

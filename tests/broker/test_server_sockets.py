@@ -20,8 +20,7 @@ from qstore.formats.amqp_0_10.codes import CloseCode
 from qstore.formats.amqp_0_10.frames import PROTOCOL_HEADER
 from tests.broker.wired_broker import Somebody
 from tests.support.compiled import replaces
-from tests.support.raw_connection import ConnectionClosedError, PeerGoneError, RawConnection
-from tests.support.raw_peer import RawPeer
+from tests.support.raw_peer import ConnectionClosedError, PeerGoneError, RawConnection, RawPeer
 from tests.support.running_broker import allow_open_files
 from tests.support.served import SETTINGS, Served, client, served
 

@@ -23,7 +23,7 @@ from qstore.formats.amqp_0_10.frames import FRAME, PROTOCOL_HEADER, decode_frame
 from qstore.formats.values import typed_map
 from tests.broker.exchange_parts import FakeMessage, fake_queues
 from tests.broker.protocols.world import Client, World, header
-from tests.support.managed_values import broker_statistics, statistics
+from tests.support.management_console import broker_statistics, statistics
 
 
 def queue_of(world: World, name: str = "q") -> dict[str, Any]:

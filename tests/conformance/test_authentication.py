@@ -17,8 +17,7 @@ from qstore.broker.settings import BrokerSettings
 from qstore.formats.amqp_0_10.codes import CloseCode, ErrorCode
 from qstore.tools.qstore_passwd import command as set_password
 from tests.support.processes import PATIENCE_SECONDS
-from tests.support.raw_connection import ConnectionClosedError, RawConnection
-from tests.support.raw_peer import RawPeer, SessionEndedError
+from tests.support.raw_peer import ConnectionClosedError, RawConnection, RawPeer, SessionEndedError
 from tests.support.running_broker import BrokerMaker, RunningBroker
 
 

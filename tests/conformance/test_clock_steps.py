@@ -15,7 +15,7 @@ from qstore.formats.amqp_0_10.structs import BranchId
 from tests.broker.protocols.basic_client import BasicClient
 from tests.broker.protocols.world import World, header
 from tests.conformance.queue_clients import arguments, detach, pass_time
-from tests.support.managed_values import managed
+from tests.support.management_console import managed
 
 YEAR: Final = 366 * 86_400.0
 XID: Final = BranchId(1, b"global", b"branch")

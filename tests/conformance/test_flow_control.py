@@ -11,7 +11,7 @@ from qstore.broker.settings import BrokerSettings
 from qstore.formats.amqp_0_10.codes import ErrorCode
 from tests.broker.protocols.world import Client, World
 from tests.conformance.queue_clients import Clients, arguments, bodies, clients
-from tests.support.managed_values import statistics
+from tests.support.management_console import statistics
 
 STOP, RESUME = 3, 2
 

@@ -11,7 +11,9 @@ from qstore.broker.client import Connection, Message
 from qstore.formats.amqp_0_10.codes import ErrorCode
 from qstore.formats.amqp_0_10.commands import decode_command, decode_control, encode_control
 from qstore.formats.amqp_0_10.frames import BODY, COMMAND, CONTROL, encode_control_frame
-from tests.support.large_messages import (
+from tests.support.raw_peer import (
+    RawPeer,
+    SessionEndedError,
     begin_transfer,
     body_frames,
     checksum_of,
@@ -19,7 +21,6 @@ from tests.support.large_messages import (
     publish_large,
     receive_large,
 )
-from tests.support.raw_peer import RawPeer, SessionEndedError
 from tests.support.running_broker import BrokerMaker, RunningBroker
 
 _LARGE: Final = 48 << 20  # more than sockets and the broker's output hold

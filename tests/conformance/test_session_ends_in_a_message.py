@@ -15,7 +15,7 @@ from qstore.formats.amqp_0_10.commands import decode_command, decode_control, de
 from qstore.formats.amqp_0_10.frames import CONTROL, LAST_FRAME, LAST_SEGMENT, encode_command_frames
 from qstore.formats.amqp_0_10.structs import DELIVERY_PROPERTIES, encode_struct
 from qstore.formats.values import typed_map
-from tests.support.raw_connection import RawConnection
+from tests.support.raw_peer import RawConnection
 from tests.support.running_broker import BrokerMaker, RunningBroker
 
 _ENDING: Final = 1

@@ -23,7 +23,7 @@ from qstore.formats.amqp_0_10.frames import PROTOCOL_HEADER
 from qstore.tools.qstore_passwd import command as set_password
 from tests.support.certificates import Certificates
 from tests.support.processes import PATIENCE_SECONDS
-from tests.support.raw_connection import RawConnection
+from tests.support.raw_peer import RawConnection
 from tests.support.running_broker import BrokerMaker, RunningBroker
 
 

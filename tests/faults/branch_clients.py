@@ -18,7 +18,7 @@ from tests.faults.branch_model import BranchModel, Ledger, Place, Stage
 from tests.faults.broker_clients import OneSession, ranges_of, subscribe
 from tests.faults.broker_process import BrokerProcess, Wire
 from tests.faults.store_model import require
-from tests.support.client_machine import ClientSession
+from tests.support.compiled import ClientSession
 
 _CREDIT: Final = 4
 _MAX_BRANCHES: Final = 4  # under way at a time

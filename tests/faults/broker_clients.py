@@ -13,7 +13,7 @@ from qstore.formats.amqp_0_10.structs import DELIVERY_PROPERTIES, encode_struct
 from tests.faults.broker_findings import Seen
 from tests.faults.broker_model import Copy, MessageModel, Model, Move, QueueModel, Transaction
 from tests.faults.store_model import require
-from tests.support.client_machine import ClientConnection, ClientSession
+from tests.support.compiled import ClientConnection, ClientSession
 
 EXPECTED: Final = frozenset({ErrorCode.RESOURCE_LIMIT_EXCEEDED, ErrorCode.RESOURCE_DELETED, ErrorCode.NOT_FOUND})
 """Of what an innocent client may be told: a journal is full, or another client has deleted a queue."""

@@ -26,8 +26,7 @@ from tests.faults.broker_clients import OneSession, Watcher, subscribe
 from tests.faults.broker_findings import Seen
 from tests.faults.broker_process import BrokerProcess, Wire
 from tests.faults.simulated_disk import SimulatedDisk
-from tests.support.client_machine import ClientSession
-from tests.support.compiled import replaces
+from tests.support.compiled import ClientSession, replaces
 from tests.support.profiles import today
 
 MOMENTS = range(14)

@@ -23,8 +23,7 @@ from tests.faults.broker_clients import UNLIMITED, OneSession, subscribe
 from tests.faults.broker_process import BrokerProcess, tiny_portions
 from tests.faults.simulated_disk import SimulatedDisk
 from tests.faults.test_displacement_crashes import MESSAGES, Publisher, found_after
-from tests.support.client_machine import ClientSession
-from tests.support.compiled import replaces
+from tests.support.compiled import ClientSession, replaces
 from tests.support.profiles import seeds_of_the_day
 
 TO_DEAD = {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "dead"}

@@ -23,8 +23,7 @@ from qstore.formats.values import typed_map
 from tests.faults.broker_clients import OneSession, Watcher
 from tests.faults.broker_process import BrokerProcess, Wire, tiny_portions
 from tests.faults.simulated_disk import SimulatedDisk
-from tests.support.client_machine import ClientSession
-from tests.support.compiled import replaces
+from tests.support.compiled import ClientSession, replaces
 from tests.support.profiles import seeds_of_the_day
 
 SIZE = 4

@@ -23,7 +23,7 @@ from tests.faults.broker_clients import OneSession
 from tests.faults.broker_process import BrokerProcess
 from tests.faults.simulated_disk import Call, SimulatedDisk
 from tests.faults.store_simulation import tiny_rid_blocks
-from tests.support.client_machine import ClientSession
+from tests.support.compiled import ClientSession
 from tests.support.profiles import today
 
 QUEUES: Final = ("a", "b", "c")

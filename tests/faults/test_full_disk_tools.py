@@ -28,11 +28,9 @@ from tests.faults.full_disk import FULL
 from tests.support.dump import Dump, dump
 from tests.support.fixtures import Snapshot, snapshot
 from tests.support.journal_builder import JournalBuilder
-from tests.support.planted_damage import Original
-from tests.support.planted_stores import version_1_store, version_2_store
+from tests.support.planted_damage import Original, version_1_store, version_2_store
 from tests.support.profiles import is_nightly, today
-from tests.support.recover_faults import sync_at_once
-from tests.support.recover_runs import invoke
+from tests.support.recover_runs import invoke, sync_at_once
 from tests.tools.test_resize_drop_in import resize
 
 TAKE: Final = ("create", "make_directory")

@@ -18,8 +18,7 @@ from qstore.formats.values import typed_map
 from tests.faults.broker_clients import UNLIMITED, OneSession, ranges_of, read_delivery, subscribe
 from tests.faults.broker_process import BrokerProcess, Wire, tiny_portions
 from tests.faults.simulated_disk import SimulatedDisk
-from tests.support.client_machine import ClientSession
-from tests.support.compiled import replaces
+from tests.support.compiled import ClientSession, replaces
 from tests.support.profiles import seeds_of_the_day
 
 ARGUMENTS: Final = {"qpid.group_header_key": "group", "qpid.shared_msg_group": 1}

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from qstore.store.key_value import CatalogueError, KeyValue, RocksKeyValue
 from tests.faults.simulated_disk import Call, Killed, SimulatedDisk
 from tests.faults.simulated_key_value import SimulatedKeyValue
-from tests.support.memory_key_value import MemoryKeyValue
+from tests.support.memory_disk import MemoryKeyValue
 from tests.support.profiles import examples
 
 

@@ -23,8 +23,7 @@ from qstore.store.repair.recover.plan import OrphanPolicy, make_plan
 from qstore.store.sync.inline import InlineSync
 from qstore.store.unfinished import RECOVERED, RECOVERING
 from tests.faults.simulated_disk import Call, SimulatedDisk
-from tests.support.conversion import content_of
-from tests.support.old_store import OldStore
+from tests.support.old_store import OldStore, content_of
 
 OUT: Final = "/out"
 DEST, BESIDE = f"{OUT}/new", f"{OUT}/new.recovering"

@@ -22,9 +22,8 @@ from qstore.store.repair.quarantine import INDEX
 from qstore.store.writable_disk import OsWritableDisk
 from qstore.tools import qstore_quarantine
 from tests.faults.copied_states import CopyingDisk
-from tests.support.opened_store import OpenedStore
-from tests.support.quarantine_records import Kept, enqueue, make_quarantine, message
-from tests.support.recover_faults import sync_at_once
+from tests.support.opened_store import Kept, OpenedStore, enqueue, make_quarantine, message
+from tests.support.recover_runs import sync_at_once
 from tests.tools.test_quarantine import Line, Run, make_store, messages
 
 BODIES: Final = {1: [b"a", b"b"], 2: [b"c"], 3: [b"d"], 4: [b"e"]}

@@ -25,11 +25,9 @@ from tests.faults.copied_states import CopyingDisk
 from tests.support.dump import dump
 from tests.support.fixtures import snapshot
 from tests.support.opened_store import PARAMETERS, OpenedStore
-from tests.support.planted_damage import Original, check, lost
-from tests.support.planted_stores import version_2_store
+from tests.support.planted_damage import Original, check, lost, version_2_store
 from tests.support.profiles import is_due
-from tests.support.recover_faults import sync_at_once
-from tests.support.recover_runs import Recovery, expected_states, invoke, recover, states
+from tests.support.recover_runs import Recovery, expected_states, invoke, recover, states, sync_at_once
 
 BUILDING, BUILT = "RECOVERING", "RECOVERED"
 AGAIN: Final = "run qstore-recover again"

@@ -23,12 +23,10 @@ from qstore.store.live.message_store import MessageStore
 from qstore.store.log_lines import Level, LogLine
 from tests.faults.copied_states import CopyingDisk
 from tests.support.dump import Dump, dump
-from tests.support.opened_store import PARAMETERS, Calls, OpenedStore, enqueued
+from tests.support.opened_store import PARAMETERS, Calls, OpenedStore, enqueued, message
 from tests.support.planted_damage import check
 from tests.support.profiles import today
-from tests.support.quarantine_records import message
-from tests.support.recover_faults import sync_at_once
-from tests.support.recover_runs import invoke
+from tests.support.recover_runs import invoke, sync_at_once
 
 BRANCHES: Final = [b"branch 1", b"branch 2"]
 QUEUES: Final = [f"queue-{number}" for number in range(3)]

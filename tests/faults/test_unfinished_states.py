@@ -30,8 +30,7 @@ from tests.support.fixtures import CopyOpener
 from tests.support.opened_store import PARAMETERS
 from tests.support.planted_damage import check
 from tests.support.profiles import today
-from tests.support.recover_faults import sync_at_once
-from tests.support.recover_runs import invoke
+from tests.support.recover_runs import invoke, sync_at_once
 
 Messages = Counter[tuple[str, str, str]]
 VERSION: Final = "0.1.0"

@@ -20,10 +20,8 @@ from qstore.store.inspect.offline import RecoveredStore, open_store
 from qstore.store.key_value import KeyValue
 from qstore.store.sync.inline import InlineSync
 from tests.faults.simulated_disk import SimulatedDisk
-from tests.support.conversion import content_of
-from tests.support.old_store import OldStore
+from tests.support.old_store import OldStore, Watcher, build_version_1, content_of
 from tests.support.profiles import today
-from tests.support.version_1_stores import Watcher, build_version_1
 
 STORE: Final = "/new"
 BRANCH: Final = encode_dtx_xid(9, b"gid", b"bid")

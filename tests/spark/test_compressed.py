@@ -9,7 +9,7 @@ import pytest
 pytest.importorskip("pyarrow", reason="pyarrow not installed: pip install 'qstore[spark]'")
 
 from tests.spark.reading import records
-from tests.support.compressed_store import BODIES, bomb, broken_content, make_store
+from tests.support.opened_store import BODIES, bomb, broken_content, make_store
 
 COLUMNS = "type,flags,routing_key,body_length,body,damage,damage_kind"
 

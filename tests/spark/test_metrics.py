@@ -33,7 +33,7 @@ from tests.support.fixtures import StoreOpener
 from tests.support.generated_fleet import listed
 from tests.support.planted_damage import check
 from tests.support.profiles import only_on_its_day
-from tests.support.report_page import Page
+from tests.support.report_content import Page
 
 #: What is in the summary and no number, or by its own name.
 OTHERS: Final = {"kind", "publisher", "compare"}

@@ -17,7 +17,7 @@ from qstore.tools.spark.inputs import Input, named_inputs
 from qstore.tools.spark.remote_disk import BLOCK, RemoteDisk
 from tests.spark.reading import Row, records, table
 from tests.support.fixtures import StoreOpener
-from tests.support.planted_stores import version_2_store
+from tests.support.planted_damage import version_2_store
 
 ROOT = "/fleet"
 

@@ -28,12 +28,12 @@ from qstore.store.journal.line.directory import open_line
 from qstore.store.journal.records import RecordHeader as AnyRecordHeader
 from qstore.store.recovery.close_record import Closing
 from qstore.tools.spark.stretches import slices
-from tests.support.grown_store import JOURNAL, make_grown_store
 from tests.support.journal_builder import DIRECTORY, JournalBuilder
 from tests.support.journal_history import GEOMETRIES, History, long_steps
 from tests.support.linear_builder import DIRECTORY as LINE
 from tests.support.linear_builder import LinearBuilder
 from tests.support.memory_disk import BadRegion, MemoryDisk
+from tests.support.opened_store import JOURNAL, make_grown_store
 from tests.support.profiles import examples
 
 RING = st.sampled_from([1, 2])

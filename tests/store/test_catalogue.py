@@ -29,7 +29,7 @@ from qstore.formats.catalogue import (
 )
 from qstore.store.catalogue.catalogue import Catalogue, CatalogueDamage
 from qstore.store.key_value import CatalogueError, KeyValue, MapDamage, RocksKeyValue, open_copy
-from tests.support.memory_key_value import MemoryKeyValue
+from tests.support.memory_disk import MemoryKeyValue
 from tests.support.profiles import examples
 from tests.support.rocksdb_manifest import record_ends
 

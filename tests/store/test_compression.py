@@ -17,16 +17,17 @@ from qstore.store.errors import JournalError
 from qstore.store.log_lines import Level
 from qstore.store.parameters import ParameterError
 from qstore.store.queue_parameters import queue_compresses
-from tests.support.compressed_store import (
+from tests.support.opened_store import (
     COMPRESSES,
     MESSAGES,
+    OpenedStore,
     append_compressed,
     bomb,
     broken_content,
+    enqueued,
     make_store,
+    message,
 )
-from tests.support.opened_store import OpenedStore, enqueued
-from tests.support.quarantine_records import message
 
 
 def is_compressed(opened: OpenedStore, name: str) -> list[bool]:

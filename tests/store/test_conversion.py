@@ -30,11 +30,10 @@ from qstore.store.log_lines import Level, LogLine
 from qstore.store.parameters import OnDamage
 from qstore.store.repair.converted import MARK, mark_converted
 from qstore.store.unfinished import CONVERTED
-from tests.support.conversion import PARAMETERS, content_of, converted, directory_of
 from tests.support.fixtures import CopyOpener, StoreCopy, StoreFixture, snapshot
 from tests.support.journal_builder import JournalBuilder
-from tests.support.old_store import OldStore
-from tests.support.recover_faults import sync_at_once
+from tests.support.old_store import PARAMETERS, OldStore, content_of, converted, directory_of
+from tests.support.recover_runs import sync_at_once
 
 BRANCH = encode_dtx_xid(9, b"gid", b"bid")
 OTHER_BRANCH = encode_dtx_xid(9, b"gid", b"other")

@@ -23,10 +23,9 @@ from qstore.store.parameters import OnDamage
 from qstore.store.repair.conversion import convert
 from qstore.store.unfinished import CONVERTED
 from qstore.store.writable_disk import OsWritableDisk, OsWritableFile
-from tests.support.conversion import PARAMETERS, content_of, converted, directory_of
 from tests.support.fixtures import CopyOpener, snapshot
 from tests.support.journal_builder import JournalBuilder
-from tests.support.old_store import OldStore
+from tests.support.old_store import PARAMETERS, OldStore, content_of, converted, directory_of
 
 REFUSE = replace(PARAMETERS, on_damage=OnDamage.REFUSE)
 

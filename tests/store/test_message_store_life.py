@@ -29,8 +29,7 @@ from qstore.store.log_lines import Level
 from qstore.store.parameters import StoreParameters
 from qstore.store.sync import HelperProcessSync, supervision
 from tests.support.opened_store import GEOMETRY, PARAMETERS, PATIENCE_SECONDS, Calls, OpenedStore, enqueued
-from tests.support.processes import children_of, is_running
-from tests.support.stopped_process import stop_process
+from tests.support.processes import children_of, is_running, stop_process
 from tests.support.sync_files import IO_URING
 
 # ---- start and end ----

@@ -15,8 +15,7 @@ from qstore.store.inspect.layout import StoreKind, UnusableInputError, find_layo
 from qstore.store.inspect.offline import RecoveredStore, open_store
 from qstore.store.journal.enqueue_map import LIVE, LOCKED, PENDING
 from qstore.store.journal.recovery import Outcome
-from tests.support.journal_builder import JournalBuilder
-from tests.support.store_builder import BILLS, GEOMETRY, ORDERS, StoreBuilder
+from tests.support.journal_builder import BILLS, GEOMETRY, ORDERS, JournalBuilder, StoreBuilder
 
 BRANCH = encode_dtx_xid(9, b"gid", b"bid")
 LOCAL = bytes(range(24))

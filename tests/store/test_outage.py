@@ -10,7 +10,7 @@ import pytest
 from qstore.store.key_value import CatalogueError
 from qstore.store.log_lines import Level, LogLine
 from qstore.store.outage import Outage, WatchedKeyValue, advice
-from tests.support.memory_key_value import MemoryKeyValue
+from tests.support.memory_disk import MemoryKeyValue
 
 
 class FailingKeyValue(MemoryKeyValue):

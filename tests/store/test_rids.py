@@ -12,7 +12,7 @@ from qstore.store.background import Background, InlineBackground, ThreadBackgrou
 from qstore.store.catalogue.catalogue import Catalogue
 from qstore.store.key_value import CatalogueError
 from qstore.store.live.rids import RecordIds
-from tests.support.memory_key_value import MemoryKeyValue
+from tests.support.memory_disk import MemoryKeyValue
 
 STORE_ID = UUID(int=1, version=4)
 

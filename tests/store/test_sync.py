@@ -28,8 +28,7 @@ from qstore.store.sync import (
     process,
 )
 from qstore.store.writable_disk import OsWritableFile, WritableFile
-from tests.support.processes import PATIENCE_SECONDS, comes, is_running
-from tests.support.stopped_process import stop_process
+from tests.support.processes import PATIENCE_SECONDS, comes, is_running, stop_process
 from tests.support.sync_files import IO_URING, FileMaker, PipeFile, collect, has_io_uring, needs_io_uring
 
 ROOT = Path(__file__).parents[2]

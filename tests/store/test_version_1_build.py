@@ -44,12 +44,10 @@ from qstore.store.journal.write.space import reserve_blocks
 from qstore.store.journal.write.version_1_writer import Version1Ring, Version1Writer, state_of
 from qstore.store.recovery.journal_content import JournalContent
 from qstore.store.writable_disk import OsWritableDisk
-from tests.support.conversion import Content, content_of, converted
 from tests.support.fixtures import StoreFixture, StoreOpener, snapshot
-from tests.support.old_store import OldStore
+from tests.support.journal_builder import StoreBuilder
+from tests.support.old_store import Content, OldStore, Watcher, build_version_1, content_of, converted
 from tests.support.profiles import examples
-from tests.support.store_builder import StoreBuilder
-from tests.support.version_1_stores import Watcher, build_version_1
 
 BRANCH = encode_dtx_xid(9, b"gid", b"bid")
 OTHER_BRANCH = encode_dtx_xid(9, b"gid", b"other")

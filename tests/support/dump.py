@@ -1,4 +1,4 @@
-"""`qstore-dump` as tests run it: in this process where exit code and streams suffice, else as a process of its own."""
+"""`qstore-dump` and `qstore-size` as tests run them: in this process, or as a process of its own."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Final
 
+import click
 from click.testing import CliRunner
 
-from qstore.tools.qstore_dump import command
+from qstore.tools import qstore_dump, qstore_size
 from tests.support import forked
 from tests.support.forked import ROOT
 
@@ -74,7 +75,11 @@ class Dump:
 
 
 def dump(*arguments: str | os.PathLike[str]) -> Dump:
-    """Run the command in this process. An exception that it lets out is raised here."""
+    """Run `qstore-dump` in this process. An exception that it lets out is raised here."""
+    return _invoke(qstore_dump.command, arguments)
+
+
+def _invoke(command: click.Command, arguments: Sequence[str | os.PathLike[str]]) -> Dump:
     result = CliRunner().invoke(command, [os.fspath(argument) for argument in arguments], catch_exceptions=False)
     return Dump(result.exit_code, result.stdout_bytes, result.stderr_bytes)
 
@@ -97,3 +102,23 @@ def run_dump(
         [*before, *COMMAND, *arguments], cwd=ROOT, env=variables, capture_output=True, timeout=60, check=False
     )
     return Dump(finished.returncode, finished.stdout, finished.stderr)
+
+
+def size(*arguments: str | os.PathLike[str]) -> Dump:
+    """Run `qstore-size` in this process. An exception that it lets out is raised here."""
+    return _invoke(qstore_size.command, arguments)
+
+
+def sizing(*arguments: str) -> dict[str, Any]:
+    """The one object of a calculation."""
+    shown = size(*arguments, "--json")
+    assert (shown.code, shown.err) == (0, b"")
+    (line,) = shown.lines()
+    return line
+
+
+def queues(*arguments: str | os.PathLike[str]) -> dict[str, dict[str, Any]]:
+    """Queue name → its object."""
+    shown = size("--from", *arguments, "--json")
+    assert shown.code == 0
+    return {line["queue"]: line for line in shown.lines("queue_size")}

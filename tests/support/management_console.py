@@ -1,4 +1,4 @@
-"""A console on a broker's model: it sends requests to the management agent, and reads replies and events."""
+"""A console that sends requests to the management agent; statistics of managed objects, as tables read them."""
 
 from __future__ import annotations
 
@@ -7,6 +7,10 @@ from collections.abc import Mapping
 from typing import Any, Final, NamedTuple, Protocol
 
 from qstore.broker.management.agent import Agent
+from qstore.broker.management.identity import Identity
+from qstore.broker.management.managed_broker import ManagedBroker
+from qstore.broker.management.objects.broker import BROKER_CLASS
+from qstore.broker.management.objects.element import ManagedClass
 from qstore.broker.management.outbox import DIRECT, TOPIC
 from qstore.broker.model.broker import Broker
 from qstore.broker.model.caller import Publisher
@@ -20,7 +24,6 @@ from qstore.formats.amqp_0_10.structs import DELIVERY_PROPERTIES, MESSAGE_PROPER
 from qstore.formats.amqp_0_10.types import BY_NAME
 from qstore.formats.plain import plain_map, plain_typed_value
 from qstore.formats.values import typed_map, typed_value
-from tests.support.managed_values import managed
 
 PACKAGE: Final = "org.apache.qpid.broker"
 REPLIES: Final = "replies"
@@ -181,3 +184,20 @@ def read(message: Message) -> Reply:
         assert end == len(body)
         content = [plain_typed_value(each) for each in value]
     return Reply(plain_map(message.headers()), content, properties.correlation_id, message.routing_key)
+
+
+def managed(broker: Broker, version: str = "", **parts: Any) -> ManagedBroker:
+    """A broker as management sees it, without a network."""
+    absent: dict[str, Any] = {"ports": list, "machines": list, "shut_down": lambda: None, "log": None}
+    return ManagedBroker(broker, Identity.new(), version, **(absent | parts))
+
+
+def statistics(of: ManagedClass, target: object) -> dict[str, Any]:
+    """The statistics of an object; watermarks as they are."""
+    view = of.look(target)
+    return {each.name: each.read(view) for each in of.declared}
+
+
+def broker_statistics(broker: Broker) -> dict[str, Any]:
+    """The statistics of a broker."""
+    return statistics(BROKER_CLASS, managed(broker))

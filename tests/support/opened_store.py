@@ -1,21 +1,36 @@
-"""A store that a test has open: made, waited for, filled, read."""
+"""A store that a test has open: made, waited for, filled, read; and special ones.
+
+`make_grown_store` has a journal whose files are in another order than their numbers, `make_store` a queue that
+compresses its messages, `make_quarantine` records that a recovery has set aside.
+"""
 
 from __future__ import annotations
 
 import select
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
+from qstore.formats.broker_records.messages import encode_message
 from qstore.formats.broker_records.topology import Queue
+from qstore.formats.qls import records as qls
+from qstore.formats.rhm import records as rhm
+from qstore.formats.rhm.compressed import PREFIX_SIZE, ZSTD, Compressor
 from qstore.formats.rhm.geometry import Geometry
 from qstore.formats.rhm.headers import data_crc
-from qstore.formats.values import EMPTY_MAP, TypedMap
-from qstore.store.environment import Environment
+from qstore.formats.rhm.jinf import decode_jinf
+from qstore.formats.rhm.records import Kind
+from qstore.formats.values import EMPTY_MAP, TypedMap, typed_map
+from qstore.store.environment import Environment, tool_environment
+from qstore.store.journal.write.flushes import COMPRESSED_MESSAGE
 from qstore.store.live.message_store import MessageStore
 from qstore.store.live.queue_journal import QueueJournal
 from qstore.store.live.transaction_parts import Enqueue
 from qstore.store.log_lines import LogLine
 from qstore.store.parameters import StoreParameters
+from qstore.store.repair.quarantine import QuarantineWriter
+from qstore.store.writable_disk import OsWritableDisk
 
 GEOMETRY: Final = Geometry.from_pages(4, 1)
 PARAMETERS: Final = StoreParameters(
@@ -128,3 +143,139 @@ class OpenedStore:
 def enqueued(journal: QueueJournal, data: bytes) -> Enqueue:
     """A message for a transaction."""
     return (journal, [((data,), len(data), data_crc((data,)))])
+
+
+# ---- records as bytes, and quarantines that hold them ----
+
+
+SALT: Final = 0x1122334455667788
+VERSIONS: Final = ("version 1", "version 2", "linear")
+
+
+def message(body: bytes, key: str = "orders") -> bytes:
+    """The data of a message's enqueue."""
+    return encode_message(
+        body,
+        delivery_properties={"exchange": "", "routing_key": key, "delivery_mode": 2},
+        message_properties={"content_length": len(body), "content_type": "text/plain"},
+    )
+
+
+def enqueue(version: str, data: bytes, rid: int = 5, *, xid: bytes = b"", flags: int = 0) -> bytes:
+    """An enqueue record."""
+    if version == "linear":
+        return qls.encode_record(qls.RecordHeader(Kind.ENQUEUE, flags, 99, rid, len(xid), len(data)), xid, data)
+    number = int(version[-1])
+    header = rhm.RecordHeader(Kind.ENQUEUE, number, flags, rid, len(xid), len(data), flush=3 * (number == 2))
+    return rhm.encode_record(header, xid, data, salt=SALT)
+
+
+def dequeue(version: str, target: int, rid: int = 9) -> bytes:
+    """A dequeue record."""
+    if version == "linear":
+        return qls.encode_record(qls.RecordHeader(Kind.DEQUEUE, 0, 99, rid, dequeued_rid=target))
+    header = rhm.RecordHeader(Kind.DEQUEUE, int(version[-1]), 0, rid, dequeued_rid=target)
+    return rhm.encode_record(header, salt=SALT)
+
+
+def flipped(raw: bytes, at: int, mask: int = 0x40) -> bytes:
+    """One byte changed."""
+    changed = bytearray(raw)
+    changed[at] ^= mask
+    return bytes(changed)
+
+
+class Kept(NamedTuple):
+    """What is to be kept."""
+
+    raw: bytes
+    queue: str = "orders"
+    salt: int | None = SALT
+    rid: int | None = 5
+
+
+def make_quarantine(path: Path, kept: Sequence[Kept]) -> Path:
+    """A quarantine with these entries, from 1 on."""
+    writer = QuarantineWriter(OsWritableDisk(), str(path))
+    for offset, each in enumerate(kept):
+        file = "/old/JournalData.0000.jdat"
+        writer.add(each.queue, file, 128 * offset, each.raw, "broken", each.rid, salt=each.salt)
+    writer.close()
+    return path
+
+
+# ---- a journal that has grown ----
+
+
+GROWING: Final = replace(PARAMETERS, auto_expand=True, disk_free_limit=0)
+JOURNAL: Final = "rhm/jrnl/1"
+_MESSAGES: Final = 4500
+_BODY: Final = b"x" * 1000
+
+
+def make_grown_store(path: Path) -> list[int]:
+    """Make a store with a queue `q` that began to grow in the middle of its ring, and leave it as a crash does.
+
+    Returns:
+        The record ids of its messages.
+    """
+    store = OpenedStore(tool_environment(), path, GROWING)
+    journal = store.make_queue("q")
+    waiting: list[int] = []
+    for number in range(_MESSAGES):
+        waiting.append(store.enqueue(journal, message(b"%06d" % number + _BODY)))
+        if number < 300 and len(waiting) > 60:
+            store.store.append.dequeue(journal, waiting.pop(0))
+        if number % 9 == 0:
+            store.flush(journal)
+    store.flush(journal)
+    store.store._opened.close()
+    info = decode_jinf((path / JOURNAL / "JournalData.jinf").read_bytes())
+    assert info.geometry.files > 64
+    assert list(info.numbers) != sorted(info.numbers)
+    return waiting
+
+
+# ---- a queue that compresses ----
+
+
+COMPRESSES: Final[TypedMap] = typed_map({"qpid.compress": "zstd"})
+BODIES: Final = [b"%d: " % number + b'{"item": "screw"}' * (number * 7) for number in range(12)]
+MESSAGES: Final = [message(body) for body in BODIES]
+
+
+def make_store(path: Path, *broken: bytes) -> Path:
+    """A closed store: the queue `orders` with `MESSAGES`, some by a transaction, and then broken compressed data."""
+    opened = OpenedStore(tool_environment(), path)
+    journal = opened.make_queue("orders", arguments=COMPRESSES)
+    for data in MESSAGES[:6]:
+        opened.enqueue(journal, data)
+    done: list[Exception | None] = []
+    opened.store.transactions.commit([enqueued(journal, data) for data in MESSAGES[6:]], [], done.append)
+    for data in broken:
+        append_compressed(opened, journal, data)
+    opened.flush(journal)
+    assert done == [None]
+    assert opened.store.close()
+    return path
+
+
+def append_compressed(opened: OpenedStore, journal: QueueJournal, data: bytes) -> int:
+    """Append a record whose data say that they are compressed."""
+    rid = opened.store.append.take_id()
+    journal.writer.enqueue(rid, (data,), len(data), data_crc((data,)), COMPRESSED_MESSAGE)
+    opened.store.append.touched(journal, len(data))
+    return rid
+
+
+def broken_content(body: bytes = b"broken " * 100) -> bytes:
+    """Data of a message with a sound header, whose frame is cut off."""
+    found = Compressor().compress(message(body))
+    assert found is not None
+    return found[:-5]
+
+
+def bomb() -> bytes:
+    """Data that say that their content is far too large."""
+    data = message(b"")
+    return data + bytes([ZSTD]) + (1 << 40).to_bytes(PREFIX_SIZE - 1, "little") + b"x" * 50

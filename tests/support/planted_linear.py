@@ -6,8 +6,7 @@ from collections.abc import Callable
 from pathlib import PurePosixPath
 from typing import Final
 
-from tests.support.known_history import OUTSTANDING, UNPREPARED
-from tests.support.planted_damage import SKIPPED, Finding, Original, Planted, Spot, back, lost
+from tests.support.planted_damage import OUTSTANDING, SKIPPED, UNPREPARED, Finding, Original, Planted, Spot, back, lost
 
 LOST_FILE: Final = "records in it are lost"
 Changes = dict[str, str | None]

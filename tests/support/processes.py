@@ -1,7 +1,8 @@
-"""Processes, looked at from outside."""
+"""Processes: looked at from outside, waited for, stopped."""
 
 from __future__ import annotations
 
+import os
 import signal
 import time
 from collections.abc import Callable
@@ -73,3 +74,19 @@ def comes(condition: Callable[[], bool]) -> bool:
             return False
         time.sleep(0.005)
     return True
+
+
+def stop_process(pid: int) -> None:
+    """Send SIGSTOP, and return when it has come to every thread: until then the others go on."""
+    os.kill(pid, signal.SIGSTOP)
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while any(_state(task) not in "TtZX" for task in Path(f"/proc/{pid}/task").iterdir()):
+        assert time.monotonic() < deadline, f"process {pid} does not stop"
+        time.sleep(0.001)
+
+
+def _state(task: Path) -> str:
+    try:
+        return (task / "stat").read_text().rpartition(")")[2].split()[0]
+    except (FileNotFoundError, ProcessLookupError):
+        return "X"

@@ -1,36 +1,207 @@
 """A peer of AMQP 0-10 over a plain blocking socket, for tests that must not depend on the broker's own client.
 
+It knows `formats/amqp_0_10` and nothing of `broker/`. A `RawConnection` negotiates, and cuts what comes in into frames.
+
 One `RawPeer` is one connection with one session; what comes in is kept as it is: the commands that the broker has
 completed, deliveries, results, exceptions. Nothing happens by itself: a test reads with `process` or with what waits
 for something, and says what it accepts. Deliveries are completed when they are accepted or released, or by
 `complete`: that is what moves a window of credit.
+
+Large messages are sent and received frame by frame, so that the peer never holds a whole one. Each frame of their
+content begins with its offset: one that is left out, doubled or exchanged changes the checksum.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
+import socket
 import time
+import zlib
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
-from typing import Any, Final, NamedTuple
+from pathlib import Path
+from typing import Any, Final, NamedTuple, Self
 
-from qstore.formats.amqp_0_10.commands import Command, decode_command, decode_control, decode_result, encode_command
+from qstore.formats.amqp_0_10.commands import (
+    Command,
+    decode_command,
+    decode_control,
+    decode_result,
+    encode_command,
+    encode_control,
+)
 from qstore.formats.amqp_0_10.frames import (
     BODY,
     COMMAND,
     CONTROL,
+    FIRST_FRAME,
+    FIRST_SEGMENT,
+    FRAME,
     HEADER,
     LAST_FRAME,
     LAST_SEGMENT,
+    PROTOCOL_HEADER,
+    TRACK_COMMAND,
     encode_command_frames,
+    encode_control_frame,
+    encode_frame,
 )
 from qstore.formats.amqp_0_10.packing import decode_struct
 from qstore.formats.amqp_0_10.structs import DELIVERY_PROPERTIES, MESSAGE_PROPERTIES, PackedStruct, encode_struct
-from qstore.formats.values import typed_map
+from qstore.formats.values import TypedMap, typed_map
 from tests.support.processes import PATIENCE_SECONDS
-from tests.support.raw_connection import ConnectionClosedError, Frame, PeerGoneError, RawConnection
+
+_RECEIVE: Final = 256 << 10
+
+
+class PeerGoneError(Exception):
+    """The broker has closed the socket, or reset it."""
+
+
+class ConnectionClosedError(Exception):
+    """The broker closed the connection by `connection.close`; its code and text are the arguments."""
+
+
+class Frame(NamedTuple):
+    """A frame that came in."""
+
+    flags: int
+    segment: int
+    track: int
+    channel: int
+    payload: bytes
+
+
+class RawConnection:
+    """A socket that sends and receives frames; `connect` negotiates.
+
+    Attributes:
+        frames: those that came in and were not looked at.
+        frame_limit: bytes of a frame at most, as tuned.
+    """
+
+    def __init__(self, port: int, *, host: str = "127.0.0.1", receive_buffer: int | None = None) -> None:
+        self.socket = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+        if receive_buffer is not None:
+            self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer)
+        self.socket.settimeout(PATIENCE_SECONDS)
+        try:
+            self.socket.connect((host, port))
+        except OSError as error:
+            self.socket.close()
+            raise PeerGoneError(error) from None
+        self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self.frames: deque[Frame] = deque()
+        self.frame_limit = 65535
+        self._pending = b""
+
+    def close(self) -> None:
+        """Close the socket without another word."""
+        self.socket.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def send_bytes(self, content: bytes) -> None:
+        """Raises: PeerGoneError."""
+        try:
+            self.socket.sendall(content)
+        except OSError as error:
+            raise PeerGoneError(error) from None
+
+    def receive(self, seconds: float | None = None) -> bool:
+        """Read from the socket once; False if nothing came in that time (0: without waiting).
+
+        Raises:
+            PeerGoneError: there is nothing more to come.
+        """
+        self.socket.settimeout(PATIENCE_SECONDS if seconds is None else seconds)
+        try:
+            more = self.socket.recv(_RECEIVE)
+        except (TimeoutError, BlockingIOError):
+            assert seconds is not None, "the broker says nothing"
+            return False
+        except OSError as error:
+            raise PeerGoneError(error) from None
+        finally:
+            if self.socket.fileno() >= 0:
+                self.socket.settimeout(PATIENCE_SECONDS)
+        if not more:
+            raise PeerGoneError("closed")
+        self._cut(self._pending + more if self._pending else more)
+        return True
+
+    def _cut(self, content: bytes) -> None:
+        """Frames out of bytes; what is left waits."""
+        offset, length = 0, len(content)
+        while length - offset >= FRAME.size:
+            flags, segment, size, _, track, channel, _ = FRAME.unpack_from(content, offset)
+            assert size >= FRAME.size, f"the broker sent a frame of {size} bytes"
+            if length - offset < size:
+                break
+            self.frames.append(Frame(flags, segment, track, channel, content[offset + FRAME.size : offset + size]))
+            offset += size
+        self._pending = content[offset:]
+
+    def next_frame(self) -> Frame:
+        """The next frame, whenever it comes."""
+        while not self.frames:
+            self.receive()
+        return self.frames.popleft()
+
+    def send_control(self, name: str, channel: int = 0, /, **values: Any) -> None:
+        """Send one control."""
+        self.send_bytes(encode_control_frame(channel, encode_control(name, **values)))
+
+    def expect(self, name: str) -> dict[str, Any]:
+        """The next frame's fields; it is this control."""
+        frame = self.next_frame()
+        assert frame.segment == CONTROL
+        control, values = decode_control(frame.payload)
+        if control.name == "connection.close":
+            raise ConnectionClosedError(values["reply_code"], values["reply_text"])
+        assert control.name == name, f"{control.name}: {values}"
+        return values
+
+    def exchange_headers(self, header: bytes = PROTOCOL_HEADER) -> bytes:
+        """Send a protocol header; the eight bytes that come back."""
+        self.send_bytes(header)
+        answer = b""
+        while len(answer) < len(PROTOCOL_HEADER):
+            try:
+                more = self.socket.recv(len(PROTOCOL_HEADER) - len(answer))
+            except OSError as error:
+                raise PeerGoneError(error) from None
+            if not more:
+                raise PeerGoneError(f"closed after {answer!r}")
+            answer += more
+        return answer
+
+    def open(self, mechanism: str = "ANONYMOUS", response: bytes = b"", heartbeat: int = 0) -> None:
+        """Negotiate version, security and limits, and open the connection."""
+        answer = self.exchange_headers()
+        assert answer == PROTOCOL_HEADER, answer
+        start = self.expect("connection.start")
+        assert mechanism in start["mechanisms"], start
+        self.send_control(
+            "connection.start-ok", client_properties=TypedMap(), mechanism=mechanism, response=response, locale="en_US"
+        )
+        tune = self.expect("connection.tune")
+        self.frame_limit = tune["max_frame_size"] or 65535
+        self.send_control(
+            "connection.tune-ok", channel_max=tune["channel_max"], max_frame_size=self.frame_limit, heartbeat=heartbeat
+        )
+        self.send_control("connection.open", virtual_host="")
+        self.expect("connection.open-ok")
+
+
+# ---- one connection with one session ----
+
 
 UNLIMITED: Final = 0xFFFFFFFF
 """A credit without end."""
@@ -391,3 +562,103 @@ def ranges_of(numbers: Iterable[int]) -> tuple[tuple[int, int], ...]:
         else:
             ranges.append((number, number))
     return tuple(ranges)
+
+
+# ---- large messages, frame by frame ----
+
+
+_FILLING: Final = bytes(range(256)) * 256
+_WHOLE: Final = FIRST_FRAME | LAST_FRAME
+
+
+class Content(NamedTuple):
+    """What is known of a message's content.
+
+    Attributes:
+        size: its bytes.
+        checksum: their CRC-32.
+    """
+
+    size: int
+    checksum: int
+
+
+def body_frames(size: int, *, channel: int = 1, room: int = 65535 - FRAME.size, start: int = 0) -> Iterator[bytes]:
+    """The frames of a content of `size` bytes, from byte `start` on, each with at most `room` bytes of it."""
+    at = start
+    while at < size:
+        part = min(room, size - at)
+        flags = LAST_SEGMENT | (FIRST_FRAME if at == start else 0) | (LAST_FRAME if at + part == size else 0)
+        yield encode_frame(flags, BODY, TRACK_COMMAND, channel, content_at(at, part))
+        at += part
+
+
+def content_at(at: int, size: int) -> bytes:
+    """The bytes that a content has at one place: they tell where they are."""
+    return (b"%016d" % at + _FILLING)[:size]
+
+
+def checksum_of(size: int, room: int = 65535 - FRAME.size) -> Content:
+    """What `body_frames` makes."""
+    found = 0
+    for at in range(0, size, room):
+        found = zlib.crc32(content_at(at, min(room, size - at)), found)
+    return Content(size, found)
+
+
+def begin_transfer(
+    peer: RawPeer, routing_key: str, *, channel: int | None = None, destination: str = "", **delivery: Any
+) -> None:
+    """Send the command and the header of a message; its content follows."""
+    on = peer.channel if channel is None else channel
+    header = encode_struct(DELIVERY_PROPERTIES, {"routing_key": routing_key, **delivery})
+    command = encode_command("message.transfer", destination=destination)
+    peer.send_bytes(
+        encode_frame(FIRST_SEGMENT | _WHOLE, COMMAND, TRACK_COMMAND, on, command)
+        + encode_frame(_WHOLE, HEADER, TRACK_COMMAND, on, header)
+    )
+
+
+def publish_large(peer: RawPeer, routing_key: str, size: int, **delivery: Any) -> int:
+    """Send a message of that size, as `body_frames` makes it. Returns the command's number."""
+    begin_transfer(peer, routing_key, **delivery)
+    for frame in body_frames(size, channel=peer.channel, room=peer.frame_limit - FRAME.size):
+        peer.send_bytes(frame)
+    peer.sent += 1
+    return peer.sent - 1
+
+
+def next_command(peer: RawPeer, name: str) -> Frame:
+    """The next frame that begins a command of that name; controls and other commands are passed over."""
+    while True:
+        frame = peer.next_frame()
+        if frame.segment == COMMAND and decode_command(frame.payload)[0].name == name:
+            return frame
+
+
+def receive_large(peer: RawPeer, *, most: int | None = None) -> Content:
+    """Read the next message, frame by frame, and look at no other command meanwhile.
+
+    Args:
+        peer: has subscribed.
+        most: stop when so many bytes have come; the message need not be at its end.
+    """
+    next_command(peer, "message.transfer")
+    size = checksum = 0
+    while True:
+        frame = peer.next_frame()
+        if frame.segment == CONTROL:
+            continue
+        if frame.segment == BODY:
+            size += len(frame.payload)
+            checksum = zlib.crc32(frame.payload, checksum)
+        if (frame.flags & LAST_SEGMENT and frame.flags & LAST_FRAME) or (most is not None and size >= most):
+            return Content(size, checksum)
+
+
+def most_resident_bytes(pid: int) -> int:
+    """The most memory that a process ever held."""
+    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+        if line.startswith("VmHWM:"):
+            return int(line.split()[1]) << 10
+    raise AssertionError(f"process {pid} has no memory")

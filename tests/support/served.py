@@ -27,7 +27,7 @@ from qstore.store.parameters import StoreParameters
 from qstore.store.sync.driver import Completion, FileWrite, SyncDriver, SyncDriverError, sync_all
 from qstore.store.writable_disk import WritableFile
 from tests.support.processes import PATIENCE_SECONDS
-from tests.support.raw_connection import RawConnection
+from tests.support.raw_peer import RawConnection
 
 SETTINGS: Final = BrokerSettings(port=0, interfaces=("127.0.0.1",), auth=False)
 MAX_CLIENTS: Final = 32

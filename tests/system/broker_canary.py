@@ -10,8 +10,7 @@ import pytest
 
 from qstore.formats.amqp_0_10.commands import decode_command, decode_control
 from qstore.formats.amqp_0_10.frames import COMMAND, CONTROL, FRAME, PROTOCOL_HEADER, WHOLE, decode_frame
-from tests.support.raw_connection import RawConnection
-from tests.support.raw_peer import RawPeer
+from tests.support.raw_peer import RawConnection, RawPeer
 from tests.support.running_broker import RunningBroker
 from tests.support.temporary import directory_on_disk
 

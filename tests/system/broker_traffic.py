@@ -9,8 +9,7 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from tests.support.raw_connection import ConnectionClosedError, PeerGoneError
-from tests.support.raw_peer import UNLIMITED, Delivery, RawPeer
+from tests.support.raw_peer import UNLIMITED, ConnectionClosedError, Delivery, PeerGoneError, RawPeer
 from tests.system.broker_ledger import Arrival, ConsumerLog, Ledger, Place, body_of, identity_of
 
 Route = tuple[str, str]

@@ -14,8 +14,7 @@ from qstore.formats.amqp_0_10.codes import CloseCode, ErrorCode, XaStatus
 from qstore.formats.amqp_0_10.structs import BranchId
 from qstore.formats.values import typed_map
 from tests.support.processes import PATIENCE_SECONDS
-from tests.support.raw_connection import ConnectionClosedError, PeerGoneError
-from tests.support.raw_peer import RawPeer, SessionEndedError
+from tests.support.raw_peer import ConnectionClosedError, PeerGoneError, RawPeer, SessionEndedError
 from tests.support.running_broker import BrokerMaker, RunningBroker
 
 

@@ -11,11 +11,9 @@ import signal
 import time
 from typing import Final
 
-from tests.support.processes import PATIENCE_SECONDS, children_of
-from tests.support.raw_connection import PeerGoneError
-from tests.support.raw_peer import RawPeer
+from tests.support.processes import PATIENCE_SECONDS, children_of, stop_process
+from tests.support.raw_peer import PeerGoneError, RawPeer
 from tests.support.running_broker import BrokerMaker, RunningBroker
-from tests.support.stopped_process import stop_process
 
 _ALLOWED: Final = 48 << 20
 _QUIET: Final = 1.0

@@ -23,8 +23,7 @@ from qstore.formats.amqp_0_10.frames import (
     encode_frame,
 )
 from tests.support.profiles import today
-from tests.support.raw_connection import ConnectionClosedError, PeerGoneError, RawConnection
-from tests.support.raw_peer import RawPeer, SessionEndedError
+from tests.support.raw_peer import ConnectionClosedError, PeerGoneError, RawConnection, RawPeer, SessionEndedError
 from tests.system.broker_canary import Canary, answer
 
 _MESSAGE_LIMIT: Final = 300 << 20

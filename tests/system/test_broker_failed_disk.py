@@ -15,8 +15,7 @@ import pytest
 from qstore.broker.process.data_dir import lock_path
 from qstore.broker.process.pid_file import holder_of
 from tests.support.processes import PATIENCE_SECONDS
-from tests.support.raw_connection import ConnectionClosedError
-from tests.support.raw_peer import RawPeer, SessionEndedError
+from tests.support.raw_peer import ConnectionClosedError, RawPeer, SessionEndedError
 from tests.support.running_broker import BrokerMaker, RunningBroker
 
 SMALL = (

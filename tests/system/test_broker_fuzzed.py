@@ -25,14 +25,12 @@ from click.testing import CliRunner
 from qstore.formats.amqp_0_10.codes import ErrorCode
 from qstore.formats.amqp_0_10.frames import PROTOCOL_HEADER
 from qstore.tools.qstore_check import command as check_store
-from tests.support.fuzzed_conversations import Conversation
-from tests.support.fuzzed_damage import Login, Named, damaged, named_in
 from tests.support.processes import PATIENCE_SECONDS
 from tests.support.profiles import today
-from tests.support.raw_connection import ConnectionClosedError, PeerGoneError, RawConnection
-from tests.support.raw_peer import RawPeer, SessionEndedError
+from tests.support.raw_peer import ConnectionClosedError, PeerGoneError, RawConnection, RawPeer, SessionEndedError
 from tests.support.running_broker import BrokerMaker, RunningBroker
 from tests.system.broker_canary import Canary
+from tests.system.fuzzed_conversations import Conversation, Login, Named, damaged, named_in
 
 PEERS: Final = 6
 """Conversations at one time."""

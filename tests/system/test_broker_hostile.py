@@ -22,8 +22,14 @@ from qstore.formats.amqp_0_10.frames import (
 )
 from qstore.formats.values import TypedMap
 from tests.support.processes import PATIENCE_SECONDS
-from tests.support.raw_connection import ConnectionClosedError, PeerGoneError, RawConnection
-from tests.support.raw_peer import RawPeer, SessionEndedError, transfer_frames
+from tests.support.raw_peer import (
+    ConnectionClosedError,
+    PeerGoneError,
+    RawConnection,
+    RawPeer,
+    SessionEndedError,
+    transfer_frames,
+)
 from tests.support.running_broker import BrokerMaker, allow_open_files
 from tests.system.broker_canary import Canary, answer
 

@@ -11,11 +11,10 @@ from typing import Final
 
 import pytest
 
-from tests.support.processes import PATIENCE_SECONDS, children_of
+from tests.support.processes import PATIENCE_SECONDS, children_of, stop_process
 from tests.support.profiles import seeds_of_the_day, times
 from tests.support.raw_peer import RawPeer
 from tests.support.running_broker import BrokerMaker, RunningBroker
-from tests.support.stopped_process import stop_process
 from tests.system.broker_ledger import Before, ConsumerLog, Ledger
 from tests.system.broker_traffic import Actor, Consumer, Publisher, Route
 

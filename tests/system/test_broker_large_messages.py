@@ -6,8 +6,7 @@ from typing import Final
 
 import pytest
 
-from tests.support.large_messages import checksum_of, most_resident_bytes, publish_large, receive_large
-from tests.support.raw_peer import RawPeer
+from tests.support.raw_peer import RawPeer, checksum_of, most_resident_bytes, publish_large, receive_large
 from tests.support.running_broker import BrokerMaker
 
 _ALLOWED: Final = 64 << 20

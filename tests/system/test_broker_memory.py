@@ -10,8 +10,7 @@ import pytest
 
 from qstore.formats.amqp_0_10.codes import CloseCode, ErrorCode
 from tests.support.processes import PATIENCE_SECONDS
-from tests.support.raw_connection import ConnectionClosedError, PeerGoneError
-from tests.support.raw_peer import RawPeer, SessionEndedError
+from tests.support.raw_peer import ConnectionClosedError, PeerGoneError, RawPeer, SessionEndedError
 from tests.support.running_broker import BrokerMaker, RunningBroker
 
 ROOM = 48 << 20

@@ -10,11 +10,10 @@ from collections.abc import Sequence
 
 import pytest
 
-from tests.support.processes import PATIENCE_SECONDS, children_of, goes, is_running
+from tests.support.processes import PATIENCE_SECONDS, children_of, goes, is_running, stop_process
 from tests.support.profiles import today
 from tests.support.raw_peer import RawPeer
 from tests.support.running_broker import BrokerMaker, RunningBroker
-from tests.support.stopped_process import stop_process
 from tests.system.broker_traffic import Actor
 from tests.system.test_broker_killed import Story
 

@@ -9,8 +9,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from tests.support.processes import PATIENCE_SECONDS
-from tests.support.raw_connection import ConnectionClosedError, PeerGoneError
-from tests.support.raw_peer import Delivery, RawPeer
+from tests.support.raw_peer import ConnectionClosedError, Delivery, PeerGoneError, RawPeer
 from tests.support.running_broker import BrokerMaker, RunningBroker
 
 _KILLS: Final = 8

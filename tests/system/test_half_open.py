@@ -15,7 +15,7 @@ from qstore.broker.security.users.user_file import Users
 from qstore.formats.amqp_0_10.frames import PROTOCOL_HEADER
 from tests.support.certificates import Certificates
 from tests.support.processes import PATIENCE_SECONDS
-from tests.support.raw_connection import ConnectionClosedError, RawConnection
+from tests.support.raw_peer import ConnectionClosedError, RawConnection
 from tests.support.running_broker import BrokerMaker, allow_open_files
 
 

@@ -17,7 +17,7 @@ import pytest
 from qstore.broker.security.sasl import kerberos
 from tests.support.forked import ROOT
 from tests.support.processes import PATIENCE_SECONDS
-from tests.support.raw_connection import ConnectionClosedError, RawConnection
+from tests.support.raw_peer import ConnectionClosedError, RawConnection
 from tests.support.running_broker import BrokerMaker, RunningBroker
 
 REALM = "EXAMPLE.COM"

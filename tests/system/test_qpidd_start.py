@@ -20,8 +20,7 @@ from qstore.broker.security.users.user_file import Users
 from qstore.formats.values import TypedMap
 from tests.support.forked import Forked
 from tests.support.processes import PATIENCE_SECONDS, children_of, goes, is_running
-from tests.support.raw_connection import ConnectionClosedError, PeerGoneError, RawConnection
-from tests.support.raw_peer import RawPeer
+from tests.support.raw_peer import ConnectionClosedError, PeerGoneError, RawConnection, RawPeer
 
 ROOT: Final = Path(__file__).parents[2]
 SMALL: Final = ("--num-jfiles", "4", "--jfile-size-pgs", "1", "--tpl-num-jfiles", "4", "--tpl-jfile-size-pgs", "1")

@@ -17,9 +17,9 @@ from qstore.formats.amqp_0_10.structs import BranchId
 from qstore.formats.quarantine_index import QuarantineEntry
 from qstore.store.disk import OsDisk
 from qstore.store.repair.quarantine import Quarantine
+from tests.support.opened_store import Kept, enqueue, make_quarantine, message
 from tests.support.processes import comes
 from tests.support.profiles import seeds_of_the_day
-from tests.support.quarantine_records import Kept, enqueue, make_quarantine, message
 from tests.support.running_broker import RunningBroker, one_broker
 from tests.system.test_shell_killed import Step, alone, killed
 from tests.tools.interchange_runs import bring, write_lines

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.support.fixtures import CopyFactory, CopyOpener, StoreFixture, StoreOpener
-from tests.support.recover_faults import allocate_nothing
+from tests.support.recover_runs import allocate_nothing
 
 
 @pytest.fixture(autouse=True)

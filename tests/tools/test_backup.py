@@ -22,9 +22,8 @@ from qstore.tools.qstore_check import command as check_command
 from qstore.tools.qstore_restore import command as restore_command
 from tests.support.dump import dump
 from tests.support.fixtures import LEGACY_STORES, LINEAR_STORES, StoreFixture, StoreOpener, snapshot
-from tests.support.opened_store import OpenedStore
+from tests.support.opened_store import OpenedStore, message
 from tests.support.profiles import today
-from tests.support.quarantine_records import message
 
 
 def backup(*arguments: object) -> Result:

@@ -21,8 +21,7 @@ from qstore.store.environment import tool_environment
 from qstore.store.errors import StoreError
 from qstore.store.live.shared_snapshot import SharedSnapshot
 from qstore.store.writable_disk import OsWritableDisk
-from tests.support.opened_store import Calls, OpenedStore
-from tests.support.quarantine_records import message
+from tests.support.opened_store import Calls, OpenedStore, message
 
 #: Backs a store up, which it closes.
 Backup = Callable[[OpenedStore], BackupResult]

@@ -15,8 +15,7 @@ from qstore.store.disk import OsDisk
 from qstore.store.environment import tool_environment
 from qstore.store.live.shared_snapshot import SharedSnapshot
 from qstore.store.writable_disk import OsWritableDisk
-from tests.support.opened_store import Calls, OpenedStore
-from tests.support.quarantine_records import message
+from tests.support.opened_store import Calls, OpenedStore, message
 
 _SLOW_SECONDS = 2.0
 

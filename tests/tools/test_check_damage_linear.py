@@ -7,16 +7,14 @@ from typing import Final
 
 import pytest
 
-from tests.support.known_history import (
+from tests.support.planted_damage import (
     COMMITTING,
     IN_DOUBT,
     IN_DOUBT_PUT,
     IN_DOUBT_TAKE,
     OUTSTANDING,
-    UNPREPARED,
-)
-from tests.support.planted_damage import (
     SKIPPED,
+    UNPREPARED,
     Finding,
     Original,
     Plant,
@@ -27,11 +25,11 @@ from tests.support.planted_damage import (
     flip,
     flips,
     flips_of_the_day,
+    linear_store,
     lost,
     zero,
 )
 from tests.support.planted_linear import remove_with_link
-from tests.support.planted_stores import linear_store
 
 NOTHING_READ: Final = "no data loss: this part is not used"
 Changes = dict[str, str | None]

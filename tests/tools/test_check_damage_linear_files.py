@@ -8,10 +8,10 @@ from typing import Final
 
 import pytest
 
-from tests.support.known_history import UNPREPARED
 from tests.support.linear_builder import LinearBuilder
 from tests.support.planted_damage import (
     SKIPPED,
+    UNPREPARED,
     Finding,
     Original,
     Plant,
@@ -21,6 +21,7 @@ from tests.support.planted_damage import (
     copy_record,
     examine,
     exchange,
+    linear_store,
     lost,
     overwrite,
     resize,
@@ -34,7 +35,6 @@ from tests.support.planted_linear import (
     ORDERS_1,
     gap,
 )
-from tests.support.planted_stores import linear_store
 
 
 @pytest.fixture(scope="module")

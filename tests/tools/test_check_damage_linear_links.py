@@ -7,7 +7,7 @@ from typing import Final
 
 import pytest
 
-from tests.support.planted_damage import Finding, Original, Plant, Planted, Spot, examine, flip, lost
+from tests.support.planted_damage import Finding, Original, Plant, Planted, Spot, examine, flip, linear_store, lost
 from tests.support.planted_linear import (
     BILLS,
     DIRECTORY,
@@ -21,7 +21,6 @@ from tests.support.planted_linear import (
     remove_with_link,
     unlink,
 )
-from tests.support.planted_stores import linear_store
 
 
 @pytest.fixture(scope="module")

@@ -8,18 +8,16 @@ from typing import Final
 
 import pytest
 
-from tests.support.known_history import (
+from tests.support.planted_damage import (
     ABORTING,
     COMMITTING,
     IN_DOUBT,
     IN_DOUBT_PUT,
     IN_DOUBT_TAKE,
     OUTSTANDING,
+    SKIPPED,
     UNPREPARED,
     XIDS,
-)
-from tests.support.planted_damage import (
-    SKIPPED,
     Finding,
     Original,
     Plant,
@@ -30,9 +28,9 @@ from tests.support.planted_damage import (
     flips,
     flips_of_the_day,
     lost,
+    version_1_store,
     zero,
 )
-from tests.support.planted_stores import version_1_store
 
 NOTHING_READ: Final = "no data loss: this part is not used"
 BY_NUMBER: Final = "the file's position is derived from its number"

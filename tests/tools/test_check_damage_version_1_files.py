@@ -8,9 +8,14 @@ from typing import Final
 
 import pytest
 
-from tests.support.known_history import IN_DOUBT, IN_DOUBT_PUT, IN_DOUBT_TAKE, OUTSTANDING, UNPREPARED
 from tests.support.planted_damage import (
+    IN_DOUBT,
+    IN_DOUBT_PUT,
+    IN_DOUBT_TAKE,
+    OUTSTANDING,
     SKIPPED,
+    UNPREPARED,
+    VERSION_1_DIRECTORIES,
     Finding,
     Original,
     Plant,
@@ -18,15 +23,16 @@ from tests.support.planted_damage import (
     Spot,
     back,
     copy_record,
+    earlier_file,
     examine,
     exchange,
     lost,
     overwrite,
     remove,
     resize,
+    version_1_store,
     zero,
 )
-from tests.support.planted_stores import VERSION_1_DIRECTORIES, earlier_file, version_1_store
 
 INFO: Final = f"{VERSION_1_DIRECTORIES['orders']}/JournalData.jinf"
 BILLS_INFO: Final = f"{VERSION_1_DIRECTORIES['bills']}/JournalData.jinf"

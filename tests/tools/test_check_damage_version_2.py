@@ -18,9 +18,15 @@ from qstore.formats.rhm.jinf import decode_jinf, encode_jinf
 from qstore.store.catalogue.catalogue import Catalogue
 from qstore.store.key_value import RocksKeyValue
 from tests.support.dump import dump
-from tests.support.known_history import COMMITTING, IN_DOUBT, IN_DOUBT_PUT, IN_DOUBT_TAKE, OUTSTANDING, UNPREPARED
 from tests.support.planted_damage import (
+    COMMITTING,
+    IN_DOUBT,
+    IN_DOUBT_PUT,
+    IN_DOUBT_TAKE,
+    OUTSTANDING,
     SKIPPED,
+    UNPREPARED,
+    VERSION_2_DIRECTORIES,
     Finding,
     Original,
     Plant,
@@ -33,9 +39,9 @@ from tests.support.planted_damage import (
     flips,
     flips_of_the_day,
     lost,
+    version_2_store,
     zero,
 )
-from tests.support.planted_stores import VERSION_2_DIRECTORIES, version_2_store
 
 NOTHING_READ: Final = "no data loss: this part is not used"
 

@@ -9,15 +9,20 @@ from typing import Final
 
 import pytest
 
-from tests.support.known_history import IN_DOUBT, IN_DOUBT_PUT, IN_DOUBT_TAKE, OUTSTANDING, UNPREPARED
 from tests.support.planted_damage import (
+    IN_DOUBT,
+    IN_DOUBT_PUT,
+    IN_DOUBT_TAKE,
+    OUTSTANDING,
     SKIPPED,
+    UNPREPARED,
     Finding,
     Original,
     Plant,
     Planted,
     back,
     copy_record,
+    earlier_file,
     examine,
     exchange,
     flip,
@@ -25,9 +30,9 @@ from tests.support.planted_damage import (
     overwrite,
     remove,
     resize,
+    version_2_store,
     zero,
 )
-from tests.support.planted_stores import earlier_file, version_2_store
 
 LOST_FILE: Final = "records in it are lost"
 Changes = dict[str, str | None]

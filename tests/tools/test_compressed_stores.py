@@ -16,10 +16,19 @@ from qstore.store.environment import tool_environment
 from qstore.tools.qstore_check import command as check
 from qstore.tools.qstore_quarantine import command as quarantine
 from qstore.tools.qstore_resize import command as resize
-from tests.support.compressed_store import BODIES, MESSAGES, bomb, broken_content, make_store
 from tests.support.dump import dump
-from tests.support.opened_store import OpenedStore
-from tests.support.quarantine_records import Kept, enqueue, make_quarantine, message
+from tests.support.opened_store import (
+    BODIES,
+    MESSAGES,
+    Kept,
+    OpenedStore,
+    bomb,
+    broken_content,
+    enqueue,
+    make_quarantine,
+    make_store,
+    message,
+)
 from tests.support.recover_runs import invoke, recover
 
 

@@ -29,7 +29,7 @@ from tests.support.damage_campaign.stores import FORMATS, QSTORE, CampaignStore,
 from tests.support.dump import ROOT
 from tests.support.fixtures import StoreOpener
 from tests.support.profiles import day, today
-from tests.support.recover_faults import sync_at_once
+from tests.support.recover_runs import sync_at_once
 
 SEED: Final = 15
 SAMPLE: Final = 10  # damages of each format, each day others

@@ -15,9 +15,9 @@ from qstore.store.log_lines import Level, LogLine
 from qstore.store.parameters import OnDamage
 from qstore.tools.qstore_size import command as size
 from tests.store.test_conversion_damage import REFUSE
-from tests.support.conversion import PARAMETERS, content_of, converted
 from tests.support.dump import dump
 from tests.support.fixtures import StoreFixture, StoreOpener, set_writable
+from tests.support.old_store import PARAMETERS, content_of, converted
 from tests.support.planted_damage import check
 from tests.support.recover_runs import recover
 

@@ -27,7 +27,7 @@ from tests.support.damage_campaign.stores import QSTORE, CampaignStore, campaign
 from tests.support.fixtures import StoreOpener
 from tests.support.opened_store import OpenedStore
 from tests.support.profiles import today
-from tests.support.recover_faults import sync_at_once
+from tests.support.recover_runs import sync_at_once
 
 COPY: Final = "rhm/topology"
 MOMENTS: Final = ("crashed", "closed", "again", "ended")

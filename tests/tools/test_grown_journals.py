@@ -14,9 +14,7 @@ from qstore.tools.qstore_dump import command as dump
 from qstore.tools.qstore_recover import command as recover
 from qstore.tools.qstore_resize import command as resize
 from qstore.tools.qstore_size import command as size
-from tests.support.grown_store import GROWING, JOURNAL, make_grown_store
-from tests.support.opened_store import OpenedStore
-from tests.support.quarantine_records import message
+from tests.support.opened_store import GROWING, JOURNAL, OpenedStore, make_grown_store, message
 
 
 @pytest.fixture

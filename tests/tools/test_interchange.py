@@ -11,10 +11,9 @@ from qstore.formats.broker_records.topology import Binding, Exchange, Link, Queu
 from qstore.formats.values import TypedMap, typed_map, typed_value
 from qstore.store.environment import tool_environment
 from qstore.store.importing.store_import import StoreImport
-from tests.support.compressed_store import MESSAGES, make_store
 from tests.support.dump import dump
 from tests.support.fixtures import LEGACY_STORES, LINEAR_STORES, StoreFixture, StoreOpener, snapshot
-from tests.support.opened_store import OpenedStore
+from tests.support.opened_store import MESSAGES, OpenedStore, make_store
 from tests.support.profiles import today
 from tests.tools.interchange_runs import FORMS, bring, export, held, lines_of, of_kind, write_lines
 

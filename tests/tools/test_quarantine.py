@@ -19,8 +19,18 @@ from qstore.store.repair.quarantine import INDEX
 from qstore.tools.qstore_quarantine import command
 from tests.support.fixtures import snapshot
 from tests.support.forked import Forked
-from tests.support.opened_store import PARAMETERS, OpenedStore
-from tests.support.quarantine_records import SALT, VERSIONS, Kept, dequeue, enqueue, flipped, make_quarantine, message
+from tests.support.opened_store import (
+    PARAMETERS,
+    SALT,
+    VERSIONS,
+    Kept,
+    OpenedStore,
+    dequeue,
+    enqueue,
+    flipped,
+    make_quarantine,
+    message,
+)
 
 Line = dict[str, Any]
 

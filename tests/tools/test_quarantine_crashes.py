@@ -20,9 +20,8 @@ from qstore.store.sync.inline import InlineSync
 from qstore.tools.quarantine.injection import Injected, InjectionRequest, inject
 from tests.faults.simulated_disk import Call, SimulatedDisk
 from tests.faults.store_simulation import simulated_environment
-from tests.support.opened_store import PARAMETERS
+from tests.support.opened_store import PARAMETERS, SALT, enqueue, message
 from tests.support.profiles import today
-from tests.support.quarantine_records import SALT, enqueue, message
 
 STORE, QUARANTINE = "/store", "/quarantine"
 MESSAGES = {1: [b"a", b"b"], 2: [b"c"], 3: [b"d", b"e", b"f" * 3000]}

@@ -14,9 +14,16 @@ from qstore.formats.broker_records.xids import encode_dtx_xid
 from qstore.tools.qstore_recover import command
 from tests.support.dump import dump
 from tests.support.fixtures import StoreFixture, snapshot
-from tests.support.known_history import IN_DOUBT, OUTSTANDING, XIDS
-from tests.support.planted_damage import Original, zero
-from tests.support.planted_stores import linear_store, version_1_store, version_2_store
+from tests.support.planted_damage import (
+    IN_DOUBT,
+    OUTSTANDING,
+    XIDS,
+    Original,
+    linear_store,
+    version_1_store,
+    version_2_store,
+    zero,
+)
 from tests.support.recover_runs import expected_states, outside, recover, run_recover, states
 
 MAKERS: Final[dict[str, Callable[[Path], Original]]] = {

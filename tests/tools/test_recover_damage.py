@@ -13,11 +13,9 @@ from typing import Any, Final
 
 import pytest
 
-from tests.support.planted_damage import Original, Plant
-from tests.support.planted_stores import linear_store, version_1_store, version_2_store
+from tests.support.planted_damage import Original, Plant, linear_store, version_1_store, version_2_store
 from tests.support.profiles import today
-from tests.support.recover_faults import sync_at_once
-from tests.support.recover_runs import examine_recovery
+from tests.support.recover_runs import examine_recovery, sync_at_once
 from tests.tools import (
     test_check_damage_linear,
     test_check_damage_linear_files,

@@ -18,11 +18,26 @@ from qstore.store.writable_disk import OsWritableFile
 from tests.support import forked
 from tests.support.dump import dump
 from tests.support.journal_builder import JournalBuilder
-from tests.support.known_history import OUTSTANDING
-from tests.support.planted_damage import Original, back, lost
-from tests.support.planted_stores import linear_store, version_1_store, version_2_store
-from tests.support.recover_faults import BadRegion, Killed, MortalDisk, break_reading, limit_space
-from tests.support.recover_runs import Recovery, expected_states, recover, states
+from tests.support.planted_damage import (
+    OUTSTANDING,
+    Original,
+    back,
+    linear_store,
+    lost,
+    version_1_store,
+    version_2_store,
+)
+from tests.support.recover_runs import (
+    BadRegion,
+    Killed,
+    MortalDisk,
+    Recovery,
+    break_reading,
+    expected_states,
+    limit_space,
+    recover,
+    states,
+)
 
 MAKERS: Final[dict[str, Callable[[Path], Original]]] = {
     "version 1": version_1_store,

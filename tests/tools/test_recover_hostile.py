@@ -24,14 +24,20 @@ from qstore.formats.rhm.jinf import decode_jinf, encode_jinf
 from qstore.formats.rhm.records import Kind, RecordHeader
 from tests.support.dump import Dump
 from tests.support.journal_builder import JournalBuilder
-from tests.support.known_history import BILLS, UNPAID
 from tests.support.linear_builder import LinearBuilder
 from tests.support.old_store import SMALL, OldStore
-from tests.support.planted_damage import Original, lost
-from tests.support.planted_stores import linear_store, version_1_store, version_2_store
+from tests.support.planted_damage import BILLS, UNPAID, Original, linear_store, lost, version_1_store, version_2_store
 from tests.support.profiles import today
-from tests.support.recover_faults import limit_space, sync_at_once
-from tests.support.recover_runs import Recovery, expected_states, invoke, outside, recover, states
+from tests.support.recover_runs import (
+    Recovery,
+    expected_states,
+    invoke,
+    limit_space,
+    outside,
+    recover,
+    states,
+    sync_at_once,
+)
 from tests.tools.test_check_damage_version_2 import in_catalogue
 
 MESSAGE: Final = encode_message(b"hello", destination="", delivery_properties={"routing_key": "q", "delivery_mode": 2})

@@ -8,7 +8,7 @@ from pathlib import Path
 from qstore.store.catalogue.store_directory import StoreDirectory
 from qstore.store.environment import tool_environment
 from tests.support.fixtures import snapshot
-from tests.support.planted_stores import version_2_store
+from tests.support.planted_damage import version_2_store
 from tests.support.recover_runs import recover
 
 

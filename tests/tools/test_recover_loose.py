@@ -14,10 +14,20 @@ from qstore.formats.broker_records.topology import Queue
 from qstore.store.catalogue.catalogue import Catalogue
 from tests.support.dump import Line, dump
 from tests.support.fixtures import CopyFactory, CopyOpener, StoreOpener, journal_directory
-from tests.support.known_history import BILLS, OUTSTANDING, UNPAID, UNPREPARED, XIDS
 from tests.support.linear_builder import LinearBuilder
-from tests.support.planted_damage import Original, Planted, lost
-from tests.support.planted_stores import linear_store, version_1_store, version_2_store
+from tests.support.planted_damage import (
+    BILLS,
+    OUTSTANDING,
+    UNPAID,
+    UNPREPARED,
+    XIDS,
+    Original,
+    Planted,
+    linear_store,
+    lost,
+    version_1_store,
+    version_2_store,
+)
 from tests.support.recover_runs import Recovery, as_qpidd_delivers, expected_states, recover, states
 from tests.tools.test_check_damage_version_2 import in_catalogue
 

@@ -9,11 +9,9 @@ from pathlib import Path
 import pytest
 
 from qstore.formats.broker_records.topology import Queue
-from tests.support.conversion import content_of
 from tests.support.fixtures import StoreFixture, StoreOpener
-from tests.support.old_store import OldStore
-from tests.support.planted_damage import Original, Plant
-from tests.support.planted_stores import linear_store, version_1_store, version_2_store
+from tests.support.old_store import OldStore, content_of
+from tests.support.planted_damage import Original, Plant, linear_store, version_1_store, version_2_store
 from tests.support.recover_runs import expected_states, facts, recover, states
 from tests.tools.test_check_damage_version_1 import RECORDS
 

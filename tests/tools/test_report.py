@@ -29,8 +29,7 @@ from qstore.tools.report.content import (
 from qstore.tools.report.page import render
 from qstore.tools.report.ranking import worst_first
 from tests.support.profiles import examples
-from tests.support.report_content import STORE, content, fleet, full_queue, plain_queue, summed
-from tests.support.report_page import Page
+from tests.support.report_content import STORE, Page, content, fleet, full_queue, plain_queue, summed
 
 #: The elements that a report is made of. A name that became an element would be another, or more of these.
 ELEMENTS = {

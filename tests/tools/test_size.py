@@ -13,8 +13,8 @@ from rich.console import Console
 from qstore.tools.console.tables import Column, print_table
 from qstore.tools.size.amounts import exact, human, parse_amount, parse_count
 from tests.support import forked
+from tests.support.dump import size, sizing
 from tests.support.fixtures import StoreFixture
-from tests.support.size import size, sizing
 
 EXAMPLE = ["--message-size", "150", "--header-size", "75", "--depth", "25000"]
 DISTRIBUTED = ["--transactions", "distributed", "--xid-size", "53"]

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from qstore.formats.rhm.geometry import Geometry
+from tests.support.dump import queues, size
 from tests.support.fixtures import StoreFixture, StoreOpener, snapshot
 from tests.support.journal_builder import JournalBuilder
-from tests.support.size import queues, size
 
 QUEUE_FIELDS = {
     "kind", "queue", "store_type", "outstanding", "in_doubt_dequeues", "in_doubt_enqueues", "record", "data",

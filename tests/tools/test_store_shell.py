@@ -21,13 +21,11 @@ from qstore.tools.qstore_shell import command as qstore_shell
 from qstore.tools.store_shell.commands import EXAMPLES, Settings, Shell
 from qstore.tools.store_shell.store import StorePlace
 from qstore.tools.store_shell.words import ShellError, read_line, read_wanted, split_commands
-from tests.support.compressed_store import COMPRESSES, MESSAGES, make_store
 from tests.support.dump import dump
 from tests.support.fixtures import LEGACY_STORES, LINEAR_STORES, StoreFixture, StoreOpener, snapshot
-from tests.support.opened_store import OpenedStore
+from tests.support.opened_store import COMPRESSES, MESSAGES, SALT, OpenedStore, enqueue, make_store, message
 from tests.support.processes import PATIENCE_SECONDS
 from tests.support.profiles import today
-from tests.support.quarantine_records import SALT, enqueue, message
 from tests.support.terminal import Terminal
 from tests.tools.interchange_runs import bring, export, held, of_kind, write_lines
 from tests.tools.shell_runs import bodies, fails, made, objects, shell, text

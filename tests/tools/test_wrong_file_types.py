@@ -27,7 +27,7 @@ from tests.support.fixtures import StoreOpener
 from tests.support.opened_store import OpenedStore
 from tests.support.planted_damage import check
 from tests.support.profiles import today
-from tests.support.recover_faults import sync_at_once
+from tests.support.recover_runs import sync_at_once
 
 FILES: Final = (
     "rhm",

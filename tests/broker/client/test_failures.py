@@ -27,9 +27,8 @@ from qstore.broker.client import (
     TransactionUnknown,
 )
 from tests.broker.client.faces import Face
-from tests.support.processes import PATIENCE_SECONDS
+from tests.support.processes import PATIENCE_SECONDS, stop_process
 from tests.support.running_broker import RunningBroker
-from tests.support.stopped_process import stop_process
 
 QUEUE = "work; {create: always, node: {durable: true}}"
 RECONNECT = {"reconnect": True, "reconnect_interval_min": 0.01, "reconnect_interval_max": 0.1}

@@ -11,7 +11,7 @@ from qstore.broker.protocols.amqp_0_10.large_frames import MAX_AT_ONCE
 from qstore.broker.security.sasl.simple import AnonymousClient
 from qstore.formats.amqp_0_10.commands import encode_command
 from tests.broker.protocols.world import BYTES, MESSAGES, UNLIMITED, Client, World, header
-from tests.support.client_machine import ClientConnection, ClientSession
+from tests.support.compiled import ClientConnection, ClientSession
 from tests.support.profiles import examples
 
 TRANSFER = encode_command("message.transfer", destination="")

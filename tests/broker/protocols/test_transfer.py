@@ -37,8 +37,8 @@ from qstore.formats.plain import plain_map
 from qstore.formats.values import typed_map
 from qstore.store.journal.enqueue_map import LIVE
 from tests.broker.protocols.world import header
-from tests.support.conversion import content_of
 from tests.support.fixtures import StoreFixture
+from tests.support.old_store import content_of
 
 NOW = 1_700_000_000.25
 UNKNOWN = (6).to_bytes(4, "big") + b"\x7f\x7f\x00\x00ab"

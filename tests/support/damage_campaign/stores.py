@@ -29,9 +29,8 @@ from qstore.store.builders.version_1_catalogue import encode_databases
 from qstore.store.environment import Environment, tool_environment
 from qstore.store.live.transaction_parts import Enqueue
 from tests.support.fixtures import LEGACY_STORES, LINEAR_STORES, StoreOpener
-from tests.support.known_history import BILLS, UNPAID
 from tests.support.opened_store import GEOMETRY, Calls, OpenedStore, enqueued
-from tests.support.planted_stores import QUEUES, linear_store, version_1_store, version_2_store
+from tests.support.planted_damage import BILLS, QUEUES, UNPAID, linear_store, version_1_store, version_2_store
 
 QSTORE, LEGACYSTORE, LINEARSTORE = "qstore", "legacystore", "linearstore"
 FORMATS: Final = (QSTORE, LEGACYSTORE, LINEARSTORE)

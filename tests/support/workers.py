@@ -1,12 +1,19 @@
-"""Which worker of xdist runs which tests, and in which order.
+"""How xdist's workers share the tests of a run, and what is done before they start.
 
 A file's tests stay together, and so share what they have made for the module: a broker, stores. All tests of Spark are
 one such group, so that one JVM serves them, and all checks of the code base, which parse it once. The groups that take
 long come first, so that no worker ends long before another.
+
+pytest rewrites the assertions of a test's module when it imports it, which takes most of the time of collecting, and
+keeps the result in `__pycache__`. The workers import the same modules in the same order at the same time: in a fresh
+checkout each would do it for itself, so all modules are compiled once before they start.
 """
 
 from __future__ import annotations
 
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any, Final
 
 import pytest
@@ -50,3 +57,25 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
     config.option.loadscopereorder = False
     return GroupScheduling(config, log)
+
+
+_TESTS: Final = Path(__file__).parent.parent
+_HALVES: Final = (("faults", "store", "system", "spark"), ("broker", "tools", "formats", "conformance"))
+"""Folders that take about as long as the others; each half is one process's."""
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_sessionstart(session: pytest.Session) -> None:
+    """Compile, in the process that starts the workers, unless it was done before or nothing is kept."""
+    config = session.config
+    if hasattr(config, "workerinput") or not config.getoption("numprocesses", None) or sys.dont_write_bytecode:
+        return
+    if any((_TESTS / "tools" / "__pycache__").glob("test_*-pytest-*.pyc")):
+        return
+    collecting = [sys.executable, "-m", "pytest", "--collect-only", "-q", "-p", "no:xdist"]
+    processes = [
+        subprocess.Popen([*collecting, *(str(_TESTS / folder) for folder in half)], stdout=subprocess.DEVNULL)
+        for half in _HALVES
+    ]
+    for process in processes:
+        process.wait()  # what is wrong with a module is reported when the workers collect it

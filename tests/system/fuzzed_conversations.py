@@ -1,30 +1,150 @@
-"""Conversations of AMQP 0-10 made by a seed: what a client would send, from the protocol header on.
+"""Conversations of AMQP 0-10 made by a seed, with faults in them: what a hostile client might send.
 
-A conversation is a list of frames; it waits for no answer. There are two channels, a session on each that is attached,
-detached and resumed, and the things that clients do with a few queues and exchanges, the same for all peers so that
-they get into each other's way. Now and then any control or command of the specification's table comes, with fields of
-the right types and no sense. `fuzzed_damage` makes bytes of it with faults in them.
+A conversation is a list of frames, from the protocol header on; it waits for no answer. There are two channels, a
+session on each that is attached, detached and resumed, and the things that clients do with a few queues and exchanges,
+the same for all peers so that they get into each other's way. Now and then any control or command of the
+specification's table comes, with fields of the right types and no sense.
+
+`damaged` makes bytes of a conversation's frames, with faults. `named_in` reads what was sent, and says which queues,
+exchanges and sessions the broker may have made of it, so that a test can clean up.
 """
 
 from __future__ import annotations
 
 import random
-from typing import Any, Final
+import uuid
+from collections.abc import Callable, Sequence
+from itertools import product
+from typing import Any, Final, NamedTuple
 
-from qstore.formats.amqp_0_10.commands import COMMANDS, CONTROLS, Command, encode_command, encode_control
-from qstore.formats.amqp_0_10.frames import PROTOCOL_HEADER, encode_command_frames, encode_control_frame
-from qstore.formats.amqp_0_10.structs import DELIVERY_PROPERTIES, MESSAGE_PROPERTIES, encode_struct
-from tests.support.fuzzed_values import (
-    ALTERNATES,
-    DESTINATIONS,
-    EXCHANGES,
-    KEYS,
-    NUMBERS,
-    OWN_EXCHANGES,
-    QUEUES,
-    TYPES,
-    Values,
+from qstore.formats.amqp_0_10.commands import (
+    COMMANDS,
+    CONTROLS,
+    Command,
+    decode_command,
+    decode_control,
+    encode_command,
+    encode_control,
+    encode_result,
 )
+from qstore.formats.amqp_0_10.errors import Amqp010Error
+from qstore.formats.amqp_0_10.frames import (
+    COMMAND,
+    CONTROL,
+    FRAME,
+    PROTOCOL_HEADER,
+    WHOLE,
+    encode_command_frames,
+    encode_control_frame,
+)
+from qstore.formats.amqp_0_10.structs import (
+    DELIVERY_PROPERTIES,
+    MESSAGE_PROPERTIES,
+    BranchId,
+    PackedStruct,
+    ReplyTo,
+    encode_struct,
+)
+from qstore.formats.amqp_0_10.types import BY_NAME
+from tests.support.coded import coded_array
+
+QUEUES: Final = ("q0", "q1", "q2", "q3", "d0", "d1", "d2")
+"""Those that begin with d are durable."""
+OWN_EXCHANGES: Final = {"x0": "topic", "x1": "headers", "x2": "fanout", "x3": "direct"}
+EXCHANGES: Final = ("amq.direct", "amq.topic", "amq.fanout", "amq.match", "", *OWN_EXCHANGES)
+ALTERNATES: Final = {"q1": "amq.fanout", "d1": "amq.topic", "x1": "amq.direct"}
+KEYS: Final = ("q0", "q1", "d0", "a.b", "a.#", "*.b", "#", "")
+TYPES: Final = ("direct", "topic", "fanout", "headers", "xml", "")
+DESTINATIONS: Final = ("s0", "s1", "s2")
+_NAMES: Final = (*QUEUES, *EXCHANGES, *KEYS, *DESTINATIONS, *TYPES, "é" * 60, "\udcff", "\0", "amq.none")
+NUMBERS: Final = (0, 1, 2, 3, 5, 8, 100, 0x7FFF_FFFF, 0x8000_0000, 0xFFFF_FFFE, 0xFFFF_FFFF)
+_BITS: Final = {"uint8": 8, "uint16": 16, "uint32": 32, "uint64": 64, "datetime": 64, "sequence-no": 32}
+_ARGUMENTS: Final = (
+    *("qpid.max_count", "qpid.max_size", "qpid.policy_type", "no-local", "qpid.auto_delete_timeout", "qpid.priorities"),
+    *("qpid.exclusive-binding", "qpid.msg_sequence", "qpid.ive", "x-match", "qpid.last_value_queue_key", "a", "b"),
+    *("qpid.browse-only", "qpid.group_header_key", "x-qpid-priorities", "qpid.trace.id", "qpid.trace.exclude"),
+    *("qpid.alert_count", "qpid.alert_size", "qpid.paging", "alternate-exchange", "x-qpid-minimum-alert-repeat-gap"),
+)
+_ARGUMENT_VALUES: Final = (
+    *(0, 1, 3, -1, 50, 10_000, 1 << 40, "all", "any", "reject", "ring", "ring_strict", "flow_to_disk", "self_destruct"),
+    *("", "a", "12", b"\xff", 1.5, None, True, False, {"a": 1}, ["a", 1], "amq.direct"),
+)
+
+
+class Values:
+    """Values of every type that a field has: mostly those that others use too, else any."""
+
+    def __init__(self, source: random.Random) -> None:
+        self.source = source
+
+    def name(self) -> str:
+        return self.source.choice(_NAMES)
+
+    def number(self, bits: int) -> int:
+        if self.source.random() < 0.7:
+            return self.source.choice(NUMBERS) & ((1 << bits) - 1)
+        return self.source.getrandbits(bits)
+
+    def ranges(self, bits: int) -> tuple[tuple[int, int], ...]:
+        return tuple((self.number(bits), self.number(bits)) for _ in range(self.source.randrange(4)))
+
+    def raw(self) -> bytes:
+        return self.source.choice((b"", b"f0", b"f1", b"\0a\0b", self.source.randbytes(20)))
+
+    def table(self) -> dict[str, Any]:
+        """Arguments that mean something, with values that may."""
+        chosen = self.source.sample(_ARGUMENTS, self.source.choice((0, 0, 1, 2)))
+        return {name: self.source.choice(_ARGUMENT_VALUES) for name in chosen}
+
+    def of_type(self, type_name: str) -> Any:
+        if type_name == "bit":
+            return self.source.random() < 0.5
+        if type_name in _BITS:
+            return self.number(_BITS[type_name])
+        return _MAKERS[type_name](self)
+
+    def fields(self, packed: PackedStruct) -> dict[str, Any]:
+        """Each field, or not where the struct can do without."""
+        return {
+            field.name: self.of_type(field.type_name)
+            for field in packed.fields
+            if not packed.pack or self.source.random() < 0.8
+        }
+
+    def body(self) -> bytes:
+        return self.source.randbytes(16) * self.source.choice(
+            (0, 1, 1, 4, 4, 60, 60, 300, self.source.choice((1, 5000)))
+        )
+
+
+def _names(values: Values) -> tuple[str, ...]:
+    return tuple(values.name() for _ in range(values.source.randrange(3)))
+
+
+_RESULTS: Final = (b"", encode_result("queue.query", queue="q0", message_count=3))
+_MAKERS: Final[dict[str, Callable[[Values], Any]]] = {
+    "uuid": lambda values: uuid.UUID(int=values.source.getrandbits(128)),
+    "str8": Values.name,
+    "str16": Values.name,
+    "vbin8": Values.raw,
+    "vbin16": Values.raw,
+    "vbin32": Values.raw,
+    "map": Values.table,
+    "array": lambda values: coded_array(
+        BY_NAME["str16"].code, tuple(name.encode("utf-8", "surrogateescape") for name in _names(values))
+    ),
+    "str16-array": _names,
+    "amqp-host-array": _names,
+    "sequence-set": lambda values: values.ranges(32),
+    "byte-ranges": lambda values: values.ranges(64),
+    "reply-to": lambda values: ReplyTo(values.name(), values.name()),
+    "xid": lambda values: BranchId(values.number(32), values.raw(), values.raw()),
+    "struct32": lambda values: values.source.choice(_RESULTS),
+}
+
+
+# ---- conversations ----
+
 
 FRAME_LIMIT: Final = 65_535
 _TIMEOUT_SECONDS: Final = 2
@@ -265,3 +385,121 @@ _STEPS, _WEIGHTS = zip(
     (Conversation._detach, 2),
     strict=True,
 )
+
+
+# ---- faults, and what a broker may have made of them ----
+
+
+def damaged(source: random.Random, frames: Sequence[bytes], other: Sequence[bytes]) -> bytes:
+    """The bytes of a conversation after one to four accidents. `other` is what a piece may come from instead."""
+    pieces = list(frames)
+    for _ in range(source.randint(1, 4)):
+        source.choice(_ACCIDENTS)(source, pieces, source.randrange(len(pieces)), other)
+    return b"".join(pieces)
+
+
+def _flip(source: random.Random, pieces: list[bytes], at: int, _other: Sequence[bytes]) -> None:
+    piece = bytearray(pieces[at])
+    for _ in range(source.choice((1, 1, 3)) if piece else 0):
+        piece[source.randrange(min(len(piece), 64))] ^= 1 << source.randrange(8)
+    pieces[at] = bytes(piece)
+
+
+def _cut(source: random.Random, pieces: list[bytes], at: int, _other: Sequence[bytes]) -> None:
+    pieces[at] = pieces[at][: source.randrange(len(pieces[at]) + 1)]
+
+
+def _splice(source: random.Random, pieces: list[bytes], at: int, other: Sequence[bytes]) -> None:
+    start = source.randrange(len(other))
+    pieces[at:at] = other[start : start + source.randint(1, 10)]
+
+
+def _repeat(source: random.Random, pieces: list[bytes], at: int, _other: Sequence[bytes]) -> None:
+    pieces[at:at] = pieces[at : at + source.randint(1, 5)] * source.choice((1, 1, 20))
+
+
+def _swap(source: random.Random, pieces: list[bytes], at: int, _other: Sequence[bytes]) -> None:
+    with_whom = source.randrange(len(pieces))
+    pieces[at], pieces[with_whom] = pieces[with_whom], pieces[at]
+
+
+def _leave_out(_source: random.Random, pieces: list[bytes], at: int, _other: Sequence[bytes]) -> None:
+    pieces[at] = b""
+
+
+def _forge(source: random.Random, pieces: list[bytes], at: int, _other: Sequence[bytes]) -> None:
+    """A size: the frame's, or any that may stand in it."""
+    piece, forged = pieces[at], source.choice((b"\0\0", b"\xff\xff", b"\x7f\xff", b"\0\x0c", b"\0\x0b", b"\x10\0"))
+    place = source.choice((2, source.randrange(max(1, min(len(piece), 80)))))
+    pieces[at] = (piece[:place] + forged + piece[place + 2 :])[: len(piece)]
+
+
+_ACCIDENTS: Final = (_flip, _flip, _cut, _splice, _repeat, _swap, _leave_out, _forge)
+
+# ---- what was said there ----
+
+
+Login = tuple[str, bytes]
+"""A mechanism, and the response that says who one is."""
+
+
+class Named(NamedTuple):
+    """What the broker may have made because of what was sent, and how much of it can be read.
+
+    Attributes:
+        queues, exchanges: their names.
+        sessions: how those whose they are log in, with their names.
+        frames: that begin as frames do.
+        commands: that are whole and sound.
+    """
+
+    queues: set[str]
+    exchanges: set[str]
+    sessions: set[tuple[Login, bytes]]
+    frames: int
+    commands: int
+
+
+def named_in(sent: bytes) -> Named:
+    """Read what was sent, up to where no frame can begin. What the broker would not take may be among it."""
+    named, offset, frames, commands = Named(set(), set(), set(), 0, 0), len(PROTOCOL_HEADER), 0, 0
+    logins: set[Login] = set()
+    names: set[bytes] = set()
+    while len(sent) - offset >= FRAME.size:
+        flags, segment_type, size, *_ = FRAME.unpack_from(sent, offset)
+        payload = sent[offset + FRAME.size : offset + size]
+        offset += size
+        if size < FRAME.size or offset > len(sent):
+            break
+        frames += 1
+        if segment_type == COMMAND:
+            commands += _note(payload, named)
+        elif segment_type == CONTROL and flags & WHOLE == WHOLE:
+            _note_control(payload, logins, names)
+    named.sessions.update(product(logins, names))
+    return named._replace(frames=frames, commands=commands)
+
+
+def _note(payload: bytes, named: Named) -> bool:
+    try:
+        command, _, values = decode_command(payload)
+    except Amqp010Error:
+        return False
+    if command.name == "queue.declare":
+        named.queues.add(values["queue"] or "")
+    elif command.name == "exchange.declare":
+        named.exchanges.add(values["exchange"] or "")
+    return True
+
+
+def _note_control(payload: bytes, logins: set[Login], names: set[bytes]) -> None:
+    try:
+        control, values = decode_control(payload)
+    except Amqp010Error:
+        return
+    if control.name == "session.attach":
+        names.add(values["name"] or b"")
+    elif control.name == "connection.start-ok":
+        mechanism, response = values["mechanism"], values["response"] or b""
+        if mechanism == "ANONYMOUS" or (mechanism == "PLAIN" and response):
+            logins.add((mechanism, response))
