@@ -10,8 +10,8 @@
                                                        may publish (`outbox`)
 
 A request is a message with a reply-to, of version 2 if it has the application header `qmf.opcode`. It is carried out
-as a task; at most `_MAX_REQUESTS` at a time, and more are refused. What is published unasked is in `publisher`, and in
-the senders of both versions.
+as a task in time slices, at most `_MAX_REQUESTS` at a time; more are refused. `publisher` has what is published
+unasked.
 
 Sources: the QMF schema of qpidd's broker; Qpid wiki, "QMF Protocol" and "QMF Map Message Protocol"; qpidd,
 ManagementAgent.cpp (keys and headers).
@@ -22,16 +22,12 @@ from __future__ import annotations
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
-from qstore.broker.management.event_publisher import EventPublisher
-from qstore.broker.management.objects.classes import CLASSES
+from qstore.broker.management.classes import CLASSES
 from qstore.broker.management.outbox import DIRECT, TOPIC, VERSION_1, Outbox
-from qstore.broker.management.publisher import Publisher
-from qstore.broker.management.qmf1 import requests as qmf1
-from qstore.broker.management.qmf1.remote_agents import RemoteAgents, agent_key
-from qstore.broker.management.qmf1.sender import Sender as Sender1
-from qstore.broker.management.qmf2 import requests as qmf2
-from qstore.broker.management.qmf2.sender import Sender as Sender2
-from qstore.broker.management.registry import Registry
+from qstore.broker.management.publisher import EventPublisher, Publisher, Registry, Version
+from qstore.broker.management.qmf1 import Qmf1
+from qstore.broker.management.qmf2 import Qmf2
+from qstore.broker.management.remote_agents import RemoteAgents
 from qstore.broker.management.request import Request
 from qstore.broker.model.caller import Publisher as Caller
 from qstore.broker.model.errors import ModelError, ResourceLimitExceededError
@@ -42,7 +38,7 @@ from qstore.broker.model.exchanges.topic import TopicExchange
 from qstore.formats.amqp_0_10.maps import decode_map, read_value
 from qstore.formats.amqp_0_10.types import BY_NAME
 from qstore.formats.errors import FormatError
-from qstore.formats.qmf.v1.messages import MAGIC, encode_message
+from qstore.formats.qmf.v1.messages import MAGIC
 from qstore.formats.values import TypedMap, TypedValue
 
 if TYPE_CHECKING:
@@ -74,29 +70,27 @@ class Agent:
 
     Attributes:
         name: its name in version 2.
-        turns: when portions of long work are done.
     """
 
     def __init__(self, managed: ManagedBroker, make_message: MakeMessage, run: Run) -> None:
         broker, settings = managed.broker, managed.broker.settings
         self._managed, self._broker, self._run = managed, broker, run
-        self._registry, self.turns, self._agents = Registry(managed), managed.turns, RemoteAgents()
+        self._agents, self._registry = RemoteAgents(), Registry(managed)
+        self._outbox = outbox = Outbox(broker, make_message)
         managed.agents, managed.classes = self._agents.__iter__, CLASSES
-        outbox = self._outbox = Outbox(broker, make_message)
-        sender = Sender2(managed, outbox)
-        self.name = sender.name
-        sender_1 = Sender1(outbox, self.name if settings.management_version_2 else "")
-        self._version_1 = sender_1 if settings.management_version_1 else None
-        self._version_2 = sender if settings.management_version_2 else None
-        self._requests_1 = qmf1.Requests(managed, self._registry, sender_1, self.turns, self._agents)
-        self._requests_2 = qmf2.Requests(managed, self._registry, sender, self.turns)
-        self._publisher = Publisher(managed, self._registry, outbox, self._version_1, self._version_2, self.turns)
-        self._events = EventPublisher(
-            outbox, self._version_1, self._version_2, self.turns, lambda work: run(work, _ignore_result)
+        self._qmf2 = Qmf2(managed, self._registry, outbox)
+        self.name = self._qmf2.name
+        self._qmf1 = Qmf1(
+            managed, self._registry, outbox, self._agents, self.name if settings.management_version_2 else ""
         )
+        self._publishes_1, self._speaks_2 = settings.management_version_1, settings.management_version_2
+        self._published: list[Version] = [self._qmf1] if self._publishes_1 else []
+        self._published += [self._qmf2] if self._speaks_2 else []
+        self._publisher = Publisher(managed, self._registry, self._published)
+        self._events = EventPublisher(outbox, self._published, managed.slices, lambda work: run(work, _ignore_result))
         self._under_way = 0
         self._next_sweep = self._last_sweep = 0.0
-        if self._version_2 is not None:
+        if self._speaks_2:
             self._exchange(DIRECT, DirectExchange, {_ALIAS, self.name}, is_shared=False)
             self._exchange(TOPIC, TopicExchange, {_LOCATE_KEY}, is_shared=True)
         self._exchange(VERSION_1, TopicExchange, {_ALIAS, _OWN_AGENT}, is_shared=False)
@@ -111,7 +105,7 @@ class Agent:
     # ---- requests ----
 
     def request(self, message: Message) -> None:
-        """Begin to carry out a request. What is none is ignored. Raises UnauthorizedError."""
+        """Begin to carry out a request. Anything else is ignored. Raises UnauthorizedError."""
         caller, properties = message.handling.publisher, message.properties()
         if message.size > _MAX_REQUEST_BYTES or not isinstance(caller, Caller):
             return
@@ -123,16 +117,16 @@ class Agent:
             if isinstance(body, bytes) and body.startswith(MAGIC):
                 self._check_reply(request)
                 self._start(
-                    self._requests_1.carry_out(body, request),
-                    lambda error: self._requests_1.refuse(body, request, error),
+                    self._qmf1.carry_out(body, request),
+                    lambda error: self._qmf1.refuse(body, request, error),
                 )
-        elif self._version_2 is not None:
+        elif self._speaks_2:
             asked = _content_of(body, properties.content_type)
             self._check_reply(request)
-            self._requests_2.check(opcode, asked, caller)
+            self._qmf2.check(opcode, asked, caller)
             self._start(
-                self._requests_2.carry_out(opcode, asked, request),
-                lambda error: self._requests_2.refuse(request, error),
+                self._qmf2.carry_out(opcode, asked, request),
+                lambda error: self._qmf2.refuse(request, error),
             )
 
     def _check_reply(self, request: Request) -> None:
@@ -155,7 +149,7 @@ class Agent:
         self._run(self._in_turn(work), done)
 
     async def _in_turn(self, work: Coroutine[Any, Any, None]) -> None:
-        await self.turns.next()
+        await self._managed.slices.next()
         await work
 
     # ---- what is published unasked ----
@@ -172,9 +166,9 @@ class Agent:
 
     def _bound(self, event: Bind) -> None:
         """A console has bound a queue: what it is bound for is published soon."""
-        if event.exchange == VERSION_1 and self._version_1 is not None:
+        if event.exchange == VERSION_1 and self._publishes_1:
             for agent in self._agents:
-                self._version_1.publish(agent_key(agent), encode_message("x", 0))
+                self._qmf1.console_added(agent)
         if self._publisher.bound():
             self._next_sweep = min(
                 self._next_sweep, max(self._broker.monotonic() + _SOON, self._last_sweep + _AT_LEAST)
@@ -188,10 +182,8 @@ class Agent:
         if now < self._next_sweep:
             return
         self._last_sweep, self._next_sweep = now, now + self._managed.interval
-        if self._version_1 is not None:
-            self._version_1.publish_heartbeat(self._broker.clock())
-        if self._version_2 is not None:
-            self._version_2.publish_heartbeat(self._broker.clock())
+        for version in self._published:
+            version.publish_heartbeat(self._broker.clock())
         if not self._publisher.is_under_way:
             self._run(self._publisher.sweep(), _ignore_result)
 
@@ -243,4 +235,4 @@ def _content_of(body: object, content_type: str | None) -> TypedMap | Sequence[T
 
 
 def _ignore_result(_error: ModelError | None) -> None:
-    """Nobody waits for what is published unasked."""
+    """No request waits for what is published unasked."""

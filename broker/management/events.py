@@ -1,4 +1,4 @@
-"""The events that consoles are told: a table of the classes in the schema, and which of the broker's events each is.
+"""Events for consoles: a table of the classes in the schema, and the broker's event that raises each.
 
     event(PACKAGE, NAME, SEVERITY, ARGUMENTS, RAISED_BY)
 
@@ -17,8 +17,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final, NamedTuple, TypeAlias
 from uuid import UUID
 
-from qstore.broker.management.objects.element import Argument
-from qstore.broker.management.objects.names import PACKAGE
+from qstore.broker.management.schema import PACKAGE, Argument
 from qstore.broker.model import events
 from qstore.broker.model.events import Event
 
@@ -99,7 +98,7 @@ class EventClass(NamedTuple):
     Attributes:
         package, name: what it is called.
         severity: as in the schema.
-        arguments: what it tells, in the order of the event's first fields.
+        arguments: its arguments, in the order of the event's first fields.
         raised_by: the broker's event; None if it is never raised.
         hash: identifies the class as it is here.
     """
@@ -112,7 +111,7 @@ class EventClass(NamedTuple):
     hash: UUID
 
     def values(self, event: Event) -> Iterator[Any]:
-        """The values of its arguments. A flag that is told as text is whether the object is new (`disp`)."""
+        """The values of its arguments. A boolean as text says whether the object is new (`disp`)."""
         for argument, value in zip(self.arguments, event, strict=False):  # fields after these are for others
             if argument.type == "sstr" and isinstance(value, bool):
                 yield "created" if value else "existing"
@@ -136,8 +135,8 @@ def event(package: str, name: str, severity: str, arguments: str, raised_by: typ
     found = tuple(
         Argument(each, known[each][0].replace("count", "uint"), "", known[each][1]) for each in arguments.split()
     )
-    told = (package, name, severity, tuple((each.name, each.type) for each in found))
-    digest = hashlib.md5(repr(told).encode(), usedforsecurity=False).digest()
+    identity = (package, name, severity, tuple((each.name, each.type) for each in found))
+    digest = hashlib.md5(repr(identity).encode(), usedforsecurity=False).digest()
     return EventClass(package, name, severity, found, raised_by, UUID(bytes=digest))
 
 

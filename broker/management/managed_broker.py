@@ -1,25 +1,53 @@
-"""The broker as management sees it: the model, and what only the process and the network know."""
+"""The broker as management sees it: the model, what only the process and the network know, and time for long work.
+
+Long work (a query, a sweep, the sums over all queues) is done in portions, one in a time slice (`TimeSlices`). There
+is one slice in two iterations of the event loop, however many requests are carried out at the same time: no iteration
+is delayed by more than one portion, and a console that asks for much does not hold up the queries of others.
+"""
 
 from __future__ import annotations
 
+import asyncio
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Final, NamedTuple
 from uuid import UUID
 
-from qstore.broker.management.snapshots import Snapshots
-from qstore.broker.management.summing import summed
-from qstore.broker.management.turns import Turns
+from qstore.broker.management.objects.backup import Snapshots
+from qstore.broker.model.queues.counters import QueueTotals, difference_of, sum_of
 
 if TYPE_CHECKING:
     from qstore.broker.log.logs import LogControl
     from qstore.broker.log.status_log import StatusLog
     from qstore.broker.management.identity import Identity
-    from qstore.broker.management.objects.element import ManagedClass
-    from qstore.broker.management.qmf1.remote_agents import RemoteAgent
+    from qstore.broker.management.remote_agents import RemoteAgent
+    from qstore.broker.management.schema import ManagedClass
     from qstore.broker.model.broker import Broker
-    from qstore.broker.model.queues.counters import QueueTotals
+    from qstore.broker.model.queues.queue import Queue
+    from qstore.broker.network.server import Server
     from qstore.broker.protocols.machine import DetachedSession, Machine, ManagedSession
-    from qstore.broker.security.authentication import Authentication
+
+PORTION_SECONDS: Final = 0.003
+"""The length of a time slice."""
+
+
+class TimeSlices:
+    """The time slices of one broker."""
+
+    def __init__(self) -> None:
+        self._lock = asyncio.Lock()
+        self._ends = 0.0
+
+    async def next(self) -> None:
+        """Wait for the next time slice, in which one portion of work may be done."""
+        async with self._lock:
+            await asyncio.sleep(0)
+        self._ends = time.perf_counter() + PORTION_SECONDS
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the time slice is used up."""
+        return time.perf_counter() >= self._ends
 
 
 class ListedSession(NamedTuple):
@@ -67,17 +95,6 @@ class ListedSession(NamedTuple):
         return session.txn_starts - session.txn_commits - session.txn_rejects
 
 
-class SecurityControl(Protocol):
-    """Who is let in, and with which certificate."""
-
-    @property
-    def authentication(self) -> Authentication:
-        """How clients log in."""
-
-    def reload_security(self) -> list[str]:
-        """Read the certificate and the keytab again. Returns warnings. Raises TlsConfigurationError."""
-
-
 class ManagedBroker:
     """What there is to manage.
 
@@ -97,7 +114,7 @@ class ManagedBroker:
         broker, identity, version, machines, detached, shut_down, log, security, status: as above.
         snapshots: those of the store that other processes read; None without a store.
         interval: seconds between two publications of what has changed.
-        turns: when portions of long work are done.
+        slices: the time slices in which long work is done.
         agents: returns the agents that are attached.
         classes: all classes of managed objects.
     """
@@ -112,7 +129,7 @@ class ManagedBroker:
         machines: Callable[[], list[Machine]],
         shut_down: Callable[[], None],
         log: LogControl | None,
-        security: SecurityControl | None = None,
+        security: Server | None = None,
         status: StatusLog | None = None,
         detached: Callable[[], list[DetachedSession]] = list,
     ) -> None:
@@ -121,7 +138,7 @@ class ManagedBroker:
         self.security, self.status, self.detached = security, status, detached
         self.snapshots = None if broker.store is None else Snapshots(broker.store)
         self.interval = broker.settings.heartbeat_seconds
-        self.turns = Turns()
+        self.slices = TimeSlices()
         self._totals: QueueTotals | None = None
         self.agents: Callable[[], Iterable[RemoteAgent]] = tuple
         self.classes: Sequence[ManagedClass] = ()
@@ -152,8 +169,8 @@ class ManagedBroker:
         return self.broker.totals if self._totals is None else self._totals
 
     async def sum_up(self) -> None:
-        """Sum up the counters of all queues, in turns. To be called before the class broker is read."""
-        self._totals = await summed(self.broker, self.turns)
+        """Sum up the counters of all queues, in time slices. To be called before the class broker is read."""
+        self._totals = await summed(self.broker, self.slices)
 
     def sessions(self) -> Iterator[ListedSession]:
         """The sessions, attached and detached."""
@@ -162,3 +179,34 @@ class ManagedBroker:
                 yield ListedSession(machine, channel, session)
         for each in self.detached():
             yield ListedSession(None, each.channel, each.session, each)
+
+
+AT_ONCE: Final = 64
+"""Up to this number of queues are summed up in one go."""
+
+
+async def summed(broker: Broker, slices: TimeSlices) -> QueueTotals:
+    """The counters of all queues of a broker, as `Broker.totals`, in time slices: 10,000 queues take too long for one.
+
+    Queues come and go meanwhile, and each is counted once. Those that were deleted after they were counted are in the
+    sums of deleted queues at the end (`QueueRemoval.deleted`), so their counters are subtracted again; new ones are
+    added.
+    """
+    if len(broker.queues) <= AT_ONCE:
+        return broker.totals
+    counted: dict[Queue, QueueTotals] = {}
+    sums, portion = QueueTotals(), list[QueueTotals]()
+    for queue in list(broker.queues.values()):
+        if broker.queues.get(queue.name) is not queue:
+            continue  # it was deleted, or is being deleted
+        counted[queue] = queue.totals
+        portion.append(counted[queue])
+        if len(portion) >= AT_ONCE:
+            sums, portion = sum_of((sums, *portion)), []
+            if slices.is_over:
+                await slices.next()
+    present = (*broker.queues.values(), *broker.removal.leaving)
+    new = [queue.totals for queue in present if queue not in counted]
+    gone = [counted[queue] for queue in counted.keys() - present] if len(counted) + len(new) > len(present) else []
+    sums = sum_of((sums, broker.removal.deleted, *portion, *new))
+    return difference_of(sums, sum_of(gone)) if gone else sums

@@ -36,7 +36,7 @@ _DEEP: Final = 2
 _UNASKED_SHARE, _REPLY_SHARE = 0.8, 0.95
 """Of the memory ceiling (`model/memory`): what is published unasked, and replies, do not take more than that."""
 MAX_QUEUE_BYTES: Final = QUEUE_LIMIT_BYTES
-"""A queue without a limit that has more bytes of messages gets none from the agent: its console does not read."""
+"""A queue without a limit that exceeds this gets no messages from the agent: its console does not read."""
 _COUNT_SECONDS: Final = 1.0  # between two counts of the memory
 
 

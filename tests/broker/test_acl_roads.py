@@ -26,7 +26,7 @@ import pytest
 
 import qstore.broker
 from qstore.broker.management.agent import Agent
-from qstore.broker.management.objects.classes import CLASSES
+from qstore.broker.management.classes import CLASSES
 from qstore.broker.model.authorization import ALLOW_ALL, EVERY_KEY
 from qstore.broker.model.errors import UnauthorizedError
 from qstore.broker.model.replication.source import register_listener
@@ -944,11 +944,11 @@ ENTRIES: Final[Mapping[str, str]] = {
     "model/replication/source.py:to_queue": "declaration of the queue",
     "model/replication/source.py:to_exchange": "declaration of the queue",
     # for management
-    "management/methods/moving.py:_move_all": "MOVE or REROUTE, and PUBLISH of its keys",
+    "management/objects/queue.py:_move_all": "MOVE or REROUTE, and PUBLISH of its keys",
     "management/outbox.py:send": "PUBLISH of a reply, and of an agent's schema; events and changes are " + BROKERS,
     "management/agent.py:receive": "PUBLISH of its key, before",
     # removed
-    "management/methods/moving.py:purge": "PURGE",
+    "management/objects/queue.py:purge": "PURGE",
     "model/settlement.py:purge": "PURGE",
     "model/settlement.py:_purge_portion": "PURGE, before the first portion",
     "model/settlement.py:accept": "CONSUME",

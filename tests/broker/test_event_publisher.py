@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qstore.broker.management import event_publisher
-from qstore.broker.management.event_publisher import grouped
+from qstore.broker.management import publisher
 from qstore.broker.management.outbox import TOPIC, VERSION_1
+from qstore.broker.management.publisher import grouped
 from qstore.broker.model.events import ClientConnect, ClientDisconnect, Event, QueueDeclare, QueueDelete
 from qstore.formats.qmf.v1.messages import MAGIC
 from qstore.formats.values import EMPTY_MAP
@@ -105,7 +105,7 @@ def test_after_a_pause_events_are_published_at_once_again() -> None:
 
 
 def test_what_waits_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(event_publisher, "_MAX_WAITING", 10)
+    monkeypatch.setattr(publisher, "_MAX_WAITING", 10)
 
     async def scene(stage: Wired, console: Console) -> None:
         for number in range(_CLIENTS):

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qstore.broker.management import turns
+from qstore.broker.management import managed_broker
 from qstore.broker.management.agent import DIRECT, TOPIC
 from qstore.broker.model.authorization import Action, ObjectType
 from qstore.broker.model.errors import NotAllowedError
@@ -105,7 +105,9 @@ def test_each_object_is_found_by_its_name() -> None:
 
 
 def test_a_long_reply_comes_in_portions_and_others_are_served(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(turns, "PORTION_SECONDS", 0.0)  # each portion has taken long enough, however fast the machine
+    monkeypatch.setattr(
+        managed_broker, "PORTION_SECONDS", 0.0
+    )  # each portion has taken long enough, however fast the machine
 
     async def scene(stage: Wired, console: Console) -> None:
         for number in range(100):
@@ -173,7 +175,7 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("create", {"type": "binding", "name": "x"}, "EXCHANGE/QUEUE/KEY"),
     ("create", {"type": "binding", "name": "amq.topic/none/k"}, "none"),
     ("create", {"type": "link", "name": "x"}, "no link can be created: this broker has no links to other brokers"),
-    ("create", {"type": 7, "name": "x"}, "the argument type is no text"),
+    ("create", {"type": 7, "name": "x"}, "the argument type must be a string"),
     ("delete", {"type": "queue", "name": "none"}, "none"),
     ("delete", {"type": "exchange", "name": DIRECT}, "standard exchange"),
     ("delete", {"type": "session", "name": "x"}, "unknown object type: session"),
@@ -181,8 +183,12 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("query", {"type": "none", "name": "none"}, "unknown object type: none"),
     ("queueMoveMessages", {"srcQueue": REPLIES, "destQueue": "none"}, "none"),
     ("queueMoveMessages", {"srcQueue": REPLIES, "destQueue": REPLIES}, "both source and destination"),
-    ("queueMoveMessages", {"srcQueue": REPLIES, "destQueue": "events", "qty": -1}, "the argument qty is no number"),
-    ("echo", {"sequence": "7"}, "the argument sequence is no number from 0"),
+    (
+        "queueMoveMessages",
+        {"srcQueue": REPLIES, "destQueue": "events", "qty": -1},
+        "the argument qty must be an integer",
+    ),
+    ("echo", {"sequence": "7"}, "the argument sequence must be an integer from 0"),
     ("setLogLevel", {"level": "info+"}, "the log of this broker cannot be changed"),
     ("fly", {}, "class broker has no method fly"),
     (

@@ -15,7 +15,7 @@ from uuid import UUID
 
 import pytest
 
-from qstore.broker.management.objects.classes import CLASSES, objects_of
+from qstore.broker.management.classes import CLASSES, objects_of
 from qstore.broker.management.outbox import VERSION_1
 from qstore.formats.amqp_0_10.maps import encode_value
 from qstore.formats.amqp_0_10.types import BY_NAME

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from qstore.broker.log.status_log import StatusLog
-from qstore.broker.management.objects.classes import CLASSES, objects_of
-from qstore.broker.management.objects.element import ManagedClass
+from qstore.broker.management.classes import CLASSES, objects_of
 from qstore.broker.management.request import status_of
+from qstore.broker.management.schema import ManagedClass
 from qstore.broker.model.errors import NotImplementedByBrokerError
 from qstore.broker.protocols.machine import ConnectionCounts
 from qstore.formats.qmf.v1.object_id import ObjectId

@@ -8,9 +8,9 @@ from xml.etree import ElementTree
 
 import pytest
 
+from qstore.broker.management.classes import CLASSES
 from qstore.broker.management.events import ARGUMENTS, EVENT_CLASSES, EVENTS, SEVERITIES
-from qstore.broker.management.objects.classes import CLASSES
-from qstore.broker.management.objects.element import ManagedClass
+from qstore.broker.management.schema import ManagedClass
 from qstore.broker.model.events import ClientConnect, Event, Subscribe, Unsubscribe
 from qstore.formats.qmf.v1.types import QMF_TYPES, expanded
 

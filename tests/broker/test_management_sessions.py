@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from qstore.broker.management.managed_broker import ListedSession, ManagedBroker
-from qstore.broker.management.methods import clients
+from qstore.broker.management.objects import client as clients
 from qstore.broker.management.objects.client import SESSION_CLASS, SUBSCRIPTION_CLASS
+from qstore.broker.management.request import Arguments
 from qstore.broker.model.caller import BROKER
 from qstore.broker.model.errors import PreconditionFailedError
 from qstore.broker.protocols.amqp_0_10.subscription import UNLIMITED
@@ -43,7 +44,7 @@ class Managed:
 
     def do(self, method: Any) -> None:
         """Call a method on the only session."""
-        assert asyncio.run(method(self.managed, self.only(), {}, BROKER)) == {}
+        assert asyncio.run(method(self.managed, self.only(), Arguments(), BROKER)) == {}
 
 
 def test_a_session_is_listed_while_it_is_detached() -> None:

@@ -1,18 +1,17 @@
-"""The counters of all queues, summed up in turns while queues come and go."""
+"""The counters of all queues, summed up in slices while queues come and go."""
 
 from __future__ import annotations
 
 import asyncio
 import random
 
-from qstore.broker.management.summing import AT_ONCE, summed
-from qstore.broker.management.turns import Turns
+from qstore.broker.management.managed_broker import AT_ONCE, TimeSlices, summed
 from qstore.broker.model.queues.counters import QueueTotals
 from tests.broker.wired_broker import Wired, wired
 
 
-class ShortTurns(Turns):
-    """Turns that are always over, and let others work meanwhile."""
+class ShortSlices(TimeSlices):
+    """TimeSlices that are always over, and let others work meanwhile."""
 
     def __init__(self, stage: Wired, chosen: random.Random) -> None:
         super().__init__()
@@ -45,9 +44,9 @@ def test_queues_that_come_and_go_are_counted_once() -> None:
             chosen = random.Random(7)
             for number in range(6 * AT_ONCE):
                 await fill(stage, f"q{number}", number % 5)
-            turns = ShortTurns(stage, chosen)
-            found = await summed(stage.broker, turns)
-            assert turns.count >= 4
+            slices = ShortSlices(stage, chosen)
+            found = await summed(stage.broker, slices)
+            assert slices.count >= 4
             assert found == stage.broker.totals
             assert found.messages > 0
             assert found.messages_enqueued > found.messages_dequeued > 0
@@ -55,11 +54,11 @@ def test_queues_that_come_and_go_are_counted_once() -> None:
     asyncio.run(run())
 
 
-def test_few_queues_need_no_turns() -> None:
+def test_few_queues_need_no_slices() -> None:
     async def run() -> None:
         async with wired() as stage:
-            assert await summed(stage.broker, Turns()) == QueueTotals()
+            assert await summed(stage.broker, TimeSlices()) == QueueTotals()
             await fill(stage, "q", 3)
-            assert (await summed(stage.broker, Turns())).messages == 3
+            assert (await summed(stage.broker, TimeSlices())).messages == 3
 
     asyncio.run(run())

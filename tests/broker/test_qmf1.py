@@ -13,11 +13,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from qstore.broker.management import remote_agents
+from qstore.broker.management.classes import CLASSES, classes_named
 from qstore.broker.management.events import EVENT_CLASSES
-from qstore.broker.management.objects.classes import CLASSES, classes_named
-from qstore.broker.management.objects.element import ManagedClass
 from qstore.broker.management.outbox import VERSION_1
-from qstore.broker.management.qmf1 import remote_agents
+from qstore.broker.management.schema import ManagedClass
 from qstore.broker.model.caller import Publisher
 from qstore.broker.model.events import ClientDisconnect
 from qstore.broker.model.queues.queue import Queue

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
+from qstore.broker.management.classes import CLASSES
 from qstore.broker.management.events import EVENT_CLASSES
-from qstore.broker.management.objects.classes import CLASSES
 from qstore.broker.management.outbox import DIRECT, TOPIC
 from qstore.broker.model.memory import MemoryCeiling
 from qstore.formats.amqp_0_10.maps import read_value

@@ -16,10 +16,9 @@ from unittest.mock import patch
 
 import pytest
 
-from qstore.broker.management.calls import call
+from qstore.broker.management.classes import call, find_object
 from qstore.broker.management.managed_broker import ManagedBroker
-from qstore.broker.management.methods.waiting import Waiting
-from qstore.broker.management.objects.classes import find_object
+from qstore.broker.management.objects.queue import Waiting
 from qstore.broker.model.caller import BROKER
 from qstore.broker.model.errors import ModelError
 from qstore.formats.amqp_0_10.commands import encode_command

@@ -10,8 +10,8 @@ from qstore.broker.management.agent import Agent
 from qstore.broker.management.identity import Identity
 from qstore.broker.management.managed_broker import ManagedBroker
 from qstore.broker.management.objects.broker import BROKER_CLASS
-from qstore.broker.management.objects.element import ManagedClass
 from qstore.broker.management.outbox import DIRECT, TOPIC
+from qstore.broker.management.schema import ManagedClass
 from qstore.broker.model.broker import Broker
 from qstore.broker.model.caller import Publisher
 from qstore.broker.model.errors import ModelError

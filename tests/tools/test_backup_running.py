@@ -211,7 +211,7 @@ def test_a_snapshot_belongs_to_its_connection(tmp_path: Path, broker: RunningBro
         for call in (lambda: other.call(agent, "begin"), lambda: other.call(agent, "end", snapshot=taken[0])):
             with pytest.raises(AgentError, match=r"4 snapshots are in use|no snapshot"):
                 call()
-        with pytest.raises(AgentError, match="no list of numbers"):
+        with pytest.raises(AgentError, match="must be a list of integers"):
             console.call(agent, "copied", snapshot=taken[0], queues=[-1])
         assert console.call(agent, "copied", snapshot=taken[0], queues=[12345])["overtaken"] == [12345]
         console.call(agent, "end", snapshot=taken[0])

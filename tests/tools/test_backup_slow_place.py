@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import qstore.store.backup.running as running
-from qstore.broker.management.snapshots import LEASE_SECONDS
+from qstore.broker.management.objects.backup import LEASE_SECONDS
 from qstore.store.backup.create import StoreBackup
 from qstore.store.backup.repository import DiskRepository
 from qstore.store.disk import OsDisk

@@ -1,22 +1,73 @@
-"""The class broker: the broker itself.
+"""The class broker: the broker itself, and what an operator has it do.
 
-Source: the QMF schema of qpidd's broker.
+`create` and `delete` do what the commands of a protocol do:
+
+    type               its name               properties
+    -----------------  ---------------------  -----------------------------------------------------------------
+    queue              NAME                   durable, auto-delete, exclusive, alternate-exchange, and arguments
+    exchange, topic    NAME                   exchange-type, durable, auto-delete, alternate-exchange, and arguments
+    binding            EXCHANGE/QUEUE[/KEY]   arguments
+    exchange_binding   SOURCE/DESTINATION[/KEY]   arguments, also as options of delete
+
+`exclusive` is ignored, with a line in the log: the queue would be exclusive to a console that goes away. With
+`strict`, an argument that the broker does not know (`model/arguments`) and that is not an extension (`x-…`) is an
+error. There are no links to other brokers (link, bridge), and no objects of AMQP 1.0 (domain, incoming, outgoing, and
+policies): both methods are refused for them, with the reason. In qpidd, too, these belong to its module for AMQP 1.0;
+a topic is an exchange without it.
+
+    delete             options
+    -----------------  -------------------------------------
+    queue              if_unused, if_empty
+    exchange, topic    if_unused
+
+Other options are refused: a misspelt one would delete what it should have kept.
+
+Source: the QMF schema of qpidd's broker; qpidd, Broker.cpp (the types and options of create and delete).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import asyncio
+import re
+from collections.abc import Iterable, Mapping
 from operator import attrgetter as of
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from qstore.broker.management.methods import broker as methods
-from qstore.broker.management.methods import creation, logging, moving
-from qstore.broker.management.objects.element import ManagedClass, always, arg, method, prop, stat, table
-from qstore.broker.management.objects.names import BROKER, BROKER_NAME, SYSTEM
+from qstore.broker.log.logs import LogError, Rules, log_of
+from qstore.broker.management.objects.queue import move_messages
+from qstore.broker.management.request import Arguments
+from qstore.broker.management.schema import (
+    BROKER,
+    BROKER_NAME,
+    SYSTEM,
+    ManagedClass,
+    always,
+    arg,
+    method,
+    prop,
+    stat,
+)
+from qstore.broker.model.arguments import Of, rows_of
+from qstore.broker.model.authorization import Action, ObjectType
+from qstore.broker.model.errors import (
+    InvalidArgumentError,
+    ModelError,
+    NotFoundError,
+    NotImplementedByBrokerError,
+    PreconditionFailedError,
+)
+from qstore.broker.model.queues.groups import GroupOrder
+from qstore.broker.model.topology.checks import check_private
+from qstore.formats.values import TypedMap, TypedValue
+from qstore.formats.wording import printable
 
 if TYPE_CHECKING:
+    from qstore.broker.log.logs import LogControl
     from qstore.broker.management.managed_broker import ManagedBroker
+    from qstore.broker.management.schema import Results
     from qstore.broker.model.broker import Broker
+    from qstore.broker.model.caller import Caller
+    from qstore.broker.model.queues.consumer import Consumer
     from qstore.broker.model.queues.counters import QueueTotals
 
 
@@ -45,159 +96,361 @@ def _objects(managed: ManagedBroker) -> Iterable[tuple[str, ManagedBroker]]:
     return ((BROKER_NAME, managed),)
 
 
-_PROPERTIES: Final = (
-    prop("name", "sstr", "RC index", always(BROKER_NAME), "Index for the broker at this agent"),
-    prop(
-        "systemRef",
-        "objId",
-        "RO parent",
-        lambda view: SYSTEM.reference(str(view.managed.system_id)),
-        "System ID",
-        "",
-        "System",
+# ---- create and delete ----
+
+_NO_LINKS: Final = "this broker has no links to other brokers"
+_NO_AMQP_1_0: Final = "it belongs to AMQP 1.0, which this broker does not speak"
+_OPTIONS: Final[Mapping[str, tuple[str, ...]]] = {
+    "queue": ("if_unused", "if_empty"),
+    "exchange": ("if_unused",),
+    "topic": ("if_unused",),
+    "binding": (),
+}
+"""Type -> the options of delete."""
+_ABSENT: Final = {
+    "link": _NO_LINKS,
+    "bridge": _NO_LINKS,
+    "domain": _NO_AMQP_1_0,
+    "incoming": _NO_AMQP_1_0,
+    "outgoing": _NO_AMQP_1_0,
+    "QueuePolicy": _NO_AMQP_1_0,
+    "TopicPolicy": _NO_AMQP_1_0,
+}
+"""Type -> why there are no objects of it."""
+_EXTENSION: Final = "x-"
+_LOG: Final = log_of("Management")
+
+
+async def create(managed: ManagedBroker, _broker: object, arguments: Arguments, caller: Caller) -> Results:
+    """Create an object."""
+    kind, name = arguments.text("type"), arguments.text("name")
+    properties, strict = _Properties(arguments.typed_map("properties")), arguments.flag("strict")
+    broker = managed.broker
+    if kind == "queue":
+        _check_new(name, broker.queues)
+        if properties.take_flag("exclusive"):
+            _LOG.notice('Queue "%s": exclusive is ignored: the console that creates it cannot own it', printable(name))
+        await broker.topology.declare_queue(
+            name,
+            durable=properties.take_flag("durable"),
+            auto_delete=properties.take_flag("auto-delete"),
+            alternate=properties.take_text("alternate-exchange"),
+            arguments=properties.rest(Of.QUEUE, strict=strict),
+            caller=caller,
+        )
+    elif kind in ("exchange", "topic"):
+        _check_new(name, broker.exchanges)
+        await broker.topology.declare_exchange(
+            name,
+            properties.take_text("exchange-type") or "topic",
+            durable=properties.take_flag("durable"),
+            auto_delete=properties.take_flag("auto-delete"),
+            alternate=properties.take_text("alternate-exchange"),
+            arguments=properties.rest(Of.EXCHANGE, strict=strict),
+            caller=caller,
+        )
+    elif kind == "binding":
+        exchange, queue, key = _parts_of_binding(name)
+        await broker.topology.bind(queue, exchange, key, properties.rest(Of.BINDING, strict=False), caller=caller)
+    elif kind == "exchange_binding":
+        bound = _parts_of_binding(name, "SOURCE/DESTINATION/KEY")
+        await broker.exchange_bindings.bind(*bound, properties.rest(Of.BINDING, strict=False), caller=caller)
+    else:
+        _refuse(managed, kind, "created", caller, Action.CREATE)
+    return {}
+
+
+async def delete(managed: ManagedBroker, _broker: object, arguments: Arguments, caller: Caller) -> Results:
+    """Delete an object."""
+    kind, name = arguments.text("type"), arguments.text("name")
+    options = arguments.map("options")
+    topology = managed.broker.topology
+    known = _OPTIONS.get(kind)
+    unknown = [] if known is None else [each for each in options if each not in known]
+    if unknown:
+        raise InvalidArgumentError(f"unknown option of delete: {printable(unknown[0])}")
+    if kind == "queue":
+        await topology.delete_queue(
+            name, if_unused=options.flag("if_unused"), if_empty=options.flag("if_empty"), caller=caller
+        )
+    elif kind in ("exchange", "topic"):
+        await topology.delete_exchange(name, if_unused=options.flag("if_unused"), caller=caller)
+    elif kind == "binding":
+        exchange, queue, key = _parts_of_binding(name)
+        await topology.unbind(queue, exchange, key, caller=caller)
+    elif kind == "exchange_binding":
+        bound = _parts_of_binding(name, "SOURCE/DESTINATION/KEY")
+        await managed.broker.exchange_bindings.unbind(*bound, arguments.typed_map("options"), caller=caller)
+    else:
+        _refuse(managed, kind, "deleted", caller, Action.DELETE)
+    return {}
+
+
+class _Properties:
+    """The properties of an object that is created: some are taken, the rest are its arguments."""
+
+    def __init__(self, properties: TypedMap) -> None:
+        self._left: dict[str, TypedValue] = dict(properties.entries)
+
+    def take_flag(self, name: str) -> bool:
+        """A flag; False if it is not given."""
+        typed = self._left.pop(name, None)
+        return typed is not None and Arguments({name: typed.value}).flag(name)
+
+    def take_text(self, name: str) -> str:
+        """A text; empty if it is not given."""
+        typed = self._left.pop(name, None)
+        return "" if typed is None else Arguments({name: typed.value}).text(name)
+
+    def rest(self, of: Of, *, strict: bool) -> TypedMap:
+        """The properties that are left: the arguments of what is created.
+
+        Raises:
+            InvalidArgumentError: `strict`, and one of them is neither known nor an extension.
+        """
+        unknown = [name for name in self._left if not rows_of(of, name) and not name.startswith(_EXTENSION)]
+        if strict and unknown:
+            raise InvalidArgumentError(f"unknown property: {printable(unknown[0])}")
+        return TypedMap(tuple(self._left.items()))
+
+
+def _refuse(managed: ManagedBroker, kind: str, what: str, caller: Caller, action: Action) -> None:
+    if kind not in _ABSENT:
+        raise _unknown_type(kind)
+    managed.broker.authorization.check(caller, action, ObjectType.LINK, "")
+    raise NotImplementedByBrokerError(f"no {kind} can be {what}: {_ABSENT[kind]}")
+
+
+def _unknown_type(kind: str) -> ModelError:
+    """There are no objects of that type."""
+    return InvalidArgumentError(f"unknown object type: {printable(kind)}")
+
+
+def _check_new(name: str, existing: Mapping[str, object]) -> None:
+    if name in existing:
+        raise PreconditionFailedError(f"Object already exists: {printable(name)}")
+
+
+def _parts_of_binding(name: str, form: str = "EXCHANGE/QUEUE/KEY") -> tuple[str, str, str]:
+    """The three parts of a name of this form. Raises InvalidArgumentError."""
+    parts = name.split("/", 2)
+    if len(parts) < 2:
+        raise InvalidArgumentError(f"the name of a binding is {form}, not {printable(name)}")
+    return parts[0], parts[1], parts[2] if len(parts) > 2 else ""
+
+
+# ---- query ----
+
+_MAX_GROUPS: Final = 1000  # in the reply to a query
+
+
+async def query(managed: ManagedBroker, _broker: object, arguments: Arguments, caller: Caller) -> Results:
+    """The values of an object; of a queue with message groups, also the first groups."""
+    kind, name = arguments.text("type"), arguments.text("name")
+    classes = [each for each in managed.classes if each.name.lower() == kind.lower()]
+    if not classes:
+        raise _unknown_type(kind)
+    if kind.lower() in ("queue", "exchange"):
+        managed.broker.authorization.check(caller, Action.ACCESS, ObjectType(kind.lower()), name)
+    for managed_class in classes:
+        target = managed_class.target(managed, name)
+        if target is not None and (managed_class.seen_by is None or managed_class.seen_by(managed, caller)(target)):
+            if managed_class.prepare is not None:
+                await managed_class.prepare(managed)
+            results: Results = {**managed_class.map_of(*managed_class.values(target))}
+            if managed_class.name == "queue" and isinstance(target.order, GroupOrder):
+                check_private(target, caller)  # the names of groups are values of headers
+                results["qpid.message_group_queue"] = _groups(target.order)
+            return {"results": results}
+    raise NotFoundError(f"Object not found: {printable(name)}")
+
+
+def _groups(order: GroupOrder) -> Results:
+    """The first groups of a queue, and the consumers to which they belong; empty for one that is free."""
+    states = [
+        {"group_id": group.name, "msg_count": group.size, "timestamp": 0, "consumer": _name_of(group.owner)}
+        for group in order.groups[:_MAX_GROUPS]
+    ]
+    return {"group_header_key": order.header, "group_state": states}
+
+
+def _name_of(consumer: Consumer | None) -> str:
+    return "" if consumer is None else str(getattr(consumer, "destination", "")) or "a consumer"
+
+
+# ---- the log ----
+
+_MAX_RULES: Final = 100
+_MAX_RULE_CHARACTERS: Final = 200
+_split: Final = re.compile(r"[\s,]+").split
+
+
+async def get_level(managed: ManagedBroker, _broker: object, _arguments: Arguments, _caller: Caller) -> Results:
+    """Which lines are shown."""
+    rules = _log(managed).rules
+    return {"level": ",".join([*rules.enabled, *(f"!{each}" for each in rules.disabled)])}
+
+
+async def set_level(managed: ManagedBroker, _broker: object, arguments: Arguments, caller: Caller) -> Results:
+    """Change which lines are shown."""
+    managed.broker.authorization.check(caller, Action.UPDATE, ObjectType.BROKER, "")
+    parts = [each for each in _split(arguments.text("level")) if each]
+    if not parts or len(parts) > _MAX_RULES or max(len(each) for each in parts) > _MAX_RULE_CHARACTERS:
+        raise InvalidArgumentError("give the argument level one to 100 rules, such as notice+ or !debug-:Network")
+    try:
+        rules = Rules(
+            [each for each in parts if not each.startswith("!")], [each[1:] for each in parts if each.startswith("!")]
+        )
+    except LogError as error:
+        raise InvalidArgumentError(str(error)) from None
+    _log(managed).select(rules)
+    return {}
+
+
+async def get_hires(managed: ManagedBroker, _broker: object, _arguments: Arguments, _caller: Caller) -> Results:
+    """Whether the time of a line has microseconds."""
+    return {"logHires": _log(managed).has_microseconds}
+
+
+async def set_hires(managed: ManagedBroker, _broker: object, arguments: Arguments, caller: Caller) -> Results:
+    """Change whether the time of a line has microseconds."""
+    managed.broker.authorization.check(caller, Action.UPDATE, ObjectType.BROKER, "")
+    _log(managed).show_microseconds(is_on=arguments.flag("logHires"))
+    return {}
+
+
+def _log(managed: ManagedBroker) -> LogControl:
+    if managed.log is None:
+        raise NotImplementedByBrokerError("the log of this broker cannot be changed")
+    return managed.log
+
+
+# ---- the other methods ----
+
+_FOR_THE_ANSWER: Final = 0.2  # seconds
+
+
+async def echo(_managed: ManagedBroker, _broker: object, arguments: Arguments, _caller: Caller) -> Results:
+    """Return what was sent. Raises InvalidArgumentError: it has other types."""
+    sequence, body = arguments.count("sequence"), arguments.text("body")
+    return {name: value for name, value in (("sequence", sequence), ("body", body)) if name in arguments}
+
+
+async def connect(managed: ManagedBroker, _broker: object, _arguments: Arguments, caller: Caller) -> Results:
+    """Connect to another broker, which this one cannot."""
+    managed.broker.authorization.check(caller, Action.CREATE, ObjectType.LINK, "")
+    raise NotImplementedByBrokerError("no link can be created: this broker has no links to other brokers")
+
+
+async def get_timestamps(managed: ManagedBroker, _broker: object, _arguments: Arguments, caller: Caller) -> Results:
+    """Whether messages get their time of arrival."""
+    managed.broker.authorization.check(caller, Action.ACCESS, ObjectType.BROKER, "")
+    return {"receive": managed.broker.has_timestamps}
+
+
+async def set_timestamps(managed: ManagedBroker, _broker: object, arguments: Arguments, caller: Caller) -> Results:
+    """Change whether messages get their time of arrival, from the next message of each client on."""
+    managed.broker.authorization.check(caller, Action.UPDATE, ObjectType.BROKER, "")
+    managed.broker.has_timestamps = arguments.flag("receive")
+    for machine in managed.machines():
+        machine.set_timestamps(is_on=managed.broker.has_timestamps)
+    return {}
+
+
+async def redirect(managed: ManagedBroker, _broker: object, arguments: Arguments, caller: Caller) -> Results:
+    """Put the messages for a queue on another one from now on, or no longer."""
+    source, target = arguments.text("sourceQueue"), arguments.text("targetQueue")
+    managed.broker.redirections.redirect(source, target, caller)
+    return {}
+
+
+async def shut_down(managed: ManagedBroker, _broker: object, _arguments: Arguments, caller: Caller) -> Results:
+    """End the broker, as by SIGTERM, when the answer had time to be sent."""
+    managed.broker.authorization.check(caller, Action.UPDATE, ObjectType.BROKER, "")
+    asyncio.get_running_loop().call_later(_FOR_THE_ANSWER, managed.shut_down)
+    return {}
+
+
+# ---- the table ----
+
+
+# fmt: off
+BROKER_CLASS: Final = ManagedClass(
+    BROKER,
+    properties=(
+        prop("name", "sstr", "RC index", always(BROKER_NAME), "Index for the broker at this agent"),
+        prop("systemRef", "objId", "RO parent", lambda view: SYSTEM.reference(str(view.managed.system_id)), "System ID",
+             "", "System"),
+        prop("port", "uint16", "RO", of("managed.port"), "TCP Port for AMQP Service"),
+        prop("workerThreads", "uint16", "RO", always(1), "Thread pool size"),
+        prop("maxConns", "uint16", "RO", of("broker.settings.max_connections"), "Maximum allowed connections"),
+        prop("connBacklog", "uint16", "RO", of("broker.settings.backlog"),
+             "Connection backlog limit for listening socket"),
+        prop("stagingThreshold", "uint32", "RO", of("broker.settings.staging_bytes"), "Deprecated"),
+        prop("mgmtPublish", "bool", "RO", of("broker.settings.management_publish"),
+             "Broker's management agent sends unsolicited data on the publish interval"),
+        prop("mgmtPubInterval", "uint16", "RW", of("managed.interval"), "Interval for management broadcasts", "second"),
+        prop("version", "sstr", "RO", of("managed.version"), "Running software version"),
+        prop("dataDir", "lstr", "RO optional", of("broker.settings.data_directory"),
+             "Persistent configuration storage location"),
     ),
-    prop("port", "uint16", "RO", of("managed.port"), "TCP Port for AMQP Service"),
-    prop("workerThreads", "uint16", "RO", always(1), "Thread pool size"),
-    prop("maxConns", "uint16", "RO", of("broker.settings.max_connections"), "Maximum allowed connections"),
-    prop("connBacklog", "uint16", "RO", of("broker.settings.backlog"), "Connection backlog limit for listening socket"),
-    prop("stagingThreshold", "uint32", "RO", of("broker.settings.staging_bytes"), "Deprecated"),
-    prop(
-        "mgmtPublish",
-        "bool",
-        "RO",
-        of("broker.settings.management_publish"),
-        "Broker's management agent sends unsolicited data on the publish interval",
+    statistics=(
+        stat("uptime", "deltaTime", of("managed.uptime")),
+        stat("queueCount", "count64", lambda view: len(view.broker.queues), "Number of queues in the broker", "queue"),
+        stat("msgTotalEnqueues", "count64", of("totals.messages_enqueued"), "Total messages enqueued to broker",
+             "message"),
+        stat("msgTotalDequeues", "count64", of("totals.messages_dequeued"), "Total messages dequeued from broker",
+             "message"),
+        stat("byteTotalEnqueues", "count64", of("totals.bytes_enqueued"), "Total bytes enqueued to broker", "octet"),
+        stat("byteTotalDequeues", "count64", of("totals.bytes_dequeued"), "Total bytes dequeued from broker", "octet"),
+        stat("msgDepth", "count64", of("totals.messages"), "Current number of messages on queues in broker", "message"),
+        stat("byteDepth", "count64", of("totals.bytes"), "Current number of bytes on queues in broker", "octet"),
+        stat("msgPersistEnqueues", "count64", of("totals.persistent_messages_enqueued"),
+             "Total persistent messages enqueued to broker", "message"),
+        stat("msgPersistDequeues", "count64", of("totals.persistent_messages_dequeued"),
+             "Total persistent messages dequeued from broker", "message"),
+        stat("bytePersistEnqueues", "count64", of("totals.persistent_bytes_enqueued"),
+             "Total persistent bytes enqueued to broker", "octet"),
+        stat("bytePersistDequeues", "count64", of("totals.persistent_bytes_dequeued"),
+             "Total persistent bytes dequeued from broker", "octet"),
+        stat("msgTxnEnqueues", "count64", of("totals.txn_messages_enqueued"),
+             "Total transactional messages enqueued to broker", "message"),
+        stat("msgTxnDequeues", "count64", of("totals.txn_messages_dequeued"),
+             "Total transactional messages dequeued from broker", "message"),
+        stat("byteTxnEnqueues", "count64", of("totals.txn_bytes_enqueued"),
+             "Total transactional bytes enqueued to broker", "octet"),
+        stat("byteTxnDequeues", "count64", of("totals.txn_bytes_dequeued"),
+             "Total transactional bytes dequeued from broker", "octet"),
+        stat("msgFtdEnqueues", "count64", of("totals.messages_out"), "Deprecated", "message"),
+        stat("msgFtdDequeues", "count64", of("totals.messages_in"), "Deprecated", "message"),
+        stat("byteFtdEnqueues", "count64", of("totals.bytes_out"), "Deprecated", "octet"),
+        stat("byteFtdDequeues", "count64", of("totals.bytes_in"), "Deprecated", "octet"),
+        stat("msgFtdDepth", "count64", of("totals.messages_on_disk"), "Deprecated", "message"),
+        stat("byteFtdDepth", "count64", of("totals.bytes_on_disk"), "Deprecated", "octet"),
+        stat("releases", "count64", of("totals.releases"), "Acquired messages reinserted into the queue", "message"),
+        stat("acquires", "count64", of("totals.acquires"), "Messages acquired from the queue", "message"),
+        stat("discardsNoRoute", "count64", of("broker.router.unroutable"),
+             "Messages discarded due to no-route from exchange", "message"),
+        stat("discardsTtl", "count64", of("totals.expired"), "Messages discarded due to TTL expiration", "message"),
+        stat("discardsRing", "count64", of("totals.discarded"), "Messages discarded due to ring-queue overflow",
+             "message"),
+        stat("discardsLvq", "count64", of("totals.replaced"), "Messages discarded due to LVQ insert", "message"),
+        stat("discardsOverflow", "count64", of("totals.refused"), "Messages discarded due to reject-policy overflow",
+             "message"),
+        stat("discardsSubscriber", "count64", of("totals.rejected"), "Messages discarded due to subscriber reject",
+             "message"),
+        stat("discardsPurge", "count64", of("totals.purged"), "Messages discarded due to management purge", "message"),
+        stat("reroutes", "count64", of("totals.rerouted"), "Messages dequeued to management re-route", "message"),
+        stat("abandoned", "count64", of("broker.removal.abandoned"), "Messages left in a deleted queue", "message"),
+        stat("abandonedViaAlt", "count64", of("broker.removal.abandoned_moved"),
+             "Messages routed to alternate exchange from a deleted queue", "message"),
     ),
-    prop("mgmtPubInterval", "uint16", "RW", of("managed.interval"), "Interval for management broadcasts", "second"),
-    prop("version", "sstr", "RO", of("managed.version"), "Running software version"),
-    prop(
-        "dataDir",
-        "lstr",
-        "RO optional",
-        of("broker.settings.data_directory"),
-        "Persistent configuration storage location",
-    ),
-)
-_STATISTICS: Final = (
-    stat("uptime", "deltaTime", of("managed.uptime")),
-    stat("queueCount", "count64", lambda view: len(view.broker.queues), "Number of queues in the broker", "queue"),
-    stat("msgTotalEnqueues", "count64", of("totals.messages_enqueued"), "Total messages enqueued to broker", "message"),
-    stat(
-        "msgTotalDequeues", "count64", of("totals.messages_dequeued"), "Total messages dequeued from broker", "message"
-    ),
-    stat("byteTotalEnqueues", "count64", of("totals.bytes_enqueued"), "Total bytes enqueued to broker", "octet"),
-    stat("byteTotalDequeues", "count64", of("totals.bytes_dequeued"), "Total bytes dequeued from broker", "octet"),
-    stat("msgDepth", "count64", of("totals.messages"), "Current number of messages on queues in broker", "message"),
-    stat("byteDepth", "count64", of("totals.bytes"), "Current number of bytes on queues in broker", "octet"),
-    stat(
-        "msgPersistEnqueues",
-        "count64",
-        of("totals.persistent_messages_enqueued"),
-        "Total persistent messages enqueued to broker",
-        "message",
-    ),
-    stat(
-        "msgPersistDequeues",
-        "count64",
-        of("totals.persistent_messages_dequeued"),
-        "Total persistent messages dequeued from broker",
-        "message",
-    ),
-    stat(
-        "bytePersistEnqueues",
-        "count64",
-        of("totals.persistent_bytes_enqueued"),
-        "Total persistent bytes enqueued to broker",
-        "octet",
-    ),
-    stat(
-        "bytePersistDequeues",
-        "count64",
-        of("totals.persistent_bytes_dequeued"),
-        "Total persistent bytes dequeued from broker",
-        "octet",
-    ),
-    stat(
-        "msgTxnEnqueues",
-        "count64",
-        of("totals.txn_messages_enqueued"),
-        "Total transactional messages enqueued to broker",
-        "message",
-    ),
-    stat(
-        "msgTxnDequeues",
-        "count64",
-        of("totals.txn_messages_dequeued"),
-        "Total transactional messages dequeued from broker",
-        "message",
-    ),
-    stat(
-        "byteTxnEnqueues",
-        "count64",
-        of("totals.txn_bytes_enqueued"),
-        "Total transactional bytes enqueued to broker",
-        "octet",
-    ),
-    stat(
-        "byteTxnDequeues",
-        "count64",
-        of("totals.txn_bytes_dequeued"),
-        "Total transactional bytes dequeued from broker",
-        "octet",
-    ),
-    stat("msgFtdEnqueues", "count64", of("totals.messages_out"), "Deprecated", "message"),
-    stat("msgFtdDequeues", "count64", of("totals.messages_in"), "Deprecated", "message"),
-    stat("byteFtdEnqueues", "count64", of("totals.bytes_out"), "Deprecated", "octet"),
-    stat("byteFtdDequeues", "count64", of("totals.bytes_in"), "Deprecated", "octet"),
-    stat("msgFtdDepth", "count64", of("totals.messages_on_disk"), "Deprecated", "message"),
-    stat("byteFtdDepth", "count64", of("totals.bytes_on_disk"), "Deprecated", "octet"),
-    stat("releases", "count64", of("totals.releases"), "Acquired messages reinserted into the queue", "message"),
-    stat("acquires", "count64", of("totals.acquires"), "Messages acquired from the queue", "message"),
-    stat(
-        "discardsNoRoute",
-        "count64",
-        of("broker.router.unroutable"),
-        "Messages discarded due to no-route from exchange",
-        "message",
-    ),
-    stat("discardsTtl", "count64", of("totals.expired"), "Messages discarded due to TTL expiration", "message"),
-    stat("discardsRing", "count64", of("totals.discarded"), "Messages discarded due to ring-queue overflow", "message"),
-    stat("discardsLvq", "count64", of("totals.replaced"), "Messages discarded due to LVQ insert", "message"),
-    stat(
-        "discardsOverflow",
-        "count64",
-        of("totals.refused"),
-        "Messages discarded due to reject-policy overflow",
-        "message",
-    ),
-    stat(
-        "discardsSubscriber", "count64", of("totals.rejected"), "Messages discarded due to subscriber reject", "message"
-    ),
-    stat("discardsPurge", "count64", of("totals.purged"), "Messages discarded due to management purge", "message"),
-    stat("reroutes", "count64", of("totals.rerouted"), "Messages dequeued to management re-route", "message"),
-    stat("abandoned", "count64", of("broker.removal.abandoned"), "Messages left in a deleted queue", "message"),
-    stat(
-        "abandonedViaAlt",
-        "count64",
-        of("broker.removal.abandoned_moved"),
-        "Messages routed to alternate exchange from a deleted queue",
-        "message",
-    ),
-)
-_METHODS: Final = (
-    method(
-        "echo",
-        "Request a response to test the path to the management broker",
-        (
+    methods=(
+        method("echo", "Request a response to test the path to the management broker", (
             arg("sequence", "uint32", "IO"),
             arg("body", "lstr", "IO"),
-        ),
-        methods.echo,
-    ),
-    method(
-        "connect",
-        "Establish a connection to another broker",
-        (
+        ), echo),
+        method("connect", "Establish a connection to another broker", (
             arg("host", "sstr", "I"),
             arg("port", "uint32", "I"),
             arg("durable", "bool", "I"),
@@ -205,97 +458,49 @@ _METHODS: Final = (
             arg("username", "sstr", "I"),
             arg("password", "sstr", "I"),
             arg("transport", "sstr", "I"),
-        ),
-        methods.connect,
-    ),
-    method(
-        "queueMoveMessages",
-        "Move messages from one queue to another",
-        (
+        ), connect),
+        method("queueMoveMessages", "Move messages from one queue to another", (
             arg("srcQueue", "sstr", "I", "Source queue"),
             arg("destQueue", "sstr", "I", "Destination queue"),
             arg("qty", "uint32", "I", "# of messages to move. 0 means all messages"),
             arg("filter", "map", "I", "if specified, move only those messages matching this filter"),
-        ),
-        moving.move_messages,
-    ),
-    method("setLogLevel", "Set the log level", (arg("level", "sstr", "I"),), logging.set_level),
-    method("getLogLevel", "Get the current log level", (arg("level", "sstr", "O"),), logging.get_level),
-    method(
-        "getTimestampConfig",
-        "Get the message timestamping configuration",
-        (arg("receive", "bool", "O", "True if received messages are timestamped."),),
-        methods.get_timestamps,
-    ),
-    method(
-        "setTimestampConfig",
-        "Set the message timestamping configuration",
-        (arg("receive", "bool", "I", "Set true to enable timestamping received messages."),),
-        methods.set_timestamps,
-    ),
-    method(
-        "create",
-        "Create an object of the specified type",
-        (
+        ), move_messages),
+        method("setLogLevel", "Set the log level", (arg("level", "sstr", "I"),), set_level),
+        method("getLogLevel", "Get the current log level", (arg("level", "sstr", "O"),), get_level),
+        method("getTimestampConfig", "Get the message timestamping configuration", (
+            arg("receive", "bool", "O", "True if received messages are timestamped."),
+        ), get_timestamps),
+        method("setTimestampConfig", "Set the message timestamping configuration", (
+            arg("receive", "bool", "I", "Set true to enable timestamping received messages."),
+        ), set_timestamps),
+        method("create", "Create an object of the specified type", (
             arg("type", "sstr", "I", "The type of object to create"),
             arg("name", "sstr", "I", "The name of the object to create"),
             arg("properties", "map", "I", "Type specific object properties"),
             arg("strict", "bool", "I", "If specified, treat unrecognised object properties as an error"),
-        ),
-        creation.create,
-    ),
-    method(
-        "delete",
-        "Delete an object of the specified type",
-        (
+        ), create),
+        method("delete", "Delete an object of the specified type", (
             arg("type", "sstr", "I", "The type of object to delete"),
             arg("name", "sstr", "I", "The name of the object to delete"),
             arg("options", "map", "I", "Type specific object options for deletion"),
-        ),
-        creation.delete,
-    ),
-    method(
-        "query",
-        "Query the current state of an object.",
-        (
+        ), delete),
+        method("query", "Query the current state of an object.", (
             arg("type", "sstr", "I", "The type of object to query."),
             arg("name", "sstr", "I", "The name of the object to query"),
             arg("results", "map", "O", "A snapshot of the object's state."),
-        ),
-        methods.query,
-    ),
-    method(
-        "getLogHiresTimestamp",
-        "Get the high resolution timestamp in logs",
-        (arg("logHires", "bool", "O", "True if high resolution timestamp in logs is enabled."),),
-        logging.get_hires,
-    ),
-    method(
-        "setLogHiresTimestamp",
-        "Set the high resolution timestamp in logs",
-        (arg("logHires", "bool", "I", "True to enable enable high resolution timestamp in logs."),),
-        logging.set_hires,
-    ),
-    method(
-        "queueRedirect",
-        "Enable/disable delivery redirect for indicated queues",
-        (
+        ), query),
+        method("getLogHiresTimestamp", "Get the high resolution timestamp in logs", (
+            arg("logHires", "bool", "O", "True if high resolution timestamp in logs is enabled."),
+        ), get_hires),
+        method("setLogHiresTimestamp", "Set the high resolution timestamp in logs", (
+            arg("logHires", "bool", "I", "True to enable enable high resolution timestamp in logs."),
+        ), set_hires),
+        method("queueRedirect", "Enable/disable delivery redirect for indicated queues", (
             arg("sourceQueue", "sstr", "I", "Source queue."),
             arg("targetQueue", "sstr", "I", "Redirect target queue. Blank disables redirect."),
-        ),
-        methods.redirect,
+        ), redirect),
+        method("shutdown", "Shutdown the broker", (), shut_down),
     ),
-    method("shutdown", "Shutdown the broker", (), methods.shut_down),
+    objects=_objects, look=_look, created=started, prepare=_sum_up,
 )
-
-BROKER_CLASS: Final = ManagedClass(
-    BROKER.package,
-    BROKER.name,
-    _PROPERTIES,
-    _STATISTICS,
-    table(_METHODS),
-    objects=_objects,
-    look=_look,
-    created=started,
-    prepare=_sum_up,
-)
+# fmt: on

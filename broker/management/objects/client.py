@@ -1,5 +1,9 @@
 """The classes connection, session and subscription: the clients, and what they have.
 
+A connection or session is closed as if by an administrator of the client's own side. Sessions that are detached by
+management wait for their timeout, as if the client had lost its connection. A session that is detached can be closed,
+and its timeout restarted.
+
 Source: the QMF schema of qpidd's broker.
 """
 
@@ -9,13 +13,31 @@ from collections.abc import Iterator
 from operator import attrgetter as of
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from qstore.broker.management.methods import clients
-from qstore.broker.management.objects.element import ManagedClass, Read, always, method, prop, stat, table
-from qstore.broker.management.objects.names import CONNECTION, QUEUE, SESSION, SUBSCRIPTION, VHOST_REFERENCE
+from qstore.broker.management.schema import (
+    CONNECTION,
+    QUEUE,
+    SESSION,
+    SUBSCRIPTION,
+    VHOST_REFERENCE,
+    ManagedClass,
+    Read,
+    always,
+    method,
+    prop,
+    stat,
+)
+from qstore.broker.model.errors import PreconditionFailedError
+from qstore.broker.protocols.machine import SessionAction
 
 if TYPE_CHECKING:
     from qstore.broker.management.managed_broker import ListedSession, ManagedBroker
+    from qstore.broker.management.request import Arguments
+    from qstore.broker.management.schema import Results
+    from qstore.broker.model.caller import Caller
     from qstore.broker.protocols.machine import ConnectionCounts, Machine, ManagedSubscription
+
+
+# ---- connection ----
 
 
 class _View(NamedTuple):
@@ -23,16 +45,6 @@ class _View(NamedTuple):
 
     machine: Machine
     counts: ConnectionCounts
-
-
-class _Subscribed(NamedTuple):
-    """A subscription, and its session."""
-
-    attached: ListedSession
-    subscription: ManagedSubscription
-
-
-# ---- connection ----
 
 
 def _look(machine: Machine) -> _View:
@@ -47,8 +59,8 @@ def _connected_at(machine: Machine) -> float:
     return machine.created_at
 
 
-def _told_text(name: str) -> Read:
-    """Reads a text that the client has told about itself; None if it has not."""
+def _client_text(name: str) -> Read:
+    """Reads a string from the properties that the client sent at login; None if it is missing."""
 
     def read(view: _View) -> str | None:
         typed = view.machine.client_properties.get(name)
@@ -60,8 +72,8 @@ def _told_text(name: str) -> Read:
     return read
 
 
-def _told_number(name: str) -> Read:
-    """Reads a number, likewise."""
+def _client_number(name: str) -> Read:
+    """Reads an integer from them, likewise."""
 
     def read(view: _View) -> int | None:
         typed = view.machine.client_properties.get(name)
@@ -70,62 +82,51 @@ def _told_number(name: str) -> Read:
     return read
 
 
-_PROPERTIES: Final = (
-    prop("vhostRef", "objId", "RC index parent", always(VHOST_REFERENCE), "", "", "Vhost"),
-    prop("address", "sstr", "RC index", of("machine.peer")),
-    prop("incoming", "bool", "RC", always(True)),
-    prop("SystemConnection", "bool", "RC", always(False), "Deprecated"),
-    prop("userProxyAuth", "bool", "RO", always(False), "Deprecated"),
-    prop("federationLink", "bool", "RO", always(False), "Deprecated"),
-    prop("authIdentity", "sstr", "RO", of("machine.user"), "authId of connection if authentication enabled"),
-    prop(
-        "remoteProcessName",
-        "lstr",
-        "RO optional",
-        _told_text("qpid.client_process"),
-        "Name of executable running as remote client",
-    ),
-    prop("remotePid", "uint32", "RO optional", _told_number("qpid.client_pid"), "Process ID of remote client"),
-    prop(
-        "remoteParentPid",
-        "uint32",
-        "RO optional",
-        _told_number("qpid.client_ppid"),
-        "Parent Process ID of remote client",
-    ),
-    prop("shadow", "bool", "RO", always(False), "Deprecated"),
-    prop("saslMechanism", "sstr", "RO", of("machine.mechanism"), "SASL mechanism"),
-    prop("saslSsf", "uint16", "RO", always(0), "SASL security strength factor"),
-    prop(
-        "remoteProperties",
-        "map",
-        "RO",
-        of("machine.client_properties"),
-        "optional map of identifying information sent by the remote",
-    ),
-    prop("protocol", "sstr", "RC", of("machine.protocol"), "protocol in use"),
-)
-_STATISTICS: Final = (
-    stat("closing", "bool", of("machine.is_closing"), "This client is closing by management request"),
-    stat("framesFromClient", "count64", of("counts.frames_received")),
-    stat("framesToClient", "count64", of("counts.frames_sent")),
-    stat("bytesFromClient", "count64", of("counts.bytes_received")),
-    stat("bytesToClient", "count64", of("counts.bytes_sent")),
-    stat("msgsFromClient", "count64", of("counts.messages_received")),
-    stat("msgsToClient", "count64", of("counts.messages_sent")),
-)
-_METHODS: Final = (method("close", "", (), clients.close_connection),)
+async def close_connection(managed: ManagedBroker, machine: Machine, _arguments: Arguments, _caller: Caller) -> Results:
+    """Close a connection."""
+    machine.force_close("closed by management")
+    managed.broker.tick.schedule()
+    return {}
 
+
+# fmt: off
 CONNECTION_CLASS: Final = ManagedClass(
-    CONNECTION.package,
-    CONNECTION.name,
-    _PROPERTIES,
-    _STATISTICS,
-    table(_METHODS),
-    objects=_connections,
-    look=_look,
-    created=_connected_at,
+    CONNECTION,
+    properties=(
+        prop("vhostRef", "objId", "RC index parent", always(VHOST_REFERENCE), "", "", "Vhost"),
+        prop("address", "sstr", "RC index", of("machine.peer")),
+        prop("incoming", "bool", "RC", always(True)),
+        prop("SystemConnection", "bool", "RC", always(False), "Deprecated"),
+        prop("userProxyAuth", "bool", "RO", always(False), "Deprecated"),
+        prop("federationLink", "bool", "RO", always(False), "Deprecated"),
+        prop("authIdentity", "sstr", "RO", of("machine.user"), "authId of connection if authentication enabled"),
+        prop("remoteProcessName", "lstr", "RO optional", _client_text("qpid.client_process"),
+             "Name of executable running as remote client"),
+        prop("remotePid", "uint32", "RO optional", _client_number("qpid.client_pid"), "Process ID of remote client"),
+        prop("remoteParentPid", "uint32", "RO optional", _client_number("qpid.client_ppid"),
+             "Parent Process ID of remote client"),
+        prop("shadow", "bool", "RO", always(False), "Deprecated"),
+        prop("saslMechanism", "sstr", "RO", of("machine.mechanism"), "SASL mechanism"),
+        prop("saslSsf", "uint16", "RO", always(0), "SASL security strength factor"),
+        prop("remoteProperties", "map", "RO", of("machine.client_properties"),
+             "optional map of identifying information sent by the remote"),
+        prop("protocol", "sstr", "RC", of("machine.protocol"), "protocol in use"),
+    ),
+    statistics=(
+        stat("closing", "bool", of("machine.is_closing"), "This client is closing by management request"),
+        stat("framesFromClient", "count64", of("counts.frames_received")),
+        stat("framesToClient", "count64", of("counts.frames_sent")),
+        stat("bytesFromClient", "count64", of("counts.bytes_received")),
+        stat("bytesToClient", "count64", of("counts.bytes_sent")),
+        stat("msgsFromClient", "count64", of("counts.messages_received")),
+        stat("msgsToClient", "count64", of("counts.messages_sent")),
+    ),
+    methods=(
+        method("close", "", (), close_connection),
+    ),
+    objects=_connections, look=_look, created=_connected_at,
 )
+# fmt: on
 
 
 # ---- session ----
@@ -135,47 +136,91 @@ def _sessions(managed: ManagedBroker) -> Iterator[tuple[str, ListedSession]]:
     return ((attached.key, attached) for attached in managed.sessions())
 
 
-_SESSION_PROPERTIES: Final = (
-    prop("vhostRef", "objId", "RC index parent", always(VHOST_REFERENCE), "", "", "Vhost"),
-    prop("name", "sstr", "RC index", of("key")),
-    prop("fullName", "lstr", "RO optional", of("key")),
-    prop("channelId", "uint16", "RO", of("channel")),
-    prop("connectionRef", "objId", "RO", lambda attached: CONNECTION.reference(attached.peer), "", "", "Connection"),
-    prop("detachedLifespan", "uint32", "RO", of("session.timeout"), "Deprecated", "second"),
-    prop("attached", "bool", "RO", of("is_attached")),
-    prop("expireTime", "absTime", "RO optional", of("expires_at")),
-    prop("maxClientRate", "uint32", "RO optional", always(None), "Deprecated", "msgs/sec"),
-)
-_SESSION_STATISTICS: Final = (
-    stat(
-        "unackedMessages", "uint64", of("session.unsettled_count"), "Unacknowledged messages in the session", "message"
-    ),
-    stat("TxnStarts", "count64", of("session.txn_starts"), "Total transactions started ", "transaction"),
-    stat("TxnCommits", "count64", of("session.txn_commits"), "Total transactions committed", "transaction"),
-    stat("TxnRejects", "count64", of("session.txn_rejects"), "Total transactions rejected", "transaction"),
-    stat(
-        "TxnCount",
-        "count32",
-        lambda attached: attached.open_transactions,
-        "Current pending transactions",
-        "transaction",
-    ),
-    stat("clientCredit", "count32", of("session.credit"), "Deprecated", "message"),
-    stat("framesOutstanding", "count32", of("session.outstanding_commands"), "Deprecated"),
-)
-_SESSION_METHODS: Final = (
-    method("solicitAck", "", (), clients.solicit_ack),
-    method("detach", "", (), clients.detach_session),
-    method("resetLifespan", "", (), clients.reset_lifespan),
-    method("close", "", (), clients.close_session),
-)
+async def close_session(
+    managed: ManagedBroker, listed: ListedSession, _arguments: Arguments, _caller: Caller
+) -> Results:
+    """End a session, attached or detached: what it has not settled is available again."""
+    if listed.detached is not None:
+        listed.detached.end()
+        managed.broker.tick.schedule()
+        return {}
+    return _manage(managed, listed, SessionAction.CLOSE)
 
+
+async def detach_session(
+    managed: ManagedBroker, listed: ListedSession, _arguments: Arguments, _caller: Caller
+) -> Results:
+    """Detach a session."""
+    return _manage(managed, listed, SessionAction.DETACH)
+
+
+async def solicit_ack(managed: ManagedBroker, listed: ListedSession, _arguments: Arguments, _caller: Caller) -> Results:
+    """Ask a client which commands it has completed."""
+    return _manage(managed, listed, SessionAction.SOLICIT)
+
+
+async def reset_lifespan(
+    _managed: ManagedBroker, listed: ListedSession, _arguments: Arguments, _caller: Caller
+) -> Results:
+    """Begin the timeout of a detached session anew: that of an attached one has not begun."""
+    if listed.detached is not None:
+        listed.detached.extend()
+    return {}
+
+
+def _manage(managed: ManagedBroker, listed: ListedSession, action: SessionAction) -> Results:
+    if listed.machine is None:
+        raise PreconditionFailedError(f'session "{listed.key}" is detached')
+    listed.machine.manage_session(listed.channel, action)
+    managed.broker.tick.schedule()
+    return {}
+
+
+# fmt: off
 SESSION_CLASS: Final = ManagedClass(
-    SESSION.package, SESSION.name, _SESSION_PROPERTIES, _SESSION_STATISTICS, table(_SESSION_METHODS), objects=_sessions
+    SESSION,
+    properties=(
+        prop("vhostRef", "objId", "RC index parent", always(VHOST_REFERENCE), "", "", "Vhost"),
+        prop("name", "sstr", "RC index", of("key")),
+        prop("fullName", "lstr", "RO optional", of("key")),
+        prop("channelId", "uint16", "RO", of("channel")),
+        prop("connectionRef", "objId", "RO", lambda attached: CONNECTION.reference(attached.peer), "", "",
+             "Connection"),
+        prop("detachedLifespan", "uint32", "RO", of("session.timeout"), "Deprecated", "second"),
+        prop("attached", "bool", "RO", of("is_attached")),
+        prop("expireTime", "absTime", "RO optional", of("expires_at")),
+        prop("maxClientRate", "uint32", "RO optional", always(None), "Deprecated", "msgs/sec"),
+    ),
+    statistics=(
+        stat("unackedMessages", "uint64", of("session.unsettled_count"), "Unacknowledged messages in the session",
+             "message"),
+        stat("TxnStarts", "count64", of("session.txn_starts"), "Total transactions started ", "transaction"),
+        stat("TxnCommits", "count64", of("session.txn_commits"), "Total transactions committed", "transaction"),
+        stat("TxnRejects", "count64", of("session.txn_rejects"), "Total transactions rejected", "transaction"),
+        stat("TxnCount", "count32", lambda attached: attached.open_transactions, "Current pending transactions",
+             "transaction"),
+        stat("clientCredit", "count32", of("session.credit"), "Deprecated", "message"),
+        stat("framesOutstanding", "count32", of("session.outstanding_commands"), "Deprecated"),
+    ),
+    methods=(
+        method("solicitAck", "", (), solicit_ack),
+        method("detach", "", (), detach_session),
+        method("resetLifespan", "", (), reset_lifespan),
+        method("close", "", (), close_session),
+    ),
+    objects=_sessions,
 )
+# fmt: on
 
 
 # ---- subscription ----
+
+
+class _Subscribed(NamedTuple):
+    """A subscription, and its session."""
+
+    attached: ListedSession
+    subscription: ManagedSubscription
 
 
 def _subscriptions(managed: ManagedBroker) -> Iterator[tuple[str, _Subscribed]]:
@@ -185,28 +230,25 @@ def _subscriptions(managed: ManagedBroker) -> Iterator[tuple[str, _Subscribed]]:
             yield ",".join(names), _Subscribed(attached, subscription)
 
 
-_SUBSCRIPTION_PROPERTIES: Final = (
-    prop(
-        "sessionRef", "objId", "RC index parent", lambda each: SESSION.reference(each.attached.key), "", "", "Session"
-    ),
-    prop("queueRef", "objId", "RC index", lambda each: QUEUE.reference(each.subscription.queue.name), "", "", "Queue"),
-    prop("name", "sstr", "RC index", of("subscription.destination")),
-    prop("browsing", "bool", "RC", lambda each: not each.subscription.acquires),
-    prop("acknowledged", "bool", "RC", of("subscription.is_accepting")),
-    prop("exclusive", "bool", "RC", lambda each: each.subscription.queue.exclusive_consumer is each.subscription),
-    prop(
-        "creditMode",
-        "sstr",
-        "RO",
-        lambda each: "WINDOW" if each.subscription.is_windowed else "CREDIT",
-        "WINDOW or CREDIT",
-    ),
-    prop("arguments", "map", "RC", of("subscription.arguments")),
-)
-_SUBSCRIPTION_STATISTICS: Final = (
-    stat("delivered", "count64", of("subscription.delivered"), "Messages delivered", "message"),
-)
-
+# fmt: off
 SUBSCRIPTION_CLASS: Final = ManagedClass(
-    SUBSCRIPTION.package, SUBSCRIPTION.name, _SUBSCRIPTION_PROPERTIES, _SUBSCRIPTION_STATISTICS, objects=_subscriptions
+    SUBSCRIPTION,
+    properties=(
+        prop("sessionRef", "objId", "RC index parent", lambda each: SESSION.reference(each.attached.key), "", "",
+             "Session"),
+        prop("queueRef", "objId", "RC index", lambda each: QUEUE.reference(each.subscription.queue.name), "", "",
+             "Queue"),
+        prop("name", "sstr", "RC index", of("subscription.destination")),
+        prop("browsing", "bool", "RC", lambda each: not each.subscription.acquires),
+        prop("acknowledged", "bool", "RC", of("subscription.is_accepting")),
+        prop("exclusive", "bool", "RC", lambda each: each.subscription.queue.exclusive_consumer is each.subscription),
+        prop("creditMode", "sstr", "RO", lambda each: "WINDOW" if each.subscription.is_windowed else "CREDIT",
+             "WINDOW or CREDIT"),
+        prop("arguments", "map", "RC", of("subscription.arguments")),
+    ),
+    statistics=(
+        stat("delivered", "count64", of("subscription.delivered"), "Messages delivered", "message"),
+    ),
+    objects=_subscriptions,
 )
+# fmt: on

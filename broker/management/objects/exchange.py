@@ -9,17 +9,29 @@ from collections.abc import Iterable, Iterator
 from operator import attrgetter as of
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from qstore.broker.management.objects.element import ManagedClass, always, prop, stat
-from qstore.broker.management.objects.names import BINDING, EXCHANGE, QUEUE, VHOST_REFERENCE
+from qstore.broker.management.schema import (
+    BINDING,
+    EXCHANGE,
+    QUEUE,
+    VHOST_REFERENCE,
+    ClassName,
+    ManagedClass,
+    always,
+    prop,
+    stat,
+)
 from qstore.broker.model.watermark import Watermark
 from qstore.formats.plain import plain_map
 
 if TYPE_CHECKING:
     from qstore.broker.management.managed_broker import ManagedBroker
-    from qstore.broker.management.objects.element import Reference
+    from qstore.broker.management.schema import Reference
     from qstore.broker.model.exchanges.exchange import Exchange
     from qstore.broker.model.exchanges.onward import ExchangeBinding
     from qstore.broker.model.exchanges.route import Binding, RoutedCounts
+
+
+# ---- exchange ----
 
 
 class _View(NamedTuple):
@@ -27,22 +39,6 @@ class _View(NamedTuple):
 
     exchange: Exchange
     counts: RoutedCounts
-
-
-class _Bound(NamedTuple):
-    """A binding, and its exchange."""
-
-    exchange: Exchange
-    binding: Binding
-
-    @property
-    def key(self) -> str:
-        """Its key among all objects of the class."""
-        names = EXCHANGE.name_of(self.exchange.name), QUEUE.name_of(self.binding.queue.name), self.binding.key
-        return ",".join(names)
-
-
-# ---- exchange ----
 
 
 def _look(exchange: Exchange) -> _View:
@@ -66,33 +62,47 @@ def _stored_id(exchange: Exchange) -> int:
     return exchange.store_id or 0
 
 
-_PROPERTIES: Final = (
-    prop("vhostRef", "objId", "RC index parent", always(VHOST_REFERENCE), "", "", "Vhost"),
-    prop("name", "sstr", "RC index", of("exchange.name")),
-    prop("type", "sstr", "RO", of("exchange.type_name")),
-    prop("durable", "bool", "RO", of("exchange.durable")),
-    prop("autoDelete", "bool", "RO", of("exchange.auto_delete")),
-    prop("altExchange", "objId", "RO optional", _alternate, "", "", "Exchange"),
-    prop("arguments", "map", "RO", of("exchange.arguments"), "Arguments supplied in exchange.declare"),
-)
-_STATISTICS: Final = (
-    stat("producerCount", "hilo32", always(Watermark()), "Unused"),
-    stat("bindingCount", "hilo32", of("exchange.binding_count"), "Current bindings"),
-    stat("msgReceives", "count64", of("counts.messages_received"), "Total messages received"),
-    stat("msgDrops", "count64", of("counts.messages_dropped"), "Total messages dropped (no matching key)"),
-    stat("msgRoutes", "count64", of("counts.messages_routed"), "Total routed messages"),
-    stat("byteReceives", "count64", of("counts.bytes_received"), "Total bytes received"),
-    stat("byteDrops", "count64", of("counts.bytes_dropped"), "Total bytes dropped (no matching key)"),
-    stat("byteRoutes", "count64", of("counts.bytes_routed"), "Total routed bytes"),
-)
-
+# fmt: off
 EXCHANGE_CLASS: Final = ManagedClass(
-    EXCHANGE.package, EXCHANGE.name, _PROPERTIES, _STATISTICS, objects=_exchanges, find=_find_exchange, look=_look,
-    stored_id=_stored_id,
-)  # fmt: skip
+    EXCHANGE,
+    properties=(
+        prop("vhostRef", "objId", "RC index parent", always(VHOST_REFERENCE), "", "", "Vhost"),
+        prop("name", "sstr", "RC index", of("exchange.name")),
+        prop("type", "sstr", "RO", of("exchange.type_name")),
+        prop("durable", "bool", "RO", of("exchange.durable")),
+        prop("autoDelete", "bool", "RO", of("exchange.auto_delete")),
+        prop("altExchange", "objId", "RO optional", _alternate, "", "", "Exchange"),
+        prop("arguments", "map", "RO", of("exchange.arguments"), "Arguments supplied in exchange.declare"),
+    ),
+    statistics=(
+        stat("producerCount", "hilo32", always(Watermark()), "Unused"),
+        stat("bindingCount", "hilo32", of("exchange.binding_count"), "Current bindings"),
+        stat("msgReceives", "count64", of("counts.messages_received"), "Total messages received"),
+        stat("msgDrops", "count64", of("counts.messages_dropped"), "Total messages dropped (no matching key)"),
+        stat("msgRoutes", "count64", of("counts.messages_routed"), "Total routed messages"),
+        stat("byteReceives", "count64", of("counts.bytes_received"), "Total bytes received"),
+        stat("byteDrops", "count64", of("counts.bytes_dropped"), "Total bytes dropped (no matching key)"),
+        stat("byteRoutes", "count64", of("counts.bytes_routed"), "Total routed bytes"),
+    ),
+    objects=_exchanges, find=_find_exchange, look=_look, stored_id=_stored_id,
+)
+# fmt: on
 
 
 # ---- binding ----
+
+
+class _Bound(NamedTuple):
+    """A binding, and its exchange."""
+
+    exchange: Exchange
+    binding: Binding
+
+    @property
+    def key(self) -> str:
+        """Its key among all objects of the class."""
+        names = EXCHANGE.name_of(self.exchange.name), QUEUE.name_of(self.binding.queue.name), self.binding.key
+        return ",".join(names)
 
 
 def _bindings_of(managed: ManagedBroker, exchange: Exchange) -> Iterable[Binding]:
@@ -120,26 +130,23 @@ def _find_binding(managed: ManagedBroker, key: str) -> _Bound | None:
     return None
 
 
-_BINDING_PROPERTIES: Final = (
-    prop(
-        "exchangeRef",
-        "objId",
-        "RC index parent",
-        lambda bound: EXCHANGE.reference(bound.exchange.name),
-        "",
-        "",
-        "Exchange",
-    ),
-    prop("queueRef", "objId", "RC index", lambda bound: QUEUE.reference(bound.binding.queue.name), "", "", "Queue"),
-    prop("bindingKey", "lstr", "RC index", of("binding.key")),
-    prop("arguments", "map", "RC", of("binding.arguments")),
-    prop("origin", "sstr", "RO optional", always(None)),
-)
-_BINDING_STATISTICS: Final = (stat("msgMatched", "count64", of("binding.messages_matched")),)
-
+# fmt: off
 BINDING_CLASS: Final = ManagedClass(
-    BINDING.package, BINDING.name, _BINDING_PROPERTIES, _BINDING_STATISTICS, objects=_bindings, find=_find_binding
+    BINDING,
+    properties=(
+        prop("exchangeRef", "objId", "RC index parent", lambda bound: EXCHANGE.reference(bound.exchange.name), "", "",
+             "Exchange"),
+        prop("queueRef", "objId", "RC index", lambda bound: QUEUE.reference(bound.binding.queue.name), "", "", "Queue"),
+        prop("bindingKey", "lstr", "RC index", of("binding.key")),
+        prop("arguments", "map", "RC", of("binding.arguments")),
+        prop("origin", "sstr", "RO optional", always(None)),
+    ),
+    statistics=(
+        stat("msgMatched", "count64", of("binding.messages_matched")),
+    ),
+    objects=_bindings, find=_find_binding,
 )
+# fmt: on
 
 
 # ---- exchange_binding ----
@@ -162,16 +169,15 @@ def _find_onward(managed: ManagedBroker, key: str) -> ExchangeBinding | None:
     return next((binding for each, binding in _onward(managed) if each == key), None)
 
 
+# fmt: off
 EXCHANGE_BINDING_CLASS: Final = ManagedClass(
-    "qstore",
-    "exchange_binding",
-    (
+    ClassName("qstore", "exchange_binding"),
+    properties=(
         prop("exchangeRef", "objId", "RC index", lambda bound: EXCHANGE.reference(bound.source.name), "The source"),
         prop("destinationRef", "objId", "RC index", lambda bound: EXCHANGE.reference(bound.destination.name)),
         prop("bindingKey", "lstr", "RC index", of("key")),
         prop("arguments", "map", "RC", of("arguments")),
     ),
-    (),
-    objects=_onward,
-    find=_find_onward,
+    objects=_onward, find=_find_onward,
 )
+# fmt: on

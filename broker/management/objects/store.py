@@ -1,7 +1,7 @@
 """The classes store and journal: the store, and the journal of each durable queue. A broker without a store has none.
 
-They are told as the objects of qpidd's legacystore, which has files as this store has. The classes of its linearstore
-are there for consoles that ask for them, without objects: those would be the same ones again.
+They are shown as objects of qpidd's legacystore, whose journals are files as this store's are. The classes of its
+linearstore are there for consoles that ask for them, without objects: those would be the same ones again.
 
 Sources: the QMF schemas of qpidd's two stores.
 """
@@ -12,18 +12,20 @@ from collections.abc import Iterable, Iterator, Mapping
 from operator import itemgetter as of
 from typing import TYPE_CHECKING, Any, Final
 
-from qstore.broker.management.methods.unavailable import not_available
-from qstore.broker.management.objects.element import (
+from qstore.broker.management.schema import (
+    BROKER,
+    BROKER_NAME,
+    QUEUE,
+    ClassName,
     ManagedClass,
     always,
     arg,
     level,
     method,
+    not_available,
     prop,
     stat,
-    table,
 )
-from qstore.broker.management.objects.names import BROKER, BROKER_NAME, QUEUE
 
 if TYPE_CHECKING:
     from qstore.broker.management.managed_broker import ManagedBroker
@@ -36,6 +38,9 @@ _EXPAND: Final = not_available(
 )
 
 
+# ---- store ----
+
+
 def _stores(managed: ManagedBroker) -> Iterable[tuple[str, Any]]:
     store = managed.broker.store
     return () if store is None else ((BROKER.name_of(BROKER_NAME), store),)
@@ -44,6 +49,75 @@ def _stores(managed: ManagedBroker) -> Iterable[tuple[str, Any]]:
 def _look_at_store(store: Any) -> Mapping[str, Any]:
     found: Mapping[str, Any] = store.metrics()
     return found
+
+
+# fmt: off
+_TPL_PROPERTIES: Final = (
+    prop("tplIsInitialized", "bool", "RO", of("tpl_is_initialized"),
+         "Transaction prepared list has been initialized by a transactional prepare"),
+    prop("tplDirectory", "sstr", "RO", of("tpl_directory"), "Transaction prepared list directory"),
+    prop("tplWritePageSize", "uint32", "RO", of("tpl_write_page_size"),
+         "Page size in transaction prepared list write-page-cache", "byte"),
+    prop("tplWritePages", "uint32", "RO", of("tpl_write_pages"),
+         "Number of pages in transaction prepared list write-page-cache", "wpage"),
+)
+_TPL_STATISTICS: Final = (
+    stat("tplTransactionDepth", "hilo32", level(of("tpl_transaction_depth")),
+         "Number of currently enqueued prepared transactions", "txn"),
+    stat("tplTxnPrepares", "count64", of("tpl_txn_prepares"), "Total transaction prepares on transaction prepared list",
+         "record"),
+    stat("tplTxnCommits", "count64", of("tpl_txn_commits"), "Total transaction commits on transaction prepared list",
+         "record"),
+    stat("tplTxnAborts", "count64", of("tpl_txn_aborts"), "Total transaction aborts on transaction prepared list",
+         "record"),
+)
+
+STORE_CLASS: Final = ManagedClass(
+    ClassName(_LEGACY, "store"),
+    properties=(
+        prop("brokerRef", "objId", "RO index parent", always(BROKER.reference(BROKER_NAME)), "", "", "qpid.Broker"),
+        prop("location", "sstr", "RO", of("location"), "Logical directory on disk"),
+        prop("defaultInitialFileCount", "uint16", "RO", of("default_initial_file_count"),
+             "Default number of files initially allocated to each journal", "file"),
+        prop("defaultDataFileSize", "uint32", "RO", of("default_data_file_size"),
+             "Default size of each journal data file", "RdPg"),
+        *_TPL_PROPERTIES,
+        prop("tplInitialFileCount", "uint16", "RO", of("tpl_initial_file_count"),
+             "Number of files initially allocated to transaction prepared list journal", "file"),
+        prop("tplDataFileSize", "uint32", "RO", of("tpl_data_file_size"),
+             "Size of each journal data file in transaction prepared list journal", "byte"),
+        prop("tplCurrentFileCount", "uint32", "RO", of("tpl_current_file_count"),
+             "Number of files currently allocated to transaction prepared list journal", "file"),
+    ),
+    statistics=(
+        *_TPL_STATISTICS,
+        stat("tplOutstandingAIOs", "hilo32", level(of("tpl_outstanding_aios")), "Deprecated", "aio_op"),
+    ),
+    objects=_stores, look=_look_at_store,
+)
+
+LINEAR_STORE_CLASS: Final = ManagedClass(
+    ClassName(_LINEAR, "store"),
+    properties=(
+        prop("brokerRef", "objId", "RO index parent", always(BROKER.reference(BROKER_NAME)), "", "", "qpid.Broker"),
+        prop("storeDir", "sstr", "RO", of("location"), "Logical directory on disk"),
+        *_TPL_PROPERTIES,
+    ),
+    statistics=(
+        stat("tplTransactionDepth", "hilo32", level(of("tpl_transaction_depth")),
+             "Number of currently enqueued prepared transactions", "txn"),
+        stat("tplTxnPrepares", "count64", of("tpl_txn_prepares"),
+             "Total transaction prepares on transaction prepared list", "record"),
+        stat("tplTxnCommits", "count64", of("tpl_txn_commits"),
+             "Total transaction commits on transaction prepared list", "record"),
+        stat("tplTxnAborts", "count64", of("tpl_txn_aborts"), "Total transaction aborts on transaction prepared list",
+             "record"),
+    ),
+)
+# fmt: on
+
+
+# ---- journal ----
 
 
 def _journals(managed: ManagedBroker) -> Iterator[tuple[str, Any]]:
@@ -67,167 +141,24 @@ def _stored_id(target: Any) -> int:
     return int(target[1].queue_id)
 
 
-_TPL_PROPERTIES: Final = (
-    prop(
-        "tplIsInitialized",
-        "bool",
-        "RO",
-        of("tpl_is_initialized"),
-        "Transaction prepared list has been initialized by a transactional prepare",
-    ),
-    prop("tplDirectory", "sstr", "RO", of("tpl_directory"), "Transaction prepared list directory"),
-    prop(
-        "tplWritePageSize",
-        "uint32",
-        "RO",
-        of("tpl_write_page_size"),
-        "Page size in transaction prepared list write-page-cache",
-        "byte",
-    ),
-    prop(
-        "tplWritePages",
-        "uint32",
-        "RO",
-        of("tpl_write_pages"),
-        "Number of pages in transaction prepared list write-page-cache",
-        "wpage",
-    ),
-)
-_TPL_STATISTICS: Final = (
-    stat(
-        "tplTransactionDepth",
-        "hilo32",
-        level(of("tpl_transaction_depth")),
-        "Number of currently enqueued prepared transactions",
-        "txn",
-    ),
-    stat(
-        "tplTxnPrepares",
-        "count64",
-        of("tpl_txn_prepares"),
-        "Total transaction prepares on transaction prepared list",
-        "record",
-    ),
-    stat(
-        "tplTxnCommits",
-        "count64",
-        of("tpl_txn_commits"),
-        "Total transaction commits on transaction prepared list",
-        "record",
-    ),
-    stat(
-        "tplTxnAborts",
-        "count64",
-        of("tpl_txn_aborts"),
-        "Total transaction aborts on transaction prepared list",
-        "record",
-    ),
-)
-"""Of the transaction prepared list, in both classes of stores."""
-
+# fmt: off
 _JOURNAL_STATISTICS: Final = (
-    stat(
-        "recordDepth",
-        "hilo32",
-        level(of("record_depth")),
-        "Number of currently enqueued records (durable messages)",
-        "record",
-    ),
+    stat("recordDepth", "hilo32", level(of("record_depth")), "Number of currently enqueued records (durable messages)",
+         "record"),
     stat("enqueues", "count64", of("enqueues"), "Total enqueued records on journal", "record"),
     stat("dequeues", "count64", of("dequeues"), "Total dequeued records on journal", "record"),
     stat("txn", "count32", of("txn"), "Total open transactions (xids) on journal", "record"),
-    stat(
-        "txnEnqueues",
-        "count64",
-        of("txn_enqueues"),
-        "Total transactional enqueued records on journal",
-        "record",
-    ),
-    stat(
-        "txnDequeues",
-        "count64",
-        of("txn_dequeues"),
-        "Total transactional dequeued records on journal",
-        "record",
-    ),
-    stat(
-        "txnCommits",
-        "count64",
-        of("txn_commits"),
-        "Total transactional commit records on journal",
-        "record",
-    ),
+    stat("txnEnqueues", "count64", of("txn_enqueues"), "Total transactional enqueued records on journal", "record"),
+    stat("txnDequeues", "count64", of("txn_dequeues"), "Total transactional dequeued records on journal", "record"),
+    stat("txnCommits", "count64", of("txn_commits"), "Total transactional commit records on journal", "record"),
     stat("txnAborts", "count64", of("txn_aborts"), "Total transactional abort records on journal", "record"),
-    stat(
-        "outstandingAIOs",
-        "hilo32",
-        level(of("outstanding_aios")),
-        "Number of currently outstanding AIO requests in Async IO system",
-        "aio_op",
-    ),
-)
-"""Of both classes of journals."""
-
-STORE_CLASS: Final = ManagedClass(
-    _LEGACY,
-    "store",
-    (
-        prop("brokerRef", "objId", "RO index parent", always(BROKER.reference(BROKER_NAME)), "", "", "qpid.Broker"),
-        prop("location", "sstr", "RO", of("location"), "Logical directory on disk"),
-        prop(
-            "defaultInitialFileCount",
-            "uint16",
-            "RO",
-            of("default_initial_file_count"),
-            "Default number of files initially allocated to each journal",
-            "file",
-        ),
-        prop(
-            "defaultDataFileSize",
-            "uint32",
-            "RO",
-            of("default_data_file_size"),
-            "Default size of each journal data file",
-            "RdPg",
-        ),
-        *_TPL_PROPERTIES,
-        prop(
-            "tplInitialFileCount",
-            "uint16",
-            "RO",
-            of("tpl_initial_file_count"),
-            "Number of files initially allocated to transaction prepared list journal",
-            "file",
-        ),
-        prop(
-            "tplDataFileSize",
-            "uint32",
-            "RO",
-            of("tpl_data_file_size"),
-            "Size of each journal data file in transaction prepared list journal",
-            "byte",
-        ),
-        prop(
-            "tplCurrentFileCount",
-            "uint32",
-            "RO",
-            of("tpl_current_file_count"),
-            "Number of files currently allocated to transaction prepared list journal",
-            "file",
-        ),
-    ),
-    (
-        *_TPL_STATISTICS,
-        stat("tplOutstandingAIOs", "hilo32", level(of("tpl_outstanding_aios")), "Deprecated", "aio_op"),
-    ),
-    objects=_stores,
-    look=_look_at_store,
+    stat("outstandingAIOs", "hilo32", level(of("outstanding_aios")),
+         "Number of currently outstanding AIO requests in Async IO system", "aio_op"),
 )
 
 JOURNAL_CLASS: Final = ManagedClass(
-    _LEGACY,
-    "journal",
-    (
+    ClassName(_LEGACY, "journal"),
+    properties=(
         prop("queueRef", "objId", "RO general", lambda view: QUEUE.reference(view["name"]), "", "", "qpid.Queue"),
         prop("name", "sstr", "RO index", of("name")),
         prop("directory", "sstr", "RO", of("directory"), "Directory containing journal files"),
@@ -236,27 +167,15 @@ JOURNAL_CLASS: Final = ManagedClass(
         prop("writePages", "uint32", "RO", of("write_pages"), "Number of pages in write-page-cache", "wpage"),
         prop("readPageSize", "uint32", "RO", of("read_page_size"), "Page size in read-page-cache", "byte"),
         prop("readPages", "uint32", "RO", of("read_pages"), "Number of pages in read-page-cache", "rpage"),
-        prop(
-            "initialFileCount",
-            "uint16",
-            "RO",
-            of("initial_file_count"),
-            "Number of files initially allocated to this journal",
-            "file",
-        ),
+        prop("initialFileCount", "uint16", "RO", of("initial_file_count"),
+             "Number of files initially allocated to this journal", "file"),
         prop("autoExpand", "bool", "RO", of("auto_expand"), "Deprecated"),
-        prop(
-            "currentFileCount",
-            "uint16",
-            "RO",
-            of("current_file_count"),
-            "Number of files currently allocated to this journal",
-            "file",
-        ),
+        prop("currentFileCount", "uint16", "RO", of("current_file_count"),
+             "Number of files currently allocated to this journal", "file"),
         prop("maxFileCount", "uint16", "RO", of("max_file_count"), "Deprecated", "file"),
         prop("dataFileSize", "uint32", "RO", of("data_file_size"), "Size of each journal data file", "byte"),
     ),
-    (
+    statistics=(
         *_JOURNAL_STATISTICS,
         stat("freeFileCount", "hilo32", level(of("free_file_count")), "Deprecated", "file"),
         stat("availableFileCount", "hilo32", level(of("available_file_count")), "Deprecated", "file"),
@@ -267,42 +186,35 @@ JOURNAL_CLASS: Final = ManagedClass(
         stat("writePageCacheDepth", "hilo32", level(of("write_page_cache_depth")), "Deprecated", "wpage"),
         stat("readPageCacheDepth", "hilo32", level(of("read_page_cache_depth")), "Deprecated", "rpage"),
     ),
-    table(
-        (
-            method(
-                "expand",
-                "Increase number of files allocated for this journal",
-                (arg("by", "uint32", "I", "Number of files to increase journal size by"),),
-                _EXPAND,
-            ),
-        )
+    methods=(
+        method("expand", "Increase number of files allocated for this journal", (
+            arg("by", "uint32", "I", "Number of files to increase journal size by"),
+        ), _EXPAND),
     ),
-    objects=_journals,
-    find=_find_journal,
-    look=_look_at_journal,
-    stored_id=_stored_id,
-)
-
-LINEAR_STORE_CLASS: Final = ManagedClass(
-    _LINEAR,
-    "store",
-    (
-        prop("brokerRef", "objId", "RO index parent", always(BROKER.reference(BROKER_NAME)), "", "", "qpid.Broker"),
-        prop("storeDir", "sstr", "RO", of("location"), "Logical directory on disk"),
-        *_TPL_PROPERTIES,
-    ),
-    _TPL_STATISTICS,
+    objects=_journals, find=_find_journal, look=_look_at_journal, stored_id=_stored_id,
 )
 
 LINEAR_JOURNAL_CLASS: Final = ManagedClass(
-    _LINEAR,
-    "journal",
-    (
+    ClassName(_LINEAR, "journal"),
+    properties=(
         prop("queueRef", "objId", "RO general", lambda view: QUEUE.reference(view["name"]), "", "", "qpid.Queue"),
         prop("queueName", "sstr", "RC index", of("name")),
         prop("directory", "sstr", "RO", of("directory"), "Directory containing journal files"),
         prop("writePageSize", "uint32", "RO", of("write_page_size"), "Deprecated", "byte"),
         prop("writePages", "uint32", "RO", of("write_pages"), "Deprecated", "wpage"),
     ),
-    _JOURNAL_STATISTICS,
+    statistics=(
+        stat("recordDepth", "hilo32", level(of("record_depth")),
+             "Number of currently enqueued records (durable messages)", "record"),
+        stat("enqueues", "count64", of("enqueues"), "Total enqueued records on journal", "record"),
+        stat("dequeues", "count64", of("dequeues"), "Total dequeued records on journal", "record"),
+        stat("txn", "count32", of("txn"), "Total open transactions (xids) on journal", "record"),
+        stat("txnEnqueues", "count64", of("txn_enqueues"), "Total transactional enqueued records on journal", "record"),
+        stat("txnDequeues", "count64", of("txn_dequeues"), "Total transactional dequeued records on journal", "record"),
+        stat("txnCommits", "count64", of("txn_commits"), "Total transactional commit records on journal", "record"),
+        stat("txnAborts", "count64", of("txn_aborts"), "Total transactional abort records on journal", "record"),
+        stat("outstandingAIOs", "hilo32", level(of("outstanding_aios")),
+             "Number of currently outstanding AIO requests in Async IO system", "aio_op"),
+    ),
 )
+# fmt: on

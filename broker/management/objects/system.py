@@ -1,6 +1,8 @@
-"""The classes system, memory, vhost and agent: the machine, the process, its only virtual host, and attached agents.
+"""The classes of the machine and the process: system, memory, vhost, agent, log and security.
 
-What memory tells is the C library's (`allocator`); without one that tells it, memory has only a name.
+`memory` shows the figures of the C library's allocator; without one that reports them, it has only a name. `log` (the
+operational log, switched on and off without a restart) and `security` (failed logins, and the certificate, which is
+read again as by SIGHUP) are this broker's own: qpidd has none. There is one object of each, except attached agents.
 
 Source: the QMF schema of qpidd's broker.
 """
@@ -13,22 +15,40 @@ from operator import attrgetter as of
 from typing import TYPE_CHECKING, Final
 
 from qstore.broker.management.objects.broker import started
-from qstore.broker.management.objects.element import ManagedClass, always, prop
-from qstore.broker.management.objects.names import (
+from qstore.broker.management.schema import (
     AGENT,
     BROKER,
     BROKER_NAME,
+    BROKER_REFERENCE,
     CONNECTION,
     MEMORY,
     SYSTEM,
     VHOST,
     VHOST_KEY,
+    ClassName,
+    ManagedClass,
+    always,
+    arg,
+    method,
+    prop,
+    stat,
 )
 from qstore.broker.model.allocator import Allocated, allocated
+from qstore.broker.model.authorization import Action, ObjectType
+from qstore.broker.model.errors import InvalidArgumentError
+from qstore.broker.security.tls.errors import TlsConfigurationError
 
 if TYPE_CHECKING:
+    from qstore.broker.log.status_log import StatusLog
     from qstore.broker.management.managed_broker import ManagedBroker
-    from qstore.broker.management.qmf1.remote_agents import RemoteAgent
+    from qstore.broker.management.remote_agents import RemoteAgent
+    from qstore.broker.management.request import Arguments
+    from qstore.broker.management.schema import Results
+    from qstore.broker.model.caller import Caller
+    from qstore.broker.network.server import Server
+
+
+# ---- system, memory, vhost, agent ----
 
 
 def _system(managed: ManagedBroker) -> Iterable[tuple[str, ManagedBroker]]:
@@ -51,10 +71,10 @@ def _agents(managed: ManagedBroker) -> Iterable[tuple[str, RemoteAgent]]:
     return [(CONNECTION.name_of(agent.peer), agent) for agent in managed.agents()]
 
 
+# fmt: off
 SYSTEM_CLASS: Final = ManagedClass(
-    SYSTEM.package,
-    SYSTEM.name,
-    (
+    SYSTEM,
+    properties=(
         prop("systemId", "uuid", "RC index", of("system_id")),
         prop("osName", "sstr", "RO", lambda _: platform.system(), "Operating System Name"),
         prop("nodeName", "sstr", "RO", lambda _: platform.node(), "Node Name"),
@@ -62,90 +82,132 @@ SYSTEM_CLASS: Final = ManagedClass(
         prop("version", "sstr", "RO", lambda _: platform.version()),
         prop("machine", "sstr", "RO", lambda _: platform.machine()),
     ),
-    objects=_system,
-    created=started,
+    objects=_system, created=started,
 )
+# fmt: on
 
+
+# fmt: off
 MEMORY_CLASS: Final = ManagedClass(
-    MEMORY.package,
-    MEMORY.name,
-    (
+    MEMORY,
+    properties=(
         prop("name", "sstr", "RC index", always(BROKER_NAME), "Index for the broker at this agent"),
-        prop(
-            "malloc_arena",
-            "uint64",
-            "RO optional",
-            of("arena"),
-            "Total size of memory allocated with `sbrk' by `malloc', in bytes",
-        ),
+        prop("malloc_arena", "uint64", "RO optional", of("arena"),
+             "Total size of memory allocated with `sbrk' by `malloc', in bytes"),
         prop("malloc_ordblks", "uint64", "RO optional", of("ordblks"), "The number of chunks not in use"),
         prop("malloc_hblks", "uint64", "RO optional", of("hblks"), "Total number of chunks allocated with `mmap'"),
-        prop(
-            "malloc_hblkhd",
-            "uint64",
-            "RO optional",
-            of("hblkhd"),
-            "Total size of memory allocated with `mmap', in bytes",
-        ),
-        prop(
-            "malloc_uordblks",
-            "uint64",
-            "RO optional",
-            of("uordblks"),
-            "Total size of memory occupied by chunks handed out by `malloc'",
-        ),
-        prop(
-            "malloc_fordblks",
-            "uint64",
-            "RO optional",
-            of("fordblks"),
-            "Total size of memory occupied by free (not in use) chunks",
-        ),
-        prop(
-            "malloc_keepcost",
-            "uint64",
-            "RO optional",
-            of("keepcost"),
-            "The size of the top-most releasable chunk that normally borders the end of the heap",
-        ),
+        prop("malloc_hblkhd", "uint64", "RO optional", of("hblkhd"),
+             "Total size of memory allocated with `mmap', in bytes"),
+        prop("malloc_uordblks", "uint64", "RO optional", of("uordblks"),
+             "Total size of memory occupied by chunks handed out by `malloc'"),
+        prop("malloc_fordblks", "uint64", "RO optional", of("fordblks"),
+             "Total size of memory occupied by free (not in use) chunks"),
+        prop("malloc_keepcost", "uint64", "RO optional", of("keepcost"),
+             "The size of the top-most releasable chunk that normally borders the end of the heap"),
     ),
-    objects=_memory,
-    look=_look_at_memory,
-    created=started,
+    objects=_memory, look=_look_at_memory, created=started,
 )
+# fmt: on
 
+
+# fmt: off
 VHOST_CLASS: Final = ManagedClass(
-    VHOST.package,
-    VHOST.name,
-    (
+    VHOST,
+    properties=(
         prop("brokerRef", "objId", "RC index parent", always(BROKER.reference(BROKER_NAME)), "", "", "Broker"),
         prop("name", "sstr", "RC index", always("/")),
         prop("federationTag", "sstr", "RO", of("federation_tag")),
     ),
-    objects=_vhost,
-    created=started,
+    objects=_vhost, created=started,
 )
+# fmt: on
 
+
+# fmt: off
 AGENT_CLASS: Final = ManagedClass(
-    AGENT.package,
-    AGENT.name,
-    (
-        prop(
-            "connectionRef", "objId", "RO index", lambda agent: CONNECTION.reference(agent.peer), "", "", "Connection"
-        ),
+    AGENT,
+    properties=(
+        prop("connectionRef", "objId", "RO index", lambda agent: CONNECTION.reference(agent.peer), "", "",
+             "Connection"),
         prop("label", "sstr", "RO", of("label"), "Label for agent"),
-        prop(
-            "registeredTo",
-            "objId",
-            "RO",
-            always(BROKER.reference(BROKER_NAME)),
-            "Broker agent is registered to",
-            "",
-            "Broker",
-        ),
+        prop("registeredTo", "objId", "RO", always(BROKER.reference(BROKER_NAME)), "Broker agent is registered to", "",
+             "Broker"),
         prop("systemId", "uuid", "RO", of("system_id"), "Identifier of system where agent resides"),
         prop("brokerBank", "uint32", "RO", of("broker_bank"), "Assigned object-id broker bank"),
         prop("agentBank", "uint32", "RO", of("agent_bank"), "Assigned object-id agent bank"),
     ),
     objects=_agents,
 )
+# fmt: on
+
+
+# ---- log ----
+
+
+async def set_status(managed: ManagedBroker, status: StatusLog, arguments: Arguments, caller: Caller) -> Results:
+    """Switch the operational log on or off."""
+    _check(managed, caller)
+    if "status" not in arguments:
+        raise InvalidArgumentError("give the argument status: true or false")
+    status.switch(is_on=arguments.flag("status"))
+    return {}
+
+
+def _check(managed: ManagedBroker, caller: Caller) -> None:
+    managed.broker.authorization.check(caller, Action.UPDATE, ObjectType.BROKER, "")
+
+
+def _logs(managed: ManagedBroker) -> Iterable[tuple[str, StatusLog]]:
+    return () if managed.status is None else ((BROKER.name_of(BROKER_NAME), managed.status),)
+
+
+# fmt: off
+LOG_CLASS: Final = ManagedClass(
+    ClassName("qstore", "log"),
+    properties=(
+        BROKER_REFERENCE,
+        prop("status", "bool", "RO", of("is_on"), "The operational log is on"),
+    ),
+    methods=(
+        method("setStatus", "Switch the operational log on or off, until the broker ends", (
+            arg("status", "bool", "I", "True to switch it on"),
+        ), set_status),
+    ),
+    objects=_logs,
+)
+# fmt: on
+
+
+# ---- security ----
+
+
+async def reload(managed: ManagedBroker, security: Server, _arguments: Arguments, caller: Caller) -> Results:
+    """Read the certificate again; if it cannot be used, the previous one stays in use."""
+    managed.broker.authorization.check(caller, Action.UPDATE, ObjectType.BROKER, "")
+    try:
+        return {"warnings": security.reload_security()}
+    except TlsConfigurationError as error:
+        raise InvalidArgumentError(f"{error}; the previous certificate stays in use") from error
+
+
+def _security(managed: ManagedBroker) -> Iterable[tuple[str, Server]]:
+    return () if managed.security is None else ((BROKER.name_of(BROKER_NAME), managed.security),)
+
+
+# fmt: off
+SECURITY_CLASS: Final = ManagedClass(
+    ClassName("qstore", "security"),
+    properties=(
+        BROKER_REFERENCE,
+    ),
+    statistics=(
+        stat("failedLogins", "count64", lambda view: view.authentication.failures, "Logins that have failed", "login"),
+    ),
+    methods=(
+        method("reload", "Read the TLS certificate, its authorities and the keytab again, for new connections", (
+            arg("warnings", "list", "O", "What is unusual about them, one text each"),
+        ), reload),
+    ),
+    objects=_security,
+)
+# fmt: on

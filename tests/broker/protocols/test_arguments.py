@@ -18,7 +18,8 @@ import pytest
 
 import qstore
 from qstore.broker.log.logs import INFO, NOTICE
-from qstore.broker.management.methods.creation import create, delete
+from qstore.broker.management.objects.broker import create, delete
+from qstore.broker.management.request import Arguments
 from qstore.broker.model.arguments import AMQP_0_9_1, AMQP_0_10, TABLE, Effect, Of, Row
 from qstore.broker.model.errors import InvalidArgumentError, ModelError
 from qstore.broker.model.exchanges.exchange import Exchange
@@ -84,7 +85,7 @@ class Door:
         request = {"type": of.value, "name": path, "properties": properties}
         managed: Any = SimpleNamespace(broker=self.world.broker)
         try:
-            asyncio.run(create(managed, None, request, Somebody()))
+            asyncio.run(create(managed, None, Arguments(request), Somebody()))
         except ModelError as error:
             return str(error)
         return ""
@@ -454,10 +455,11 @@ def test_a_misspelt_option_deletes_nothing(kind: str) -> None:
     managed: Any = SimpleNamespace(broker=door.world.broker)
     request = {"type": kind, "name": "bound" if kind == "queue" else "topic", "options": typed_map({"ifUnused": True})}
     with pytest.raises(InvalidArgumentError, match="unknown option of delete: ifUnused"):
-        asyncio.run(delete(managed, None, request, Somebody()))
+        asyncio.run(delete(managed, None, Arguments(request), Somebody()))
     assert "bound" in door.world.broker.queues
     assert "topic" in door.world.broker.exchanges
-    asyncio.run(delete(managed, None, request | {"options": typed_map({"if_unused": True})}, Somebody()))
+    request["options"] = typed_map({"if_unused": True})
+    asyncio.run(delete(managed, None, Arguments(request), Somebody()))
 
 
 def test_an_exclusive_queue_of_a_console_is_told_in_the_log(caplog: pytest.LogCaptureFixture) -> None:

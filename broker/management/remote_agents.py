@@ -4,13 +4,13 @@
     2. it binds a queue to qpid.management with agent.BROKER BANK.AGENT BANK: requests for it go there, and the broker
        routes them
     3. it sends p and q: its packages and classes. The broker asks for the schema of each (S) and keeps it (s), and
-       tells consoles of them as of its own
+       announces them to consoles as its own
     4. it publishes its objects, events and heartbeats under console.…, which the broker routes
 
 Consoles see it as an object of class agent. It is gone when its connection is. When a console binds to the exchange,
 each agent is sent x, so that it publishes everything.
 
-Agents and what they tell are limited, in number and in bytes; what is beyond is ignored, and logged once.
+Agents and what they announce are limited, in number and in bytes; what exceeds a limit is ignored, and logged once.
 
 Sources: Qpid management design notes (seed 001), lines 814-901; Qpid wiki, "QMF Protocol" (seed 004,
 lines 20044-20121).
@@ -60,7 +60,7 @@ class RemoteClass(NamedTuple):
 
     Attributes:
         kind: of objects or of events (`messages`).
-        bank: the agent that has told of it.
+        bank: the agent that has announced it.
         schema: its schema; None while that was not received.
     """
 
@@ -128,7 +128,7 @@ class RemoteAgents:
         return None if found is None or found.schema is None else found
 
     def announced(self, agent: RemoteAgent, kind: int, key: ClassKey) -> int | None:
-        """An agent has told of a class. Returns the sequence of the request for its schema; None if it is known."""
+        """An agent announces a class. Returns the sequence of the request for its schema; None if it is known."""
         if key in self._classes:
             return None
         if len(self._classes) >= MAX_CLASSES:

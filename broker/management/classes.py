@@ -1,0 +1,189 @@
+"""All classes of managed objects: how an object is found, whether a caller may see it, and how its methods are called.
+
+A class is added to `CLASSES`, and nowhere else: by a module of `objects` with its table. What is here is the same for
+both versions of QMF.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from qstore.broker.management.objects.absent import (
+    BRIDGE_CLASS,
+    DOMAIN_CLASS,
+    HA_BROKER_CLASS,
+    INCOMING_CLASS,
+    LINK_CLASS,
+    MANAGEMENT_SETUP_STATE_CLASS,
+    OUTGOING_CLASS,
+    QUEUE_POLICY_CLASS,
+    TOPIC_CLASS,
+    TOPIC_POLICY_CLASS,
+)
+from qstore.broker.management.objects.acl import ACL_CLASS
+from qstore.broker.management.objects.backup import BACKUP_CLASS
+from qstore.broker.management.objects.broker import BROKER_CLASS
+from qstore.broker.management.objects.client import CONNECTION_CLASS, SESSION_CLASS, SUBSCRIPTION_CLASS
+from qstore.broker.management.objects.exchange import BINDING_CLASS, EXCHANGE_BINDING_CLASS, EXCHANGE_CLASS
+from qstore.broker.management.objects.queue import QUEUE_CLASS
+from qstore.broker.management.objects.store import JOURNAL_CLASS, LINEAR_JOURNAL_CLASS, LINEAR_STORE_CLASS, STORE_CLASS
+from qstore.broker.management.objects.system import (
+    AGENT_CLASS,
+    LOG_CLASS,
+    MEMORY_CLASS,
+    SECURITY_CLASS,
+    SYSTEM_CLASS,
+    VHOST_CLASS,
+)
+from qstore.broker.management.objects.transaction import TRANSACTION_CLASS
+from qstore.broker.management.request import Arguments, ForbiddenError, UnknownMethodError
+from qstore.broker.management.schema import ManagedClass
+from qstore.broker.model.authorization import Action, ObjectType
+from qstore.broker.model.errors import InvalidArgumentError, UnauthorizedError
+from qstore.formats.wording import printable
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from qstore.broker.management.managed_broker import ManagedBroker
+    from qstore.broker.management.schema import ManagedClass, Results
+    from qstore.broker.model.caller import Caller
+
+CLASSES: Final = (
+    SYSTEM_CLASS,
+    MEMORY_CLASS,
+    BROKER_CLASS,
+    AGENT_CLASS,
+    VHOST_CLASS,
+    QUEUE_CLASS,
+    EXCHANGE_CLASS,
+    BINDING_CLASS,
+    SUBSCRIPTION_CLASS,
+    CONNECTION_CLASS,
+    SESSION_CLASS,
+    LINK_CLASS,
+    BRIDGE_CLASS,
+    INCOMING_CLASS,
+    OUTGOING_CLASS,
+    DOMAIN_CLASS,
+    TOPIC_CLASS,
+    QUEUE_POLICY_CLASS,
+    TOPIC_POLICY_CLASS,
+    MANAGEMENT_SETUP_STATE_CLASS,
+    STORE_CLASS,
+    JOURNAL_CLASS,
+    LINEAR_STORE_CLASS,
+    LINEAR_JOURNAL_CLASS,
+    ACL_CLASS,
+    HA_BROKER_CLASS,
+    TRANSACTION_CLASS,
+    SECURITY_CLASS,
+    LOG_CLASS,
+    BACKUP_CLASS,
+    EXCHANGE_BINDING_CLASS,
+)
+_BY_NAME: Final = {(each.package, each.name.lower()): each for each in CLASSES}
+
+
+class ManagedObject(NamedTuple):
+    """An object.
+
+    Attributes:
+        of: its class.
+        key: its name within the class.
+        target: what is managed.
+    """
+
+    of: ManagedClass
+    key: str
+    target: Any
+
+    @property
+    def name(self) -> str:
+        """Its name."""
+        return self.of.prefix + self.key
+
+
+def classes_named(package: str | None, name: str | None) -> list[ManagedClass]:
+    """The classes with that package and name, in any case; None stands for all."""
+    lower = None if name is None else name.lower()
+    return [
+        each
+        for each in CLASSES
+        if (package is None or each.package == package) and (lower is None or each.name.lower() == lower)
+    ]
+
+
+def objects_of(broker: ManagedBroker, of: ManagedClass) -> Iterator[ManagedObject]:
+    """All objects of a class. They may come and go between one and the next."""
+    for key, target in of.objects(broker):
+        yield ManagedObject(of, key, target)
+
+
+def find_object(broker: ManagedBroker, name: str) -> ManagedObject | None:
+    """The object with this name."""
+    package, _, rest = name.partition(":")
+    class_name, _, key = rest.partition(":")
+    of = _BY_NAME.get((package, class_name.lower()))
+    if of is None:
+        return None
+    target = of.target(broker, key)
+    return None if target is None else ManagedObject(of, key, target)
+
+
+# ---- on behalf of a caller ----
+
+
+def check_query(managed: ManagedBroker, caller: Caller, name: str, class_name: str) -> None:
+    """Raise UnauthorizedError unless the caller may ask for an object, or for those of a class."""
+    managed.broker.authorization.check(caller, Action.ACCESS, ObjectType.QUERY, name, schemaclass=class_name)
+
+
+async def prepare(managed: ManagedBroker, classes: Iterable[ManagedClass]) -> None:
+    """Do what has to be done before objects of these classes are looked at."""
+    for of in classes:
+        if of.prepare is not None:
+            await of.prepare(managed)
+
+
+def all_of(managed: ManagedBroker, classes: Iterable[ManagedClass], caller: Caller) -> Iterator[ManagedObject]:
+    """All objects of these classes that a caller may see. They may come and go between one and the next."""
+    for of in classes:
+        if of.seen_by is None:
+            yield from objects_of(managed, of)
+        else:
+            may_see = of.seen_by(managed, caller)
+            yield from (each for each in objects_of(managed, of) if may_see(each.target))
+
+
+def may_see(managed: ManagedBroker, of: ManagedClass, target: object, caller: Caller) -> bool:
+    """Whether a caller may see an object."""
+    return of.seen_by is None or of.seen_by(managed, caller)(target)
+
+
+async def call(
+    managed: ManagedBroker, each: ManagedObject, name: str, arguments: Mapping[str, Any], caller: Caller
+) -> Results:
+    """Call a method of an object. Returns its results.
+
+    Raises:
+        UnauthorizedError: the caller may not; a `ForbiddenError` if it may not call the method at all.
+        UnknownMethodError: there is no such method.
+        InvalidArgumentError: it lacks one of these arguments: a misspelt filter would select everything.
+        ModelError: it fails.
+    """
+    of = each.of
+    try:
+        managed.broker.authorization.check(
+            caller, Action.ACCESS, ObjectType.METHOD, name, schemapackage=of.package, schemaclass=of.name
+        )
+    except UnauthorizedError as error:
+        raise ForbiddenError(str(error)) from None
+    found = of.methods.get(name)
+    if found is None:
+        raise UnknownMethodError(f"class {of.name} has no method {printable(name)}")
+    unknown = arguments.keys() - {argument.name for argument in found.arguments}
+    if unknown:
+        raise InvalidArgumentError(f"the method {name} has no argument {printable(min(unknown))}")
+    return await found.call(managed, each.target, Arguments(arguments), caller)

@@ -1,1 +1,0 @@
-"""What the methods of managed objects do."""

@@ -1,0 +1,201 @@
+"""The classes of qpidd's schema without objects here: links to other brokers, AMQP 1.0, and clusters.
+
+Consoles that ask for them get their schema and no objects; their methods are refused with the reason.
+
+Sources: the QMF schemas of qpidd's broker, and of its module ha.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from qstore.broker.management.schema import (
+    PACKAGE,
+    ClassName,
+    ManagedClass,
+    always,
+    arg,
+    method,
+    not_available,
+    prop,
+    stat,
+)
+
+_NONE: Final = always(None)
+
+
+# ---- links to other brokers ----
+
+_NO_LINKS: Final = not_available("this broker has no links to other brokers")
+
+
+# fmt: off
+LINK_CLASS: Final = ManagedClass(
+    ClassName(PACKAGE, "link"),
+    properties=(
+        prop("vhostRef", "objId", "RC index parent", _NONE, "", "", "Vhost"),
+        prop("name", "sstr", "RC index", _NONE),
+        prop("host", "sstr", "RO", _NONE),
+        prop("port", "uint16", "RO", _NONE),
+        prop("transport", "sstr", "RO", _NONE),
+        prop("durable", "bool", "RC", _NONE),
+        prop("connectionRef", "objId", "RO", _NONE, "", "", "Connection"),
+    ),
+    statistics=(
+        stat("state", "sstr", _NONE, "Operational state of the link"),
+        stat("lastError", "lstr", _NONE, "Reason link is not operational"),
+    ),
+    methods=(
+        method("close", "", (), _NO_LINKS),
+        method("bridge", "Bridge messages over the link", (
+            arg("durable", "bool", "I"),
+            arg("src", "sstr", "I"),
+            arg("dest", "sstr", "I"),
+            arg("key", "lstr", "I"),
+            arg("tag", "sstr", "I"),
+            arg("excludes", "sstr", "I"),
+            arg("srcIsQueue", "bool", "I"),
+            arg("srcIsLocal", "bool", "I"),
+            arg("dynamic", "bool", "I"),
+            arg("sync", "uint16", "I"),
+            arg("credit", "uint32", "I", "granted to peer, 0 = infinite"),
+        ), _NO_LINKS),
+    ),
+)
+
+BRIDGE_CLASS: Final = ManagedClass(
+    ClassName(PACKAGE, "bridge"),
+    properties=(
+        prop("linkRef", "objId", "RC index parent", _NONE, "", "", "Link"),
+        prop("name", "sstr", "RC index", _NONE),
+        prop("channelId", "uint16", "RO", _NONE),
+        prop("durable", "bool", "RC", _NONE),
+        prop("src", "sstr", "RC", _NONE),
+        prop("dest", "sstr", "RC", _NONE),
+        prop("key", "lstr", "RC", _NONE),
+        prop("srcIsQueue", "bool", "RC", _NONE),
+        prop("srcIsLocal", "bool", "RC", _NONE),
+        prop("tag", "sstr", "RC", _NONE),
+        prop("excludes", "sstr", "RC", _NONE),
+        prop("dynamic", "bool", "RC", _NONE),
+        prop("sync", "uint16", "RC", _NONE),
+        prop("credit", "uint32", "RC", _NONE),
+    ),
+    methods=(
+        method("close", "", (), _NO_LINKS),
+    ),
+)
+# fmt: on
+
+
+# ---- AMQP 1.0 ----
+
+
+# fmt: off
+INCOMING_CLASS: Final = ManagedClass(
+    ClassName(PACKAGE, "incoming"),
+    properties=(
+        prop("sessionRef", "objId", "RC parent", _NONE, "", "", "Session"),
+        prop("containerid", "sstr", "RC index", _NONE),
+        prop("name", "sstr", "RC index", _NONE),
+        prop("source", "sstr", "RC", _NONE),
+        prop("target", "sstr", "RC", _NONE),
+        prop("domain", "sstr", "RC", _NONE),
+    ),
+    statistics=(
+        stat("transfers", "count64", _NONE, "Messages transferred", "message"),
+    ),
+)
+
+OUTGOING_CLASS: Final = ManagedClass(
+    ClassName(PACKAGE, "outgoing"),
+    properties=(
+        prop("sessionRef", "objId", "RC parent", _NONE, "", "", "Session"),
+        prop("containerid", "sstr", "RC index", _NONE),
+        prop("name", "sstr", "RC index", _NONE),
+        prop("source", "sstr", "RC", _NONE),
+        prop("target", "sstr", "RC", _NONE),
+        prop("domain", "sstr", "RC", _NONE),
+    ),
+    statistics=(
+        stat("transfers", "count64", _NONE, "Messages transferred", "message"),
+    ),
+)
+
+DOMAIN_CLASS: Final = ManagedClass(
+    ClassName(PACKAGE, "domain"),
+    properties=(
+        prop("name", "sstr", "RC index", _NONE),
+        prop("durable", "bool", "RC", _NONE),
+        prop("url", "sstr", "RO", _NONE),
+        prop("mechanisms", "sstr", "RO", _NONE),
+        prop("username", "sstr", "RO", _NONE),
+        prop("password", "sstr", "RO", _NONE),
+    ),
+)
+
+TOPIC_CLASS: Final = ManagedClass(
+    ClassName(PACKAGE, "topic"),
+    properties=(
+        prop("name", "sstr", "RC index", _NONE),
+        prop("exchangeRef", "objId", "RC", _NONE, "", "", "Exchange"),
+        prop("durable", "bool", "RC", _NONE),
+        prop("properties", "map", "RO", _NONE),
+    ),
+)
+
+QUEUE_POLICY_CLASS: Final = ManagedClass(
+    ClassName(PACKAGE, "queuePolicy"),
+    properties=(
+        prop("name", "sstr", "RC index", _NONE),
+        prop("properties", "map", "RO", _NONE),
+    ),
+)
+
+TOPIC_POLICY_CLASS: Final = ManagedClass(
+    ClassName(PACKAGE, "topicPolicy"),
+    properties=(
+        prop("name", "sstr", "RC index", _NONE),
+        prop("properties", "map", "RO", _NONE),
+    ),
+)
+# fmt: on
+
+
+# ---- clusters ----
+
+_NO_CLUSTER: Final = not_available("this broker is in no cluster")
+
+
+# fmt: off
+MANAGEMENT_SETUP_STATE_CLASS: Final = ManagedClass(
+    ClassName(PACKAGE, "managementSetupState"),
+    properties=(
+        prop("objectNum", "uint64", "RO", _NONE, "Deprecated"),
+        prop("bootSequence", "uint16", "RO", _NONE, "Deprecated"),
+    ),
+)
+
+HA_BROKER_CLASS: Final = ManagedClass(
+    ClassName("org.apache.qpid.ha", "haBroker"),
+    properties=(
+        prop("name", "sstr", "RC index", _NONE, "Primary Key"),
+        prop("status", "sstr", "RO", _NONE, "HA status: primary or backup"),
+        prop("brokersUrl", "sstr", "RO", _NONE, "URL with address of each broker in the cluster."),
+        prop("publicUrl", "sstr", "RO", _NONE, "URL advertized to clients to connect to the cluster."),
+        prop("replicateDefault", "sstr", "RO", _NONE,
+             "Replication for queues/exchanges with no qpid.replicate argument"),
+        prop("members", "list", "RO", _NONE, "List of brokers in the cluster"),
+        prop("systemId", "uuid", "RO", _NONE, "Identifies the system."),
+    ),
+    methods=(
+        method("promote", "Promote a backup broker to primary.", (), _NO_CLUSTER),
+        method("setBrokersUrl", "URL listing each broker in the cluster.", (arg("url", "sstr", "I"),), _NO_CLUSTER),
+        method("setPublicUrl", "URL advertized to clients.", (arg("url", "sstr", "I"),), _NO_CLUSTER),
+        method("replicate", "Replicate individual queue from remote broker.", (
+            arg("broker", "sstr", "I"),
+            arg("queue", "sstr", "I"),
+        ), _NO_CLUSTER),
+    ),
+)
+# fmt: on

@@ -1,1 +1,0 @@
-"""QMF version 2: requests, schemas, objects and events as maps."""
