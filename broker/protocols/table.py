@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Final, NamedTuple, Protocol
 
 from qstore.broker.model.broker import Broker
-from qstore.broker.protocols.amqp_0_9_1.connections import Amqp091Connections
+from qstore.broker.protocols.amqp_0_9_1.connection import Amqp091Connections
 from qstore.broker.protocols.amqp_0_10.connections import Amqp010Connections
 from qstore.broker.protocols.machine import DetachedSession, Host, Machine, Peer
 from qstore.broker.security.authentication import Authentication

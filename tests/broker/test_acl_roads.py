@@ -31,8 +31,7 @@ from qstore.broker.model.authorization import ALLOW_ALL, EVERY_KEY
 from qstore.broker.model.errors import UnauthorizedError
 from qstore.broker.model.replication.source import register_listener
 from qstore.broker.model.transactions.branch import State
-from qstore.broker.protocols.amqp_0_9_1.basic_methods import BASIC_METHODS
-from qstore.broker.protocols.amqp_0_9_1.topology_methods import TOPOLOGY_METHODS
+from qstore.broker.protocols.amqp_0_9_1.methods import METHODS as BASIC_METHODS
 from qstore.broker.protocols.amqp_0_10.commands import _COMMANDS, DECLARATIONS, QUERIES
 from qstore.broker.protocols.amqp_0_10.transfer import new_transfer
 from qstore.broker.security.acl.control import AccessControl
@@ -928,9 +927,9 @@ ENTRIES: Final[Mapping[str, str]] = {
     # published by a client
     "protocols/amqp_0_10/commands.py:_transfer": "PUBLISH of its key, before",
     "protocols/amqp_0_10/commands.py:_transfer_immediate": "PUBLISH of its key, before",
-    "protocols/amqp_0_9_1/publish.py:_publish_now": "PUBLISH of all of its keys, before",
-    "protocols/amqp_0_9_1/publish.py:_publish_or_return": "PUBLISH of all of its keys, before",
-    "protocols/amqp_0_9_1/publish.py:_publish_at_commit": "PUBLISH of all of its keys, before",
+    "protocols/amqp_0_9_1/publishing.py:_publish_now": "PUBLISH of all of its keys, before",
+    "protocols/amqp_0_9_1/publishing.py:_publish_or_return": "PUBLISH of all of its keys, before",
+    "protocols/amqp_0_9_1/publishing.py:_publish_at_commit": "PUBLISH of all of its keys, before",
     "model/transactions/work.py:publish_to": "PUBLISH of its keys, before",
     # forwarded
     "model/dead_letters.py:move": "declaration of the queue",
@@ -1036,7 +1035,7 @@ COMMANDS: Final[Mapping[str, str]] = {
 
 def test_every_command_has_a_row() -> None:
     apart = {"message.transfer", "basic.publish", "basic.ack"}  # which are not in the tables of commands
-    found = {*_COMMANDS, *DECLARATIONS, *QUERIES, *BASIC_METHODS, *TOPOLOGY_METHODS, *apart}
+    found = {*_COMMANDS, *DECLARATIONS, *QUERIES, *BASIC_METHODS, *apart}
     assert found == set(COMMANDS), "say in COMMANDS what a new command asks, and enter the roads that it opens"
 
 

@@ -15,8 +15,8 @@ from qstore.broker.model.errors import ResourceLimitExceededError
 from qstore.broker.model.memory import MESSAGE_OVERHEAD, MemoryCeiling, State, default_ceiling
 from qstore.broker.model.router import Router
 from qstore.broker.network.socket_connection import SocketConnection
-from qstore.broker.protocols.amqp_0_9_1.publish import _publish_now
-from qstore.broker.protocols.amqp_0_9_1.server_connection import ServerConnection
+from qstore.broker.protocols.amqp_0_9_1.connection import ServerConnection
+from qstore.broker.protocols.amqp_0_9_1.publishing import _publish_now
 from qstore.broker.settings import BrokerSettings
 from tests.support.compiled import replaces
 from tests.support.fake_store import Model

@@ -34,7 +34,7 @@ from qstore.broker.model.topology.topology_storage import TopologyStorage
 from qstore.broker.model.transactions.local import LocalTransaction
 from qstore.broker.model.transactions.planned import Planned, Rids
 from qstore.broker.protocols.amqp_0_9_1 import acknowledgements
-from qstore.broker.protocols.amqp_0_9_1.confirms import Confirms
+from qstore.broker.protocols.amqp_0_9_1.acknowledgements import Confirms
 from qstore.formats.page_file import Extent
 from qstore.store.journal.write.live_records import RestingRecords
 

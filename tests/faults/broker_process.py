@@ -26,9 +26,9 @@ from qstore.broker.model.queues.queue import Queue
 from qstore.broker.model.residency.paging_directory import PagingDirectory
 from qstore.broker.model.residency.reference import Reference
 from qstore.broker.model.residency.stretch import Portions, Stretch
-from qstore.broker.protocols.amqp_0_9_1.sending import Phase as BasicPhase
-from qstore.broker.protocols.amqp_0_9_1.server_connection import ServerConnection as BasicConnection
-from qstore.broker.protocols.amqp_0_9_1.shared import Shared
+from qstore.broker.protocols.amqp_0_9_1.connection import Phase as BasicPhase
+from qstore.broker.protocols.amqp_0_9_1.connection import ServerConnection as BasicConnection
+from qstore.broker.protocols.amqp_0_9_1.connection import Shared
 from qstore.broker.protocols.amqp_0_10.connection import Phase
 from qstore.broker.protocols.amqp_0_10.server_connection import ServerConnection
 from qstore.broker.protocols.amqp_0_10.session_registry import SessionRegistry

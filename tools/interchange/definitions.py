@@ -20,8 +20,7 @@ from orjson import OPT_APPEND_NEWLINE, OPT_INDENT_2, JSONDecodeError, dumps, loa
 
 from qstore.broker.model.arguments import ALTERNATE
 from qstore.broker.model.queues.classic_arguments import DEAD_EXCHANGE
-from qstore.broker.protocols.amqp_0_9_1.arguments import exchange_name
-from qstore.broker.protocols.amqp_0_9_1.headers_keys import client_key
+from qstore.broker.protocols.amqp_0_9_1.arguments import client_key, exchange_name
 from qstore.formats.broker_records.errors import BrokerRecordError
 from qstore.formats.broker_records.exchange_bindings import ExchangeBinding, exchange_binding_of, general_of
 from qstore.formats.broker_records.topology import (

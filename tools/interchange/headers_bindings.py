@@ -10,8 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
-from qstore.broker.protocols.amqp_0_9_1.arguments import binding_arguments
-from qstore.broker.protocols.amqp_0_9_1.headers_keys import own_key
+from qstore.broker.protocols.amqp_0_9_1.arguments import binding_arguments, own_key
 from qstore.formats.values import TypedMap
 
 HEADERS: Final = "headers"

@@ -1,15 +1,22 @@
-"""The arguments of declarations, bindings and consumers as RabbitMQ's clients mean them.
+"""The arguments of declarations, bindings and consumers as RabbitMQ's clients mean them; and the keys of bindings.
 
 Names that begin with "x-" ask for features of RabbitMQ: one that has no row in the table (`model/arguments`) is refused
 by name (406), never ignored, and so is one whose row says so. All other names are passed on to the model.
 
     exchanges    alternate-exchange: the name of an exchange, which may be declared later
     bindings     of a headers exchange, x-match: "all", which is the default, or "any"
+
+To clients of AMQP 0-9-1, bindings of one queue with one key and different arguments are different ones; in the model,
+those to a headers exchange need different keys (`exchanges/headers`), which match nothing. The second one gets a key of
+its own: the client's, `#`, and a digest of the arguments. A client that unbinds with the same key and arguments finds
+it again.
 """
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
+from hashlib import sha256
 from typing import Final
 
 from qstore.broker.model.arguments import (
@@ -24,8 +31,11 @@ from qstore.broker.model.arguments import (
     shown,
 )
 from qstore.broker.model.errors import InvalidArgumentError
+from qstore.broker.model.exchanges.headers import HeadersExchange
 from qstore.broker.model.exchanges.types import HEADERS_NAMES
 from qstore.broker.model.queues.classic_arguments import DEAD_EXCHANGE
+from qstore.broker.model.queues.queue import Queue
+from qstore.formats.amqp_0_9_1.fields import encode_value
 from qstore.formats.values import STR16, TypedMap, TypedValue
 
 _FEATURE: Final = "x-"
@@ -113,3 +123,34 @@ def binding_arguments(exchange_type: str, arguments: TypedMap) -> TypedMap:
     if value not in ("all", "any"):
         raise InvalidArgumentError(f"binding argument '{MATCH}' is {shown(value)}, not 'all' or 'any'")
     return arguments
+
+
+_DIGITS: Final = 16
+_has_digest: Final = re.compile(rf".*#[0-9a-f]{{{_DIGITS}}}", re.DOTALL).fullmatch
+_MAX_KEY: Final = 255  # bytes
+
+
+def headers_key(exchange: HeadersExchange, queue: Queue, key: str, arguments: TypedMap) -> str:
+    """The key under which a queue is bound, or to be bound, with this key and these arguments."""
+    own = own_key(key, arguments)
+    if exchange.find_binding(queue, own) is not None:
+        return own
+    binding = exchange.find_binding(queue, key)
+    return key if binding is None or exchange.is_equivalent(binding, arguments) else own
+
+
+def own_key(key: str, arguments: TypedMap) -> str:
+    """The key of a further binding with this key, which has other arguments."""
+    ordered = TypedMap(tuple(sorted(arguments.entries, key=lambda entry: entry[0])))
+    digest = sha256(key.encode("utf-8", "surrogateescape") + encode_value("table", ordered)).hexdigest()[:_DIGITS]
+    kept = key.encode("utf-8", "surrogateescape")[: _MAX_KEY - _DIGITS - 1].decode("utf-8", "ignore")
+    return f"{kept}#{digest}"
+
+
+def client_key(key: str) -> str:
+    """The key that the client gave, of a binding that may have a key of its own.
+
+    The digest is not compared: exports of running brokers do not have the types of arguments. A key that was too long
+    to be kept whole is returned without its end.
+    """
+    return key[: -_DIGITS - 1] if _has_digest(key) else key

@@ -29,14 +29,9 @@ from qstore.broker.model.queues.flow_control import HeldTransfers
 from qstore.broker.model.queues.queue import Queue
 from qstore.broker.model.queues.ranking import FOREMOST
 from qstore.broker.model.settlement import AT_ONCE, drained, release_in_turns, unsubscribe
-from qstore.broker.protocols.amqp_0_9_1.channel_connection import ChannelConnection
-from qstore.broker.protocols.amqp_0_9_1.confirms import Confirms
-from qstore.broker.protocols.amqp_0_9_1.consumer import LARGE, BasicConsumer, Getter
-from qstore.broker.protocols.amqp_0_9_1.delivering import DeliveringChannel, Delivery
-from qstore.broker.protocols.amqp_0_9_1.errors import SoftError
-from qstore.broker.protocols.amqp_0_9_1.frame_output import content_frames
-from qstore.broker.protocols.amqp_0_9_1.message import BasicMessage
-from qstore.broker.protocols.amqp_0_9_1.reply_codes import locked, missing
+from qstore.broker.protocols.amqp_0_9_1.consumer import LARGE, BasicConsumer, Delivery, Getter
+from qstore.broker.protocols.amqp_0_9_1.errors import SoftError, locked, missing
+from qstore.broker.protocols.amqp_0_9_1.message import BasicMessage, content_frames
 from qstore.broker.protocols.streams import Stream
 from qstore.formats.amqp_0_9_1.codes import ReplyCode
 from qstore.formats.amqp_0_9_1.frames import METHOD, encode_frame
@@ -45,6 +40,9 @@ from qstore.formats.amqp_0_9_1.methods import encode_method
 if TYPE_CHECKING:
     from qstore.broker.model.broker import Broker
     from qstore.broker.model.transactions.local import LocalTransaction
+    from qstore.broker.protocols.amqp_0_9_1.acknowledgements import Confirms
+    from qstore.broker.protocols.amqp_0_9_1.connection import ServerConnection
+
 
 _LOG: Final = log_of("Protocol")
 
@@ -55,7 +53,7 @@ MAX_CONSUMERS: Final = 10_000
 """Of one channel."""
 
 
-class Channel(DeliveringChannel[ChannelConnection]):
+class Channel:
     """A channel.
 
     Args:
@@ -65,6 +63,10 @@ class Channel(DeliveringChannel[ChannelConnection]):
 
     Attributes:
         number, connection, broker: as above.
+        can_send: whether messages may be sent: it is open, flows, sends no stream, and the socket accepts them.
+        credit: messages that may be delivered to all its consumers together before some are acknowledged.
+        last_tag: the last delivery tag.
+        unsettled: delivery tag -> delivery, until it is acknowledged, in ascending order.
         is_open: whether methods are accepted: channel.close was neither sent nor received.
         is_gone: whether it is to be forgotten when its stream was sent.
         is_flowing: whether the client accepts messages (channel.flow).
@@ -83,13 +85,13 @@ class Channel(DeliveringChannel[ChannelConnection]):
     """
 
     __slots__ = (
-        "__weakref__", "_getter", "_held_transfers", "_holding", "_stream", "broker", "confirms", "consumers",
-        "is_flowing", "is_gone", "is_open", "last_queue", "limit", "name", "prefetch", "refused", "reply_to",
-        "returns", "settled", "settled_below", "timeout", "transaction", "txn_commits", "txn_rejects", "txn_starts",
-        "user",
+        "__weakref__", "_getter", "_held_transfers", "_holding", "_stream", "broker", "can_send", "confirms",
+        "connection", "consumers", "credit", "is_flowing", "is_gone", "is_open", "last_queue", "last_tag", "limit",
+        "name", "number", "prefetch", "refused", "reply_to", "returns", "settled", "settled_below", "timeout",
+        "transaction", "txn_commits", "txn_rejects", "txn_starts", "unsettled", "user",
     )  # fmt: skip
 
-    def __init__(self, number: int, connection: ChannelConnection, broker: Broker) -> None:
+    def __init__(self, number: int, connection: ServerConnection, broker: Broker) -> None:
         self.number, self.connection, self.broker = number, connection, broker
         self.name, self.user = f"{connection.peer}.{number}".encode(), connection.user
         self.timeout = 0  # it ends with its connection
@@ -135,7 +137,7 @@ class Channel(DeliveringChannel[ChannelConnection]):
 
     @property
     def can_answer(self) -> bool:
-        """As `DeliveringChannel.can_answer`."""
+        """Whether a method with content may be sent: as `can_send`, whatever the client has said with channel.flow."""
         return self.is_open and self._stream is None and self.connection.can_send
 
     @property
@@ -169,7 +171,7 @@ class Channel(DeliveringChannel[ChannelConnection]):
         connection.has_output()
 
     def send_content(self, method: bytes, message: BasicMessage) -> None:
-        """As `DeliveringChannel.send_content`."""
+        """Send a method with content in as many frames as it needs, in portions if it is large."""
         connection, body = self.connection, message.body
         connection.messages_sent += 1
         frames = content_frames(self.number, method, message.header, body, connection.max_payload)
@@ -348,14 +350,14 @@ class Channel(DeliveringChannel[ChannelConnection]):
         self.connection.unpause()
 
     def look_again(self, _error: Exception | None = None) -> None:
-        """As `DeliveringChannel.look_again`."""
+        """See at the end of the tick whether basic.get can be answered, and which confirms are due."""
         self.broker.tick.workers[self] = None
         self.broker.tick.schedule()
 
     # ---- deliveries ----
 
     def dequeue(self, queue: Queue, entry: Entry) -> None:
-        """As `DeliveringChannel.dequeue`."""
+        """Dequeue a message that was delivered and needs no acknowledgement."""
         try:
             queue.dequeue(entry)
         except ModelError as error:

@@ -15,18 +15,19 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Hashable
-from typing import Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from qstore.broker.model.queues.consumer import NOT_FOR_ME, REFUSED, TAKEN, TAKEN_LAST
 from qstore.broker.model.queues.entry import Entry
 from qstore.broker.model.queues.per_consumer import PerConsumerOrder
 from qstore.broker.model.queues.queue import Queue
-from qstore.broker.protocols.amqp_0_9_1.conversion import basic_of
-from qstore.broker.protocols.amqp_0_9_1.delivering import DeliveringChannel, DeliveringConnection, Delivery
-from qstore.broker.protocols.amqp_0_9_1.message import BasicMessage
+from qstore.broker.protocols.amqp_0_9_1.message import BasicMessage, basic_of
 from qstore.formats.amqp_0_9_1.frames import BODY, FRAME, FRAME_END, HEADER, METHOD
 from qstore.formats.amqp_0_9_1.methods import deliver_start, encode_deliver, encode_get_ok
 from qstore.formats.values import EMPTY_MAP, TypedMap
+
+if TYPE_CHECKING:
+    from qstore.broker.protocols.amqp_0_9_1.channel import Channel
 
 UNLIMITED: Final = 1 << 62
 LARGE: Final = 256 * 1024
@@ -35,14 +36,24 @@ LARGE: Final = 256 * 1024
 COST_OF_MESSAGE: Final = 64
 """Bytes of a connection's room that a message takes besides its own: many small ones take time, too."""
 
-ConsumingChannel: TypeAlias = DeliveringChannel[DeliveringConnection]
-"""The channel of a consumer."""
-
 _HEADS_KEPT: Final = 1024
 _END: Final = bytes((FRAME_END,))
 _TAG: Final = struct.Struct(">QB")
 _pack_frame: Final = FRAME.pack
 _pack_tag: Final = _TAG.pack
+
+
+class Delivery(NamedTuple):
+    """A message that was delivered and waits to be acknowledged.
+
+    Attributes:
+        queue, entry: the message.
+        consumer: its consumer; None for basic.get.
+    """
+
+    queue: Queue
+    entry: Entry
+    consumer: Any
 
 
 class BasicConsumer:
@@ -76,7 +87,7 @@ class BasicConsumer:
 
     def __init__(
         self,
-        channel: ConsumingChannel,
+        channel: Channel,
         tag: str,
         queue: Queue,
         *,
@@ -210,7 +221,7 @@ class Getter:
 
     cursor: Entry
 
-    def __init__(self, channel: ConsumingChannel, queue: Queue, *, no_ack: bool) -> None:
+    def __init__(self, channel: Channel, queue: Queue, *, no_ack: bool) -> None:
         self.channel, self.queue, self._no_ack = channel, queue, no_ack
         self.acquires = True
         self.is_done = self.is_waiting = False

@@ -1,10 +1,36 @@
-"""Errors of a client, by what they close: its channel, or its connection."""
+"""Errors of a client, by what they close: its channel, or its connection; and the codes of the model's errors.
+
+    UnauthorizedError              403 access-refused
+    NotAllowedError                403 access-refused: reserved names, standard exchanges, as RabbitMQ answers
+    NotFoundError                  404 not-found
+    ResourceDeletedError           404 not-found
+    ResourceLockedError            405 resource-locked
+    PreconditionFailedError        406 precondition-failed
+    IllegalArgumentError           406 precondition-failed
+    InvalidArgumentError           406 precondition-failed
+    HeaderTooLargeError            406 precondition-failed
+    NotImplementedByBrokerError    406 precondition-failed: an argument asks for something that is missing
+    ResourceLimitExceededError     406 precondition-failed; of a message that is published: 311 content-too-large
+    QueueOverflowError             the same; without confirms, a publisher is not told
+    RoutingLimitError              406 precondition-failed
+    IllegalStateError              406 precondition-failed
+    CommandInvalidError            406 precondition-failed
+    InternalError                  541 internal-error; closes the connection, all others close the channel
+
+    Amqp091Error                   501 frame-error: a frame that cannot be decoded; closes the connection, and so does
+    ContentClassError              505 unexpected-frame
+
+Source: the AMQP 0-9-1 specification as XML, `<constant>`; RabbitMQ, "Channels" and "Queues" (which codes its clients
+expect).
+"""
 
 from __future__ import annotations
 
 from typing import Final
 
-from qstore.formats.amqp_0_9_1.codes import ReplyCode
+from qstore.broker.model import errors
+from qstore.formats.amqp_0_9_1.codes import HARD_ERRORS, ReplyCode
+from qstore.formats.amqp_0_9_1.errors import Amqp091Error, ContentClassError
 from qstore.formats.amqp_0_9_1.methods import encode_method
 
 _MAX_TEXT: Final = 255
@@ -41,3 +67,52 @@ def encode_close(method: str, code: int, text: str, payload: bytes) -> bytes:
     short = text.encode("utf-8", "replace")[:_MAX_TEXT].decode("utf-8", "ignore")
     class_id, method_id = int.from_bytes(payload[:2]), int.from_bytes(payload[2:4])
     return encode_method(method, reply_code=code, reply_text=short, class_id=class_id, method_id=method_id)
+
+
+_CODES: Final[dict[type[errors.ModelError], ReplyCode]] = {
+    errors.UnauthorizedError: ReplyCode.ACCESS_REFUSED,
+    errors.NotAllowedError: ReplyCode.ACCESS_REFUSED,
+    errors.NotFoundError: ReplyCode.NOT_FOUND,
+    errors.ResourceDeletedError: ReplyCode.NOT_FOUND,
+    errors.ResourceLockedError: ReplyCode.RESOURCE_LOCKED,
+    errors.PreconditionFailedError: ReplyCode.PRECONDITION_FAILED,
+    errors.IllegalArgumentError: ReplyCode.PRECONDITION_FAILED,
+    errors.InvalidArgumentError: ReplyCode.PRECONDITION_FAILED,
+    errors.HeaderTooLargeError: ReplyCode.PRECONDITION_FAILED,
+    errors.NotImplementedByBrokerError: ReplyCode.PRECONDITION_FAILED,
+    errors.ResourceLimitExceededError: ReplyCode.PRECONDITION_FAILED,
+    errors.QueueOverflowError: ReplyCode.PRECONDITION_FAILED,
+    errors.RoutingLimitError: ReplyCode.PRECONDITION_FAILED,
+    errors.IllegalStateError: ReplyCode.PRECONDITION_FAILED,
+    errors.CommandInvalidError: ReplyCode.PRECONDITION_FAILED,
+    errors.InternalError: ReplyCode.INTERNAL_ERROR,
+}
+
+
+def malformed(error: Amqp091Error) -> HardError:
+    """Bytes of a client that cannot be decoded."""
+    is_unexpected = isinstance(error, ContentClassError)
+    return HardError(ReplyCode.UNEXPECTED_FRAME if is_unexpected else ReplyCode.FRAME_ERROR, str(error))
+
+
+def missing(kind: str, name: str) -> SoftError:
+    """There is no such queue or exchange."""
+    return SoftError(ReplyCode.NOT_FOUND, f"no {kind} '{name}' in vhost '/'")
+
+
+def locked(name: str) -> SoftError:
+    """A queue belongs to another connection, or is one that cannot become exclusive."""
+    why = "it belongs to another connection, or was declared without exclusive"
+    return SoftError(
+        ReplyCode.RESOURCE_LOCKED, f"cannot obtain exclusive access to locked queue '{name}' in vhost '/': {why}"
+    )
+
+
+def protocol_error(error: Exception) -> ProtocolError:
+    """What a client is told of an error of the model, or of the store."""
+    if isinstance(error, ProtocolError):
+        return error
+    if isinstance(error, errors.NotFoundError) and error.kind:
+        return missing(error.kind, error.name)
+    code = _CODES[type(error)] if isinstance(error, errors.ModelError) else ReplyCode.INTERNAL_ERROR
+    return (HardError if code in HARD_ERRORS else SoftError)(code, str(error))

@@ -1,4 +1,4 @@
-"""A message in its AMQP 0-9-1 form.
+"""A message in its AMQP 0-9-1 form: as it arrived, as it is stored, and made of another protocol's.
 
 Content header, exchange, routing key and body are kept as received. Of the properties only those are read that queues
 need (delivery mode, priority, expiration); the others are checked, and decoded on demand.
@@ -8,29 +8,68 @@ priority has priority 0, as in RabbitMQ.
 
 A stored message is `u32 header size | u32 mark | u64 expiration | exchange | routing key | content header | body`
 (formats/broker_records/README.md, 1.7).
+
+A message may have further routing keys, in its headers CC and BCC (`model/sender_keys`). Consumers get its content
+header without BCC. It is stored with BCC, so that a dead letter is routed by these keys after a restart, too. Its size
+is that of what is stored. The keys are decoded when they are needed, because they take many times the memory of the
+header.
+
+README.md has the mapping between the protocols, in both directions. The frames of a large message are built from the
+pieces of its body, without copying them.
+
+Source: AMQP 0-9-1, 2.3.5.2 and 4.2.6, class basic.
 """
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from math import ceil
-from typing import Final
+from typing import Any, Final
 
-from qstore.broker.model.content import Content, LargeContent
-from qstore.broker.model.errors import HeaderTooLargeError, InvalidArgumentError
+from qstore.broker.model.content import Buffer, Content, LargeContent, pieces_of
+from qstore.broker.model.errors import HeaderTooLargeError, InternalError, InvalidArgumentError
 from qstore.broker.model.message import Handling, Message, ReplyAddress, StoredForm
 from qstore.broker.model.message import Properties as NeutralProperties
-from qstore.broker.protocols.amqp_0_9_1.frame_output import MAX_FRAME
+from qstore.broker.model.sender_keys import BCC, CC, selected_keys
+from qstore.broker.protocols.amqp_0_10.conversion import encoded_content
 from qstore.broker.protocols.shared_head import SharedHead
 from qstore.formats.amqp_0_9_1.errors import Amqp091Error
-from qstore.formats.amqp_0_9_1.frames import OVERHEAD
+from qstore.formats.amqp_0_9_1.frames import BODY, FRAME, FRAME_END, HEADER, METHOD, OVERHEAD, encode_frame
 from qstore.formats.amqp_0_9_1.methods import encode_routed
 from qstore.formats.amqp_0_9_1.properties import Properties, body_size, decode_header, encode_header, read_handling
+from qstore.formats.amqp_0_10.errors import Amqp010Error
 from qstore.formats.broker_records.amqp_0_9_1_messages import encode_begin, milliseconds, split_record
 from qstore.formats.broker_records.errors import BrokerRecordError
 from qstore.formats.broker_records.messages import HEADER_SIZE_BYTES, header_size
 from qstore.formats.checksum import extend_crc32c
-from qstore.formats.values import EMPTY_MAP, TypedMap, TypedValue
+from qstore.formats.values import EMPTY_MAP, STR16, TypedMap, TypedValue
+
+MAX_FRAME: Final = 131_072
+"""Maximum size of a frame in bytes that clients are offered; RabbitMQ's."""
+
+_END: Final = bytes((FRAME_END,))
+
+
+def content_frames(
+    channel: int, method: bytes, header: bytes, body: Content, max_payload: int
+) -> Iterator[tuple[Buffer, ...]]:
+    """The frames, in order, each as the buffers to write.
+
+    Args:
+        channel: the channel.
+        method: the method.
+        header: the content header; it fits a frame.
+        body: the body; no frames for an empty one.
+        max_payload: maximum size of a frame's payload in bytes.
+    """
+    yield (encode_frame(METHOD, channel, method),)
+    yield (FRAME.pack(HEADER, channel, len(header)), header, _END)
+    for piece in pieces_of(body):
+        for start in range(0, len(piece), max_payload):
+            size = min(max_payload, len(piece) - start)
+            part = piece if size == len(piece) else memoryview(piece)[start : start + size]
+            yield FRAME.pack(BODY, channel, size), part, _END
+
 
 _SIZE_AT: Final = 4  # where the size of the body begins in a content header, after class and weight
 _SIZE_END: Final = 12
@@ -217,3 +256,185 @@ def restore_basic(data: bytes) -> BasicMessage:
 
 def _raw(text: str | None) -> bytes | None:
     return None if text is None else text.encode("utf-8", "surrogateescape")
+
+
+class CopiedMessage(BasicMessage):
+    """A message with further routing keys.
+
+    Args:
+        whole: the message with all its headers.
+        header: its content header without BCC.
+    """
+
+    __slots__ = ("_whole",)
+
+    def __init__(self, whole: BasicMessage, header: bytes) -> None:
+        super().__init__(
+            header, whole.body, whole.exchange, whole.routing_key, whole.routed, whole.is_persistent, whole.handling,
+            whole.expires_at,
+        )  # fmt: skip
+        self._whole, self.size = whole, whole.size
+
+    def under_further_keys(self) -> Sequence[Message]:
+        """As `Message.under_further_keys`."""
+        return [
+            BasicMessage(
+                self.header, self.body, self.exchange, key, self.routed, self.is_persistent, self.handling,
+                self.expires_at,
+            )
+            for key in self.keys
+        ]  # fmt: skip
+
+    @property
+    def likeness(self) -> Hashable:
+        """As `Message.likeness`: it is like no other, because its header is not all."""
+        return None
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """The further keys."""
+        return _keys(self._whole.headers())
+
+    def stored_form(self) -> StoredForm:
+        """The bytes that a journal stores."""
+        return self._whole.stored_form()
+
+    def stored_parts(self) -> tuple[Sequence[bytes], int]:
+        """The same bytes."""
+        return self._whole.stored_parts()
+
+    def expiring_at(self, moment: float) -> BasicMessage:
+        """As `Message.expiring_at`."""
+        return with_keys(self._whole.expiring_at(moment))
+
+    def readdressed(self, exchange: str, routing_key: str, changes: Mapping[str, TypedValue | None]) -> BasicMessage:
+        """As `Message.readdressed`."""
+        return with_keys(self._whole.readdressed(exchange, routing_key, changes))
+
+    def with_headers(self, changes: Mapping[str, TypedValue | None]) -> BasicMessage:
+        """As `Message.with_headers`."""
+        return with_keys(self._whole.with_headers(changes))
+
+
+def with_keys(message: BasicMessage) -> BasicMessage:
+    """A message whose headers were not read yet, with the routing keys in them.
+
+    Raises:
+        InvalidArgumentError: CC or BCC is no list, or too long.
+        Amqp091Error: its content header cannot be decoded.
+    """
+    if b"CC" not in message.header:
+        return message
+    size, properties = decode_header(message.header)
+    headers = properties.headers
+    if headers is None:
+        return message
+    keys, header = _keys(headers), message.header
+    if headers.get(BCC) is not None:
+        entries = tuple(entry for entry in headers.entries if entry[0] != BCC)
+        header = encode_header(size, properties._replace(headers=TypedMap(entries)))
+    elif not keys:
+        return message
+    return CopiedMessage(message, header)
+
+
+def _keys(headers: TypedMap) -> tuple[str, ...]:
+    return *selected_keys(headers, CC), *selected_keys(headers, BCC)
+
+
+def restored(message: BasicMessage) -> BasicMessage:
+    """As `with_keys`, for a message that was stored; without further keys, if its headers are not valid."""
+    try:
+        return with_keys(message)
+    except (InvalidArgumentError, Amqp091Error):
+        return message
+
+
+_PERSISTENT: Final = 2
+_TRANSIENT: Final = 1
+_MAX_SHORT: Final = 0xFF
+_SUBJECT: Final = "qpid.subject"
+_MESSAGE_ID: Final = "x-amqp-message-id"
+#: Properties that are texts of at most 255 bytes; the headers that have longer ones.
+_LONG: Final = {
+    name: f"x-amqp-{name.replace('_', '-')}"
+    for name in (
+        "content_type", "content_encoding", "correlation_id", "reply_to", "message_id", "type", "user_id", "app_id"
+    )
+}  # fmt: skip
+
+
+def basic_of(message: Message) -> BasicMessage | None:
+    """A message that is on a queue in its 0-9-1 form, read back if it is out of memory.
+
+    None if it cannot be read, or AMQP 0-9-1 cannot represent it.
+    """
+    try:
+        message = message.whole()
+    except InternalError:
+        return None
+    return message if isinstance(message, BasicMessage) else message.converted(as_basic)
+
+
+def as_basic(message: Message) -> BasicMessage | None:
+    """A message of another protocol in its 0-9-1 form; None if AMQP 0-9-1 cannot represent it."""
+    try:
+        neutral = message.properties()
+        content_type, body = encoded_content(message.content(), neutral.content_type)
+        properties = _properties(message, neutral._replace(content_type=content_type))
+        header = encode_header(len(body), properties)
+        routed = encode_routed(message.exchange, message.routing_key)
+    except (Amqp091Error, Amqp010Error, BrokerRecordError):
+        return None
+    return _basic(message, header, body, routed)
+
+
+def _basic(message: Message, header: bytes, body: Content, routed: bytes) -> BasicMessage:
+    return BasicMessage(
+        header, body, message.exchange, message.routing_key, routed, message.is_persistent, message.handling,
+        message.expires_at,
+    )  # fmt: skip
+
+
+def _properties(message: Message, neutral: NeutralProperties) -> Properties:
+    """The properties, with texts that are too long among the headers. Raises Amqp091Error."""
+    entries = [(name, typed) for name, typed in neutral.headers.entries if name != _MESSAGE_ID]
+    named = dict(neutral.headers.entries)
+    message_id = neutral.message_id
+    if message_id is None and _MESSAGE_ID in named:
+        message_id = _text(named[_MESSAGE_ID].value)
+    subject = neutral.subject
+    if subject is None and _SUBJECT in named:
+        subject = _text(named[_SUBJECT].value)
+    reply = neutral.reply_to
+    texts: dict[str, Any] = {
+        "content_type": neutral.content_type,
+        "content_encoding": neutral.content_encoding,
+        "correlation_id": _text(neutral.correlation_id),
+        "reply_to": None if reply is None else "/".join(filter(None, reply)),
+        "message_id": _text(message_id),
+        "type": subject,
+        "user_id": _text(neutral.user_id),
+        "app_id": _text(neutral.app_id),
+    }
+    for name, text in texts.items():
+        if text is not None and len(text.encode("utf-8", "surrogateescape")) > _MAX_SHORT:
+            texts[name] = None
+            if name != "type" or _SUBJECT not in named:
+                entries.append((_LONG[name], TypedValue(STR16, text)))
+    created = neutral.created_at
+    return Properties(
+        headers=TypedMap(tuple(entries)) if entries else None,
+        delivery_mode=_PERSISTENT if message.is_persistent else _TRANSIENT,
+        priority=message.handling.priority,
+        expiration=None if neutral.ttl is None else str(neutral.ttl),
+        timestamp=None if created is None or created < 0 else int(created),
+        **texts,
+    )
+
+
+def _text(value: object) -> str | None:
+    """An id as text."""
+    if value is None or isinstance(value, str):
+        return value
+    return value.decode("utf-8", "surrogateescape") if isinstance(value, bytes) else str(value)

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from qstore.broker.protocols.amqp_0_9_1.frame_output import MAX_FRAME
-from qstore.broker.protocols.amqp_0_9_1.server_connection import ServerConnection
-from qstore.broker.protocols.amqp_0_9_1.shared import Shared
+from qstore.broker.protocols.amqp_0_9_1.connection import ServerConnection, Shared
+from qstore.broker.protocols.amqp_0_9_1.message import MAX_FRAME
 from qstore.broker.protocols.machine import Peer
 from qstore.broker.security.authentication import Link
 from qstore.formats.amqp_0_9_1.frames import (

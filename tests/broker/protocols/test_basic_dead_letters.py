@@ -11,7 +11,7 @@ from qstore.broker.model.death_headers import deaths_of
 from qstore.broker.model.errors import UnauthorizedError
 from qstore.broker.model.queues.counters import QueueTotals
 from qstore.broker.model.queues.queue import Queue
-from qstore.broker.protocols.amqp_0_9_1.frame_output import MAX_FRAME
+from qstore.broker.protocols.amqp_0_9_1.message import MAX_FRAME
 from qstore.broker.protocols.amqp_0_10.transfer import MAX_HEADER_BYTES
 from qstore.broker.protocols.stored_messages import restore_message
 from qstore.formats.amqp_0_9_1.frames import OVERHEAD

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from qstore.broker.protocols.amqp_0_9_1.frame_output import MAX_FRAME
+from qstore.broker.protocols.amqp_0_9_1.message import MAX_FRAME
 from qstore.broker.settings import BrokerSettings
 from qstore.formats.amqp_0_9_1.frames import BODY, HEADER, METHOD, OVERHEAD, encode_frame
 from qstore.formats.amqp_0_9_1.methods import encode_method

@@ -5,10 +5,8 @@ from __future__ import annotations
 import pytest
 
 from qstore import __version__
-from qstore.broker.protocols.amqp_0_9_1.frame_output import MAX_FRAME
-from qstore.broker.protocols.amqp_0_9_1.negotiation import MAX_CHANNELS
-from qstore.broker.protocols.amqp_0_9_1.sending import Phase
-from qstore.broker.protocols.amqp_0_9_1.server_connection import CLOSE_SECONDS, MAX_NEGOTIATING_FRAME
+from qstore.broker.protocols.amqp_0_9_1.connection import CLOSE_SECONDS, MAX_CHANNELS, MAX_NEGOTIATING_FRAME, Phase
+from qstore.broker.protocols.amqp_0_9_1.message import MAX_FRAME
 from qstore.broker.security.authentication import Authentication, Policy
 from qstore.broker.security.sasl.exchange import Refused
 from qstore.broker.settings import BrokerSettings

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qstore.broker.protocols.amqp_0_9_1.confirms import Confirms
+from qstore.broker.protocols.amqp_0_9_1.acknowledgements import Confirms
 from qstore.broker.settings import BrokerSettings
 from qstore.formats.amqp_0_9_1.methods import decode_method
 from qstore.formats.amqp_0_9_1.properties import Properties

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from qstore.broker.log.logs import TRACE
-from qstore.broker.protocols.amqp_0_9_1.frame_output import MAX_FRAME
-from qstore.broker.protocols.amqp_0_9_1.traced_connection import TracedConnection, traced
+from qstore.broker.protocols.amqp_0_9_1.connection import TracedConnection, traced
+from qstore.broker.protocols.amqp_0_9_1.message import MAX_FRAME
 from qstore.broker.protocols.frame_log import FrameLog
 from qstore.formats.amqp_0_9_1.frames import BODY, HEADER, HEARTBEAT, METHOD, PROTOCOL_HEADER, encode_frame
 from qstore.formats.amqp_0_9_1.methods import encode_method

@@ -11,8 +11,8 @@ from typing import Any, Final
 
 import pytest
 
+import qstore.broker.protocols.amqp_0_9_1.connection as basic_connection
 import qstore.broker.protocols.amqp_0_9_1.methods as basic_methods
-import qstore.broker.protocols.amqp_0_9_1.server_connection as basic_connection
 import qstore.broker.protocols.amqp_0_10.commands as commands
 import qstore.broker.protocols.amqp_0_10.connection as connection
 from qstore.broker.log.logs import NOTICE
