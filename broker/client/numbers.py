@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from qstore.broker.protocols.amqp_0_10.sequence import Ranges, wrap_ranges
+from qstore.broker.protocols.amqp_0_10.session import Ranges, wrap_ranges
 
 
 def number_ranges(numbers: Iterable[int]) -> Ranges:

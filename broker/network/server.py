@@ -32,7 +32,7 @@ from qstore.broker.network.clients import Clients
 from qstore.broker.network.listeners import Listeners
 from qstore.broker.network.socket_connection import Accepts, SocketConnection
 from qstore.broker.network.work import Work
-from qstore.broker.protocols.amqp_0_10.transfer import new_transfer
+from qstore.broker.protocols.amqp_0_10.message import new_transfer
 from qstore.broker.protocols.table import Protocols
 from qstore.broker.security.authentication import Authentication, policy_of
 from qstore.broker.security.tls.contexts import ServerContexts

@@ -31,7 +31,7 @@ from qstore.broker.process.pid_file import PidFile
 from qstore.broker.process.signals import Signals, Watchdog
 from qstore.broker.process.start_report import StartReport
 from qstore.broker.process.watchdog import LoopWatchdog
-from qstore.broker.protocols.amqp_0_10.transfer import new_transfer
+from qstore.broker.protocols.amqp_0_10.message import new_transfer
 from qstore.broker.protocols.stored_messages import restore_message
 from qstore.broker.security.acl.control import AccessControl, control_access, read_rules
 from qstore.broker.security.acl.errors import AclFileError

@@ -18,8 +18,7 @@ from qstore.broker.model.content import Content
 from qstore.broker.model.errors import InvalidArgumentError
 from qstore.broker.model.message import PLAIN_HANDLING, Message, Properties, ReplyAddress, StoredForm
 from qstore.broker.protocols.amqp_0_9_1.message import restore_basic, restored
-from qstore.broker.protocols.amqp_0_10.conversion import as_transfer
-from qstore.broker.protocols.amqp_0_10.restoring import restore_alike, restore_transfer
+from qstore.broker.protocols.amqp_0_10.message import as_transfer, restore_alike, restore_transfer
 from qstore.formats.broker_records.amqp_0_9_1_messages import MARK as BASIC_MARK
 from qstore.formats.broker_records.amqp_1_0_content import application_properties, content_of
 from qstore.formats.broker_records.amqp_1_0_messages import MARK_BYTES, decode_sections

@@ -12,7 +12,7 @@ from typing import Final, NamedTuple, Protocol
 
 from qstore.broker.model.broker import Broker
 from qstore.broker.protocols.amqp_0_9_1.connection import Amqp091Connections
-from qstore.broker.protocols.amqp_0_10.connections import Amqp010Connections
+from qstore.broker.protocols.amqp_0_10.server_connection import Amqp010Connections
 from qstore.broker.protocols.machine import DetachedSession, Host, Machine, Peer
 from qstore.broker.security.authentication import Authentication
 from qstore.formats.amqp_0_9_1.frames import PROTOCOL_HEADER as AMQP_0_9_1_HEADER

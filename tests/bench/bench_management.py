@@ -24,7 +24,7 @@ from qstore.broker.client import Connection
 from qstore.broker.management.outbox import TOPIC, VERSION_1
 from qstore.broker.model.broker import Broker
 from qstore.broker.model.message import NewMessage
-from qstore.broker.protocols.amqp_0_10.transfer import new_transfer
+from qstore.broker.protocols.amqp_0_10.message import new_transfer
 from qstore.broker.settings import BrokerSettings
 from qstore.formats.qmf.v1.messages import encode_message
 from qstore.formats.values import EMPTY_MAP, typed_map

@@ -32,8 +32,9 @@ from qstore.broker.model.errors import UnauthorizedError
 from qstore.broker.model.replication.source import register_listener
 from qstore.broker.model.transactions.branch import State
 from qstore.broker.protocols.amqp_0_9_1.methods import METHODS as BASIC_METHODS
-from qstore.broker.protocols.amqp_0_10.commands import _COMMANDS, DECLARATIONS, QUERIES
-from qstore.broker.protocols.amqp_0_10.transfer import new_transfer
+from qstore.broker.protocols.amqp_0_10.commands import COMMANDS as COMMANDS_0_10
+from qstore.broker.protocols.amqp_0_10.commands import DECLARATIONS, QUERIES
+from qstore.broker.protocols.amqp_0_10.message import new_transfer
 from qstore.broker.security.acl.control import AccessControl
 from qstore.broker.settings import BrokerSettings
 from qstore.formats.amqp_0_9_1.properties import Properties
@@ -1035,7 +1036,7 @@ COMMANDS: Final[Mapping[str, str]] = {
 
 def test_every_command_has_a_row() -> None:
     apart = {"message.transfer", "basic.publish", "basic.ack"}  # which are not in the tables of commands
-    found = {*_COMMANDS, *DECLARATIONS, *QUERIES, *BASIC_METHODS, *apart}
+    found = {*COMMANDS_0_10, *DECLARATIONS, *QUERIES, *BASIC_METHODS, *apart}
     assert found == set(COMMANDS), "say in COMMANDS what a new command asks, and enter the roads that it opens"
 
 

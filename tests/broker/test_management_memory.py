@@ -11,7 +11,7 @@ from qstore.broker.management.outbox import TOPIC, Outbox
 from qstore.broker.model.memory import MemoryCeiling, State
 from qstore.broker.model.message import NewMessage
 from qstore.broker.model.queues.limits import Limit
-from qstore.broker.protocols.amqp_0_10.transfer import new_transfer
+from qstore.broker.protocols.amqp_0_10.message import new_transfer
 from qstore.formats.values import EMPTY_MAP
 from tests.broker.wired_broker import Wired, wired
 from tests.support.management_console import CONSOLE

@@ -19,7 +19,7 @@ from qstore.broker.model.selectors.candidate import Candidate
 from qstore.broker.model.selectors.grammar import MAX_DEPTH
 from qstore.broker.model.selectors.like import Pattern
 from qstore.broker.model.selectors.selector import MAX_LENGTH, Selector, read_selector
-from qstore.broker.protocols.amqp_0_10.transfer_reader import TransferReader
+from qstore.broker.protocols.amqp_0_10.publishing import TransferReader
 from qstore.formats.amqp_0_10.structs import ReplyTo
 from qstore.formats.values import TypedMap, typed_map
 from tests.broker.protocols.world import header

@@ -13,7 +13,7 @@ import pytest
 from qstore.broker.model.memory import State
 from qstore.broker.network import clients as clients_module
 from qstore.broker.network import server as server_module
-from qstore.broker.protocols.amqp_0_10.transfer_reader import TransferReader
+from qstore.broker.protocols.amqp_0_10.publishing import TransferReader
 from qstore.formats.amqp_0_10.codes import CloseCode, ErrorCode
 from tests.support.compiled import replaces
 from tests.support.raw_peer import ConnectionClosedError, RawPeer, SessionEndedError

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qstore.broker.protocols.amqp_0_10.interrupted import MAX_KEPT
-from qstore.broker.protocols.amqp_0_10.transfer import MAX_HEADER_BYTES
+from qstore.broker.protocols.amqp_0_10.message import MAX_HEADER_BYTES
+from qstore.broker.protocols.amqp_0_10.session_registry import MAX_KEPT
 from qstore.broker.settings import BrokerSettings
 from qstore.formats.amqp_0_10.codes import ErrorCode
 from qstore.formats.amqp_0_10.commands import encode_command

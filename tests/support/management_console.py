@@ -18,7 +18,7 @@ from qstore.broker.model.errors import ModelError
 from qstore.broker.model.message import Message
 from qstore.broker.model.queues.queue import Queue
 from qstore.broker.model.topology.topology import Topology
-from qstore.broker.protocols.amqp_0_10.transfer import TransferMessage, new_transfer, read_delivery_properties
+from qstore.broker.protocols.amqp_0_10.message import TransferMessage, new_transfer, read_delivery_properties
 from qstore.formats.amqp_0_10.maps import decode_map, encode_value, read_value
 from qstore.formats.amqp_0_10.structs import DELIVERY_PROPERTIES, MESSAGE_PROPERTIES, ReplyTo, encode_struct
 from qstore.formats.amqp_0_10.types import BY_NAME

@@ -9,7 +9,7 @@ from typing import Any
 
 from qstore.broker.model.message import Message, NewMessage
 from qstore.broker.model.queues.entry import AVAILABLE, Entry
-from qstore.broker.protocols.amqp_0_10.transfer import new_transfer
+from qstore.broker.protocols.amqp_0_10.message import new_transfer
 from qstore.formats.values import EMPTY_MAP
 
 

@@ -11,7 +11,7 @@ from typing import Final
 
 from qstore.broker.client import Message
 from qstore.broker.client.message import SUBJECT, TIMESTAMP
-from qstore.broker.protocols.amqp_0_10.conversion import as_transfer
+from qstore.broker.protocols.amqp_0_10.message import as_transfer
 from qstore.broker.protocols.stored_messages import restore_message
 from qstore.formats.amqp_0_10.errors import Amqp010Error
 from qstore.formats.amqp_0_10.packing import decode_struct

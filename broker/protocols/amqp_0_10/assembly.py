@@ -15,6 +15,9 @@ the middle of a command. Between `drop` and `accept` the command frames of that 
 they arrive. Controls are still passed on, and so is a command that is complete in the read buffer: the receiver ignores
 it.
 
+The other way, a command with large content is cut into frames from the pieces of the content, without copying them
+(`content_frames`).
+
 Limits: a frame has at most the negotiated size; command and header segments together have at most 65,523 bytes, the
 capacity of one frame of a stored message; all incomplete commands of a connection together have a limit, too.
 
@@ -24,10 +27,10 @@ Source: AMQP 0-10, transport (frames, segments, tracks).
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Final, NamedTuple, Protocol
 
-from qstore.broker.model.content import Content, IncomingContent
+from qstore.broker.model.content import Buffer, Content, IncomingContent, LargeContent, pieces_of
 from qstore.broker.protocols.budget import FRAMES_PER_LOOK, MAX_SECONDS, Budget, Pace
 from qstore.formats.amqp_0_10.frames import (
     BODY,
@@ -41,6 +44,7 @@ from qstore.formats.amqp_0_10.frames import (
     LAST_SEGMENT,
     TRACK_COMMAND,
     TRACK_CONTROL,
+    encode_frame,
 )
 
 MAX_SEGMENT_BYTES: Final = 0xFFFF - FRAME.size
@@ -456,3 +460,43 @@ class Assembler:
 
 def _standing_still() -> float:
     return 0.0
+
+
+MAX_AT_ONCE: Final = 256 * 1024  # bytes; larger content is sent in portions of this size
+
+_WHOLE: Final = FIRST_FRAME | LAST_FRAME
+
+
+def is_large(body: Content | None) -> bool:
+    """Whether a body is sent in portions, from its pieces."""
+    return isinstance(body, LargeContent) or (body is not None and len(body) > MAX_AT_ONCE)
+
+
+def content_frames(
+    channel: int, payload: bytes, header: bytes | None, body: Content, max_frame: int
+) -> Iterator[tuple[Buffer, ...]]:
+    """The frames of a command and its content, in order, each as the buffers to write.
+
+    Args:
+        channel: the session's.
+        payload: the command; with its frame header it fits `max_frame`.
+        header: the header segment; None for none.
+        body: the body segment, not empty; its bytes are not copied.
+        max_frame: maximum frame size in bytes.
+    """
+    room = max_frame - FRAME.size
+    yield (encode_frame(FIRST_SEGMENT | _WHOLE, COMMAND, TRACK_COMMAND, channel, payload),)
+    segments = [(HEADER, 0, header)] if header is not None else []
+    for segment, place, content in (*segments, (BODY, LAST_SEGMENT, body)):
+        left = len(content)
+        place |= FIRST_FRAME
+        if not left:
+            yield (FRAME.pack(place | LAST_FRAME, segment, FRAME.size, 0, TRACK_COMMAND, channel, 0),)
+        for piece in pieces_of(content):
+            for start in range(0, len(piece), room):
+                size = min(room, len(piece) - start)
+                left -= size
+                flags = place if left else place | LAST_FRAME
+                head = FRAME.pack(flags, segment, FRAME.size + size, 0, TRACK_COMMAND, channel, 0)
+                yield head, piece if size == len(piece) else memoryview(piece)[start : start + size]
+                place &= ~FIRST_FRAME

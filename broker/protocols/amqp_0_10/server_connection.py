@@ -1,7 +1,7 @@
 """The broker's end of a connection: authenticates the client, negotiates limits, and attaches its sessions.
 
 Output is bounded: a session stops delivering when `room` is used up, or when the socket's buffer is full (`can_send`),
-and continues when the output was written. A larger message is sent as a stream (see `streaming`).
+and continues when the output was written. A larger message is sent as a stream (`server_session`).
 
 Source: AMQP 0-10, connection and session.
 """
@@ -10,32 +10,45 @@ from __future__ import annotations
 
 import platform
 import socket
+import time
 from collections.abc import Callable, Coroutine
 from typing import Any, ClassVar, Final
 
 from qstore.broker.log.client_properties import described
 from qstore.broker.log.logs import log_of
+from qstore.broker.model.broker import Broker
 from qstore.broker.model.caller import Publisher
 from qstore.broker.model.content import Content
 from qstore.broker.model.errors import ModelError
 from qstore.broker.model.events import ClientConnect, ClientConnectFail, ClientDisconnect, Event, SessionCreated
 from qstore.broker.model.tick import Tick
-from qstore.broker.protocols.amqp_0_10.assembly import FramingError
+from qstore.broker.protocols.amqp_0_10.assembly import MAX_AT_ONCE, FramingError
 from qstore.broker.protocols.amqp_0_10.commands import do_command
-from qstore.broker.protocols.amqp_0_10.connection import MAX_FRAME, MIN_MAX_FRAME, Phase
-from qstore.broker.protocols.amqp_0_10.large_frames import MAX_AT_ONCE
-from qstore.broker.protocols.amqp_0_10.server_session import ServerSession, SessionConnection
+from qstore.broker.protocols.amqp_0_10.connection import MAX_FRAME, MIN_MAX_FRAME, Connection, Phase
+from qstore.broker.protocols.amqp_0_10.publishing import TimestampingReader, TransferReader, nothing_interrupted
+from qstore.broker.protocols.amqp_0_10.server_session import ServerSession
 from qstore.broker.protocols.amqp_0_10.session import DetachError, State, detach_reason, shown_name
-from qstore.broker.protocols.amqp_0_10.session_management import manage
 from qstore.broker.protocols.amqp_0_10.session_registry import SessionRegistry
-from qstore.broker.protocols.amqp_0_10.transfer_reader import TimestampingReader, TransferReader, nothing_interrupted
-from qstore.broker.protocols.machine import ConnectionCounts, Host, SessionAction
+from qstore.broker.protocols.frame_log import FrameLog, TracedFrame, is_tracing
+from qstore.broker.protocols.machine import ConnectionCounts, DetachedSession, Host, Peer, SessionAction
+from qstore.broker.protocols.streams import Stream
 from qstore.broker.security.attempt import LoginAttempt
 from qstore.broker.security.authentication import Authentication, Link
 from qstore.broker.security.sasl.exchange import Answer, Challenge, Outcome, PasswordCheck, Refused, Success
 from qstore.broker.settings import BrokerSettings
 from qstore.formats.amqp_0_10.codes import CloseCode, DetachCode
-from qstore.formats.amqp_0_10.frames import PROTOCOL_HEADER
+from qstore.formats.amqp_0_10.commands import COMMAND_BY_CODE, CONTROL_BY_CODE
+from qstore.formats.amqp_0_10.frames import (
+    BODY,
+    COMMAND,
+    CONTROL,
+    FIRST_FRAME,
+    FRAME,
+    HEADER,
+    PROTOCOL_HEADER,
+    Frame,
+    decode_frame,
+)
 from qstore.formats.values import EMPTY_MAP
 
 _LOG: Final = log_of("Protocol")
@@ -45,7 +58,7 @@ ROOM: Final = 256 * 1024  # bytes sent to one connection before yielding to othe
 AT_ONCE: Final = 128  # transfers plus other frames processed for one connection, likewise
 
 
-class ServerConnection(SessionConnection):
+class ServerConnection(Connection[ServerSession]):
     """The broker's end.
 
     Args:
@@ -73,7 +86,8 @@ class ServerConnection(SessionConnection):
 
     __slots__ = (
         "__weakref__", "_channel_max", "_host", "_is_announced", "_is_tuned", "_login", "_now", "_publisher",
-        "_refusal", "_registry", "_reported", "_settings", "_tick", "client_properties", "created_at", "user",
+        "_refusal", "_registry", "_reported", "_settings", "_tick", "can_send", "client_properties", "created_at",
+        "peer", "room", "streams", "transfers", "user",
     )  # fmt: skip
 
     def __init__(
@@ -89,7 +103,9 @@ class ServerConnection(SessionConnection):
         refusal: str = "",
         peer: str = "",
     ) -> None:
-        super().__init__(settings.max_message_bytes, sessions.budget, ROOM)
+        super().__init__(settings.max_message_bytes, sessions.budget)
+        self.room, self.can_send = ROOM, True
+        self.streams: dict[int, Stream] = {}
         self._assembler.max_at_once, self._assembler.clock = AT_ONCE, now
         self._host, self._registry, self._tick, self._settings = host, sessions, tick, settings
         self._login = LoginAttempt(authentication, link)
@@ -225,7 +241,7 @@ class ServerConnection(SessionConnection):
     def manage_session(self, channel: int, action: SessionAction) -> None:
         """As `Machine.manage_session`."""
         if channel in self.sessions:
-            manage(self.sessions[channel], action)
+            self.sessions[channel].manage(action)
 
     def close(self, code: int = CloseCode.NORMAL, text: str = "") -> None:
         """As `Connection.close`; and no more messages are sent, as they would only be redelivered."""
@@ -516,3 +532,108 @@ class ServerConnection(SessionConnection):
         if self._assembler.pending_bytes or self._assembler.is_paused:
             self._assembler.on_timer(now)
         super().on_timer(now)
+
+
+_NAMED: Final = {CONTROL: CONTROL_BY_CODE, COMMAND: COMMAND_BY_CODE}
+_OTHERS: Final = {HEADER: "header", BODY: "body"}
+
+
+class TracedConnection(ServerConnection):
+    """As `ServerConnection`, with the same arguments."""
+
+    __slots__ = ("_incoming", "_outgoing")
+
+    def __init__(
+        self,
+        host: Host,
+        sessions: SessionRegistry,
+        tick: Tick,
+        settings: BrokerSettings,
+        authentication: Authentication,
+        *,
+        link: Link,
+        now: Callable[[], float],
+        refusal: str = "",
+        peer: str = "",
+    ) -> None:
+        super().__init__(host, sessions, tick, settings, authentication, link=link, now=now, refusal=refusal, peer=peer)
+        self._incoming = FrameLog(f"RECV {self.peer}", traced, PROTOCOL_HEADER)
+        self._outgoing = FrameLog(f"SENT {self.peer}", traced, PROTOCOL_HEADER)
+
+    def receive(self, data: bytes) -> None:
+        """Process bytes from the socket."""
+        self._incoming.take(data)
+        super().receive(data)
+
+    def take_output(self) -> bytes:
+        """Remove and return the collected output."""
+        data = super().take_output()
+        self._outgoing.take(data)
+        return data
+
+
+def traced(data: bytes, at: int) -> TracedFrame | None:
+    """The frame at a position, as `DecodeFrame`."""
+    frame = decode_frame(data, at)
+    if frame is None:
+        return None
+    size = len(frame.payload)
+    return TracedFrame(FRAME.size + size, frame.channel, _kind(frame), size)
+
+
+def _kind(frame: Frame) -> str:
+    names = _NAMED.get(frame.segment_type)
+    if names is None:
+        return _OTHERS.get(frame.segment_type, f"segment of type {frame.segment_type}")
+    if not frame.flags & FIRST_FRAME:
+        return "continued"
+    named = names.get(int.from_bytes(frame.payload[:2]))
+    return f"unknown, code 0x{frame.payload[:2].hex()}" if named is None else named.name
+
+
+class Amqp010Connections:
+    """The AMQP 0-10 connections of one broker, with their shared state.
+
+    Args:
+        broker: the model.
+        authentication: how clients log in.
+
+    Attributes:
+        sessions: all sessions.
+    """
+
+    def __init__(self, broker: Broker, authentication: Authentication) -> None:
+        self._broker, self._authentication = broker, authentication
+        self.sessions = SessionRegistry(broker)
+
+    def connect(self, host: Host, peer: Peer) -> ServerConnection:
+        """Create the machine of a new connection."""
+        make = TracedConnection if is_tracing() else ServerConnection
+        return make(
+            host,
+            self.sessions,
+            self._broker.tick,
+            self._broker.settings,
+            self._authentication,
+            link=peer.link,
+            now=time.monotonic,
+            refusal=peer.refusal,
+            peer=peer.address,
+        )
+
+    def on_timer(self, now: float) -> None:
+        """Run periodic work; `now` is in seconds of a monotonic clock."""
+        self.sessions.on_timer(now)
+
+    def detached_sessions(self) -> list[DetachedSession]:
+        """The sessions that wait to be attached again."""
+        return self.sessions.list_detached(time.monotonic)
+
+    @property
+    def unfinished_bytes(self) -> int:
+        """Bytes received of incomplete and interrupted messages."""
+        return self.sessions.budget.used + self.sessions.interrupted.used
+
+    def close(self) -> None:
+        """The broker stops: end all sessions."""
+        self.sessions.close()

@@ -7,20 +7,28 @@ pauses the connection's input until it is done (`run`), so that later commands s
 A delivery is recorded under the number of its transfer until it is settled; when the session ends, unsettled messages
 are available again, and marked as redelivered.
 
+Commands that are too large to be added to a connection's output at once are sent as a stream: their frames are built
+when the socket accepts them, a portion in each tick, straight from the pieces of the content. While a session has such
+a stream, its other commands wait until the stream was sent. So do controls whose position among the commands is
+significant: gap counts on from the last command; completed implies that a result, or the messages of flush or stop,
+were sent before it; and no command may follow detach. Other controls, and the other sessions of the connection, do not
+wait.
+
 A command that fails ends the session: execution.exception reports the command and the reason, and detach follows.
 
-Source: AMQP 0-10.
+Source: AMQP 0-10; transport (assemblies: frames of different channels, and of the tracks of one, may alternate).
 """
 
 from __future__ import annotations
 
-from abc import abstractmethod
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Coroutine, Iterator
 from typing import TYPE_CHECKING, Any, Final
 
 from qstore.broker.log.logs import log_of
+from qstore.broker.model import errors
 from qstore.broker.model.authorization import Action, ObjectType
 from qstore.broker.model.completion import Runs
+from qstore.broker.model.content import Content
 from qstore.broker.model.errors import (
     IllegalArgumentError,
     InternalError,
@@ -34,19 +42,49 @@ from qstore.broker.model.queues.entry import ACQUIRED, Entry
 from qstore.broker.model.queues.flow_control import HeldTransfers
 from qstore.broker.model.queues.queue import Queue
 from qstore.broker.model.settlement import AT_ONCE, release_in_turns, unsubscribe
-from qstore.broker.protocols.amqp_0_10.deliveries import Deliveries
-from qstore.broker.protocols.amqp_0_10.delivering import DeliveringConnection, DeliveringSession
-from qstore.broker.protocols.amqp_0_10.error_codes import code_of
-from qstore.broker.protocols.amqp_0_10.sequence import wrap
-from qstore.broker.protocols.amqp_0_10.session import State, shown_name
-from qstore.broker.protocols.amqp_0_10.session_branches import SessionBranches
-from qstore.broker.protocols.amqp_0_10.subscription import UNLIMITED, Subscription
-from qstore.broker.protocols.amqp_0_10.transfer_reader import TransferReader
-from qstore.formats.amqp_0_10.codes import DetachCode
+from qstore.broker.protocols.amqp_0_10.assembly import content_frames, is_large
+from qstore.broker.protocols.amqp_0_10.session import Session, State, shown_name, wrap
+from qstore.broker.protocols.amqp_0_10.subscription import UNLIMITED, Deliveries, Subscription
+from qstore.broker.protocols.machine import SessionAction
+from qstore.broker.protocols.streams import Stream
+from qstore.formats.amqp_0_10.codes import DetachCode, ErrorCode
+from qstore.formats.amqp_0_10.frames import encode_command_frames, encode_control_frame
 
 if TYPE_CHECKING:
     from qstore.broker.model.broker import Broker
     from qstore.broker.model.transactions.local import LocalTransaction
+    from qstore.broker.protocols.amqp_0_10.server_connection import ServerConnection
+    from qstore.broker.protocols.amqp_0_10.transactions import SessionBranches
+
+
+_CODES: Final[dict[type[errors.ModelError], ErrorCode]] = {
+    errors.UnauthorizedError: ErrorCode.UNAUTHORIZED_ACCESS,
+    errors.NotFoundError: ErrorCode.NOT_FOUND,
+    errors.ResourceLockedError: ErrorCode.RESOURCE_LOCKED,
+    errors.PreconditionFailedError: ErrorCode.PRECONDITION_FAILED,
+    errors.ResourceDeletedError: ErrorCode.RESOURCE_DELETED,
+    errors.IllegalStateError: ErrorCode.ILLEGAL_STATE,
+    errors.CommandInvalidError: ErrorCode.COMMAND_INVALID,
+    errors.ResourceLimitExceededError: ErrorCode.RESOURCE_LIMIT_EXCEEDED,
+    errors.QueueOverflowError: ErrorCode.RESOURCE_LIMIT_EXCEEDED,
+    errors.RoutingLimitError: ErrorCode.RESOURCE_LIMIT_EXCEEDED,
+    errors.NotAllowedError: ErrorCode.NOT_ALLOWED,
+    errors.IllegalArgumentError: ErrorCode.ILLEGAL_ARGUMENT,
+    errors.NotImplementedByBrokerError: ErrorCode.NOT_IMPLEMENTED,
+    errors.InternalError: ErrorCode.INTERNAL_ERROR,
+    errors.InvalidArgumentError: ErrorCode.INVALID_ARGUMENT,
+    errors.HeaderTooLargeError: ErrorCode.INVALID_ARGUMENT,
+}
+
+
+def code_of(error: errors.ModelError) -> ErrorCode:
+    """The code of an error."""
+    return _CODES[type(error)]
+
+
+#: Controls whose position among the commands is significant.
+_IN_ORDER: Final = frozenset(("session.completed", "session.detach", "session.gap"))
+
 
 _LOG: Final = log_of("Protocol")
 
@@ -60,46 +98,7 @@ MESSAGE_TRANSFER: Final = b"\x04\x01"
 """The first bytes of a message.transfer's payload: class and code."""
 
 
-class SessionConnection(DeliveringConnection["ServerSession"]):
-    """The connection that a session is attached to, as the session sees it.
-
-    Attributes:
-        peer: the client's address, for the log.
-        transfers: decodes received messages.
-    """
-
-    __slots__ = ("peer", "transfers")
-
-    peer: str
-    transfers: TransferReader
-
-    @property
-    @abstractmethod
-    def actor(self) -> str:
-        """How the operational log names it."""
-
-    @abstractmethod
-    def write_output(self) -> None:
-        """Send the collected output."""
-
-    @abstractmethod
-    def run(self, work: Coroutine[Any, Any, None], done: Callable[[ModelError | None], None]) -> None:
-        """Run a coroutine, and call `done` with its error, or None."""
-
-    @abstractmethod
-    def resume_message(self, resume_id: str) -> int:
-        """The client resumes a message. Returns how many bytes of its content were received."""
-
-    @abstractmethod
-    def hand_over(self, session: ServerSession, code: DetachCode = DetachCode.SESSION_BUSY) -> None:
-        """Detach a session that another connection takes over."""
-
-    @abstractmethod
-    def end_session(self, session: ServerSession) -> None:
-        """End a failed session: release what it holds, and ask the client to detach."""
-
-
-class ServerSession(DeliveringSession[SessionConnection]):
+class ServerSession(Session):
     """A session on the broker's side.
 
     Args:
@@ -110,6 +109,10 @@ class ServerSession(DeliveringSession[SessionConnection]):
     Attributes:
         broker, user: as above.
         connection: the connection that it is attached to, or was last.
+        can_send: whether the connection accepts messages; if not, subscriptions are woken when it does.
+        is_failed: whether the session has ended.
+        max_plain_bytes: the size up to which header and body each fit one frame.
+        clock: seconds since 1970.
         tick: the broker's.
         destinations: cache: payload of a message.transfer -> its destination.
         exclusive_queues: queues exclusive to it.
@@ -125,14 +128,20 @@ class ServerSession(DeliveringSession[SessionConnection]):
     """
 
     __slots__ = (
-        "__weakref__", "_flushes", "_held_transfers", "_paused", "_plain_before", "_reported", "_unfinished_flushes",
-        "awaited", "branches", "broker", "deliveries", "destinations", "exclusive_queues", "is_committing",
-        "is_flow_stopped", "subscriptions", "tick", "transaction", "txn_commits", "txn_rejects", "txn_starts", "user",
+        "__weakref__", "_flushes", "_held_transfers", "_paused", "_plain_before", "_reported", "_stream",
+        "_unfinished_flushes", "awaited", "branches", "broker", "can_send", "clock", "connection", "deliveries",
+        "destinations", "exclusive_queues", "is_committing", "is_failed", "is_flow_stopped", "max_plain_bytes",
+        "subscriptions", "tick", "transaction", "txn_commits", "txn_rejects", "txn_starts", "user",
     )  # fmt: skip
 
+    connection: ServerConnection
+
     def __init__(self, name: bytes, user: str, broker: Broker) -> None:
-        super().__init__(name, broker.clock)
-        self.broker, self.user = broker, user
+        super().__init__(name, 0, None)
+        self.broker, self.user, self.clock = broker, user, broker.clock
+        self.can_send = self.is_failed = False
+        self.max_plain_bytes = 0
+        self._stream: Stream | None = None
         self.exclusive_queues: dict[Queue, None] = {}
         self.subscriptions: dict[str, Subscription] = {}
         self.tick = broker.tick
@@ -143,7 +152,7 @@ class ServerSession(DeliveringSession[SessionConnection]):
         self._flushes: list[tuple[int, Subscription]] = []
         self._unfinished_flushes: list[tuple[int, Subscription]] = []  # their queues are (`Queue.is_unfinished`)
         self._held_transfers: HeldTransfers | None = None
-        self._paused: list[SessionConnection] = []  # connections paused until a command in `run` is done
+        self._paused: list[ServerConnection] = []  # connections paused until a command in `run` is done
         self._reported: tuple[int, int] = (-1, 0)
         self._plain_before = 0  # `sent` minus `encoded`, when it was attached
         self.awaited = -1
@@ -152,7 +161,7 @@ class ServerSession(DeliveringSession[SessionConnection]):
 
     # ---- attached to a connection ----
 
-    def attach_to(self, connection: SessionConnection, channel: int) -> None:
+    def attach_to(self, connection: ServerConnection, channel: int) -> None:
         """Attach the session to a connection."""
         self.connection = connection
         self._plain_before = self.sent - self.encoded
@@ -173,14 +182,15 @@ class ServerSession(DeliveringSession[SessionConnection]):
         self.wake_all()
 
     def detached(self) -> None:
-        """The session is detached from its connection."""
+        """The session is detached from its connection; the rest of a stream is discarded."""
         super().detached()
+        self._stream = None
         self.can_send = False
 
     def wake_all(self) -> None:
         """The connection accepts messages again."""
         is_attached = self.transport is not None and not self.is_failed
-        self.can_send = is_attached and not self.is_streaming and self.connection.can_send
+        self.can_send = is_attached and self._stream is None and self.connection.can_send
         if self.can_send:
             for subscription in list(self.subscriptions.values()):
                 subscription.wake()  # ends the session if the queue was deleted
@@ -325,13 +335,35 @@ class ServerSession(DeliveringSession[SessionConnection]):
         error = ResourceLimitExceededError("a message was begun, and its sender has stalled")
         self.fail_command(self.received, MESSAGE_TRANSFER, error)
 
-    def stream_began(self) -> None:
-        """A command is sent as a stream: no message is sent before its end."""
-        self.can_send = False
+    # ---- large commands ----
+
+    def _write(self, payload: bytes, header: bytes | None, body: Content | None) -> None:
+        if self._stream is None and not is_large(body):
+            super()._write(payload, header, body)
+            return
+        connection = self.connection
+        connection.transfers_sent += header is not None
+        if self._stream is None:
+            self._stream = connection.streams[self.channel] = Stream()
+            self.can_send = False  # no message is sent before its end
+        if body:
+            self._stream.add(content_frames(self.channel, payload, header, body, connection.max_frame))
+        else:
+            empty = None if body is None else b""
+            frames = encode_command_frames(self.channel, payload, header, empty, connection.max_frame)
+            self._stream.add(zip(frames))
+        connection.has_output()
+
+    def send_encoded_control(self, control: str, payload: bytes) -> None:
+        """As `Session.send_encoded_control`; a control whose position is significant waits for the stream."""
+        if self._stream is None or control not in _IN_ORDER:
+            super().send_encoded_control(control, payload)
+        else:
+            self._stream.add([(encode_control_frame(self.channel, payload),)])
 
     def stream_ended(self) -> None:
-        """The stream was sent."""
-        super().stream_ended()
+        """The stream, with everything appended to it, was sent."""
+        self._stream = None
         self.tick.workers[self] = None  # to report completions that had to wait
         self.wake_all()
 
@@ -450,7 +482,7 @@ class ServerSession(DeliveringSession[SessionConnection]):
         """Report completions to the client if there are new ones, after the end of a stream."""
         if self._unfinished_flushes:
             self._see_to_unfinished_flushes()
-        if self.transport is not None and self.state is State.ATTACHED and not self.is_streaming:
+        if self.transport is not None and self.state is State.ATTACHED and self._stream is None:
             self._report_completed()
 
     def _report_completed(self) -> None:
@@ -473,6 +505,17 @@ class ServerSession(DeliveringSession[SessionConnection]):
         self.fail_command(runs[0][0] if runs else self.received, b"", model_error)
 
     # ---- failure and end ----
+
+    def manage(self, action: SessionAction) -> None:
+        """What management asks for: end it, detach it, or ask the client what it has completed."""
+        if self.state is not State.ATTACHED:
+            return
+        if action is SessionAction.CLOSE:
+            self.fail([], ResourceDeletedError("closed by management"))
+        elif action is SessionAction.DETACH:
+            self.connection.hand_over(self, DetachCode.NORMAL)
+        else:
+            self.send_control("session.flush", expected=False, confirmed=False, completed=True)
 
     def fail_command(self, number: int, payload: bytes, error: ModelError) -> None:
         """A command failed: the session ends."""

@@ -1,46 +1,211 @@
 """A session: the part common to broker and client.
 
 A session is two streams of commands, one in each direction, numbered from 0. The numbers are not sent with the
-commands: both ends count. A receiver reports to its peer which commands are completed (`completed`); on request the
-peer answers with those it knows to be, so that they need not be reported again (`known-completed`).
+commands: both ends count. On the wire a command number is a u32 that wraps; here it is an int that does not: `unwrap`
+maps a wire number to the one nearest to a known number, and `wrap` cuts it to 32 bits. A receiver reports to its peer
+which commands are completed (`completed`); on request the peer answers with those it knows to be, so that they need not
+be reported again (`known-completed`).
 
     states      ATTACHING (attach sent) -> ATTACHED -> DETACHING (detach sent) -> DETACHED
     sending     `send` numbers a command; while the session is resumable it is kept until the peer completes it
+                (`Replay`). The bytes before the last one are bounded; a session that exceeds the bound cannot be
+                resumed
     receiving   `received` is the number of the next command. Which commands are completed, and which wait for the disk
-                or for all before them, is tracked by the model's `CompletionLedger`
+                or for all before them, is tracked by the model's `CompletionLedger`; `Completed` tracks what the peer
+                knows of it
     resuming    after attaching again, each end sends command-point, the number at which its stream continues, and
                 replays commands that were not completed; a command whose number was received before is ignored
 
 Invalid or unexpected controls raise FramingError; errors after which only this session cannot continue raise
 `DetachError`.
 
-Source: AMQP 0-10, session and execution.
+Source: AMQP 0-10, session and execution; session.commands (sequence-set), RFC 1982.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
 from enum import Enum, auto
-from typing import Any, Final, Protocol
+from typing import Any, Final, Protocol, TypeAlias
 
-from qstore.broker.model.completion import CompletionLedger, Runs
+from qstore.broker.model.completion import CompletionLedger, Done, Runs
 from qstore.broker.model.content import Buffer, Content
-from qstore.broker.protocols.amqp_0_10.assembly import FramingError
-from qstore.broker.protocols.amqp_0_10.large_frames import content_frames, is_large
-from qstore.broker.protocols.amqp_0_10.replay import Replay, Sent
-from qstore.broker.protocols.amqp_0_10.sequence import (
-    Completed,
-    Ranges,
-    merge_ranges,
-    unwrap,
-    unwrap_completed,
-    unwrap_ranges,
-    wrap,
-    wrap_ranges,
-)
+from qstore.broker.protocols.amqp_0_10.assembly import FramingError, content_frames, is_large
 from qstore.formats.amqp_0_10.codes import DetachCode
 from qstore.formats.amqp_0_10.commands import encode_command, encode_completed, encode_control
 from qstore.formats.amqp_0_10.frames import encode_command_frames, encode_control_frame
+
+Ranges: TypeAlias = tuple[tuple[int, int], ...]  # first and last, both inclusive
+
+_BITS: Final = 0xFFFFFFFF
+_HALF: Final = 0x80000000
+_ASK_AFTER: Final = 0x10000  # completed commands after which the peer is asked for known-completed
+
+
+def unwrap(number: int, near: int) -> int:
+    """The command number nearest to `near` that equals `number` in its low 32 bits."""
+    return near + ((number - near + _HALF) & _BITS) - _HALF
+
+
+def unwrap_ranges(ranges: Iterable[tuple[int, int]], near: int) -> list[tuple[int, int]]:
+    """The same for ranges. Ranges that end before they begin are ignored."""
+    found = []
+    for first, last in ranges:
+        begin, end = unwrap(first, near), unwrap(last, near)
+        if begin <= end:
+            found.append((begin, end))
+    return found
+
+
+def unwrap_completed(ranges: Iterable[tuple[int, int]], near: int) -> list[tuple[int, int]]:
+    """The same for session.completed, whose ranges may span more than half of all numbers."""
+    ends = [(first, last, unwrap(last, near)) for first, last in ranges]
+    return [(end - ((last - first) & _BITS), end) for first, last, end in ends]
+
+
+def merge_ranges(ranges: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
+    """The same numbers in ascending ranges that are not adjacent, however the peer has sent them."""
+    merged: list[tuple[int, int]] = []
+    for first, last in sorted(ranges):
+        if merged and first <= merged[-1][1] + 1:
+            merged[-1] = (merged[-1][0], max(merged[-1][1], last))
+        else:
+            merged.append((first, last))
+    return merged
+
+
+def wrap_ranges(ranges: Iterable[tuple[int, int]]) -> Ranges:
+    """Ranges in their wire form."""
+    return tuple((first & _BITS, last & _BITS) for first, last in ranges)
+
+
+def wrap(number: int) -> int:
+    """A command number in its wire form."""
+    return number & _BITS
+
+
+class Completed:
+    """The completions that a receiver has to report: those that the peer does not know of.
+
+    Args:
+        done: the completed commands.
+
+    Attributes:
+        known: the peer knows that all below this number are completed.
+    """
+
+    __slots__ = ("_done", "known")
+
+    def __init__(self, done: Done) -> None:
+        self._done = done
+        self.known = done.below
+
+    def peer_knows(self, ranges: Iterable[tuple[int, int]]) -> None:
+        """The peer knows these completions: they need not be reported again."""
+        for first, last in ranges:
+            if first <= self.known:
+                self.known = max(self.known, min(last + 1, self._done.below))
+
+    def ranges(self) -> list[tuple[int, int]]:
+        """The completions to report."""
+        done = self._done
+        known = max(self.known, done.below - _HALF + 1)  # a longer range would be ambiguous
+        below = [(known, done.below - 1)] if done.below > known else []
+        return below + done.beyond
+
+    @property
+    def wants_reply(self) -> bool:
+        """Whether to request known-completed, so that later reports are shorter."""
+        return bool(self._done.beyond) or self._done.below - self.known > _ASK_AFTER
+
+
+MAX_REPLAY_BYTES: Final = 16 * 1024 * 1024  # before the last command; beyond it, the session cannot be resumed
+
+
+class Sent:
+    """A command that was sent.
+
+    Args:
+        number: its command number.
+        payload, header, body: its parts.
+
+    Attributes:
+        number, payload, header, body: as above.
+    """
+
+    __slots__ = ("body", "header", "number", "payload")
+
+    def __init__(self, number: int, payload: bytes, header: bytes | None, body: Content | None) -> None:
+        self.number, self.payload, self.header, self.body = number, payload, header, body
+
+    @property
+    def size(self) -> int:
+        """Its size in bytes."""
+        return len(self.payload) + len(self.header or b"") + len(self.body or b"")
+
+
+class Replay:
+    """The replay buffer of one session, in order.
+
+    Attributes:
+        size: bytes held.
+    """
+
+    __slots__ = ("_sent", "size")
+
+    def __init__(self) -> None:
+        self._sent: deque[Sent] = deque()
+        self.size = 0
+
+    def __len__(self) -> int:
+        return len(self._sent)
+
+    def __iter__(self) -> Iterator[Sent]:
+        return iter(self._sent)
+
+    def first_number(self, following: int) -> int:
+        """The number of the first command held; `following`, that of the next command, if there is none."""
+        return self._sent[0].number if self._sent else following
+
+    def keep(self, sent: Sent) -> bool:
+        """Add a command. False if there was too much before it: then the buffer is cleared."""
+        if self.size > MAX_REPLAY_BYTES:  # not counting this one: a single message of any size can be replayed
+            self.clear()
+            return False
+        self._sent.append(sent)
+        self.size += sent.size
+        return True
+
+    def clear(self) -> None:
+        """Discard all commands."""
+        self._sent.clear()
+        self.size = 0
+
+    def forget(self, ranges: list[tuple[int, int]]) -> None:
+        """Discard commands that the peer has completed, in merged ranges."""
+        kept = self._sent
+        if not kept or not ranges:
+            return
+        if len(ranges) == 1 and ranges[0][0] <= kept[0].number:
+            while kept and kept[0].number <= ranges[0][1]:
+                self.size -= kept.popleft().size
+            return
+        self._sent = deque()
+        index = 0
+        for each in kept:
+            while index < len(ranges) and ranges[index][1] < each.number:
+                index += 1
+            if index < len(ranges) and ranges[index][0] <= each.number:
+                self.size -= each.size
+            else:
+                self._sent.append(each)
+
+    def forget_before(self, number: int) -> None:
+        """Discard all commands before `number`."""
+        if self._sent:
+            self.forget([(self._sent[0].number, number - 1)])
+
 
 _UNLIMITED_TIMEOUT: Final = 0xFFFFFFFF  # seconds: the default of an absent timeout field
 _RANGE_BYTES: Final = 8  # of a range in a sequence-set

@@ -1,7 +1,7 @@
 """A channel: its consumers, the deliveries that wait for acknowledgement, confirms, and its transaction.
 
     states      open -> closing (channel.close was sent, what arrives is discarded) -> closed
-    modes       plain; confirm (`confirms`); transactional (`transaction`): the last two exclude each other
+    modes       plain; confirm (`acknowledgements`); transactional (`transaction`): the last two exclude each other
     output      methods and content in order; after a large message, everything waits until that was sent
 
 `methods` defines what each method does to it. A method that takes time pauses the connection's input until it is done

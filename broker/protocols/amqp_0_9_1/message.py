@@ -31,7 +31,7 @@ from qstore.broker.model.errors import HeaderTooLargeError, InternalError, Inval
 from qstore.broker.model.message import Handling, Message, ReplyAddress, StoredForm
 from qstore.broker.model.message import Properties as NeutralProperties
 from qstore.broker.model.sender_keys import BCC, CC, selected_keys
-from qstore.broker.protocols.amqp_0_10.conversion import encoded_content
+from qstore.broker.protocols.amqp_0_10.message import encoded_content
 from qstore.broker.protocols.shared_head import SharedHead
 from qstore.formats.amqp_0_9_1.errors import Amqp091Error
 from qstore.formats.amqp_0_9_1.frames import BODY, FRAME, FRAME_END, HEADER, METHOD, OVERHEAD, encode_frame

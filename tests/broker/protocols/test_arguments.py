@@ -24,7 +24,7 @@ from qstore.broker.model.arguments import AMQP_0_9_1, AMQP_0_10, TABLE, Effect, 
 from qstore.broker.model.errors import InvalidArgumentError, ModelError
 from qstore.broker.model.exchanges.exchange import Exchange
 from qstore.broker.model.queues.arguments import read_arguments
-from qstore.broker.protocols.amqp_0_10.selective_subscription import SelectiveSubscription
+from qstore.broker.protocols.amqp_0_10.subscription import SelectiveSubscription
 from qstore.formats.values import TypedMap, typed_map
 from qstore.store.parameters import StoreParameters
 from qstore.store.queue_parameters import queue_geometry, queue_max_files

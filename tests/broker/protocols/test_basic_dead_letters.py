@@ -12,7 +12,7 @@ from qstore.broker.model.errors import UnauthorizedError
 from qstore.broker.model.queues.counters import QueueTotals
 from qstore.broker.model.queues.queue import Queue
 from qstore.broker.protocols.amqp_0_9_1.message import MAX_FRAME
-from qstore.broker.protocols.amqp_0_10.transfer import MAX_HEADER_BYTES
+from qstore.broker.protocols.amqp_0_10.message import MAX_HEADER_BYTES
 from qstore.broker.protocols.stored_messages import restore_message
 from qstore.formats.amqp_0_9_1.frames import OVERHEAD
 from qstore.formats.amqp_0_9_1.properties import Properties, encode_header

@@ -14,8 +14,12 @@ from hypothesis import strategies as st
 from qstore.broker.model.content import LargeContent
 from qstore.broker.model.message import Handling, Message, NewMessage
 from qstore.broker.protocols.amqp_0_9_1.message import BasicMessage, as_basic
-from qstore.broker.protocols.amqp_0_10.conversion import as_transfer
-from qstore.broker.protocols.amqp_0_10.transfer import TransferMessage, new_transfer, read_delivery_properties
+from qstore.broker.protocols.amqp_0_10.message import (
+    TransferMessage,
+    as_transfer,
+    new_transfer,
+    read_delivery_properties,
+)
 from qstore.broker.protocols.stored_messages import restore_message
 from qstore.formats.amqp_0_9_1.methods import encode_routed
 from qstore.formats.amqp_0_9_1.properties import Properties, encode_header

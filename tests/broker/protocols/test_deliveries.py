@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from qstore.broker.model.memory import MESSAGE_OVERHEAD
-from qstore.broker.protocols.amqp_0_10 import deliveries
+from qstore.broker.protocols.amqp_0_10 import subscription as of_subscription
 from qstore.formats.amqp_0_10.codes import ErrorCode
 from qstore.formats.values import typed_map
 from tests.broker.protocols.filled import completed, filled, left, numbered
@@ -183,7 +183,7 @@ def test_what_was_looked_at_without_accepting_is_forgotten_when_it_is_completed(
 
 @replaces
 def test_one_that_looks_on_for_ever_forgets_the_oldest(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(deliveries, "MAX_BROWSED", 5)
+    monkeypatch.setattr(of_subscription, "MAX_BROWSED", 5)
     client = filled(*numbered(9))
     client.subscribe("q", to="d", acquire_mode=1)
     client.sync()

@@ -9,9 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from qstore.broker.model.errors import InvalidArgumentError
-from qstore.broker.protocols.amqp_0_10.restoring import restore_transfer
-from qstore.broker.protocols.amqp_0_10.transfer import TransferMessage
-from qstore.broker.protocols.amqp_0_10.transfer_reader import TransferReader
+from qstore.broker.protocols.amqp_0_10.message import TransferMessage, restore_transfer
+from qstore.broker.protocols.amqp_0_10.publishing import TransferReader
 from qstore.formats.amqp_0_10.packing import decode_struct
 from qstore.formats.amqp_0_10.structs import FRAGMENT_PROPERTIES, MESSAGE_PROPERTIES, encode_struct
 from qstore.formats.plain import plain_map

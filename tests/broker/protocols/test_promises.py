@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from qstore.broker.protocols.amqp_0_10.restoring import restore_transfer
+from qstore.broker.protocols.amqp_0_10.message import restore_transfer
 from qstore.formats.amqp_0_10.codes import ErrorCode
 from tests.broker.protocols.world import UNLIMITED, Client, World, header
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from qstore.broker.model.completion import Done
-from qstore.broker.protocols.amqp_0_10.sequence import (
+from qstore.broker.protocols.amqp_0_10.session import (
     Completed,
     merge_ranges,
     unwrap,

@@ -10,8 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from qstore.broker.protocols.amqp_0_10.assembly import FramingError
-from qstore.broker.protocols.amqp_0_10.replay import MAX_REPLAY_BYTES
-from qstore.broker.protocols.amqp_0_10.session import Session, State, detach_reason
+from qstore.broker.protocols.amqp_0_10.session import MAX_REPLAY_BYTES, Session, State, detach_reason
 from qstore.formats.amqp_0_10.commands import decode_command, decode_control
 from qstore.formats.amqp_0_10.frames import CONTROL, FRAME, decode_frame
 

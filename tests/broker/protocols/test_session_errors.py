@@ -8,7 +8,7 @@ import pytest
 
 from qstore.broker.model.errors import ModelError
 from qstore.broker.model.memory import MESSAGE_OVERHEAD
-from qstore.broker.protocols.amqp_0_10.error_codes import code_of
+from qstore.broker.protocols.amqp_0_10.server_session import code_of
 from qstore.broker.settings import BrokerSettings
 from qstore.formats.amqp_0_10.codes import CloseCode, DetachCode, ErrorCode
 from qstore.formats.amqp_0_10.commands import COMMAND_BY_CODE, COMMANDS, encode_command

@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 
 from qstore.broker.model.errors import InvalidArgumentError
 from qstore.broker.model.message import Message, Properties, ReplyAddress
-from qstore.broker.protocols.amqp_0_10.conversion import as_transfer
-from qstore.broker.protocols.amqp_0_10.transfer import TransferMessage
+from qstore.broker.protocols.amqp_0_10.message import TransferMessage, as_transfer
 from qstore.broker.protocols.stored_messages import StoredSections, restore_message
 from qstore.formats.amqp_0_10.maps import decode_map
 from qstore.formats.broker_records.errors import BrokerRecordError

@@ -7,9 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from qstore.broker.model.content import Buffer, Content, LargeContent, content_of
-from qstore.broker.protocols.amqp_0_10.assembly import Assembler
-from qstore.broker.protocols.amqp_0_10.large_frames import MAX_AT_ONCE, content_frames
-from qstore.broker.protocols.amqp_0_10.streaming import Stream
+from qstore.broker.protocols.amqp_0_10.assembly import MAX_AT_ONCE, Assembler, content_frames
+from qstore.broker.protocols.amqp_0_10.server_session import Stream
 from qstore.formats.amqp_0_10.codes import ErrorCode
 from qstore.formats.amqp_0_10.commands import encode_command
 from qstore.formats.amqp_0_10.frames import FRAME, encode_command_frames
@@ -188,7 +187,7 @@ def _streaming(world: World) -> Client:
     world.soon.pop(0)()
     client.read()
     client.all.clear()
-    assert client.session().is_streaming
+    assert client.session()._stream is not None
     return client
 
 

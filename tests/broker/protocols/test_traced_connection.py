@@ -9,8 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from qstore.broker.log.logs import DEBUG, TRACE
-from qstore.broker.protocols.amqp_0_10.server_connection import ServerConnection
-from qstore.broker.protocols.amqp_0_10.traced_connection import TracedConnection, traced
+from qstore.broker.protocols.amqp_0_10.server_connection import ServerConnection, TracedConnection, traced
 from qstore.broker.protocols.frame_log import FrameLog
 from qstore.formats.amqp_0_10.commands import encode_command, encode_control
 from qstore.formats.amqp_0_10.frames import BODY, COMMAND, CONTROL, HEADER, PROTOCOL_HEADER, WHOLE, encode_frame

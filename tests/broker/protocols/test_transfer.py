@@ -14,19 +14,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from qstore.broker.model.message import Message
-from qstore.broker.protocols.amqp_0_10 import restoring
-from qstore.broker.protocols.amqp_0_10.restoring import restore_transfer
-from qstore.broker.protocols.amqp_0_10.transfer import (
+from qstore.broker.protocols.amqp_0_10 import message as of_message
+from qstore.broker.protocols.amqp_0_10.message import (
     MAX_HEADER_BYTES,
     TransferMessage,
     find_struct,
     read_delivery_properties,
+    restore_transfer,
     split_header,
     user_id_of,
     with_property,
     without_times,
 )
-from qstore.broker.protocols.amqp_0_10.transfer_reader import TransferReader
+from qstore.broker.protocols.amqp_0_10.publishing import TransferReader
 from qstore.broker.protocols.stored_messages import restore_message
 from qstore.formats.amqp_0_10.errors import Amqp010Error
 from qstore.formats.amqp_0_10.packing import decode_struct
@@ -387,7 +387,7 @@ def test_messages_that_begin_alike_are_read_as_each_by_itself(kinds: list[tuple[
     whole = b"".join(stored)
     ends = [0, *accumulate(map(len, stored))]
     within = [seen(lambda data: restore_message(whole, *data), place) for place in pairwise(ends)]
-    each = [seen(restoring._restore_any, data) for data in stored]
+    each = [seen(of_message._restore_any, data) for data in stored]
     assert [seen(restore_transfer, data) for data in stored] == within == each
 
 

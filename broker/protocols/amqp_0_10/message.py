@@ -1,7 +1,7 @@
-"""A message in its AMQP 0-10 form.
+"""A message in its AMQP 0-10 form: as it arrived, as it is stored, and made of another protocol's.
 
 The structs of the header segment and the body are kept as received. Of the structs only delivery-properties is decoded
-on the way through the broker (`transfer_reader`), and the broker sets two of its fields:
+on the way through the broker (`publishing`), and the broker sets two of its fields:
 
     exchange      the exchange that the message was published to, for consumers and recovery
     expiration    when its ttl ends, in seconds since 1970
@@ -10,19 +10,44 @@ It puts this struct first, so that the "redelivered" bit is at the same offset i
 decoded only by exchanges that use them, or by a filter.
 
 A stored message is `u32 header size | message.transfer frame | header frame | body`
-(formats/broker_records/README.md, 1.1 and 1.2).
+(formats/broker_records/README.md, 1.1 and 1.2). Most messages of a queue begin alike, up to the end of their
+delivery-properties: what was decoded of the last one's beginning is used again for the next, and caches have the parts
+of others.
+
+Messages of other protocols are converted (`as_transfer`):
+
+    neutral                         AMQP 0-10
+    ------------------------------  --------------------------------------------------------------------------
+    exchange, routing key           delivery-properties
+    persistent, priority            delivery-properties
+    time of creation                delivery-properties: timestamp
+    message id                      message-id, if it is a UUID or the text of one; else the header x-amqp-message-id
+    correlation id                  correlation-id: its bytes, or those of its text
+    reply address, user id, app id  reply-to, user-id, app-id
+    content type and encoding       content-type, content-encoding
+    subject                         the header qpid.subject, unless the message has one
+    headers                         application-headers
+    content: bytes                  the body
+             a map, a list          the body, with content type amqp/map or amqp/list
+             text                   the body in UTF-8, with content type text/plain unless it has one
+             nothing                no bytes
+             any other value        the body: its text, with content type text/plain
+
+Source: the AMQP 0-10 specification as XML, message-properties; qpidd's clients for the content types and qpid.subject.
 """
 
 from __future__ import annotations
 
 import struct
+import sys
+import uuid
 from collections.abc import Hashable, Mapping, Sequence
 from functools import lru_cache
 from math import ceil
 from typing import Any, Final, NamedTuple
 
 from qstore.broker.model.content import Content, LargeContent
-from qstore.broker.model.errors import HeaderTooLargeError, InvalidArgumentError
+from qstore.broker.model.errors import HeaderTooLargeError, InternalError, InvalidArgumentError
 from qstore.broker.model.message import Handling, Message, NewMessage, Properties, ReplyAddress, StoredForm
 from qstore.broker.protocols.shared_head import SharedHead
 from qstore.formats.amqp_0_10.codes import DeliveryMode
@@ -42,9 +67,11 @@ from qstore.formats.amqp_0_10.frames import (
 from qstore.formats.amqp_0_10.maps import encode_value
 from qstore.formats.amqp_0_10.structs import DELIVERY_PROPERTIES, MESSAGE_PROPERTIES, ReplyTo, encode_struct
 from qstore.formats.amqp_0_10.types import wire_type_of
-from qstore.formats.broker_records.messages import HEADER_SIZE_BYTES
+from qstore.formats.broker_records.errors import BrokerRecordError
+from qstore.formats.broker_records.messages import HEADER_SIZE_BYTES, frames_problem, header_size
 from qstore.formats.checksum import extend_crc32c
-from qstore.formats.values import EMPTY_MAP, Family, TypedMap, TypedValue
+from qstore.formats.plain import plain_typed_value
+from qstore.formats.values import EMPTY_MAP, Family, TypedMap, TypedValue, typed_value
 
 DEFAULT_PRIORITY: Final = 4
 CONTENT_TYPES: Final = {Family.MAP: "amqp/map", Family.LIST: "amqp/list"}
@@ -449,3 +476,237 @@ def _prefix(exchange: str, length: int, is_last: bool) -> bytes:
     flags = _WHOLE | (LAST_SEGMENT if is_last else 0)
     head = FRAME.pack(flags, HEADER, FRAME.size + length, 0, TRACK_COMMAND, 0, 0)
     return (len(method) + len(head) + length).to_bytes(HEADER_SIZE_BYTES, "big") + method + head
+
+
+TEXT: Final = "text/plain"
+_SUBJECT: Final = "qpid.subject"
+_MESSAGE_ID: Final = "x-amqp-message-id"
+_HIGHEST_PRIORITY: Final = 9
+
+
+def transfer_of(message: Message) -> TransferMessage | None:
+    """A message that is on a queue as a transfer, read back if it is out of memory.
+
+    None if it cannot be read, or AMQP 0-10 cannot represent it.
+    """
+    try:
+        message = message.whole()
+    except InternalError:
+        return None
+    return message if isinstance(message, TransferMessage) else message.converted(as_transfer)
+
+
+def as_transfer(message: Message) -> TransferMessage | None:
+    """A message of another protocol as a transfer; None if AMQP 0-10 cannot represent it."""
+    try:
+        properties = message.properties()
+        content_type, body = encoded_content(message.content(), properties.content_type)
+        fields = _fields(properties._replace(content_type=content_type))
+        structs = encode_struct(MESSAGE_PROPERTIES, fields) if fields else b""
+        given: dict[str, Any] = {
+            "routing_key": message.routing_key,
+            "priority": min(message.handling.priority, _HIGHEST_PRIORITY),
+            "delivery_mode": DeliveryMode.PERSISTENT if message.is_persistent else DeliveryMode.NON_PERSISTENT,
+        }
+        if properties.created_at is not None:
+            given["timestamp"] = max(0, int(properties.created_at))
+        delivery = read_delivery_properties(encode_struct(DELIVERY_PROPERTIES, given), message.exchange)
+    except (Amqp010Error, BrokerRecordError):
+        return None
+    header = delivery.encoded + structs
+    if len(header) > MAX_HEADER_BYTES:
+        return None
+    return TransferMessage(header, body, message.exchange, delivery, message.expires_at)
+
+
+def encoded_content(content: Content | TypedValue, content_type: str | None) -> tuple[str | None, Content]:
+    """Content type and body of a content, where a typed value is in the encoding of AMQP 0-10. Raises Amqp010Error."""
+    if not isinstance(content, TypedValue):
+        return content_type, content
+    family, value = content.type.family, content.value
+    if family in CONTENT_TYPES:
+        return CONTENT_TYPES[family], encode_value(wire_type_of(content.type), value)
+    if family is Family.NOTHING:
+        return content_type, b""
+    if isinstance(value, bytes):
+        return content_type, value
+    text = value if isinstance(value, str) else str(plain_typed_value(content))
+    return content_type or TEXT, text.encode("utf-8", "surrogateescape")
+
+
+def _fields(properties: Properties) -> dict[str, Any]:
+    """The fields of message-properties."""
+    entries = list(properties.headers.entries)
+    names = {name for name, _ in entries}
+    message_id = _uuid(properties.message_id)
+    if message_id is None and properties.message_id is not None and _MESSAGE_ID not in names:
+        entries.append((_MESSAGE_ID, typed_value(properties.message_id)))
+    if properties.subject and _SUBJECT not in names:
+        entries.append((_SUBJECT, typed_value(properties.subject)))
+    fields = {
+        "message_id": message_id,
+        "correlation_id": _raw(properties.correlation_id),
+        "reply_to": properties.reply_to,
+        "content_type": properties.content_type,
+        "content_encoding": properties.content_encoding,
+        "user_id": properties.user_id,
+        "app_id": properties.app_id,
+        "application_headers": TypedMap(tuple(entries)) if entries else None,
+    }
+    return {name: value for name, value in fields.items() if value is not None}
+
+
+def _uuid(message_id: object) -> uuid.UUID | None:
+    """A message id as the UUID that AMQP 0-10 requires; None if it is not one."""
+    if isinstance(message_id, uuid.UUID):
+        return message_id
+    try:
+        return uuid.UUID(message_id) if isinstance(message_id, str) else None
+    except ValueError:
+        return None
+
+
+def _raw(value: object) -> bytes | None:
+    """An id as bytes."""
+    if value is None or isinstance(value, bytes):
+        return value
+    return str(value).encode("utf-8", "surrogateescape")
+
+
+_CACHED: Final = 2048
+_MAX_CACHED_BYTES: Final = 512  # of what is cached: longer ones are rare
+
+
+class _Beginning:
+    """How stored messages begin that differ only after their delivery-properties, and never expire.
+
+    Attributes:
+        encoded: their bytes up to there: header size, frame headers, delivery-properties.
+        header_at, header_end: where the structs of their headers begin and end.
+        may_lack_body: whether they have no body segment if nothing follows the header.
+        exchange, properties: as of each of them.
+        header: the structs of the last one.
+        head: of those with the same header as the last one.
+    """
+
+    __slots__ = ("encoded", "exchange", "head", "header", "header_at", "header_end", "may_lack_body", "properties")
+
+    def __init__(
+        self,
+        encoded: bytes,
+        header_at: int,
+        header_end: int,
+        exchange: str,
+        properties: DeliveryProperties,
+        header: bytes,
+        *,
+        may_lack_body: bool,
+    ) -> None:
+        self.encoded, self.header_at, self.header_end, self.header = encoded, header_at, header_end, header
+        self.exchange, self.properties, self.may_lack_body = exchange, properties, may_lack_body
+        self.head: SharedHead | None = None if may_lack_body else SharedHead()
+
+
+class _Recent:
+    """The beginning of the message that was decoded last. One queue's messages are decoded one after the other."""
+
+    __slots__ = ("beginning",)
+
+    def __init__(self) -> None:
+        nothing = DeliveryProperties(b"", "", False, Handling(), None, 0)
+        self.beginning = _Beginning(b"", 0, sys.maxsize, "", nothing, b"", may_lack_body=False)
+
+
+_RECENT: Final = _Recent()
+
+
+def restore_transfer(data: bytes) -> TransferMessage:
+    """Decode a stored 0-10 message, written by this broker or by qpidd.
+
+    Raises:
+        BrokerRecordError: it cannot be decoded.
+    """
+    return restore_alike(data, 0, len(data)) or _restore_any(data)
+
+
+def restore_alike(data: bytes, begin: int, end: int) -> TransferMessage | None:
+    """Decode a stored 0-10 message that begins as the last one did; None if it does not, or may be damaged.
+
+    Args:
+        data: it is in there.
+        begin: where it begins.
+        end: where it ends.
+    """
+    known = _RECENT.beginning
+    header_end = begin + known.header_end
+    if header_end > end or not data.startswith(known.encoded, begin):
+        return None
+    header, at = known.header, begin + len(known.encoded)
+    if at != header_end and not data.startswith(header, begin + known.header_at):
+        if at + 8 > header_end or at + 4 + _u32(data, at)[0] != header_end:
+            return None
+        known.header = header = data[begin + known.header_at : header_end]
+        if known.head is not None:
+            known.head = SharedHead()
+    body = None if known.may_lack_body and header_end == end else data[header_end:end]
+    return TransferMessage(header, body, known.exchange, known.properties, 0.0, known.head)
+
+
+def _restore_any(data: bytes) -> TransferMessage:
+    size = len(data)
+    header_end = HEADER_SIZE_BYTES + header_size(data)
+    if header_end > size:
+        raise BrokerRecordError(f"a header of {header_end - HEADER_SIZE_BYTES} bytes in {size} bytes of data", 0)
+    header_at = min(HEADER_SIZE_BYTES + int.from_bytes(data[6:8], "big") + FRAME.size, header_end)
+    flags = (_flags_alike if header_at <= _MAX_CACHED_BYTES else _frame_flags)(data[:header_at])
+    try:
+        given, others = split_header(data[header_at:header_end])
+        given, times = without_times(given)
+        exchange, properties = (_properties_alike if len(given) <= _MAX_CACHED_BYTES else _stored_properties)(given)
+    except Amqp010Error as error:
+        raise BrokerRecordError(error.what, 0) from error
+    may_lack_body = flags & LAST_SEGMENT != 0
+    body = None if may_lack_body and header_end == size else data[header_end:]
+    encoded, expiration = properties.encoded, properties.expiration
+    if times is not None:
+        encoded, expiration = times.put_into(encoded), times.expiration
+    elif not expiration and encoded + others == data[header_at:header_end]:
+        header = encoded + others
+        _RECENT.beginning = _Beginning(
+            data[: header_at + len(encoded)],
+            header_at,
+            header_end,
+            exchange,
+            properties,
+            header,
+            may_lack_body=may_lack_body,
+        )
+    return TransferMessage(encoded + others, body, exchange, properties, float(expiration))
+
+
+def _frame_flags(prefix: bytes) -> int:
+    """The flags of the last frame before the content of a stored message, given all bytes before its payload.
+
+    Raises:
+        BrokerRecordError: they are not the frames of a 0-10 message.
+    """
+    header = header_size(prefix)
+    problem = frames_problem(prefix, HEADER_SIZE_BYTES + header)
+    if problem is not None:
+        raise BrokerRecordError(problem, 0)
+    if prefix[HEADER_SIZE_BYTES : HEADER_SIZE_BYTES + 4] == b"\0\0\0\0":
+        raise BrokerRecordError("an AMQP 1.0 message", 0)
+    has_header_frame = int.from_bytes(prefix[6:8], "big") < header
+    return prefix[-FRAME.size if has_header_frame else HEADER_SIZE_BYTES]
+
+
+def _stored_properties(given: bytes) -> tuple[str, DeliveryProperties]:
+    """The exchange and the delivery-properties of a stored message. Raises Amqp010Error."""
+    values = decode_struct(DELIVERY_PROPERTIES, given, 0, len(given)) if given else {}
+    exchange = values.get("exchange") or ""
+    return exchange, read_delivery_properties(given, exchange)
+
+
+# Most messages of a queue begin alike.
+_flags_alike: Final = lru_cache(maxsize=_CACHED)(_frame_flags)
+_properties_alike: Final = lru_cache(maxsize=_CACHED)(_stored_properties)

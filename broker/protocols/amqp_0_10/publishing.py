@@ -15,7 +15,7 @@ from typing import Any, Final, Self, TypeAlias
 
 from qstore.broker.model.content import Content
 from qstore.broker.model.message import Handling
-from qstore.broker.protocols.amqp_0_10.transfer import (
+from qstore.broker.protocols.amqp_0_10.message import (
     MAX_HEADER_BYTES,
     DeliveryProperties,
     TransferMessage,
