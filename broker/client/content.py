@@ -19,10 +19,8 @@ from functools import lru_cache
 from typing import Any, Final
 
 from qstore.broker.client.errors import ContentError
-from qstore.formats.amqp_0_10.errors import Amqp010Error
-from qstore.formats.amqp_0_10.maps import encode_value
-from qstore.formats.amqp_0_10.python_values import python_list, python_map
-from qstore.formats.amqp_0_10.types import BY_NAME, add_prefix, encode_name, wire_type_of
+from qstore.formats.amqp_0_10.maps import encode_value, python_list, python_map
+from qstore.formats.amqp_0_10.types import BY_NAME, Amqp010Error, add_prefix, encode_name, wire_type_of
 from qstore.formats.errors import FormatError
 from qstore.formats.values import UINT32, typed_value
 

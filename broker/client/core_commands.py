@@ -13,7 +13,7 @@ from qstore.broker.client.errors import ContentError, MessagingError, SessionErr
 from qstore.broker.client.interruption import InterruptedByLoss
 from qstore.broker.client.machine import WireConnection, WireSession
 from qstore.broker.client.resolution import Call
-from qstore.formats.amqp_0_10.errors import Amqp010Error
+from qstore.formats.amqp_0_10.types import Amqp010Error
 
 _T = TypeVar("_T")
 

@@ -31,10 +31,15 @@ from typing import Any, Final
 from qstore.broker.client.address import Address, format_address, parse_address
 from qstore.broker.client.content import decode_content, encode_content, encode_map_of
 from qstore.broker.client.errors import ContentError
-from qstore.formats.amqp_0_10.errors import Amqp010Error
-from qstore.formats.amqp_0_10.packing import decode_struct
-from qstore.formats.amqp_0_10.python_values import python_value
-from qstore.formats.amqp_0_10.structs import DELIVERY_PROPERTIES, MESSAGE_PROPERTIES, ReplyTo, encode_struct
+from qstore.formats.amqp_0_10.maps import python_value
+from qstore.formats.amqp_0_10.structs import (
+    DELIVERY_PROPERTIES,
+    MESSAGE_PROPERTIES,
+    ReplyTo,
+    decode_struct,
+    encode_struct,
+)
+from qstore.formats.amqp_0_10.types import Amqp010Error
 from qstore.formats.values import TypedMap
 
 SUBJECT: Final = "qpid.subject"

@@ -30,7 +30,7 @@ from qstore.broker.client.address import Address
 from qstore.broker.client.address_options import RECEIVER, SENDER, Binding, Declare, Target
 from qstore.broker.client.errors import AssertionFailed, NotFound
 from qstore.broker.client.message import SUBJECT
-from qstore.formats.amqp_0_10.python_values import python_value
+from qstore.formats.amqp_0_10.maps import python_value
 from qstore.formats.values import TypedMap
 
 Call: TypeAlias = tuple[str, Mapping[str, Any]]

@@ -10,16 +10,13 @@ so a value with an undefined code can still be skipped, stored and written back:
 
 Modules, in the order in which they build on each other:
 
-    errors       the error of this format
-    types        the table of all types, and the codec of each that contains no others
-    maps         map, list, array: values that keep their type codes, decoded and encoded
-    plain_maps   the same bytes as plain JSON values: the fast path for application headers
-    structs      packed structs (delivery-properties, message-properties, ...) as tables; writers, and fast readers
-                 for message headers, derived from them
-    packing      readers of any packed struct, derived from its table
-    codes        enumerations: error codes, modes, ...
-    commands     every control and command as one table; encoded and decoded
-    frames       frames, which carry all of this
+    types     the table of all types, the codec of each that contains no others, and the error of this format
+    maps      map, list, array: values that keep their type codes, decoded and encoded; faster decoders without types
+    structs   packed structs (delivery-properties, message-properties, ...) as tables; writers and readers of any of
+              them, and fast readers for message headers, derived from them
+    codes     enumerations: error codes, modes, ...
+    commands  every control and command as one table; encoded and decoded
+    frames    frames, which carry all of this
 
 Sources: the AMQP 0-10 specification as XML (types, structs, classes, codes); formats/broker_records/README.md, 1 and 2.
 """

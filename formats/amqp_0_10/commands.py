@@ -22,10 +22,16 @@ from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 
 from qstore.formats.amqp_0_10 import structs
-from qstore.formats.amqp_0_10.errors import Amqp010Error
-from qstore.formats.amqp_0_10.packing import FieldDecoder
-from qstore.formats.amqp_0_10.packing import decode_struct as decode_struct
-from qstore.formats.amqp_0_10.structs import PackedStruct, encode_fields, encode_struct, flag_of, make_fields
+from qstore.formats.amqp_0_10.structs import (
+    FieldDecoder,
+    PackedStruct,
+    encode_fields,
+    encode_struct,
+    flag_of,
+    make_fields,
+)
+from qstore.formats.amqp_0_10.structs import decode_struct as decode_struct
+from qstore.formats.amqp_0_10.types import Amqp010Error
 
 
 class Command(NamedTuple):
@@ -290,7 +296,7 @@ _SYNC_OF: Final = {header: bool(sync) for sync, header in enumerate(_SESSION_HEA
 
 
 def decode_control(payload: bytes) -> tuple[Command, dict[str, Any]]:
-    """The control in a frame's payload, and all its fields, in the form of `packing`.
+    """The control in a frame's payload, and all its fields, in the form of `structs`.
 
     Raises:
         Amqp010Error: the bytes are not one complete control.
@@ -303,7 +309,7 @@ def decode_control(payload: bytes) -> tuple[Command, dict[str, Any]]:
 
 
 def decode_command(payload: bytes) -> tuple[Command, bool, dict[str, Any]]:
-    """The command in a command segment, whether it asks for sync, and all its fields, in the form of `packing`.
+    """The command in a command segment, whether it asks for sync, and all its fields, in the form of `structs`.
 
     Raises:
         Amqp010Error: the bytes are not one complete command.
@@ -319,7 +325,7 @@ def decode_command(payload: bytes) -> tuple[Command, bool, dict[str, Any]]:
 
 
 def decode_result(raw: bytes) -> tuple[PackedStruct, dict[str, Any]]:
-    """The struct in the value of execution.result, and all its fields, in the form of `packing`.
+    """The struct in the value of execution.result, and all its fields, in the form of `structs`.
 
     Raises:
         Amqp010Error: the bytes are not one complete result.

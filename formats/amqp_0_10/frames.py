@@ -15,7 +15,7 @@ from __future__ import annotations
 import struct
 from typing import Final, NamedTuple
 
-from qstore.formats.amqp_0_10.errors import Amqp010Error
+from qstore.formats.amqp_0_10.types import Amqp010Error
 
 #: "AMQP", class 1, instance 1, version 0-10.
 PROTOCOL_HEADER: Final = b"AMQP\x01\x01\x00\x0a"

@@ -23,9 +23,15 @@ from collections.abc import Callable
 from decimal import Decimal
 from typing import Any, Final, NamedTuple
 
-from qstore.formats.amqp_0_10.errors import Amqp010Error
+from qstore.formats.errors import FormatError
 from qstore.formats.values import TYPES, Family, ValueType
 from qstore.formats.wording import with_article
+
+
+class Amqp010Error(FormatError):
+    """Bytes that are not AMQP 0-10, or a value that its AMQP 0-10 type cannot carry (then the offset is 0)."""
+
+    format_name = "AMQP 0-10"
 
 
 class Codec(NamedTuple):

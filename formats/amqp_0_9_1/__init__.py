@@ -2,10 +2,8 @@
 
 Numbers are big endian. Modules, in the order in which they build on each other:
 
-    errors       the error of this format
-    codes        reply codes, and which of them close the connection
-    tables       field tables, to typed values (`formats.values`) and back
-    fields       the types of fields, and readers and writers of any list of fields
+    codes        reply codes, and which of them close the connection; the errors of this format
+    tables       field tables and other fields, to typed values (`formats.values`) and back
     properties   the content header: size of the body, and the properties of a message
     methods      every method as one table; encoded and decoded
     frames       frames, which carry all of this

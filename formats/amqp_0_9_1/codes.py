@@ -1,4 +1,4 @@
-"""Reply codes of AMQP 0-9-1: why a channel or a connection is closed, or a message is returned.
+"""Reply codes of AMQP 0-9-1: why a channel or a connection is closed, or a message is returned; errors of encodings.
 
 Source: the AMQP 0-9-1 specification as XML, `<constant>` elements with a class; the specification's text for NO_ROUTE.
 """
@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from enum import IntEnum
 from typing import Final
+
+from qstore.formats.errors import FormatError
 
 
 class ReplyCode(IntEnum):
@@ -37,3 +39,16 @@ class ReplyCode(IntEnum):
 HARD_ERRORS: Final = frozenset(
     code for code in ReplyCode if code in (ReplyCode.CONNECTION_FORCED, ReplyCode.INVALID_PATH) or code > 500
 )
+
+
+# ---- errors ----
+
+
+class Amqp091Error(FormatError):
+    """Bytes that are not AMQP 0-9-1, or a value that its AMQP 0-9-1 type cannot carry (then the offset is 0)."""
+
+    format_name = "AMQP 0-9-1"
+
+
+class ContentClassError(Amqp091Error):
+    """A content header of another class than the method before it."""

@@ -15,7 +15,7 @@ from __future__ import annotations
 import struct
 from typing import Final, NamedTuple
 
-from qstore.formats.amqp_0_9_1.errors import Amqp091Error
+from qstore.formats.amqp_0_9_1.codes import Amqp091Error
 
 #: "AMQP", 0, version 0-9-1.
 PROTOCOL_HEADER: Final = b"AMQP\x00\x00\x09\x01"

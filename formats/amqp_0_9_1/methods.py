@@ -15,8 +15,8 @@ from __future__ import annotations
 import struct
 from typing import Any, Final, NamedTuple
 
-from qstore.formats.amqp_0_9_1.errors import Amqp091Error
-from qstore.formats.amqp_0_9_1.fields import Field, decode_fields, encode_fields, make_fields, read_short_text
+from qstore.formats.amqp_0_9_1.codes import Amqp091Error
+from qstore.formats.amqp_0_9_1.tables import Field, decode_fields, encode_fields, make_fields, read_short_text
 
 
 class Method(NamedTuple):

@@ -13,9 +13,8 @@ from __future__ import annotations
 import struct
 from typing import Any, Final, NamedTuple
 
-from qstore.formats.amqp_0_9_1.errors import Amqp091Error, ContentClassError
-from qstore.formats.amqp_0_9_1.fields import READERS, encode_value, make_fields, read_short_text
-from qstore.formats.amqp_0_9_1.tables import check_table
+from qstore.formats.amqp_0_9_1.codes import Amqp091Error, ContentClassError
+from qstore.formats.amqp_0_9_1.tables import READERS, check_table, encode_value, make_fields, read_short_text
 from qstore.formats.values import TypedMap
 
 BASIC: Final = 60

@@ -13,8 +13,8 @@ from __future__ import annotations
 import json
 from typing import Final, NamedTuple
 
-from qstore.formats.amqp_0_10.errors import Amqp010Error
 from qstore.formats.amqp_0_10.maps import encode_map
+from qstore.formats.amqp_0_10.types import Amqp010Error
 from qstore.formats.broker_records.errors import BrokerRecordError
 from qstore.formats.broker_records.topology import Bridge, GeneralObject, Link
 from qstore.formats.checksum import extend_crc32c

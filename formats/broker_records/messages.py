@@ -13,7 +13,6 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any, Final
 
-from qstore.formats.amqp_0_10.errors import Amqp010Error
 from qstore.formats.amqp_0_10.structs import (
     DELIVERY_PROPERTIES,
     MESSAGE_PROPERTIES,
@@ -23,6 +22,7 @@ from qstore.formats.amqp_0_10.structs import (
     known_flags,
     make_plan,
 )
+from qstore.formats.amqp_0_10.types import Amqp010Error
 from qstore.formats.broker_records.amqp_0_9_1_messages import MARK, decode_basic
 from qstore.formats.broker_records.amqp_1_0_messages import decode_sections
 from qstore.formats.broker_records.errors import BrokerRecordError

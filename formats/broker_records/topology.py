@@ -11,9 +11,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
-from qstore.formats.amqp_0_10.errors import Amqp010Error
 from qstore.formats.amqp_0_10.maps import encode_map, encode_value, read_map, read_value
-from qstore.formats.amqp_0_10.types import BY_NAME, encode_name
+from qstore.formats.amqp_0_10.types import BY_NAME, Amqp010Error, encode_name
 from qstore.formats.broker_records.errors import BrokerRecordError
 from qstore.formats.values import EMPTY_MAP, TypedMap
 from qstore.formats.wording import with_article

@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 
 from qstore.formats.amqp_0_10.codes import ErrorCode
-from qstore.formats.amqp_0_10.packing import decode_struct
-from qstore.formats.amqp_0_10.structs import MESSAGE_PROPERTIES, encode_struct
+from qstore.formats.amqp_0_10.structs import MESSAGE_PROPERTIES, decode_struct, encode_struct
 from qstore.formats.amqp_0_10.types import code_of
 from qstore.formats.values import TypedMap, TypedValue, typed_map
 from tests.broker.protocols.world import Client, Delivery, World, header

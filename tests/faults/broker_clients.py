@@ -8,8 +8,7 @@ from typing import Any, Final
 from qstore.broker.security.sasl.simple import AnonymousClient
 from qstore.formats.amqp_0_10.codes import CreditUnit, ErrorCode
 from qstore.formats.amqp_0_10.commands import decode_command, encode_command
-from qstore.formats.amqp_0_10.packing import decode_struct
-from qstore.formats.amqp_0_10.structs import DELIVERY_PROPERTIES, encode_struct
+from qstore.formats.amqp_0_10.structs import DELIVERY_PROPERTIES, decode_struct, encode_struct
 from tests.faults.broker_findings import Seen
 from tests.faults.broker_model import Copy, MessageModel, Model, Move, QueueModel, Transaction
 from tests.faults.store_model import require

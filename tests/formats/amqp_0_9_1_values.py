@@ -7,10 +7,9 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from qstore.formats.amqp_0_9_1.errors import Amqp091Error
-from qstore.formats.amqp_0_9_1.fields import Field
+from qstore.formats.amqp_0_9_1.codes import Amqp091Error
 from qstore.formats.amqp_0_9_1.properties import PROPERTIES, Properties
-from qstore.formats.amqp_0_9_1.tables import check_table, read_table
+from qstore.formats.amqp_0_9_1.tables import Field, check_table, read_table
 from qstore.formats.values import TYPES, TypedMap, TypedValue
 
 

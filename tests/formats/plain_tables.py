@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import struct
 
-from qstore.formats.amqp_0_10.errors import Amqp010Error
-from qstore.formats.amqp_0_10.plain_maps import read_typed_plain_map
+from qstore.formats.amqp_0_10.maps import read_typed_plain_map
+from qstore.formats.amqp_0_10.types import Amqp010Error
 from qstore.formats.plain import Plain
 from qstore.formats.values import TypedMap
 

@@ -26,11 +26,9 @@ from qstore.formats.amqp_0_10.commands import (
     encode_control,
     encode_result,
 )
-from qstore.formats.amqp_0_10.errors import Amqp010Error
 from qstore.formats.amqp_0_10.frames import COMMAND, HEADER, decode_frame, encode_frame
-from qstore.formats.amqp_0_10.packing import MAX_PLANS, FieldDecoder
-from qstore.formats.amqp_0_10.structs import BranchId, PackedStruct, ReplyTo, encode_struct
-from qstore.formats.amqp_0_10.types import TABLE
+from qstore.formats.amqp_0_10.structs import MAX_PLANS, BranchId, FieldDecoder, PackedStruct, ReplyTo, encode_struct
+from qstore.formats.amqp_0_10.types import TABLE, Amqp010Error
 from qstore.formats.values import EMPTY_MAP, TypedMap, typed_map
 from tests.formats.amqp_0_10_specification import SpecifiedCommand, SpecifiedStruct, SpecifiedType, specification
 from tests.formats.amqp_0_10_values import BY_TYPE, RESULTS, fields_of

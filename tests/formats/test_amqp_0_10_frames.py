@@ -7,7 +7,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from qstore.formats.amqp_0_10 import frames
-from qstore.formats.amqp_0_10.errors import Amqp010Error
 from qstore.formats.amqp_0_10.frames import (
     FRAME,
     Frame,
@@ -16,6 +15,7 @@ from qstore.formats.amqp_0_10.frames import (
     encode_control_frame,
     encode_frame,
 )
+from qstore.formats.amqp_0_10.types import Amqp010Error
 
 PAYLOADS = st.binary(max_size=300)
 CHANNELS = st.integers(0, 0xFFFF)

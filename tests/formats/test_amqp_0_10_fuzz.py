@@ -24,7 +24,6 @@ from qstore.formats.amqp_0_10.commands import (
     encode_control,
     encode_result,
 )
-from qstore.formats.amqp_0_10.errors import Amqp010Error
 from qstore.formats.amqp_0_10.frames import FRAME, decode_frame, encode_command_frames, encode_frame
 from qstore.formats.amqp_0_10.structs import (
     COMMAND_FRAGMENT,
@@ -38,6 +37,7 @@ from qstore.formats.amqp_0_10.structs import (
     PackedStruct,
     encode_struct,
 )
+from qstore.formats.amqp_0_10.types import Amqp010Error
 from tests.formats.amqp_0_10_values import RESULTS, fields_of
 from tests.support.profiles import examples
 

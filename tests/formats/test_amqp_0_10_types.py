@@ -15,9 +15,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qstore.formats.amqp_0_10.errors import Amqp010Error
 from qstore.formats.amqp_0_10.maps import MAX_DEPTH, decode_map, encode_map, encode_value, read_value
-from qstore.formats.amqp_0_10.types import BY_CODE, BY_NAME, TABLE, code_of, wire_type_of
+from qstore.formats.amqp_0_10.types import BY_CODE, BY_NAME, TABLE, Amqp010Error, code_of, wire_type_of
 from qstore.formats.plain import plain_bytes, plain_map, plain_typed_value
 from qstore.formats.values import EMPTY_MAP, TypedMap, TypedValue, UntypedValueError, typed_map, typed_value
 from tests.formats.plain_tables import decode_plain_map, map_types

@@ -13,8 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qstore.formats.amqp_0_9_1.codes import HARD_ERRORS, ReplyCode
-from qstore.formats.amqp_0_9_1.errors import Amqp091Error
+from qstore.formats.amqp_0_9_1.codes import HARD_ERRORS, Amqp091Error, ReplyCode
 from qstore.formats.amqp_0_9_1.frames import (
     BODY,
     FRAME_MIN_SIZE,

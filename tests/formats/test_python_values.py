@@ -10,10 +10,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qstore.formats.amqp_0_10.errors import Amqp010Error
-from qstore.formats.amqp_0_10.maps import MAX_DEPTH, decode_map, encode_map, encode_value, read_value
-from qstore.formats.amqp_0_10.python_values import python_list, python_map, python_value
-from qstore.formats.amqp_0_10.types import BY_NAME
+from qstore.formats.amqp_0_10.maps import (
+    MAX_DEPTH,
+    decode_map,
+    encode_map,
+    encode_value,
+    python_list,
+    python_map,
+    python_value,
+    read_value,
+)
+from qstore.formats.amqp_0_10.types import BY_NAME, Amqp010Error
 from qstore.formats.values import ARRAY, DEC64, LIST, MAP, TYPES, TypedArray, TypedMap, TypedValue
 from tests.support.profiles import examples
 

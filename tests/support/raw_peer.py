@@ -48,8 +48,13 @@ from qstore.formats.amqp_0_10.frames import (
     encode_control_frame,
     encode_frame,
 )
-from qstore.formats.amqp_0_10.packing import decode_struct
-from qstore.formats.amqp_0_10.structs import DELIVERY_PROPERTIES, MESSAGE_PROPERTIES, PackedStruct, encode_struct
+from qstore.formats.amqp_0_10.structs import (
+    DELIVERY_PROPERTIES,
+    MESSAGE_PROPERTIES,
+    PackedStruct,
+    decode_struct,
+    encode_struct,
+)
 from qstore.formats.values import TypedMap, typed_map
 from tests.support.processes import PATIENCE_SECONDS
 

@@ -27,7 +27,6 @@ from qstore.formats.amqp_0_10.commands import (
     encode_control,
     encode_result,
 )
-from qstore.formats.amqp_0_10.errors import Amqp010Error
 from qstore.formats.amqp_0_10.frames import (
     COMMAND,
     CONTROL,
@@ -45,7 +44,7 @@ from qstore.formats.amqp_0_10.structs import (
     ReplyTo,
     encode_struct,
 )
-from qstore.formats.amqp_0_10.types import BY_NAME
+from qstore.formats.amqp_0_10.types import BY_NAME, Amqp010Error
 from tests.support.coded import coded_array
 
 QUEUES: Final = ("q0", "q1", "q2", "q3", "d0", "d1", "d2")

@@ -13,9 +13,8 @@ from qstore.broker.client import Message
 from qstore.broker.client.message import SUBJECT, TIMESTAMP
 from qstore.broker.protocols.amqp_0_10.message import as_transfer
 from qstore.broker.protocols.stored_messages import restore_message
-from qstore.formats.amqp_0_10.errors import Amqp010Error
-from qstore.formats.amqp_0_10.packing import decode_struct
-from qstore.formats.amqp_0_10.structs import DELIVERY_PROPERTIES, MESSAGE_PROPERTIES
+from qstore.formats.amqp_0_10.structs import DELIVERY_PROPERTIES, MESSAGE_PROPERTIES, decode_struct
+from qstore.formats.amqp_0_10.types import Amqp010Error
 from qstore.formats.broker_records.amqp_0_9_1_messages import MARK
 from qstore.formats.broker_records.errors import BrokerRecordError
 from qstore.formats.broker_records.messages import HEADER_SIZE_BYTES, frame_message, header_size, header_structs

@@ -26,8 +26,8 @@ from qstore.broker.management.console.values import (
     read_schema_id,
     texts,
 )
-from qstore.formats.amqp_0_10.errors import Amqp010Error
-from qstore.formats.amqp_0_10.python_values import python_list
+from qstore.formats.amqp_0_10.maps import python_list
+from qstore.formats.amqp_0_10.types import Amqp010Error
 from qstore.formats.qmf.predicate import Condition, PredicateError, parse_predicate
 
 MAX_CLASSES: Final = 10_000

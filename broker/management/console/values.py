@@ -13,9 +13,8 @@ from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
 from qstore.broker.management.console.errors import AgentError, AnswerError
-from qstore.formats.amqp_0_10.errors import Amqp010Error
 from qstore.formats.amqp_0_10.maps import read_value
-from qstore.formats.amqp_0_10.types import BY_NAME
+from qstore.formats.amqp_0_10.types import BY_NAME, Amqp010Error
 from qstore.formats.values import TypedMap
 from qstore.formats.wording import printable
 

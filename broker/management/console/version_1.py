@@ -25,8 +25,8 @@ from typing import Any, Final, NamedTuple
 from qstore.broker.management.console.errors import AnswerError
 from qstore.broker.management.console.schema import ACCESS, MAX_ELEMENTS, Argument, Method, Property, Schema
 from qstore.broker.management.console.values import SchemaId, mapping, texts
-from qstore.formats.amqp_0_10.errors import Amqp010Error
-from qstore.formats.amqp_0_10.python_values import python_map
+from qstore.formats.amqp_0_10.maps import python_map
+from qstore.formats.amqp_0_10.types import Amqp010Error
 
 MAGIC: Final = b"AM2"
 _HEADER: Final = struct.Struct(">3scI")

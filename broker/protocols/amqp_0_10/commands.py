@@ -61,7 +61,7 @@ from qstore.broker.protocols.amqp_0_10.subscription import SelectiveSubscription
 from qstore.broker.protocols.amqp_0_10.transactions import TRANSACTION_COMMANDS
 from qstore.formats.amqp_0_10.codes import AcceptMode, AcquireMode, CreditUnit, FlowMode
 from qstore.formats.amqp_0_10.commands import decode_command, encode_result
-from qstore.formats.amqp_0_10.errors import Amqp010Error
+from qstore.formats.amqp_0_10.types import Amqp010Error
 from qstore.formats.values import EMPTY_MAP
 
 if TYPE_CHECKING:

@@ -30,8 +30,8 @@ from qstore.broker.protocols.amqp_0_10.session import Session
 from qstore.broker.protocols.budget import Budget
 from qstore.formats.amqp_0_10.codes import CloseCode
 from qstore.formats.amqp_0_10.commands import decode_control, encode_control
-from qstore.formats.amqp_0_10.errors import Amqp010Error
 from qstore.formats.amqp_0_10.frames import PROTOCOL_HEADER, encode_control_frame
+from qstore.formats.amqp_0_10.types import Amqp010Error
 
 MIN_MAX_FRAME: Final = 4096  # constant MIN-MAX-FRAME-SIZE
 MAX_FRAME: Final = 65535

@@ -52,7 +52,6 @@ from qstore.broker.model.message import Handling, Message, NewMessage, Propertie
 from qstore.broker.protocols.shared_head import SharedHead
 from qstore.formats.amqp_0_10.codes import DeliveryMode
 from qstore.formats.amqp_0_10.commands import decode_struct, encode_command
-from qstore.formats.amqp_0_10.errors import Amqp010Error
 from qstore.formats.amqp_0_10.frames import (
     COMMAND,
     FIRST_FRAME,
@@ -66,7 +65,7 @@ from qstore.formats.amqp_0_10.frames import (
 )
 from qstore.formats.amqp_0_10.maps import encode_value
 from qstore.formats.amqp_0_10.structs import DELIVERY_PROPERTIES, MESSAGE_PROPERTIES, ReplyTo, encode_struct
-from qstore.formats.amqp_0_10.types import wire_type_of
+from qstore.formats.amqp_0_10.types import Amqp010Error, wire_type_of
 from qstore.formats.broker_records.errors import BrokerRecordError
 from qstore.formats.broker_records.messages import HEADER_SIZE_BYTES, frames_problem, header_size
 from qstore.formats.checksum import extend_crc32c

@@ -26,7 +26,7 @@ from qstore.broker.protocols.amqp_0_10.message import (
 )
 from qstore.broker.protocols.publish_checks import PublishChecks
 from qstore.broker.protocols.shared_head import SharedHead
-from qstore.formats.amqp_0_10.errors import Amqp010Error
+from qstore.formats.amqp_0_10.types import Amqp010Error
 
 _REMEMBERED: Final = 2048
 _MAX_REMEMBERED_BYTES: Final = 512  # of one entry: larger ones are rare and not cached

@@ -36,7 +36,7 @@ from qstore.broker.protocols.amqp_0_10.server_session import ServerSession
 from qstore.broker.protocols.budget import Budget
 from qstore.broker.protocols.machine import DetachedSession
 from qstore.broker.settings import BrokerSettings
-from qstore.formats.amqp_0_10.errors import Amqp010Error
+from qstore.formats.amqp_0_10.types import Amqp010Error
 
 
 class _Timeout(NamedTuple):

@@ -35,7 +35,7 @@ from qstore.broker.model.exchanges.headers import HeadersExchange
 from qstore.broker.model.exchanges.types import HEADERS_NAMES
 from qstore.broker.model.queues.classic_arguments import DEAD_EXCHANGE
 from qstore.broker.model.queues.queue import Queue
-from qstore.formats.amqp_0_9_1.fields import encode_value
+from qstore.formats.amqp_0_9_1.tables import encode_value
 from qstore.formats.values import STR16, TypedMap, TypedValue
 
 _FEATURE: Final = "x-"

@@ -78,8 +78,7 @@ from qstore.broker.protocols.streams import Stream
 from qstore.broker.security.attempt import LoginAttempt
 from qstore.broker.security.authentication import Authentication
 from qstore.broker.security.sasl.exchange import Answer, Challenge, Outcome, PasswordCheck, Refused, Success
-from qstore.formats.amqp_0_9_1.codes import ReplyCode
-from qstore.formats.amqp_0_9_1.errors import Amqp091Error
+from qstore.formats.amqp_0_9_1.codes import Amqp091Error, ReplyCode
 from qstore.formats.amqp_0_9_1.frames import (
     FRAME_MIN_SIZE,
     HEARTBEAT_FRAME,

@@ -29,8 +29,7 @@ from __future__ import annotations
 from typing import Final
 
 from qstore.broker.model import errors
-from qstore.formats.amqp_0_9_1.codes import HARD_ERRORS, ReplyCode
-from qstore.formats.amqp_0_9_1.errors import Amqp091Error, ContentClassError
+from qstore.formats.amqp_0_9_1.codes import HARD_ERRORS, Amqp091Error, ContentClassError, ReplyCode
 from qstore.formats.amqp_0_9_1.methods import encode_method
 
 _MAX_TEXT: Final = 255

@@ -33,11 +33,11 @@ from qstore.broker.model.message import Properties as NeutralProperties
 from qstore.broker.model.sender_keys import BCC, CC, selected_keys
 from qstore.broker.protocols.amqp_0_10.message import encoded_content
 from qstore.broker.protocols.shared_head import SharedHead
-from qstore.formats.amqp_0_9_1.errors import Amqp091Error
+from qstore.formats.amqp_0_9_1.codes import Amqp091Error
 from qstore.formats.amqp_0_9_1.frames import BODY, FRAME, FRAME_END, HEADER, METHOD, OVERHEAD, encode_frame
 from qstore.formats.amqp_0_9_1.methods import encode_routed
 from qstore.formats.amqp_0_9_1.properties import Properties, body_size, decode_header, encode_header, read_handling
-from qstore.formats.amqp_0_10.errors import Amqp010Error
+from qstore.formats.amqp_0_10.types import Amqp010Error
 from qstore.formats.broker_records.amqp_0_9_1_messages import encode_begin, milliseconds, split_record
 from qstore.formats.broker_records.errors import BrokerRecordError
 from qstore.formats.broker_records.messages import HEADER_SIZE_BYTES, header_size

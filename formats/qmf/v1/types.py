@@ -33,9 +33,8 @@ from collections.abc import Callable, Iterator
 from typing import Any, Final, NamedTuple
 from uuid import UUID
 
-from qstore.formats.amqp_0_10.errors import Amqp010Error
 from qstore.formats.amqp_0_10.maps import encode_value, read_value
-from qstore.formats.amqp_0_10.types import BY_NAME
+from qstore.formats.amqp_0_10.types import BY_NAME, Amqp010Error
 from qstore.formats.errors import FormatError
 from qstore.formats.qmf.v1.object_id import ObjectId
 from qstore.formats.values import (

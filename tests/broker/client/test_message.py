@@ -22,8 +22,7 @@ from qstore.broker.client.message import (
     mark_redelivered,
 )
 from qstore.formats.amqp_0_10.maps import encode_map
-from qstore.formats.amqp_0_10.packing import decode_struct
-from qstore.formats.amqp_0_10.structs import DELIVERY_PROPERTIES
+from qstore.formats.amqp_0_10.structs import DELIVERY_PROPERTIES, decode_struct
 from qstore.formats.values import typed_map
 from tests.support.coded import coded
 

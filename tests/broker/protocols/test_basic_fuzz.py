@@ -8,10 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from qstore.broker.protocols.amqp_0_9_1.connection import Phase
-from qstore.formats.amqp_0_9_1.fields import Field
 from qstore.formats.amqp_0_9_1.frames import BODY, HEADER, METHOD, PROTOCOL_HEADER, encode_frame
 from qstore.formats.amqp_0_9_1.methods import METHODS, Method, encode_method
 from qstore.formats.amqp_0_9_1.properties import encode_header
+from qstore.formats.amqp_0_9_1.tables import Field
 from qstore.formats.values import EMPTY_MAP, typed_map
 from tests.broker.protocols.basic_client import BasicClient
 from tests.broker.protocols.world import World

@@ -9,8 +9,7 @@ import pytest
 from qstore.broker.model import replies
 from qstore.broker.model.replies import REPLY_TO
 from qstore.formats.amqp_0_9_1.properties import Properties
-from qstore.formats.amqp_0_10.packing import decode_struct
-from qstore.formats.amqp_0_10.structs import MESSAGE_PROPERTIES
+from qstore.formats.amqp_0_10.structs import MESSAGE_PROPERTIES, decode_struct
 from tests.broker.protocols.basic_client import BasicClient, Received
 from tests.broker.protocols.world import World, header
 

@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 from qstore.broker.model.errors import InvalidArgumentError
 from qstore.broker.protocols.amqp_0_10.message import TransferMessage, restore_transfer
 from qstore.broker.protocols.amqp_0_10.publishing import TransferReader
-from qstore.formats.amqp_0_10.packing import decode_struct
-from qstore.formats.amqp_0_10.structs import FRAGMENT_PROPERTIES, MESSAGE_PROPERTIES, encode_struct
+from qstore.formats.amqp_0_10.structs import FRAGMENT_PROPERTIES, MESSAGE_PROPERTIES, decode_struct, encode_struct
 from qstore.formats.plain import plain_map
 from qstore.formats.values import typed_map
 from tests.broker.protocols.world import World, header

@@ -47,8 +47,7 @@ from qstore.formats.amqp_0_10.frames import (
     encode_command_frames,
     encode_control_frame,
 )
-from qstore.formats.amqp_0_10.packing import decode_struct
-from qstore.formats.amqp_0_10.structs import DELIVERY_PROPERTIES, MESSAGE_PROPERTIES, encode_struct
+from qstore.formats.amqp_0_10.structs import DELIVERY_PROPERTIES, MESSAGE_PROPERTIES, decode_struct, encode_struct
 from qstore.formats.values import EMPTY_MAP
 
 UNLIMITED: Final = 0xFFFFFFFF
