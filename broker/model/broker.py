@@ -23,13 +23,11 @@ from qstore.broker.model.exchanges.exchange import Exchange
 from qstore.broker.model.exchanges.types import STANDARD_EXCHANGES, exchange_type
 from qstore.broker.model.memory import QUEUE_OVERHEAD, MemoryCeiling
 from qstore.broker.model.message import Message, RestoreMessage
-from qstore.broker.model.queues.composition import QueueFactory
+from qstore.broker.model.queues.composition import QueueFactory, WatchFactory
 from qstore.broker.model.queues.counters import QueueTotals, sum_of
-from qstore.broker.model.queues.expiry import Expiries, expire_in_turns
+from qstore.broker.model.queues.expiry import Expiries, IdleQueues, expire_in_turns
 from qstore.broker.model.queues.flow_control import FlowDefaults
-from qstore.broker.model.queues.idle import IdleQueues
 from qstore.broker.model.queues.queue import Queue
-from qstore.broker.model.queues.watch_factory import WatchFactory
 from qstore.broker.model.quotas import Quotas
 from qstore.broker.model.recovery import Recovery
 from qstore.broker.model.replies import DirectReplies

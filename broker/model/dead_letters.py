@@ -42,9 +42,9 @@ from qstore.broker.model.errors import (
     ResourceLimitExceededError,
 )
 from qstore.broker.model.exchanges.exchange import Exchange
+from qstore.broker.model.exchanges.route import Alternate, Routed
 from qstore.broker.model.exchanges.topic_index import STEPS_PER_MESSAGE
 from qstore.broker.model.message import Message
-from qstore.broker.model.queues.alternate import Alternate, Routed
 from qstore.broker.model.queues.entry import ACQUIRED, Entry
 from qstore.broker.model.queues.queue import Queue
 from qstore.broker.model.sender_keys import BCC, CC, selected_keys
@@ -62,7 +62,7 @@ MAX_REFUSALS: Final = 32
 """Full queues that refuse a dead message one after the other; each makes its headers longer."""
 
 Done = Callable[[Exception | None], None]
-Put = Callable[[Message, Alternate[Queue]], None]
+Put = Callable[[Message, Alternate], None]
 
 
 class DeadLetters:
@@ -127,7 +127,7 @@ class DeadLetters:
         else:
             done(None)
 
-    def _move_to(self, queue: Queue, entry: Entry, done: Done, dead: Message, destination: Alternate[Queue]) -> None:
+    def _move_to(self, queue: Queue, entry: Entry, done: Done, dead: Message, destination: Alternate) -> None:
         self._router.move(queue, entry, destination, done, dead)
 
     def refused(self, queue: Queue, message: Message, to: QueueDeadLetter) -> None:
@@ -138,7 +138,7 @@ class DeadLetters:
         """
         self._send(message, queue, MAXLEN, to, self._put)
 
-    def _put(self, dead: Message, destination: Alternate[Queue]) -> None:
+    def _put(self, dead: Message, destination: Alternate) -> None:
         route = self._router.route(dead, destination)
         self._router.put(dead, route.queues)
         self._router.count(dead, route)
@@ -164,7 +164,7 @@ class DeadLetters:
             if exchange is None:
                 return False
             message, deaths = self._died(message, queue, reason, exchange, to)
-            destination: Alternate[Queue] = exchange
+            destination: Alternate = exchange
             if reason != REJECTED:
                 destination = _WithoutCycles(self._router, exchange, deaths, to)
             try:
@@ -323,14 +323,14 @@ class _WithoutCycles:
     def __init__(self, router: Router, exchange: Exchange, deaths: Sequence[TypedMap], to: QueueDeadLetter) -> None:
         self._router, self._exchange, self._deaths, self._to = router, exchange, deaths, to
         self.name = exchange.name
-        self.alternate: Alternate[Queue] | None = None  # `route` has asked it
+        self.alternate: Alternate | None = None  # `route` has asked it
 
     @property
     def steps(self) -> int:
         """As of the exchange."""
         return self._exchange.steps
 
-    def route(self, message: Message) -> Routed[Queue]:
+    def route(self, message: Message) -> Routed:
         """The queues for a message."""
         route = self._router.route(message, self._exchange)
         queues: list[Queue] = []
@@ -347,7 +347,7 @@ class _Fewer:
 
     __slots__ = ("_route", "queues")
 
-    def __init__(self, route: Routed[Queue], queues: Sequence[Queue]) -> None:
+    def __init__(self, route: Routed, queues: Sequence[Queue]) -> None:
         self._route, self.queues = route, queues
 
     def count(self, size: int) -> None:

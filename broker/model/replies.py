@@ -15,13 +15,11 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from qstore.broker.model.memory import MESSAGE_OVERHEAD
-from qstore.broker.model.queues.fifo import Fifo
+from qstore.broker.model.queues.limits import Capacity, Ring, RingLimit
 from qstore.broker.model.queues.queue import Queue
-from qstore.broker.model.queues.ring import Ring, RingLimit
 
 if TYPE_CHECKING:
     from qstore.broker.model.exchanges.default import DefaultExchange
-    from qstore.broker.model.queues.entry import Entry
     from qstore.broker.model.tick import Tick
 
 REPLY_TO: Final = "amq.rabbitmq.reply-to"
@@ -62,13 +60,10 @@ class DirectReplies:
 
     def open(self) -> Queue:
         """A new reply queue."""
-        name, order = PREFIX + secrets.token_urlsafe(_TOKEN_BYTES), Fifo()
-        limit = RingLimit(
-            order, max_messages=MAX_REPLIES, max_bytes=self._max_bytes, overhead=MESSAGE_OVERHEAD, is_strict=False
-        )
-        queue = Queue(
-            name, self._tick, order=order, limit=limit, displacements=(Ring(limit, order, _discard),), clock=self._clock
-        )
+        name = PREFIX + secrets.token_urlsafe(_TOKEN_BYTES)
+        limit = RingLimit(Capacity(MAX_REPLIES, self._max_bytes, MESSAGE_OVERHEAD), is_strict=False)
+        ring = Ring(limit, lambda _queue, _entry: False)  # nothing moves elsewhere
+        queue = Queue(name, self._tick, limit=limit, displacements=(ring,), clock=self._clock)
         self.queues[name] = queue
         return queue
 
@@ -87,8 +82,3 @@ class DirectReplies:
     def memory(self) -> int:
         """Bytes of memory that all replies take."""
         return sum(queue.memory for queue in self.queues.values())
-
-
-def _discard(_queue: Queue, _entry: Entry) -> bool:
-    """Nothing moves elsewhere."""
-    return False

@@ -24,9 +24,9 @@ from qstore.broker.model.errors import (
     RoutingLimitError,
 )
 from qstore.broker.model.exchanges.exchange import Exchange
+from qstore.broker.model.exchanges.route import Alternate, Routed
 from qstore.broker.model.exchanges.topic_index import MAX_STEPS
 from qstore.broker.model.message import Message
-from qstore.broker.model.queues.alternate import Alternate, Routed
 from qstore.broker.model.queues.entry import ACQUIRED, MOVING, Entry
 from qstore.broker.model.queues.flow_control import Stop
 from qstore.broker.model.queues.queue import Queue
@@ -111,7 +111,7 @@ class Router:
             for queue in queues
         )
 
-    def route(self, message: Message, exchange: Alternate[Queue]) -> Routed[Queue]:
+    def route(self, message: Message, exchange: Alternate) -> Routed:
         """The route of a message: the queues of the exchange, or else of its alternate exchange.
 
         The caller counts the message (`count`).
@@ -119,11 +119,11 @@ class Router:
         return self._or_alternate(message, exchange, route_by_all(message, exchange))
 
     @staticmethod
-    def _or_alternate(message: Message, exchange: Alternate[Queue], route: Routed[Queue]) -> Routed[Queue]:
+    def _or_alternate(message: Message, exchange: Alternate, route: Routed) -> Routed:
         """The route, or the first with queues along the alternate exchanges: those before it count it as dropped."""
         if route.queues or exchange.alternate is None or message.handling.discards_unroutable:
             return route
-        asked: set[Alternate[Queue]] = {exchange}
+        asked: set[Alternate] = {exchange}
         steps = 0
         while not route.queues and exchange.alternate is not None and exchange.alternate not in asked:
             route.count(message.size)
@@ -137,13 +137,13 @@ class Router:
                 raise RoutingLimitError(text)
         return route
 
-    def count(self, message: Message, route: Routed[Queue]) -> None:
+    def count(self, message: Message, route: Routed) -> None:
         """Count a message that was routed."""
         route.count(message.size)
         if not route.queues:
             self.unroutable += 1
 
-    def route_immediate(self, message: Message, exchange: Exchange) -> Routed[Queue]:
+    def route_immediate(self, message: Message, exchange: Exchange) -> Routed:
         """As `route`, for an immediate message.
 
         Unless every matching queue has a consumer that can take it now, the message is unroutable. Source: AMQP 0-10,
@@ -154,7 +154,7 @@ class Router:
             route = exchange.no_route
         return self._or_alternate(message, exchange, route)
 
-    def publish_to(self, message: Message, exchange: Exchange, route: Routed[Queue]) -> bool:
+    def publish_to(self, message: Message, exchange: Exchange, route: Routed) -> bool:
         """As `publish`, with a known route."""
         if exchange.receiver is not None and exchange.receiver.takes(message):
             return exchange.receiver.receive(message, self._queues, self.put, self._authorization)
@@ -206,7 +206,7 @@ class Router:
         if not kept:
             is_stopped = False
             for queue in queues:
-                if queue.admits(message) and queue.has_risen(queue.add(message, 0)):
+                if queue.admits(message) and queue.throttles(queue.add(message, 0)):
                     is_stopped = True
             return is_stopped
         assert self._store is not None
@@ -219,9 +219,9 @@ class Router:
         for queue in queues:
             rid = by_queue.get(queue, 0)
             if rid:
-                queue.has_risen(queue.add_held(message, rid))
+                queue.throttles(queue.add_held(message, rid))
             elif queue.admits(message):
-                queue.has_risen(queue.add(message, 0))
+                queue.throttles(queue.add(message, 0))
         return True
 
     def divert(self, queue: Queue, entry: Entry) -> bool:
@@ -263,7 +263,7 @@ class Router:
         self,
         queue: Queue,
         entry: Entry,
-        exchange: Alternate[Queue],
+        exchange: Alternate,
         done: Callable[[Exception | None], None],
         message: Message | None = None,
     ) -> None:

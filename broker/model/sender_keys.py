@@ -17,8 +17,8 @@ from qstore.broker.model.exchanges.topic_index import MAX_STEPS
 from qstore.formats.values import TypedMap, TypedValue
 
 if TYPE_CHECKING:
+    from qstore.broker.model.exchanges.route import Alternate, Routed
     from qstore.broker.model.message import Message
-    from qstore.broker.model.queues.alternate import Alternate, Routed
     from qstore.broker.model.queues.queue import Queue
 
 CC: Final = "CC"
@@ -48,7 +48,7 @@ def _text(element: object) -> str | None:
     return value if isinstance(value, str) else None
 
 
-def route_by_all(message: Message, exchange: Alternate[Queue]) -> Routed[Queue]:
+def route_by_all(message: Message, exchange: Alternate) -> Routed:
     """The route of a message by all of its keys.
 
     Raises:
@@ -79,9 +79,9 @@ class SeveralRoutes:
 
     __slots__ = ("_counting", "queues")
 
-    def __init__(self, routes: Sequence[Routed[Queue]]) -> None:
+    def __init__(self, routes: Sequence[Routed]) -> None:
         queues: dict[Queue, None] = {}
-        self._counting: list[Routed[Queue]] = []  # the routes by which it comes to further queues
+        self._counting: list[Routed] = []  # the routes by which it comes to further queues
         for route in routes:
             before = len(queues)
             queues.update(dict.fromkeys(route.queues))

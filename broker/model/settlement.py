@@ -34,10 +34,9 @@ from qstore.broker.model.caller import Caller
 from qstore.broker.model.errors import InvalidArgumentError, ModelError, ResourceLockedError
 from qstore.broker.model.events import Subscribe, Unsubscribe
 from qstore.broker.model.queues.barriers import NO_LIMIT
-from qstore.broker.model.queues.consumer import Consumer
-from qstore.broker.model.queues.deletion import Deletion
+from qstore.broker.model.queues.consumers import Consumer
 from qstore.broker.model.queues.entry import ACQUIRED, AVAILABLE, MOVING, Entry
-from qstore.broker.model.queues.queue import Queue
+from qstore.broker.model.queues.queue import Deletion, Queue
 from qstore.formats.values import EMPTY_MAP, TypedMap
 
 if TYPE_CHECKING:

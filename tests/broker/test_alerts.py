@@ -14,10 +14,9 @@ from qstore.broker.model.events import (
     QueueThresholdCrossedUpward,
     QueueThresholdExceeded,
 )
-from qstore.broker.model.queues.alerts import AlertArguments, alert_thresholds
 from qstore.broker.model.queues.arguments import QueueArguments
-from qstore.broker.model.queues.capacity import Capacity
-from qstore.broker.model.queues.flow_control import FlowArguments
+from qstore.broker.model.queues.flow_control import AlertArguments, FlowArguments, alert_thresholds
+from qstore.broker.model.queues.limits import Capacity
 from qstore.broker.settings import BrokerSettings
 from qstore.formats.values import EMPTY_MAP
 from tests.broker.wired_broker import PlainMessage

@@ -305,8 +305,8 @@ def test_a_recovered_queue_is_served_without_those_arguments_that_are_not_valid(
     async def later(stage: Wired) -> None:
         for name, levels, most in (("many", 10, 7), ("few", 5, 8)):
             queue = stage.broker.queues[name]
-            assert isinstance(queue._order, PriorityOrder)
-            assert len(queue._order._levels) == levels
+            assert isinstance(queue.order, PriorityOrder)
+            assert len(queue.order._levels) == levels
             assert queue.limit is not None
             assert queue.limit.max_messages == most
             assert queue.arguments == typed_map(arguments[name])

@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 from qstore.broker.log.logs import INFO, NOTICE, WARNING
 from qstore.broker.model.errors import InvalidArgumentError
 from qstore.broker.model.memory import MESSAGE_OVERHEAD
-from qstore.broker.model.queues.alerts import Alerts, AlertThresholds
 from qstore.broker.model.queues.arguments import QueueArguments
-from qstore.broker.model.queues.capacity import Capacity
-from qstore.broker.model.queues.depth_watch import DepthWatch
 from qstore.broker.model.queues.entry import AVAILABLE
 from qstore.broker.model.queues.flow_control import (
+    Alerts,
+    AlertThresholds,
+    DepthWatch,
     FlowArguments,
     FlowControl,
     FlowDefaults,
@@ -28,6 +28,7 @@ from qstore.broker.model.queues.flow_control import (
     StoppedQueues,
     flow_thresholds,
 )
+from qstore.broker.model.queues.limits import Capacity
 from qstore.broker.model.queues.queue import Queue
 from qstore.broker.model.tick import Tick
 from qstore.broker.settings import BrokerSettings
@@ -400,7 +401,7 @@ def test_publishers_that_wait_are_logged_once_with_the_way_out(caplog: pytest.Lo
         queues.look(now)
     text = (
         'Publishers to queue "big" wait: it has 10,400 bytes in 20 messages, above its flow control threshold of '
-        "10,000 bytes. They go on below 7,000 bytes: consume or purge messages, or raise --default-queue-limit"
+        "10,000 bytes. They continue below 7,000 bytes: consume or purge messages, or raise --default-queue-limit"
     )
     assert said(caplog) == [(WARNING, text)]
     flow.fall("big", 5, 1000, 9)
@@ -428,7 +429,7 @@ def test_stops_that_do_not_last_or_recur_or_stop_nobody_are_not_logged(caplog: p
     held_at(None, flow)
     queues.look(now)
     ((_, text),) = said(caplog)
-    assert "3 messages, above its flow control threshold of 2. They go on below 2 messages" in text
+    assert "3 messages, above its flow control threshold of 2. They continue below 2 messages" in text
     flow.fall("q", 1, 0, 9)
     said(caplog)
     flow.rise("q", 3, 0)

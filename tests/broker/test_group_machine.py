@@ -341,7 +341,7 @@ def test_kinds_that_are_gone_are_forgotten() -> None:
         consumer = model.consumer(queue, wants=lambda _entry, _kind=kind: False)
         model.run()
         queue.remove_consumer(consumer)
-    order = queue._order
+    order = queue.order
     assert isinstance(order, GroupOrder)
     assert len(order._free) < 30
     assert all(len(group.cursors) < 30 for group in order._groups.values())

@@ -10,7 +10,7 @@ from qstore.broker.management import outbox
 from qstore.broker.management.outbox import TOPIC, Outbox
 from qstore.broker.model.memory import MemoryCeiling, State
 from qstore.broker.model.message import NewMessage
-from qstore.broker.model.queues.limits import Limit
+from qstore.broker.model.queues.limits import Capacity, Limit
 from qstore.broker.protocols.amqp_0_10.message import new_transfer
 from qstore.formats.values import EMPTY_MAP
 from tests.broker.wired_broker import Wired, wired
@@ -57,7 +57,7 @@ def test_a_console_that_does_not_read_costs_no_more_than_so_many_bytes(monkeypat
             assert [stage.send(1000, is_reply=True) for _ in range(4)] == [True, True, True, False]
             queue.purge()
             assert stage.send(1000)
-            queue.limit = Limit(max_bytes=10_000)  # its own limit is what it may have
+            queue.limit = Limit(Capacity(bytes=10_000))  # its own limit is what it may have
             assert all(stage.send(1000) for _ in range(4))
 
     asyncio.run(run())

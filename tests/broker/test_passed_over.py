@@ -7,9 +7,8 @@ from collections.abc import Callable
 
 import pytest
 
-from qstore.broker.model.queues.consumers import MAX_DECLINED
+from qstore.broker.model.queues.consumers import MAX_DECLINED, PassedOver
 from qstore.broker.model.queues.entry import Entry
-from qstore.broker.model.queues.passed_over import PassedOver
 from qstore.broker.model.queues.queue import Queue
 from tests.support.fake_store import Model, Recorder
 

@@ -15,8 +15,7 @@ from qstore.broker.model.errors import InternalError, ResourceLimitExceededError
 from qstore.broker.model.message import PLAIN_HANDLING
 from qstore.broker.model.queues.consumers import MAX_DECLINED
 from qstore.broker.model.queues.entry import Entry
-from qstore.broker.model.queues.fair_share import FairShare
-from qstore.broker.model.queues.priority import PriorityOrder, level_of_priority
+from qstore.broker.model.queues.priority import FairShare, PriorityOrder, level_of_priority
 from qstore.broker.model.queues.queue import Queue
 from qstore.formats.values import typed_map
 from tests.broker.test_passed_over import MANY, Wanting, check_a_slow_consumer, check_looking_through
@@ -111,7 +110,7 @@ def test_the_least_urgent_of_many_levels_leaves_a_ring(model: Model) -> None:
 )
 def test_a_queue_with_one_level_is_a_plain_one(model: Model, argument: str, levels: int) -> None:
     queue = model.queue("q", arguments=typed_map({argument: levels}))
-    assert not isinstance(queue._order, PriorityOrder)
+    assert not isinstance(queue.order, PriorityOrder)
     put(model, (LOW, b"a"), (HIGH, b"b"))
     assert delivered(model, queue) == [b"a", b"b"]
 
@@ -258,7 +257,7 @@ def test_kinds_that_are_gone_are_forgotten(model: Model) -> None:
         consumer = model.consumer(queue, wants=Wanting(b"n"))
         model.run()
         queue.remove_consumer(consumer)
-    order = queue._order
+    order = queue.order
     assert isinstance(order, PriorityOrder)
     assert len(order._readers) < 30
     put(model, (LOW, b"s"))
@@ -272,7 +271,7 @@ def test_what_comes_back_and_goes_leaves_nothing_behind(model: Model) -> None:
     put(model, *((LOW, b"n") for _ in range(1000)))
     idle = model.consumer(queue, wants=Wanting(b"m"))
     model.run()
-    order = queue._order
+    order = queue.order
     assert isinstance(order, PriorityOrder)
     readers = order._readers[idle.kind]
     queue.remove_consumer(idle)

@@ -10,7 +10,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from qstore.broker.model.errors import InvalidArgumentError
-from qstore.broker.model.queues.alerts import AlertArguments
 from qstore.broker.model.queues.arguments import (
     NO_ARGUMENTS,
     POLICIES,
@@ -18,7 +17,7 @@ from qstore.broker.model.queues.arguments import (
     read_arguments,
     read_usable,
 )
-from qstore.broker.model.queues.flow_control import FlowArguments
+from qstore.broker.model.queues.flow_control import AlertArguments, FlowArguments
 from qstore.formats.values import EMPTY_MAP, TypedMap, typed_map
 from tests.support.coded import coded
 

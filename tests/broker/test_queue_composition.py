@@ -15,7 +15,7 @@ from qstore.broker.model.errors import ResourceLimitExceededError
 from qstore.broker.model.memory import MESSAGE_OVERHEAD
 from qstore.broker.model.message import Handling
 from qstore.broker.model.queues.arguments import NO_ARGUMENTS, QueueArguments, read_arguments
-from qstore.broker.model.queues.idle import IdleQueues
+from qstore.broker.model.queues.expiry import IdleQueues
 from qstore.broker.model.queues.queue import Queue
 from qstore.broker.model.residency.paging_directory import PagingDirectory
 from qstore.broker.settings import QUEUE_LIMIT_BYTES, BrokerSettings

@@ -18,10 +18,10 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from qstore.broker.model.queues.barriers import Barrier
+from qstore.broker.model.queues.consumers import PerConsumerOrder
 from qstore.broker.model.queues.entry import ACQUIRED, AVAILABLE, FOLDED, GONE, Entry
 from qstore.broker.model.queues.expiry import expire_heads
 from qstore.broker.model.queues.fifo import Fifo
-from qstore.broker.model.queues.per_consumer import PerConsumerOrder
 from qstore.broker.model.queues.queue import Queue
 from qstore.broker.model.residency.residency import Residency
 from tests.broker.wired_broker import PlainMessage

@@ -8,8 +8,8 @@ from functools import partial
 from hypothesis import strategies as st
 from hypothesis.stateful import precondition, rule
 
+from qstore.broker.model.queues.consumers import FOREMOST
 from qstore.broker.model.queues.entry import Entry
-from qstore.broker.model.queues.ranking import FOREMOST
 from tests.broker.test_priority_machine import PriorityMachine
 from tests.broker.test_queue_machine import Kind, QueueMachine
 from tests.support.fake_store import Recorder

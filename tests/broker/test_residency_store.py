@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from qstore.broker.model.errors import InternalError, ModelError
-from qstore.broker.model.queues.consumer import NOT_FOR_ME, REFUSED, TAKEN
+from qstore.broker.model.queues.consumers import NOT_FOR_ME, REFUSED, TAKEN
 from qstore.broker.model.queues.entry import Entry
 from qstore.broker.model.queues.fifo import Fifo
 from qstore.broker.model.queues.queue import Queue

@@ -12,7 +12,7 @@ from typing import Any
 from qstore.broker.model.broker import Broker
 from qstore.broker.model.events import Listener
 from qstore.broker.model.message import PLAIN_HANDLING, Message, Properties, StoredForm
-from qstore.broker.model.queues.consumer import TAKEN_LAST
+from qstore.broker.model.queues.consumers import TAKEN_LAST
 from qstore.broker.model.queues.entry import Entry
 from qstore.broker.model.queues.queue import Queue
 from qstore.broker.model.store_protocol import Store

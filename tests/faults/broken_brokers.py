@@ -277,7 +277,7 @@ def _exchanged(self: References, entries: list[tuple[Entry, Reference]], message
 
 def _never_told(self: References, entries: list[tuple[Entry, Reference]], messages: Loaded) -> None:
     """The queue is not dispatched again when what its consumers await is there."""
-    with patch.object(self, "_ready", lambda: None):
+    with patch.object(Queue, "mark_ready", lambda _queue: None):
         _sound_fetched(self, entries, messages)
 
 

@@ -380,7 +380,7 @@ class BrokerProcess:
 
     def bodies(self, queue: Queue) -> list[bytes]:
         """The messages of a queue, in order; those that are out of memory stay there, also when the process is dead."""
-        return [body for part in queue._order.parts() for body in self._bodies(queue, part)]
+        return [body for part in queue.order.parts() for body in self._bodies(queue, part)]
 
     def _bodies(self, queue: Queue, part: Entry) -> list[bytes]:
         if isinstance(part, Stretch):

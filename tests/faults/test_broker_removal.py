@@ -14,10 +14,9 @@ from typing import Any
 import pytest
 
 from qstore.broker.model import settlement
-from qstore.broker.model.queues.alternate import Alternate
-from qstore.broker.model.queues.deletion import Deletion
+from qstore.broker.model.exchanges.route import Alternate
 from qstore.broker.model.queues.entry import ACQUIRED, MOVING, Entry
-from qstore.broker.model.queues.queue import Queue
+from qstore.broker.model.queues.queue import Deletion, Queue
 from qstore.broker.model.router import Router
 from qstore.formats.amqp_0_10.codes import ErrorCode
 from qstore.formats.amqp_0_10.commands import decode_command, encode_command
@@ -206,7 +205,7 @@ def killed_when_done(process: BrokerProcess, disk: SimulatedDisk, consumer: Peer
     return disk
 
 
-def _moved_at_once(self: Router, queue: Queue, entry: Entry, exchange: Alternate[Queue], done: Done) -> None:
+def _moved_at_once(self: Router, queue: Queue, entry: Entry, exchange: Alternate, done: Done) -> None:
     """What is rejected while it moves is taken for gone."""
     if entry.state == ACQUIRED:
         _sound_move(self, queue, entry, exchange, done)

@@ -12,10 +12,9 @@ from typing import Any
 
 import pytest
 
-from qstore.broker.model.queues.displacement import Displacing
 from qstore.broker.model.queues.entry import Entry
+from qstore.broker.model.queues.limits import Ring
 from qstore.broker.model.queues.queue import Queue
-from qstore.broker.model.queues.ring import Ring
 from qstore.broker.model.router import Router
 from qstore.formats.amqp_0_10.commands import decode_command, encode_command
 from qstore.formats.amqp_0_10.structs import DELIVERY_PROPERTIES, MESSAGE_PROPERTIES, encode_struct
@@ -170,16 +169,16 @@ def test_the_newest_are_there(arguments: dict[str, Any], check: Check, in_transa
     assert lost
 
 
-def _displaced_first(self: Ring, queue: Displacing, _most: int) -> bool:
+def _displaced_first(self: Ring, queue: Queue, _most: int) -> bool:
     """Room is made for one more message than there is."""
     while self._limit.is_exceeded(queue.message_count + 1, queue.message_bytes):
-        first = self._order.first_to_discard()
+        first = queue.order.first_to_discard()
         if first is None or not self.displace(queue, first):
             break
     return False
 
 
-def _never(_self: Ring, _queue: Displacing, _most: int) -> bool:
+def _never(_self: Ring, _queue: Queue, _most: int) -> bool:
     """Nothing is displaced."""
     return False
 

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from qstore.broker.model.broker import Broker
 from qstore.broker.model.message import Message, MessagesRead, RestoreMessage
 from qstore.broker.model.queues.arguments import read_arguments
-from qstore.broker.model.queues.consumer import NOT_FOR_ME, REFUSED, TAKEN, TAKEN_LAST
+from qstore.broker.model.queues.consumers import NOT_FOR_ME, REFUSED, TAKEN, TAKEN_LAST
 from qstore.broker.model.queues.entry import Entry
 from qstore.broker.model.queues.queue import Queue
 from qstore.broker.model.store_protocol import Done, Refused

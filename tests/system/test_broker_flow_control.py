@@ -116,7 +116,7 @@ def test_a_sender_that_waits_says_what_for_and_so_does_the_log(make_broker: Brok
     lines = [line for line in broker.log_text().splitlines() if "Publishers to queue" in line]
     assert len(lines) == 1
     assert "[Model] warning" in lines[0]
-    assert '"big" wait: it has 4 messages, above its flow control threshold of 3. They go on below 2 mess' in lines[0]
+    assert '"big" wait: it has 4 messages, above its flow control threshold of 3. They continue below 2 m' in lines[0]
     assert broker.has_logged('Queue "big": publishers are resumed')
 
 

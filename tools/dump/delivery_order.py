@@ -17,7 +17,7 @@ from itertools import compress
 from typing import Final
 
 from qstore.broker.model.arguments import MAX_PRIORITY, as_text
-from qstore.broker.model.queues.classic_arguments import HIGHEST_PRIORITY
+from qstore.broker.model.queues.arguments import HIGHEST_PRIORITY
 from qstore.formats.broker_records.message_header import MessageHeader
 from qstore.store.inspect.offline import RecoveredQueue
 from qstore.store.journal.journal import Journal

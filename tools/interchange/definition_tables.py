@@ -25,7 +25,7 @@ So what clients of RabbitMQ declare again is what is there.
 
 Everything else is listed as not known by the other side. Sources: RabbitMQ documentation, "Schema Definition Export and
 Import", "Queue Length Limit", "Priority Queue Support", "Dead Letter Exchanges", "Alternate Exchanges"; for the other
-side see `broker/model/queues/arguments` and `classic_arguments`.
+side see `broker/model/queues/arguments`.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from qstore.broker.model.arguments import MAX_MILLISECONDS, MAX_PRIORITY
-from qstore.broker.model.queues.classic_arguments import (
+from qstore.broker.model.queues.arguments import (
     DEAD_EXCHANGE,
     DEAD_KEY,
     EXPIRES,

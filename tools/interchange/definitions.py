@@ -19,7 +19,7 @@ from uuid import UUID
 from orjson import OPT_APPEND_NEWLINE, OPT_INDENT_2, JSONDecodeError, dumps, loads
 
 from qstore.broker.model.arguments import ALTERNATE
-from qstore.broker.model.queues.classic_arguments import DEAD_EXCHANGE
+from qstore.broker.model.queues.arguments import DEAD_EXCHANGE
 from qstore.broker.protocols.amqp_0_9_1.arguments import client_key, exchange_name
 from qstore.formats.broker_records.errors import BrokerRecordError
 from qstore.formats.broker_records.exchange_bindings import ExchangeBinding, exchange_binding_of, general_of

@@ -67,7 +67,7 @@ if TYPE_CHECKING:
     from qstore.broker.management.schema import Results
     from qstore.broker.model.broker import Broker
     from qstore.broker.model.caller import Caller
-    from qstore.broker.model.queues.consumer import Consumer
+    from qstore.broker.model.queues.consumers import Consumer
     from qstore.broker.model.queues.counters import QueueTotals
 
 

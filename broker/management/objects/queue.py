@@ -45,8 +45,8 @@ if TYPE_CHECKING:
     from qstore.broker.management.request import Arguments, Wants
     from qstore.broker.management.schema import Reference, Results
     from qstore.broker.model.caller import Caller
+    from qstore.broker.model.exchanges.route import Alternate
     from qstore.broker.model.message import Message
-    from qstore.broker.model.queues.alternate import Alternate
     from qstore.broker.model.queues.counters import QueueTotals
     from qstore.broker.model.queues.queue import Queue
 
@@ -162,7 +162,7 @@ async def purge(managed: ManagedBroker, queue: Queue, arguments: Arguments, call
 async def _move_all(
     managed: ManagedBroker,
     queue: Queue,
-    exchange: Alternate[Queue],
+    exchange: Alternate,
     number: int,
     selects: Wants | None,
     rerouter: Caller | None = None,

@@ -14,10 +14,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Protocol
 
 from qstore.broker.model.queues.queue import Queue
 from qstore.formats.catalogue import BindingEntry
 from qstore.formats.values import EMPTY_MAP, TypedMap
+
+if TYPE_CHECKING:
+    from qstore.broker.model.message import Message
 
 
 @dataclass(slots=True, eq=False)
@@ -91,6 +95,34 @@ class Route:
         """Count a message of `size` bytes."""
         self.messages += 1
         self.bytes += size
+
+
+class Routed(Protocol):
+    """What routing a message has found: a `Route`, or what some routes come to."""
+
+    @property
+    def queues(self) -> Sequence[Queue]:
+        """The queues, each once."""
+
+    def count(self, size: int) -> None:
+        """Count a message of `size` bytes."""
+
+
+class Alternate(Protocol):
+    """What messages are moved to: an exchange, or what is left of it for a message (`dead_letters`)."""
+
+    name: str
+
+    @property
+    def steps(self) -> int:
+        """How many steps finding the queues for messages has taken so far."""
+
+    @property
+    def alternate(self) -> Alternate | None:
+        """The exchange for messages that match no queue here."""
+
+    def route(self, message: Message) -> Routed:
+        """The queues for a message."""
 
 
 @dataclass(slots=True)

@@ -23,7 +23,7 @@
     qpid.queue_msg_sequence          header in which consumers find a message's number on the queue, from 1
     qpid.insert_sequence_numbers, qpid.msg_sequence     likewise, the header qpid.msg_sequence; 1 for yes
     qpid.priorities           number of priority levels, 0 and 1 for none (`priority`); more than 10 count as 10
-    qpid.fairshare            messages of one level before lower ones have their turn; 0 for no limit (`fair_share`)
+    qpid.fairshare            messages of one level before lower ones have their turn; 0 for no limit (`priority`)
     qpid.fairshare-N          likewise for level N only, counted from 0, the lowest
     x-qpid-priorities, x-qpid-fairshare, x-qpid-fairshare-N
                               other names of these
@@ -33,19 +33,36 @@
                               the thresholds of flow control, in messages and bytes (`flow_control`)
     x-qpid-capacity, x-qpid-flow-resume-capacity          other names of qpid.flow_stop_size and qpid.flow_resume_size
     qpid.alert_count, qpid.alert_size, qpid.alert_count_down, qpid.alert_size_down, qpid.alert_repeat_gap
-                              the thresholds of alerts, and the seconds between two of them (`alerts`)
+                              the thresholds of alerts, and the seconds between two of them (`flow_control`)
     qpid.alert_count_up, x-qpid-maximum-message-count     other names of qpid.alert_count
     qpid.alert_size_up, x-qpid-maximum-message-size       other names of qpid.alert_size
     x-qpid-minimum-alert-repeat-gap                       another name of qpid.alert_repeat_gap
 
-Those of RabbitMQ's classic queues are in `classic_arguments`.
+Those of RabbitMQ's classic queues are mapped on these:
+
+    x-max-length         qpid.max_count
+    x-max-length-bytes   qpid.max_size
+    x-overflow           what happens at these: drop-head, the default, is qpid.policy_type ring; reject-publish is
+                         reject, without flow control before it, and only publishers with confirms are told;
+                         reject-publish-dlx likewise, and the message goes to the dead-letter exchange
+    x-message-ttl        milliseconds that a message may be on the queue
+    x-dead-letter-exchange, x-dead-letter-routing-key
+                         where messages go that are rejected, expire or are displaced (`broker.model.dead_letters`)
+    x-expires            milliseconds after which an unused queue is deleted: no consumers, not declared again, no
+                         basic.get
+    x-max-priority       qpid.priorities, but the priorities from 0 to this number, at most 255, are the levels, and
+                         higher ones count as this; 0 for no priorities
+    x-single-active-consumer  true: one consumer at a time gets messages (`consumers`)
+
+Both names of one feature cannot be given together.
 
 A count is a non-negative whole number, or a string of digits; strings may arrive as bytes. All arguments, with those
 that are refused or ignored, are in the table of `model/arguments`, and so are the maximums of counts. The queue keeps
 all its arguments as received.
 
 Sources: Qpid C++ Broker Book, 1.2.1; MRG 2 Messaging User Guide, 3; Qpid wiki, "Qpid extensions to AMQP"; qpidd,
-QueueSettings.cpp (fair share, and that it takes levels; that a last value queue has none).
+QueueSettings.cpp (fair share, and that it takes levels; that a last value queue has none); RabbitMQ, "Queue Length
+Limit", "Time-To-Live and Expiration", "Dead Letter Exchanges", "Priority Queue Support" and "Consumers".
 """
 
 from __future__ import annotations
@@ -53,35 +70,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
-from qstore.broker.model.arguments import (
-    COUNTS,
-    LIFETIMES,
-    NO_LOCAL,
-    as_text,
-    is_set,
-    plain,
-    shown,
-)
+from qstore.broker.model.arguments import COUNTS, LIFETIMES, NO_LOCAL, as_text, is_set, plain, shown
 from qstore.broker.model.arguments import SEQUENCE as OLD_SEQUENCE
 from qstore.broker.model.errors import InvalidArgumentError
-from qstore.broker.model.queues.alerts import REPEAT_GAP, AlertArguments
-from qstore.broker.model.queues.classic_arguments import (
-    EXPIRES,
-    HIGHEST_PRIORITY,
-    LENGTHS,
-    MESSAGE_TTL,
-    NAMES,
-    OVERFLOW,
-    SINGLE_ACTIVE,
-    DeadLetterArguments,
-    dead_letter_arguments,
-    mapped,
-)
-from qstore.broker.model.queues.flow_control import FlowArguments
+from qstore.broker.model.queues.flow_control import REPEAT_GAP, AlertArguments, FlowArguments
 from qstore.broker.model.queues.priority import MAX_LEVELS
 from qstore.broker.model.selectors.selector import Selector, read_selector
 from qstore.formats.page_file import PAGE_UNIT
-from qstore.formats.values import TypedMap, TypedValue
+from qstore.formats.values import STR16, UINT64, TypedMap, TypedValue
 
 MAX_COUNT: Final = "qpid.max_count"
 MAX_SIZE: Final = "qpid.max_size"
@@ -128,6 +124,38 @@ _FLOW_STOP_SIZE: Final = ("qpid.flow_stop_size", "x-qpid-capacity")
 _FLOW_RESUME_SIZE: Final = ("qpid.flow_resume_size", "x-qpid-flow-resume-capacity")
 _ALERT_COUNT: Final = ("qpid.alert_count", "qpid.alert_count_up", "x-qpid-maximum-message-count")
 _ALERT_SIZE: Final = ("qpid.alert_size", "qpid.alert_size_up", "x-qpid-maximum-message-size")
+
+MESSAGE_TTL: Final = "x-message-ttl"
+EXPIRES: Final = "x-expires"
+OVERFLOW: Final = "x-overflow"
+HIGHEST_PRIORITY: Final = "x-max-priority"
+SINGLE_ACTIVE: Final = "x-single-active-consumer"
+LENGTHS: Final = {"x-max-length": "qpid.max_count", "x-max-length-bytes": "qpid.max_size"}
+REJECT_DEAD: Final = "reject-publish-dlx"
+_POLICIES: Final = {"drop-head": "ring", "reject-publish": "reject", REJECT_DEAD: "reject"}
+_STOPS: Final = ("qpid.flow_stop_count", "qpid.flow_stop_size")
+
+DEAD_EXCHANGE: Final = "x-dead-letter-exchange"
+DEAD_KEY: Final = "x-dead-letter-routing-key"
+
+NAMES: Final = frozenset(
+    (MESSAGE_TTL, EXPIRES, OVERFLOW, HIGHEST_PRIORITY, SINGLE_ACTIVE, DEAD_EXCHANGE, DEAD_KEY, *LENGTHS)
+)
+"""The arguments of RabbitMQ's classic queues."""
+
+_MAX_NAME: Final = 255  # bytes
+
+
+class DeadLetterArguments(NamedTuple):
+    """Where dead messages go.
+
+    Attributes:
+        exchange: name of the exchange; empty for the default exchange.
+        routing_key: the key that they get; None for their own.
+    """
+
+    exchange: str
+    routing_key: str | None = None
 
 
 class QueueArguments(NamedTuple):
@@ -274,59 +302,6 @@ def read_arguments(arguments: TypedMap) -> QueueArguments:
     )
 
 
-def _numbers(given: Mapping[str, object]) -> bool:
-    return is_set(given.get(INSERT_SEQUENCE)) or is_set(given.get(OLD_SEQUENCE))
-
-
-def _levels(given: Mapping[str, object], counts: Mapping[str, int], classic: Mapping[str, object]) -> int:
-    """The number of priority levels."""
-    if HIGHEST_PRIORITY not in classic:
-        return _first(counts, PRIORITIES) or 0
-    for name in given:
-        if name.startswith((*PRIORITIES, *FAIR_SHARE)):
-            raise InvalidArgumentError(f"{HIGHEST_PRIORITY} and {name} cannot be given for the same queue")
-    return _count(HIGHEST_PRIORITY, classic[HIGHEST_PRIORITY], COUNTS[HIGHEST_PRIORITY]) + 1
-
-
-def _is_single_active(value: object) -> bool:
-    if not isinstance(value, bool):
-        raise InvalidArgumentError(f"{SINGLE_ACTIVE} is {shown(value)}, not true or false")
-    return value
-
-
-def _check_paging(
-    given: Mapping[str, object], counts: Mapping[str, int], levels: int, last_value_key: str, group_header: str
-) -> None:
-    """What qpidd does not accept together (QueueSettings.cpp)."""
-    if not is_set(given.get(PAGING)):
-        for name in (MAX_PAGES, PAGE_FACTOR):
-            if counts.get(name):
-                raise InvalidArgumentError(f"{name} is {counts[name]}, but {PAGING} is not given")
-        return
-    priorities = _given_name(given, (*PRIORITIES, HIGHEST_PRIORITY))
-    last_value = _given_name(given, (LAST_VALUE_KEY, LAST_VALUE_NO_BROWSE, LAST_VALUE))
-    for what, argument in ((levels > 1, priorities), (last_value_key, last_value), (group_header, GROUP_HEADER)):
-        if what:
-            raise InvalidArgumentError(f"{PAGING} and {argument} cannot be given for the same queue")
-
-
-def _expires(classic: Mapping[str, object]) -> int:
-    if EXPIRES not in classic:
-        return 0
-    milliseconds = _count(EXPIRES, classic[EXPIRES], COUNTS[EXPIRES])
-    if not milliseconds:
-        raise InvalidArgumentError(f"{EXPIRES} is 0, not a number of milliseconds from 1")
-    return milliseconds
-
-
-def _compresses(given: Mapping[str, object]) -> bool:
-    word = given.get(COMPRESS, "none")
-    known = _COMPRESS_WORDS.get(word.strip().lower()) if isinstance(word, str) else None
-    if known is None:
-        raise InvalidArgumentError(f"{COMPRESS} is {shown(word)}, not one of {', '.join(_COMPRESS_WORDS)}")
-    return known
-
-
 def read_usable(arguments: TypedMap) -> tuple[QueueArguments, list[str]]:
     """Parse the arguments of a queue that exists already, without those that are not valid.
 
@@ -360,6 +335,71 @@ def _error(entries: tuple[tuple[str, TypedValue], ...]) -> str | None:
     return None
 
 
+def mapped(arguments: TypedMap) -> TypedMap:
+    """The arguments of a queue with those of its length under the broker's own names.
+
+    Raises:
+        InvalidArgumentError: one is given twice, or x-overflow is not valid.
+    """
+    given = {name: typed for name, typed in arguments.entries if name in NAMES}
+    if not given:
+        return arguments
+    entries = [entry for entry in arguments.entries if entry[0] not in NAMES]
+    names = {name for name, _ in entries}
+    lengths = [(own, name, given[name]) for name, own in LENGTHS.items() if name in given]
+    for own, name, typed in lengths:
+        if own in names:
+            raise InvalidArgumentError(f"{name} and {own} cannot be given for the same queue")
+        text = str(as_text(typed.value))  # a count may be a text; "0" would mean no limit
+        if text and not text.strip("0"):
+            raise InvalidArgumentError(f"{name} 0 is not supported; to keep no messages set {MESSAGE_TTL} to 0")
+        entries.append((own, typed))
+    policy = as_text(given[OVERFLOW].value) if OVERFLOW in given else "drop-head"
+    if policy not in _POLICIES:
+        raise InvalidArgumentError(f"{OVERFLOW} is {shown(policy)}, not one of {', '.join(_POLICIES)}")
+    if lengths or OVERFLOW in given:
+        if POLICY_TYPE in names:
+            raise InvalidArgumentError(f"{OVERFLOW} and {POLICY_TYPE} cannot be given for the same queue")
+        entries.append((POLICY_TYPE, TypedValue(STR16, _POLICIES[str(policy)])))
+    if policy in ("reject-publish", REJECT_DEAD):
+        entries += [(name, TypedValue(UINT64, 0)) for name in _STOPS if name not in names]
+    return TypedMap(tuple(entries))
+
+
+def dead_letter_arguments(arguments: TypedMap) -> DeadLetterArguments | None:
+    """Where the dead messages of a queue go; None if they are dropped.
+
+    Raises:
+        InvalidArgumentError: one of them is no name, or there is a routing key without an exchange.
+    """
+    exchange, key = _name(arguments, DEAD_EXCHANGE), _name(arguments, DEAD_KEY)
+    if exchange is not None:
+        return DeadLetterArguments(exchange, key)
+    if key is not None:
+        raise InvalidArgumentError(f"{DEAD_KEY} is given without {DEAD_EXCHANGE}")
+    return None
+
+
+def _name(arguments: TypedMap, argument: str) -> str | None:
+    typed = arguments.get(argument)
+    if typed is None:
+        return None
+    value = as_text(typed.value)
+    if not isinstance(value, str) or len(value.encode("utf-8", "surrogateescape")) > _MAX_NAME:
+        raise InvalidArgumentError(f"{argument} is {shown(value)}, not a name of at most {_MAX_NAME} bytes")
+    return value
+
+
+def _levels(given: Mapping[str, object], counts: Mapping[str, int], classic: Mapping[str, object]) -> int:
+    """The number of priority levels."""
+    if HIGHEST_PRIORITY not in classic:
+        return _first(counts, PRIORITIES) or 0
+    for name in given:
+        if name.startswith((*PRIORITIES, *FAIR_SHARE)):
+            raise InvalidArgumentError(f"{HIGHEST_PRIORITY} and {name} cannot be given for the same queue")
+    return _count(HIGHEST_PRIORITY, classic[HIGHEST_PRIORITY], COUNTS[HIGHEST_PRIORITY]) + 1
+
+
 def _fair_share(given: Mapping[str, object], levels: int, default: int) -> tuple[int, ...]:
     """The limit of each level; empty if there are none."""
     if default and not levels:
@@ -376,23 +416,6 @@ def _fair_share(given: Mapping[str, object], levels: int, default: int) -> tuple
                 if level < MAX_LEVELS:
                     limits[level] = limit
     return tuple(limits) if any(limits) else ()
-
-
-def _first(counts: Mapping[str, int], names: Sequence[str]) -> int | None:
-    """The first of these names that is given."""
-    return next((counts[name] for name in names if name in counts), None)
-
-
-def _given_name(given: Mapping[str, object], names: Sequence[str]) -> str:
-    """The name that counts of these; the first one if none is given."""
-    return next((name for name in names if name in given), names[0])
-
-
-def _name_of_header(argument: str, given: Mapping[str, object]) -> str:
-    name = given.get(argument, "")
-    if not isinstance(name, str) or len(name.encode()) > _MAX_HEADER_NAME:
-        raise InvalidArgumentError(f"{argument} is {shown(name)}, not the name of a header")
-    return name
 
 
 def _last_value(given: Mapping[str, object]) -> tuple[str, bool]:
@@ -418,6 +441,49 @@ def _group_header(given: Mapping[str, object]) -> str:
     return header
 
 
+def _numbers(given: Mapping[str, object]) -> bool:
+    return is_set(given.get(INSERT_SEQUENCE)) or is_set(given.get(OLD_SEQUENCE))
+
+
+def _check_paging(
+    given: Mapping[str, object], counts: Mapping[str, int], levels: int, last_value_key: str, group_header: str
+) -> None:
+    """What qpidd does not accept together (QueueSettings.cpp)."""
+    if not is_set(given.get(PAGING)):
+        for name in (MAX_PAGES, PAGE_FACTOR):
+            if counts.get(name):
+                raise InvalidArgumentError(f"{name} is {counts[name]}, but {PAGING} is not given")
+        return
+    priorities = _given_name(given, (*PRIORITIES, HIGHEST_PRIORITY))
+    last_value = _given_name(given, (LAST_VALUE_KEY, LAST_VALUE_NO_BROWSE, LAST_VALUE))
+    for what, argument in ((levels > 1, priorities), (last_value_key, last_value), (group_header, GROUP_HEADER)):
+        if what:
+            raise InvalidArgumentError(f"{PAGING} and {argument} cannot be given for the same queue")
+
+
+def _compresses(given: Mapping[str, object]) -> bool:
+    word = given.get(COMPRESS, "none")
+    known = _COMPRESS_WORDS.get(word.strip().lower()) if isinstance(word, str) else None
+    if known is None:
+        raise InvalidArgumentError(f"{COMPRESS} is {shown(word)}, not one of {', '.join(_COMPRESS_WORDS)}")
+    return known
+
+
+def _expires(classic: Mapping[str, object]) -> int:
+    if EXPIRES not in classic:
+        return 0
+    milliseconds = _count(EXPIRES, classic[EXPIRES], COUNTS[EXPIRES])
+    if not milliseconds:
+        raise InvalidArgumentError(f"{EXPIRES} is 0, not a number of milliseconds from 1")
+    return milliseconds
+
+
+def _is_single_active(value: object) -> bool:
+    if not isinstance(value, bool):
+        raise InvalidArgumentError(f"{SINGLE_ACTIVE} is {shown(value)}, not true or false")
+    return value
+
+
 def _count(name: str, value: object, maximum: int) -> int:
     count = value
     if isinstance(value, str) and value.isascii() and value.isdigit() and len(value) <= _MAX_DIGITS:
@@ -425,3 +491,20 @@ def _count(name: str, value: object, maximum: int) -> int:
     if not isinstance(count, int) or isinstance(count, bool) or not 0 <= count <= maximum:
         raise InvalidArgumentError(f"{name} is {shown(value)}, not a whole number from 0 to {maximum}")
     return count
+
+
+def _name_of_header(argument: str, given: Mapping[str, object]) -> str:
+    name = given.get(argument, "")
+    if not isinstance(name, str) or len(name.encode()) > _MAX_HEADER_NAME:
+        raise InvalidArgumentError(f"{argument} is {shown(name)}, not the name of a header")
+    return name
+
+
+def _first(counts: Mapping[str, int], names: Sequence[str]) -> int | None:
+    """The first of these names that is given."""
+    return next((counts[name] for name in names if name in counts), None)
+
+
+def _given_name(given: Mapping[str, object], names: Sequence[str]) -> str:
+    """The name that counts of these; the first one if none is given."""
+    return next((name for name in names if name in given), names[0])

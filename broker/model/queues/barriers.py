@@ -8,7 +8,7 @@ Barriers are ordered by position, and may be lowered in any order: a transaction
 journals, which may take longer. `limit` is the position of the first barrier that is not lowered.
 
 A queue that delivers before the sync has two sets of barriers: all of them tell what is not on the disk yet, and those
-of transactions what must not be delivered (`contents`).
+of transactions what must not be delivered (`Queue.deliver_before_sync`).
 """
 
 from __future__ import annotations
@@ -38,26 +38,25 @@ class Barriers:
 
     Attributes:
         limit: the first position that must not be delivered yet.
+        held_from: the first position that was written, and whose flush has not begun; NO_LIMIT for none.
     """
 
-    __slots__ = ("_held_from", "_raised", "_returning", "limit")
+    __slots__ = ("_raised", "_returning", "held_from", "limit")
 
     def __init__(self) -> None:
-        self.limit = self._held_from = NO_LIMIT
+        self.limit = self.held_from = NO_LIMIT
         self._returning: dict[object, int] = {}  # release -> the first position that is not released yet
         self._raised: list[Barrier] = []  # few at a time: as many as flushes are under way
 
     def hold(self, position: int) -> None:
-        """A message was written: hold it and all later ones."""
-        if self._held_from == NO_LIMIT:
-            self._held_from = position
-            if self.limit == NO_LIMIT:
-                self.limit = position
+        """A message was written, and none was held: hold it and all later ones."""
+        self.held_from = position
+        self.limit = min(self.limit, position)
 
     def raise_held(self) -> Barrier:
         """The flush of the held messages begins: put a barrier before them."""
-        barrier = Barrier(self._held_from)
-        self._held_from = NO_LIMIT
+        barrier = Barrier(self.held_from)
+        self.held_from = NO_LIMIT
         raised = self._raised
         at = len(raised)
         while at and raised[at - 1].first > barrier.first:
@@ -86,7 +85,7 @@ class Barriers:
 
     def _find_limit(self) -> None:
         raised, returning = self._raised, self._returning
-        limit = min(raised[0].first, self._held_from) if raised else self._held_from
+        limit = min(raised[0].first, self.held_from) if raised else self.held_from
         self.limit = min(limit, *returning.values()) if returning else limit
 
     def returns_from(self, release: object, position: int) -> None:

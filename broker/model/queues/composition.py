@@ -1,17 +1,17 @@
 """Builds queues from their declarations: each is a `Queue` with the parts that its arguments ask for.
 
-part           decides                                         without it
--------------  ----------------------------------------------  ----------------------------------
-`fifo`         which message is next: the oldest               (each queue has an order)
-`priority`     likewise: the oldest of the highest level       `fifo` decides
-`groups`       likewise, for each consumer                     messages have no groups
-`limits`       what happens to a message beyond the limit      the queue has no limit
-`displacement` which messages leave when others arrive         none: `ring`, `last_value`, `self_destruct`
-               who is told of messages that come and go        nobody: `event_generation`
-`eligibility`  which messages the queue accepts                it accepts every message
-`depth_watch`  flow control and alerts                         nothing follows from its depth
-`residency`    which of its messages are in memory             all of them
-`ranking`      which consumers are asked for a message         all, in turn
+part            decides                                         without it
+--------------  ----------------------------------------------  ----------------------------------
+`fifo`          which message is next: the oldest               (each queue has an order)
+`priority`      likewise: the oldest of the highest level       `fifo` decides
+`groups`        likewise, for each consumer                     messages have no groups
+`limits`        which messages the queue accepts: eligibility   it accepts every message
+                what happens to a message beyond the limit      the queue has no limit
+                which messages leave when others arrive         none leaves; others: `last_value`
+`replication`   who is notified of messages that come and go    nobody: `replication.source`
+`flow_control`  when publishers wait, and alerts                nothing follows from its depth
+`residency`     which of its messages are in memory             all of them
+`consumers`     which consumers are asked for a message         all, in turn
 """
 
 from __future__ import annotations
@@ -21,32 +21,47 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
 from qstore.broker.log.logs import log_of
+from qstore.broker.model.errors import InvalidArgumentError
 from qstore.broker.model.memory import MESSAGE_OVERHEAD
 from qstore.broker.model.queues.arguments import (
     FLOW_TO_DISK,
     NO_ARGUMENTS,
+    REJECT_DEAD,
     RING,
     RING_STRICT,
     SELF_DESTRUCT,
     QueueArguments,
     read_arguments,
 )
-from qstore.broker.model.queues.capacity import Capacity
-from qstore.broker.model.queues.classic_arguments import REJECT_DEAD
-from qstore.broker.model.queues.displacement import Displacement
-from qstore.broker.model.queues.eligibility import Eligibility, Filtering, NoLocal
 from qstore.broker.model.queues.entry import Entry
-from qstore.broker.model.queues.event_generation import EventGeneration, QueueEvents
-from qstore.broker.model.queues.expiry import Expiries
 from qstore.broker.model.queues.fifo import Fifo
+from qstore.broker.model.queues.flow_control import (
+    Alerts,
+    DepthWatch,
+    FlowControl,
+    FlowDefaults,
+    FlowThresholds,
+    Stop,
+    StoppedQueues,
+    alert_thresholds,
+    flow_thresholds,
+)
 from qstore.broker.model.queues.groups import DEFAULT_GROUP, GroupOrder
 from qstore.broker.model.queues.last_value import LastValues
-from qstore.broker.model.queues.limits import DiskLimit, Limit, OverflowLimit
+from qstore.broker.model.queues.limits import (
+    Capacity,
+    DiskLimit,
+    Displacement,
+    Eligibility,
+    Limit,
+    OverflowLimit,
+    Ring,
+    RingLimit,
+    SelfDestruct,
+)
 from qstore.broker.model.queues.priority import PriorityOrder
 from qstore.broker.model.queues.queue import Queue
-from qstore.broker.model.queues.ring import Ring, RingLimit
-from qstore.broker.model.queues.self_destruct import SelfDestruct
-from qstore.broker.model.queues.watch_factory import WatchFactory
+from qstore.broker.model.replication.source import EventGeneration, ReplicatingListener
 from qstore.broker.model.residency.journal_source import JournalSource
 from qstore.broker.model.residency.page_file import PageFile
 from qstore.broker.model.residency.paging_directory import PagingDirectory, cannot_restore
@@ -56,22 +71,26 @@ from qstore.broker.settings import QUEUE_LIMIT_BYTES
 from qstore.formats.values import TypedMap
 
 if TYPE_CHECKING:
+    from qstore.broker.model.dead_letters import QueueDeadLetter
+    from qstore.broker.model.events import Event
     from qstore.broker.model.message import RestoreMessage
-    from qstore.broker.model.queues.dead_letter import DeadLetter
+    from qstore.broker.model.queues.expiry import Expiries
     from qstore.broker.model.store_protocol import Store
     from qstore.broker.model.tick import Tick
 
 _LOG: Final = log_of("Model")
-_NO_LOCAL: Final = NoLocal()
 
 SMALL_PORTIONS: Final = Portions(window=256, largest=128, smallest=16, bytes=1 << 18, patience=128, ahead=1 << 18)
 """How messages of queues go out that have only few of them in memory."""
 
+MIN_BUDGET: Final = 1 << 20
+"""Bytes that a queue has in memory, at least: a few stretches."""
+
 _LIMITED: Final = (RING, RING_STRICT, SELF_DESTRUCT, FLOW_TO_DISK)
 """The policies that mean nothing without a limit."""
 
-MIN_BUDGET: Final = 1 << 20
-"""Bytes that a queue has in memory, at least: a few stretches."""
+_NOT_KEPT_BELOW_LIMIT: Final = (RING, RING_STRICT, SELF_DESTRUCT)
+_NO_DEFAULTS: Final = FlowDefaults()
 
 
 class QueueFactory:
@@ -89,7 +108,7 @@ class QueueFactory:
 
     Attributes:
         self_destruct: has the queue with a name deleted soon, because it has exceeded its limit.
-        events: has the listener that is told of messages on queues with `qpid.queue_event_generation`.
+        listener: sends the events of queues with `qpid.queue_event_generation`; None if there are none.
         restore: decodes a stored message (`use_restore`).
         staging_bytes: larger messages leave memory when they are not consumed at once; 0 to disable.
         deliver_before_sync: whether queues deliver a stored message before its record is on the disk, unless their
@@ -119,9 +138,9 @@ class QueueFactory:
         self._max_paging_bytes = self.staging_bytes = 0
         self.deliver_before_sync = False
         self.self_destruct: Callable[[str], None] = lambda _name: None
-        self.divert: Callable[[Any, Entry], bool] = lambda _queue, _entry: False
-        self.dead_letter: Callable[[str, str | None], DeadLetter[Queue] | None] = lambda _exchange, _key: None
-        self.events = QueueEvents()
+        self.divert: Callable[[Queue, Entry], bool] = lambda _queue, _entry: False
+        self.dead_letter: Callable[[str, str | None], QueueDeadLetter | None] = lambda _exchange, _key: None
+        self.listener: ReplicatingListener | None = None
         self.expiries: Expiries | None = None
 
     def use_paging(self, directory: PagingDirectory, max_bytes: int) -> None:
@@ -155,15 +174,18 @@ class QueueFactory:
         order = self._order(parsed)
         capacity = self._capacity(parsed, durable=journal is not None)
         residency = self._residency(name, order, parsed, journal)
-        limit, displacements = self._limit(name, order, parsed, capacity)
+        limit, displacements = self._limit(name, parsed, capacity)
         if parsed.policy == FLOW_TO_DISK and residency is not None:
             limit = self._disk_limit(parsed, residency, durable=journal is not None)
         if parsed.last_value_key:
             last_values = LastValues(parsed.last_value_key, keeps_browsed=parsed.keeps_browsed)
             displacements = (last_values, *displacements)
-        if parsed.event_generation:  # told before what the message displaces
-            events = EventGeneration(name, self.events, tells_dequeues=parsed.event_generation > 1)
+        if parsed.event_generation and self.listener is not None:  # its event comes before those of what it displaces
+            events = EventGeneration(name, self.listener, with_dequeues=parsed.event_generation > 1)
             displacements = (events, *displacements)
+        eligibility = None
+        if parsed.no_local or parsed.filter is not None:
+            eligibility = Eligibility(no_local=parsed.no_local, selector=parsed.filter)
         queue = Queue(
             name,
             self._tick,
@@ -175,7 +197,7 @@ class QueueFactory:
             order=order,
             limit=limit,
             displacements=displacements,
-            eligibility=_eligibility(parsed),
+            eligibility=eligibility,
             watch=self._watches.make(name, parsed, capacity),
             residency=residency,
             is_single_active=parsed.is_single_active,
@@ -224,7 +246,6 @@ class QueueFactory:
             has_stretches=type(order) is Fifo,
             staging=self.staging_bytes,
             portions=SMALL_PORTIONS if parsed.pages or parsed.policy == FLOW_TO_DISK else PORTIONS,
-            sequence_header=parsed.sequence_header,
         )
 
     def default_bytes(self, policy: str, *, durable: bool, has_other: bool) -> int:
@@ -257,7 +278,7 @@ class QueueFactory:
         max_bytes = self._max_bytes_of(parsed, durable=durable)
         if max_bytes:
             residency.budget = min(residency.budget, max(max_bytes, MIN_BUDGET))
-        return DiskLimit(residency, max_messages=parsed.max_messages, max_bytes=max_bytes)
+        return DiskLimit(Capacity(parsed.max_messages, max_bytes), residency)
 
     def _order(self, parsed: QueueArguments) -> Fifo:
         """The order of a queue's messages; priorities and groups exclude each other."""
@@ -276,31 +297,66 @@ class QueueFactory:
         return Capacity(parsed.max_messages, max_bytes, MESSAGE_OVERHEAD if parsed.max_bytes is None else 0)
 
     def _limit(
-        self, name: str, order: Fifo, parsed: QueueArguments, capacity: Capacity
+        self, name: str, parsed: QueueArguments, capacity: Capacity
     ) -> tuple[Limit | None, tuple[Displacement, ...]]:
         """What refuses messages beyond the limit, and what makes room for them."""
-        max_messages, max_bytes, overhead = capacity
-        if not max_messages and not max_bytes:
+        if not capacity.messages and not capacity.bytes:
             return None, ()
         if parsed.policy in (RING, RING_STRICT):
-            ring = RingLimit(
-                order,
-                max_messages=max_messages,
-                max_bytes=max_bytes,
-                overhead=overhead,
-                is_strict=parsed.policy == RING_STRICT,
-            )
-            return ring, (Ring(ring, order, lambda queue, entry: self.divert(queue, entry)),)
+            ring = RingLimit(capacity, is_strict=parsed.policy == RING_STRICT)
+            return ring, (Ring(ring, lambda queue, entry: self.divert(queue, entry)),)
         if parsed.overflow:
-            is_dead = parsed.overflow == REJECT_DEAD
-            overflow = OverflowLimit(max_messages=max_messages, max_bytes=max_bytes, overhead=overhead, is_dead=is_dead)
-            return overflow, ()
-        limit = Limit(max_messages=max_messages, max_bytes=max_bytes, overhead=overhead)
+            return OverflowLimit(capacity, is_dead=parsed.overflow == REJECT_DEAD), ()
         if parsed.policy == SELF_DESTRUCT:
-            return None, (SelfDestruct(limit, lambda: self.self_destruct(name)),)
-        return limit, ()
+            return None, (SelfDestruct(Limit(capacity), lambda: self.self_destruct(name)),)
+        return Limit(capacity), ()
 
 
-def _eligibility(parsed: QueueArguments) -> Eligibility | None:
-    no_local = _NO_LOCAL if parsed.no_local else None
-    return no_local if parsed.filter is None else Filtering(parsed.filter, no_local)
+class WatchFactory:
+    """Makes the watches of one broker's queues.
+
+    Args:
+        stops: gets the stopped queues that a message is put on.
+        flow_defaults: default thresholds of flow control. Rings have none (Qpid C++ Broker Book, 1.8.2), nor
+            have queues that are to be deleted at their limit.
+        alert_percent: default threshold of alerts, in percent of a queue's capacity; 0 for none.
+        emit: passes an event to the listeners.
+        monotonic: seconds of a monotonic clock.
+
+    Attributes:
+        stopped: the queues whose flow control is on.
+    """
+
+    def __init__(
+        self,
+        stops: list[Stop],
+        flow_defaults: FlowDefaults,
+        alert_percent: int,
+        emit: Callable[[Event], None],
+        monotonic: Callable[[], float],
+    ) -> None:
+        self._stops, self._emit, self._monotonic = stops, emit, monotonic
+        self._flow_defaults, self._alert_percent = flow_defaults, alert_percent
+        self.stopped = StoppedQueues()
+
+    def check(self, name: str, parsed: QueueArguments, capacity: Capacity) -> None:
+        """Raise InvalidArgumentError if thresholds of the declaration contradict each other, or the capacity."""
+        self._thresholds(name, parsed, capacity)
+
+    def make(self, name: str, parsed: QueueArguments, capacity: Capacity) -> DepthWatch:
+        """The watch of a queue. Contradictory thresholds, which only a recovered queue can have, are ignored."""
+        try:
+            thresholds = self._thresholds(name, parsed, capacity)
+        except InvalidArgumentError as error:
+            _LOG.warning("There is no flow control on a recovered queue: %s", error)
+            thresholds = None
+        alerts = alert_thresholds(parsed.alerts, capacity, self._alert_percent)
+        return DepthWatch(
+            self._stops,
+            None if thresholds is None else FlowControl(thresholds, self.stopped),
+            None if alerts is None else Alerts(alerts, self._emit, self._monotonic),
+        )
+
+    def _thresholds(self, name: str, parsed: QueueArguments, capacity: Capacity) -> FlowThresholds | None:
+        defaults = _NO_DEFAULTS if parsed.policy in _NOT_KEPT_BELOW_LIMIT else self._flow_defaults
+        return flow_thresholds(name, parsed.flow, capacity, defaults)

@@ -1,31 +1,93 @@
-"""The consumers of one queue.
+"""The consumers of one queue, and which of them is offered which message.
 
     takers      acquire messages. Those that are ready form a ring, and are offered messages round-robin
     browsers    only read messages. Each has its own cursor, and sees every message once
 
-Where some takers have priorities, or one alone is active, a `ranking` decides which are asked.
-
 A taker that declines a message only for the moment is offered it again. A message that all ready takers can never take
-is passed over (`passed_over`). A taker that becomes ready is offered those first that its kind was not asked for.
+is passed over (`PassedOver`): the queue's cursor stays behind it. Consumers of one kind can take the same messages; a
+taker that becomes ready is offered those first that its kind was not asked for.
 
 A message that is acquired or expired when a browser's cursor reaches it is not shown; a message that becomes available
 again before the cursor is not shown again.
+
+Where not all takers are asked in turn, a ranking decides. `Consumers.waiting`, the ring that a queue asks, has only
+those that are first; the ranking keeps the other ready ones. A queue without such consumers has no ranking, and one
+with them delivers to the first as any other.
+
+    Priorities      those of the highest priority, in turn; the next ones while none of these is ready
+    SingleActive    one alone, as long as it is there. Then the one of the highest priority, of these the first, takes
+                    over, whether it is ready or not
+
+A taker of priority FOREMOST takes a single message for a client that polls (basic.get). It is never the active one.
+
+Where the order of the queue decides for each consumer which message is next (`priority`, `groups`), it asks the
+consumers itself (`PerConsumerOrder`).
+
+Source: RabbitMQ, "Consumer Priorities" and "Consumers" (single active consumer).
 """
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
+from bisect import bisect_left, insort
 from collections import deque
-from collections.abc import Callable, Hashable
-from typing import Final
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from typing import TYPE_CHECKING, Final, Protocol
 
 from qstore.broker.model.errors import ModelError
-from qstore.broker.model.queues.consumer import NOT_FOR_ME, REFUSED, TAKEN, TAKEN_LAST, Consumer
 from qstore.broker.model.queues.entry import ACQUIRED, AVAILABLE, END, GONE, Entry
-from qstore.broker.model.queues.passed_over import PassedOver
-from qstore.broker.model.queues.ranking import FOREMOST, Priorities, Ranking, SingleActive, ask
+from qstore.broker.model.queues.fifo import Fifo
+
+if TYPE_CHECKING:
+    from qstore.broker.model.message import Message
+
+REFUSED: Final = 0  # it cannot take this message now, and is not ready until it wakes the queue
+TAKEN: Final = 1  # it took the message, and is ready for more
+TAKEN_LAST: Final = 2  # it took the message, and is not ready until it wakes the queue
+NOT_FOR_ME: Final = 3  # it can never take this message, but is ready for the next; other kinds may take this one
+
+FOREMOST: Final = 1 << 64
+"""Above every priority that a protocol can express."""
 
 MAX_DECLINED: Final = 250
 """Messages that consumers decline in one go: so many evaluations of selectors take 1 to 3 ms."""
+
+MAX_PASSED: Final = 100
+"""Entries that are passed in search for one that is available."""
+
+MAX_SPARE_KINDS: Final = 16
+"""Kinds of consumers that an order remembers beyond those that the queue has: each costs time for every message."""
+
+_MAX_KINDS: Final = 256  # that are remembered of messages passed over, beyond those of the queue's consumers
+_MAX_SPARE_POSITIONS: Final = 64  # of messages that were taken, beyond the number of those that were not
+
+
+class Consumer(Protocol):
+    """A consumer of a queue.
+
+    Attributes:
+        acquires: whether it is a taker; otherwise it is a browser.
+        cursor: the next entry for a browser; maintained by the queue.
+        is_waiting: whether it is ready for messages; maintained by the queue.
+    """
+
+    acquires: bool
+    cursor: Entry
+    is_waiting: bool
+
+    @property
+    def kind(self) -> Hashable:
+        """Equal for consumers that can take the same messages: if one of them declines a message, all would."""
+
+    @property
+    def has_credit(self) -> bool:
+        """Whether it can take a message now."""
+
+    def deliver(self, entry: Entry) -> int:
+        """Offer the message of `entry`. Returns REFUSED, TAKEN, TAKEN_LAST or NOT_FOR_ME."""
+
+    def queue_deleted(self) -> None:
+        """The queue was deleted."""
 
 
 _NOBODY: Final[deque[Consumer]] = deque()  # of queues that have no takers yet: each deque takes 760 bytes
@@ -179,9 +241,9 @@ class Consumers:
         else:
             waiting.popleft()
             first.is_waiting = False
-        is_taken = result == TAKEN_LAST or ask(waiting, others, entry, declined)
+        is_taken = result == TAKEN_LAST or _ask(waiting, others, entry, declined)
         if ranking is not None:
-            is_taken = is_taken or any(ask(ring, len(ring), entry, declined) for ring in ranking.behind())
+            is_taken = is_taken or any(_ask(ring, len(ring), entry, declined) for ring in ranking.behind())
             ranking.refill()
         self.declined += len(declined)
         if not is_taken and waiting:
@@ -305,3 +367,435 @@ class Consumers:
         for browser in self.browsers:
             if browser.cursor is entry:
                 browser.cursor = following
+
+
+def _ask(ring: deque[Consumer], count: int, entry: Entry, declined: set[Hashable]) -> bool:
+    """Offer an entry to ready takers in turn. Returns whether one has taken it.
+
+    Args:
+        ring: the takers. Those that have taken or declined the entry go to its end; others that do not wait for more
+            leave it.
+        count: how many of them are asked.
+        entry: the entry.
+        declined: kinds that can never take it; those that decline it now are added.
+    """
+    for _ in range(count):
+        consumer = ring[0]
+        result = NOT_FOR_ME if consumer.kind in declined else consumer.deliver(entry)
+        if result in (TAKEN, NOT_FOR_ME):
+            ring.rotate(-1)
+        else:
+            ring.popleft()
+            consumer.is_waiting = False
+        if result in (TAKEN, TAKEN_LAST):
+            return True
+        if result == NOT_FOR_ME:
+            declined.add(consumer.kind)
+    return False
+
+
+class PassedOver:
+    """The messages that one queue has passed over: none of the consumers they were offered to can ever take them.
+
+    Each kind of consumers is asked once for each message, however often the queue is dispatched, and what a kind was
+    not asked for yet is found without a walk over the rest:
+
+        positions   of all messages passed over, ascending; those that were taken stay until there are too many of them
+        seen        kind -> the position before which it has declined all of them
+        again       kind -> positions before that which were released since: these are offered to all kinds again
+
+    A message that is taken by a consumer, or acquired otherwise, is no longer passed over.
+
+    Attributes:
+        entries: position -> entry. Read-only; always the same dictionary.
+    """
+
+    __slots__ = ("_again", "_positions", "_seen", "entries")
+
+    def __init__(self) -> None:
+        self.entries: dict[int, Entry] = {}
+        self._positions: list[int] = []
+        self._seen: dict[Hashable, int] = {}
+        self._again: dict[Hashable, list[int]] = {}
+
+    def add(self, entry: Entry, kinds: Iterable[Hashable]) -> None:
+        """The queue's cursor passes over an entry, which is after all others; `kinds` have declined it."""
+        position, positions, seen = entry.position, self._positions, self._seen
+        before = positions[-1] if positions else 0
+        assert before < position
+        self.entries[position] = entry
+        positions.append(position)
+        for kind in kinds:
+            if not before or seen.get(kind, 0) > before:  # it was asked for all before
+                seen[kind] = position + 1
+
+    def discard(self, entry: Entry) -> None:
+        """An entry is acquired: remove it, if it was passed over."""
+        if self.entries.pop(entry.position, None) is None:
+            return
+        if not self.entries:
+            self._positions.clear()
+            self._seen.clear()
+            self._again.clear()
+        elif len(self._positions) > 2 * len(self.entries) + _MAX_SPARE_POSITIONS:
+            self._positions = sorted(self.entries)
+
+    def put_back(self, entry: Entry) -> bool:
+        """An entry was released. Returns whether it is passed over again; if not, it is not before the others."""
+        position, positions = entry.position, self._positions
+        if not positions or position > positions[-1]:
+            return False
+        self.entries[position] = entry
+        place = bisect_left(positions, position)
+        if positions[place] != position:
+            positions.insert(place, position)
+        for kind, seen in self._seen.items():
+            if seen > position:
+                again = self._again.setdefault(kind, [])
+                place = bisect_left(again, position)
+                if place == len(again) or again[place] != position:
+                    insort(again, position)
+        return True
+
+    # ---- what a kind was not asked for ----
+
+    def has_more_for(self, kind: Hashable) -> bool:
+        """Whether the kind may not have been asked for some of them."""
+        positions = self._positions
+        return bool(positions) and (self._seen.get(kind, 0) <= positions[-1] or bool(self._again.get(kind)))
+
+    def first_for(self, kind: Hashable) -> Entry | None:
+        """The first entry that the kind was not asked for; None if there is none. `answered` removes it from these."""
+        entries, positions, seen = self.entries, self._positions, self._seen.get(kind, 0)
+        again = self._again.get(kind)
+        while again and again[0] not in entries:
+            again.pop(0)
+        count, place = len(positions), bisect_left(positions, seen)
+        while place < count and positions[place] not in entries:
+            place += 1
+        if place < count:
+            self._seen[kind] = position = positions[place]
+        elif positions:
+            self._seen[kind] = positions[-1] + 1
+        if again and (place == count or again[0] < position):
+            return entries[again[0]]
+        return entries[position] if place < count else None
+
+    def answered(self, kind: Hashable, entry: Entry) -> None:
+        """The kind was asked for the entry of `first_for`, and has declined or taken it."""
+        again = self._again.get(kind)
+        if again and again[0] == entry.position:
+            again.pop(0)
+        elif self._positions:
+            self._seen[kind] = entry.position + 1
+
+    def forget_kinds(self, kinds: set[Hashable]) -> None:
+        """Forget kinds of which there is no consumer, if they are many; `kinds` are those of all consumers."""
+        for kind in self._seen.keys() - kinds:
+            del self._seen[kind]
+            self._again.pop(kind, None)
+
+    @property
+    def has_spare_kinds(self) -> bool:
+        """Whether more kinds are remembered than should be without need."""
+        return len(self._seen) > _MAX_KINDS
+
+
+class Ranking(ABC):
+    """Ranks the takers of one queue.
+
+    Args:
+        waiting: the ring of those that are asked.
+    """
+
+    __slots__ = ("_waiting",)
+
+    def __init__(self, waiting: deque[Consumer]) -> None:
+        self._waiting = waiting
+
+    @abstractmethod
+    def add(self, consumer: Consumer, priority: int) -> None:
+        """A taker was added, which is not ready yet."""
+
+    @abstractmethod
+    def remove(self, consumer: Consumer) -> bool:
+        """A taker that is not ready was removed. Returns whether another one may be asked now that could not before."""
+
+    @abstractmethod
+    def priority(self, consumer: Consumer) -> int:
+        """The priority of a taker."""
+
+    @abstractmethod
+    def ready(self, consumer: Consumer) -> None:
+        """A taker is ready: put it into the ring, or keep it until it is its turn."""
+
+    @abstractmethod
+    def unready(self, consumer: Consumer) -> None:
+        """A ready taker is not ready any more: forget it, wherever it is."""
+
+    @abstractmethod
+    def may_take(self, consumer: Consumer) -> bool:
+        """Whether messages can go to a taker."""
+
+    def is_behind(self, consumer: Consumer) -> bool:
+        """Whether none can."""
+        return not self.may_take(consumer)
+
+    @abstractmethod
+    def refill(self) -> None:
+        """If the ring is empty, put those in that are next."""
+
+    def behind(self) -> list[deque[Consumer]]:
+        """The other ready takers that may be asked, in rings; those to be asked first are first."""
+        return []
+
+
+class Priorities(Ranking):
+    """Takers with priorities; that of most is 0.
+
+    While the ring is empty, no other taker is ready, either (`refill`).
+    """
+
+    __slots__ = ("_behind", "_given", "_top")
+
+    def __init__(self, waiting: deque[Consumer]) -> None:
+        super().__init__(waiting)
+        self._given: dict[Consumer, int] = {}  # those that are not 0
+        self._top = 0  # the priority of all in the ring
+        self._behind: dict[int, deque[Consumer]] = {}  # lower priority -> ready takers
+
+    @property
+    def is_needed(self) -> bool:
+        """Whether any taker has another priority than 0."""
+        return bool(self._given)
+
+    def add(self, consumer: Consumer, priority: int) -> None:
+        if priority:
+            self._given[consumer] = priority
+
+    def remove(self, consumer: Consumer) -> bool:
+        self._given.pop(consumer, None)
+        return False
+
+    def priority(self, consumer: Consumer) -> int:
+        return self._given.get(consumer, 0)
+
+    def may_take(self, consumer: Consumer) -> bool:  # noqa: ARG002 – each may
+        return True
+
+    def ready(self, consumer: Consumer) -> None:
+        waiting, priority = self._waiting, self.priority(consumer)
+        if waiting and priority < self._top:
+            self._behind.setdefault(priority, deque()).append(consumer)
+            return
+        if waiting and priority > self._top:
+            self._behind[self._top] = deque(waiting)
+            waiting.clear()
+        self._top = priority
+        waiting.append(consumer)
+
+    def unready(self, consumer: Consumer) -> None:
+        priority = self.priority(consumer)
+        if priority == self._top:
+            self._waiting.remove(consumer)
+            self.refill()
+            return
+        ring = self._behind[priority]
+        ring.remove(consumer)
+        if not ring:
+            del self._behind[priority]
+
+    def refill(self) -> None:
+        while not self._waiting and self._behind:  # a ring may have become empty (`ask`)
+            self._top = max(self._behind)
+            self._waiting.extend(self._behind.pop(self._top))
+
+    def behind(self) -> list[deque[Consumer]]:
+        return [self._behind[priority] for priority in sorted(self._behind, reverse=True)]
+
+
+class SingleActive(Ranking):
+    """Takers of which one is active.
+
+    Attributes:
+        active: that one; None if there is none.
+    """
+
+    __slots__ = ("_registered", "active")
+
+    def __init__(self, waiting: deque[Consumer]) -> None:
+        super().__init__(waiting)
+        self.active: Consumer | None = None
+        self._registered: dict[Consumer, int] = {}  # in the order in which they came -> priority
+
+    def add(self, consumer: Consumer, priority: int) -> None:
+        if priority == FOREMOST:
+            return
+        self._registered[consumer] = priority
+        if self.active is None:
+            self.active = consumer
+
+    def remove(self, consumer: Consumer) -> bool:
+        self._registered.pop(consumer, None)
+        if consumer is not self.active:
+            return False
+        self.active = max(self._registered, key=self._registered.__getitem__, default=None)
+        if self.active is None or not self.active.is_waiting:
+            return False
+        self._waiting.append(self.active)
+        return True
+
+    def priority(self, consumer: Consumer) -> int:
+        return self._registered.get(consumer, FOREMOST)
+
+    def may_take(self, consumer: Consumer) -> bool:
+        return consumer is self.active or consumer not in self._registered
+
+    def refill(self) -> None:
+        """Nobody is next, before the active one has gone."""
+
+    def ready(self, consumer: Consumer) -> None:
+        if self.may_take(consumer):
+            self._waiting.append(consumer)
+
+    def unready(self, consumer: Consumer) -> None:
+        if self.may_take(consumer):
+            self._waiting.remove(consumer)
+
+
+class PerConsumerOrder(Fifo, ABC):
+    """An order that decides for each consumer which message is next; its entries are of a subclass of `Entry`.
+
+    Ready consumers are asked in turn, those of a higher rank first. Each is offered the message that the order finds
+    for it, and if it declines that one for good, the next. A consumer for which there is nothing keeps its place among
+    the ready ones (`Consumers.rings`); those that are given messages go to the end, in order of the last of these.
+
+    Args:
+        end: the end entry.
+    """
+
+    __slots__ = ("_has_expiring",)
+
+    def __init__(self, end: Entry) -> None:
+        super().__init__()
+        self._has_expiring = False
+        self._end = self._cursor = end
+        self._head.next, end.previous = end, self._head
+
+    def link(self, message: Message, rid: int, end: Entry) -> Entry:
+        """Append an available entry for a message: the end entry, which is followed by a new one, `end`."""
+        entry = self._end
+        end.previous = entry
+        entry.next = end
+        entry.message = message
+        entry.rid = rid
+        entry.state = AVAILABLE
+        self._end = end
+        if message.expires_at:
+            self._has_expiring = True
+        return entry
+
+    @abstractmethod
+    def heads(self) -> Sequence[Entry]:
+        """As of `Fifo`: available ones, if not very many before them are not available.
+
+        There are none as long as no message has come that expires: they are looked for after each `distribute`.
+        """
+
+    @abstractmethod
+    def next_for(self, consumer: Consumer, limit: int, consumers: Consumers) -> Entry | None:
+        """The available entry to offer to a consumer; None if it can have none before the position `limit`.
+
+        Args:
+            consumer: one of those that are ready.
+            limit: as above.
+            consumers: all consumers of the queue.
+        """
+
+    def offered(self, entry: Entry, consumer: Consumer) -> None:
+        """The entry of `next_for` is about to be delivered, and may be released or removed meanwhile."""
+
+    def took(self, entry: Entry) -> None:
+        """The consumer has taken the entry of `next_for`."""
+
+    def refused(self, entry: Entry) -> None:
+        """The consumer has not taken the entry of `next_for`, which is available as before."""
+
+    @abstractmethod
+    def declined(self, entry: Entry, consumer: Consumer) -> None:
+        """The consumer can never take the available entry of `next_for`."""
+
+    def has_more(self) -> bool:
+        """Whether there may be something, meanwhile, for consumers for which there was nothing. Each time is new."""
+        return False
+
+    def distribute(
+        self,
+        consumers: Consumers,
+        limit: int,
+        clock: Callable[[], float],
+        drop_expired: Callable[[Entry], object],
+        awaits: Callable[[Entry], bool] | None,
+    ) -> None:
+        """Deliver while there are messages for ready consumers, and not very many are declined (`MAX_DECLINED`).
+
+        Args:
+            consumers: the queue's consumers. Their `taken` is set, and their `declined` increased.
+            limit: nothing is delivered from this position on.
+            clock: seconds since 1970.
+            drop_expired: removes an entry that has expired.
+            awaits: whether the message of an entry is being read back; None if all are in memory.
+        """
+        consumers.taken = 0
+        takers: dict[Consumer, None] = {}
+        rings = [list(ring) for ring in consumers.rings()]
+        turn = deque(rings.pop(0))
+        try:
+            while consumers.declined < MAX_DECLINED:
+                if not turn:
+                    if self.has_more():
+                        rings = [list(ring) for ring in consumers.rings()]
+                    if not rings:
+                        break
+                    turn.extend(rings.pop(0))
+                    continue
+                consumer = turn.popleft()
+                entry = self.next_for(consumer, limit, consumers) if consumer.is_waiting else None
+                if entry is None:
+                    continue
+                if 0 < entry.message.expires_at <= clock():
+                    drop_expired(entry)
+                    turn.appendleft(consumer)
+                    continue
+                if awaits is not None and awaits(entry):
+                    break
+                result = self._offer(entry, consumer, consumers)
+                if result == NOT_FOR_ME:
+                    turn.appendleft(consumer)
+                elif result != REFUSED:
+                    takers.pop(consumer, None)
+                    takers[consumer] = None
+                    if result == TAKEN:
+                        turn.append(consumer)
+        finally:
+            if takers:
+                consumers.turn(takers)
+
+    def _offer(self, entry: Entry, consumer: Consumer, consumers: Consumers) -> int:
+        """Offer a message to a consumer. Returns as `Consumer.deliver` does."""
+        entry.state = ACQUIRED
+        consumers.taken += 1  # already: an error may be raised after it was delivered
+        self.offered(entry, consumer)
+        result = consumer.deliver(entry)
+        if result in (TAKEN, TAKEN_LAST):
+            self.took(entry)
+        else:
+            entry.state = AVAILABLE
+            consumers.taken -= 1
+            if result == NOT_FOR_ME:
+                consumers.declined += 1
+                self.declined(entry, consumer)
+            self.refused(entry)
+        if result in (REFUSED, TAKEN_LAST) and consumer.is_waiting:
+            consumers.unready(consumer)
+        return result

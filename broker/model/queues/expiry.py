@@ -1,4 +1,6 @@
-"""Messages whose time is over: when they leave their queue.
+"""When messages and queues expire: messages leave their queue, and unused queues are deleted.
+
+Messages:
 
     at the head    within milliseconds, also without consumers. The head is the first message that nobody has, of a
                    priority queue that of each level, and with groups that of each group; one that expires later may
@@ -15,6 +17,11 @@ the purge interval.
 A time of 0 is for consumers that wait for the message: it is over when they have been offered it, in the same tick or,
 if it is stored, after its flush (`NO_TIME`, `NO_TIME_STORED`).
 
+Queues (`IdleQueues`): auto-delete queues with a timeout, and those with `x-expires`. The timeout starts when the last
+consumer or the owner is gone, and restarts when that happens again. The code that takes due queues checks whether they
+are still unused. If the broker stops before the timeout is over, the queue stays after the restart until it has been
+used again, because it is then unknown whether it ever was.
+
 Source: RabbitMQ, "Time-To-Live and Expiration".
 """
 
@@ -24,7 +31,7 @@ from collections.abc import Callable, Iterable, Iterator
 from heapq import heapify, heappop, heappush
 from itertools import count
 from math import inf
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 from qstore.broker.model.queues.entry import AVAILABLE, GONE, OUT
 from qstore.broker.model.residency.stretch import Stretch
@@ -32,6 +39,8 @@ from qstore.broker.model.residency.stretch import Stretch
 if TYPE_CHECKING:
     from qstore.broker.model.queues.entry import Entry
     from qstore.broker.model.queues.fifo import Fifo
+    from qstore.broker.model.queues.queue import Queue
+
 
 RESOLUTION: Final = 0.001
 """Seconds between two calls of the timer, at least."""
@@ -50,30 +59,6 @@ _MAX_WAIT: Final = 60.0  # seconds: the clock may be set
 _SPARE: Final = 64  # entries of the heap that are out of date, beyond the number of the others
 
 
-class Expiring(Protocol):
-    """A queue, as this module sees it.
-
-    Attributes:
-        is_deleted: it was deleted.
-        expiry_due, expiry_number, dead_letter: as of `Queue`.
-    """
-
-    is_deleted: bool
-    expiry_due: float
-    expiry_number: int
-    dead_letter: Any
-
-    @property
-    def order(self) -> Fifo:
-        """The order of its messages."""
-
-    def drop_expired(self, entry: Entry) -> int:
-        """Remove an available message that has expired. Returns what that has cost: 1, or more if it was dear."""
-
-    def is_ready(self) -> None:
-        """It has something to do."""
-
-
 class Expiries:
     """The queues whose head expires.
 
@@ -87,34 +72,40 @@ class Expiries:
     ) -> None:
         self._clock, self._call_later = clock, call_later
         self._numbers = count(1)
-        self._heap: list[tuple[float, int]] = []
-        self._queues: dict[int, Expiring] = {}
+        self._watched: dict[Queue, tuple[float, int]] = {}  # when its head expires, and its number in the heap
+        self._heap: list[tuple[float, int]] = []  # these, and some that are out of date
+        self._queues: dict[int, Queue] = {}  # by number: the heap must not keep a deleted queue
         self._timer, self._timer_at = 0, inf
 
     def __len__(self) -> int:
         return len(self._queues)
 
-    def look(self, queue: Expiring, order: Fifo) -> None:
-        """A queue with this order was dispatched: watch its head, if it expires."""
-        due = next_expiry(order)
-        if due and not 0 < queue.expiry_due <= due and self._call_later is not None:
-            self._watch(queue, due)
-            self._start_timer()
+    def look(self, queue: Queue) -> None:
+        """A queue was dispatched: watch its head, if it expires."""
+        due = next_expiry(queue.order)
+        if due and self._call_later is not None:
+            known = self._watched.get(queue)
+            if known is None or due < known[0]:
+                self._watch(queue, due)
+                self._start_timer()
 
-    def forget(self, queue: Expiring) -> None:
+    def forget(self, queue: Queue) -> None:
         """A queue was deleted."""
-        if self._queues.pop(queue.expiry_number, None) is not None:
-            queue.expiry_due, queue.expiry_number = 0.0, 0
+        known = self._watched.pop(queue, None)
+        if known is not None:
+            del self._queues[known[1]]
             self._tidy()
 
     def stop(self) -> None:
         """Nothing expires any more: the broker ends."""
         self._call_later = None
 
-    def _watch(self, queue: Expiring, due: float) -> None:
-        self._queues.pop(queue.expiry_number, None)
+    def _watch(self, queue: Queue, due: float) -> None:
+        known = self._watched.get(queue)
+        if known is not None:
+            del self._queues[known[1]]
         number = next(self._numbers)
-        queue.expiry_due, queue.expiry_number = due, number
+        self._watched[queue] = due, number
         self._queues[number] = queue
         heappush(self._heap, (due, number))
         self._tidy()
@@ -143,7 +134,7 @@ class Expiries:
             queue = self._queues.pop(heappop(heap)[1], None)
             if queue is None:
                 continue
-            queue.expiry_due, queue.expiry_number = 0.0, 0
+            del self._watched[queue]
             if not queue.is_deleted:
                 at, spent = expire_heads(queue, now, left)
                 left -= spent + _COST_OF_QUEUE
@@ -165,7 +156,7 @@ def next_expiry(order: Fifo) -> float:
     return first
 
 
-def expire_heads(queue: Expiring, now: float, most: int = MAX_AT_ONCE) -> tuple[float, int]:
+def expire_heads(queue: Queue, now: float, most: int = MAX_AT_ONCE) -> tuple[float, int]:
     """Remove messages from the heads of a queue that have expired.
 
     Args:
@@ -191,11 +182,11 @@ def expire_heads(queue: Expiring, now: float, most: int = MAX_AT_ONCE) -> tuple[
             due = 0.0
             break
     if spent:
-        queue.is_ready()
+        queue.mark_ready()
     return due, spent
 
 
-def expire_in_turns(queues: Iterable[Expiring], now: float) -> Iterator[int]:
+def expire_in_turns(queues: Iterable[Queue], now: float) -> Iterator[int]:
     """Remove all available messages that have expired, as work in turns. Yields how many, for each turn."""
     left, removed = MAX_AT_ONCE, 0
     for queue in queues:
@@ -224,8 +215,59 @@ def expire_in_turns(queues: Iterable[Expiring], now: float) -> Iterator[int]:
                             left -= max(cost, queue.drop_expired(entry))
                             removed += 1
             if removed > before:
-                queue.is_ready()
+                queue.mark_ready()
             if left <= 0:
                 yield removed
                 left, removed = MAX_AT_ONCE, 0
     yield removed
+
+
+class IdleQueues:
+    """The queues whose timeout is running.
+
+    Args:
+        monotonic: seconds of a monotonic clock: no queue may be deleted because the time of day was set.
+    """
+
+    def __init__(self, monotonic: Callable[[], float]) -> None:
+        self._monotonic = monotonic
+        self._until: dict[Queue, float] = {}
+        self._next = inf  # nothing is due before this time
+
+    def __contains__(self, queue: Queue) -> bool:
+        return queue in self._until
+
+    def __len__(self) -> int:
+        return len(self._until)
+
+    def begin(self, queue: Queue) -> None:
+        """Start the timeout of a queue: its `auto_delete_seconds`, from now on."""
+        until = self._until[queue] = self._monotonic() + queue.auto_delete_seconds
+        self._next = min(self._next, until)
+
+    def used(self, queue: Queue) -> None:
+        """Somebody uses a queue, or does not any more: if it expires, its time begins anew."""
+        if queue.expires_seconds:
+            until = self._until[queue] = self._monotonic() + queue.expires_seconds
+            self._next = min(self._next, until)
+
+    def keeps(self, queue: Queue) -> bool:
+        """Whether an unused queue stays for now: its timeout runs again, or it is kept until it is empty."""
+        if queue.is_kept_until_empty and not queue.is_empty:
+            self.begin(queue)
+        return queue in self._until
+
+    def forget(self, queue: Queue) -> None:
+        """Forget a queue that was deleted."""
+        self._until.pop(queue, None)
+
+    def take_due(self) -> list[Queue]:
+        """Remove and return the queues whose timeout is over."""
+        now = self._monotonic()
+        if now < self._next:
+            return []
+        due = [queue for queue, until in self._until.items() if until <= now]
+        for queue in due:
+            del self._until[queue]
+        self._next = min(self._until.values(), default=inf)
+        return due

@@ -9,15 +9,15 @@ released at its position; a removed one is unlinked, and keeps no references int
 Available entries after the cursor may be out of memory. Then an entry with the state OUT stands for many of them (a
 stretch), and the pager has it replaced by these when they are needed (`residency`).
 
-The public methods are the interface of any order; `per_consumer` adds to it. All take constant time, except
-`next_available`, which walks over entries that are not available; it passes each of them only once until an entry
-before the cursor is released.
+The public methods are the interface of any order; `consumers.PerConsumerOrder` adds to it. All take constant time,
+except `next_available`, which walks over entries that are not available; it passes each of them only once until an
+entry before the cursor is released.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 from qstore.broker.model.queues.entry import (
     ACQUIRED,
@@ -31,25 +31,17 @@ from qstore.broker.model.queues.entry import (
     Entry,
     end_entry,
 )
+from qstore.broker.model.residency.stretch import Stretch
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from qstore.broker.model.message import Message
-    from qstore.broker.model.queues.consumer import Consumer
+    from qstore.broker.model.queues.consumers import Consumer
+    from qstore.broker.model.residency.residency import Residency
 
 
 _PASSED: Final = (ACQUIRED, LEAVING, MOVING)  # states that a cursor passes: they become available only by `put_back`
-
-
-class Pager(Protocol):
-    """Knows the stretches of one queue."""
-
-    def unfold(self, stretch: Any) -> Entry:
-        """Replace a stretch by its entries. Returns the first."""
-
-    def fold_before(self, after: Entry) -> None:
-        """The entries directly before this one are not needed for now."""
 
 
 class Fifo:
@@ -66,7 +58,7 @@ class Fifo:
         self._head.state = GONE
         self._head.next, self._end.previous = self._end, self._head
         self._cursor = self._end
-        self.pager: Pager | None = None
+        self.pager: Residency | None = None
 
     def __del__(self) -> None:
         # For a queue that was deleted with messages: the links form cycles, which would wait for the garbage
@@ -122,6 +114,7 @@ class Fifo:
     def within(self, stretch: Entry) -> Iterator[Entry]:
         """The entries of a stretch, whose messages stay out of memory; the one yielded last may be removed."""
         assert self.pager is not None
+        assert isinstance(stretch, Stretch)
         end = stretch.next.position
         entry = self.pager.unfold(stretch)
         while entry.position < end:
@@ -169,6 +162,7 @@ class Fifo:
                 return entry
             if entry.state == OUT:
                 assert self.pager is not None
+                assert isinstance(entry, Stretch)
                 return self.pager.unfold(entry)
             entry = entry.next
         return None

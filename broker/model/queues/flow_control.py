@@ -1,4 +1,6 @@
-"""Producer flow control: publishers to a queue that fills up wait until it has drained.
+"""What follows from the depth of a queue: producer flow control, and threshold alerts.
+
+Producer flow control: publishers to a queue that fills up wait until it has drained.
 
     on     when the queue has more messages, or more bytes, than the stop threshold
     off    when it has fewer messages and fewer bytes than the resume thresholds
@@ -11,14 +13,32 @@ publishers. A command that waits for all before it (execution.sync) waits for th
 longer than a moment, the log says so, once (`StoppedQueues`).
 
 Messages published in a transaction count when it is committed, but neither they nor the commit wait, as in qpidd: a
-client may have to commit the removals that make room before it can go on.
+client may have to commit the removals that make room before it can continue.
 
 The thresholds of a queue are arguments of its declaration. A measure without a stop threshold gets percentages of the
 queue's capacity, unless the queue drops messages or is deleted at its limit; a stop threshold of 0 disables the
 measure. Without a resume threshold the default applies, but at most the stop threshold.
 
-Sources: Qpid C++ Broker Book, 1.8; MRG 2 Messaging User Guide, 3 (producer flow control); qpidd, QueueFlowLimit.cpp
-(thresholds of 0, messages that leave, transactions).
+Threshold alerts: events that say that a queue fills up.
+
+    queueThresholdExceeded         a message was added, and the queue has reached the threshold in messages or in bytes;
+                                   at most once in `repeat_gap` seconds, and none is sent later for those left out
+    queueThresholdCrossedUpward    the queue has reached the threshold in messages or in bytes
+    queueThresholdCrossedDownward  later, it is down to the lower thresholds of both
+
+These thresholds are arguments of the declaration, too; by default a percentage of the queue's capacity. The lower
+threshold of a measure is half of the upper one, unless one below that is given. That one upward and one downward event
+cover both measures follows the Guide: one alert for the condition that occurs first. In qpidd each measure has its own.
+
+Most messages must not pay for any of this. So the watch of a queue (`DepthWatch`) computes two marks, for the messages
+and the bytes that were ever enqueued: up to them no threshold can be crossed, whether or not messages leave. The queue
+compares, and calls `risen` beyond them, which looks at the depth and sets new marks. With a low depth that happens once
+in thousands of messages. While the queue is above a threshold, every message is looked at, also those that leave
+(`is_high`).
+
+Sources: Qpid C++ Broker Book, 1.8; MRG 2 Messaging User Guide, 3 (producer flow control, queue threshold alerts);
+qpidd, QueueFlowLimit.cpp (thresholds of 0, messages that leave, transactions) and ThresholdAlerts.cpp (the lower
+thresholds); the QMF schema of qpidd's broker.
 """
 
 from __future__ import annotations
@@ -31,17 +51,31 @@ from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 from qstore.broker.log.budget import LogBudget
 from qstore.broker.log.logs import INFO, NOTICE, WARNING, log_of
 from qstore.broker.model.errors import InvalidArgumentError
-from qstore.broker.model.queues.capacity import Capacity
+from qstore.broker.model.events import (
+    Event,
+    QueueThresholdCrossedDownward,
+    QueueThresholdCrossedUpward,
+    QueueThresholdExceeded,
+)
+from qstore.broker.model.queues.entry import GONE, Entry
 from qstore.formats.wording import plural
 
 if TYPE_CHECKING:
+    from qstore.broker.model.queues.limits import Capacity
+    from qstore.broker.model.queues.queue import Queue
     from qstore.broker.model.tick import Tick
 
 _LOG: Final = log_of("Model")
 
-TOLD_AFTER: Final = 1.0
-TOLD_EVERY: Final = 60.0
-"""Seconds for which publishers wait before the log tells it, and between two such lines about one queue."""
+LOGGED_AFTER: Final = 1.0
+LOGGED_EVERY: Final = 60.0
+"""Seconds for which publishers wait before that is logged, and between two such lines about one queue."""
+
+REPEAT_GAP: Final = 60
+"""Seconds between two alerts of a queue whose declaration does not say."""
+
+NEVER: Final = 1 << 61
+"""A mark that is not reached; small enough for the compiler's fast integers."""
 
 
 class FlowArguments(NamedTuple):
@@ -129,7 +163,7 @@ class StoppedQueues:
     """The stopped queues of one broker, and the lines of the log about those whose publishers wait.
 
     Flow control may stop a queue many times a second. So a stop is logged only when publishers have waited for
-    TOLD_AFTER seconds, and for one queue at most once in TOLD_EVERY seconds.
+    LOGGED_AFTER seconds, and for one queue at most once in LOGGED_EVERY seconds.
     """
 
     def __init__(self) -> None:
@@ -153,8 +187,8 @@ class StoppedQueues:
         for flow, since in self._since.items():
             if since is None:
                 self._since[flow] = now
-            elif now - since >= TOLD_AFTER and flow.must_be_told(now):
-                flow.told_at, flow.is_told = now, True
+            elif now - since >= LOGGED_AFTER and flow.is_log_due(now):
+                flow.logged_at, flow.is_logged = now, True
                 self._budget.write(now, "%s. %s", flow.reason, flow.remedy)
 
 
@@ -169,26 +203,34 @@ class FlowControl:
         thresholds: as above.
         is_stopped: whether it is on.
         stopped_count: how often it went on.
-        is_told: whether the log has a line about the present stop.
-        told_at: when a stop was logged last.
+        is_logged: whether the log has a line about the present stop.
+        logged_at: when a stop was logged last.
     """
 
     __slots__ = (
-        "_depth", "_held", "_name", "_stopped", "is_stopped", "is_told", "stopped_count", "thresholds", "told_at",
+        "_depth",
+        "_held",
+        "_name",
+        "_stopped",
+        "is_logged",
+        "is_stopped",
+        "logged_at",
+        "stopped_count",
+        "thresholds",
     )  # fmt: skip
 
     def __init__(self, thresholds: FlowThresholds, stopped: StoppedQueues | None = None) -> None:
         self.thresholds = thresholds
-        self.is_stopped = self.is_told = False
+        self.is_stopped = self.is_logged = False
         self.stopped_count = 0
-        self.told_at = -inf
+        self.logged_at = -inf
         self._stopped = stopped
         self._name, self._depth = "", (0, 0)  # at the last stop
         self._held: dict[int, tuple[HeldTransfers, int]] = {}  # position of a message -> its transfer
 
-    def must_be_told(self, now: float) -> bool:
+    def is_log_due(self, now: float) -> bool:
         """Whether publishers wait, and a line about that is due."""
-        return bool(self._held) and not self.is_told and now - self.told_at >= TOLD_EVERY
+        return bool(self._held) and not self.is_logged and now - self.logged_at >= LOGGED_EVERY
 
     @property
     def reason(self) -> str:
@@ -209,7 +251,7 @@ class FlowControl:
         if limits.stop_bytes:
             below.append(f"{limits.resume_bytes:,} bytes")
         option = "--default-queue-limit" if limits.overhead else "the limit or the thresholds of the queue"
-        return f"They go on below {' and '.join(below)}: consume or purge messages, or raise {option}"
+        return f"They continue below {' and '.join(below)}: consume or purge messages, or raise {option}"
 
     def rise(self, name: str, count: int, size: int) -> None:
         """The queue `name` has grown to `count` messages with `size` bytes of headers and content."""
@@ -231,8 +273,8 @@ class FlowControl:
         if (not limits.stop_count or count < limits.resume_count) and (
             not limits.stop_bytes or size + limits.overhead * count < limits.resume_bytes
         ):
-            level = NOTICE if self.is_told else INFO
-            self.is_stopped = self.is_told = False
+            level = NOTICE if self.is_logged else INFO
+            self.is_stopped = self.is_logged = False
             _LOG.log(level, 'Queue "%s": publishers are resumed at %d messages, %d bytes', name, count, size)
             self.release()
         elif position in self._held:
@@ -306,3 +348,208 @@ class HeldTransfers:
 
 def _ignore(_number: int, _error: Exception | None) -> None:
     """For a publisher that has gone."""
+
+
+class AlertArguments(NamedTuple):
+    """The thresholds that a declaration gives; None for those that it does not.
+
+    Attributes:
+        count_up, size_up: in messages, and in bytes of headers and content.
+        count_down, size_down: the lower thresholds.
+        repeat_gap: seconds.
+    """
+
+    count_up: int | None = None
+    size_up: int | None = None
+    count_down: int | None = None
+    size_down: int | None = None
+    repeat_gap: int = REPEAT_GAP
+
+
+class AlertThresholds(NamedTuple):
+    """The thresholds of one queue; 0 disables the measure.
+
+    Attributes:
+        count_up, size_up, count_down, size_down, repeat_gap: as in `AlertArguments`.
+        overhead: bytes added for each message.
+    """
+
+    count_up: int = 0
+    size_up: int = 0
+    count_down: int = 0
+    size_down: int = 0
+    repeat_gap: int = REPEAT_GAP
+    overhead: int = 0
+
+
+def alert_thresholds(given: AlertArguments, capacity: Capacity, percent: int) -> AlertThresholds | None:
+    """The thresholds of a queue; None for a queue without alerts. `percent` of its capacity is the default."""
+    count, size = capacity.percent(percent)
+    count = count if given.count_up is None else given.count_up
+    size = size if given.size_up is None else given.size_up
+    if not count and not size:
+        return None
+    downs = _lower(count, given.count_down), _lower(size, given.size_down)
+    return AlertThresholds(count, size, *downs, given.repeat_gap, capacity.overhead if given.size_up is None else 0)
+
+
+def _lower(upper: int, given: int | None) -> int:
+    return given if given and given < upper else upper // 2
+
+
+class Alerts:
+    """The alerts of one queue.
+
+    Args:
+        thresholds: its thresholds.
+        emit: passes an event to the listeners.
+        monotonic: seconds of a monotonic clock.
+
+    Attributes:
+        thresholds: as above.
+        is_above: whether the last crossing was upward.
+    """
+
+    __slots__ = ("_emit", "_last", "_monotonic", "is_above", "thresholds")
+
+    def __init__(
+        self, thresholds: AlertThresholds, emit: Callable[[Event], None], monotonic: Callable[[], float]
+    ) -> None:
+        self.thresholds = thresholds
+        self.is_above = False
+        self._emit, self._monotonic = emit, monotonic
+        self._last: float | None = None  # when the last alert was raised
+
+    def rise(self, name: str, count: int, size: int) -> None:
+        """The queue `name` has grown to `count` messages with `size` bytes of headers and content."""
+        limits = self.thresholds
+        if not (0 < limits.count_up <= count or 0 < limits.size_up <= size + limits.overhead * count):
+            return
+        was_above, self.is_above = self.is_above, True
+        now, last = self._monotonic(), self._last
+        if last is None or now - last >= limits.repeat_gap:
+            self._last = now
+            self._emit(QueueThresholdExceeded(name, count, size))
+        if not was_above:
+            self._emit(QueueThresholdCrossedUpward(name, count, size))
+
+    def fall(self, name: str, count: int, size: int) -> None:
+        """As `rise`, after a message has left the queue."""
+        limits = self.thresholds
+        if (not limits.count_up or count <= limits.count_down) and (
+            not limits.size_up or size + limits.overhead * count <= limits.size_down
+        ):
+            self.is_above = False
+            self._emit(QueueThresholdCrossedDownward(name, count, size))
+
+
+class DepthWatch:
+    """The watch of one queue.
+
+    Args:
+        stops: gets each stopped queue that a message is put on. The publisher takes it from there.
+        flow: flow control; None without it.
+        alerts: None without alerts.
+
+    Attributes:
+        flow, alerts: as above.
+        count_mark, bytes_mark: numbers of enqueued messages and bytes beyond which `risen` must be called.
+        is_high: `fallen` must be called for each message that leaves.
+    """
+
+    __slots__ = ("_stops", "alerts", "bytes_mark", "count_mark", "flow", "is_high")
+
+    def __init__(self, stops: list[Stop], flow: FlowControl | None = None, alerts: Alerts | None = None) -> None:
+        self._stops, self.flow, self.alerts = stops, flow, alerts
+        self.is_high = False
+        self._set_marks(0, 0, 0, 0)
+
+    @property
+    def is_stopped(self) -> bool:
+        """Whether flow control is on."""
+        return self.flow is not None and self.flow.is_stopped
+
+    @property
+    def stopped_count(self) -> int:
+        """How often flow control went on."""
+        return 0 if self.flow is None else self.flow.stopped_count
+
+    def risen(self, queue: Queue, entry: Entry) -> bool:
+        """A publisher has put a message on the queue. Returns whether it must wait, and then adds to its `stops`."""
+        self.update(queue)
+        if self.flow is None or not self.flow.is_stopped or entry.state == GONE:  # displaced at once
+            return False
+        self._stops.append((self.flow, entry.position))
+        return True
+
+    def update(self, queue: Queue) -> None:
+        """Messages were put on the queue, and nobody waits for it."""
+        count = queue.messages_enqueued - queue.messages_dequeued
+        size = queue.bytes_enqueued - queue.bytes_dequeued
+        if self.flow is not None:
+            self.flow.rise(queue.name, count, size)
+        self._set_marks(queue.messages_enqueued, queue.bytes_enqueued, count, size)
+        if self.alerts is not None:
+            self.alerts.rise(queue.name, count, size)
+            if self.alerts.is_above:
+                self._look_at_each()
+
+    def fallen(self, queue: Queue, entry: Entry) -> None:
+        """A message has left the queue."""
+        count = queue.messages_enqueued - queue.messages_dequeued
+        size = queue.bytes_enqueued - queue.bytes_dequeued
+        if self.flow is not None and self.flow.is_stopped:
+            self.flow.fall(queue.name, count, size, entry.position)
+        if self.alerts is not None and self.alerts.is_above:
+            self.alerts.fall(queue.name, count, size)
+        self._set_marks(queue.messages_enqueued, queue.bytes_enqueued, count, size)
+
+    def release(self) -> None:
+        """The queue was deleted: let its publishers go."""
+        if self.flow is not None:
+            self.flow.release()
+
+    def _look_at_each(self) -> None:
+        self.is_high = True
+        self.count_mark = self.bytes_mark = -1
+
+    def _set_marks(self, enqueued: int, bytes_enqueued: int, count: int, size: int) -> None:
+        """Set the marks for a queue with `count` messages and `size` bytes, of those ever enqueued."""
+        flow, alerts = self.flow, self.alerts
+        if (flow is not None and flow.is_stopped) or (alerts is not None and alerts.is_above):
+            self._look_at_each()
+            return
+        messages = bytes_ = NEVER  # that may be added
+        if flow is not None:
+            messages, bytes_ = _room(
+                flow.thresholds.stop_count - count if flow.thresholds.stop_count else NEVER,
+                flow.thresholds.stop_bytes - size if flow.thresholds.stop_bytes else NEVER,
+                flow.thresholds.overhead,
+                count,
+            )
+        if alerts is not None:
+            room = _room(
+                alerts.thresholds.count_up - 1 - count if alerts.thresholds.count_up else NEVER,
+                alerts.thresholds.size_up - 1 - size if alerts.thresholds.size_up else NEVER,
+                alerts.thresholds.overhead,
+                count,
+            )
+            messages, bytes_ = min(messages, room[0]), min(bytes_, room[1])
+        self.is_high = False
+        self.count_mark = min(enqueued + messages, NEVER)
+        self.bytes_mark = min(bytes_enqueued + bytes_, NEVER)
+
+
+def _room(messages: int, size: int, overhead: int, count: int) -> tuple[int, int]:
+    """The messages and bytes that may be added before a threshold.
+
+    Args:
+        messages: of them, that are left to the threshold; NEVER without one.
+        size: bytes of headers and content that are left, likewise.
+        overhead: bytes that the threshold in bytes adds for each message: they and the content get half of the room.
+        count: messages on the queue.
+    """
+    if not overhead or size == NEVER:
+        return messages, size
+    left = size - overhead * count
+    return min(messages, left // (2 * overhead)), left // 2

@@ -33,13 +33,12 @@ from heapq import heapify, heappop, heappush, heapreplace
 from typing import TYPE_CHECKING, Final
 
 from qstore.broker.model.queues.barriers import NO_LIMIT
+from qstore.broker.model.queues.consumers import MAX_PASSED, MAX_SPARE_KINDS, PerConsumerOrder
 from qstore.broker.model.queues.entry import AVAILABLE, END, Entry
-from qstore.broker.model.queues.per_consumer import MAX_PASSED, MAX_SPARE_KINDS, PerConsumerOrder
 
 if TYPE_CHECKING:
     from qstore.broker.model.message import Message
-    from qstore.broker.model.queues.consumer import Consumer
-    from qstore.broker.model.queues.consumers import Consumers
+    from qstore.broker.model.queues.consumers import Consumer, Consumers
 
 DEFAULT_GROUP: Final = "qpid.no-group"
 _MAX_STALE: Final = 64  # of the items in a heap, beyond the number of those that count

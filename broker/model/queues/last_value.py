@@ -18,8 +18,13 @@ queue (Broker Book, 1.2.1.2); here it is kept, and after a crash the queue has e
 
 from __future__ import annotations
 
-from qstore.broker.model.queues.displacement import Displacement, Displacing
+from typing import TYPE_CHECKING
+
 from qstore.broker.model.queues.entry import AVAILABLE, UNCOMMITTED, Entry
+from qstore.broker.model.queues.limits import Displacement
+
+if TYPE_CHECKING:
+    from qstore.broker.model.queues.queue import Queue
 
 
 class LastValues(Displacement):
@@ -42,7 +47,7 @@ class LastValues(Displacement):
         """It does."""
         return True
 
-    def arrived(self, queue: Displacing, entry: Entry) -> None:
+    def arrived(self, queue: Queue, entry: Entry) -> None:
         """Displace the message with the same key. A transaction may be committed after a newer one has arrived."""
         key = entry.message.header_text(self._header)
         if key is None:
@@ -56,19 +61,19 @@ class LastValues(Displacement):
         if before is not None and before.state == AVAILABLE and not (self._keeps_browsed and queue.is_browsed(before)):
             self._replace(queue, before)
 
-    def recovered(self, queue: Displacing) -> None:
+    def recovered(self, queue: Queue) -> None:
         """Displace all but the last message of each key."""
         for entry in queue.entries():
             if entry.state != UNCOMMITTED:
                 self.arrived(queue, entry)
 
-    def released(self, queue: Displacing, entry: Entry) -> None:
+    def released(self, queue: Queue, entry: Entry) -> None:
         """Displace the released message if there is a newer one with its key."""
         key = self._keys.get(entry)
         if key is not None and self._last.setdefault(key, entry) is not entry:
             self._replace(queue, entry)
 
-    def _replace(self, queue: Displacing, entry: Entry) -> None:
+    def _replace(self, queue: Queue, entry: Entry) -> None:
         if self.displace(queue, entry):
             queue.counters.replaced += 1
 

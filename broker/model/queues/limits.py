@@ -1,63 +1,140 @@
-"""The limit of a queue, and what happens to a message that exceeds it: the policy.
+"""What a queue accepts, how much it holds, and which messages leave it when others arrive.
 
-    reject                 the message is refused: its publisher gets resource-limit-exceeded
-    ring, ring_strict      the oldest messages are discarded to make room for it (`ring`)
-    self-destruct          the queue is deleted (`self_destruct`)
-    flow_to_disk           messages leave memory; they are refused only if they cannot (`DiskLimit`)
-    reject-publish, reject-publish-dlx    as reject, but only a publisher with confirms is told (`OverflowLimit`)
+Eligibility: which messages it accepts. One that it does not is dropped, and counts as routed: it does not go to an
+alternate exchange.
 
-A queue without a limit has no such object. Sources: Qpid C++ Broker Book, 1.2.1.1; MRG 2 Messaging User Guide, 3.
+    no-local       all except those published over its owner's connection: the owner is the session to which the queue
+                   is exclusive, or else its exclusive consumer
+    qpid.filter    those that a selector selects
+
+The publisher of a message is known as long as this broker runs, even if the message moved from another, deleted queue;
+after a restart it is unknown. In a transaction such a message takes a place on the queue until the commit.
+
+Limit: what happens to a message that is beyond the capacity of the queue. This is the policy.
+
+    reject                 it is refused: its publisher gets resource-limit-exceeded (`Limit`)
+    reject-publish, reject-publish-dlx
+                           likewise, but only a publisher with confirms is told (`OverflowLimit`)
+    ring                   the oldest messages make room for it, whether or not a consumer holds them (`Ring`)
+    ring_strict            likewise, but it is refused if a consumer holds the oldest message (`RingLimit`)
+    flow_to_disk           messages leave memory; it is refused only if they cannot (`DiskLimit`)
+    self-destruct          it is enqueued, and the queue is deleted, as by a client (`SelfDestruct`)
+
+A message larger than the whole ring is refused. One that is published in a transaction takes its place at the commit.
+Which message is discarded first is a matter of the queue's order: of a priority queue the oldest of the lowest
+priority, which may be the new message itself.
+
+Displacement: messages that leave because another one arrives, on rings and last value queues (`last_value`). The new
+message is enqueued first, and then the displaced ones are dequeued: all records are in one flush, and a crash that cuts
+it short leaves too many messages, never too few. The next start displaces them then (`recovered`). If a consumer holds
+a displaced message, it is gone from the queue nevertheless: what the consumer does with it has no effect any more.
+
+Messages that a ring displaces are discarded, or go to the alternate exchange: such a message leaves the ring once it is
+stored there; until then the ring holds it, but does not count it. A crash in between leaves it at both places, and the
+next start moves it again. A message for which there is no room at its destination is discarded, and so is one that
+another such move displaces: alternate exchanges may lead back to the same ring.
+
+Sources: Qpid C++ Broker Book, 1.2.1.1 and 1.5; MRG 2 Messaging User Guide, 3; qpidd, Queue.cpp (qpid.filter) and
+LossyQueue.cpp (alternate exchange).
 """
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import time
-from typing import TYPE_CHECKING, Final
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Final, NamedTuple
 
-from qstore.broker.model.errors import QueueOverflowError, ResourceLimitExceededError
+from qstore.broker.model.errors import InternalError, QueueOverflowError, ResourceLimitExceededError
+from qstore.broker.model.exchanges.topic_index import MAX_STEPS
+from qstore.broker.model.queues.entry import ACQUIRED, AVAILABLE, Entry
+from qstore.broker.model.selectors.candidate import Candidate
 
 if TYPE_CHECKING:
     from qstore.broker.model.message import Message
-    from qstore.broker.model.queues.depth import Depth
+    from qstore.broker.model.queues.queue import Queue
     from qstore.broker.model.residency.residency import Residency
+    from qstore.broker.model.selectors.selector import Selector
+
+MAX_AT_ONCE: Final = 250
+"""Messages that one arriving message displaces in one turn: some milliseconds if they move elsewhere."""
 
 _RETRY_SECONDS: Final = 1.0
 
 
-class Limit:
-    """Refuses messages beyond the limit.
+class Eligibility:
+    """Which messages a queue accepts; one that accepts every message has no such object.
 
     Args:
-        max_messages: messages on the queue, including those that consumers hold; 0 for no limit.
-        max_bytes: their bytes; 0 for no limit.
-        overhead: bytes added for each message.
+        no_local: whether messages of the queue's owner are dropped.
+        selector: selects those that are accepted; None for all.
+    """
+
+    __slots__ = ("_no_local", "_selector")
+
+    def __init__(self, *, no_local: bool, selector: Selector | None) -> None:
+        self._no_local, self._selector = no_local, selector
+
+    def admits(self, queue: Queue, message: Message) -> bool:
+        """Whether the queue accepts the message."""
+        if self._no_local:
+            publisher = message.handling.publisher
+            owner = queue.owner if queue.owner is not None else queue.exclusive_consumer
+            if publisher is not None and owner is not None and getattr(owner, "publisher", None) is publisher:
+                return False
+        return self._selector is None or self._selector.matches(Candidate(message, is_redelivered=False))
+
+
+class Capacity(NamedTuple):
+    """How much a queue holds; its limit and its default thresholds are derived from it.
 
     Attributes:
-        max_messages, max_bytes: as above, `sys.maxsize` for no limit.
-        overhead: as above.
+        messages: number of messages, including those that consumers hold; 0 for no limit.
+        bytes: bytes of their headers and content; 0 for no limit.
+        overhead: bytes added for each message: the broker's default limit counts memory.
+    """
+
+    messages: int = 0
+    bytes: int = 0
+    overhead: int = 0
+
+    def percent(self, percent: int) -> tuple[int, int]:
+        """A share of it in messages and in bytes, each rounded down."""
+        return self.messages * percent // 100, self.bytes * percent // 100
+
+
+class Limit:
+    """Refuses messages beyond the limit; a queue without a limit has no such object.
+
+    Args:
+        capacity: how much the queue holds.
+
+    Attributes:
+        max_messages, max_bytes: as in the capacity, `sys.maxsize` for no limit.
+        overhead: bytes added for each message.
         refused: number of messages refused.
     """
 
     __slots__ = ("max_bytes", "max_messages", "overhead", "refused")
 
-    def __init__(self, *, max_messages: int = 0, max_bytes: int = 0, overhead: int = 0) -> None:
-        self.max_messages, self.max_bytes = max_messages or sys.maxsize, max_bytes or sys.maxsize
-        self.overhead = overhead
+    def __init__(self, capacity: Capacity) -> None:
+        self.max_messages, self.max_bytes = capacity.messages or sys.maxsize, capacity.bytes or sys.maxsize
+        self.overhead = capacity.overhead
         self.refused = 0
 
     def is_exceeded(self, count: int, size: int) -> bool:
         """Whether `count` messages with `size` bytes of headers and content are beyond the limit."""
         return count > self.max_messages or size + self.overhead * count > self.max_bytes
 
-    def check(self, queue: Depth, message: Message) -> None:
+    def check(self, queue: Queue, message: Message) -> None:
         """Raise ResourceLimitExceededError if the queue has no room for the message."""
         overhead, count = self.overhead, queue.messages_enqueued - queue.messages_dequeued
         size = queue.bytes_enqueued - queue.bytes_dequeued + message.size + overhead * count + overhead
         if size > self.max_bytes or count >= self.max_messages:
             self.check_all(queue, 1, message.size)
 
-    def check_all(self, queue: Depth, count: int, size: int) -> None:
+    def check_all(self, queue: Queue, count: int, size: int) -> None:
         """As `check`, for `count` messages with `size` bytes of headers and content."""
         counted = self.counted(queue)
         if counted + count > self.max_messages:
@@ -70,32 +147,32 @@ class Limit:
             used = f"{held} of {self.max_bytes} bytes are used"
             raise ResourceLimitExceededError(f'Maximum depth exceeded on queue "{queue.name}": {used}')
 
-    def counted(self, queue: Depth) -> int:
+    def counted(self, queue: Queue) -> int:
         """Messages on the queue that count for the number of messages."""
         return queue.message_count
 
 
 class OverflowLimit(Limit):
-    """Refuses messages beyond the limit, as x-overflow asks (`classic_arguments`).
+    """Refuses messages beyond the limit, as x-overflow asks (`arguments`).
 
     As in RabbitMQ, messages that consumers hold do not count for the number of messages.
 
     Args:
-        max_messages, max_bytes, overhead: as of `Limit`.
+        capacity: as of `Limit`.
         is_dead: whether a refused message goes to the dead-letter exchange of the queue.
     """
 
     __slots__ = ("_is_dead",)
 
-    def __init__(self, *, max_messages: int, max_bytes: int, overhead: int, is_dead: bool) -> None:
-        super().__init__(max_messages=max_messages, max_bytes=max_bytes, overhead=overhead)
+    def __init__(self, capacity: Capacity, *, is_dead: bool) -> None:
+        super().__init__(capacity)
         self._is_dead = is_dead
 
-    def counted(self, queue: Depth) -> int:
+    def counted(self, queue: Queue) -> int:
         """As `Limit.counted`: without those that consumers hold."""
         return queue.available_count + queue.uncommitted
 
-    def check_all(self, queue: Depth, count: int, size: int) -> None:
+    def check_all(self, queue: Queue, count: int, size: int) -> None:
         """As `Limit.check_all`. Raises QueueOverflowError."""
         try:
             super().check_all(queue, count, size)
@@ -109,17 +186,17 @@ class DiskLimit(Limit):
     In memory remain as many bytes as the limit says; if it says a number of messages, that many of average size.
 
     Args:
+        capacity: as of `Limit`, without overhead.
         residency: lets them leave memory.
-        max_messages, max_bytes: as of `Limit`.
     """
 
     __slots__ = ("_residency", "_retry_at")
 
-    def __init__(self, residency: Residency, *, max_messages: int = 0, max_bytes: int = 0) -> None:
-        super().__init__(max_messages=max_messages, max_bytes=max_bytes)
+    def __init__(self, capacity: Capacity, residency: Residency) -> None:
+        super().__init__(capacity)
         self._residency, self._retry_at = residency, 0.0
 
-    def check(self, queue: Depth, message: Message) -> None:
+    def check(self, queue: Queue, message: Message) -> None:
         """As `Limit.check`, while messages cannot leave memory; and follow the average size."""
         residency = self._residency
         count = queue.message_count - residency.messages_out + residency.messages_in
@@ -128,7 +205,7 @@ class DiskLimit(Limit):
         if residency.has_failed:
             self.check_all(queue, 1, message.size)
 
-    def check_all(self, queue: Depth, count: int, size: int) -> None:
+    def check_all(self, queue: Queue, count: int, size: int) -> None:
         """As `check`, for `count` messages with `size` bytes of headers and content."""
         if self._residency.has_failed and not self._has_recovered():
             super().check_all(queue, count, size)
@@ -141,3 +218,188 @@ class DiskLimit(Limit):
         self._retry_at = now + _RETRY_SECONDS
         self._residency.keep_within_budget()
         return not self._residency.has_failed
+
+
+class RingLimit(Limit):
+    """Refuses messages for which a ring cannot make room.
+
+    Args:
+        capacity: as of `Limit`.
+        is_strict: whether messages that consumers hold are kept.
+    """
+
+    __slots__ = ("_is_strict",)
+
+    def __init__(self, capacity: Capacity, *, is_strict: bool) -> None:
+        super().__init__(capacity)
+        self._is_strict = is_strict
+
+    def check(self, queue: Queue, message: Message) -> None:
+        """Raise ResourceLimitExceededError if there can be no room for the message."""
+        if self.is_exceeded(1, message.size):
+            self.refused += 1
+            size = f"{message.size} of {self.max_bytes} bytes"
+            raise ResourceLimitExceededError(f'Message larger than the maximum depth of queue "{queue.name}": {size}')
+        self.check_all(queue, 1, message.size)
+
+    def check_all(self, queue: Queue, count: int, size: int) -> None:
+        """Raise ResourceLimitExceededError if a consumer holds a message that would have to go, and the ring is strict.
+
+        Args:
+            queue: the queue.
+            count: how many messages are to be enqueued.
+            size: bytes of their headers and content.
+        """
+        if not self._is_strict or not self.is_exceeded(queue.message_count + count, queue.message_bytes + size):
+            return
+        first = queue.order.first_to_discard()
+        if first is not None and first.state == ACQUIRED:
+            self.refused += count
+            why = "a consumer holds its oldest message"
+            raise ResourceLimitExceededError(f'Maximum depth exceeded on queue "{queue.name}": {why}')
+
+
+class Displacement:
+    """Decides which messages an arriving one displaces; the base class displaces none.
+
+    Others that only want to know which messages come and go are subclasses, too.
+    """
+
+    __slots__ = ()
+
+    @property
+    def refers_to_entries(self) -> bool:
+        """Whether it keeps references to entries of available messages: then these must stay in memory."""
+        return False
+
+    def arrived(self, queue: Queue, entry: Entry) -> None:  # noqa: ARG002
+        """A message was enqueued, and may be delivered once it is on the disk. By default as `recovered`."""
+        self.recovered(queue)
+
+    def recovered(self, queue: Queue) -> None:
+        """Displace what has no place on the queue. After a start it has all the messages that the store had."""
+
+    def released(self, queue: Queue, entry: Entry) -> None:
+        """A consumer has released a message."""
+
+    def withdrawn(self, entry: Entry) -> None:
+        """A message that has not arrived, because its transaction has failed, is about to be removed."""
+
+    def removed(self, entry: Entry) -> None:
+        """A message has left the queue, for whatever reason."""
+
+    def displace(self, queue: Queue, entry: Entry) -> bool:
+        """Dequeue a message, if it is available or held by a consumer. Returns whether it is gone.
+
+        If its journal cannot be written it is not delivered any more, and is there again after the next start.
+        """
+        if entry.state == AVAILABLE:
+            queue.acquire(entry, is_consumed=False)
+        elif entry.state != ACQUIRED:
+            return False
+        with contextlib.suppress(InternalError):
+            queue.dequeue(entry)
+            return True
+        return False
+
+
+class Ring(Displacement):
+    """Discards the oldest messages beyond the limit, or moves them away.
+
+    Args:
+        limit: the limit of the queue.
+        divert: moves an acquired message of a queue to its alternate exchange. Returns False if there is none, or no
+            room there.
+    """
+
+    __slots__ = ("_divert", "_is_diverting", "_is_shrinking", "_leaving", "_leaving_bytes", "_limit")
+
+    def __init__(self, limit: RingLimit, divert: Callable[[Queue, Entry], bool]) -> None:
+        self._limit, self._divert = limit, divert
+        self._is_diverting = self._is_shrinking = False
+        self._leaving: dict[Entry, None] = {}  # diverted, and still on the queue
+        self._leaving_bytes = 0
+
+    def recovered(self, queue: Queue) -> None:
+        """Displace messages until the queue is within its limit, but for what is not committed yet, or leaves it."""
+        while self._displaces(queue, MAX_AT_ONCE):
+            pass
+
+    def arrived(self, queue: Queue, entry: Entry) -> None:  # noqa: ARG002
+        """As `recovered`; if one message displaces very many, the others go in turns."""
+        if self._displaces(queue, MAX_AT_ONCE) and not self._is_shrinking:
+            self._is_shrinking = True
+            queue.do_in_turns(self._shrink(queue))
+
+    def _shrink(self, queue: Queue) -> Iterator[None]:
+        is_unfinished = True
+        while is_unfinished and not queue.is_deleted:
+            yield
+            is_unfinished = not queue.is_deleted and self._displaces(queue, MAX_AT_ONCE)
+        self._is_shrinking = False
+
+    def _displaces(self, queue: Queue, most: int) -> bool:
+        """Displace at most `most` messages. Returns whether that was not enough."""
+        before = 0
+        for number in range(most):
+            if not self._limit.is_exceeded(
+                queue.message_count - queue.uncommitted - len(self._leaving),
+                queue.message_bytes - queue.uncommitted_bytes - self._leaving_bytes,
+            ):
+                return False
+            if number == 1:
+                before = queue.moving_steps
+            elif number and queue.moving_steps - before > MAX_STEPS:
+                return True  # the others in another turn: routing them is expensive
+            first = queue.order.first_to_discard()
+            if first is None or not (self._is_diverted(queue, first) or self.displace(queue, first)):
+                return False
+            queue.counters.discarded += 1
+        return True
+
+    def _is_diverted(self, queue: Queue, entry: Entry) -> bool:
+        """Move a message to the alternate exchange; False if it stays acquired."""
+        if self._is_diverting:
+            return False
+        if entry.state == AVAILABLE:
+            queue.acquire(entry, is_consumed=False)
+        self._is_diverting = True
+        self._leaving[entry] = None
+        self._leaving_bytes += entry.message.size
+        try:
+            is_diverted = self._divert(queue, entry)
+        finally:
+            self._is_diverting = False
+        if not is_diverted:
+            self.removed(entry)
+        return is_diverted
+
+    def removed(self, entry: Entry) -> None:
+        """The message does not leave the queue any more: it has left it, or is discarded instead."""
+        if entry in self._leaving:
+            del self._leaving[entry]
+            self._leaving_bytes -= entry.message.size
+
+
+class SelfDestruct(Displacement):
+    """Has the queue deleted once it exceeds its limit: its messages, the last one included, leave as at any deletion.
+
+    Args:
+        limit: the limit; it is not the queue's, which refuses no message.
+        delete: has the queue deleted soon.
+    """
+
+    __slots__ = ("_delete", "_is_asked", "_limit")
+
+    def __init__(self, limit: Limit, delete: Callable[[], None]) -> None:
+        self._limit, self._delete = limit, delete
+        self._is_asked = False
+
+    def recovered(self, queue: Queue) -> None:
+        """A queue that was not deleted before a crash is deleted with the next message."""
+
+    def arrived(self, queue: Queue, entry: Entry) -> None:  # noqa: ARG002
+        """Have the queue deleted if it exceeds its limit."""
+        if not self._is_asked and self._limit.is_exceeded(queue.message_count, queue.message_bytes):
+            self._is_asked = True
+            self._delete()

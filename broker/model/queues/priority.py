@@ -18,7 +18,7 @@ Levels are given to priorities in one of two ways:
                       below or above these has the lowest or highest level
     x-max-priority    each priority from 0 to the maximum is a level, and what is above has the maximum's
 
-The highest level is always first, unless the queue has limits for its levels (`fair_share`).
+The highest level is always first, unless the queue has limits for its levels (`FairShare`).
 
 Sources: AMQP 0-10, class message, rule priority-level-implementation; MRG 2 Messaging User Guide, 3 (priority queuing);
 qpidd, PriorityQueue.cpp (behaviour: a purge begins with the lowest level); RabbitMQ, "Priority Queue Support".
@@ -31,14 +31,13 @@ from heapq import heappop, heappush
 from typing import TYPE_CHECKING, Final
 
 from qstore.broker.model.queues.barriers import NO_LIMIT
+from qstore.broker.model.queues.consumers import MAX_PASSED, MAX_SPARE_KINDS, PerConsumerOrder
 from qstore.broker.model.queues.entry import ACQUIRED, AVAILABLE, END, GONE, Entry
-from qstore.broker.model.queues.fair_share import FairShare
-from qstore.broker.model.queues.per_consumer import MAX_PASSED, MAX_SPARE_KINDS, PerConsumerOrder
 
 if TYPE_CHECKING:
     from qstore.broker.model.message import Message
-    from qstore.broker.model.queues.consumer import Consumer
-    from qstore.broker.model.queues.consumers import Consumers
+    from qstore.broker.model.queues.consumers import Consumer, Consumers
+
 
 MAX_LEVELS: Final = 10  # of qpid.priorities: one for each priority
 _MAX_STALE: Final = 64  # positions in a heap, beyond the number of those that count
@@ -160,6 +159,49 @@ class LevelReader:
             self._released.pop(entry.position, None)
 
 
+class FairShare:
+    """Fair share: how many messages of a level are delivered before the levels below it have their turn.
+
+    A round goes through the levels from the highest to the lowest. A level's turn ends after as many messages as its
+    limit, or when it has no more; a level without a limit has its turn until it is empty. After the lowest level, or
+    when nothing is left to be delivered, the next round begins at the highest. A message that arrives in a round waits
+    for its level's turn, even if the level is higher than the present one.
+
+    Source: qpidd, Fairshare.cpp (behaviour); it does not begin at the highest level when nothing is left.
+
+    Args:
+        limits: for each level, from the lowest, the messages of one turn; 0 for no limit.
+    """
+
+    __slots__ = ("_count", "_level", "_limits", "_sequences")
+
+    def __init__(self, limits: Sequence[int]) -> None:
+        self._limits = list(limits)
+        top = len(self._limits) - 1
+        self._sequences = [
+            [*range(start, -1, -1), *range(top, start, -1)] for start in range(top + 1)
+        ]  # by the level at which it begins
+        self._level, self._count = top, 0  # whose turn it is, and its messages so far
+
+    def sequence(self) -> list[int]:
+        """The levels in the order in which the next message is searched: each once."""
+        level, limit = self._level, self._limits[self._level]
+        if limit and self._count >= limit:
+            level = level - 1 if level else len(self._limits) - 1
+        return self._sequences[level]
+
+    def took(self, level: int) -> None:
+        """The next message is of this level: the first of the sequence that has one."""
+        limit = self._limits[level]
+        if level != self._level or (limit and self._count >= limit):  # if no other level has any, it has another turn
+            self._level, self._count = level, 0
+        self._count += 1
+
+    def restart(self) -> None:
+        """Nothing is left to be delivered: the next message begins a round."""
+        self._level, self._count = len(self._limits) - 1, 0
+
+
 class PriorityOrder(PerConsumerOrder):
     """The entries of one queue.
 
@@ -279,14 +321,12 @@ class PriorityOrder(PerConsumerOrder):
         drop_expired: Callable[[Entry], object],
         awaits: Callable[[Entry], bool] | None,
     ) -> None:
-        """As `PerConsumerOrder.distribute`."""
         self._finished.clear()
         super().distribute(consumers, limit, clock, drop_expired, awaits)
         if self._share is not None and not self._has_more(limit):
             self._share.restart()
 
     def next_for(self, consumer: Consumer, limit: int, consumers: Consumers) -> Entry | None:
-        """As `PerConsumerOrder.next_for`."""
         kind = consumer.kind
         if kind in self._finished:
             return None
@@ -317,13 +357,11 @@ class PriorityOrder(PerConsumerOrder):
         return None
 
     def took(self, entry: Entry) -> None:
-        """As `PerConsumerOrder.took`."""
         if self._share is not None:
             assert isinstance(entry, LevelEntry)
             self._share.took(entry.level)
 
     def declined(self, entry: Entry, consumer: Consumer) -> None:
-        """As `PerConsumerOrder.declined`."""
         assert isinstance(entry, LevelEntry)
         self._readers[consumer.kind][entry.level].pass_over(entry)
 

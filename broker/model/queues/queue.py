@@ -1,51 +1,61 @@
-"""A queue: enqueues messages, offers them to consumers, and dequeues or releases them.
+"""A queue: admits messages, offers them to consumers, and removes them when they are settled.
 
-    order        an entry for each message, and which is next (`fifo`, `per_consumer`)
-    consumers    takers, which acquire messages, and browsers (`consumers`)
-    barriers     the position from which on nothing may be delivered yet (`barriers`)
-    limit        how much it holds (`limits`)
-    displaced    messages that leave it when others arrive (`displacement`)
-    eligibility  which messages it accepts (`eligibility`)
-    residency    which of its messages are in memory (`residency`)
+A queue is composed of parts, as its declaration asks (`composition`):
 
-A message stored in the queue's journal may be delivered once its record is on the disk, and no later message before it:
-that is what the barriers are for. All others may be delivered at once; on an early queue (`deliver_before_sync`) all
-but those of transactions. A message that is released, by its consumer or its session's end, is available in its place.
+    order         an entry for each message, and which is next: `fifo`, `priority`, `groups`
+    consumers     takers, which acquire messages, and browsers, which only read them (`consumers`)
+    eligibility   which messages it accepts (`limits`)
+    limit         how much it holds, and what happens beyond that (`limits`)
+    displacements messages that leave when others arrive (`limits`, `last_value`)
+    barriers      the position from which nothing may be delivered yet (`barriers`)
+    watch         flow control and alerts (`flow_control`)
+    expiries      the timer for messages that expire at its head (`expiry`)
+    residency     which of its messages are in memory (`residency`)
 
-Enqueueing a message does not deliver it: the queue is marked as ready in the tick, and `dispatch` is called when all
-input of the tick was processed.
+The life of a message, and the sections of the class in this order:
+
+    admit     the queue's TTL, its eligibility and its limit have their say
+    enqueue   a persistent message is appended to the journal of a durable queue, and gets an entry, AVAILABLE
+    sync      it may be delivered once its record is on the disk, and no later message before it: the barriers. All
+              others may be delivered at once; with `deliver_before_sync` all but those of transactions
+    deliver   at the end of the tick `dispatch` offers it to ready consumers; the one that takes it has it ACQUIRED
+    settle    the consumer accepts it (`dequeue`), or it is released, and available again in its old place
+    remove    the entry is unlinked, and is GONE; so are entries that expire, are purged or displaced
+
+Enqueueing a message does not deliver it: the queue is marked as ready, and the tick calls `dispatch` when it has
+processed all its input.
 """
 
 from __future__ import annotations
 
 import contextlib
 import time
+from array import array
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from qstore.broker.model.errors import InternalError, ResourceLimitExceededError
-from qstore.broker.model.queues.admission import Admitting
-from qstore.broker.model.queues.barriers import Barrier
-from qstore.broker.model.queues.consumer import TAKEN
-from qstore.broker.model.queues.consumers import MAX_DECLINED, Consumers
-from qstore.broker.model.queues.deletion import Deletion
+from qstore.broker.model.errors import InternalError, InvalidArgumentError, ResourceLimitExceededError
+from qstore.broker.model.memory import MESSAGE_OVERHEAD
+from qstore.broker.model.queues.barriers import NO_LIMIT, Barrier, Barriers
+from qstore.broker.model.queues.consumers import MAX_DECLINED, TAKEN, Consumers, PerConsumerOrder
+from qstore.broker.model.queues.counters import QueueCounters, QueueTotals
 from qstore.broker.model.queues.entry import ACQUIRED, AVAILABLE, END, FOLDED, LEAVING, MOVING, UNCOMMITTED, Entry
-from qstore.broker.model.queues.expiry import expire_in_turns
+from qstore.broker.model.queues.expiry import NO_TIME, NO_TIME_STORED, expire_in_turns
 from qstore.broker.model.queues.fifo import Fifo
-from qstore.broker.model.queues.numbering import numbered
-from qstore.broker.model.queues.per_consumer import PerConsumerOrder
+from qstore.broker.model.queues.flow_control import DepthWatch
 from qstore.broker.model.residency.reference import Reference
+from qstore.broker.model.residency.stretch import Stretch
 from qstore.broker.model.watermark import Watermark
 from qstore.formats.values import EMPTY_MAP, TypedMap
 
 if TYPE_CHECKING:
+    from qstore.broker.model.dead_letters import QueueDeadLetter
+    from qstore.broker.model.exchanges.route import Alternate
     from qstore.broker.model.message import Message
-    from qstore.broker.model.queues.alternate import Alternate
-    from qstore.broker.model.queues.consumer import Consumer
-    from qstore.broker.model.queues.depth_watch import DepthWatch
-    from qstore.broker.model.queues.displacement import Displacement
-    from qstore.broker.model.queues.eligibility import Eligibility
-    from qstore.broker.model.queues.limits import Limit
+    from qstore.broker.model.queues.consumers import Consumer
+    from qstore.broker.model.queues.expiry import Expiries
+    from qstore.broker.model.queues.limits import Displacement, Eligibility, Limit
     from qstore.broker.model.residency.residency import Residency
     from qstore.broker.model.store_protocol import Store
     from qstore.broker.model.tick import Tick
@@ -54,8 +64,10 @@ if TYPE_CHECKING:
 MAX_FREED: Final = 2000
 """Messages that are freed in one turn: about a millisecond."""
 
+Done = Callable[[Exception | None], None]
 
-class Queue(Admitting):
+
+class Queue:
     """A queue of the broker.
 
     Args:
@@ -64,34 +76,49 @@ class Queue(Admitting):
         durable, auto_delete: whether it survives a restart, and whether it is deleted with its last consumer.
         arguments: of its declaration.
         store, journal: the store that persists it, and its journal there, of a type the store chooses; or None.
-        order: the order of messages (`fifo`, `per_consumer`); by default a new `Fifo`.
-        limit: how much it holds, and what happens beyond that (`limits`); None for no limit.
-        displacements: which messages leave it when others arrive (`displacement`).
-        eligibility: which messages it accepts (`eligibility`); None for all.
-        watch: flow control and alerts (`depth_watch`); by default neither.
-        residency: which messages are in memory (`residency`); None for all.
-        is_single_active: whether one consumer at a time gets messages (`ranking`).
+        order: the order of messages; by default a new `Fifo`.
+        limit, displacements, eligibility, watch, residency: its other parts, as above; by default it has none of them.
+        is_single_active: whether one consumer at a time gets messages.
         clock: seconds since 1970.
 
     Attributes:
-        name, durable, auto_delete, arguments, store, is_single_active: as above. More are in `Admitting`.
-        alternate: the exchange for rejected messages, and for those left when the queue is deleted.
-        binding_count, consumer_marks: number of bindings, including that to the default exchange, and of consumers.
+        name, durable, auto_delete, arguments, store, journal, is_single_active: as above.
+        order, limit, displacements, eligibility, watch, residency: its parts.
+        created_at: when it was created or recovered, in seconds since 1970.
         creator: the user who has declared it.
-        counted_memory: its `memory` when growth was last counted.
-        sequence_header: the header with each message's number (`numbering`); empty for none.
-        auto_delete_seconds, is_kept_until_empty: how long an unused auto-delete queue is kept; at least until empty.
-        is_browse_only: whether all its consumers are browsers.
+        messages_enqueued, messages_dequeued: messages enqueued and dequeued so far.
+        bytes_enqueued, bytes_dequeued: their headers and content.
+        uncommitted, uncommitted_bytes: messages on the queue whose transaction is not committed yet.
+        counters: its other counters; `totals` has all.
+        counted_memory: its `memory` at the last count; maintained by the tick.
+        binding_count, consumer_marks: number of bindings, including that to the default exchange, and of consumers.
+        owner: the session or channel to which it is exclusive; None if it is not exclusive.
+        exclusive_consumer: its exclusive consumer; None if there is none.
         is_private: while it has an owner, whether others may not even browse it or have its messages moved.
+        is_browse_only: whether all its consumers are browsers.
+        message_ttl: seconds that a message may be on it; None for no limit.
+        sequence_header: the header in which consumers find a message's number on the queue; empty for none.
+        expires_seconds: how long it is kept while nobody uses it; 0 for ever.
+        auto_delete_seconds, is_kept_until_empty: how long an unused auto-delete queue is kept; at least until empty.
+        expiries: has messages at its head leave when they expire; None if they do not.
+        alternate: the exchange for rejected messages, and for those left when the queue is deleted.
+        dead_letter: where its dead messages go; None if they are dropped.
+        redirect_peer, is_redirect_source: the queue that gets the messages for this one, None if they are put on it;
+            and whether it is the source of this redirection (`topology.redirection`).
+        is_early: whether a message is delivered before its record is on the disk.
         is_deleted: it was deleted, or the store is deleting it: it cannot be used.
         deletion: its deletion while the store carries it out; None otherwise.
     """
 
     __slots__ = (
-        "_append", "_chooser", "_consumers", "_tick", "alternate", "arguments", "auto_delete",
-        "auto_delete_seconds", "binding_count", "consumer_marks", "counted_memory", "creator", "deletion",
-        "is_browse_only", "is_deleted", "is_kept_until_empty", "is_private", "is_single_active",
-        "sequence_header", "store",
+        "_acquired", "_append", "_barriers", "_chooser", "_clock", "_consumers", "_tick", "_unsynced", "alternate",
+        "arguments", "auto_delete", "auto_delete_seconds", "binding_count", "bytes_dequeued", "bytes_enqueued",
+        "consumer_marks", "counted_memory", "counters", "created_at", "creator", "dead_letter", "deletion",
+        "displacements", "durable", "eligibility", "exclusive_consumer", "expires_seconds", "expiries",
+        "is_browse_only", "is_deleted", "is_early", "is_kept_until_empty", "is_private", "is_redirect_source",
+        "is_single_active", "journal", "limit", "message_ttl", "messages_dequeued", "messages_enqueued", "name",
+        "order", "owner", "redirect_peer", "residency", "sequence_header", "store", "uncommitted",
+        "uncommitted_bytes", "watch",
     )  # fmt: skip
 
     def __init__(
@@ -113,23 +140,71 @@ class Queue(Admitting):
         is_single_active: bool = False,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        super().__init__(
-            name, Fifo() if order is None else order, durable=durable, watch=watch, journal=journal, limit=limit,
-            displacements=displacements, eligibility=eligibility, clock=clock,
-        )  # fmt: skip
-        self.auto_delete, self.arguments, self.store = auto_delete, arguments, store
+        self.name, self.durable, self.auto_delete, self.arguments = name, durable, auto_delete, arguments
+        self._tick, self._clock = tick, clock
+        self.created_at, self.creator = clock(), ""
+
+        self.store, self.journal = store, journal
         self._append = None if store is None else store.append
+        self.order: Fifo = Fifo() if order is None else order
         self._chooser = order if isinstance(order, PerConsumerOrder) else None
-        self._tick = tick
-        self.alternate: Alternate[Queue] | None = None
-        self.is_deleted = self.is_browse_only = self.is_kept_until_empty = self.is_private = False
-        self.deletion: Deletion | None = None
-        self.auto_delete_seconds, self.counted_memory, self.sequence_header = 0, 0, ""
-        self.creator, self.binding_count, self.consumer_marks = "", Watermark(1), Watermark()
-        self._consumers, self.residency = Consumers(is_single_active=is_single_active), residency
+        self._consumers = Consumers(is_single_active=is_single_active)
+        self._unsynced = Barriers()
+        self._barriers = self._unsynced  # those that delivery stops at
+        self.limit, self.displacements, self.eligibility = limit, displacements, eligibility
+        self.watch = DepthWatch([]) if watch is None else watch
+        self.residency = residency
+        self.expiries: Expiries | None = None
+
+        self.messages_enqueued = self.messages_dequeued = self.bytes_enqueued = self.bytes_dequeued = 0
+        self.uncommitted = self.uncommitted_bytes = 0
+        self._acquired = 0  # how often an entry became ACQUIRED
+        self.counters = QueueCounters()
+        self.counted_memory = 0
+        self.binding_count, self.consumer_marks = Watermark(1), Watermark()
+
+        self.owner: object | None = None
+        self.exclusive_consumer: Consumer | None = None
         self.is_single_active = is_single_active
+        self.is_private = self.is_browse_only = self.is_early = self.is_kept_until_empty = False
+        self.message_ttl: float | None = None
+        self.sequence_header = ""
+        self.expires_seconds, self.auto_delete_seconds = 0.0, 0
+        self.alternate: Alternate | None = None
+        self.dead_letter: QueueDeadLetter | None = None
+        self.redirect_peer: Queue | None = None
+        self.is_redirect_source = False
+        self.is_deleted = False
+        self.deletion: Deletion | None = None
         if residency is not None:
-            residency.attach(self, self._order, self._consumers, self._unsynced, self.is_ready)
+            residency.attach(self, self._consumers, self._unsynced)
+
+    # ---- admit ----
+
+    def limited(self, message: Message) -> Message:
+        """The message as it is put on the queue: it expires when it has been there for the queue's own time."""
+        if self.message_ttl is None:
+            return message
+        end = self._clock() + (self.message_ttl or (NO_TIME_STORED if self.stores(message) else NO_TIME))
+        return message if 0 < message.expires_at <= end else message.expiring_at(end)
+
+    def admits(self, message: Message) -> bool:
+        """Whether the queue accepts the message; otherwise it is dropped."""
+        return self.eligibility is None or self.eligibility.admits(self, message)
+
+    def stores(self, message: Message) -> bool:
+        """Whether the message is stored in the queue's journal."""
+        return message.is_persistent and self.journal is not None and self.admits(message)
+
+    def check_room(self, message: Message) -> None:
+        """Raise ResourceLimitExceededError if the queue has no room for the message."""
+        if self.limit is not None and self.admits(message):
+            self.limit.check(self, message)
+
+    def check_room_for(self, count: int, size: int) -> None:
+        """As `check_room`, for `count` messages with `size` bytes of headers and content."""
+        if self.limit is not None:
+            self.limit.check_all(self, count, size)
 
     # ---- enqueue ----
 
@@ -137,7 +212,7 @@ class Queue(Admitting):
         """Enqueue a message, and append it to the journal if it is stored.
 
         Returns:
-            Whether its completion must wait: for the records of this tick, and for the queue if it is stopped.
+            Whether its completion must wait: for the records of this tick, and for the queue if flow control is on.
 
         Raises:
             ResourceLimitExceededError: there is no room for it.
@@ -150,16 +225,22 @@ class Queue(Admitting):
         if self.limit is not None:
             self.limit.check(self, message)
         append = self._append
-        if append is not None and message.is_persistent:
+        is_stored = append is not None and message.is_persistent
+        if is_stored:
+            assert append is not None
             assert self.store is not None
             parts, size, crc = message.stored_form()
             try:
                 rid = append.enqueue(self.journal, parts, size, crc)
             except self.store.full_error as error:
                 raise ResourceLimitExceededError(str(error)) from error
-            self.has_risen(self.add_held(message, rid))
-            return True
-        return self.has_risen(self.add(message, 0))
+            entry = self.add_held(message, rid)
+        else:
+            entry = self.add(message, 0)
+        watch = self.watch
+        if self.messages_enqueued > watch.count_mark or self.bytes_enqueued > watch.bytes_mark:
+            return watch.risen(self, entry) or is_stored
+        return is_stored
 
     def add(self, message: Message, rid: int) -> Entry:
         """Enqueue a message that is already in the journal, or is not stored. A MemoryError comes before any change."""
@@ -168,38 +249,52 @@ class Queue(Admitting):
             self._arrived(entry)
         return entry
 
-    def _arrived(self, entry: Entry) -> None:
-        for displacement in self.displacements:
-            displacement.arrived(self, entry)
-
-    def enter(self, message: Message, rid: int) -> Entry:
-        """As `add`, but the message displaces none yet."""
-        if self.sequence_header:
-            message = numbered(message, self.sequence_header, self._order.next_position)
-        self._tick.ready[self] = None
-        count, enqueued = self.messages_enqueued + 1, self.bytes_enqueued + message.size
-        if message.is_persistent is not self.durable:
-            self.counters.atypical_enqueue(message.size)
-        entry = self._order.append(message, rid)
-        self.messages_enqueued, self.bytes_enqueued = count, enqueued
-        return entry
-
-    def has_risen(self, entry: Entry) -> bool:
-        """A publisher has added the entry. Returns whether it must wait, because the queue is stopped."""
-        watch, count, size = self.watch, self.messages_enqueued, self.bytes_enqueued
-        return (count > watch.count_mark or size > watch.bytes_mark) and watch.risen(self, entry)
-
-    # ---- waiting for the disk ----
-
     def add_held(self, message: Message, rid: int) -> Entry:
         """As `add`, for a record of this tick: it and later messages are delivered once the record is on the disk."""
         entry = self.enter(message, rid)
-        self._unsynced.hold(entry.position)
+        if self._unsynced.held_from == NO_LIMIT:
+            self._unsynced.hold(entry.position)
         self._tick.written[self] = None
         self._tick.journals[self.journal] = True
         if self.displacements:
             self._arrived(entry)
         return entry
+
+    def enter(self, message: Message, rid: int) -> Entry:
+        """As `add`, but the message displaces none yet."""
+        if self.sequence_header:
+            message = self.numbered(message, self.order.next_position)
+        self._tick.ready[self] = None
+        count, enqueued = self.messages_enqueued + 1, self.bytes_enqueued + message.size
+        if message.is_persistent is not self.durable:
+            self.counters.atypical_enqueue(message.size)
+        entry = self.order.append(message, rid)
+        self.messages_enqueued, self.bytes_enqueued = count, enqueued
+        return entry
+
+    def numbered(self, message: Message, number: int) -> Message:
+        """The message with its number on the queue, an int64 from 1, in the `sequence_header`.
+
+        A gap shows that messages were discarded, as by a ring. The number is not stored: a start numbers the messages
+        that are left from 1, as in qpidd. It differs from the number that an exchange gives (`qpid.msg_sequence`),
+        which is stored. A message whose headers cannot be decoded stays as it is.
+        """
+        try:
+            return message.with_number(self.sequence_header, number)
+        except InvalidArgumentError:
+            return message
+
+    def _arrived(self, entry: Entry) -> None:
+        for displacement in self.displacements:
+            displacement.arrived(self, entry)
+
+    def throttles(self, entry: Entry) -> bool:
+        """Whether the publisher that has added the entry must wait, because flow control is on."""
+        watch = self.watch
+        is_beyond = self.messages_enqueued > watch.count_mark or self.bytes_enqueued > watch.bytes_mark
+        return is_beyond and watch.risen(self, entry)
+
+    # ---- enqueue: transactions and recovery ----
 
     def add_uncommitted(self, message: Message, rid: int) -> Entry:
         """As `add`, but the message is not delivered before `commit`."""
@@ -212,7 +307,7 @@ class Queue(Admitting):
     def commit(self, entries: list[Entry]) -> None:
         """The transaction that enqueued the entries is committed."""
         for entry in entries:
-            if entry.rid or self.eligibility is None or self.admits(entry.message):
+            if entry.rid or self.admits(entry.message):
                 entry.state = AVAILABLE
                 self.uncommitted -= 1
                 self.uncommitted_bytes -= entry.message.size
@@ -220,6 +315,15 @@ class Queue(Admitting):
                 self._arrived(entry)
             else:
                 self.withdraw(entry)
+
+    def withdraw(self, entry: Entry) -> None:
+        """Remove an entry whose transaction has failed, or which the queue does not accept."""
+        self.counters.withdrawn += 1
+        self.uncommitted -= 1
+        self.uncommitted_bytes -= entry.message.size
+        for displacement in self.displacements:
+            displacement.withdrawn(entry)
+        self.remove(entry)
 
     def lock(self, entry: Entry) -> None:
         """A recovered transaction dequeues the entry."""
@@ -233,262 +337,53 @@ class Queue(Admitting):
             self._tick.schedule()
         self.watch.update(self)
 
-    def withdraw(self, entry: Entry) -> None:
-        """Remove an entry whose transaction has failed, or which the queue does not accept."""
-        self.counters.withdrawn += 1
-        self.uncommitted -= 1
-        self.uncommitted_bytes -= entry.message.size
-        for displacement in self.displacements:
-            displacement.withdrawn(entry)
-        self.remove(entry)
+    # ---- wait for the disk ----
+
+    def deliver_before_sync(self) -> None:
+        """Deliver a message while its record is written: only those of transactions wait for the disk.
+
+        To be called before there are any messages.
+        """
+        self._barriers = Barriers()
+        self.is_early = True
+
+    @property
+    def is_held(self) -> bool:
+        """Whether messages on it cannot be delivered before something is on the disk."""
+        return self._barriers.limit != NO_LIMIT
+
+    def raise_barrier(self) -> Barrier:
+        """Block delivery of the entries held so far until `lower` is called with this barrier."""
+        return self._unsynced.raise_held()
+
+    def raise_barrier_at_end(self) -> Barrier:
+        """Block delivery of entries added from now on until `lower` is called with this barrier."""
+        barrier = self._unsynced.raise_at(self.order.next_position)
+        if self.is_early:
+            self._barriers.share(barrier)
+        return barrier
 
     def lower(self, barrier: Barrier) -> None:
         """The records that this barrier waits for are on the disk."""
-        self.lower_barrier(barrier)
-        self.is_ready()
+        self._unsynced.lower(barrier)
+        if self.is_early:
+            self._barriers.lower(barrier)
+        self.mark_ready()
 
-    def is_ready(self) -> None:
-        """It has something to do: it is dispatched at the end of this tick."""
+    # ---- deliver ----
+
+    def mark_ready(self) -> None:
+        """Have it dispatched at the end of this tick: it has something to do."""
         self._tick.ready[self] = None
         self._tick.schedule()
-
-    # ---- acquire, release, dequeue ----
-
-    def dequeue(self, entry: Entry) -> bool:
-        """Dequeue an acquired message. If it is already gone, only wait for that.
-
-        Returns:
-            Whether completion must wait until the records of this tick are on the disk.
-
-        Raises:
-            InternalError: its journal cannot be written. Then it stays acquired.
-        """
-        if entry.state not in (ACQUIRED, MOVING):
-            if entry.rid:  # it was moved because the queue is being deleted: that record may not be on the disk yet
-                self._tick.journals[self.journal] = True
-            return entry.rid != 0
-        rid = entry.rid
-        if rid:
-            assert self._append is not None
-            assert self.store is not None
-            try:
-                self._append.dequeue(self.journal, rid)
-            except self.store.errors as error:
-                raise InternalError(str(error)) from error
-            self._tick.journals[self.journal] = True
-        self.remove(entry)
-        return rid != 0
-
-    def remove(self, entry: Entry) -> None:
-        """Remove an entry, which is acquired unless it is withdrawn."""
-        following = self._order.remove(entry)
-        self.messages_dequeued += 1
-        message = entry.message
-        self.bytes_dequeued += message.size
-        if self.residency is not None and isinstance(message, Reference):
-            self.residency.references.removed(message)
-        if message.is_persistent is not self.durable:
-            self.counters.atypical_dequeue(message.size)
-        if self.watch.is_high:
-            self.watch.fallen(self, entry)
-        if self._consumers.browsers:
-            self._consumers.removed(entry, following)
-        if self._chooser is not None:  # other consumers may have messages now that it is gone
-            self._tick.ready[self] = None
-            self._tick.schedule()
-        if self.displacements:
-            for displacement in self.displacements:
-                displacement.removed(entry)
-
-    def acquire(self, entry: Entry, *, consumer: Consumer | None = None, is_consumed: bool = True) -> bool:
-        """Acquire an entry: for a consumer, or, unless `is_consumed`, to remove it. False if that is not possible."""
-        if entry.state == FOLDED and self.residency is not None:
-            self.residency.revive(entry)
-        if entry.state != AVAILABLE or not self._order.claim(entry, consumer):
-            return False
-        entry.state = ACQUIRED
-        self._acquired += 1
-        if not is_consumed:
-            self.counters.internal_acquires += 1
-            self._tick.ready[self] = None  # its head may be another one
-        self._consumers.acquired(entry)
-        return True
-
-    def release(self, entry: Entry, *, is_redelivered: bool) -> None:
-        """Make an acquired message available again, at its position."""
-        if entry.state != ACQUIRED:
-            return
-        entry.state = AVAILABLE
-        self.counters.releases += 1
-        entry.is_redelivered = entry.is_redelivered or is_redelivered
-        self.put_back(entry)
-        for displacement in self.displacements:
-            displacement.released(self, entry)
-
-    def returns_from(self, release: object, position: int) -> None:
-        """A release of many messages, in turns, goes on at this position: none from there on is delivered before.
-
-        At NO_LIMIT it is over.
-        """
-        self._barriers.returns_from(release, position)
-        self.is_ready()
-
-    def put_back(self, entry: Entry) -> None:
-        """Offer an available entry that may be before the cursor."""
-        if not self._consumers.put_back(entry):
-            self._order.put_back(entry)
-        self._tick.ready[self] = None
-        self._tick.schedule()
-
-    def is_browsed(self, entry: Entry) -> bool:
-        """Whether a browser has seen the message, or passed it."""
-        return entry.position < self._consumers.browsed_to
-
-    def purge(self, max_messages: int = 0) -> tuple[int, bool]:
-        """Remove at most `max_messages` of the messages that are available now; 0 for all. Raises as `dequeue`.
-
-        Returns:
-            How many; and whether completion must wait until the records of this tick are on the disk.
-        """
-        count, is_written, end = 0, False, self._order.next_position
-        for entry in self._order.to_purge():
-            if max_messages and count == max_messages:
-                break
-            if entry.position >= end or not self.acquire(entry, is_consumed=False):
-                continue
-            is_written = self.dequeue(entry) or is_written
-            self.counters.purged += 1
-            count += 1
-        return count, is_written
-
-    def expire(self) -> int:
-        """Remove available messages that have expired. Returns how many."""
-        return sum(expire_in_turns((self,), self._clock()))
-
-    @property
-    def moving_steps(self) -> int:
-        """How many steps it has taken so far to find where messages go that leave it (`topic_index`)."""
-        if self.dead_letter is not None:
-            return self.dead_letter.steps
-        return 0 if self.alternate is None else self.alternate.steps
-
-    def drop_expired(self, entry: Entry) -> int:
-        """Remove an available message that has expired, or move it to the dead-letter exchange.
-
-        Returns:
-            What that has cost: 1, or more if it was dear to route (`DeadLetter.expire`).
-        """
-        self.acquire(entry, is_consumed=False)
-        cost = 1
-        with contextlib.suppress(InternalError, MemoryError):  # it stays acquired, so it is not delivered
-            if self.dead_letter is None:
-                self.dequeue(entry)
-            else:
-                cost = self.dead_letter.expire(self, entry)
-            self.counters.expired += 1
-        return cost
-
-    def _drop_offered(self, entry: Entry) -> None:
-        """A message that is about to be delivered has expired: one `dispatch` drops so many as can be declined."""
-        self._consumers.declined += self.drop_expired(entry)
-
-    # ---- consumers ----
-
-    @property
-    def consumer_count(self) -> int:
-        """Number of consumers, takers and browsers."""
-        return len(self._consumers)
-
-    @property
-    def is_unused(self) -> bool:
-        """Whether it has neither an owner nor consumers."""
-        return self.owner is None and not len(self._consumers)
-
-    def has_taker(self) -> bool:
-        """Whether a consumer can take one more message now, after available messages were dispatched."""
-        self.dispatch()
-        return self._consumers.has_credit
-
-    def add_consumer(self, consumer: Consumer, priority: int = 0) -> None:
-        """Add a consumer, which is offered messages after a call of `wake`; those of a higher priority are first."""
-        self._consumers.add(consumer, self._order.first, priority)
-        self.consumer_marks.set(self.consumer_count)
-
-    def remove_consumer(self, consumer: Consumer) -> None:
-        """Remove a consumer."""
-        if self.deletion is not None:
-            self.deletion.consumers.pop(consumer, None)
-            return
-        if self._consumers.remove(consumer):
-            self.is_ready()
-        self.consumer_marks.set(self.consumer_count)
-        if self.exclusive_consumer is consumer:
-            self.exclusive_consumer = None
-
-    def wake(self, consumer: Consumer) -> None:
-        """A consumer is ready for messages."""
-        if consumer.is_waiting:
-            return
-        self._consumers.wake(consumer)
-        self._tick.ready[self] = None
-        self._tick.schedule()
-
-    # ---- deletion ----
-
-    @property
-    def is_gone(self) -> bool:
-        """Whether it was deleted for good."""
-        return self.is_deleted and self.deletion is None
-
-    def begin_deletion(self) -> None:
-        """Mark the queue as deleted, and remove its consumers: the store begins to delete it."""
-        everybody = self._consumers.with_priorities()
-        deletion = Deletion(everybody, self.exclusive_consumer, self.dequeue, self._tick.when_synced)
-        for consumer in deletion.consumers:
-            self.remove_consumer(consumer)
-        self.is_deleted, self.deletion = True, deletion
-
-    def end_deletion(self) -> list[Consumer]:
-        """The store has deleted the queue. Returns its consumers, which must be notified."""
-        deletion, self.deletion = self.deletion, None
-        assert deletion is not None
-        self.watch.release()
-        if self.expiries is not None:
-            self.expiries.forget(self)
-        if self.residency is not None:
-            self.residency.close()
-            self.residency = None  # it refers to the queue
-        deletion.ended(is_deleted=True)
-        return list(deletion.consumers)
-
-    def do_in_turns(self, work: Iterator[None]) -> None:
-        """Do work of the queue in turns of the event loop (`tick.Turns`)."""
-        self._tick.turns.do(self, work)
-
-    def dissolve(self) -> None:
-        """It is gone: free its messages, in turns if they are many."""
-        if self.message_count > MAX_FREED:
-            self.do_in_turns(self._order.dissolve(MAX_FREED))
-
-    def undo_deletion(self) -> None:
-        """The store could not delete the queue: it can be used again, with the consumers that are left."""
-        deletion, self.deletion = self.deletion, None
-        assert deletion is not None
-        self.is_deleted = False
-        for consumer, priority in deletion.consumers.items():
-            self.add_consumer(consumer, priority)
-            self.wake(consumer)
-        self.exclusive_consumer = deletion.exclusive_consumer
-        deletion.ended(is_deleted=False)
-
-    # ---- delivery ----
 
     def dispatch(self) -> None:
-        """Deliver while there are messages and ready consumers; the first consumer is asked here to save a call.
+        """Deliver while there are messages and ready consumers.
 
         If very many messages are declined or have expired, it ends, and continues in the next tick (`is_unfinished`).
+        The first consumer is asked here and not in `Consumers`: that is one call less for most messages.
         """
-        consumers, order, limit = self._consumers, self._order, self._barriers.limit
+        consumers, order, limit = self._consumers, self.order, self._barriers.limit
         waiting, consumers.declined = consumers.waiting, 0
         awaits = None if self.residency is None or self.residency.is_all_in else self.residency.references.awaits
         if consumers.browsers:
@@ -534,10 +429,387 @@ class Queue(Admitting):
         if self.residency is not None and not self.residency.is_all_in:
             self.residency.serve()
         if self.expiries is not None and order.cursor.state != END:
-            self.expiries.look(self, order)
+            self.expiries.look(self)
 
     @property
     def is_unfinished(self) -> bool:
         """Whether the last `dispatch` has ended before everything was offered, or waits for what is read back."""
         is_behind = self.residency is not None and self.residency.is_behind(is_ready=self in self._tick.ready)
         return is_behind or self._consumers.declined >= MAX_DECLINED or self._barriers.is_returning
+
+    # ---- settle ----
+
+    def acquire(self, entry: Entry, *, consumer: Consumer | None = None, is_consumed: bool = True) -> bool:
+        """Acquire an entry: for a consumer, or, unless `is_consumed`, to remove it. False if that is not possible."""
+        if entry.state == FOLDED and self.residency is not None:
+            self.residency.revive(entry)
+        if entry.state != AVAILABLE or not self.order.claim(entry, consumer):
+            return False
+        entry.state = ACQUIRED
+        self._acquired += 1
+        if not is_consumed:
+            self.counters.internal_acquires += 1
+            self._tick.ready[self] = None  # its head may be another one
+        self._consumers.acquired(entry)
+        return True
+
+    def dequeue(self, entry: Entry) -> bool:
+        """Dequeue an acquired message. If it is already gone, only wait for that.
+
+        Returns:
+            Whether completion must wait until the records of this tick are on the disk.
+
+        Raises:
+            InternalError: its journal cannot be written. Then it stays acquired.
+        """
+        if entry.state not in (ACQUIRED, MOVING):
+            if entry.rid:  # it was moved because the queue is being deleted: that record may not be on the disk yet
+                self._tick.journals[self.journal] = True
+            return entry.rid != 0
+        rid = entry.rid
+        if rid:
+            assert self._append is not None
+            assert self.store is not None
+            try:
+                self._append.dequeue(self.journal, rid)
+            except self.store.errors as error:
+                raise InternalError(str(error)) from error
+            self._tick.journals[self.journal] = True
+        self.remove(entry)
+        return rid != 0
+
+    def release(self, entry: Entry, *, is_redelivered: bool) -> None:
+        """Make an acquired message available again, at its position."""
+        if entry.state != ACQUIRED:
+            return
+        entry.state = AVAILABLE
+        self.counters.releases += 1
+        entry.is_redelivered = entry.is_redelivered or is_redelivered
+        self.put_back(entry)
+        for displacement in self.displacements:
+            displacement.released(self, entry)
+
+    def returns_from(self, release: object, position: int) -> None:
+        """A release of many messages, in turns, goes on at this position: none from there on is delivered before.
+
+        At NO_LIMIT it is over.
+        """
+        self._barriers.returns_from(release, position)
+        self.mark_ready()
+
+    def put_back(self, entry: Entry) -> None:
+        """Offer an available entry that may be before the cursor."""
+        if not self._consumers.put_back(entry):
+            self.order.put_back(entry)
+        self.mark_ready()
+
+    # ---- remove ----
+
+    def remove(self, entry: Entry) -> None:
+        """Remove an entry, which is acquired unless it is withdrawn."""
+        following = self.order.remove(entry)
+        self.messages_dequeued += 1
+        message = entry.message
+        self.bytes_dequeued += message.size
+        if self.residency is not None and isinstance(message, Reference):
+            self.residency.references.removed(message)
+        if message.is_persistent is not self.durable:
+            self.counters.atypical_dequeue(message.size)
+        if self.watch.is_high:
+            self.watch.fallen(self, entry)
+        if self._consumers.browsers:
+            self._consumers.removed(entry, following)
+        if self._chooser is not None:  # other consumers may have messages now that it is gone
+            self.mark_ready()
+        if self.displacements:
+            for displacement in self.displacements:
+                displacement.removed(entry)
+
+    def purge(self, max_messages: int = 0) -> tuple[int, bool]:
+        """Remove at most `max_messages` of the messages that are available now; 0 for all. Raises as `dequeue`.
+
+        Returns:
+            How many; and whether completion must wait until the records of this tick are on the disk.
+        """
+        count, is_written, end = 0, False, self.order.next_position
+        for entry in self.order.to_purge():
+            if max_messages and count == max_messages:
+                break
+            if entry.position >= end or not self.acquire(entry, is_consumed=False):
+                continue
+            is_written = self.dequeue(entry) or is_written
+            self.counters.purged += 1
+            count += 1
+        return count, is_written
+
+    def expire(self) -> int:
+        """Remove available messages that have expired. Returns how many."""
+        return sum(expire_in_turns((self,), self._clock()))
+
+    def drop_expired(self, entry: Entry) -> int:
+        """Remove an available message that has expired, or move it to the dead-letter exchange.
+
+        Returns:
+            What that has cost: 1, or more if it was expensive to route (`QueueDeadLetter.expire`).
+        """
+        self.acquire(entry, is_consumed=False)
+        cost = 1
+        with contextlib.suppress(InternalError, MemoryError):  # it stays acquired, so it is not delivered
+            if self.dead_letter is None:
+                self.dequeue(entry)
+            else:
+                cost = self.dead_letter.expire(self, entry)
+            self.counters.expired += 1
+        return cost
+
+    def _drop_offered(self, entry: Entry) -> None:
+        """A message that is about to be delivered has expired; it counts for the limit of one `dispatch`."""
+        self._consumers.declined += self.drop_expired(entry)
+
+    @property
+    def moving_steps(self) -> int:
+        """How many steps it has taken so far to find where messages go that leave it (`topic_index`)."""
+        if self.dead_letter is not None:
+            return self.dead_letter.steps
+        return 0 if self.alternate is None else self.alternate.steps
+
+    # ---- consumers ----
+
+    @property
+    def consumer_count(self) -> int:
+        """Number of consumers, takers and browsers."""
+        return len(self._consumers)
+
+    @property
+    def is_unused(self) -> bool:
+        """Whether it has neither an owner nor consumers."""
+        return self.owner is None and not len(self._consumers)
+
+    def add_consumer(self, consumer: Consumer, priority: int = 0) -> None:
+        """Add a consumer, which is offered messages after a call of `wake`; those of a higher priority are first."""
+        self._consumers.add(consumer, self.order.first, priority)
+        self.consumer_marks.set(self.consumer_count)
+
+    def remove_consumer(self, consumer: Consumer) -> None:
+        """Remove a consumer."""
+        if self.deletion is not None:
+            self.deletion.consumers.pop(consumer, None)
+            return
+        if self._consumers.remove(consumer):
+            self.mark_ready()
+        self.consumer_marks.set(self.consumer_count)
+        if self.exclusive_consumer is consumer:
+            self.exclusive_consumer = None
+
+    def wake(self, consumer: Consumer) -> None:
+        """A consumer is ready for messages."""
+        if consumer.is_waiting:
+            return
+        self._consumers.wake(consumer)
+        self.mark_ready()
+
+    def has_taker(self) -> bool:
+        """Whether a consumer can take one more message now, after available messages were dispatched."""
+        self.dispatch()
+        return self._consumers.has_credit
+
+    def is_browsed(self, entry: Entry) -> bool:
+        """Whether a browser has seen the message, or passed it."""
+        return entry.position < self._consumers.browsed_to
+
+    # ---- watch: what is on it ----
+
+    @property
+    def next_position(self) -> int:
+        """The position of the next message."""
+        return self.order.next_position
+
+    @property
+    def message_count(self) -> int:
+        """Messages on the queue, including those that consumers hold."""
+        return self.messages_enqueued - self.messages_dequeued
+
+    @property
+    def message_bytes(self) -> int:
+        """Bytes of their headers and content."""
+        return self.bytes_enqueued - self.bytes_dequeued
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether no message is on it."""
+        return self.messages_enqueued == self.messages_dequeued
+
+    @property
+    def acquired_count(self) -> int:
+        """Messages held by consumers or transactions."""
+        counters = self.counters
+        return self._acquired + counters.withdrawn - counters.releases - self.messages_dequeued
+
+    @property
+    def available_count(self) -> int:
+        """Messages that are available, or only wait for the disk."""
+        return self.message_count - self.acquired_count - self.uncommitted
+
+    @property
+    def memory(self) -> int:
+        """Bytes of memory taken by its messages, as counted for the memory ceiling."""
+        size = self.message_bytes + MESSAGE_OVERHEAD * self.message_count
+        return size if self.residency is None else size - self.residency.memory_out
+
+    @property
+    def refused(self) -> int:
+        """Number of messages that its limit has refused."""
+        return 0 if self.limit is None else self.limit.refused
+
+    @property
+    def totals(self) -> QueueTotals:
+        """All its counters."""
+        totals = self.counters.totals(
+            (self.messages_enqueued, self.bytes_enqueued),
+            (self.messages_dequeued, self.bytes_dequeued),
+            self._acquired,
+            self.refused,
+            is_durable=self.durable,
+        )
+        out = self.residency
+        if out is None:
+            return totals
+        return totals._replace(
+            messages_out=out.messages_out, messages_in=out.messages_in, bytes_out=out.bytes_out, bytes_in=out.bytes_in
+        )
+
+    def entries(self) -> Iterator[Entry]:
+        """All entries, in order; the one yielded last may be removed during iteration."""
+        return iter(self.order)
+
+    def available(self) -> Iterator[Entry]:
+        """The available entries."""
+        for entry in self.order:
+            if entry.state == AVAILABLE:
+                yield entry
+
+    def outstanding(self) -> Iterator[Entry]:
+        """The entries that are available, or acquired and not settled."""
+        for entry in self.order:
+            if entry.state in (AVAILABLE, ACQUIRED):
+                yield entry
+
+    def delivered_rids(self) -> array[int]:
+        """Record ids of messages that were delivered, to be recovered as redelivered."""
+        held = (ACQUIRED, LEAVING, MOVING)
+        rids = array("Q")
+        for part in self.order.parts():
+            if isinstance(part, Stretch):
+                if part.is_stored:
+                    rids.extend(part.redelivered())
+            elif part.rid and (part.is_redelivered or part.state in held):
+                rids.append(part.rid)
+        return rids
+
+    @property
+    def refers_to_entries(self) -> bool:
+        """Whether something keeps references to entries of available messages."""
+        return any(each.refers_to_entries for each in self.displacements)
+
+    # ---- deletion ----
+
+    @property
+    def is_gone(self) -> bool:
+        """Whether it was deleted for good."""
+        return self.is_deleted and self.deletion is None
+
+    def begin_deletion(self) -> None:
+        """Mark the queue as deleted, and remove its consumers: the store begins to delete it."""
+        deletion = Deletion(self, self._tick, self._consumers.with_priorities(), self.exclusive_consumer)
+        for consumer in deletion.consumers:
+            self.remove_consumer(consumer)
+        self.is_deleted, self.deletion = True, deletion
+
+    def end_deletion(self) -> list[Consumer]:
+        """The store has deleted the queue. Returns its consumers, which must be notified."""
+        deletion, self.deletion = self.deletion, None
+        assert deletion is not None
+        self.watch.release()
+        if self.expiries is not None:
+            self.expiries.forget(self)
+        if self.residency is not None:
+            self.residency.close()
+            self.residency = None  # it refers to the queue
+        deletion.ended(is_deleted=True)
+        return list(deletion.consumers)
+
+    def undo_deletion(self) -> None:
+        """The store could not delete the queue: it can be used again, with the consumers that are left."""
+        deletion, self.deletion = self.deletion, None
+        assert deletion is not None
+        self.is_deleted = False
+        for consumer, priority in deletion.consumers.items():
+            self.add_consumer(consumer, priority)
+            self.wake(consumer)
+        self.exclusive_consumer = deletion.exclusive_consumer
+        deletion.ended(is_deleted=False)
+
+    def dissolve(self) -> None:
+        """It is gone: free its messages, in turns if they are many."""
+        if self.message_count > MAX_FREED:
+            self.do_in_turns(self.order.dissolve(MAX_FREED))
+
+    def do_in_turns(self, work: Iterator[None]) -> None:
+        """Do work of the queue in turns of the event loop (`tick.Turns`)."""
+        self._tick.turns.do(self, work)
+
+
+class Deletion:
+    """A queue's deletion while the store carries it out: after a crash it may exist again, with all its messages.
+
+    Args:
+        queue: the queue.
+        tick: tells when records are on the disk.
+        consumers: the queue's consumers, and their priorities.
+        exclusive_consumer: its exclusive consumer; None if there is none.
+
+    Attributes:
+        consumers: as above, less those that have gone since.
+    """
+
+    __slots__ = ("_exclusive_consumer", "_queue", "_tick", "_waiting", "consumers")
+
+    def __init__(
+        self, queue: Queue, tick: Tick, consumers: dict[Consumer, int], exclusive_consumer: Consumer | None
+    ) -> None:
+        self._queue, self._tick, self.consumers = queue, tick, consumers
+        self._exclusive_consumer = exclusive_consumer
+        self._waiting: list[Callable[[bool], None]] = []
+
+    @property
+    def exclusive_consumer(self) -> Consumer | None:
+        """The exclusive consumer, unless it has gone."""
+        return self._exclusive_consumer if self._exclusive_consumer in self.consumers else None
+
+    def dequeue(self, entry: Entry, done: Done) -> None:
+        """Dequeue an acquired message of the queue.
+
+        Nothing may be appended to the journal now: the message goes with the queue. If the deletion fails, it is
+        dequeued.
+
+        Args:
+            entry: the message.
+            done: called when no crash can bring it back, or with the error for which it cannot be dequeued.
+        """
+        self._waiting.append(partial(self._leave, entry, done))
+
+    def _leave(self, entry: Entry, done: Done, is_deleted: bool) -> None:
+        try:
+            is_written = not is_deleted and self._queue.dequeue(entry)
+        except InternalError as error:
+            done(InternalError(str(error)))  # a new one: `error` references this frame
+            return
+        if is_written:
+            self._tick.when_synced(done)
+        else:
+            done(None)
+
+    def ended(self, *, is_deleted: bool) -> None:
+        """The store has deleted the queue, or has failed to."""
+        for callback in self._waiting:
+            callback(is_deleted)

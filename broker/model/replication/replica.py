@@ -22,8 +22,8 @@ from qstore.broker.log.logs import log_of
 from qstore.broker.model.authorization import Action, ObjectType
 from qstore.broker.model.caller import Publisher
 from qstore.broker.model.errors import NotImplementedByBrokerError, UnauthorizedError
-from qstore.broker.model.queues.displacement import Displacement, Displacing
 from qstore.broker.model.queues.entry import AVAILABLE, Entry
+from qstore.broker.model.queues.limits import Displacement
 from qstore.broker.model.queues.queue import Queue
 from qstore.broker.model.replication.events import ENQUEUED, HEADERS, Event, MessageId, read_event
 
@@ -80,14 +80,14 @@ class Mirror(Displacement):
         self.queue.acquire(entry, is_consumed=False)
         return self.queue.dequeue(entry)
 
-    def arrived(self, queue: Displacing, entry: Entry) -> None:  # noqa: ARG002
+    def arrived(self, queue: Queue, entry: Entry) -> None:  # noqa: ARG002
         """Note the copy that was just put on the queue."""
         if self._expected is not None:
             self._copies[self._expected] = entry
             self._ids[entry] = self._expected
             self._expected = None
 
-    def recovered(self, queue: Displacing) -> None:
+    def recovered(self, queue: Queue) -> None:
         """Copies of before the start are not known."""
 
     def removed(self, entry: Entry) -> None:

@@ -1,29 +1,134 @@
-"""Starts the source of replication, as the settings of the broker ask for it: a listener, and where its events go.
+"""The source of replication: puts an event on the replication queue for each message of a replicated queue.
 
-The listener is registered before the store is recovered, since messages that recovery removes from queues are told too.
-Its queue or exchange may be missing: then the log says so, and events are missing until it is created.
+    qpid.queue_event_generation   events
+    ----------------------------  --------------------------------
+    1                             of enqueued messages
+    2                             of enqueued and dequeued messages
 
-Source: Qpid C++ Broker Book, 1.7.1.
+Events are put there in the order in which they happen, each with its number. A message published in a transaction
+counts as enqueued at its commit; messages that a start recovers get no second event. An event of a persistent message
+is persistent, so that a durable replication queue keeps it. Publishers do not wait for events: if one cannot be put on
+the replication queue, the log says that events are missing, and how many there were when it is possible again.
+
+The listener is registered before the store is recovered, since messages that recovery removes from queues have events
+too. Its queue or exchange may be missing: then the log says so, and events are missing until it is created.
+
+Sources: Qpid C++ Broker Book, 1.7.1; MRG Messaging User Guide, queue state replication.
 """
 
 from __future__ import annotations
 
 import uuid
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from qstore.broker.log.logs import log_of
 from qstore.broker.model.errors import ModelError, NotFoundError
-from qstore.broker.model.message import MakeMessage, Message
-from qstore.broker.model.replication.listener import ReplicatingListener
+from qstore.broker.model.message import MakeMessage, Message, NewMessage
+from qstore.broker.model.queues.limits import Displacement
+from qstore.broker.model.replication.events import DEQUEUED, ENQUEUED, Event, MessageId
+from qstore.formats.values import TypedMap
 
 if TYPE_CHECKING:
     from qstore.broker.model.broker import Broker
+    from qstore.broker.model.queues.entry import Entry
+    from qstore.broker.model.queues.queue import Queue
 
 _LOG: Final = log_of("Broker")
 
 
+class ReplicatingListener:
+    """Makes and sends events.
+
+    Args:
+        source: identifies this run of the broker.
+        send: puts an event on the replication queue. Raises ModelError.
+        make_message: encodes messages.
+        queue: the name of the replication queue, of which no events are sent; None if an exchange gets the events.
+    """
+
+    def __init__(
+        self, source: str, send: Callable[[Message], None], make_message: MakeMessage, queue: str | None = None
+    ) -> None:
+        self._source, self._send, self._make_message, self._queue = source, send, make_message, queue
+        self._number = 0
+        self._missing = 0
+        self._is_sending = False
+
+    def enqueued(self, queue: str, entry: Entry) -> None:
+        """Send the event that a message was enqueued."""
+        if not self._is_sending and queue != self._queue:
+            self._deliver(ENQUEUED, queue, entry)
+
+    def dequeued(self, queue: str, entry: Entry) -> None:
+        """Send the event that a message was dequeued."""
+        if not self._is_sending and queue != self._queue:
+            self._deliver(DEQUEUED, queue, entry)
+
+    def _deliver(self, kind: int, queue: str, entry: Entry) -> None:
+        self._is_sending = True  # a queue that the exchange leads to may be one that generates events
+        try:
+            self._send(self._event(kind, queue, entry))
+        except (ModelError, MemoryError) as error:
+            self._missing += 1
+            if self._missing == 1:
+                _LOG.error('Events are missing from replication, the first of queue "%s": %s', queue, error)
+        else:
+            if self._missing:
+                _LOG.error("%d events are missing from replication; it goes on with the next ones", self._missing)
+                self._missing = 0
+        finally:
+            self._is_sending = False
+
+    def _event(self, kind: int, queue: str, entry: Entry) -> Message:
+        self._number += 1
+        message, rid, position = entry.message, entry.rid, entry.position
+        identity = MessageId("", rid) if rid else MessageId(self._source, position)
+        headers = Event(kind, queue, identity, self._source, self._number).headers(position)
+        if kind == ENQUEUED:
+            return message.with_headers(headers)
+        present = {name: value for name, value in headers.items() if value is not None}
+        return self._make_message(NewMessage(queue, TypedMap(tuple(present.items())), message.is_persistent))
+
+
+class EventGeneration(Displacement):
+    """Has events sent of the messages of one queue; displaces none.
+
+    Args:
+        name: the name of the queue.
+        listener: sends them.
+        with_dequeues: whether dequeued messages have events, too.
+    """
+
+    __slots__ = ("_listener", "_name", "_with_dequeues", "_withdrawn")
+
+    def __init__(self, name: str, listener: ReplicatingListener, *, with_dequeues: bool) -> None:
+        self._name, self._listener, self._with_dequeues = name, listener, with_dequeues
+        self._withdrawn: Entry | None = None  # is about to be removed
+
+    def arrived(self, queue: Queue, entry: Entry) -> None:  # noqa: ARG002
+        """Send the event that a message was enqueued."""
+        self._listener.enqueued(self._name, entry)
+
+    def recovered(self, queue: Queue) -> None:
+        """Messages of before the start had their events then."""
+
+    def withdrawn(self, entry: Entry) -> None:
+        """The message never had an event, so its removal has none either."""
+        self._withdrawn = entry
+
+    def removed(self, entry: Entry) -> None:
+        """Send the event that a message was dequeued."""
+        was_withdrawn, self._withdrawn = entry is self._withdrawn, None
+        if self._with_dequeues and not was_withdrawn:
+            self._listener.dequeued(self._name, entry)
+
+
 def register_listener(broker: Broker, make_message: MakeMessage) -> None:
-    """Have the events of queues sent, if the settings name a queue or an exchange for them."""
+    """Have the events of queues sent, if the settings name a queue or an exchange for them.
+
+    To be called before there are queues.
+    """
     settings = broker.settings
 
     def to_queue(event: Message) -> None:
@@ -42,10 +147,10 @@ def register_listener(broker: Broker, make_message: MakeMessage) -> None:
 
     run = uuid.uuid4().hex
     if settings.replication_exchange:
-        broker.queue_factory.events.listener = ReplicatingListener(run, to_exchange, make_message)
+        broker.queue_factory.listener = ReplicatingListener(run, to_exchange, make_message)
     elif settings.replication_queue:
         listener = ReplicatingListener(run, to_queue, make_message, settings.replication_queue)
-        broker.queue_factory.events.listener = listener
+        broker.queue_factory.listener = listener
 
 
 async def prepare_replication(broker: Broker) -> None:

@@ -8,20 +8,19 @@ Only what is not a delivery reads a single message while the loop waits, such as
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from qstore.broker.model.memory import MESSAGE_OVERHEAD
 from qstore.broker.model.queues.entry import AVAILABLE, END, OUT, Entry
-from qstore.broker.model.queues.numbering import numbered
 from qstore.broker.model.residency.reference import REFERENCE_BYTES, Reference
 from qstore.broker.model.residency.stretch import PORTIONS, Item
 
 if TYPE_CHECKING:
     from qstore.broker.model.message import Message
     from qstore.broker.model.queues.fifo import Fifo
-    from qstore.broker.model.residency.paged import Paged
+    from qstore.broker.model.queues.queue import Queue
     from qstore.broker.model.residency.source import ContentSource, Loaded
 
 READ_AHEADS: Final = 16
@@ -69,33 +68,29 @@ class References:
         stored: has the messages that are in the queue's journal; None if it has none.
         others: has those that are not; None if they stay in memory.
         tally: counts.
-        sequence_header: the header with each message's number on the queue (`numbering`); empty for none.
 
     Attributes:
-        are_numbered: whether messages have that header.
         is_reading: messages are being read back, and consumers may wait for them.
     """
 
     __slots__ = (
-        "_ahead", "_cached", "_kept", "_order", "_others", "_queue", "_ready", "_sequence_header", "_stored", "_tally",
-        "are_numbered", "is_reading",
+        "_ahead", "_cached", "_kept", "_order", "_others", "_queue", "_stored", "_tally",
+        "is_reading",
     )  # fmt: skip
 
-    _queue: Paged
+    _queue: Queue
     _order: Fifo
 
-    def __init__(
-        self, stored: ContentSource | None, others: ContentSource | None, tally: Tally, sequence_header: str
-    ) -> None:
-        self._stored, self._others, self._tally, self._sequence_header = stored, others, tally, sequence_header
+    def __init__(self, stored: ContentSource | None, others: ContentSource | None, tally: Tally) -> None:
+        self._stored, self._others, self._tally = stored, others, tally
         self._cached: tuple[int, bool, Message | None] = (0, False, None)  # what was read last
         self._kept = _NONE_KEPT
         self._ahead = 0  # as in Residency
-        self.are_numbered, self.is_reading = bool(sequence_header), False
+        self.is_reading = False
 
-    def attach(self, queue: Paged, order: Fifo, ready: Callable[[], None]) -> None:
-        """The queue is made; `ready` has it dispatched."""
-        self._queue, self._order, self._ready = queue, order, ready
+    def attach(self, queue: Queue) -> None:
+        """The queue is made."""
+        self._queue, self._order = queue, queue.order
 
     def close(self) -> None:
         """The queue was deleted."""
@@ -187,9 +182,9 @@ class References:
 
     def numbered(self, message: Message | None, position: int) -> Message | None:
         """The message with its number, if the queue has such a header."""
-        if message is None or not self._sequence_header:
+        if message is None or not self._queue.sequence_header:
             return message
-        return numbered(message, self._sequence_header, position)
+        return self._queue.numbered(message, position)
 
     def awaits(self, entry: Entry) -> bool:
         """Whether the message of an available entry, which is next for a consumer, is out and being read back.
@@ -265,4 +260,4 @@ class References:
             keys.append(reference.key)
         if keys and (source := self.source(is_stored=entries[0][1].is_stored)) is not None:
             source.forget(keys)
-        self._ready()
+        self._queue.mark_ready()

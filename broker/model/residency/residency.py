@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import sys
 from bisect import bisect_left, bisect_right, insort
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from operator import attrgetter
 from typing import TYPE_CHECKING, Final
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from qstore.broker.model.queues.barriers import Barriers
     from qstore.broker.model.queues.consumers import Consumers
     from qstore.broker.model.queues.fifo import Fifo
-    from qstore.broker.model.residency.paged import Paged
+    from qstore.broker.model.queues.queue import Queue
     from qstore.broker.model.residency.source import ContentSource, Loaded
 
 _by_position: Final = attrgetter("position")
@@ -58,7 +58,6 @@ class Residency(Tally):
         budget: bytes that the queue's messages may take.
         staging: larger messages go out if they are not consumed at once; 0 for none.
         has_stretches: whether entries can go out: the order is first in, first out, and nobody refers to entries.
-        sequence_header: the header with each message's number on the queue (`numbering`); empty for none.
         portions: how they go out.
 
     Attributes:
@@ -69,11 +68,11 @@ class Residency(Tally):
 
     __slots__ = (
         "_ahead", "_barriers", "_consumers", "_has_read", "_has_stretches", "_order", "_others", "_portions", "_queue",
-        "_read_to", "_ready", "_referred_to", "_staged_to", "_staging", "_stored", "_stretches", "_tail", "_walks",
+        "_read_to", "_referred_to", "_staged_to", "_staging", "_stored", "_stretches", "_tail", "_walks",
         "budget", "references", "stage_at",
     )  # fmt: skip
 
-    _queue: Paged
+    _queue: Queue
     _order: Fifo
     _consumers: Consumers
     _barriers: Barriers
@@ -87,12 +86,11 @@ class Residency(Tally):
         *,
         has_stretches: bool,
         staging: int = 0,
-        sequence_header: str = "",
         portions: Portions = PORTIONS,
     ) -> None:
         super().__init__()
         self._portions = portions
-        self.references = References(stored, others, self, sequence_header)
+        self.references = References(stored, others, self)
         self._stored, self._others, self.budget = stored, others, budget
         self._staging = self.stage_at = staging or sys.maxsize
         self._staged_to = 0  # up to this position large messages have gone out
@@ -104,15 +102,12 @@ class Residency(Tally):
         self._read_to = 0  # up to this position messages were read back for takers
         self._ahead = 0  # how often the system is to read ahead: the disk has been slow
 
-    def attach(
-        self, queue: Paged, order: Fifo, consumers: Consumers, barriers: Barriers, ready: Callable[[], None]
-    ) -> None:
-        """The queue is made; `ready` has it dispatched."""
-        self._queue, self._order, self._consumers, self._barriers = queue, order, consumers, barriers
-        self._ready: Callable[[], None] = ready
-        self.references.attach(queue, order, ready)
+    def attach(self, queue: Queue, consumers: Consumers, barriers: Barriers) -> None:
+        """The queue is made."""
+        self._queue, self._order, self._consumers, self._barriers = queue, queue.order, consumers, barriers
+        self.references.attach(queue)
         self._walks = Walks(queue, self._portions)
-        order.pager = self
+        self._order.pager = self
 
     def close(self) -> None:
         """The queue was deleted."""
@@ -404,7 +399,7 @@ class Residency(Tally):
         if stretch.state == OUT and self._order.pager is self:
             self.unfold(stretch, messages)
             self._has_read = True
-            self._ready()
+            self._queue.mark_ready()
 
     def unfold(self, stretch: Stretch, messages: Loaded | None = None) -> Entry:
         """Put the entries of a stretch in its place; references for the messages that are not given.
@@ -422,7 +417,7 @@ class Residency(Tally):
     def _messages_of(self, stretch: Stretch, loaded: Loaded) -> list[Message]:
         """Count the messages of a stretch that is unfolded, and return them; references for those that are None."""
         is_stored, expiries, references = stretch.is_stored, stretch.expiries, self.references
-        are_numbered = references.are_numbered
+        are_numbered = bool(self._queue.sequence_header)
         messages: list[Message] = []
         missing: set[int] = set()
         size, came = 0, stretch.size

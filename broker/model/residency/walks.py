@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from qstore.broker.model.residency.paged import Paged
+    from qstore.broker.model.queues.queue import Queue
     from qstore.broker.model.residency.references import Tally
     from qstore.broker.model.residency.stretch import Portions
 
@@ -27,7 +27,7 @@ class Walks:
 
     __slots__ = ("_at", "_portions", "_queue", "_was_urgent")
 
-    def __init__(self, queue: Paged, portions: Portions) -> None:
+    def __init__(self, queue: Queue, portions: Portions) -> None:
         self._queue, self._portions = queue, portions
         self._at = 0  # how much must have happened for the next one
         self._was_urgent = False

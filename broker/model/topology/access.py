@@ -33,15 +33,18 @@ from qstore.broker.model.arguments import as_text, is_set
 from qstore.broker.model.authorization import EVERY_KEY, Action, ObjectType
 from qstore.broker.model.errors import InvalidArgumentError
 from qstore.broker.model.queues.arguments import (
+    DEAD_KEY,
     EVENT_GENERATION,
     LIFETIME,
     MAX_COUNT,
     MAX_SIZE,
+    OVERFLOW,
     POLICY_TYPE,
     REJECT,
+    dead_letter_arguments,
+    mapped,
     policy_named,
 )
-from qstore.broker.model.queues.classic_arguments import DEAD_KEY, OVERFLOW, dead_letter_arguments, mapped
 from qstore.formats.values import TypedMap
 
 if TYPE_CHECKING:

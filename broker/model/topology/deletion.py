@@ -32,7 +32,7 @@ from qstore.broker.model.queues.queue import Queue
 from qstore.broker.model.topology.topology_storage import TopologyStorage
 
 if TYPE_CHECKING:
-    from qstore.broker.model.queues.alternate import Alternate
+    from qstore.broker.model.exchanges.route import Alternate
     from qstore.broker.model.router import Router
 
 #: Messages moved before yielding to other work.
@@ -121,14 +121,14 @@ class QueueRemoval:
 
     # ---- messages ----
 
-    async def _move_messages(self, queue: Queue, exchange: Alternate[Queue]) -> None:
+    async def _move_messages(self, queue: Queue, exchange: Alternate) -> None:
         while entries := list(islice(queue.outstanding(), MOVED_AT_ONCE)):
             failures = await self._move(queue, entries, exchange)
             if failures:
                 raise failures.pop(0)  # popped: a reference in this frame would keep the error and the queue alive
             await asyncio.sleep(0)
 
-    async def _move(self, queue: Queue, entries: list[Entry], exchange: Alternate[Queue]) -> list[ModelError]:
+    async def _move(self, queue: Queue, entries: list[Entry], exchange: Alternate) -> list[ModelError]:
         """Move messages. A message that fails stays, and so do all after it."""
         failures: list[ModelError] = []
         acquired: set[Entry] = set()  # here, not by a consumer: consumers keep messages that cannot be moved

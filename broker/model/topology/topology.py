@@ -76,7 +76,7 @@ from qstore.formats.wording import plural
 if TYPE_CHECKING:
     from qstore.broker.model.events import Events
     from qstore.broker.model.queues.composition import QueueFactory
-    from qstore.broker.model.queues.idle import IdleQueues
+    from qstore.broker.model.queues.expiry import IdleQueues
     from qstore.broker.model.quotas import Quotas
     from qstore.broker.model.topology.access import Access
 

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING
 
 from qstore.broker.model.errors import ResourceLimitExceededError
 from qstore.broker.model.exchanges.exchange import Exchange
+from qstore.broker.model.exchanges.route import Routed
 from qstore.broker.model.exchanges.sent_messages import SentMessages
 from qstore.broker.model.memory import MESSAGE_OVERHEAD
 from qstore.broker.model.message import Message
-from qstore.broker.model.queues.alternate import Routed
 from qstore.broker.model.queues.entry import Entry
 from qstore.broker.model.queues.queue import Queue
 from qstore.broker.model.settlement import AT_ONCE
@@ -64,7 +64,7 @@ class Work:
                 return
         self.publish_to(message, exchange, self._router.route(message, exchange))
 
-    def publish_to(self, message: Message, exchange: Exchange, route: Routed[Queue]) -> None:
+    def publish_to(self, message: Message, exchange: Exchange, route: Routed) -> None:
         """As `publish`, with a known route. The message is counted as routed even if the transaction fails.
 
         Raises:

@@ -33,7 +33,7 @@ from qstore.broker.model.arguments import (
 from qstore.broker.model.errors import InvalidArgumentError
 from qstore.broker.model.exchanges.headers import HeadersExchange
 from qstore.broker.model.exchanges.types import HEADERS_NAMES
-from qstore.broker.model.queues.classic_arguments import DEAD_EXCHANGE
+from qstore.broker.model.queues.arguments import DEAD_EXCHANGE
 from qstore.broker.model.queues.queue import Queue
 from qstore.formats.amqp_0_9_1.tables import encode_value
 from qstore.formats.values import STR16, TypedMap, TypedValue

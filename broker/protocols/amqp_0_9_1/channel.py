@@ -24,10 +24,10 @@ from qstore.broker.model.completion import Runs
 from qstore.broker.model.content import Buffer, LargeContent
 from qstore.broker.model.errors import InternalError, ModelError
 from qstore.broker.model.events import SessionEnded
+from qstore.broker.model.queues.consumers import FOREMOST
 from qstore.broker.model.queues.entry import ACQUIRED, Entry
 from qstore.broker.model.queues.flow_control import HeldTransfers
 from qstore.broker.model.queues.queue import Queue
-from qstore.broker.model.queues.ranking import FOREMOST
 from qstore.broker.model.settlement import AT_ONCE, drained, release_in_turns, unsubscribe
 from qstore.broker.protocols.amqp_0_9_1.consumer import LARGE, BasicConsumer, Delivery, Getter
 from qstore.broker.protocols.amqp_0_9_1.errors import SoftError, locked, missing

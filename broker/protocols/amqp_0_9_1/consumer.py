@@ -17,9 +17,8 @@ import struct
 from collections.abc import Hashable
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from qstore.broker.model.queues.consumer import NOT_FOR_ME, REFUSED, TAKEN, TAKEN_LAST
+from qstore.broker.model.queues.consumers import NOT_FOR_ME, REFUSED, TAKEN, TAKEN_LAST, PerConsumerOrder
 from qstore.broker.model.queues.entry import Entry
-from qstore.broker.model.queues.per_consumer import PerConsumerOrder
 from qstore.broker.model.queues.queue import Queue
 from qstore.broker.protocols.amqp_0_9_1.message import BasicMessage, basic_of
 from qstore.formats.amqp_0_9_1.frames import BODY, FRAME, FRAME_END, HEADER, METHOD

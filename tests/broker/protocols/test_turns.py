@@ -696,7 +696,7 @@ def test_dead_messages_that_take_many_steps_expire_in_small_portions(world: Worl
     if is_offered:
         client.method("basic.consume", queue="source")
     else:
-        source.is_ready()
+        source.mark_ready()
         assert expire_heads(source, now + 5.0)[1] < 2 * EXPIRED_AT_ONCE
     most = max(most, exchange.steps - before)
     while world.soon:
