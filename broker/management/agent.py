@@ -38,7 +38,7 @@ from qstore.broker.model.exchanges.topic import TopicExchange
 from qstore.formats.amqp_0_10.maps import decode_map, read_value
 from qstore.formats.amqp_0_10.types import BY_NAME
 from qstore.formats.errors import FormatError
-from qstore.formats.qmf.v1.messages import MAGIC
+from qstore.formats.qmf.v1 import MAGIC
 from qstore.formats.values import TypedMap, TypedValue
 
 if TYPE_CHECKING:

@@ -31,7 +31,7 @@ from qstore.broker.management.classes import CLASSES, ManagedObject, find_object
 from qstore.broker.management.events import EVENTS, EventClass, Timed
 from qstore.broker.management.remote_agents import BROKER_BANK
 from qstore.broker.model.events import Event
-from qstore.formats.qmf.v1.object_id import ObjectId
+from qstore.formats.qmf.v1 import ObjectId
 
 if TYPE_CHECKING:
     from qstore.broker.management.managed_broker import ManagedBroker, TimeSlices

@@ -77,9 +77,19 @@ from qstore.broker.management.schema import PACKAGE, Reference
 from qstore.broker.model.errors import InvalidArgumentError, ModelError
 from qstore.broker.model.message import NewMessage
 from qstore.formats.amqp_0_10.maps import encode_map
-from qstore.formats.qmf.v1.messages import EVENT, TABLE, Message, decode_message, encode_message
-from qstore.formats.qmf.v1.object_id import ObjectId
-from qstore.formats.qmf.v1.types import EMPTY, QMF_TYPES, QmfError, decode, encode
+from qstore.formats.qmf.v1 import (
+    EMPTY,
+    EVENT,
+    QMF_TYPES,
+    TABLE,
+    Message,
+    ObjectId,
+    QmfError,
+    decode,
+    decode_message,
+    encode,
+    encode_message,
+)
 from qstore.formats.values import EMPTY_MAP, TYPES, TypedValue, typed_map, typed_value
 
 if TYPE_CHECKING:

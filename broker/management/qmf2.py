@@ -70,7 +70,7 @@ from qstore.broker.model.errors import (
 from qstore.broker.model.message import NewMessage
 from qstore.formats.plain import plain_value
 from qstore.formats.qmf.predicate import Condition, PredicateError, parse_predicate
-from qstore.formats.qmf.v1.types import QMF_TYPES
+from qstore.formats.qmf.v1 import QMF_TYPES
 from qstore.formats.values import UINT64, TypedMap, TypedValue, UntypedValueError, typed_map, typed_value
 from qstore.formats.wording import printable
 

@@ -16,7 +16,7 @@ A class is declared once, as a table whose rows say what each element is and how
                `Watermark` for hilo types, a `Samples` for mma types
     CALL       the operation: a coroutine function of the broker, the object, the arguments and the caller
 
-The types are in `formats.qmf.v1.types`. Everything else (the schema for consoles of both versions, the values of
+The types are in `formats.qmf.v1`. Everything else (the schema for consoles of both versions, the values of
 objects, tools) is derived from these tables. The hash of a class covers everything that its schema contains.
 
 An object's name is `PACKAGE:CLASS:KEY`; the names of classes that others refer to, and the keys of single objects, are
@@ -35,7 +35,7 @@ from uuid import UUID
 
 from qstore.broker.model.errors import NotImplementedByBrokerError
 from qstore.broker.model.watermark import Watermark
-from qstore.formats.qmf.v1.types import expanded, text_bytes, typed
+from qstore.formats.qmf.v1 import expanded, text_bytes, typed
 from qstore.formats.values import MAP, STR16, TypedMap, TypedValue
 
 if TYPE_CHECKING:

@@ -26,7 +26,7 @@ from qstore.broker.model.broker import Broker
 from qstore.broker.model.message import NewMessage
 from qstore.broker.protocols.amqp_0_10.message import new_transfer
 from qstore.broker.settings import BrokerSettings
-from qstore.formats.qmf.v1.messages import encode_message
+from qstore.formats.qmf.v1 import encode_message
 from qstore.formats.values import EMPTY_MAP, typed_map
 from tests.support.management_console import Console
 from tests.support.running_broker import RunningBroker

@@ -43,7 +43,7 @@ from qstore.formats.amqp_0_10.frames import PROTOCOL_HEADER, encode_command_fram
 from qstore.formats.amqp_0_10.maps import encode_value
 from qstore.formats.amqp_0_10.structs import BranchId, ReplyTo
 from qstore.formats.amqp_0_10.types import BY_NAME
-from qstore.formats.qmf.v1.messages import encode_message
+from qstore.formats.qmf.v1 import encode_message
 from qstore.formats.values import typed_map, typed_value
 from tests.broker.protocols.basic_client import BasicClient
 from tests.broker.protocols.world import World, header

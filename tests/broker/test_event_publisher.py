@@ -14,7 +14,7 @@ from qstore.broker.management import publisher
 from qstore.broker.management.outbox import TOPIC, VERSION_1
 from qstore.broker.management.publisher import grouped
 from qstore.broker.model.events import ClientConnect, ClientDisconnect, Event, QueueDeclare, QueueDelete
-from qstore.formats.qmf.v1.messages import MAGIC
+from qstore.formats.qmf.v1 import MAGIC
 from qstore.formats.values import EMPTY_MAP
 from tests.broker.wired_broker import Somebody, Wired, wired
 from tests.support.management_console import Console, take

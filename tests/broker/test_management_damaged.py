@@ -19,9 +19,7 @@ from qstore.broker.management.classes import CLASSES, objects_of
 from qstore.broker.management.outbox import VERSION_1
 from qstore.formats.amqp_0_10.maps import encode_value
 from qstore.formats.amqp_0_10.types import BY_NAME
-from qstore.formats.qmf.v1.messages import FIELDS, decode_message, encode_message
-from qstore.formats.qmf.v1.object_id import ObjectId
-from qstore.formats.qmf.v1.types import encode
+from qstore.formats.qmf.v1 import FIELDS, ObjectId, decode_message, encode, encode_message
 from qstore.formats.values import EMPTY_MAP, typed_map, typed_value
 from tests.broker.test_management_every_method import Stage
 from tests.broker.test_qmf1 import bodies, id_of

@@ -15,8 +15,7 @@ from qstore.broker.management.request import status_of
 from qstore.broker.management.schema import ManagedClass
 from qstore.broker.model.errors import NotImplementedByBrokerError
 from qstore.broker.protocols.machine import ConnectionCounts
-from qstore.formats.qmf.v1.object_id import ObjectId
-from qstore.formats.qmf.v1.types import encode
+from qstore.formats.qmf.v1 import ObjectId, encode
 from qstore.formats.values import EMPTY_MAP, TypedMap, typed_map
 from tests.broker.test_management_acl import use
 from tests.broker.test_management_methods import XIDS, FakeLog, age, prepare

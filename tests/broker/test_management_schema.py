@@ -12,7 +12,7 @@ from qstore.broker.management.classes import CLASSES
 from qstore.broker.management.events import ARGUMENTS, EVENT_CLASSES, EVENTS, SEVERITIES
 from qstore.broker.management.schema import ManagedClass
 from qstore.broker.model.events import ClientConnect, Event, Subscribe, Unsubscribe
-from qstore.formats.qmf.v1.types import QMF_TYPES, expanded
+from qstore.formats.qmf.v1 import QMF_TYPES, expanded
 
 _SCHEMAS = [
     ElementTree.parse(path).getroot() for path in sorted((Path(__file__).parent.parent / "fixtures" / "qmf").iterdir())

@@ -24,9 +24,7 @@ from qstore.broker.model.queues.queue import Queue
 from qstore.formats.amqp_0_10.maps import read_value
 from qstore.formats.amqp_0_10.types import BY_NAME
 from qstore.formats.plain import plain_map
-from qstore.formats.qmf.v1.messages import FIELDS, MAGIC, Message, decode_message, encode_message
-from qstore.formats.qmf.v1.object_id import ObjectId
-from qstore.formats.qmf.v1.types import decode, encode
+from qstore.formats.qmf.v1 import FIELDS, MAGIC, Message, ObjectId, decode, decode_message, encode, encode_message
 from qstore.formats.values import EMPTY_MAP, typed_map
 from tests.broker.wired_broker import Wired, wired
 from tests.support.management_console import REPLIES, Console, pass_time

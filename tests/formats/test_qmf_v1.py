@@ -10,9 +10,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qstore.formats.qmf.v1.messages import FIELDS, MAGIC, decode_message, encode_message
-from qstore.formats.qmf.v1.object_id import ObjectId
-from qstore.formats.qmf.v1.types import BY_CODE, EMPTY, QMF_TYPES, Embedded, QmfError, decode, encode, typed
+from qstore.formats.qmf.v1 import (
+    BY_CODE,
+    EMPTY,
+    FIELDS,
+    MAGIC,
+    QMF_TYPES,
+    Embedded,
+    ObjectId,
+    QmfError,
+    decode,
+    decode_message,
+    encode,
+    encode_message,
+    typed,
+)
 from qstore.formats.values import TypedMap, typed_map
 
 _ID = UUID("00112233-4455-6677-8899-aabbccddeeff")

@@ -17,7 +17,7 @@ import pytest
 from qstore.formats.amqp_0_10.maps import encode_value
 from qstore.formats.amqp_0_10.structs import ReplyTo
 from qstore.formats.amqp_0_10.types import BY_NAME
-from qstore.formats.qmf.v1.messages import encode_message
+from qstore.formats.qmf.v1 import encode_message
 from qstore.formats.values import typed_map
 from tests.support.raw_peer import RawPeer
 from tests.support.running_broker import BrokerMaker, RunningBroker, allow_open_files

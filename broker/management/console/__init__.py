@@ -13,16 +13,20 @@
 from __future__ import annotations
 
 from qstore.broker.management.console.blocking import Console, Indications
-from qstore.broker.management.console.errors import (
+from qstore.broker.management.console.schema import Argument, Method, Property, Schema
+from qstore.broker.management.console.values import (
     AgentError,
+    AgentInfo,
     AnswerError,
+    Data,
+    Event,
     ManagementError,
     NoAgentError,
     NoAnswerError,
     NoObjectError,
+    ObjectId,
+    SchemaId,
 )
-from qstore.broker.management.console.schema import Argument, Method, Property, Schema
-from qstore.broker.management.console.values import AgentInfo, Data, Event, ObjectId, SchemaId
 
 __all__ = [
     "AgentError",

@@ -19,8 +19,7 @@ from typing import Any
 
 from qstore.broker.client.aio import Connection
 from qstore.broker.client.errors import MessagingError
-from qstore.broker.management.console import requests
-from qstore.broker.management.console.core import DEFAULT_TIMEOUT, MAX_MESSAGE_BYTES, ConsoleCore
+from qstore.broker.management.console.core import DEFAULT_TIMEOUT, MAX_MESSAGE_BYTES, ConsoleCore, Indication
 from qstore.broker.management.console.schema import Schema
 from qstore.broker.management.console.values import AgentInfo, Data, Event, ObjectId, SchemaId
 
@@ -76,7 +75,7 @@ class Console:
         agent: str | None = None,
     ) -> AsyncGenerator[Data, None]:
         """Objects, as they arrive."""
-        found = await requests.query(self._core, class_name, package, object_id, where, agent)
+        found = await self._core.query(class_name, package, object_id, where, agent)
         try:
             while (portion := await found.portion()) is not None:
                 for each in portion:
@@ -86,7 +85,7 @@ class Console:
 
     async def find(self, target: Data | ObjectId | str, *, agent: str | None = None) -> Data:
         """One object."""
-        return await requests.find(self._core, target, agent)
+        return await self._core.find(target, agent)
 
     async def call(
         self,
@@ -100,19 +99,19 @@ class Console:
         **more: Any,
     ) -> dict[str, Any]:
         """Call a method of an object, and return its results."""
-        return await requests.call(self._core, target, method, {**(arguments or {}), **more}, agent, timeout)
+        return await self._core.call(target, method, {**(arguments or {}), **more}, agent, timeout)
 
     async def agents(self, wait: float = 1.0) -> list[AgentInfo]:
         """All agents that answer within so many seconds."""
-        return await requests.agents(self._core, wait)
+        return await self._core.agents(wait)
 
     async def classes(self, package: str | None = None, *, agent: str | None = None) -> list[SchemaId]:
         """The classes of objects and events that an agent knows."""
-        return await requests.classes(self._core, package, agent)
+        return await self._core.classes(package, agent)
 
     async def schema(self, of: SchemaId | str, *, agent: str | None = None) -> Schema:
         """The schema of a class."""
-        return await requests.schema(self._core, of, agent)
+        return await self._core.schema(of, agent)
 
     async def indications(
         self,
@@ -121,9 +120,9 @@ class Console:
         heartbeats: bool = True,
         objects: bool = False,
         timeout: float | None = None,
-    ) -> AsyncGenerator[requests.Indication, None]:
+    ) -> AsyncGenerator[Indication, None]:
         """What agents publish from now on, until nothing comes for so many seconds; None: forever."""
-        found = await requests.stream(self._core, events=events, heartbeats=heartbeats, objects=objects)
+        found = await self._core.stream(events=events, heartbeats=heartbeats, objects=objects)
         try:
             while (each := await found.next(timeout)) is not None:
                 yield each

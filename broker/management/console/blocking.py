@@ -10,8 +10,7 @@ from types import TracebackType
 from typing import Any
 
 from qstore.broker.client.blocking import Connection
-from qstore.broker.management.console import requests
-from qstore.broker.management.console.core import DEFAULT_TIMEOUT, MAX_MESSAGE_BYTES, ConsoleCore
+from qstore.broker.management.console.core import DEFAULT_TIMEOUT, MAX_MESSAGE_BYTES, ConsoleCore, Indication, Stream
 from qstore.broker.management.console.schema import Schema
 from qstore.broker.management.console.values import AgentInfo, Data, Event, ObjectId, SchemaId
 
@@ -104,7 +103,7 @@ class Console:
             ContentError: the condition is invalid.
             MessagingError: the connection or the session has failed.
         """
-        found = self._driver.run(requests.query(self._core, class_name, package, object_id, where, agent))
+        found = self._driver.run(self._core.query(class_name, package, object_id, where, agent))
         try:
             while (portion := self._driver.run(found.portion())) is not None:
                 yield from portion
@@ -123,7 +122,7 @@ class Console:
             NoObjectError: there is no such object.
             MessagingError: as `query`.
         """
-        return self._driver.run(requests.find(self._core, target, agent))
+        return self._driver.run(self._core.find(target, agent))
 
     def call(
         self,
@@ -150,19 +149,17 @@ class Console:
             AgentError: it has failed.
             MessagingError: as `query`.
         """
-        return self._driver.run(
-            requests.call(self._core, target, method, {**(arguments or {}), **more}, agent, timeout)
-        )
+        return self._driver.run(self._core.call(target, method, {**(arguments or {}), **more}, agent, timeout))
 
     # ---- agents and schemas ----
 
     def agents(self, wait: float = 1.0) -> list[AgentInfo]:
         """All agents that answer within so many seconds."""
-        return self._driver.run(requests.agents(self._core, wait))
+        return self._driver.run(self._core.agents(wait))
 
     def classes(self, package: str | None = None, *, agent: str | None = None) -> list[SchemaId]:
         """The classes of objects and events that an agent knows."""
-        return self._driver.run(requests.classes(self._core, package, agent))
+        return self._driver.run(self._core.classes(package, agent))
 
     def schema(self, of: SchemaId | str, *, agent: str | None = None) -> Schema:
         """The schema of a class, by its identity, its name, or PACKAGE:NAME.
@@ -171,13 +168,13 @@ class Console:
             NoObjectError: there is no such class.
             MessagingError: as `query`.
         """
-        return self._driver.run(requests.schema(self._core, of, agent))
+        return self._driver.run(self._core.schema(of, agent))
 
     # ---- events ----
 
     def indications(self, *, events: bool = True, heartbeats: bool = True, objects: bool = False) -> Indications:
         """What agents publish from now on: events, heartbeats as `AgentInfo`, objects that have changed as `Data`."""
-        wanted = requests.stream(self._core, events=events, heartbeats=heartbeats, objects=objects)
+        wanted = self._core.stream(events=events, heartbeats=heartbeats, objects=objects)
         return Indications(self, self._driver.run(wanted))
 
     def events(self, timeout: float | None = None) -> Iterator[Event]:
@@ -204,10 +201,10 @@ class Indications:
         stream: where they come from.
     """
 
-    def __init__(self, console: Console, stream: requests.Stream) -> None:
+    def __init__(self, console: Console, stream: Stream) -> None:
         self._stream, self._driver = stream, console._driver
 
-    def next(self, timeout: float | None = None) -> requests.Indication | None:
+    def next(self, timeout: float | None = None) -> Indication | None:
         """The next one; None if none comes within so many seconds.
 
         Raises:
@@ -220,7 +217,7 @@ class Indications:
         """End it."""
         self._driver.run(self._stream.close())
 
-    def __iter__(self) -> Iterator[requests.Indication]:
+    def __iter__(self) -> Iterator[Indication]:
         while (found := self.next()) is not None:
             yield found
 

@@ -1,4 +1,4 @@
-"""The core of a console: requests and their answers, over a session of the client.
+"""The core of a console: what it asks agents for, requests and their answers, over a session of the client.
 
 A request goes to an agent by its name, or to the broker's own by `broker`, on the exchange `qmf.default.direct`; the
 answers come to the console's own queue, with the request's correlation id. An answer may be several messages: all but
@@ -19,18 +19,39 @@ import itertools
 import uuid
 from collections import deque
 from collections.abc import Mapping
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeAlias
 
 from qstore.broker.client.core_connection import ConnectionCore
 from qstore.broker.client.core_receiver import ReceiverCore
 from qstore.broker.client.core_sender import SenderCore
 from qstore.broker.client.core_session import SessionCore
 from qstore.broker.client.driver import Driver
-from qstore.broker.client.errors import ConnectionClosedError, ConnectionFailedError, ContentError, NotFound
+from qstore.broker.client.errors import ConnectionClosedError, ConnectionFailedError, ContentError, Empty, NotFound
 from qstore.broker.client.message import APP_ID, Message
-from qstore.broker.management.console import version_1
-from qstore.broker.management.console.errors import AnswerError, NoAgentError, NoAnswerError
-from qstore.broker.management.console.values import Data, ObjectId, read_exception
+from qstore.broker.management.console.schema import Schema, read_replies, read_schema, request_bytes, sequence_of
+from qstore.broker.management.console.values import (
+    AgentError,
+    AgentInfo,
+    Answer,
+    AnswerError,
+    Data,
+    Event,
+    NoAgentError,
+    NoAnswerError,
+    NoObjectError,
+    ObjectId,
+    SchemaId,
+    mapping,
+    read_agent,
+    read_data,
+    read_event,
+    read_exception,
+    read_schema_id,
+    texts,
+)
+from qstore.formats.amqp_0_10.maps import python_list
+from qstore.formats.amqp_0_10.types import Amqp010Error
+from qstore.formats.qmf.predicate import Condition, PredicateError, parse_predicate
 
 DIRECT: Final = "qmf.default.direct"
 TOPIC: Final = "qmf.default.topic"
@@ -47,10 +68,12 @@ CAPACITY: Final = 20
 MAX_OBJECTS: Final = 1_000_000
 """Objects of one query."""
 MAX_WAITING: Final = 64 << 20
-"""Bytes of answers that nobody has fetched."""
+"""Bytes of answers that were not fetched."""
 DEFAULT_TIMEOUT: Final = 60.0
 MAX_MESSAGE_BYTES: Final = 16 << 20
 """Of one answer; a connection that a console opens has this as its `max_message_bytes`."""
+MAX_CLASSES: Final = 10_000
+"""Packages, and classes of a package."""
 
 
 class Reply(NamedTuple):
@@ -184,7 +207,7 @@ class ConsoleCore:
         await self._put(self._topic if to_all else self._direct, message, request)
         return request
 
-    async def send_version_1(self, opcode: str, content: bytes, agent: str) -> Request:
+    async def send_version_1(self, opcode: str, agent: str, package: str = "", of: SchemaId | None = None) -> Request:
         """Send a request of version 1, which the broker's own agent takes. It has to be ended by `end`.
 
         Raises:
@@ -198,7 +221,7 @@ class ConsoleCore:
         commands, key = self._session.commands, self._key
         await commands.retry(lambda: commands.invoke("exchange.bind", queue=key, exchange=REPLIES_1, binding_key=key))
         request = self._begin(agent)
-        body = version_1.request(opcode, request.number, content)
+        body = request_bytes(opcode, request.number, package, of)
         await self._put(self._version_1, Message(body, subject=agent, reply_to=self._reply_to), request)
         return request
 
@@ -260,7 +283,7 @@ class ConsoleCore:
         except ContentError as error:
             raise AnswerError(str(error)) from None
         if identity is None:
-            sequence = version_1.sequence_of(message.body)
+            sequence = sequence_of(message.body)
             identity = None if sequence is None else str(sequence)
         request = self._requests.get(int(identity)) if isinstance(identity, str) and _is_number(identity) else None
         if request is None:
@@ -290,9 +313,170 @@ class ConsoleCore:
             raise AnswerError(f"the agent {request.agent} has answered {opcode!r} instead of {expected}")
         return Reply(message, expected, "partial" not in headers)
 
-    # ---- streams ----
+    # ---- objects ----
 
-    async def subscribe(self, keys: tuple[str, ...]) -> ReceiverCore:
+    async def query(
+        self,
+        class_name: str | None,
+        package: str | None,
+        object_id: Data | ObjectId | str | None,
+        where: list[Any] | None,
+        agent: str | None,
+    ) -> Query:
+        """Ask for objects. See `blocking.Console.query`."""
+        condition = None
+        content: dict[str, Any] = {"_what": "OBJECT"}
+        if where is not None:
+            try:
+                condition = parse_predicate(where)
+            except PredicateError as error:
+                raise ContentError(f"invalid condition: {error.what}") from None
+            content["_where"] = where
+        if object_id is not None:
+            wanted = object_name(object_id)
+            content["_object_id"] = wanted.as_map()
+            agent = agent or wanted.agent
+        else:
+            schema = {"_class_name": class_name, "_package_name": package}
+            content["_schema_id"] = {name: each for name, each in schema.items() if each is not None}
+        request = await self.send("_query_request", content, agent or BROKER)
+        return Query(self, request, condition)
+
+    async def find(self, target: Data | ObjectId | str, agent: str | None) -> Data:
+        """One object, by its name. See `blocking.Console.find`."""
+        asked = await self.query(None, None, target, None, agent)
+        found: list[Data] = []
+        try:
+            while (portion := await asked.portion()) is not None:
+                found += portion[:1]
+        finally:
+            asked.close()
+        if not found:
+            raise NoObjectError(f"there is no object {object_name(target).name}")
+        return found[0]
+
+    async def call(
+        self,
+        target: Data | ObjectId | str,
+        method: str,
+        arguments: Mapping[str, Any],
+        agent: str | None,
+        timeout: float | None,
+    ) -> dict[str, Any]:
+        """Call a method. See `blocking.Console.call`."""
+        wanted = object_name(target)
+        content = {"_object_id": wanted.as_map(), "_method_name": method, "_arguments": dict(arguments)}
+        request = await self.send("_method_request", content, agent or wanted.agent or BROKER)
+        try:
+            reply = await self.next_reply(request, "_method_response", timeout)
+            results = mapping(_content(reply.message), "a result").get("_arguments", {})
+            return mapping(texts(results), "the results")
+        finally:
+            self.end(request)
+
+    async def agents(self, wait: float) -> list[AgentInfo]:
+        """All agents that answer in time. See `blocking.Console.agents`."""
+        request = await self.send("_agent_locate_request", [], "agents", to_all=True)
+        found: dict[str, AgentInfo] = {}
+        driver = self.driver
+        deadline = driver.now() + wait
+        try:
+            while len(found) < MAX_CLASSES:
+                left = deadline - driver.now()
+                reply = await self.next_reply(request, "_agent_locate_response", max(0.0, left))
+                agent = read_agent(_content(reply.message))
+                found[agent.name] = agent
+        except NoAnswerError:
+            pass
+        finally:
+            self.end(request)
+        return list(found.values())
+
+    # ---- schemas ----
+
+    async def classes(self, package: str | None, agent: str | None) -> list[SchemaId]:
+        """The classes of an agent. See `blocking.Console.classes`."""
+        key = agent or BROKER
+        try:
+            found = [read_schema_id(each) for each in await self._items_of({"_what": "SCHEMA_ID"}, key)]
+        except AgentError:
+            found = await self._classes_by_version_1(key)
+        return [each for each in found if package is None or each.package == package]
+
+    async def schema(self, of: SchemaId | str, agent: str | None) -> Schema:
+        """The schema of a class. See `blocking.Console.schema`."""
+        key = agent or BROKER
+        if isinstance(of, str):
+            package, _, name = of.rpartition(":")
+            wanted = [each for each in await self.classes(package or None, agent) if each.name.lower() == name.lower()]
+            if not wanted:
+                raise NoObjectError(f"there is no class {of}")
+            of = wanted[0]
+        try:
+            items = await self._items_of({"_what": "SCHEMA", "_schema_id": of.as_map()}, key)
+        except AgentError:
+            found: list[Schema] = await self._replies_by_version_1("S", key, "s", of=of)
+            return found[0]
+        if not items:
+            raise NoObjectError(f"the agent {key} has no class {of.name}")
+        return read_schema(items[0])
+
+    async def _items_of(self, content: Mapping[str, Any], agent: str) -> list[Any]:
+        """The whole answer to a query for schemas, or their ids."""
+        request = await self.send("_query_request", content, agent)
+        found: list[Any] = []
+        try:
+            is_last = False
+            while not is_last:
+                reply = await self.next_reply(request, "_query_response")
+                found += _items(reply.message)
+                is_last = reply.is_last
+                if len(found) > MAX_CLASSES:
+                    raise AnswerError(f"the agent {agent} has sent more than {MAX_CLASSES:,} classes")
+        finally:
+            self.end(request)
+        return found
+
+    async def _classes_by_version_1(self, agent: str) -> list[SchemaId]:
+        found: list[SchemaId] = []
+        for package in await self._replies_by_version_1("P", agent, "p"):
+            found += await self._replies_by_version_1("Q", agent, "q", package)
+        return found
+
+    async def _replies_by_version_1(
+        self, opcode: str, agent: str, expected: str, package: str = "", of: SchemaId | None = None
+    ) -> list[Any]:
+        """The contents of the replies to a request of version 1, up to its end."""
+        request = await self.send_version_1(opcode, agent, package, of)
+        found: list[Any] = []
+        try:
+            while len(found) <= MAX_CLASSES:
+                message = await self.next_message(request)
+                for answered, _, content in read_replies(message.body):
+                    if answered == "z":
+                        code, text = content
+                        if code:
+                            raise AgentError(text or f"error {code}", code)
+                        return found
+                    if answered != expected:
+                        raise AnswerError(f"the agent {agent} has answered {answered!r} instead of {expected!r}")
+                    found.append(content)
+                if expected == "s" and found:
+                    return found
+        finally:
+            self.end(request)
+        raise AnswerError(f"the agent {agent} has sent more than {MAX_CLASSES:,} classes")
+
+    # ---- indications ----
+
+    async def stream(self, *, events: bool, heartbeats: bool, objects: bool) -> Stream:
+        """Receive what agents publish. See `blocking.Console.indications`."""
+        wanted = {"event": events, "heartbeat": heartbeats, "data": objects}
+        return Stream(
+            await self._subscribe(tuple(f"agent.ind.{name}.#" for name, is_wanted in wanted.items() if is_wanted))
+        )
+
+    async def _subscribe(self, keys: tuple[str, ...]) -> ReceiverCore:
         """A receiver for what agents publish by these keys.
 
         Its queue is a ring: a console that is too slow misses the oldest indications.
@@ -303,15 +487,147 @@ class ConsoleCore:
         return await self._session.receiver(f"{TOPIC}; {{node: {{type: topic}}, link: {{{link}}}}}", CAPACITY)
 
 
+class Query:
+    """A query under way.
+
+    Args:
+        core: the console.
+        request: the request.
+        condition: which of the objects are wanted; None for all.
+    """
+
+    def __init__(self, core: ConsoleCore, request: Request, condition: Condition | None) -> None:
+        self._core, self._request, self._condition = core, request, condition
+        self._count = 0
+        self._is_over = False
+
+    async def portion(self) -> list[Data] | None:
+        """The next objects; None at the end.
+
+        Raises:
+            AnswerError: it is not a list of objects, or there are too many.
+            MessagingError: as `ConsoleCore.next_reply`.
+        """
+        if self._is_over:
+            return None
+        try:
+            reply = await self._core.next_reply(self._request, "_query_response")
+            found = _objects(reply.message)
+        except BaseException:
+            self.close()
+            raise
+        self._count += len(found)
+        if self._count > MAX_OBJECTS:
+            self.close()
+            raise AnswerError(f"the agent {self._request.agent} has sent more than {MAX_OBJECTS:,} objects")
+        if reply.is_last:
+            self.close()
+        condition = self._condition
+        return found if condition is None else [each for each in found if condition(_names_of(each))]
+
+    def close(self) -> None:
+        """End it; what still comes is ignored."""
+        self._is_over = True
+        self._core.end(self._request)
+
+
+Indication: TypeAlias = Event | AgentInfo | Data
+"""What agents publish: an event; an agent, by its heartbeat; an object that has changed."""
+
+
+class Stream:
+    """Events, heartbeats and objects that have changed, as agents publish them.
+
+    Args:
+        receiver: receives them.
+    """
+
+    def __init__(self, receiver: ReceiverCore) -> None:
+        self._receiver = receiver
+        self._ready: list[Indication] = []
+
+    async def next(self, timeout: float | None) -> Indication | None:
+        """The next one; None if none comes in time.
+
+        Raises:
+            AnswerError: one cannot be read; the next one may.
+            MessagingError: the connection or the session has failed.
+        """
+        driver = self._receiver.session.driver
+        deadline = None if timeout is None else driver.now() + timeout
+        while not self._ready:
+            try:
+                message = await self._receiver.fetch(None if deadline is None else max(0.0, deadline - driver.now()))
+            except Empty:
+                return None
+            self._ready = _indications(message)[::-1]
+        return self._ready.pop()
+
+    async def close(self) -> None:
+        """End it."""
+        await self._receiver.close()
+
+
+# ---- reading answers ----
+
+
+def _objects(message: Message) -> list[Data]:
+    answer = Answer(message.body)
+    return [read_data(each, (answer, index)) for index, each in enumerate(_items(message))]
+
+
+def _items(message: Message) -> list[Any]:
+    """The list that is a message's content."""
+    try:
+        return python_list(message.body) if message.body else []
+    except Amqp010Error as error:
+        raise AnswerError(f"the answer is not a list: {error.what}") from None
+
+
+def _content(message: Message) -> object:
+    try:
+        return message.content
+    except ContentError as error:
+        raise AnswerError(str(error)) from None
+
+
+def _indications(message: Message) -> list[Indication]:
+    """What a message announces; empty if it is something else."""
+    try:
+        headers = message.properties
+    except ContentError as error:
+        raise AnswerError(str(error)) from None
+    opcode = headers.get("qmf.opcode")
+    if opcode == "_agent_heartbeat_indication":
+        return [read_agent(_content(message))]
+    if opcode == "_data_indication" and headers.get("qmf.content") == "_event":
+        agent = headers.get("qmf.agent")
+        return [read_event(each, agent if isinstance(agent, str) else "") for each in _items(message)]
+    if opcode == "_data_indication" and headers.get("qmf.content") == "_data":
+        return list(_objects(message))
+    return []
+
+
+def _names_of(data: Data) -> Mapping[str, Any]:
+    """The values of an object, as a condition names them."""
+    schema, identity = data.schema_id, data.object_id
+    names: dict[str, Any] = {"_create_ts": data.created, "_update_ts": data.updated, "_delete_ts": data.deleted}
+    if identity is not None:
+        names["_object_id"] = identity.name
+    if schema is not None:
+        names |= {"_package_name": schema.package, "_class_name": schema.name, "_hash_str": str(schema.hash)}
+    return {**data.values, **names}
+
+
 def object_name(target: Data | ObjectId | str) -> ObjectId:
     """The object that is meant: by itself, its identity, its whole name, CLASS:KEY, or `broker`.
 
     Raises:
-        AnswerError: it is data that is no object.
+        AnswerError: it is data without an object.
     """
     if isinstance(target, Data):
         if target.object_id is None:
-            raise AnswerError("these values are no object of an agent")
+            raise AnswerError("these values are not an object of an agent")
         return target.object_id
     if isinstance(target, ObjectId):
         return target

@@ -1,7 +1,7 @@
-"""What a console receives: objects, events, agents, and how their maps are read.
+"""What a console receives: objects, events, agents, and errors; and how they are read from an answer's maps.
 
-A map that lacks what the protocol requires, or has something else there, is refused with `AnswerError`; what it has
-besides is ignored. Times are nanoseconds since 1970.
+A map that lacks what the protocol requires, or has something else there, is refused with `AnswerError`; anything else
+in it is ignored. Times are nanoseconds since 1970.
 
 Source: Qpid wiki, "QMFv2 Map Message Protocol", its message body formats.
 """
@@ -12,11 +12,51 @@ import uuid
 from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
-from qstore.broker.management.console.errors import AgentError, AnswerError
+from qstore.broker.client.errors import MessagingError
 from qstore.formats.amqp_0_10.maps import read_value
 from qstore.formats.amqp_0_10.types import BY_NAME, Amqp010Error
 from qstore.formats.values import TypedMap
 from qstore.formats.wording import printable
+
+# ---- errors, besides those of the connection (`client.errors`) ----
+
+
+class ManagementError(MessagingError):
+    """Base class of a console's errors. The text is one line for the user."""
+
+
+class NoAgentError(ManagementError):
+    """The broker has no management by QMF version 2."""
+
+
+class NoAnswerError(ManagementError):
+    """No answer came in time."""
+
+
+class NoObjectError(ManagementError):
+    """No object, or no class, has this name."""
+
+
+class AgentError(ManagementError):
+    """The agent has refused a request.
+
+    Attributes:
+        code: its number for the reason; 0 if it gave none.
+        values: everything that it says.
+    """
+
+    def __init__(self, text: str, code: int = 0, values: Mapping[str, Any] | None = None) -> None:
+        super().__init__(text)
+        self.code = code
+        self.values = {} if values is None else values
+
+
+class AnswerError(ManagementError):
+    """An answer is not what the protocol says, or is too large."""
+
+
+# ---- values ----
+
 
 #: Severity of an event -> its name, as syslog numbers them.
 SEVERITIES: Final = ("emergency", "alert", "critical", "error", "warning", "notice", "inform", "debug")
@@ -27,7 +67,7 @@ class ObjectId(NamedTuple):
 
     Attributes:
         name: its name within its agent.
-        agent: the agent's name; empty if it is not told.
+        agent: the agent's name; empty if it is not given.
         epoch: the agent's epoch; None for an object that outlives its agent.
     """
 
@@ -51,7 +91,7 @@ class SchemaId(NamedTuple):
     Attributes:
         package, name: of the class.
         is_event: whether it is one of events.
-        hash: of its schema; None if it is not told.
+        hash: of its schema; None if it is not given.
     """
 
     package: str
@@ -85,20 +125,20 @@ class Answer:
             try:
                 self._typed = read_value(BY_NAME["list"], self._body, 0, len(self._body))[0]
             except Amqp010Error as error:
-                raise AnswerError(f"the answer is no list: {error.what}") from None
+                raise AnswerError(f"the answer is not a list: {error.what}") from None
         found = self._typed[index].value
         assert isinstance(found, TypedMap)
         return found
 
 
 class Data:
-    """An object, or a part of an answer that is none.
+    """An object, or a part of an answer that is not one.
 
     Attributes:
-        object_id: identifies it; None for values that are no object.
-        schema_id: its class; None if it is not told.
+        object_id: identifies it; None for values without an object.
+        schema_id: its class; None if it is not given.
         values: its properties and statistics.
-        created, updated, deleted: when; 0 if it was not, or is not told.
+        created, updated, deleted: when; 0 if it was not, or is not given.
     """
 
     __slots__ = ("_source", "created", "deleted", "object_id", "schema_id", "updated", "values")
@@ -126,7 +166,7 @@ class Data:
 
     @property
     def class_name(self) -> str:
-        """The name of its class; empty if it is not told."""
+        """The name of its class; empty if it is not given."""
         return "" if self.schema_id is None else self.schema_id.name
 
     @property
@@ -181,8 +221,8 @@ class AgentInfo(NamedTuple):
         vendor, product, instance: the name's parts.
         epoch: how many times it has begun.
         heartbeat_interval: seconds between its heartbeats.
-        timestamp: when it told this.
-        attributes: all that it tells.
+        timestamp: when it said so.
+        attributes: everything that it says about itself.
     """
 
     name: str
@@ -202,7 +242,6 @@ def key_of(object_name: str) -> str:
 
 
 # ---- reading ----
-
 
 _NESTED: Final = (bytes, dict, list)
 
@@ -224,7 +263,7 @@ def texts(value: Any) -> Any:
 def mapping(value: object, what: str) -> dict[str, Any]:
     """A map. Raises AnswerError if `value`, which is described by `what`, is none."""
     if not isinstance(value, dict):
-        raise AnswerError(f"{what} is no map")
+        raise AnswerError(f"{what} must be a map")
     return value
 
 
@@ -236,7 +275,7 @@ def text(values: Mapping[str, Any], name: str, default: str | None = None) -> st
     if value is None and default is not None:
         return default
     if not isinstance(value, str):
-        raise AnswerError(f"{name} is no text")
+        raise AnswerError(f"{name} must be a string")
     return value
 
 
@@ -246,7 +285,7 @@ def count(values: Mapping[str, Any], name: str) -> int:
     if value is None:
         return 0
     if not isinstance(value, int) or isinstance(value, bool):
-        raise AnswerError(f"{name} is no number")
+        raise AnswerError(f"{name} must be an integer")
     return value
 
 
@@ -262,7 +301,7 @@ def read_schema_id(value: object) -> SchemaId:
     values = mapping(value, "a schema's identity")
     found = values.get("_hash")
     if found is not None and not isinstance(found, uuid.UUID):
-        raise AnswerError("a schema's hash is no UUID")
+        raise AnswerError("a schema's hash must be a UUID")
     kind = text(values, "_type", "_data")
     return SchemaId(text(values, "_package_name", ""), text(values, "_class_name"), kind == "_event", found)
 

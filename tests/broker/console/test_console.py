@@ -140,7 +140,7 @@ def test_schemas_by_version_1(console: Console, monkeypatch: pytest.MonkeyPatch)
     async def refuse(*_: object) -> list[Any]:
         raise AgentError("not supported")
 
-    monkeypatch.setattr("qstore.broker.management.console.requests._items_of", refuse)
+    monkeypatch.setattr("qstore.broker.management.console.core.ConsoleCore._items_of", refuse)
     assert set(console.classes()) == classes
     found = console.schema("queue")
     assert [each.name for each in found.properties] == [each.name for each in schema.properties]

@@ -19,9 +19,8 @@ from qstore.broker.management.console import (
     Event,
     ManagementError,
     NoAnswerError,
-    version_1,
 )
-from qstore.broker.management.console.schema import MAX_ELEMENTS, read_schema
+from qstore.broker.management.console.schema import MAX_ELEMENTS, read_replies, read_schema, sequence_of
 from qstore.broker.management.console.values import (
     read_agent,
     read_data,
@@ -39,16 +38,16 @@ RESPONSE = "_query_response"
 @pytest.mark.parametrize(
     ("answer", "expected"),
     [
-        (Said(RESPONSE, b"\xff\xff\xff\xff", content_type="amqp/list"), "is no list"),
-        (Said(RESPONSE, {"a": 1}), "is no list"),
-        (Said(RESPONSE, [1]), "an object is no map"),
-        (Said(RESPONSE, [{}]), "an object's values is no map"),
-        (Said(RESPONSE, [{"_values": {}, "_object_id": 3}]), "identity is no map"),
-        (Said(RESPONSE, [{"_values": {}, "_object_id": {"_object_name": 3}}]), "_object_name is no text"),
-        (Said(RESPONSE, [{"_values": {}, "_create_ts": "now"}]), "_create_ts is no number"),
+        (Said(RESPONSE, b"\xff\xff\xff\xff", content_type="amqp/list"), "is not a list"),
+        (Said(RESPONSE, {"a": 1}), "is not a list"),
+        (Said(RESPONSE, [1]), "an object must be a map"),
+        (Said(RESPONSE, [{}]), "an object's values must be a map"),
+        (Said(RESPONSE, [{"_values": {}, "_object_id": 3}]), "identity must be a map"),
+        (Said(RESPONSE, [{"_values": {}, "_object_id": {"_object_name": 3}}]), "_object_name must be a string"),
+        (Said(RESPONSE, [{"_values": {}, "_create_ts": "now"}]), "_create_ts must be an integer"),
         (Said("_method_response", {}), "instead of _query_response"),
         (Said("", []), "instead of _query_response"),
-        (Said("_exception", []), "no map"),
+        (Said("_exception", []), "must be a map"),
         (Said("_exception", b"\0", content_type="amqp/map"), "invalid map"),
     ],
 )
@@ -70,7 +69,7 @@ def test_an_exception_without_words(console: Console, odd_agent: Callable[..., O
 def test_an_answer_without_end(
     console: Console, odd_agent: Callable[..., OddAgent], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("qstore.broker.management.console.requests.MAX_OBJECTS", 10)
+    monkeypatch.setattr("qstore.broker.management.console.core.MAX_OBJECTS", 10)
     agent = odd_agent(*[Said(RESPONSE, [{"_values": {}}] * 3, {"partial": None})] * 5)
     with pytest.raises(AnswerError, match="more than 10 objects"):
         list(console.query("queue", agent=agent.name))
@@ -80,7 +79,7 @@ def test_an_answer_without_end(
 def test_classes_without_end(
     console: Console, odd_agent: Callable[..., OddAgent], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("qstore.broker.management.console.requests.MAX_CLASSES", 5)
+    monkeypatch.setattr("qstore.broker.management.console.core.MAX_CLASSES", 5)
     agent = odd_agent(*[Said(RESPONSE, [{"_class_name": "c"}] * 3, {"partial": None})] * 3)
     with pytest.raises(AnswerError, match="more than 5 classes"):
         console.classes(agent=agent.name)
@@ -131,8 +130,8 @@ def test_indications_that_are_none(console: Console, url: str) -> None:
                     continue  # the broker's own heartbeat, which comes every ten seconds
                 assert isinstance(event, Event)
                 found += [] if event.agent else [event.severity_name]
-    assert found == ["an event is no map", "99", found[2], "an agent's values is no map"]
-    assert "is no list" in found[2]
+    assert found == ["an event must be a map", "99", found[2], "an agent's values must be a map"]
+    assert "is not a list" in found[2]
 
 
 # ---- reading ----
@@ -180,19 +179,19 @@ def _version_1_schema() -> bytes:
 def test_any_bytes_of_version_1_are_read_or_refused(content: bytes) -> None:
     for opcode in b"pqsz":
         try:
-            repr(version_1.read_replies(b"AM2" + bytes([opcode]) + bytes(4) + content))
+            repr(read_replies(b"AM2" + bytes([opcode]) + bytes(4) + content))
         except ManagementError:
             continue
     try:
-        version_1.read_replies(content)
+        read_replies(content)
     except ManagementError:
         assert not content.startswith(b"AM2x")
 
 
 def test_several_replies_in_one_message() -> None:
     package, end = b"AM2p\0\0\0\7\3a.b", b"AM2z\0\0\0\7\0\0\0\0\2OK"
-    replies = version_1.read_replies(package + package + end + b"AM2?\0\0\0\0rest")
+    replies = read_replies(package + package + end + b"AM2?\0\0\0\0rest")
     assert replies == [("p", 7, "a.b"), ("p", 7, "a.b"), ("z", 7, (0, "OK"))]
-    assert version_1.sequence_of(package) == 7
-    assert version_1.sequence_of(b"AM3p\0\0\0\7") is None
-    assert version_1.sequence_of(b"AM2p") is None
+    assert sequence_of(package) == 7
+    assert sequence_of(b"AM3p\0\0\0\7") is None
+    assert sequence_of(b"AM2p") is None

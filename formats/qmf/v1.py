@@ -1,11 +1,13 @@
-"""The types of QMF: their names in schemas, their codes and bytes in version 1, and the AMQP types of version 2.
+"""QMF version 1, in binary form: the types of values, the ids of objects, and the messages.
+
+The types have a name in schemas, a code and bytes in version 1, and an AMQP type that carries them in version 2:
 
     name                      code   bytes in version 1
     ------------------------  -----  --------------------------------------------------------------------
     uint8 to uint64           1-4    big-endian
     sstr, lstr                6, 7   u8 or u16 length | UTF-8
     absTime, deltaTime        8, 9   u64: nanoseconds, since 1970 or as a duration
-    objId                     10     16 bytes (`object_id`)
+    objId                     10     16 bytes (`ObjectId`)
     bool                      11     u8
     float, double             12, 13 IEEE 754
     uuid                      14     16 bytes
@@ -21,40 +23,98 @@
     mma32, mma64        four: NAMESamples (uint64), NAMEMin, NAMEMax, NAMEAverage, each uint32 or uint64
     mmaTime             likewise, each deltaTime
 
-Text that is too long is cut at the last whole character. A number that does not fit is the nearest that does.
+Text that is too long is cut at the last whole character. A number out of range becomes the nearest in range.
 
-Source: Qpid wiki, "QMF Protocol" (seed 004, lines 19107-19172, 19843-19867).
+The id of an object:
+
+    bits  4   flags, 0
+         12   sequence: how often the agent's process was started (of durable objects 0)
+         20   bank of the broker
+         28   bank of the agent; 0 is the broker itself
+         64   number of the object
+
+A message:
+
+    'AM2' | u8 opcode | u32 sequence | the fields of the opcode (`FIELDS`) | what follows them
+
+A reply has the sequence of its request; unsolicited messages have 0. The body of an AMQP message may contain several.
+
+    opcode  what                    follows its fields
+    ------  ----------------------  ----------------------------------------------------------------------------
+    B b     broker request, reply
+    P p     packages
+    Q q     classes of a package
+    S s     schema of a class       s: the schema
+    A a     attach an agent
+    x       a console was added
+    z       completion of a request
+    h       heartbeat
+    c i g   an object: its          the presence of its optional properties, and the values. c has its properties, i its
+            values                  statistics, g both
+    e       event                   its arguments, in the order of the schema
+    G       query
+    M m     method call, result     the arguments, in the order of the schema: M those with the direction I and IO, m
+                                    those with O and IO, if the status is 0
+
+Source: Qpid wiki, "QMF Protocol" (seed 004, lines 19107-19172, 19553-20121).
 """
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterator
-from typing import Any, Final, NamedTuple
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Final, NamedTuple, Self
 from uuid import UUID
 
 from qstore.formats.amqp_0_10.maps import encode_value, read_value
 from qstore.formats.amqp_0_10.types import BY_NAME, Amqp010Error
 from qstore.formats.errors import FormatError
-from qstore.formats.qmf.v1.object_id import ObjectId
-from qstore.formats.values import (
-    BOOLEAN,
-    DOUBLE,
-    LIST,
-    MAP,
-    STR16,
-    TYPES,
-    UINT64,
-    TypedMap,
-    TypedValue,
-    ValueType,
-)
+from qstore.formats.values import BOOLEAN, DOUBLE, LIST, MAP, STR16, TYPES, UINT64, TypedMap, TypedValue, ValueType
 from qstore.formats.values import UUID as UUID_TYPE
 from qstore.formats.wording import with_article
 
+_PAIR: Final = struct.Struct(">QQ")
+
+
+class ObjectId(NamedTuple):
+    """The id of an object; see the module's table."""
+
+    flags: int
+    sequence: int
+    broker_bank: int
+    agent_bank: int
+    number: int
+
+    def encoded(self) -> bytes:
+        """Its bytes."""
+        first = (self.flags & 0xF) << 60 | (self.sequence & 0xFFF) << 48
+        first |= (self.broker_bank & 0xFFFFF) << 28 | self.agent_bank & 0xFFFFFFF
+        return _PAIR.pack(first, self.number & 0xFFFFFFFFFFFFFFFF)
+
+    @classmethod
+    def decode(cls, buffer: bytes) -> Self:
+        """The id with these 16 bytes. Raises struct.error."""
+        first, number = _PAIR.unpack(buffer)
+        return cls(first >> 60, first >> 48 & 0xFFF, first >> 28 & 0xFFFFF, first & 0xFFFFFFF, number)
+
+    def __str__(self) -> str:
+        """As consoles show it: `flags-sequence-broker-agent-number`."""
+        return "-".join(str(each) for each in self)
+
+    @classmethod
+    def parse(cls, text: str) -> Self | None:
+        """The id with that text, or None."""
+        parts = text.split("-")
+        if len(parts) != 5 or not all(each.isascii() and each.isdigit() and len(each) <= 20 for each in parts):
+            return None
+        return cls(*(int(each) for each in parts))
+
+
+# ---- types ----
+
 _MAX_ARRAY: Final = 10_000
 _MAX_DEPTH: Final = 8
-_OBJECT: Final = 20
+_OBJECT_CODE: Final = 20
 
 
 class QmfError(FormatError):
@@ -112,7 +172,7 @@ QMF_TYPES: Final = {
         QmfType("double", 13, DOUBLE, "TYPE_FLOAT"),
         QmfType("uuid", 14, UUID_TYPE, "TYPE_UUID"),
         QmfType("map", 15, MAP, "TYPE_MAP"),
-        QmfType("object", _OBJECT, MAP, "TYPE_MAP"),
+        QmfType("object", _OBJECT_CODE, MAP, "TYPE_MAP"),
         QmfType("list", 21, LIST, "TYPE_LIST"),
         QmfType("array", 22, LIST, "TYPE_LIST"),
     )
@@ -199,7 +259,11 @@ def _write_array(values: tuple[tuple[str, Any], ...], depth: int) -> bytes:
 def _write_object(value: Any, depth: int) -> bytes:
     if isinstance(value, Embedded):
         return (
-            bytes((_OBJECT,)) + _write_sstr(value.package, 0) + _write_sstr(value.name, 0) + value.hash + value.values
+            bytes((_OBJECT_CODE,))
+            + _write_sstr(value.package, 0)
+            + _write_sstr(value.name, 0)
+            + value.hash
+            + value.values
         )
     kind, content = value
     return bytes((QMF_TYPES[kind].code,)) + encode(kind, content, depth + 1)
@@ -292,7 +356,7 @@ def _read_array(buffer: bytes, offset: int, depth: int) -> tuple[Any, int]:
 
 def _read_object(buffer: bytes, offset: int, depth: int) -> tuple[Any, int]:
     kind = _type_with(buffer[offset], offset)
-    if kind.code == _OBJECT:
+    if kind.code == _OBJECT_CODE:
         raise QmfError("an object within a message can be read only with its schema", offset)
     value, end = decode(kind.name, buffer, offset + 1, depth + 1)
     return (kind.name, value), end
@@ -335,3 +399,89 @@ def typed(kind: str, value: Any) -> TypedValue:
     if limits is not None and not limits[0] <= value <= limits[1]:
         value = limits[0] if value < limits[0] else limits[1]
     return TypedValue(QMF_TYPES[kind].amqp, value)
+
+
+# ---- messages ----
+
+MAGIC: Final = b"AM2"
+HEADER: Final = struct.Struct(">3scI")
+_KEY: Final = (("package", "sstr"), ("class", "sstr"), ("hash", "bin128"))
+_KEY_WITH_KIND: Final = (("kind", "uint8"), *_KEY)
+_OBJECT: Final = (*_KEY, ("sampled", "absTime"), ("created", "absTime"), ("deleted", "absTime"), ("object", "objId"))
+TABLE, EVENT = 1, 2
+"""The kinds of classes: of objects, of events."""
+
+#: Opcode -> its fields: name and type.
+FIELDS: Final[Mapping[str, tuple[tuple[str, str], ...]]] = {
+    "B": (),
+    "b": (("broker", "uuid"),),
+    "P": (),
+    "p": (("package", "sstr"),),
+    "Q": (("package", "sstr"),),
+    "q": _KEY_WITH_KIND,
+    "S": _KEY,
+    "s": _KEY_WITH_KIND,
+    "A": (("label", "sstr"), ("system", "uuid"), ("broker_bank", "uint32"), ("agent_bank", "uint32")),
+    "a": (("broker_bank", "uint32"), ("agent_bank", "uint32")),
+    "x": (),
+    "z": (("status", "uint32"), ("text", "sstr")),
+    "h": (("timestamp", "absTime"),),
+    "c": _OBJECT,
+    "i": _OBJECT,
+    "g": _OBJECT,
+    "e": (*_KEY, ("timestamp", "absTime"), ("severity", "uint8")),
+    "G": (("query", "map"),),
+    "M": (("object", "objId"), *_KEY, ("method", "sstr")),
+    "m": (("status", "uint32"), ("text", "lstr")),
+}
+
+
+class Message(NamedTuple):
+    """A message.
+
+    Attributes:
+        opcode, sequence: its header.
+        fields: name -> value.
+        end: where the fields end, and what follows them begins.
+    """
+
+    opcode: str
+    sequence: int
+    fields: dict[str, Any]
+    end: int
+
+
+def encode_message(opcode: str, sequence: int, *values: Any, rest: bytes = b"") -> bytes:
+    """The bytes of a message.
+
+    Args:
+        opcode: what it is.
+        sequence: that of its request, or 0.
+        values: of its fields.
+        rest: what follows them.
+
+    Raises:
+        QmfError: a field cannot carry its value.
+    """
+    fields = zip(FIELDS[opcode], values, strict=True)
+    header = HEADER.pack(MAGIC, opcode.encode(), sequence & 0xFFFFFFFF)
+    return b"".join((header, *(encode(kind, value) for (_, kind), value in fields), rest))
+
+
+def decode_message(buffer: bytes, offset: int = 0) -> Message:
+    """The message at an offset.
+
+    Raises:
+        QmfError: there is none, or its opcode is unknown.
+    """
+    try:
+        magic, code, sequence = HEADER.unpack_from(buffer, offset)
+    except struct.error:
+        raise QmfError("a message is cut in its header", offset) from None
+    opcode = code.decode("latin-1")
+    if magic != MAGIC or opcode not in FIELDS:
+        raise QmfError("no message of version 1, or one with an unknown opcode", offset)
+    at, values = offset + HEADER.size, {}
+    for name, kind in FIELDS[opcode]:
+        values[name], at = decode(kind, buffer, at)
+    return Message(opcode, sequence, values, at)

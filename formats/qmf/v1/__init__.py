@@ -1,1 +1,0 @@
-"""QMF version 1: binary messages."""
