@@ -15,14 +15,18 @@ import click
 
 from qstore import __version__
 from qstore.broker.client import Connection, Empty, Message, Receiver, Session
-from qstore.tools.console.broker_options import BrokerOptions, broker_options_named
-from qstore.tools.entry import EXIT_INTERRUPTED
-from qstore.tools.management.listing import print_json
-from qstore.tools.management.running import EXIT_CODES, main_of
-from qstore.tools.messaging.describing import PrintFormatError, formatted, message_json
-from qstore.tools.messaging.interruption import Interruption
-from qstore.tools.messaging.options import run_messaging
-from qstore.tools.messaging.reconnecting import reconnect_options, reconnecting
+from qstore.tools.console.broker import EXIT_CODES, BrokerOptions, broker_options_named, main_of
+from qstore.tools.console.command import EXIT_INTERRUPTED
+from qstore.tools.console.rows import print_json
+from qstore.tools.messaging import (
+    Interruption,
+    PrintFormatError,
+    formatted,
+    message_json,
+    reconnect_options,
+    reconnecting,
+    run_messaging,
+)
 
 PROGRAM: Final = "drain"
 _CAPACITY: Final = 100

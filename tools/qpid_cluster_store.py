@@ -9,32 +9,47 @@ not confirmed.
 
 from __future__ import annotations
 
+import fcntl
+import os
+import posixpath
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import Final
+from typing import Any, Final, NamedTuple
 from uuid import UUID, uuid4
 
 import click
+from rich.console import Console
 from rich.text import Text
 
 from qstore import __version__
-from qstore.store.cluster.identity import NOBODY, ClusterIds, IdentityError, State, StoreIdentity
-from qstore.store.cluster.rules import Verdict, plan_join, plan_start
-from qstore.store.disk import OsDisk
-from qstore.store.environment import tool_environment
+from qstore.broker.process.data_dir import lock_path
+from qstore.broker.process.pid_file import holder_of
+from qstore.store.catalogue.store_directory import StoreDirectory
+from qstore.store.cluster.identity import (
+    NOBODY,
+    STORE_ROOTS,
+    Backup,
+    ClusterIds,
+    IdentityError,
+    State,
+    StoreIdentity,
+    backups_in,
+    read_identity,
+    stores_in,
+)
+from qstore.store.cluster.rules import Member, Verdict, plan_join, plan_start
+from qstore.store.disk import Disk, OsDisk
+from qstore.store.environment import Environment, tool_environment
 from qstore.store.errors import StoreError
-from qstore.store.inspect.layout import UnusableInputError
-from qstore.tools.check.report import plain_console
-from qstore.tools.console.json_lines import JsonLines
+from qstore.store.inspect.layout import StoreKind, UnusableInputError, find_layout
+from qstore.store.inspect.offline import open_store
+from qstore.tools.console.command import EXIT_DAMAGE, PathName, fail, failing, run
 from qstore.tools.console.progress import reading_progress
-from qstore.tools.console.text import printable
-from qstore.tools.entry import EXIT_DAMAGE, PathName, fail, failing, run
-from qstore.tools.identity.candidates import Candidate, candidate, ranked
-from qstore.tools.identity.change import NotToBeChangedError, held
-from qstore.tools.identity.look import Look, UnusableDirectoryError, look
-from qstore.tools.identity.objects import Object, candidate_object, change_object, store_object, verdict_object
-from qstore.tools.identity.report import show_candidates, show_store, show_verdict
+from qstore.tools.console.rows import Column, JsonLines, plain_console, print_grid, print_wrapped
+from qstore.tools.console.text import escape_name, printable
 
 _PROGRAM: Final = "qpid-cluster-store"
 _ALIAS: Final = "qstore-identity"
@@ -261,6 +276,392 @@ def _confirm(question: str, *, yes: bool) -> None:
     except click.Abort:
         click.echo(err=True)
     fail(_PROGRAM, "not confirmed (--yes skips the question); nothing was changed")
+
+
+# ---- what a data directory has ----
+
+
+class UnusableDirectoryError(Exception):
+    """The data directory does not exist or cannot be read. One line."""
+
+
+class Look(NamedTuple):
+    """The content of a data directory.
+
+    Attributes:
+        path: the data directory.
+        identity: the store's cluster identity.
+        roots: names of the stores in it: `rhm`, `qls`.
+        kind: format of the first of them; None if there is none, or it is unknown.
+        closed_cleanly: version 2: the mark in the STORE file; None for other formats, or if the file has none.
+        backups: stores that were discarded, the newest last.
+        notices: one line each, for the user.
+    """
+
+    path: str
+    identity: ClusterIds
+    roots: list[str]
+    kind: StoreKind | None
+    closed_cleanly: bool | None
+    backups: list[Backup]
+    notices: list[str]
+
+    @property
+    def member(self) -> Member:
+        """The same data as input for the rules."""
+        return Member(self.path, self.identity, bool(self.roots))
+
+
+def look(environment: Environment, path: str) -> Look:
+    """Read the data directory `path`.
+
+    Raises:
+        UnusableDirectoryError: there is none, or its identity cannot be read.
+    """
+    disk = environment.disk
+    try:
+        check_directory(disk, path)
+        identity, roots, backups = read_identity(disk, path), stores_in(disk, path), backups_in(disk, path)
+        kind, closed_cleanly, notices = _look_at_store(environment, path) if roots else (None, None, [])
+    except IdentityError as error:
+        advice = "; if its store is the one to start from, qpid-cluster-store -c --cluster-id UUID rewrites it"
+        raise UnusableDirectoryError(f"{error}{advice}") from None
+    except OSError as error:
+        raise UnusableDirectoryError(f"{error.filename or path}: {error.strerror or error}") from error
+    notices += _notices(path, identity, roots, closed_cleanly)
+    return Look(path, identity, roots, kind, closed_cleanly, backups, notices)
+
+
+def check_directory(disk: Disk, path: str) -> None:
+    """Check that `path` can be a data directory. For the store directory inside it, the report would be "empty".
+
+    Raises:
+        UnusableDirectoryError: it is not one.
+        OSError: it cannot be read.
+    """
+    if not disk.is_directory(path):
+        raise UnusableDirectoryError(
+            f"{path}: there is no such directory; name the data directory of the store's broker"
+        )
+    real = disk.real_path(path)
+    if posixpath.basename(real) in (*STORE_ROOTS, "cluster") and not stores_in(disk, path):
+        raise UnusableDirectoryError(f"{path}: name the data directory that contains it, {posixpath.dirname(real)}")
+
+
+def _look_at_store(environment: Environment, path: str) -> tuple[StoreKind | None, bool | None, list[str]]:
+    try:
+        kind = find_layout(environment.disk, path).kind
+        mark = StoreDirectory(environment, path, "").read_mark() if kind is StoreKind.VERSION_2 else None
+    except UnusableInputError as error:
+        return None, None, [str(error)]
+    except StoreError as error:
+        return StoreKind.VERSION_2, None, [str(error)]
+    return kind, None if mark is None else mark.clean_close, []
+
+
+def _notices(path: str, identity: ClusterIds, roots: list[str], closed_cleanly: bool | None) -> list[str]:
+    found = []
+    if len(roots) > 1:
+        found.append(f"{path}: there are two stores, {' and '.join(roots)}; the status applies to both")
+    if identity.state is State.CLEAN and closed_cleanly is False:
+        found.append(
+            f"{path}: marked clean, but its broker did not close it: it crashed as the last one running, or has used "
+            "the store since without the cluster"
+        )
+    return found
+
+
+# ---- --best: which store to start from ----
+#
+# All members of a cluster perform the same operations on their stores in the same order, so the store of the broker
+# that ran longest is the most complete. The indicator is the time of the last write to a journal: it depends on the
+# hosts' clocks, and `cp` without `-p` or `-a` loses it. The number of messages is no indicator, because later ones may
+# have been consumed. The decision is the operator's.
+
+
+class Candidate(NamedTuple):
+    """A store that could be the one to start from.
+
+    Attributes:
+        path: the data directory.
+        last_write: latest write to its journals, UTC; None if it has none.
+        queues: number of queues.
+        messages: number of messages that would be delivered.
+        transactions: number of open transactions.
+        damage: number of damaged places.
+    """
+
+    path: str
+    last_write: datetime | None
+    queues: int
+    messages: int
+    transactions: int
+    damage: int
+
+
+def candidate(disk: Disk, path: str) -> Candidate:
+    """Read the store in a data directory. Raises UnusableInputError, OSError."""
+    store = open_store(disk, path)
+    try:
+        recovered = store.recover()
+        files = [file.path for journal in store.all_journals() for file in journal.files.files]
+        return Candidate(
+            path,
+            _last_write(files),
+            len(recovered.queues),
+            sum(queue.deliverable for queue in recovered.queues),
+            len(recovered.transactions),
+            len(store.damage),
+        )
+    finally:
+        store.close()
+
+
+def ranked(candidates: list[Candidate]) -> list[Candidate]:
+    """The latest first; among those written at the same time the one with less damage."""
+    first = datetime.min.replace(tzinfo=UTC)
+    return sorted(candidates, key=lambda each: (each.last_write or first, -each.damage), reverse=True)
+
+
+def _last_write(files: list[str]) -> datetime | None:
+    return datetime.fromtimestamp(max(Path(file).stat().st_mtime for file in files), UTC) if files else None
+
+
+# ---- -c and --discard ----
+
+
+class NotToBeChangedError(Exception):
+    """The store is in use, or belongs to another user. One line."""
+
+
+@contextmanager
+def held(environment: Environment, path: str) -> Iterator[StoreIdentity]:
+    """The identity in the data directory `path`, while brokers are locked out.
+
+    Raises:
+        UnusableDirectoryError: there is none.
+        NotToBeChangedError: it may not be changed now, or not by this user.
+        StoreError: another process has the store open.
+    """
+    try:
+        check_directory(environment.disk, path)
+        _check_owner(path)
+        _check_broker(path)
+        lock = StoreDirectory(environment, path, "").lock()
+    except OSError as error:
+        raise NotToBeChangedError(f"{error.filename or path}: {error.strerror or error}") from error
+    try:
+        # A store that was just copied into place may not be synced yet; the mark must not become durable before it.
+        os.sync()
+        identity = StoreIdentity(environment, path)
+        identity.finish_interrupted()
+        yield identity
+    finally:
+        lock.release()
+
+
+def _check_owner(path: str) -> None:
+    """Files that root creates in a directory of the broker's own user would not be readable by the broker."""
+    owner = Path(path).stat().st_uid
+    if os.geteuid() == 0 and owner != 0:
+        raise NotToBeChangedError(
+            f"{path}: the directory belongs to another user than root, and the broker could not read files that "
+            "root writes "
+            f"there; run this as that user: sudo -u '#{owner}' …"
+        )
+
+
+def _check_broker(path: str) -> None:
+    lock = Path(lock_path(path))
+    if lock.exists() and not lock.is_file():
+        raise NotToBeChangedError(f"{lock}: this is not a lock file, so it is unknown whether a broker is running")
+    holder = holder_of(str(lock))
+    if holder is not None or _is_locked_by_qpidd(str(lock)):
+        who = "a broker" if holder is None else f"process {holder}"
+        raise NotToBeChangedError(f"{path}: {who} is using this directory; stop it first (qpidd --quit)")
+
+
+def _is_locked_by_qpidd(path: str) -> bool:
+    """Whether the lock file is locked in the way of Apache qpidd, with lockf(3), which `holder_of` cannot see."""
+    try:
+        descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOFOLLOW)
+    except FileNotFoundError:
+        return False
+    try:
+        fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    else:
+        return False
+    finally:
+        os.close(descriptor)
+
+
+# ---- JSON ----
+#
+# kind       fields
+# ---------  --------------------------------------------------------------------------------------------------
+# store      path, state, cluster_id, shutdown_id, store (`qstore`, `legacystore`, `linearstore` or null), roots,
+# closed_cleanly (of a qstore; otherwise null), backups, notices
+# change     path, change (`clean`, `discarded`, `none`), cluster_id, shutdown_id, backup
+# candidate  path, rank (from 1), last_write, queues, messages, transactions, damage
+# verdict    of (`start`, `join`), possible, cluster_id, problems, actions (path -> `begin`, `restore`, …)
+
+Object = dict[str, Any]
+
+
+def store_object(found: Look) -> Object:
+    """A store."""
+    return {
+        "kind": "store",
+        "path": escape_name(found.path),
+        "state": found.identity.state.value,
+        "cluster_id": _text(found.identity.cluster_id),
+        "shutdown_id": _text(found.identity.shutdown_id),
+        "store": None if found.kind is None else found.kind.value,
+        "roots": found.roots,
+        "closed_cleanly": found.closed_cleanly,
+        "backups": [escape_name(backup.path) for backup in found.backups if backup.has_store],
+        "notices": [escape_name(notice) for notice in found.notices],
+    }
+
+
+def change_object(path: str, change: str, identity: ClusterIds, backup: str | None = None) -> Object:
+    """What was done."""
+    return {
+        "kind": "change",
+        "path": escape_name(path),
+        "change": change,
+        "cluster_id": _text(identity.cluster_id),
+        "shutdown_id": _text(identity.shutdown_id),
+        "backup": None if backup is None else escape_name(backup),
+    }
+
+
+def candidate_object(rank: int, found: Candidate) -> Object:
+    """A store that could be the one to start from."""
+    fields = found._asdict()
+    fields["path"] = escape_name(found.path)
+    return {"kind": "candidate", "rank": rank, **fields}
+
+
+def verdict_object(of: str, verdict: Verdict, paths: list[str]) -> Object:
+    """Whether a cluster can be formed, or joined."""
+    return {
+        "kind": "verdict",
+        "of": of,
+        "possible": not verdict.problems,
+        "cluster_id": _text(verdict.cluster_id),
+        "problems": [escape_name(problem) for problem in verdict.problems],
+        "actions": {
+            escape_name(path): action.name.lower()
+            for path, action in zip(paths, verdict.actions, strict=not verdict.problems)
+        },
+    }
+
+
+def _text(uuid: UUID | None) -> str | None:
+    return None if uuid is None else str(uuid)
+
+
+# ---- text ----
+
+_STYLES = {State.EMPTY: "dim", State.DIRTY: "bold yellow", State.CLEAN: "bold green"}
+_MEANINGS = {
+    State.EMPTY: "not used in a cluster",
+    State.DIRTY: "a cluster cannot start from it; outside a cluster it is simply recovered",
+    State.CLEAN: "a cluster can start from it",
+}
+_MAX_BACKUPS = 5
+_CANDIDATE_COLUMNS = (
+    Column("STORE", folds=True),
+    Column("LAST WRITE (UTC)"),
+    *(Column(title, number=True) for title in ("QUEUES", "MESSAGES", "OPEN TX", "DAMAGE")),
+)
+
+
+def show_store(console: Console, found: Look) -> None:
+    """One store."""
+    state = found.identity.state
+    head = Text(f"{printable(found.path)}: ", style="bold")
+    head.append(state.value, style=_STYLES[state])
+    head.append(f" ({_MEANINGS[state]})", style="not bold")
+    console.print(head, soft_wrap=True)
+    for name, value in (
+        ("cluster-id", str(found.identity.cluster_id or "none")),
+        ("shutdown-id", str(found.identity.shutdown_id or "none")),
+        ("store", _store(found)),
+        ("backups", _backups(found)),
+    ):
+        print_wrapped(console, f"  {name:<12} {printable(value)}")
+    for notice in found.notices:
+        print_wrapped(console, f"notice: {printable(notice)}")
+
+
+def _store(found: Look) -> str:
+    if not found.roots:
+        return "none"
+    names = " and ".join(found.roots)
+    if found.kind is None:
+        return f"{names}: of unknown format"
+    if found.kind is not StoreKind.VERSION_2 or found.closed_cleanly is None:
+        return f"{names}: {found.kind.value}"
+    how = "closed cleanly" if found.closed_cleanly else "in use, or not closed cleanly: opening it recovers it"
+    return f"{names}: {found.kind.value}, {how}"
+
+
+def _backups(found: Look) -> str:
+    names = [backup.path.rpartition("/")[2] for backup in found.backups if backup.has_store]
+    if not names:
+        return "none"
+    earlier = f"… {len(names) - _MAX_BACKUPS} earlier, " if len(names) > _MAX_BACKUPS else ""
+    return earlier + ", ".join(names[-_MAX_BACKUPS:]) + (" (the newest)" if len(names) > 1 else "")
+
+
+def show_candidates(console: Console, candidates: list[Candidate]) -> None:
+    """The stores, last written first."""
+    rows: list[list[str | Text]] = [
+        [
+            Text(printable(each.path)),
+            "-" if each.last_write is None else f"{each.last_write:%Y-%m-%d %H:%M:%S.%f}",
+            f"{each.queues:,}",
+            f"{each.messages:,}",
+            f"{each.transactions:,}",
+            f"{each.damage:,}",
+        ]
+        for each in candidates
+    ]
+    print_grid(console, _CANDIDATE_COLUMNS, rows)
+    console.print(Text("The store that was written last is the most complete, provided that the hosts' clocks agree."))
+
+
+def show_verdict(console: Console, of: str, verdict: Verdict, paths: list[str]) -> None:
+    """Whether a cluster can be formed, or joined."""
+    if verdict.problems:
+        console.print(Text(f"The cluster cannot {_WORDS[of]}:", style="bold red"))
+        for problem in verdict.problems:
+            print_wrapped(console, f"  {printable(problem)}")
+        for advice in _advice(of, verdict):
+            print_wrapped(console, advice)
+        return
+    cluster = "" if verdict.cluster_id is None else f" {verdict.cluster_id}"
+    console.print(Text(f"The cluster{cluster} can {_WORDS[of]}:", style="bold green"), soft_wrap=True)
+    for path, action in zip(paths, verdict.actions, strict=True):
+        console.print(Text(f"  {printable(path)} {action.value}"), soft_wrap=True)
+
+
+_WORDS = {"start": "start", "join": "be joined"}
+
+
+def _advice(of: str, verdict: Verdict) -> list[str]:
+    if verdict.lacks_clean:
+        return ["Find the store to start from (--best), and mark it clean: qpid-cluster-store -c DIR"]
+    if of == "start":
+        return [
+            "Decide which stores to start from, and move the others aside: qpid-cluster-store --discard DIR",
+            "To start a new cluster from a store never used in one: qpid-cluster-store -c --cluster-id new DIR",
+        ]
+    return ["To join anyway, move the store aside: qpid-cluster-store --discard DIR"]
 
 
 def main() -> None:

@@ -8,17 +8,55 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import sys
-from typing import Any, Final
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import aclosing
+from typing import Any, Final, NamedTuple
 
 import click
 
 from qstore import __version__
-from qstore.broker.client import MessagingError
-from qstore.tools.console.broker_options import BrokerOptions, broker_options
-from qstore.tools.events.lines import Happened
-from qstore.tools.events.watching import watch
-from qstore.tools.management.listing import print_json
-from qstore.tools.management.running import EXIT_CODES, EXIT_FAILED, main_of, say
+from qstore.broker.client import ConnectionFailedError, MessagingError
+from qstore.broker.management.console import AgentInfo, AnswerError, Event, aio
+from qstore.tools.console.amounts import plain, shown
+from qstore.tools.console.broker import EXIT_CODES, EXIT_FAILED, BrokerOptions, broker_options, main_of, say
+from qstore.tools.console.rows import print_json
+
+
+class Happened(NamedTuple):
+    """What is printed on one line.
+
+    Attributes:
+        timestamp: when, in nanoseconds since 1970.
+        severity: 0 (emergency) to 7 (debug).
+        package, name: of the class of events.
+        values: its arguments.
+        broker: where it comes from.
+        kind: of the JSON object: event, heartbeat, connected, disconnected.
+        agent: the agent's name; empty if there is none.
+    """
+
+    timestamp: int
+    severity: int
+    package: str
+    name: str
+    values: Mapping[str, Any]
+    broker: str
+    kind: str
+    agent: str = ""
+
+    def line(self, *, has_broker: bool) -> str:
+        """As a line; with the broker, if there are several."""
+        severity = _WORDS[self.severity] if 0 <= self.severity < len(_WORDS) else str(self.severity)
+        values = {**self.values, "broker": self.broker} if has_broker else self.values
+        words = [f"{shown(name)}={_quoted(shown(value))}" for name, value in values.items()]
+        moment = time.ctime(self.timestamp / 1e9)
+        return " ".join([f"{moment} {severity:<5} {shown(self.package)}:{shown(self.name)}", *words])
+
+    def as_json(self) -> dict[str, Any]:
+        """As JSON."""
+        return {**self._asdict(), "values": plain(dict(self.values))}
+
 
 PROGRAM: Final = "qpid-printevents"
 
@@ -81,6 +119,122 @@ def command(context: click.Context, /, **values: Any) -> None:
         say(PROGRAM, str(error))
         code = EXIT_FAILED
     context.exit(code)
+
+
+# ---- several brokers at the same time ----
+#
+# A broker that cannot be reached at the beginning is an error. A connection that is lost later is opened again, at
+# intervals that double up to `_LONGEST` seconds.
+
+_FIRST, _LONGEST = 1.0, 30.0
+
+Show = Callable[[Happened], bool]
+"""Prints it. Returns whether enough is printed."""
+
+
+async def watch(
+    brokers: Sequence[BrokerOptions],
+    show: Show,
+    complain: Callable[[str], None],
+    *,
+    has_heartbeats: bool,
+    seconds: float | None,
+) -> None:
+    """Show the events of brokers, until enough is shown or the time is over.
+
+    Args:
+        brokers: the brokers.
+        show: shows each event.
+        complain: is told of events that cannot be read.
+        has_heartbeats: whether heartbeats are shown, too.
+        seconds: time limit; None for none.
+
+    Raises:
+        MessagingError: a broker cannot be reached, or has no management.
+    """
+    tasks = [asyncio.ensure_future(_watch_one(each, show, complain, has_heartbeats=has_heartbeats)) for each in brokers]
+    try:
+        done, _ = await asyncio.wait(tasks, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+    for task in done:
+        task.result()
+
+
+async def _watch_one(
+    broker: BrokerOptions, show: Show, complain: Callable[[str], None], *, has_heartbeats: bool
+) -> None:
+    """Show the events of one broker until enough is shown."""
+    has_connected, pause = False, _FIRST
+    while True:
+        try:
+            async with aio.Console(broker.url, timeout=broker.timeout, **broker.connection) as console:
+                has_connected, pause = True, _FIRST
+                if await _follow(console, broker.url, show, complain, has_heartbeats=has_heartbeats):
+                    return
+        except ConnectionFailedError as error:
+            if not has_connected:
+                raise
+            if pause == _FIRST and show(of_connection(broker.url, is_open=False, reason=str(error))):
+                return
+        await asyncio.sleep(pause)
+        pause = min(_LONGEST, pause * 2)
+
+
+async def _follow(
+    console: aio.Console, url: str, show: Show, complain: Callable[[str], None], *, has_heartbeats: bool
+) -> bool:
+    """Show what comes on one connection. Returns whether enough is shown, else the connection is lost."""
+    if show(of_connection(url, is_open=True)):
+        return True
+    while True:
+        try:
+            async with aclosing(console.indications(heartbeats=has_heartbeats)) as indications:
+                async for each in indications:
+                    if isinstance(each, AgentInfo):
+                        is_enough = show(of_heartbeat(each, url))
+                    else:
+                        is_enough = isinstance(each, Event) and show(of_event(each, url))
+                    if is_enough:
+                        return True
+        except AnswerError as error:
+            complain(f"{url}: an indication that cannot be read: {error}")
+
+
+# ---- lines and JSON ----
+
+_OWN: Final = "qpid-printevents"
+
+
+_NOTICE: Final = 5
+
+
+_WORDS: Final = ("EMER", "ALERT", "CRIT", "ERROR", "WARN", "NOTIC", "INFO", "DEBUG")
+
+
+def _quoted(text: str) -> str:
+    return f"'{text}'" if " " in text and not text.startswith(("{", "[")) else text
+
+
+def of_event(event: Event, broker: str) -> Happened:
+    """An event."""
+    package, name = event.schema_id.package, event.schema_id.name
+    return Happened(event.timestamp, event.severity, package, name, event.values, broker, "event", event.agent)
+
+
+def of_heartbeat(agent: AgentInfo, broker: str) -> Happened:
+    """A heartbeat of an agent."""
+    values = {"agent": agent.name, "interval": agent.heartbeat_interval}
+    return Happened(agent.timestamp, _NOTICE, _OWN, "agentHeartbeat", values, broker, "heartbeat", agent.name)
+
+
+def of_connection(broker: str, *, is_open: bool, reason: str = "") -> Happened:
+    """A connection that was opened, or lost."""
+    values = {"broker": broker} | ({"reason": reason} if reason else {})
+    name, kind = ("brokerConnected", "connected") if is_open else ("brokerDisconnected", "disconnected")
+    return Happened(time.time_ns(), _NOTICE, _OWN, name, values, broker, kind)
 
 
 main = main_of(PROGRAM, command)

@@ -16,11 +16,24 @@ import click
 from qstore import __version__
 from qstore.broker.client import Message, Sender, Session
 from qstore.formats.wording import plural
-from qstore.tools.console.broker_options import take_security
-from qstore.tools.entry import run
-from qstore.tools.messaging.options import NameValue, connect, count, run_messaging, shared_options, yes_no
-from qstore.tools.messaging.report import Pace, Reporter, Throughput
-from qstore.tools.messaging.sending import END_OF_STREAM, Contents, Headers, StallWatch, groups
+from qstore.tools.console.broker import take_security
+from qstore.tools.console.command import run
+from qstore.tools.messaging import (
+    END_OF_STREAM,
+    Contents,
+    Headers,
+    NameValue,
+    Pace,
+    Reporter,
+    StallWatch,
+    Throughput,
+    connect,
+    count,
+    groups,
+    run_messaging,
+    shared_options,
+    yes_no,
+)
 
 _EPILOG = """
 \b

@@ -23,8 +23,8 @@ from qstore.broker.security.acl.reader import read_file
 from qstore.broker.security.acl.rules import RuleSet
 from qstore.broker.security.acl.tables import EVERY, LOOKUPS, Lookup, Permission, asked_values, lookups_for
 from qstore.formats.wording import plural
-from qstore.tools.console.json_lines import JsonLines
-from qstore.tools.entry import EXIT_DAMAGE, EXIT_UNUSABLE, PathName, fail, failing, run
+from qstore.tools.console.command import EXIT_DAMAGE, EXIT_UNUSABLE, PathName, fail, failing, run
+from qstore.tools.console.rows import JsonLines
 
 _PROGRAM: Final = "qstore-acl"
 _MAX_EXPECTATIONS: Final = 4 << 20  # bytes

@@ -16,14 +16,12 @@ from rich.console import Console
 
 from qstore import __version__
 from qstore.formats.wording import plural
-from qstore.tools.check.report import plain_console
-from qstore.tools.console.json_lines import JsonLines
-from qstore.tools.console.tables import Column, print_line, print_table
+from qstore.tools.console.amounts import exact, human, parse_amount
+from qstore.tools.console.command import EXIT_DAMAGE, PathName, fail, run
+from qstore.tools.console.rows import Column, JsonLines, plain_console, print_line, print_table
 from qstore.tools.console.text import printable
-from qstore.tools.entry import EXIT_DAMAGE, PathName, fail, run
 from qstore.tools.metrics import label, percent
 from qstore.tools.report.page import render
-from qstore.tools.size.amounts import exact, human, parse_amount
 from qstore.tools.spark.analyze.request import (
     QUEUES,
     REPORT,

@@ -8,24 +8,41 @@ from __future__ import annotations
 
 import sys
 import time
+from typing import Any, Final
 
 import click
 from rich.console import Console
+from rich.text import Text
 
 from qstore import __version__
+from qstore.formats.wording import plural
 from qstore.store.disk import OsDisk
 from qstore.store.errors import advice
-from qstore.store.inspect.check.check import StoreCheck, check_store
+from qstore.store.inspect.check.check import ORPHAN, PREPARED_LIST, StoreCheck, check_store
 from qstore.store.inspect.in_use import holder_of_store
 from qstore.store.inspect.layout import UnusableInputError
 from qstore.store.inspect.offline import open_store
-from qstore.tools.check.objects import journal_object, notice_object, store_object, transactions_of
-from qstore.tools.check.report import plain_console, show_report
-from qstore.tools.console.json_lines import JsonLines
+from qstore.tools.console.command import EXIT_DAMAGE, EXIT_UNUSABLE, PathName, failing, run
 from qstore.tools.console.progress import reading_progress
+from qstore.tools.console.rows import (
+    Column,
+    JsonLines,
+    plain_console,
+    print_grid,
+    print_some,
+)
 from qstore.tools.console.text import printable
-from qstore.tools.dump.objects import damage_object
-from qstore.tools.entry import EXIT_DAMAGE, EXIT_UNUSABLE, PathName, failing, run
+from qstore.tools.dump.rows import (
+    Object,
+    damage_object,
+    journal_object,
+    notice_object,
+    show_damage,
+    show_notices,
+    store_object,
+    transactions_of,
+)
+from qstore.tools.metrics import percent
 
 _EPILOG = """
 \b
@@ -125,6 +142,121 @@ def _show_json(output: JsonLines, path: str, checked: StoreCheck, *, paranoid: b
     for notice in checked.notices:
         output.show(notice_object(notice))
     output.flush()
+
+
+_FULL: Final = 1.0
+_GAP: Final = 3  # spaces between columns
+
+
+def show_report(console: Console, path: str, check: StoreCheck, seconds: float, *, paranoid: bool) -> None:
+    """Print the report of one store."""
+    store = store_object(path, check, paranoid=paranoid)
+    console.print(Text(f"{printable(path)}: {store['format']}", style="bold"))
+    if check.journals:
+        _show_journals(console, check)
+    _show_transactions(console, check)
+    show_damage(console, check.damage)
+    show_notices(console, check.notices)
+    console.print(_sum(store, seconds))
+
+
+_NUMBERS: Final = ("RECORDS", "OUTSTANDING", "IN DOUBT", "OPEN TX", "FILL")
+_OLDEST_TITLE: Final = "OLDEST LIVE RECORD"
+
+
+def _show_journals(console: Console, check: StoreCheck) -> None:
+    """Print the table. If the console is too narrow, places are printed below their rows, and then names above them."""
+    journals = [journal_object(journal) for journal in check.journals]
+    names, oldest = [_name(fields) for fields in journals], [_oldest(fields) for fields in journals]
+    numbers = [
+        [f"{journal.records:,}", *_numbers(fields)] for journal, fields in zip(check.journals, journals, strict=True)
+    ]
+    room = console.width - sum(
+        max(map(len, (title, *map(str, column)))) + _GAP
+        for title, column in zip((*_NUMBERS, "DAMAGE"), zip(*numbers, strict=True), strict=True)
+    )
+    name_width = max(len("QUEUE"), *(each.cell_len for each in names))
+    has_places = room >= name_width + _GAP + max(len(_OLDEST_TITLE), *(each.cell_len for each in oldest))
+    has_names = room >= name_width
+    columns = [
+        Column("QUEUE", width=0 if has_names else len("QUEUE")),
+        *(Column(title, number=True) for title in _NUMBERS),
+        *([Column(_OLDEST_TITLE)] if has_places else []),
+        Column("DAMAGE", number=True),
+    ]
+    rows = [
+        [name if has_names else "", *row[:-1], *([place] if has_places else []), row[-1]]
+        for name, row, place in zip(names, numbers, oldest, strict=True)
+    ]
+    above = [None if has_names else name for name in names]
+    places = [[f"oldest live record: {place}"] if place.plain != "-" and not has_places else [] for place in oldest]
+    print_grid(console, columns, rows, (above, places))
+
+
+def _numbers(fields: Object) -> list[str | Text]:
+    return [
+        _number(fields["outstanding"]),
+        _in_doubt(fields),
+        _number(fields["open_transactions"]),
+        _fill(fields),
+        Text(str(fields["damage"]), style="bold red") if fields["damage"] else Text("-"),
+    ]
+
+
+def _name(fields: Object) -> Text:
+    name = printable(fields["queue"])
+    if fields["role"] == PREPARED_LIST:
+        return Text(f"{name} (prepared transactions)", style="dim")
+    return Text(f"{name} (orphan)", style="yellow") if fields["role"] == ORPHAN else Text(name)
+
+
+def _number(value: int | None) -> str:
+    return "?" if value is None else f"{value:,}"
+
+
+def _in_doubt(fields: Object) -> str:
+    if fields["outstanding"] is None:
+        return "?"
+    return f"{fields['in_doubt_enqueues'] + fields['in_doubt_dequeues']:,}"
+
+
+def _fill(fields: Object) -> Text:
+    if fields["capacity"] is None:
+        return Text("?")
+    if fields["fill"] is None:
+        return Text("-")
+    text = percent(fields["fill"])
+    style = "bold red" if fields["fill"] >= _FULL else "yellow" if fields["near_threshold"] else ""
+    return Text(text, style=style)
+
+
+def _oldest(fields: Object) -> Text:
+    oldest: dict[str, Any] | None = fields["oldest"]
+    if oldest is None:
+        return Text("-")
+    name = printable(oldest["file"].rpartition("/")[2])
+    state = "" if oldest["state"] == "outstanding" else f" ({oldest['state']})"
+    return Text(f"0x{oldest['rid']:x} in {name} at 0x{oldest['offset']:x}{state}")
+
+
+def _show_transactions(console: Console, check: StoreCheck) -> None:
+    lines = []
+    for fields in transactions_of(check):
+        line = f"{fields['type']} transaction {fields['xid']}: {fields['state']}"
+        if fields["enqueues"] is not None:
+            line += f", {fields['enqueues']} enqueued, {fields['dequeues']} dequeued"
+        lines.append(line)
+    print_some(console, lines, "transactions")
+
+
+def _sum(store: Object, seconds: float) -> Text:
+    count = store["damage"]
+    found = f"damage in {plural(count, 'place')}" if count else "no damage"
+    queues = plural(store["queues"], "queue")
+    records = store["records"]
+    speed = f", {records / seconds:,.0f} a second" if seconds >= 1 else ""
+    text = f"{queues}, {plural(records, 'record')} in {seconds:.1f} s{speed}: {found}"
+    return Text(text, style="bold red" if count else "bold green")
 
 
 def main() -> None:

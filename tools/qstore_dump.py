@@ -22,16 +22,12 @@ from qstore.store.errors import advice
 from qstore.store.inspect.in_use import holder_of_store
 from qstore.store.inspect.layout import UnusableInputError
 from qstore.store.inspect.offline import OfflineStore, RecoveredStore, open_store
-from qstore.tools.console.json_lines import JsonLines
+from qstore.tools.console.command import EXIT_DAMAGE, PathName, fail, failing, run
 from qstore.tools.console.progress import reading_progress
-from qstore.tools.console.tables import note
+from qstore.tools.console.rows import JsonLines, Tables, note
 from qstore.tools.console.text import escape_name, unescape_name
-from qstore.tools.dump.body_files import BodyFileError
-from qstore.tools.dump.dump import Output, Sections, dump_recovered
-from qstore.tools.dump.records import dump_records
-from qstore.tools.dump.selection import BodyForm, RidRange, Selection
-from qstore.tools.dump.tables import Tables
-from qstore.tools.entry import EXIT_DAMAGE, PathName, fail, failing, run
+from qstore.tools.dump.dump import Output, Sections, dump_records, dump_recovered
+from qstore.tools.dump.messages import BodyFileError, BodyForm, RidRange, Selection
 
 _MAX_NAMED: Final = 5  # queues or transactions that an error message lists
 

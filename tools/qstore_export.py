@@ -29,17 +29,15 @@ from qstore.store.inspect.in_use import holder_of_store
 from qstore.store.inspect.layout import UnusableInputError
 from qstore.store.inspect.offline import OfflineStore, RecoveredStore, open_store
 from qstore.store.live.delivered import delivered_of
-from qstore.tools.check.report import plain_console
-from qstore.tools.console.broker_options import BrokerUrl, broker_url
-from qstore.tools.console.moments import Moment
+from qstore.tools.console.amounts import Moment
+from qstore.tools.console.broker import BrokerUrl, broker_url
+from qstore.tools.console.command import EXIT_DAMAGE, PathName, fail, failing, private_files, run
 from qstore.tools.console.progress import CountingDisk, progress_bar, reading_progress
-from qstore.tools.console.tables import Column, note, print_grid
+from qstore.tools.console.rows import Column, note, plain_console, print_grid
 from qstore.tools.console.text import escape_name, printable, unescape_name
-from qstore.tools.dump.selection import RidRange, Selection
-from qstore.tools.entry import EXIT_DAMAGE, PathName, fail, failing, private_files, run
-from qstore.tools.interchange.broker_export import BrokerExport
-from qstore.tools.interchange.definition_tables import Unmapped, check_mapped
-from qstore.tools.interchange.definitions import DefinitionsWriter
+from qstore.tools.dump.messages import RidRange, Selection
+from qstore.tools.interchange.broker import BrokerExport
+from qstore.tools.interchange.definitions import DefinitionsWriter, Unmapped, check_mapped
 from qstore.tools.interchange.exporting import ExportSelection, StoreExport
 from qstore.tools.interchange.files import STANDARD_OUTPUT, Form, export_file, form_of
 from qstore.tools.interchange.items import ExportHeader, ExportWriter, InterchangeError

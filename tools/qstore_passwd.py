@@ -19,7 +19,7 @@ from qstore.broker.security.users.imports import FORMATS, SASLDB, read_import
 from qstore.broker.security.users.user_file import MAX_FILE_BYTES, UserFileError, Users
 from qstore.broker.security.users.verifiers import DEFAULT_MECHANISMS, MAX_NAME, MECHANISMS
 from qstore.formats.wording import plural, printable
-from qstore.tools.entry import EXIT_DAMAGE, PathName, fail, run
+from qstore.tools.console.command import EXIT_DAMAGE, PathName, fail, run
 
 _PROGRAM = "qstore-passwd"
 

@@ -11,34 +11,51 @@ import os
 import shutil
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import closing
+from fractions import Fraction
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import click
+from rich.console import Console
+from rich.text import Text
 
 from qstore import __version__
+from qstore.formats.rhm.geometry import FILE_HEADER_SIZE, PAGE_SIZE
+from qstore.formats.wording import plural
 from qstore.store.catalogue.store_directory import LOCK
 from qstore.store.environment import tool_environment
 from qstore.store.errors import StoreError, advice
 from qstore.store.inspect.layout import UnusableInputError
-from qstore.store.inspect.offline import Decisions, OfflineStore
+from qstore.store.inspect.offline import Decisions, OfflineStore, RecoveredTransaction
 from qstore.store.journal.directory import NotAJournalError
 from qstore.store.journal.recovery import Outcome
 from qstore.store.parameters import StoreParameters
 from qstore.store.repair.recover.build import Recovery, check_destination, check_version_1, recover_into, store_of
 from qstore.store.repair.recover.loose import find_source
-from qstore.store.repair.recover.plan import OrphanPolicy, RecoveryPlan, make_plan
+from qstore.store.repair.recover.plan import LostBinding, Orphan, OrphanPolicy, PlannedQueue, RecoveryPlan, make_plan
 from qstore.store.repair.recover.salts import restore_salts
 from qstore.store.repair.recover.salvage import Salvage
 from qstore.store.writable_disk import OsWritableDisk
-from qstore.tools.check.report import plain_console
-from qstore.tools.console.json_lines import JsonLines
+from qstore.tools.console.command import EXIT_DAMAGE, PathName, fail, failing, private_files, run
 from qstore.tools.console.progress import CountingDisk, reading_progress
-from qstore.tools.entry import EXIT_DAMAGE, PathName, fail, failing, private_files, run
-from qstore.tools.recover.objects import objects
-from qstore.tools.recover.report import show_recovery
+from qstore.tools.console.rows import (
+    Column,
+    JsonLines,
+    plain_console,
+    print_grid,
+    print_some,
+)
+from qstore.tools.console.text import printable
+from qstore.tools.dump.rows import (
+    damage_object,
+    notice_object,
+    show_damage,
+    show_notices,
+    transaction_object,
+)
+from qstore.tools.qstore_size import number, pages
 
 _PROGRAM: Final = "qstore-recover"
 _WORDS: Final = {"commit": Outcome.COMMITTING, "rollback": Outcome.ABORTING}
@@ -237,6 +254,188 @@ def _show(recovery: Recovery, target: str | None, seconds: float, *, as_json: bo
         for fields in objects(recovery):
             output.show(fields)
         output.flush()
+
+
+# ---- JSON ----
+
+Object = dict[str, Any]
+
+_RESOLVED = {Outcome.COMMITTING: "commit", Outcome.ABORTING: "rollback"}
+
+
+def objects(recovery: Recovery) -> Iterator[Object]:
+    """All objects; the summary is the last."""
+    plan = recovery.plan
+    for queue in plan.queues:
+        yield queue_object(recovery, queue)
+    for name, what in plan.lost_exchanges:
+        yield {"kind": "exchange", "name": name, "what": what}
+    for binding in plan.lost_bindings:
+        yield {"kind": "binding", **binding._asdict()}
+    for transaction in plan.transactions:
+        yield resolved_object(transaction)
+    for orphan in plan.orphans:
+        yield orphan_object(orphan)
+    for damage in recovery.damage:
+        yield damage_object(damage)
+    for notice in plan.notices:
+        yield notice_object(notice)
+    yield summary_object(recovery)
+
+
+def queue_object(recovery: Recovery, planned: PlannedQueue) -> Object:
+    """A queue of the new store."""
+    built = recovery.built.get(planned.name)
+    geometry = planned.queue.geometry if built is None else built.geometry
+    journal = planned.found.journal
+    stretches = [] if journal is None else recovery.salvage.stretches.get(journal.path, [])
+    return {
+        "kind": "queue",
+        "name": planned.name,
+        "number": planned.queue.number,
+        "journal": None if journal is None else journal.path,
+        "format": None if journal is None else journal.format.label,
+        "messages": planned.deliverable if built is None else built.messages - built.in_doubt,
+        "in_doubt": planned.in_doubt if built is None else built.in_doubt,
+        "torn_tail": _torn_tail(planned),
+        "quarantined": [stretch._asdict() for stretch in stretches],
+        "geometry": {"files": geometry.files, "file_size": geometry.file_size},
+    }
+
+
+def _torn_tail(planned: PlannedQueue) -> Object | None:
+    end, journal = planned.found.end, planned.found.journal
+    if end is None or journal is None or not end.torn:
+        return None
+    file, offset = journal.stream.locate(min(end.place, journal.stream.size - 1))
+    return {"file": file.path, "offset": offset, "rid": end.rid, "what": end.what}
+
+
+def resolved_object(transaction: RecoveredTransaction) -> Object:
+    """A transaction that was open: its state, and how it was resolved, if it was."""
+    fields = transaction_object(transaction)
+    fields["resolved"] = None
+    if transaction.resolved_from is not None:
+        fields["state"] = transaction.resolved_from.value
+        fields["resolved"] = _RESOLVED[transaction.outcome]
+    return fields
+
+
+def orphan_object(orphan: Orphan) -> Object:
+    """Content that belongs to no queue."""
+    journal, transaction = orphan.found.journal, orphan.transaction
+    return {
+        "kind": "orphan",
+        "what": orphan.what,
+        "queue": orphan.found.name,
+        "journal": None if journal is None else journal.path,
+        "messages": orphan.messages,
+        "xid": None if transaction is None else transaction.xid.hex(),
+        "recovered_into": orphan.becomes,
+    }
+
+
+def summary_object(recovery: Recovery) -> Object:
+    """The totals."""
+    queues = [queue_object(recovery, queue) for queue in recovery.plan.queues]
+    return {
+        "kind": "summary",
+        "queues": len(queues),
+        "exchanges": len(recovery.plan.exchanges),
+        "bindings": len(recovery.plan.bindings),
+        "messages": sum(queue["messages"] for queue in queues),
+        "in_doubt": sum(queue["in_doubt"] for queue in queues),
+        "transactions_in_doubt": len(recovery.plan.in_doubt),
+        "damage": len(recovery.damage),
+        "lost": recovery.lost,
+        "quarantined": recovery.salvage.entries,
+    }
+
+
+# ---- text ----
+
+_COLUMNS: Final = (
+    Column("QUEUE", folds=True),
+    *(Column(title, number=True) for title in ("MESSAGES", "IN DOUBT", "TORN TAIL", "QUARANTINED", "JOURNAL")),
+)
+
+
+def show_recovery(console: Console, recovery: Recovery, target: str | None, seconds: float, *, quiet: bool) -> None:
+    """Print the report.
+
+    Args:
+        console: the output.
+        recovery: the result.
+        target: path of the new store; None if only the plan is shown.
+        seconds: how long it took.
+        quiet: show only what is lost or quarantined.
+    """
+    plan = recovery.plan
+    queues = [queue_object(recovery, queue) for queue in plan.queues]
+    if quiet:
+        queues = [queue for queue in queues if queue["quarantined"]]
+    if queues:
+        print_grid(console, _COLUMNS, [_row(queue) for queue in queues])
+    if not quiet:
+        _show_lines(console, [_transaction(resolved_object(each)) for each in plan.transactions], "transaction")
+    orphans = [each for each in plan.orphans if each.transaction is None or not quiet]
+    _show_lines(console, [_orphan(orphan_object(each)) for each in orphans], "orphan")
+    _show_lines(console, [f"{printable(name)}: {what}" for name, what in plan.lost_exchanges], "lost exchange")
+    bindings = [each for each in plan.lost_bindings if each.exchange is not None or not quiet]
+    _show_lines(console, [_binding(each) for each in bindings], "lost binding")
+    show_damage(console, recovery.damage)
+    if not quiet:
+        show_notices(console, plan.notices)
+        console.print(_sum(recovery, target, seconds), soft_wrap=True)
+
+
+def _row(queue: Object) -> list[str | Text]:
+    geometry = queue["geometry"]
+    return [
+        Text(printable(queue["name"])),
+        f"{queue['messages']:,}",
+        f"{queue['in_doubt']:,}",
+        "cut" if queue["torn_tail"] else "-",
+        f"{len(queue['quarantined']):,}" if queue["quarantined"] else "-",
+        f"{geometry['files']} × {pages(number(Fraction(geometry['file_size'] - FILE_HEADER_SIZE, PAGE_SIZE)))}",
+    ]
+
+
+def _show_lines(console: Console, lines: list[str], title: str) -> None:
+    print_some(console, [f"{title}: {line}" for line in lines], f"{title}s")
+
+
+def _binding(lost: LostBinding) -> str:
+    key = printable(lost.key or "")
+    exchange = "" if lost.exchange is None else f" to {printable(lost.exchange)} with key {key}"
+    return f"of queue {printable(lost.queue)}{exchange}: {lost.what}"
+
+
+def _transaction(fields: Object) -> str:
+    resolved = "" if fields["resolved"] is None else f", resolved: {fields['resolved']}"
+    counts = "" if fields["enqueues"] is None else f", {fields['enqueues']} enqueued, {fields['dequeues']} dequeued"
+    return f"{fields['type']} {fields['xid']}: {fields['state']}{counts}{resolved}"
+
+
+def _orphan(fields: Object) -> str:
+    into = fields["recovered_into"]
+    becomes = "" if into is None else f', recovered into "{printable(into)}"'
+    xid = "" if fields["xid"] is None else f" {fields['xid']}"
+    where = f'of queue "{printable(fields["queue"])}" in {printable(str(fields["journal"]))}'
+    return f"{fields['what']}{xid}, {where}: {fields['messages']:,} messages{becomes}"
+
+
+def _sum(recovery: Recovery, target: str | None, seconds: float) -> Text:
+    fields = summary_object(recovery)
+    counts = f"{plural(fields['queues'], 'queue')}, {plural(fields['messages'], 'message')}"
+    if fields["in_doubt"]:
+        counts += f" and {fields['in_doubt']:,} in doubt"
+    done = "would be recovered" if target is None else f"recovered into {printable(target)} in {seconds:.1f} s"
+    if recovery.is_complete:
+        return Text(f"{counts} {done}: nothing was lost", style="bold green")
+    losses = plural(fields["lost"], "loss", "losses")
+    lost = f"{losses}, {fields['quarantined']:,} quarantined, see above"
+    return Text(f"{counts} {done}: {lost}", style="bold red")
 
 
 def main() -> None:

@@ -6,32 +6,63 @@ destination or the command line is unusable.
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
+import os
+import sys
+import tempfile
 import time
-from typing import Any, Final
+from array import array
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from hashlib import sha256
+from pathlib import Path
+from typing import Any, Final, NamedTuple
 
 import click
 
 from qstore import __version__
 from qstore.broker.client import MessagingError
 from qstore.broker.model.errors import InvalidArgumentError
+from qstore.broker.model.selectors.candidate import Candidate
 from qstore.broker.model.selectors.selector import Selector, compile_selector
+from qstore.broker.protocols.stored_messages import restore_message
+from qstore.formats.broker_records.errors import BrokerRecordError
+from qstore.formats.broker_records.message_header import MessageHeader
+from qstore.formats.broker_records.messages import HEADER_SIZE_BYTES, decode_message_header, header_size
+from qstore.formats.broker_records.topology import Binding, Bridge, Exchange, GeneralObject, Link, Queue
+from qstore.formats.rhm.records import TRANSIENT, Kind
 from qstore.formats.wording import plural
+from qstore.store.backup.manifest import Manifest, read_manifest
+from qstore.store.backup.repository import Repository, backup_names, check_mark
+from qstore.store.backup.restore import restore
+from qstore.store.damage import Damage
 from qstore.store.environment import tool_environment
 from qstore.store.errors import StoreError, advice
-from qstore.store.inspect.layout import UnusableInputError
+from qstore.store.importing.intake import ImportedMessage
+from qstore.store.importing.ledger import PastImport
+from qstore.store.inspect.in_use import holder_of_store
+from qstore.store.inspect.layout import UnusableInputError, find_layout
+from qstore.store.inspect.offline import OfflineStore, RecoveredQueue, open_store
+from qstore.store.journal.enqueue_map import LIVE, PENDING
+from qstore.store.journal.format import JournalFormat
+from qstore.store.journal.journal import Journal
+from qstore.store.journal.records import RecordHeader
 from qstore.store.log_lines import Level, LogLine
 from qstore.store.repair.stopped_messages import store_of_version_2
-from qstore.tools.console.broker_options import broker_url
-from qstore.tools.console.moments import Moment
-from qstore.tools.console.tables import note
+from qstore.store.writable_disk import OsWritableDisk
+from qstore.tools.backup_places import open_repository
+from qstore.tools.console.amounts import Moment
+from qstore.tools.console.broker import broker_url
+from qstore.tools.console.command import EXIT_DAMAGE, PathName, failing, private_files, run
+from qstore.tools.console.progress import bytes_progress
+from qstore.tools.console.rows import JsonLines, note
 from qstore.tools.console.text import printable, unescape_name
-from qstore.tools.dump.selection import parse_rids
-from qstore.tools.entry import EXIT_DAMAGE, PathName, failing, private_files, run
-from qstore.tools.interchange.applying import import_into_broker, import_into_store
-from qstore.tools.interchange.items import InterchangeError
-from qstore.tools.replay.choice import Choice
-from qstore.tools.replay.report import ReplayReport
-from qstore.tools.replay.sources import Replay, open_replay
+from qstore.tools.dump.messages import parse_rids
+from qstore.tools.interchange.exporting import stored_data
+from qstore.tools.interchange.files import read_export
+from qstore.tools.interchange.importing import import_into_broker, import_into_store
+from qstore.tools.interchange.items import InterchangeError, ItemSink
 
 _PROGRAM: Final = "qstore-replay"
 
@@ -181,6 +212,462 @@ def _selector(text: str | None) -> Selector | None:
 def _warn(line: LogLine) -> None:
     if line.level >= Level.WARNING:
         click.echo(f"{_PROGRAM}: {printable(line.text)}", err=True)
+
+
+# ---- which messages are replayed ----
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """What is replayed: from the first message on that fulfils all of the first four, if they are given.
+
+    Attributes:
+        queue: the queue in the source.
+        target: the queue on which the messages are put.
+        rid: the first message's record id is this one or a later one.
+        message_id: its message id.
+        header: name and value, as text, of an application header that it has.
+        since: its timestamp is this one or a later one, in seconds since 1970.
+        until: it ends before the first message with a later timestamp.
+        selector: only messages that it selects.
+        limit: only so many.
+    """
+
+    queue: str
+    target: str
+    rid: int | None = None
+    message_id: str | None = None
+    header: tuple[str, str] | None = None
+    since: int | None = None
+    until: int | None = None
+    selector: Selector | None = None
+    limit: int | None = None
+
+    @property
+    def text(self) -> str:
+        """All of it, for the ledger."""
+        selector = None if self.selector is None else self.selector.text
+        return repr((self.queue, self.target, self.rid, self.message_id, self.header, self.since, self.until, selector,
+                     self.limit))  # fmt: skip
+
+
+@dataclass(slots=True)
+class Replayed:
+    """What passed.
+
+    Attributes:
+        seen: number of messages of the queue, up to the last one.
+        messages: number of those that are replayed.
+        rids: record ids of the first and the last of them; 0 if the source has none.
+        expired: number of those whose time is over: a broker drops them.
+        digest: of all of them.
+    """
+
+    seen: int = 0
+    messages: int = 0
+    rids: list[int] = field(default_factory=list)
+    expired: int = 0
+    digest: Any = field(default_factory=sha256)
+
+
+class ReplaySink:
+    """Passes on the messages that are replayed, as messages of the target; nothing else.
+
+    Args:
+        sink: receives them.
+        choice: which.
+
+    Attributes:
+        replayed: what passed.
+        queues: the names of the queues that were seen.
+    """
+
+    def __init__(self, sink: ItemSink, choice: Choice) -> None:
+        self._sink, self._choice = sink, choice
+        self._has_begun, self._has_ended = False, False
+        self._now = time.time()
+        self.replayed = Replayed()
+        self.queues: set[str] = set()
+
+    def queue(self, queue: Queue) -> None:
+        """Only its name counts."""
+        self.queues.add(queue.name)
+
+    def exchange(self, exchange: Exchange) -> None:
+        """Not replayed."""
+
+    def binding(self, exchange: str, binding: Binding) -> None:
+        """Not replayed."""
+
+    def other(self, general: Link | Bridge | GeneralObject) -> None:
+        """Not replayed."""
+
+    def branch(self, xid: bytes) -> None:
+        """Not replayed."""
+
+    def message(self, message: ImportedMessage) -> None:
+        """Pass on a message, if it is one of the queue's, and was delivered or can be."""
+        choice, replayed = self._choice, self.replayed
+        self.queues.add(message.queue)
+        if message.queue != choice.queue or message.state == PENDING or self._has_ended:
+            return
+        replayed.seen += 1
+        header = _header(message.data)
+        if not self._has_begun:
+            if not _begins(choice, message.rid, header):
+                return
+            self._has_begun = True
+        moment = None if header is None else moment_of(header)
+        if choice.until is not None and moment is not None and moment > choice.until:
+            self._has_ended = True
+            return
+        if choice.selector is not None and not _selects(choice.selector, message):
+            return
+        self._pass(message, header)
+
+    def _pass(self, message: ImportedMessage, header: MessageHeader | None) -> None:
+        replayed = self.replayed
+        if replayed.messages == self._choice.limit:
+            self._has_ended = True
+            return
+        replayed.messages += 1
+        replayed.rids[1:] = [message.rid]
+        expires = None if header is None else header.expiration
+        replayed.expired += bool(expires and expires < self._now)
+        replayed.digest.update(b"%d %d " % (message.rid, len(message.data)))
+        replayed.digest.update(message.data)
+        self._sink.message(message._replace(queue=self._choice.target, rid=0, state=LIVE, xid=b"", is_redelivered=True))
+
+
+def moment_of(header: MessageHeader) -> int | None:
+    """When a message was sent, in seconds since 1970; None if it does not tell."""
+    if header.amqp_1_0 is not None and header.amqp_1_0.creation_time is not None:
+        return header.amqp_1_0.creation_time // 1000
+    return header.timestamp
+
+
+def _header(data: bytes) -> MessageHeader | None:
+    """The decoded header; None if it cannot be decoded."""
+    try:
+        end = HEADER_SIZE_BYTES + header_size(data)
+        return decode_message_header(data[HEADER_SIZE_BYTES:end]) if end <= len(data) else None
+    except BrokerRecordError:
+        return None
+
+
+def _begins(choice: Choice, rid: int, header: MessageHeader | None) -> bool:
+    if choice.rid is not None and rid < choice.rid:
+        return False
+    if choice.message_id is None and choice.header is None and choice.since is None:
+        return True
+    if header is None:
+        return False
+    if choice.message_id is not None and (header.message_id or "").lower() != choice.message_id.lower():
+        return False
+    if choice.header is not None:
+        name, value = choice.header
+        if name not in header.headers or _text(header.headers[name]) != value:
+            return False
+    moment = moment_of(header)
+    return choice.since is None or (moment is not None and moment >= choice.since)
+
+
+def _text(value: Any) -> str:
+    return ("false", "true")[value] if isinstance(value, bool) else str(value)
+
+
+def _selects(selector: Selector, message: ImportedMessage) -> bool:
+    try:
+        return selector.matches(Candidate(restore_message(message.data), is_redelivered=message.is_redelivered))
+    except BrokerRecordError:
+        return False
+
+
+# ---- stores, exports and backups ----
+#
+# A backup is restored to a temporary directory, in TMPDIR, and read there.
+
+_JOURNALS: Final = (b"RHM", b"QLS")  # what their magics begin with
+
+
+class Replay:
+    """A replay from an opened source.
+
+    Args:
+        source: reads the source.
+        choice: what is replayed.
+        origin: what identifies the source in the ledger; None for the content of what is replayed.
+
+    Attributes:
+        replayed: what was read the last time.
+        damage: the damage that was found.
+        notices: one line each.
+    """
+
+    def __init__(self, source: _StoreSource | _ExportSource, choice: Choice, origin: str | None) -> None:
+        self._source, self._choice, self._origin = source, choice, origin
+        self.replayed = Replayed()
+        self.damage, self.notices = source.damage, source.notices
+
+    def read(self, sink: ItemSink) -> str:
+        """Read what is replayed. Returns its identity for the ledger. Raises InterchangeError: there is nothing."""
+        del self.damage[:], self.notices[:]
+        passing = ReplaySink(sink, self._choice)
+        self._source.read(passing, self._choice.queue)
+        self.replayed = found = passing.replayed
+        queue = self._choice.queue
+        if queue not in passing.queues:
+            raise InterchangeError(f'{self._source.title}: there is no queue "{queue}"')
+        if not found.messages:
+            text = f"none of {found.seen:,} messages of queue {queue} is what the replay begins with"
+            raise InterchangeError(f"{self._source.title}: {text}, or selected after it")
+        origin = found.digest.hexdigest() if self._origin is None else self._origin
+        return hashlib.sha256(f"replay {origin} {self._choice.text}".encode("utf-8", "surrogateescape")).hexdigest()[
+            :32
+        ]
+
+
+class _ExportSource:
+    """An export of any form."""
+
+    def __init__(self, path: str) -> None:
+        self.title = self._path = path
+        self.damage: list[Damage] = []
+        self.notices: list[str] = []
+
+    def read(self, sink: ReplaySink, _queue: str) -> None:
+        """Read all of it: only so is it known to be whole."""
+        read_export(self._path, sink)
+
+
+class _StoreSource:
+    """A stopped store of any format.
+
+    Args:
+        path: where it is.
+        title: what it is called.
+        is_whole: whether messages that were dequeued count, as far as the journal still has them.
+    """
+
+    def __init__(self, path: str, title: str, *, is_whole: bool) -> None:
+        self._path, self.title, self._is_whole = path, title, is_whole
+        self.damage: list[Damage] = []
+        self.notices: list[str] = []
+
+    def read(self, sink: ReplaySink, name: str) -> None:
+        """Read one queue."""
+        with contextlib.closing(open_store(OsWritableDisk(), self._path)) as store:
+            recovered = store.recover()
+            for queue in recovered.queues:
+                sink.queue(queue.record or Queue(queue.name))
+                if queue.name == name and queue.journal is not None:
+                    self._read(store, queue, queue.journal, sink)
+            self.damage += store.damage
+            self.notices += store.notices
+
+    def _read(self, store: OfflineStore, queue: RecoveredQueue, journal: Journal, sink: ReplaySink) -> None:
+        for rid, place in history(store, queue, journal) if self._is_whole else _outstanding(queue):
+            data = stored_data(journal, rid, place, store.damage)
+            if data is not None:
+                sink.message(ImportedMessage(queue.name, rid, LIVE, b"", True, data))
+
+
+def _outstanding(queue: RecoveredQueue) -> Iterator[tuple[int, int]]:
+    return ((rid, place) for rid, place, state, _ in queue.outstanding() if state != PENDING)
+
+
+@contextlib.contextmanager
+def open_replay(path: str, destination: str, choice: Choice, *, backup: str | None, is_whole: bool) -> Iterator[Replay]:
+    """Open a source.
+
+    Args:
+        path: a store, an export, or the place of backups.
+        destination: the store or the broker into which messages are put.
+        choice: what is replayed.
+        backup: of the place, this backup; None for the latest.
+        is_whole: whether messages of stores count that were dequeued.
+
+    Raises:
+        UnusableInputError, StoreError, InterchangeError, OSError: it is none of these, or in use.
+    """
+    disk = OsWritableDisk()
+    is_place = backup is not None or "://" in path
+    if not is_place and Path(path).is_file() and not _is_journal(path):
+        yield Replay(_ExportSource(path), choice, None)
+        return
+    if not is_place:
+        try:
+            layout = find_layout(disk, path)
+        except UnusableInputError:
+            if not Path(path).is_dir():
+                raise
+            is_place = _is_repository(path)
+            if not is_place:
+                raise
+        else:
+            holder = holder_of_store(layout)
+            if holder is not None:
+                raise UnusableInputError(f"{path}: process {holder} has this store open: stop the broker first")
+            # What is in the queue's own journal changes by the replay, and cannot identify it.
+            is_same = choice.queue == choice.target and os.path.realpath(path) == os.path.realpath(destination)
+            origin = os.path.realpath(path) if is_same else None
+            replay = Replay(_StoreSource(path, path, is_whole=is_whole), choice, origin)
+            yield replay
+            return
+    with tempfile.TemporaryDirectory(prefix="qstore-replay-") as scratch:
+        repository = open_repository(disk, path)
+        check_mark(repository)
+        manifest = _manifest(repository, path, backup)
+        restored = os.path.join(scratch, "store")  # noqa: PTH118 (as the disk names it)
+        with bytes_progress() as (stage, advance):
+            stage("restoring", manifest.size)
+            restore(disk, repository, manifest, restored, advance)
+        title = f"{path}, backup {manifest.id}"
+        yield Replay(_StoreSource(restored, title, is_whole=is_whole), choice, None)
+
+
+def _is_journal(path: str) -> bool:
+    """Whether a file begins as a journal file of either format does."""
+    with Path(path).open("rb") as file:
+        return file.read(len(_JOURNALS[0])) in _JOURNALS
+
+
+def _is_repository(path: str) -> bool:
+    try:
+        check_mark(open_repository(OsWritableDisk(), path))
+    except StoreError:
+        return False
+    return True
+
+
+def _manifest(repository: Repository, path: str, wanted: str | None) -> Manifest:
+    """The backup that is wanted, or the latest, if it is clear of which store."""
+    if wanted is not None:
+        return read_manifest(repository, wanted)
+    manifests = [read_manifest(repository, identity) for identity in backup_names(repository)]
+    stores = {manifest.store for manifest in manifests}
+    if not manifests:
+        raise StoreError(f"{path}: there is no backup")
+    if len(stores) > 1:
+        raise StoreError(f"{path}: there are backups of {len(stores)} stores: choose one with --backup")
+    return manifests[-1]
+
+
+# ---- all messages that a journal still has, dequeued ones too ----
+#
+# A ring keeps what it has not overwritten yet. Messages of transactions count if their commit is in the journal, or if
+# recovery keeps them. A record that compaction has moved counts once.
+
+
+class _Enqueues:
+    """A `RecordSink` that collects the messages of a journal."""
+
+    def __init__(self) -> None:
+        self.rids, self.places = array("Q"), array("Q")
+        self._open: dict[bytes, list[tuple[int, int]]] = {}
+
+    def enqueue(self, rid: int, place: int, blocks: int = 0) -> None:  # noqa: ARG002
+        """A message outside of any transaction."""
+        self.rids.append(rid)
+        self.places.append(place)
+
+    def dequeue(self, rid: int, dequeued_rid: int, place: int) -> None:
+        """A message that was delivered remains one."""
+
+    def record(self, header: RecordHeader, place: int, xid: bytes) -> None:
+        """A record of a transaction, or one that was moved."""
+        if header.kind is Kind.ENQUEUE and not header.flags & TRANSIENT:
+            if xid:
+                self._open.setdefault(xid, []).append((header.rid, place))
+            else:
+                self.enqueue(header.rid, place)
+        elif header.kind is Kind.COMMIT:
+            for each in self._open.pop(xid, ()):
+                self.enqueue(*each)
+        elif header.kind is Kind.ABORT:
+            self._open.pop(xid, None)
+
+    def damaged(self, damage: Damage) -> None:
+        """Recovery has reported it."""
+
+
+def history(store: OfflineStore, queue: RecoveredQueue, journal: Journal) -> Iterator[tuple[int, int]]:
+    """Record id and log offset of each message, in the queue's order."""
+    enqueues = _Enqueues()
+    store.walk(journal, enqueues)
+    for rid, place, state, _ in queue.outstanding():
+        if state != PENDING:
+            enqueues.enqueue(rid, place)
+    by_rid = dict(zip(enqueues.rids, enqueues.places, strict=True))
+    if journal.format is JournalFormat.VERSION_2:
+        yield from sorted(by_rid.items())
+    else:  # qpidd's queues deliver in the order of the journal
+        yield from sorted(by_rid.items(), key=lambda each: each[1])
+
+
+# ---- the report ----
+
+
+class ReplayReport(NamedTuple):
+    """A replay.
+
+    Attributes:
+        choice: what was asked for.
+        replayed: what was read.
+        where: the store or the broker.
+        past: when it took place before; None if it did not.
+        dry_run: whether it was only planned.
+        left_out: number of messages that could not be sent.
+        seconds: what it took.
+    """
+
+    choice: Choice
+    replayed: Replayed
+    where: str
+    past: PastImport | None
+    dry_run: bool
+    left_out: int
+    seconds: float
+
+    def show_json(self) -> None:
+        """Print it as a JSON line."""
+        rids = [rid or None for rid in (self.replayed.rids[:1] + self.replayed.rids[-1:])]
+        output = JsonLines(sys.stdout.buffer)
+        output.show(
+            {
+                "kind": "replay",
+                "queue": self.choice.queue,
+                "destination": self.choice.target,
+                "replayed": self.past is None and not self.dry_run,
+                "replayed_before": None if self.past is None else self.past.at,
+                "dry_run": self.dry_run,
+                "messages": self.replayed.messages,
+                "first_rid": rids[0],
+                "last_rid": rids[1],
+                "expired": self.replayed.expired,
+                "messages_left_out": self.left_out,
+            }
+        )
+        output.flush()
+
+    def show(self) -> None:
+        """Print it as text."""
+        replayed, where = self.replayed, printable(self.where)
+        count, queue, target = plural(replayed.messages, "message"), self.choice.queue, self.choice.target
+        if self.past is not None:
+            at = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(self.past.at))
+            text = (
+                f"{count} were put on queue {printable(target)} of {where} at {at}; --again puts them there once more"
+            )
+            click.echo(f"nothing to do: {text}")
+            return
+        first, last = replayed.rids[0], replayed.rids[-1]
+        rids = f", record 0x{first:x} to 0x{last:x}," if first and last else ""
+        text = f"{count} of queue {printable(queue)}{rids} {{}} on queue {printable(target)} of {where}"
+        if self.dry_run:
+            click.echo(text.format("would be put") + "; nothing was written")
+        else:
+            click.echo(text.format("put") + f" in {self.seconds:.1f} s")
 
 
 def main() -> None:

@@ -9,26 +9,31 @@ from __future__ import annotations
 import posixpath
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from fractions import Fraction
 from pathlib import Path
-from typing import NamedTuple, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 import click
 from rich.console import Console
 
 from qstore import __version__
-from qstore.formats.rhm.geometry import MAX_FILES, MAX_PAGES
+from qstore.formats.rhm.geometry import MAX_FILES, MAX_PAGES, PAGE_SIZE, Geometry
+from qstore.formats.wording import plural
+from qstore.store.disk import Disk
 from qstore.store.environment import dry_run_environment, tool_environment
 from qstore.store.errors import StoreDamagedError, StoreError, advice
 from qstore.store.inspect.layout import UnusableInputError
+from qstore.store.inspect.offline import open_store
+from qstore.store.inspect.sizing import RingSize
 from qstore.store.log_lines import LogLine
 from qstore.store.repair.resize import StoreResize
 from qstore.store.repair.resize_plan import Choose, JournalPlan
-from qstore.tools.console.json_lines import JsonLines
-from qstore.tools.console.tables import print_line
+from qstore.tools.console.amounts import human
+from qstore.tools.console.command import EXIT_DAMAGE, PathName, failing, run
+from qstore.tools.console.rows import Column, JsonLines, print_line, print_table
 from qstore.tools.console.text import printable, unescape_name
-from qstore.tools.entry import EXIT_DAMAGE, PathName, failing, run
-from qstore.tools.resize.geometry import ByRule, recommended_sizes, same_for_all
-from qstore.tools.resize.report import Left, discarded_object, plan_object, print_plans, summary_object
+from qstore.tools.qstore_size import Wanted, number, pages, size_queue
 
 _MIN_FILES = 4  # num-jfiles
 
@@ -226,6 +231,189 @@ def _show(
     elif request.dry_run:
         print_line(console, "Nothing was changed: this was a dry run.")
     sys.stdout.flush()
+
+
+# ---- the requested geometry ----
+
+
+def same_for_all(files: int | None, pages: int | None) -> Choose:
+    """These numbers for every journal; None leaves a number unchanged."""
+
+    def choose(_: str, before: Geometry) -> Geometry:
+        after = before if files is None else replace(before, files=files)
+        return after if pages is None else replace(after, data_size=pages * PAGE_SIZE)
+
+    return choose
+
+
+@dataclass(frozen=True, slots=True)
+class ByRule:
+    """The recommendations of `qstore-size --from`; a queue without messages is left unchanged.
+
+    The present messages may be fewer than the queue was made for, so journals are shrunk only on request.
+
+    Attributes:
+        recommended: queue name -> geometry.
+        may_shrink: whether a journal may become smaller.
+    """
+
+    recommended: Mapping[str, Geometry]
+    may_shrink: bool
+
+    def __call__(self, name: str, before: Geometry) -> Geometry | None:
+        """The new geometry for queue `name`; None for unchanged."""
+        return None if self.not_shrunk(name, before) is not None else self.recommended.get(name)
+
+    def not_shrunk(self, name: str, before: Geometry) -> Geometry | None:
+        """The recommended geometry if it was not applied because it is smaller."""
+        wanted = self.recommended.get(name)
+        return wanted if wanted is not None and not self.may_shrink and wanted.capacity < before.capacity else None
+
+
+def recommended_sizes(disk: Disk, path: str) -> dict[str, Geometry]:
+    """The recommendations of `qstore-size --from` for each queue that has messages.
+
+    Raises:
+        UnusableInputError: there is nothing that could be read as a store.
+        OSError: it cannot be read.
+    """
+    store = open_store(disk, path)
+    found = {}
+    for queue in store.recover().queues:
+        size = size_queue(queue, Wanted(None, 1, count_dequeues=False))
+        if size.needed is not None and isinstance(size.needed.choice, RingSize):
+            found[queue.name] = size.needed.choice.geometry
+        if queue.journal is not None:
+            queue.journal.close()
+    store.close()
+    return found
+
+
+# ---- the report ----
+
+Object = dict[str, Any]
+
+_COLUMNS = (
+    Column("journal", folds=True),
+    Column("messages", number=True),
+    Column("open tx", number=True, spare=True),
+    Column("live", number=True, spare=True),
+    Column("now"),
+    Column("new"),
+    Column("capacity", number=True, spare=True),
+    Column("result"),
+)
+
+
+#: A queue's name -> a smaller recommended geometry that was not applied.
+Left = Mapping[str, Geometry]
+
+
+def result_of(plan: JournalPlan, kept: Mapping[str, str] | None, left: Left) -> str:
+    """The result for a journal; `kept` is None if nothing was done."""
+    if not plan.fits:
+        return "too-small"
+    if not plan.is_change:
+        return "would-shrink" if plan.name in left else "unchanged"
+    return "planned" if kept is None else "resized"
+
+
+# ---- JSON ----
+
+
+def plan_object(plan: JournalPlan, kept: Mapping[str, str] | None, left: Left) -> Object:
+    """One journal as a JSON object."""
+    smaller = left.get(plan.name)
+    return {
+        "kind": "journal",
+        "role": "prepared-list" if plan.entry is None else "queue",
+        "queue": plan.name,
+        "messages": plan.messages,
+        "open_transactions": plan.transactions,
+        "live_bytes": plan.live_bytes,
+        "before": _geometry_object(plan.before),
+        "after": _geometry_object(plan.after),
+        "result": result_of(plan, kept, left),
+        "recommended_smaller": None if smaller is None else _geometry_object(smaller),
+        "would_fit": [_geometry_object(geometry) for geometry in plan.would_fit],
+        "kept": None if kept is None else kept.get(plan.name),
+    }
+
+
+def discarded_object(path: str) -> Object:
+    """An old journal that was removed."""
+    return {"kind": "discarded", "file": path}
+
+
+def summary_object(
+    plans: Sequence[JournalPlan], kept: Mapping[str, str] | None, discarded: Sequence[str], left: Left
+) -> Object:
+    """The totals."""
+    results = [result_of(plan, kept, left) for plan in plans]
+    names = ("resized", "planned", "unchanged", "would-shrink", "too-small")
+    counts = {name.replace("-", "_"): results.count(name) for name in names}
+    return {"kind": "summary", **counts, "discarded": len(discarded)}
+
+
+def _geometry_object(geometry: Geometry) -> Object:
+    return {
+        "num_jfiles": geometry.files,
+        "jfile_size_pgs": number(Fraction(geometry.data_size, PAGE_SIZE)),
+        "capacity": geometry.capacity,
+    }
+
+
+# ---- text ----
+
+
+def print_plans(console: Console, plans: Sequence[JournalPlan], kept: Mapping[str, str] | None, left: Left) -> None:
+    """A line for each journal, then those that do not fit, those not shrunk, and where the old ones are."""
+    if not plans:
+        return
+    print_table(console, _COLUMNS, [_row(plan, kept, left) for plan in plans])
+    for plan in plans:
+        if not plan.fits:
+            print_line(console, too_small_text(plan))
+        elif plan.name in left:
+            what = f"{_cell(left[plan.name])} is enough for the present messages"
+            print_line(
+                console,
+                f"{printable(plan.name)}: not changed from {_cell(plan.before)}; {what}: use --shrink to apply that",
+            )
+    for path in (kept or {}).values():
+        print_line(console, f"The old journal is preserved in {printable(path)} until --discard-old.")
+
+
+def too_small_text(plan: JournalPlan) -> str:
+    """What does not fit, and which sizes would be large enough."""
+    choices = [f"--num-jfiles {each.files} --jfile-size-pgs {_pages(each)}" for each in plan.would_fit]
+    advice = " or ".join(choices) if choices else "none; consume some messages first"
+    return (
+        f"{printable(plan.name)}: {plural(plan.messages, 'message')} and "
+        f"{plural(plan.transactions, 'open transaction')}, {human(plan.live_bytes)}, do not fit into "
+        f"{_cell(plan.after)}; large enough: {advice}"
+    )
+
+
+def _row(plan: JournalPlan, kept: Mapping[str, str] | None, left: Left) -> list[str]:
+    return [
+        printable(plan.name),
+        f"{plan.messages:,}",
+        f"{plan.transactions:,}",
+        human(plan.live_bytes),
+        _cell(plan.before),
+        _cell(plan.after),
+        human(plan.after.capacity),
+        result_of(plan, kept, left).replace("-", " "),
+    ]
+
+
+def _pages(geometry: Geometry) -> str:
+    return str(number(Fraction(geometry.data_size, PAGE_SIZE)))
+
+
+def _cell(geometry: Geometry) -> str:
+    return f"{geometry.files} x {pages(number(Fraction(geometry.data_size, PAGE_SIZE)))}"
 
 
 def main() -> None:

@@ -21,13 +21,11 @@ from qstore.store.backup.restore import restore
 from qstore.store.backup.verify import verify_chunks
 from qstore.store.errors import StoreError, advice
 from qstore.store.writable_disk import OsWritableDisk
-from qstore.tools.backup.places import open_repository
-from qstore.tools.check.report import plain_console
-from qstore.tools.console.json_lines import JsonLines
+from qstore.tools.backup_places import open_repository
+from qstore.tools.console.command import EXIT_DAMAGE, PathName, failing, private_files, run
 from qstore.tools.console.progress import bytes_progress
-from qstore.tools.console.tables import Column, note, print_grid
+from qstore.tools.console.rows import Column, JsonLines, note, plain_console, print_grid
 from qstore.tools.console.text import printable
-from qstore.tools.entry import EXIT_DAMAGE, PathName, failing, private_files, run
 
 _PROGRAM: Final = "qstore-restore"
 

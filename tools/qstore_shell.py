@@ -18,15 +18,14 @@ from qstore import __version__
 from qstore.broker.client.errors import ConnectionFailedError
 from qstore.store.errors import advice
 from qstore.store.log_lines import Level, LogLine
-from qstore.tools.console.broker_options import BrokerOptions, OptionMap, broker_url, security_options, take_security
+from qstore.tools.console.broker import BrokerOptions, OptionMap, broker_url, security_options, take_security
+from qstore.tools.console.command import PathName, failing, private_files, run
+from qstore.tools.console.shell import run_lines, run_terminal
 from qstore.tools.console.text import printable
-from qstore.tools.entry import PathName, failing, private_files, run
-from qstore.tools.shell.prompt import run_lines, run_terminal
 from qstore.tools.store_shell.broker import BrokerPlace
 from qstore.tools.store_shell.commands import FAILURES, PROGRAM, Settings, Shell
-from qstore.tools.store_shell.place import Place
+from qstore.tools.store_shell.place import Place, ShellError
 from qstore.tools.store_shell.store import StorePlace
-from qstore.tools.store_shell.words import ShellError
 
 EXIT_FAILED: Final = 1
 _HEARTBEAT: Final = 10

@@ -8,31 +8,52 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from typing import NamedTuple
+from dataclasses import dataclass
+from fractions import Fraction
+from math import ceil
+from typing import Any, Final, NamedTuple
 
 import click
 from rich.console import Console
 
 from qstore import __version__
+from qstore.formats.rhm.geometry import BLOCK_SIZE, PAGE_SIZE
 from qstore.formats.wording import plural
 from qstore.store.disk import OsDisk
 from qstore.store.errors import advice
 from qstore.store.inspect.in_use import holder_of_store
 from qstore.store.inspect.layout import UnusableInputError
-from qstore.store.inspect.offline import OfflineStore, open_store
-from qstore.store.inspect.sizing import MAX_DEPTH, JournalTooLargeError, Transactions, Workload, size_journal
+from qstore.store.inspect.measure import Measurement, Spread, measure
+from qstore.store.inspect.offline import OfflineStore, RecoveredQueue, open_store
+from qstore.store.inspect.sizing import (
+    MAX_DEPTH,
+    OVERHEADS,
+    Choice,
+    JournalSize,
+    JournalTooLargeError,
+    LineSize,
+    MessageProfile,
+    RecordSize,
+    RingSize,
+    Sizing,
+    Transactions,
+    Workload,
+    footprint,
+    size_for,
+    size_journal,
+)
+from qstore.store.journal.enqueue_map import LIVE, LOCKED, PENDING
 from qstore.store.journal.format import JournalFormat
+from qstore.store.journal.journal import Journal
 from qstore.store.journal.records import MAX_XID_SIZE
-from qstore.tools.console.json_lines import JsonLines
+from qstore.store.journal.write.space import depth_held
+from qstore.tools.console.amounts import MAX_AMOUNT, exact, human, parse_amount, parse_count
+from qstore.tools.console.command import EXIT_DAMAGE, PathName, fail, failing, run
 from qstore.tools.console.progress import reading_progress
-from qstore.tools.console.tables import note
-from qstore.tools.console.text import unescape_name
-from qstore.tools.dump.objects import damage_object
-from qstore.tools.dump.tables import Tables
-from qstore.tools.entry import EXIT_DAMAGE, PathName, fail, failing, run
-from qstore.tools.size.amounts import MAX_AMOUNT, parse_amount, parse_count
-from qstore.tools.size.formula import print_sizing, sizing_object
-from qstore.tools.size.queues import QueueSize, Wanted, print_queues, queue_object, size_queue
+from qstore.tools.console.rows import Column, JsonLines, Tables, note, print_line, print_steps, print_table
+from qstore.tools.console.text import escape_name, printable, unescape_name
+from qstore.tools.dump.rows import damage_object
+from qstore.tools.metrics import percent
 
 MAX_QUEUES = 1_000_000
 
@@ -271,6 +292,455 @@ def _show_sizes(store: OfflineStore, sizes: list[QueueSize], *, as_json: bool) -
     for fields in damages:
         tables.show(fields)
     tables.flush()
+
+
+# ---- described messages: the published formulas, step by step ----
+
+Object = dict[str, Any]
+
+_DEQUEUES: Final = "not counted; for a queue in steady flow, not one that fills up first, use --count-dequeues"
+
+
+def number(value: Fraction) -> int | float:
+    """A number for JSON: an integer if it is whole."""
+    return value.numerator if value.denominator == 1 else float(value)
+
+
+def choice_object(choice: Choice) -> Object:
+    """The files of a journal, under the names of the options that set them."""
+    if isinstance(choice, RingSize):
+        options: Object = {"num_jfiles": choice.files, "jfile_size_pgs": choice.pages}
+    else:
+        options = {"files": choice.files, "file_size_kib": number(Fraction(choice.file_size, 1024))}
+    return {**options, "capacity": choice.capacity}
+
+
+def sizing_object(sizing: Sizing, queues: int) -> Object:
+    """The calculation as one JSON object."""
+    workload, journal = sizing.workload, sizing.journal
+    return {
+        "kind": "sizing",
+        "store_type": workload.journal_format.label,
+        "message_size": workload.message_size,
+        "header_size": workload.header_size,
+        "depth": workload.depth,
+        "transactions": workload.transactions.value,
+        "xid_size": workload.xid_bytes or None,
+        "transaction_depth": None if sizing.end is None else workload.transaction_depth,
+        "count_dequeues": workload.count_dequeues,
+        "enqueue": sizing.enqueue._asdict(),
+        "dequeue": sizing.dequeue._asdict(),
+        "end": None if sizing.end is None else sizing.end._asdict(),
+        "bytes_per_message": number(sizing.bytes_per_message),
+        "footprint": journal.footprint,
+        "recommended_bytes": journal.recommended,
+        "recommended_pages": journal.pages,
+        "recommended": choice_object(journal.choice),
+        "holds": journal.held,
+        "queues": queues,
+        "capacity_of_all_queues": queues * journal.choice.capacity,
+    }
+
+
+def print_sizing(console: Console, sizing: Sizing, queues: int) -> None:
+    """Print the steps of the calculation and the options to use."""
+    flush = OVERHEADS[sizing.workload.journal_format].flush
+    columns = (
+        Column("record"),
+        Column("bytes", number=True),
+        Column(f"in blocks of {BLOCK_SIZE}", number=True),
+        Column(f"in flushes of {flush:,}", number=True),
+        Column("counted"),
+    )
+    print_steps(console, _parts(sizing))
+    print_line(console)
+    print_table(console, columns, _record_rows(sizing))
+    print_line(console)
+    print_steps(console, [*_steps(sizing), *_all_queues(sizing, queues)])
+    print_line(console)
+    print_steps(console, _options(sizing.journal.choice))
+
+
+def _parts(sizing: Sizing) -> list[tuple[str, str]]:
+    """What each record consists of."""
+    workload = sizing.workload
+    overheads = OVERHEADS[workload.journal_format]
+    xid = f" + {workload.xid_bytes:,} transaction id" if workload.xid_bytes else ""
+    message = f" + {workload.header_size:,} message header + {workload.message_size:,} message"
+    parts = [
+        ("an enqueue record", f"{overheads.enqueue} header and tail{xid}{message}"),
+        ("a dequeue record", f"{overheads.dequeue} header and tail{xid}"),
+    ]
+    if sizing.end is not None:
+        parts.append(("a commit or abort", f"{overheads.end} header and tail{xid}"))
+    return parts
+
+
+def _record_rows(sizing: Sizing) -> list[list[str]]:
+    workload = sizing.workload
+    rows = [
+        _record_row("enqueue", sizing.enqueue, "each message"),
+        _record_row("dequeue", sizing.dequeue, "each message" if workload.count_dequeues else "no"),
+    ]
+    if sizing.end is not None:
+        count = workload.transaction_depth
+        ends = "each message" if count == 1 else f"each {plural(count, 'message')}"
+        rows.append(_record_row("commit, abort", sizing.end, ends + (", each way" if workload.count_dequeues else "")))
+    return rows
+
+
+def _record_row(name: str, size: RecordSize, counted: str) -> list[str]:
+    return [name, f"{size.encoded:,}", f"{size.blocks:,}", f"{size.flushed:,}", counted]
+
+
+def _steps(sizing: Sizing) -> list[tuple[str, str]]:
+    workload, journal = sizing.workload, sizing.journal
+    if sizing.end is None or workload.transaction_depth == 1:
+        unit, count = "a message", 1
+    else:
+        unit, count = f"a transaction of {plural(workload.transaction_depth, 'message')}", workload.transaction_depth
+    steps = [
+        (f"{unit} takes", exact(footprint(sizing.profile, count, workload.journal_format))),
+        (f"{plural(workload.depth, 'message')} take", exact(journal.footprint)),
+        ("recommended", f"{exact(journal.recommended)}, {journal.pages:,} pages of 64 KiB: {_why(sizing)}"),
+        ("the journal", f"{_files(journal.choice)}: {exact(journal.choice.capacity)}"),
+    ]
+    if journal.held is not None:
+        steps.append(("enqueues are refused", f"not before {plural(journal.held, 'message')} are on the queue"))
+    alone = _held_flushed_alone(sizing)
+    if alone is not None:
+        enough = "" if alone >= workload.depth else ": too few, plan for larger messages"
+        what = f"not before {alone:,}, of {sizing.enqueue.flushed:,} bytes each{enough}"
+        steps.append(("  if publishers wait for each", what))
+    if not workload.count_dequeues:
+        steps.append(("dequeues", _DEQUEUES))
+    return steps
+
+
+def _held_flushed_alone(sizing: Sizing) -> int | None:
+    """Version 1 without transactions: how many messages the journal can hold if each is flushed by itself."""
+    workload, choice = sizing.workload, sizing.journal.choice
+    if workload.journal_format is not JournalFormat.VERSION_1 or sizing.end is not None:
+        return None
+    assert isinstance(choice, RingSize)
+    size = sizing.enqueue.flushed + (sizing.dequeue.flushed if workload.count_dequeues else 0)
+    return depth_held(
+        choice.geometry, workload.journal_format, record=sizing.profile.record, per_message=Fraction(size)
+    )
+
+
+def _why(sizing: Sizing) -> str:
+    doubled = 2 * sizing.journal.footprint
+    if sizing.journal.recommended == doubled:
+        return "double that"
+    return f"more than double that ({doubled:,}), because the threshold counts a block for each dequeue"
+
+
+def _files(choice: Choice) -> str:
+    if isinstance(choice, LineSize):
+        return f"{plural(choice.files, 'file')} of {choice.file_size // 1024:,} KiB from the pool"
+    return f"{plural(choice.files, 'file')} of {pages(choice.pages)}"
+
+
+def pages(count: int | float) -> str:
+    """A number of pages."""
+    return plural(count, "page")
+
+
+def _all_queues(sizing: Sizing, queues: int) -> list[tuple[str, str]]:
+    if queues == 1:
+        return []
+    return [(f"{queues:,} such queues", exact(queues * sizing.journal.choice.capacity))]
+
+
+def _options(choice: Choice) -> list[tuple[str, str]]:
+    if isinstance(choice, LineSize):
+        size = choice.file_size // 1024
+        return [
+            ("for the broker", f"--efp-file-size {size}"),
+            ("for one queue", f"qpid.efp_pool_file_size={size}"),
+        ]
+    return [
+        ("for the broker", f"--num-jfiles {choice.files} --jfile-size-pgs {choice.pages}"),
+        ("for one queue", f"qpid.file_count={choice.files} qpid.file_size={choice.pages}"),
+    ]
+
+
+# ---- measured messages: how full each journal is, and how large it should be ----
+
+_STATES: Final = {LIVE: "outstanding", LOCKED: "in-doubt-dequeue", PENDING: "in-doubt-enqueue"}
+_NOTHING: Final = "-"
+_HELD_BACK: Final = 2  # a span of this many times the live bytes is caused by the oldest message
+
+
+class Wanted(NamedTuple):
+    """The requested recommendation.
+
+    Attributes:
+        depth: number of messages; None for the present number.
+        transaction_depth: operations per transaction, for messages that were enqueued in one.
+        count_dequeues: whether dequeue records are counted (`store.inspect.sizing`).
+    """
+
+    depth: int | None
+    transaction_depth: int
+    count_dequeues: bool
+
+
+@dataclass(frozen=True, slots=True)
+class QueueSize:
+    """The present and the recommended size of a queue's journal.
+
+    Attributes:
+        name: the queue's name.
+        journal: its journal; None if it has none.
+        measurement: the journal's content.
+        depth: the number of messages for which it was sized.
+        needed: the recommended size; None without messages to measure, or if none can be calculated.
+        problem: why none can be calculated.
+    """
+
+    name: str
+    journal: Journal | None = None
+    measurement: Measurement | None = None
+    depth: int = 0
+    needed: JournalSize | None = None
+    problem: str | None = None
+
+    @property
+    def large_enough(self) -> bool | None:
+        """Whether the present journal has at least the recommended size, and is not near its threshold.
+
+        None if unknown or not of fixed size.
+        """
+        if self.journal is None or self.measurement is None or self.journal.format is JournalFormat.LINEAR:
+            return None
+        threshold = self.measurement.threshold
+        if self.problem is not None or (threshold is not None and threshold.is_near):
+            return False
+        return None if self.needed is None else self.measurement.capacity >= self.needed.recommended
+
+
+def size_queue(queue: RecoveredQueue, wanted: Wanted) -> QueueSize:
+    """Measure a queue's journal and size it for its messages.
+
+    Raises:
+        OSError: a file of it cannot be opened any more.
+    """
+    journal, recovery = queue.journal, queue.recovery
+    if journal is None or recovery is None:
+        return QueueSize(queue.name)
+    measurement = measure(journal, recovery, queue.end)
+    depth = measurement.depth if wanted.depth is None else wanted.depth
+    if not measurement.depth:
+        return QueueSize(queue.name, journal, measurement, depth)
+    profile = MessageProfile(
+        record=measurement.records.mean,
+        transactional=measurement.xid_share,
+        xid_size=ceil(measurement.xids.mean),
+        transaction_depth=wanted.transaction_depth,
+        count_dequeues=wanted.count_dequeues,
+    )
+    used = 0 if measurement.threshold is None else measurement.threshold.used
+    try:
+        needed = size_for(profile, depth, journal.format, journal.files.geometry.data_size, used=used)
+    except JournalTooLargeError as error:
+        return QueueSize(queue.name, journal, measurement, depth, problem=str(error))
+    return QueueSize(queue.name, journal, measurement, depth, needed)
+
+
+# ---- JSON ----
+
+
+def queue_object(size: QueueSize) -> Object:
+    """A queue's sizes as one JSON object; unknown values are null."""
+    fields: Object = {"kind": "queue_size", "queue": size.name}
+    journal, measurement, needed = size.journal, size.measurement, size.needed
+    fields["store_type"] = None if journal is None else journal.format.label
+    fields |= dict.fromkeys(_MEASURED) if measurement is None else _measured_fields(measurement)
+    fields["geometry"] = None if journal is None or measurement is None else _present(journal, measurement)
+    return {
+        **fields,
+        "depth": size.depth,
+        "footprint": None if needed is None else needed.footprint,
+        "recommended_bytes": None if needed is None else needed.recommended,
+        "recommended": None if needed is None else choice_object(needed.choice),
+        "holds": None if needed is None else needed.held,
+        "large_enough": size.large_enough,
+        "problem": size.problem,
+    }
+
+
+_MEASURED: Final = (
+    "outstanding", "in_doubt_dequeues", "in_doubt_enqueues", "record", "data", "message_header", "xid_share",
+    "mean_xid_size", "live_bytes", "span", "capacity", "live_share", "span_share", "oldest_rid", "oldest_state",
+    "oldest_file", "oldest_offset", "limit", "used", "room", "fill", "near_threshold",
+)  # fmt: skip
+
+
+def _measured_fields(measurement: Measurement) -> Object:
+    oldest, threshold = measurement.oldest, measurement.threshold
+    values: tuple[Any, ...] = (
+        measurement.live,
+        measurement.locked,
+        measurement.pending,
+        _spread_object(measurement.records),
+        _spread_object(measurement.data),
+        _spread_object(measurement.headers),
+        float(measurement.xid_share),
+        float(measurement.xids.mean) if measurement.xids.count else None,
+        measurement.live_bytes,
+        measurement.span,
+        measurement.capacity,
+        round(measurement.live_share, 6),
+        round(measurement.span_share, 6),
+        None if oldest is None else oldest.rid,
+        None if oldest is None else _STATES[oldest.state],
+        None if oldest is None else escape_name(oldest.path),
+        None if oldest is None else oldest.offset,
+        None if threshold is None else threshold.limit,
+        None if threshold is None else threshold.used,
+        None if threshold is None else threshold.room,
+        None if threshold is None else threshold.fill,
+        None if threshold is None else threshold.is_near,
+    )
+    return dict(zip(_MEASURED, values, strict=True))
+
+
+def _spread_object(spread: Spread) -> Object | None:
+    if not spread.count:
+        return None
+    return {"least": spread.least, "mean": float(spread.mean), "largest": spread.largest}
+
+
+def _present(journal: Journal, measurement: Measurement) -> Object:
+    """The present files, under the names of the options that set them."""
+    data_size = journal.files.geometry.data_size
+    if journal.format is JournalFormat.LINEAR:
+        return choice_object(LineSize(measurement.capacity // data_size, data_size))
+    return {
+        "num_jfiles": journal.files.geometry.files,
+        "jfile_size_pgs": number(Fraction(data_size, PAGE_SIZE)),
+        "capacity": measurement.capacity,
+    }
+
+
+# ---- text ----
+
+_COLUMNS: Final = (
+    Column("queue", folds=True),
+    Column("outstanding", number=True),
+    Column("in doubt", number=True, spare=True),
+    Column("mean", number=True, spare=True),
+    Column("largest", number=True, spare=True),
+    Column("live bytes", number=True, spare=True),
+    Column("capacity", number=True, spare=True),
+    Column("live share", number=True, spare=True),
+    Column("span share", number=True, spare=True),
+    Column("fill"),
+    Column("journal"),
+    Column("recommended"),
+    Column("size"),
+)
+
+
+def print_queues(console: Console, sizes: list[QueueSize]) -> None:
+    """A line for each queue, then notes about some of them."""
+    if not sizes:
+        print_line(console, "There are no queues.")
+        return
+    print_table(console, _COLUMNS, [_row(size) for size in sizes])
+    notes = [each for size in sizes for each in notes_about(size)]
+    if notes:
+        print_line(console)
+    for text in notes:
+        print_line(console, text)
+
+
+def _row(size: QueueSize) -> list[str]:
+    journal, measurement = size.journal, size.measurement
+    name = printable(size.name)
+    if journal is None or measurement is None:
+        return [name, *[_NOTHING] * (len(_COLUMNS) - 2), "no journal"]
+    records = measurement.records
+    return [
+        name,
+        f"{measurement.live:,}",
+        f"{measurement.locked + measurement.pending:,}",
+        human(round(records.mean)) if records.count else _NOTHING,
+        human(records.largest) if records.count else _NOTHING,
+        human(measurement.live_bytes),
+        human(measurement.capacity),
+        percent(measurement.live_share),
+        percent(measurement.span_share),
+        _threshold_cell(measurement),
+        _files_cell(_present(journal, measurement)),
+        _NOTHING if size.needed is None else _files_cell(choice_object(size.needed.choice)),
+        _verdict(size),
+    ]
+
+
+def _threshold_cell(measurement: Measurement) -> str:
+    threshold = measurement.threshold
+    if threshold is None:
+        return _NOTHING
+    used = percent(threshold.fill)
+    if threshold.is_reached:
+        return f"{used} REACHED"
+    return f"{used} NEAR" if threshold.is_near else used
+
+
+def _files_cell(choice: Object) -> str:
+    if "num_jfiles" in choice:
+        return f"{choice['num_jfiles']} x {pages(choice['jfile_size_pgs'])}"
+    return f"{choice['files']} x {choice['file_size_kib']:,} KiB"
+
+
+def _verdict(size: QueueSize) -> str:
+    if size.problem is not None:
+        return "too many messages"
+    if size.needed is None:
+        return "no messages"
+    if size.large_enough is None:
+        return "grows as needed"
+    return "large enough" if size.large_enough else "too small"
+
+
+def notes_about(size: QueueSize) -> list[str]:
+    """One line each: a threshold that is near, and why; a size that cannot be calculated; no messages to measure."""
+    measurement = size.measurement
+    if measurement is None:
+        return []
+    name = printable(size.name)
+    notes = []
+    threshold = measurement.threshold
+    if threshold is not None and threshold.is_reached:
+        notes.append(f"{name}: enqueues are refused: {human(threshold.used)} in use, the threshold is at "
+                     f"{human(threshold.limit)}; consume messages, or make the journal larger")  # fmt: skip
+    elif threshold is not None and threshold.is_near:
+        notes.append(f"{name}: enqueues will be refused after {human(threshold.room)} more; consume messages, or make "
+                     "the journal larger")  # fmt: skip
+    if threshold is not None and threshold.is_near:
+        notes.extend(_held_back(size, measurement))
+    if size.problem is not None:
+        notes.append(f"{name}: {size.problem}")
+    if not measurement.depth and size.depth:
+        notes.append(f"{name}: there is no message to measure; use --message-size and --header-size instead")
+    return notes
+
+
+def _held_back(size: QueueSize, measurement: Measurement) -> list[str]:
+    """Version 1, which has no compaction: whether the oldest message is why the journal is nearly full."""
+    oldest = measurement.oldest
+    version_1 = size.journal is not None and size.journal.format is JournalFormat.VERSION_1
+    if not version_1 or oldest is None or measurement.span < _HELD_BACK * measurement.live_bytes:
+        return []
+    what = (
+        f"{printable(size.name)}: the oldest message, 0x{oldest.rid:x} ({_STATES[oldest.state]}, in "
+        f"{printable(oldest.path)} at 0x{oldest.offset:x}), holds back {human(measurement.span)}, of which "
+        f"{human(measurement.live_bytes)} are still needed"
+    )
+    return [what]
 
 
 def main() -> None:

@@ -14,13 +14,17 @@ import click
 
 from qstore import __version__
 from qstore.broker.client import Connection, Message
-from qstore.tools.console.broker_options import BrokerOptions, broker_options_named
-from qstore.tools.management.listing import print_json
-from qstore.tools.management.running import EXIT_CODES, main_of
-from qstore.tools.messaging.describing import described, message_json
-from qstore.tools.messaging.options import NameValue, run_messaging
-from qstore.tools.messaging.reconnecting import reconnect_options, reconnecting
-from qstore.tools.messaging.sending import StallWatch
+from qstore.tools.console.broker import EXIT_CODES, BrokerOptions, broker_options_named, main_of
+from qstore.tools.console.rows import print_json
+from qstore.tools.messaging import (
+    NameValue,
+    StallWatch,
+    described,
+    message_json,
+    reconnect_options,
+    reconnecting,
+    run_messaging,
+)
 
 PROGRAM: Final = "spout"
 

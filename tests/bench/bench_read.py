@@ -21,9 +21,9 @@ from qstore.store.disk import OsDisk
 from qstore.store.inspect.offline import open_store
 from qstore.store.journal.directory import open_journal
 from qstore.store.journal.recovery import JournalRecovery
-from qstore.tools.console.json_lines import JsonLines
+from qstore.tools.console.rows import JsonLines
 from qstore.tools.dump.dump import RecoveryDump
-from qstore.tools.dump.selection import BodyForm, Selection
+from qstore.tools.dump.messages import BodyForm, Selection
 from tests.bench.measuring import build_ring, fastest, references, typical_message
 
 

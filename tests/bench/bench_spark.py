@@ -40,9 +40,9 @@ from qstore.store.inspect.check.check import check_store
 from qstore.store.inspect.offline import open_store
 from qstore.store.journal.directory import open_journal
 from qstore.store.journal.write.storage import create_journal
-from qstore.tools.console.json_lines import JsonLines
-from qstore.tools.dump.records import dump_records
-from qstore.tools.dump.selection import BodyForm, Selection
+from qstore.tools.console.rows import JsonLines
+from qstore.tools.dump.dump import dump_records
+from qstore.tools.dump.messages import BodyForm, Selection
 from tests.bench.measuring import typical_message
 
 _BODY = 1024

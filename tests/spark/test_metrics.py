@@ -18,6 +18,7 @@ import pytest
 from click.testing import CliRunner
 from rich.console import Console
 
+from qstore.tools.console.amounts import exact, human
 from qstore.tools.generate.fleet import FleetSpec, StoreFormat
 from qstore.tools.generate.make import make_store
 from qstore.tools.metrics import METRICS, label, percent
@@ -25,7 +26,6 @@ from qstore.tools.qstore_analyze import show, write_results
 from qstore.tools.qstore_size import command as size_command
 from qstore.tools.report.content import FindingKind, QueueReport, ReportContent
 from qstore.tools.report.text import count
-from qstore.tools.size.amounts import exact, human
 from qstore.tools.spark.analyze.request import Request
 from tests.spark.analyses import analyzed
 from tests.support.dump import Line, dump

@@ -8,9 +8,8 @@ from typing import Any
 
 import pytest
 
-from qstore.tools.generate.fleet import FleetSpec, StoreFormat
+from qstore.tools.generate.fleet import FleetSpec, StoreFormat, parse_sizes
 from qstore.tools.generate.make import make_store
-from qstore.tools.generate.sizes import parse_sizes
 from tests.spark.histories import SCHEMA, History, row
 from tests.support.dump import dump
 from tests.support.fixtures import LEGACY_STORES, LINEAR_STORES, StoreOpener

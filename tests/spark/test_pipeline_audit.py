@@ -16,7 +16,7 @@ from qstore.store.journal.format import JournalFormat
 from qstore.store.journal.write.space import Threshold, enqueue_limit
 from qstore.tools.generate.fleet import FleetSpec, StoreFormat
 from qstore.tools.generate.make import make_store
-from qstore.tools.size.queues import Wanted, size_queue
+from qstore.tools.qstore_size import Wanted, size_queue
 from tests.spark.histories import SCHEMA, History, Row, row
 from tests.support.fixtures import StoreOpener
 from tests.support.profiles import only_on_its_day

@@ -22,7 +22,7 @@ from zlib import adler32
 from qstore.formats.qls.file_header import FILE_HEADER_SIZE, KIB, FileHeader, encode_file_header
 from qstore.formats.qls.records import MAGICS, SECTOR_SIZE, TAIL, TAIL_SIZE, RecordHeader
 from qstore.formats.rhm.records import Kind
-from qstore.tools.generate.line_writer import Fresh, LineWriter
+from qstore.tools.generate.linear_journals import Fresh, LineWriter
 from tests.support.memory_disk import MemoryDisk
 
 TPL_QUEUE: Final = "TplStore"

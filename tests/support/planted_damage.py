@@ -36,7 +36,7 @@ from qstore.formats.qls.file_header import FILE_HEADER_SIZE as LINEAR_HEADER_SIZ
 from qstore.formats.rhm.geometry import BLOCK_SIZE, FILE_HEADER_SIZE, Geometry
 from qstore.formats.rhm.jinf import TPL_BASE_NAME
 from qstore.formats.rhm.records import COMMIT_DECISION
-from qstore.tools.generate import planting
+from qstore.tools.generate import damage as planting
 from qstore.tools.qstore_check import command
 from tests.support.dump import Dump, Line, dump
 from tests.support.journal_builder import JournalBuilder, StoreBuilder

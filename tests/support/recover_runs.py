@@ -25,7 +25,7 @@ from qstore.store.environment import tool_environment
 from qstore.store.live.message_store import MessageStore
 from qstore.store.log_lines import Level, LogLine
 from qstore.store.writable_disk import OsWritableDisk, OsWritableFile
-from qstore.tools.dump.delivery_order import level
+from qstore.tools.dump.dump import level
 from qstore.tools.qstore_recover import command
 from tests.support import forked
 from tests.support.dump import ROOT, Dump, Line, dump

@@ -18,7 +18,7 @@ import pytest
 
 from qstore import Connection, Message
 from qstore.broker.model.memory import MESSAGE_OVERHEAD
-from qstore.tools.messaging.sending import StallWatch
+from qstore.tools.messaging import StallWatch
 from tests.support.fork_server import ROOT
 from tests.support.processes import PATIENCE_SECONDS
 from tests.support.raw_peer import RawPeer, SessionEndedError

@@ -18,7 +18,7 @@ from qstore.formats.amqp_0_10.structs import BranchId
 from qstore.formats.broker_records.xids import decode_xid
 from qstore.formats.plain import plain_map
 from qstore.tools import qstore_check, qstore_recover
-from qstore.tools.check import report
+from qstore.tools.console import rows
 from tests.support.dump import dump
 from tests.support.fixtures import StoreFixture, StoreOpener, set_writable
 from tests.support.raw_peer import RawPeer, SessionEndedError
@@ -173,7 +173,7 @@ def test_a_full_prepared_list_refuses_branches_and_leaves_nothing_of_them(
     lines = checked(broker.data_directory, "--json").splitlines()
     shown = [line for line in map(json.loads, lines) if line.get("role") == "prepared-list"]
     assert [(0.9 < line["fill"] <= 1, line["near_threshold"]) for line in shown] == [(True, True)]
-    monkeypatch.setattr(report, "_MAX_SHOWN", 40)
+    monkeypatch.setattr(rows, "MAX_SHOWN", 40)
     assert f"… and {len(prepared) - 4 - 40} more transactions; --json shows all" in checked(broker.data_directory)
     broker.start()
     with RawPeer(broker.port) as peer:

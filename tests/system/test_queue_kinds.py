@@ -10,7 +10,7 @@ import pytest
 from qstore.broker.client import Connection, Empty, Message, NotFound, Receiver, Session
 from qstore.store.disk import OsDisk
 from qstore.store.inspect.offline import open_store
-from qstore.tools.dump.delivery_order import DeliveryOrder
+from qstore.tools.dump.dump import DeliveryOrder
 from tests.support.dump import dump
 from tests.support.processes import PATIENCE_SECONDS
 from tests.support.running_broker import BrokerMaker, RunningBroker

@@ -7,10 +7,7 @@ import struct
 from pathlib import Path
 from typing import Final
 
-from qstore.tools.qls_analyze.analysis import Analysis
-from qstore.tools.qls_analyze.problems import Problems
-from qstore.tools.qls_analyze.show import Show
-from qstore.tools.qpid_qls_analyze import run
+from qstore.tools.qpid_qls_analyze import Analysis, Problems, Show, run
 from tests.support.linear_builder import DIRECTORY, LinearBuilder, make_tree
 from tests.support.memory_disk import MemoryDisk
 from tests.tools.drop_in_runs import DropInRun, outcome

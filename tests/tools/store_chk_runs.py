@@ -7,9 +7,8 @@ from pathlib import Path
 from typing import Final
 
 from qstore.formats.rhm.geometry import BLOCK_SIZE, Geometry
-from qstore.tools.qpid_store_chk import run
-from qstore.tools.store_chk.check import Checker, Show
-from qstore.tools.store_chk.errors import CheckError
+from qstore.tools.drop_in import CheckError, Show
+from qstore.tools.qpid_store_chk import Checker, run
 from tests.support.journal_builder import DIRECTORY, JournalBuilder
 from tests.support.memory_disk import MemoryDisk
 from tests.tools.drop_in_runs import DropInRun, outcome

@@ -24,7 +24,7 @@ from qstore.store.backup.repository import DiskRepository
 from qstore.store.disk import OsDisk
 from qstore.store.environment import tool_environment
 from qstore.store.live.shared_snapshot import SharedSnapshot
-from qstore.tools.backup.places import workers
+from qstore.tools.backup_places import workers
 from qstore.tools.qstore_check import command as check_command
 from tests.support.dump import dump
 from tests.support.forked import ROOT

@@ -46,7 +46,7 @@ def url(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
 def test_a_store_at_s3(tmp_path: Path, store: Path, url: str) -> None:
     before = bytes_of(store)
     code = (
-        "import sys, time, qstore.tools.backup.remote as remote\n"
+        "import sys, time, qstore.tools.backup_places as remote\n"
         "put, count = remote.RemoteRepository.put, []\n"
         "def stall(self, name, content):\n"
         "    put(self, name, content)\n"

@@ -10,7 +10,7 @@ from rich.text import Text
 
 from qstore.store.disk import OsDisk
 from qstore.tools.console.progress import progress_bar, reading_progress, writing_progress
-from qstore.tools.console.tables import Column, print_grid, print_objects, print_table, print_wrapped
+from qstore.tools.console.rows import Column, print_grid, print_objects, print_table, print_wrapped
 from qstore.tools.console.text import one_line, printable, visible
 
 

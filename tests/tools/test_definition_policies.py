@@ -11,9 +11,8 @@ import pytest
 
 from qstore.broker.client import Connection, Message
 from qstore.formats.broker_records.topology import Exchange, Queue
-from qstore.tools.interchange import policies
-from qstore.tools.interchange.definition_tables import Unmapped
-from qstore.tools.interchange.definitions import DefinitionOptions, read_definitions
+from qstore.tools.interchange import definitions
+from qstore.tools.interchange.definitions import DefinitionOptions, Unmapped, read_definitions
 from qstore.tools.interchange.items import InterchangeError
 from tests.support.running_broker import BrokerMaker, make_broker
 from tests.tools.interchange_runs import bring
@@ -167,7 +166,7 @@ def test_lists_that_are_none(key: str, value: object) -> None:
 
 
 def test_a_pattern_that_takes_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(policies, "MAX_SECONDS", 0.05)
+    monkeypatch.setattr(definitions, "MAX_SECONDS", 0.05)
     with pytest.raises(InterchangeError, match='policy "slow": its pattern takes too long'):
         read([policy("slow", "^(a|aa|a?)+$", {"message-ttl": 5})], {"a" * 200 + "b": {}})
 

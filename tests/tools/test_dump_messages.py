@@ -15,9 +15,9 @@ from qstore.formats.rhm.geometry import Geometry
 from qstore.formats.rhm.records import EXTERNAL
 from qstore.formats.values import typed_map
 from qstore.store.inspect.offline import open_store
-from qstore.tools.console.json_lines import JsonLines
+from qstore.tools.console.rows import JsonLines
 from qstore.tools.dump.dump import Sections, dump_recovered
-from qstore.tools.dump.selection import BodyForm, Selection
+from qstore.tools.dump.messages import BodyForm, Selection
 from tests.support.dump import Dump, dump
 from tests.support.journal_builder import DIRECTORY, JournalBuilder
 from tests.support.memory_disk import BadRegion

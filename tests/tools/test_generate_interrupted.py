@@ -17,7 +17,7 @@ from typing import Final
 import pytest
 from click.testing import Result
 
-from qstore.tools.generate.run import MANIFEST
+from qstore.tools.generate.make import MANIFEST
 from tests.support.forked import Forked
 from tests.support.generated_fleet import generate
 from tests.support.profiles import today
@@ -156,7 +156,7 @@ def full(tmp_path: Path) -> Iterator[Path]:
 
 @pytest.mark.parametrize("jobs", ["1", "2"])
 def test_a_full_disk_is_told_in_a_line(full: Path, jobs: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("qstore.tools.generate.run._PER_STORE", 0)  # so that it is begun
+    monkeypatch.setattr("qstore.tools.generate.make._PER_STORE", 0)  # so that it is begun
     monkeypatch.setattr("shutil.disk_usage", lambda _: type("Usage", (), {"free": 1 << 40}))
     done: Result = generate(full / "fleet", "--stores", "20", "--queues", "2", "--messages", "300", "--jobs", jobs)
     assert done.exit_code == 2

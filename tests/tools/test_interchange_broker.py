@@ -14,7 +14,7 @@ import pytest
 
 from qstore.broker.client import Connection, Empty, Message
 from qstore.formats.values import TYPES, TypedValue
-from qstore.tools.interchange.broker_import import _Sending
+from qstore.tools.interchange.broker import _Sending
 from tests.support.fixtures import StoreFixture
 from tests.support.forked import ROOT
 from tests.support.running_broker import RunningBroker
@@ -149,7 +149,7 @@ def test_an_import_that_ends_in_the_middle_goes_on(
     """It dies before and after a commit; nothing is missing, nothing is there twice."""
     queue = f"middle{after}"
     file = write_lines(tmp_path / "e.jsonl", simple_lines(50, queue))
-    monkeypatch.setattr("qstore.tools.interchange.broker_import._BATCH", 20)
+    monkeypatch.setattr("qstore.tools.interchange.broker._BATCH", 20)
     commit, calls = _Sending.commit, []
 
     def dies(self: _Sending, *, done: bool = False) -> None:

@@ -15,12 +15,12 @@ from hypothesis import strategies as st
 
 from qstore.broker.management.console import AgentInfo, Data, Event, ObjectId, Schema, SchemaId
 from qstore.broker.management.console.schema import Argument, Method, Property
-from qstore.tools.configuration.options import OPTIONS, attributes
-from qstore.tools.events.lines import of_event, of_heartbeat
-from qstore.tools.management.listing import json_object, print_json, sorted_rows
-from qstore.tools.shell import show
-from qstore.tools.shell.identities import Identities
-from qstore.tools.statistics.views import CONNECTIONS, EXCHANGES, QUEUES
+from qstore.tools import qpid_tool
+from qstore.tools.console.rows import json_object, print_json, sorted_rows
+from qstore.tools.qpid_config import OPTIONS, attributes
+from qstore.tools.qpid_printevents import of_event, of_heartbeat
+from qstore.tools.qpid_stat import CONNECTIONS, EXCHANGES, QUEUES
+from qstore.tools.qpid_tool import Identities
 from tests.support.profiles import examples
 
 _TEXTS = st.sampled_from(["", "a", "a\x1b[2J", "\u202e", "\udcff", "a\nb", "org.apache.qpid.broker:queue:q", "ring"])
@@ -75,14 +75,14 @@ def test_anything_is_shown(values: dict[str, Any], arguments: Any, text: str, nu
     )
     agent = AgentInfo(text, text, text, text, number, number, number, values)
     with captured() as output:
-        show.show_contents(data, schema, numbers, is_long=True)
-        show.show_objects([data], numbers, is_long=False)
-        show.show_schema(schema)
-        show.show_classes([schema_id])
-        show.show_result(text, values)
-        show.show_identities(numbers)
-        show.show_agents([agent], text, is_long=True)
-        show.show_summary({(text, text): (1, 2)})
+        qpid_tool.show_contents(data, schema, numbers, is_long=True)
+        qpid_tool.show_objects([data], numbers, is_long=False)
+        qpid_tool.show_schema(schema)
+        qpid_tool.show_classes([schema_id])
+        qpid_tool.show_result(text, values)
+        qpid_tool.show_identities(numbers)
+        qpid_tool.show_agents([agent], text, is_long=True)
+        qpid_tool.show_summary({(text, text): (1, 2)})
     assert safe(output())
     assert safe(of_event(Event(schema_id, values, text, number, number), "host").line(has_broker=True))
     assert safe(of_heartbeat(agent, "host").line(has_broker=False))

@@ -15,9 +15,9 @@ from qstore.store.damage_kinds import DamageKind
 from qstore.store.disk import OsDisk
 from qstore.store.inspect.check.check import check_store
 from qstore.store.inspect.offline import open_store
-from qstore.tools.check.report import show_report
-from qstore.tools.dump.objects import damage_object
-from qstore.tools.dump.tables import Tables
+from qstore.tools.console.rows import Tables
+from qstore.tools.dump.rows import damage_object
+from qstore.tools.qstore_check import show_report
 from tests.support.fixtures import unpack
 
 XID = "060407000000000b0966782d6769642d70310762722d00017031"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from qstore.tools.qls_analyze.show import Show
+from qstore.tools.qpid_qls_analyze import Show
 from tests.support.linear_builder import DIRECTORY, LinearBuilder
 from tests.support.memory_disk import BadRegion, MemoryDisk
 from tests.tools.qls_analyze_runs import (

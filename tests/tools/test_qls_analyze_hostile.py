@@ -12,8 +12,7 @@ from hypothesis import HealthCheck, example, given
 from hypothesis import strategies as st
 
 from qstore.formats.rhm.records import COMMIT_DECISION, EXTERNAL, TRANSIENT
-from qstore.tools.qls_analyze.problems import Problems
-from qstore.tools.qls_analyze.show import Show
+from qstore.tools.qpid_qls_analyze import Problems, Show
 from tests.support.linear_builder import LinearBuilder, make_tree
 from tests.support.memory_disk import MemoryDisk
 from tests.support.profiles import examples

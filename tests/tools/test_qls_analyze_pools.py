@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from qstore.tools.qls_analyze.show import Show
+from qstore.tools.qpid_qls_analyze import Show
 from tests.support.linear_builder import LinearBuilder, add_pooled_files, make_tree, reset_file
 from tests.support.memory_disk import MemoryDisk
 from tests.tools.qls_analyze_runs import Run, analysed, command, written

@@ -9,9 +9,16 @@ from hypothesis import strategies as st
 from qstore.formats.qls.file_header import FileHeader
 from qstore.formats.qls.records import RecordHeader, Tail
 from qstore.formats.rhm.records import COMMIT_DECISION, EXTERNAL, TRANSIENT, Kind
-from qstore.tools.qls_analyze.show import Show
-from qstore.tools.qls_analyze.text import data_text, file_header_text, flags_text, header_text, tail_text, xid_text
-from qstore.tools.store_chk.text import Read
+from qstore.tools.drop_in import Read
+from qstore.tools.qpid_qls_analyze import (
+    Show,
+    data_text,
+    file_header_text,
+    flags_text,
+    header_text,
+    tail_text,
+    xid_text,
+)
 from tests.support.linear_builder import LinearBuilder
 from tests.tools.qls_analyze_runs import analysed, fields
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from qstore.formats.rhm.records import COMMIT_DECISION, TRANSIENT
-from qstore.tools.qls_analyze.show import Show
+from qstore.tools.qpid_qls_analyze import Show
 from tests.support.linear_builder import LinearBuilder
 from tests.tools.qls_analyze_runs import Run, analysed, command, written
 

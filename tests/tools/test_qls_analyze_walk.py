@@ -9,7 +9,7 @@ import pytest
 from qstore.formats.qls.records import RecordHeader
 from qstore.formats.rhm.geometry import BLOCK_SIZE
 from qstore.formats.rhm.records import Kind
-from qstore.tools.qls_analyze.show import Show
+from qstore.tools.qpid_qls_analyze import Show
 from tests.support.linear_builder import DIRECTORY, LinearBuilder, reset_file
 from tests.support.memory_disk import MemoryDisk
 from tests.tools.qls_analyze_runs import (

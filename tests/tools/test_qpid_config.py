@@ -10,7 +10,7 @@ import pytest
 from qstore.broker.client import Connection
 from qstore.broker.management.console import Console
 from qstore.tools import qpid_config
-from qstore.tools.configuration.options import OPTIONS
+from qstore.tools.qpid_config import OPTIONS
 from tests.tools.management_runs import Runs, broker, url  # noqa: F401 (fixtures)
 
 
@@ -184,7 +184,7 @@ def test_a_queue_that_exists(config: Runs, queue: str) -> None:
 
 def test_access_rules_are_read_again(config: Runs, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "the broker has no ACL file" in config.fails("reload-acl")
-    monkeypatch.setattr("qstore.tools.configuration.change._ACL", "no.such.package")
+    monkeypatch.setattr("qstore.tools.qpid_config._ACL", "no.such.package")
     assert config.fails("reload-acl") == "qpid-config: the broker has no access rules (ACL)\n"
 
 

@@ -13,10 +13,8 @@ import pytest
 from qstore.broker.client import ConnectError
 from qstore.broker.management.console import AgentInfo, Console, Event, SchemaId
 from qstore.tools import qpid_printevents
-from qstore.tools.console.broker_options import BrokerOptions
-from qstore.tools.events import watching
-from qstore.tools.events.lines import Happened, of_connection, of_event, of_heartbeat
-from qstore.tools.events.watching import watch
+from qstore.tools.console.broker import BrokerOptions
+from qstore.tools.qpid_printevents import Happened, of_connection, of_event, of_heartbeat, watch
 from tests.support.processes import PATIENCE_SECONDS
 from tests.tools.management_runs import Runs, broker, url  # noqa: F401 (fixtures)
 
@@ -84,7 +82,7 @@ def _watched(url: str, show: Callable[[Happened], bool]) -> None:  # noqa: F811
 
 
 def test_a_lost_connection_is_opened_again(url: str, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: F811
-    monkeypatch.setattr(watching, "_FIRST", 0.01)
+    monkeypatch.setattr(qpid_printevents, "_FIRST", 0.01)
     kinds: list[str] = []
 
     def cut() -> None:

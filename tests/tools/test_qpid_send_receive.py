@@ -17,10 +17,19 @@ from click.testing import CliRunner, Result
 
 from qstore.broker.client import Connection, Message
 from qstore.tools import qpid_receive, qpid_send
-from qstore.tools.messaging.options import NameValue, Timeout, YesNo
-from qstore.tools.messaging.receiving import SequenceError, SequenceTracker
-from qstore.tools.messaging.report import Pace, Reporter, Throughput, ThroughputAndLatency
-from qstore.tools.messaging.sending import Contents, Headers, groups
+from qstore.tools.messaging import (
+    Contents,
+    Headers,
+    NameValue,
+    Pace,
+    Reporter,
+    Throughput,
+    ThroughputAndLatency,
+    Timeout,
+    YesNo,
+    groups,
+)
+from qstore.tools.qpid_receive import SequenceError, SequenceTracker
 from tests.support import forked
 from tests.support.coded import coded
 from tests.support.processes import PATIENCE_SECONDS

@@ -10,8 +10,8 @@ import pytest
 
 from qstore.broker.client import Connection
 from qstore.tools import qpid_queue_stats, qpid_stat
-from qstore.tools.management.amounts import clock, compact, duration, full, plain, reference, shown
-from qstore.tools.statistics.rates import Counts, Sample, rates, read_patterns
+from qstore.tools.console.amounts import clock, compact, duration, full, plain, reference, shown
+from qstore.tools.qpid_queue_stats import Counts, Sample, rates, read_patterns
 from tests.support.terminal import Terminal
 from tests.tools.management_runs import Runs, broker, url  # noqa: F401 (fixtures)
 from tests.tools.test_commands import command
@@ -107,7 +107,7 @@ def test_access_control(stat: Runs) -> None:
 
 
 def test_a_broker_without_access_control(stat: Runs, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("qstore.tools.statistics.details._ACL", "no.such.package")
+    monkeypatch.setattr("qstore.tools.qpid_stat._ACL", "no.such.package")
     assert stat.fails("--acl") == "qpid-stat: ACL Policy Module is not installed\n"
 
 

@@ -12,8 +12,7 @@ import pytest
 from qstore.broker.client import MessagingError
 from qstore.broker.management.console import Argument, Method, NoObjectError, ObjectId
 from qstore.tools import qpid_tool
-from qstore.tools.shell.arguments import WordError, condition, method_arguments
-from qstore.tools.shell.identities import Identities, is_number
+from qstore.tools.qpid_tool import Identities, WordError, condition, is_number, method_arguments
 from tests.support.terminal import Terminal
 from tests.tools.management_runs import Runs, broker, url  # noqa: F401 (fixtures)
 from tests.tools.test_commands import command
@@ -209,7 +208,7 @@ def test_numbers_last() -> None:
 
 
 def test_the_oldest_numbers_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("qstore.tools.shell.identities._MOST", 2)
+    monkeypatch.setattr("qstore.tools.qpid_tool._MOST", 2)
     numbers = Identities()
     assert [numbers.number(ObjectId(name)) for name in "abca"] == [101, 102, 103, 104]
     assert [number for number, _ in numbers.items()] == [103, 104]

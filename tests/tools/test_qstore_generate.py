@@ -14,9 +14,16 @@ from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
 from qstore.store.key_value import RocksKeyValue
-from qstore.tools.generate.fleet import DamageKind, FleetSpec, StoreFormat
-from qstore.tools.generate.messages import MessageFactory, body_text, queue_prefix
-from qstore.tools.generate.sizes import parse_sizes, parse_spread
+from qstore.tools.generate.fleet import (
+    DamageKind,
+    FleetSpec,
+    MessageFactory,
+    StoreFormat,
+    body_text,
+    parse_sizes,
+    parse_spread,
+    queue_prefix,
+)
 from tests.support.dump import dump
 from tests.support.generated_fleet import assert_as_listed, generate, listed, make, unseen
 from tests.support.planted_damage import check

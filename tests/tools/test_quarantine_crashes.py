@@ -17,7 +17,7 @@ from qstore.store.errors import StoreError
 from qstore.store.live.message_store import MessageStore
 from qstore.store.repair.quarantine import Quarantine, QuarantineError, QuarantineWriter
 from qstore.store.sync.inline import InlineSync
-from qstore.tools.quarantine.injection import Injected, InjectionRequest, inject
+from qstore.tools.quarantine import Injected, InjectionRequest, inject
 from tests.faults.simulated_disk import Call, SimulatedDisk
 from tests.faults.store_simulation import simulated_environment
 from tests.support.opened_store import PARAMETERS, SALT, enqueue, message

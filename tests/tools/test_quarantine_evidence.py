@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from qstore.formats.rhm.records import COMPRESSED, EXTERNAL, Kind
-from qstore.tools.quarantine.evidence import Evidence, RecordFinder, judge
+from qstore.tools.quarantine import Evidence, RecordFinder, judge
 from tests.support.opened_store import SALT, VERSIONS, dequeue, enqueue, flipped, message
 
 BODY = bytes(range(256)) * 3

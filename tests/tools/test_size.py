@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from qstore.tools.console.tables import Column, print_table
-from qstore.tools.size.amounts import exact, human, parse_amount, parse_count
+from qstore.tools.console.amounts import exact, human, parse_amount, parse_count
+from qstore.tools.console.rows import Column, print_table
 from tests.support import forked
 from tests.support.dump import size, sizing
 from tests.support.fixtures import StoreFixture

@@ -8,7 +8,7 @@ import pytest
 
 from qstore.broker.client import Message
 from qstore.tools import drain, spout
-from qstore.tools.messaging.describing import PrintFormatError, described, formatted
+from qstore.tools.messaging import PrintFormatError, described, formatted
 from tests.tools.management_runs import Runs, broker, url  # noqa: F401 (fixtures)
 
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from qstore.formats.rhm.records import EXTERNAL, TRANSIENT
-from qstore.tools.store_chk.csv_test import CsvFileError, read_test
+from qstore.tools.qpid_store_chk import CsvFileError, read_test
 from tests.support.journal_builder import JournalBuilder
 from tests.support.memory_disk import MemoryDisk
 from tests.tools.store_chk_runs import SMALL, Run, command, written

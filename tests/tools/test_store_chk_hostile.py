@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from qstore.formats.rhm.geometry import Geometry
-from qstore.tools.store_chk.check import Checker, Show
-from qstore.tools.store_chk.errors import CheckError
+from qstore.tools.drop_in import CheckError, Show
+from qstore.tools.qpid_store_chk import Checker
 from tests.support.fixtures import StoreFixture, journal_directory
 from tests.support.journal_builder import DIRECTORY, JournalBuilder, PlacedRecord
 from tests.support.memory_disk import MemoryDisk

@@ -9,8 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from qstore.formats.rhm.geometry import Geometry
-from qstore.tools.store_chk.check import Show
-from qstore.tools.store_chk.maps import xid_key
+from qstore.tools.drop_in import Show, xid_key
 from tests.support.fixtures import StoreFixture, StoreOpener, journal_directory
 from tests.support.journal_builder import JournalBuilder
 from tests.support.profiles import examples

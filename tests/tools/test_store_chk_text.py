@@ -13,15 +13,8 @@ from hypothesis import strategies as st
 from qstore.formats.rhm.file_header import FileHeader
 from qstore.formats.rhm.records import EXTERNAL, OVERWRITE_INDICATOR, TRANSIENT, Kind, RecordHeader
 from qstore.tools.console.text import one_line
-from qstore.tools.store_chk.text import (
-    Read,
-    data_text,
-    file_header_text,
-    record_text,
-    rendering,
-    time_text,
-    xid_text,
-)
+from qstore.tools.drop_in import Read, time_text
+from qstore.tools.qpid_store_chk import data_text, file_header_text, record_text, rendering, xid_text
 
 PRINTABLE: Final = bytes(range(0x20, 0x7F))
 ZEROS: Final = " ... ".join([r"\00" * 10] * 2)

@@ -7,7 +7,7 @@ import struct
 import pytest
 
 from qstore.formats.rhm.geometry import Geometry
-from qstore.tools.store_chk.check import Show
+from qstore.tools.drop_in import Show
 from tests.support.journal_builder import JournalBuilder
 from tests.support.memory_disk import BadRegion
 from tests.tools.store_chk_runs import SMALL, check, filling, patch, path_of

@@ -19,8 +19,8 @@ from qstore.store.repair.quarantine import QuarantineWriter
 from qstore.store.writable_disk import OsWritableDisk
 from qstore.tools.qstore_shell import command as qstore_shell
 from qstore.tools.store_shell.commands import EXAMPLES, Settings, Shell
+from qstore.tools.store_shell.place import ShellError, read_line, read_wanted, split_commands
 from qstore.tools.store_shell.store import StorePlace
-from qstore.tools.store_shell.words import ShellError, read_line, read_wanted, split_commands
 from tests.support.dump import dump
 from tests.support.fixtures import LEGACY_STORES, LINEAR_STORES, StoreFixture, StoreOpener, snapshot
 from tests.support.opened_store import COMPRESSES, MESSAGES, SALT, OpenedStore, enqueue, make_store, message

@@ -9,9 +9,9 @@ import pytest
 
 from qstore.broker.client import Connection, Message, Session, TransactionAborted
 from qstore.formats.amqp_0_10.structs import BranchId
-from qstore.tools.console.broker_options import BrokerOptions
+from qstore.tools.console.broker import BrokerOptions
 from qstore.tools.store_shell.broker import BrokerPlace
-from qstore.tools.store_shell.words import read_wanted
+from qstore.tools.store_shell.place import read_wanted
 from tests.support.processes import PATIENCE_SECONDS
 from tests.support.running_broker import RunningBroker, one_broker
 from tests.tools.shell_runs import bodies, fails, objects, shell, text

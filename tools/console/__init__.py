@@ -1,7 +1,10 @@
-"""Output shared by all commands: safe text, tables, progress bars and JSON lines.
+"""What all commands share: how they run, what they print, how they reach a broker.
 
-text        names and other untrusted text, escaped so that it cannot control a terminal
-tables      rows under titles: framed on a terminal, plain aligned columns elsewhere
-progress    a progress bar on standard error
-json_lines  one JSON object per line
+command   exit codes, signals, errors in one line; the options that several commands have
+rows      rows under headings, as tables for people and as JSON lines for programs
+text      names and other untrusted text, escaped so that it cannot control a terminal
+amounts   sizes, times and values as text, and options that take them
+progress  a progress bar on standard error
+broker    the options of commands that reach a broker, and running on its console
+shell     the loop of the two shells, with history, completion and pager
 """

@@ -18,7 +18,7 @@ from rich.progress import (
 )
 
 from qstore.store.disk import Disk, ReadableFile
-from qstore.tools.entry import pipe_signal_waits
+from qstore.tools.console.command import pipe_signal_waits
 
 
 class Bar:

@@ -1,5 +1,6 @@
-"""The parts of `qstore-dump`.
+"""The content of a store, as `qstore-dump` shows it and other commands use it.
 
-`dump` decides what is shown, in which order; `objects` and `messages` convert each item to a JSON object; `tables` and
-`tools.console.json_lines` print these objects; `selection` holds the filters.
+rows      topology, transactions, records, journals and damage as JSON objects
+messages  stored messages as JSON objects; their bodies as text, hex or files; which messages are selected
+dump      everything in order: record by record, or as recovery would leave it
 """

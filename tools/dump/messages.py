@@ -1,30 +1,187 @@
-"""Stored messages as JSON values.
-
-`MessageReader` converts a journal's enqueue record to the object of a message, for everything that shows messages. It
-is the inner loop of a dump: one access to the journal's window, one header decoded, one digest for each message.
-"""
+"""Which records and messages to show, and how to show a body."""
 
 from __future__ import annotations
 
 import base64
+import hashlib
+import os
+import re
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from enum import Enum
 from hashlib import sha256
 from operator import attrgetter
 from pathlib import Path
 from typing import Any, Final, NamedTuple
+from urllib.parse import quote
+
+import click
 
 from qstore.formats.broker_records.errors import BrokerRecordError
 from qstore.formats.broker_records.message_header import Amqp10Message, MessageHeader
 from qstore.formats.broker_records.messages import HEADER_SIZE_BYTES, decode_message_header, header_size
 from qstore.formats.plain import plain_bytes
 from qstore.formats.rhm.errors import RhmError
+from qstore.formats.rhm.records import Kind
 from qstore.store.damage import Damage
 from qstore.store.damage_effects import Effect
 from qstore.store.damage_kinds import DamageKind
 from qstore.store.journal.journal import Journal
-from qstore.tools.dump.body_files import BodyFile
-from qstore.tools.dump.selection import BodyForm
+
+_NUMBER = r"(0x[0-9a-f]+|[0-9]+)"
+_RANGE = re.compile(rf"(?P<first>{_NUMBER})?\.\.(?P<last>{_NUMBER})?|(?P<only>{_NUMBER})")
+_HIGHEST_RID = (1 << 64) - 1
+
+
+class BodyForm(Enum):
+    """How a message's body is shown."""
+
+    TEXT = "text"
+    HEX = "hex"
+    NONE = "none"
+    FILES = "files"
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """What to show. An empty set selects everything.
+
+    Attributes:
+        queues: queue names.
+        rids: first and last record id.
+        xids: transaction ids.
+        kinds: record types.
+    """
+
+    queues: frozenset[str] = frozenset()
+    rids: tuple[int, int] = (0, _HIGHEST_RID)
+    xids: frozenset[bytes] = frozenset()
+    kinds: frozenset[Kind] = field(default_factory=frozenset)
+
+    def has_queue(self, name: str) -> bool:
+        """Whether a queue is shown."""
+        return not self.queues or name in self.queues
+
+    def has_rid(self, rid: int) -> bool:
+        """Whether a record id is shown."""
+        return self.rids[0] <= rid <= self.rids[1]
+
+    def has_xid(self, xid: bytes | None) -> bool:
+        """Whether records of a transaction id are shown."""
+        return not self.xids or xid in self.xids
+
+    @property
+    def all_messages(self) -> bool:
+        """Whether all messages of a shown queue are shown."""
+        return self.rids == (0, _HIGHEST_RID) and not self.xids
+
+
+def parse_rids(text: str) -> tuple[int, int]:
+    """Parse `A..B`, `A..`, `..B` or `A`, decimal or 0x…, both ends included.
+
+    Raises:
+        ValueError: it is none of these, or the range is reversed.
+    """
+    found = _RANGE.fullmatch(text.strip().lower())
+    if found is None or not any(found.groups()):
+        raise ValueError(f"{text!r} is neither a record id nor a range A..B")
+    if found["only"]:
+        return _number(found["only"]), _number(found["only"])
+    first = _number(found["first"]) if found["first"] else 0
+    last = _number(found["last"]) if found["last"] else _HIGHEST_RID
+    if last < first:
+        raise ValueError(f"{text!r}: the end of the range is below its beginning")
+    return first, last
+
+
+def _number(text: str) -> int:
+    """Parse a number in decimal (leading zeros are ignored) or in hex after 0x."""
+    number = int(text, 16) if text.startswith("0x") else int(text)
+    if number > _HIGHEST_RID:
+        raise ValueError(f"{text} is larger than any record id")
+    return number
+
+
+class RidRange(click.ParamType[tuple[int, int]]):
+    """A range of record ids, as an option of a command."""
+
+    name = "A..B"
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> tuple[int, int]:
+        """Parse it, unless it is parsed."""
+        if isinstance(value, tuple):
+            return value
+        try:
+            return parse_rids(str(value))
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
+
+
+# ---- bodies as files ----
+
+_MAX_NAME: Final = 200  # a file name may have 255 bytes
+
+
+class BodyFileError(Exception):
+    """A body could not be written; the text says where and why."""
+
+
+def body_directory(root: Path | None, queue: str) -> Path | None:
+    """The directory for a queue's bodies below `root`; None without a `root`. It is created with its first file."""
+    return None if root is None else root / _safe_name(queue)
+
+
+class BodyFile:
+    """A file for one body, readable only by its owner. An existing file is replaced; symbolic links are not followed.
+
+    Raises:
+        BodyFileError: from the constructor, `write` and `close`.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        with self._explained():
+            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            path.unlink(missing_ok=True)
+            self._descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+
+    def write(self, chunk: bytes) -> None:
+        """Append to the body."""
+        view = memoryview(chunk)
+        with self._explained():
+            while view:
+                view = view[os.write(self._descriptor, view) :]
+
+    def close(self) -> None:
+        """Close the file; the body is complete."""
+        with self._explained():
+            os.close(self._descriptor)
+
+    @contextmanager
+    def _explained(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise BodyFileError(f"{self.path}: {error.strerror}") from error
+
+
+def _safe_name(queue: str) -> str:
+    """A queue's name as a file name: percent-encoded, never "." or "..", and not too long."""
+    octets = queue.encode("utf-8", "surrogateescape")
+    name = quote(octets, safe="")
+    if name.startswith("."):
+        name = "%2E" + name[1:]
+    if len(name) > _MAX_NAME:
+        name = f"{name[: _MAX_NAME - 17]}-{hashlib.sha256(octets).hexdigest()[:16]}"
+    return name or "%"
+
+
+# ---- messages ----
+#
+# `MessageReader` converts a journal's enqueue record to the object of a message, for everything that shows messages. It
+# is the inner loop of a dump: one access to the journal's window, one header decoded, one digest for each message.
 
 _SMALL: Final = 1 << 16  # data up to this size are read at once
 

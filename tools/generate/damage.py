@@ -20,10 +20,8 @@ from typing import Final, NamedTuple
 
 from qstore.formats.qls.file_header import FILE_HEADER_SIZE as LINEAR_HEADER_SIZE
 from qstore.formats.rhm.geometry import FILE_HEADER_SIZE
-from qstore.tools.generate import planting
 from qstore.tools.generate.fleet import DamageKind, QueuePlan, StoreFormat
-from qstore.tools.generate.history import QueueHistory
-from qstore.tools.generate.outcome import Sample
+from qstore.tools.generate.history import QueueHistory, Sample
 from qstore.tools.generate.ring_journals import GeneratedJournal, Spot
 
 _PAGE: Final = 4096  # bytes that are zeroed
@@ -122,7 +120,7 @@ class Planter:
 
     def _plant(self, hit: Target, kind: DamageKind) -> PlantedDamage | None:
         if kind is DamageKind.TORN and hit.torn is not None:
-            planting.zero(Path(hit.torn.spot.path), hit.torn.spot.offset, hit.torn.size)
+            zero(Path(hit.torn.spot.path), hit.torn.spot.offset, hit.torn.size)
             return PlantedDamage(hit.queue.name, kind, *hit.torn.spot, hit.torn.size)
         if not hit.records:
             return None
@@ -141,19 +139,19 @@ class Planter:
         path, offset = record.spot
         has_checksum = self._format is not StoreFormat.LEGACYSTORE
         at = offset + self._source.randrange(record.size if has_checksum else _MAGIC_BYTES)
-        planting.flip(Path(path), at, 1 << self._source.randrange(8))
+        flip(Path(path), at, 1 << self._source.randrange(8))
         return PlantedDamage(hit.queue.name, DamageKind.FLIP, path, at, 1, record.rid)
 
     def _zero(self, hit: Target, record: HitRecord) -> PlantedDamage:
         path, offset = record.spot
         begin = max(self._header_size, offset // _PAGE * _PAGE)
         length = offset // _PAGE * _PAGE + _PAGE - begin
-        planting.zero(Path(path), begin, length)
+        zero(Path(path), begin, length)
         return PlantedDamage(hit.queue.name, DamageKind.ZEROED, path, begin, length, record.rid)
 
     def _overwrite_header(self, hit: Target, record: HitRecord) -> PlantedDamage:
         path, size = record.spot.path, self._header_size
-        planting.patch(Path(path), 0, (_RUBBISH * size)[:size])
+        patch(Path(path), 0, (_RUBBISH * size)[:size])
         return PlantedDamage(hit.queue.name, DamageKind.HEADER, path, 0, size)
 
     def _remove(self, hit: Target, record: HitRecord) -> PlantedDamage:
@@ -176,5 +174,42 @@ class Planter:
             return self._overwrite_header(hit, record)
         path = Path(record.spot.path)
         size = path.stat().st_size
-        planting.replace_with(path, Path(self._source.choice(others)))
+        replace_with(path, Path(self._source.choice(others)))
         return PlantedDamage(hit.queue.name, DamageKind.FOREIGN, str(path), 0, size)
+
+
+# ---- bytes of files ----
+#
+# A file keeps its size, unless stated otherwise. Each function raises OSError. Tests use these functions, too.
+
+
+def patch(path: Path, offset: int, content: bytes) -> None:
+    """Overwrite bytes."""
+    with path.open("r+b") as file:
+        file.seek(offset)
+        file.write(content)
+
+
+def flip(path: Path, offset: int, mask: int = 1) -> None:
+    """Flip the bits `mask` of one byte."""
+    with path.open("r+b") as file:
+        file.seek(offset)
+        (byte,) = file.read(1)
+        file.seek(offset)
+        file.write(bytes([byte ^ mask]))
+
+
+def zero(path: Path, offset: int, count: int) -> None:
+    """Overwrite bytes with zeros, at most up to the file's end."""
+    patch(path, offset, bytes(max(0, min(count, path.stat().st_size - offset))))
+
+
+def resize(path: Path, size: int) -> None:
+    """Truncate a file, or extend it with zeros."""
+    with path.open("r+b") as file:
+        file.truncate(size)
+
+
+def replace_with(path: Path, other: Path) -> None:
+    """Give a file the content, and so the size, of another one."""
+    path.write_bytes(other.read_bytes())

@@ -22,9 +22,14 @@ from typing import Final, NamedTuple
 
 from qstore.formats.rhm.geometry import BLOCK_SIZE
 from qstore.store.errors import JournalFullError
-from qstore.tools.generate.fleet import IN_DOUBT_RECORDS, FleetSpec, QueuePlan, StoreFormat, queue_source
-from qstore.tools.generate.messages import MessageFactory
-from qstore.tools.generate.outcome import IN_DOUBT_DEQUEUE, IN_DOUBT_ENQUEUE, OUTSTANDING, Counts, LiveMessage, Sample
+from qstore.tools.generate.fleet import (
+    IN_DOUBT_RECORDS,
+    FleetSpec,
+    MessageFactory,
+    QueuePlan,
+    StoreFormat,
+    queue_source,
+)
 from qstore.tools.generate.ring_journals import GeneratedJournal
 
 _MAX_GROUP: Final = 8  # messages of a transaction
@@ -363,3 +368,57 @@ class QueueHistory:
         self._unflushed = 0
         self.flushes += 1
         self.last_flush, self._end_of_flush = self._end_of_flush, self._journal.end
+
+
+# ---- the result of a queue's history ----
+
+OUTSTANDING: Final = "outstanding"
+IN_DOUBT_ENQUEUE: Final = "in-doubt-enqueue"
+IN_DOUBT_DEQUEUE: Final = "in-doubt-dequeue"
+
+
+class LiveMessage(NamedTuple):
+    """A message that remains at the end.
+
+    Attributes:
+        rid: its record id.
+        state: "outstanding", "in-doubt-enqueue" or "in-doubt-dequeue".
+        place: in the order of publishing, from 0.
+        size: size of its body in bytes.
+        xid: the transaction in doubt; empty if there is none.
+    """
+
+    rid: int
+    state: str
+    place: int
+    size: int
+    xid: bytes
+
+
+class Sample(NamedTuple):
+    """The record of a message: its place, its record id, its data's size, and how many flushes came before it."""
+
+    place: int
+    rid: int
+    size: int
+    flush: int
+
+
+@dataclass(slots=True)
+class Counts:
+    """Number of operations on a queue.
+
+    Attributes:
+        sent: messages that were enqueued, in transactions or not.
+        taken: messages that were dequeued permanently.
+        rolled_back: messages of transactions that were aborted.
+        commits, aborts: ended transactions.
+        refused: how often the journal had no space.
+    """
+
+    sent: int = 0
+    taken: int = 0
+    rolled_back: int = 0
+    commits: int = 0
+    aborts: int = 0
+    refused: int = 0

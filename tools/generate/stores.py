@@ -34,11 +34,18 @@ from qstore.store.journal.write.storage import remove_journal
 from qstore.store.live.queue_journal import TPL_NAME
 from qstore.store.live.taking_up import journal_info
 from qstore.store.parameters import StoreParameters
-from qstore.tools.generate.fleet import PREPARED_LINEAR, FleetSpec, QueuePlan, StoreFormat, StorePlan, prepared_geometry
-from qstore.tools.generate.linear_journal import TPL_QUEUE, LinearJournal, pool_directory
-from qstore.tools.generate.messages import BEGINNING
+from qstore.tools.generate.fleet import (
+    BEGINNING,
+    PREPARED_LINEAR,
+    FleetSpec,
+    QueuePlan,
+    StoreFormat,
+    StorePlan,
+    prepared_geometry,
+    seeded,
+)
+from qstore.tools.generate.linear_journals import TPL_QUEUE, LinearJournal, pool_directory
 from qstore.tools.generate.ring_journals import GeneratedJournal, Version1Journal, Version2Journal
-from qstore.tools.generate.seeds import seeded
 
 _TICK: Final = 1_000_000  # nanoseconds between two readings of the clock
 _EXCHANGE_TYPES: Final = ("direct", "topic", "fanout", "headers")

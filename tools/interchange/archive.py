@@ -30,7 +30,7 @@ from qstore.store.errors import StoreError
 from qstore.store.importing.intake import MAX_RID, ImportedMessage
 from qstore.store.journal.enqueue_map import LIVE, PENDING
 from qstore.tools.interchange.items import ExportHeader, InterchangeError, ItemSink, ReadExport, read_header
-from qstore.tools.interchange.objects import MAX_XID, ObjectWriter, parse_object, pass_object
+from qstore.tools.interchange.json_lines import MAX_XID, ObjectWriter, parse_object, pass_object
 
 MAX_MEMBER: Final = 1 << 30
 _CHUNK: Final = 8 << 20  # bytes of messages in a member

@@ -2,7 +2,7 @@
 
 key            what becomes of it
 -------------  -----------------------------------------------------------------------------------------------
-queues, exchanges, bindings   of one virtual host: see `definition_tables`
+queues, exchanges, bindings   of one virtual host: see "what corresponds to what"
 vhosts         one is chosen: that which is asked for, "/", or the only one
 policies, operator_policies   set for the queues and exchanges that they apply to: see `policies`
 users, permissions, parameters and so on   listed, with their number
@@ -10,17 +10,38 @@ users, permissions, parameters and so on   listed, with their number
 
 from __future__ import annotations
 
+import math
+import re
+import time
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from hashlib import sha256
 from typing import Any, BinaryIO, Final, NamedTuple
 from uuid import UUID
 
+import regex
 from orjson import OPT_APPEND_NEWLINE, OPT_INDENT_2, JSONDecodeError, dumps, loads
 
-from qstore.broker.model.arguments import ALTERNATE
-from qstore.broker.model.queues.arguments import DEAD_EXCHANGE
-from qstore.broker.protocols.amqp_0_9_1.arguments import client_key, exchange_name
+from qstore.broker.model.arguments import ALTERNATE, MAX_MILLISECONDS, MAX_PRIORITY
+from qstore.broker.model.queues.arguments import (
+    DEAD_EXCHANGE,
+    DEAD_KEY,
+    EXPIRES,
+    HIGHEST_PRIORITY,
+    MESSAGE_TTL,
+    OVERFLOW,
+    REJECT_DEAD,
+    SINGLE_ACTIVE,
+)
+from qstore.broker.model.queues.priority import MAX_LEVELS
+from qstore.broker.protocols.amqp_0_9_1.arguments import (
+    binding_arguments,
+    client_key,
+    exchange_name,
+    is_supported,
+    own_key,
+)
 from qstore.formats.broker_records.errors import BrokerRecordError
 from qstore.formats.broker_records.exchange_bindings import ExchangeBinding, exchange_binding_of, general_of
 from qstore.formats.broker_records.topology import (
@@ -40,19 +61,7 @@ from qstore.formats.values import TypedMap, typed_map
 from qstore.formats.wording import plural, printable
 from qstore.store.importing.intake import ImportedMessage
 from qstore.store.importing.ledger import LEDGER_QUEUES
-from qstore.tools.interchange.definition_tables import (
-    EXCHANGE_TYPES,
-    MATCHES,
-    OWN_EXCHANGES,
-    STANDARD,
-    STANDARD_PREFIX,
-    Unmapped,
-    queue_arguments_to_qstore,
-    queue_arguments_to_rabbitmq,
-)
-from qstore.tools.interchange.headers_bindings import HEADERS, HeadersBindings
 from qstore.tools.interchange.items import ExportHeader, InterchangeError, ItemSink, ReadExport
-from qstore.tools.interchange.policies import Policies
 
 MAX_DEFINITIONS: Final = 1 << 28  # bytes of a file
 _VHOST: Final = "/"
@@ -414,3 +423,360 @@ def _plain(arguments: TypedMap) -> dict[str, Any]:
         name: typed.value.decode("utf-8", "replace") if isinstance(typed.value, bytes) else typed.value
         for name, typed in arguments.entries
     }
+
+
+# ---- what corresponds to what ----
+#
+#     queue, RabbitMQ                     queue, qstore
+#     ----------------------------------  ---------------------------------------------------------------------------
+#     x-max-length, x-max-length-bytes,   the same; from qpid.max_count, qpid.max_size and qpid.policy_type, if the
+#     x-overflow                          queue was declared with these: ring is drop-head, reject is reject-publish
+#     x-message-ttl, x-expires,           the same
+#     x-single-active-consumer
+#     x-max-priority                      the same; from qpid.priorities, which is one more
+#     x-dead-letter-exchange,             the same; an alternate exchange is written as x-dead-letter-exchange, if there
+#     x-dead-letter-routing-key           is no other
+#     x-queue-type: classic               the same; of other types, a note says what they lose
+#     x-queue-mode, x-queue-version,      the same, without effect: where and how a queue is kept does not change what
+#     x-queue-master-locator              it does
+#     other arguments of placement        nothing
+#
+#     exchange: alternate-exchange        the same, and the alternate exchange
+#     exchange types direct, topic,       the same
+#     fanout, headers
+#     binding from an exchange to a       the same; x-match is all or any
+#     queue, or to an exchange
+#     exchange amq.headers                amq.match, which is the same one
+#
+# So what clients of RabbitMQ declare again is what is there.
+#
+# Everything else is listed as not known by the other side. Sources: RabbitMQ documentation, "Schema Definition Export
+# and Import", "Queue Length Limit", "Priority Queue Support", "Dead Letter Exchanges", "Alternate Exchanges"; for the
+# other side see `broker/model/queues/arguments`.
+
+LIMITS: Final = {"x-max-length": "qpid.max_count", "x-max-length-bytes": "qpid.max_size"}
+OVERFLOWS: Final = {"drop-head": "ring", "reject-publish": "reject"}
+_CLASSIC: Final = "classic"
+_TYPE: Final = "x-queue-type"
+TIMES: Final = {MESSAGE_TTL: 0, EXPIRES: 1}
+"""Arguments with a time in milliseconds, and their minimum."""
+WITHOUT_EFFECT: Final = (_TYPE, "x-queue-mode", "x-queue-version", "x-queue-master-locator")
+DECLARED: Final = (
+    *LIMITS, OVERFLOW, HIGHEST_PRIORITY, SINGLE_ACTIVE, *TIMES, DEAD_EXCHANGE, DEAD_KEY, *WITHOUT_EFFECT,
+)  # fmt: skip
+"""Arguments that a queue keeps as it was declared with them."""
+FLOW_STOPS: Final = {"x-max-length": "qpid.flow_stop_count", "x-max-length-bytes": "qpid.flow_stop_size"}
+PRIORITIES: Final = ("qpid.priorities", "x-qpid-priorities")
+_MAX_NAME: Final = 255  # bytes
+PLACEMENT: Final = frozenset(
+    (
+        *WITHOUT_EFFECT[1:], "x-queue-leader-locator", "x-quorum-initial-group-size", "x-quorum-target-group-size",
+        "x-initial-cluster-size",
+    )
+)  # fmt: skip
+JOURNAL: Final = frozenset(
+    (
+        "qpid.file_count", "qpid.file_size", "qpid.auto_expand", "qpid.auto_expand_max_jfiles", "qpid.max_journal_size",
+        "qpid.compress", "qpid.paging", "qpid.max_pages_loaded", "qpid.page_factor",
+    )
+)  # fmt: skip
+"""Likewise, the other way round."""
+EXCHANGE_TYPES: Final = frozenset(("direct", "topic", "fanout", "headers"))
+OWN_EXCHANGES: Final = frozenset(("qmf.default.topic", "qmf.default.direct", "qpid.management"))
+"""Those of this broker's management."""
+STANDARD_PREFIX: Final = "amq."
+STANDARD: Final = {"amq.direct": "direct", "amq.topic": "topic", "amq.fanout": "fanout", "amq.match": "headers"}
+"""The exchanges that both sides have from the beginning, and their types."""
+MATCHES: Final = frozenset(("all", "any"))
+
+
+class Unmapped(list[str]):
+    """What cannot be mapped: one text each, in the order in which it was found."""
+
+    def add(self, what: str, name: str, text: str) -> None:
+        """Something of an object."""
+        self.append(printable(f'{what} "{name}": {text}'))
+
+
+def check_mapped(unmapped: Unmapped, where: str, *, strict: bool) -> None:
+    """Raise InterchangeError if something cannot be mapped, and that is not accepted."""
+    if strict and unmapped:
+        more = f", and {len(unmapped) - 1} more" if len(unmapped) > 1 else ""
+        raise InterchangeError(f"{where}: cannot be mapped: {unmapped[0]}{more}; without --strict all are listed")
+
+
+def queue_arguments_to_qstore(name: str, given: Mapping[str, Any], unmapped: Unmapped) -> dict[str, Any]:
+    """The arguments of a queue of RabbitMQ."""
+    kind = given.get(_TYPE, _CLASSIC)
+    arguments = {key: given[key] for key in DECLARED if _is_declared(key, given.get(key))}
+    if kind != _CLASSIC:
+        unmapped.add("queue", name, f"{_TYPE} {kind}: it is a durable queue, without replicas and streaming")
+    overflow = given.get(OVERFLOW, "drop-head")
+    if OVERFLOW in given and OVERFLOW not in arguments:
+        unmapped.add("queue", name, f"{OVERFLOW} {overflow}: publishers are refused instead")
+        arguments[OVERFLOW] = "reject-publish"
+    if DEAD_EXCHANGE in arguments:
+        arguments[DEAD_EXCHANGE] = exchange_name(arguments[DEAD_EXCHANGE])
+    else:
+        arguments.pop(DEAD_KEY, None)
+    for key, value in given.items():
+        if key not in arguments and key not in PLACEMENT and key != _TYPE:
+            unmapped.add("queue", name, f"{key} {value} is not known")
+    return arguments
+
+
+def queue_arguments_to_rabbitmq(name: str, given: Mapping[str, Any], unmapped: Unmapped) -> dict[str, Any]:
+    """The arguments of a queue of qstore or qpidd."""
+    arguments: dict[str, Any] = {}
+    rest = {key: value for key, value in given.items() if key not in JOURNAL}
+    declared = {key: rest.pop(key) for key in DECLARED if _is_declared(key, rest.get(key))}
+    for key, own in LIMITS.items():
+        value = rest.pop(own, None)
+        if value:
+            if _is_count(value):
+                arguments[key] = value
+            else:
+                unmapped.add("queue", name, f"{own} {value} is not a number")
+    policy = str(rest.pop("qpid.policy_type", "reject"))
+    for key, stop in FLOW_STOPS.items():
+        if policy == "reject" and key in arguments and rest.get(stop) == 0:
+            del rest[stop]  # publishers are refused at the limit, and not stopped before
+    if arguments:
+        overflow = {own: key for key, own in OVERFLOWS.items()}.get(policy)
+        if overflow is None:
+            unmapped.add("queue", name, f"qpid.policy_type {policy}: publishers are refused instead")
+        arguments["x-overflow"] = overflow or "reject-publish"
+    for key in PRIORITIES:
+        levels: Any = rest.get(key)
+        if _is_count(levels) and levels > 1:
+            arguments[HIGHEST_PRIORITY] = min(levels, MAX_LEVELS) - 1
+            del rest[key]
+    for key, value in rest.items():
+        unmapped.add("queue", name, f"{key} {value} is not known")
+    return arguments | declared
+
+
+def _is_count(value: object) -> bool:
+    return type(value) is int and 0 <= value < 1 << 63
+
+
+def _is_name(value: object) -> bool:
+    return isinstance(value, str) and len(value.encode("utf-8", "surrogatepass")) <= _MAX_NAME
+
+
+def _is_time(key: str, value: object) -> bool:
+    return type(value) is int and TIMES[key] <= value <= MAX_MILLISECONDS
+
+
+def _is_declared(key: str, value: object) -> bool:
+    """Whether this is an argument of RabbitMQ that the broker has accepted."""
+    if key == OVERFLOW:
+        return isinstance(value, str) and value in (*OVERFLOWS, REJECT_DEAD)
+    if key in WITHOUT_EFFECT:
+        return is_supported(key, value)
+    if key == SINGLE_ACTIVE:
+        return isinstance(value, bool)
+    if key == HIGHEST_PRIORITY:
+        return type(value) is int and 0 <= value <= MAX_PRIORITY
+    if key in (DEAD_EXCHANGE, DEAD_KEY):
+        return _is_name(value)
+    return _is_time(key, value) if key in TIMES else _is_count(value) and value != 0
+
+
+# ---- policies ----
+#
+#     which       of those whose pattern is found in the name and that apply to its kind, the one with the highest
+#                 priority; of the operator's policies, one more
+#     both        of a number that both tell, the smaller one counts; of the rest, what the operator's says
+#     argument    of a number that the queue was declared with too, the smaller one; of the rest, its declaration
+#
+# A policy is not kept, as this broker has none: it is set for what the definitions have, and not for what is declared
+# later. Each is listed, with what became of it. Sources: RabbitMQ documentation, "Parameters and Policies", "Queue
+# Length Limit", "Time-To-Live and Expiration", "Dead Letter Exchanges".
+#
+# Patterns are Perl-compatible regular expressions from an untrusted file: matching takes at most `MAX_SECONDS` in all.
+# Patterns that would need too much memory (counted repetitions are compiled as that many copies) are skipped.
+
+MAX_SECONDS: Final = 5.0  # of processor time
+_MAX_PATTERN: Final = 1000  # characters
+_MAX_REPEATED: Final = 200  # all counts of a pattern added up
+_MAX_SIZE: Final = 200_000  # where groups in groups may be repeated: its characters, times all counts
+_COUNTS: Final = re.compile(r"\{(\d*)(?:,(\d*))?\}")
+_REPEATED_GROUP: Final = re.compile(r"\)\{\d*")
+#: Recursion; and comments and white space, which may stand between what is repeated and its count.
+_REFUSED: Final = re.compile(r"\(\?(?:R|[+-]?\d|&|P>|#|[a-zA-Z0-9]*x)")
+_KEYS: Final = ("policies", "operator_policies")
+_PREFIX: Final = "x-"
+_SMALLEST: Final = frozenset(("message-ttl", "expires", "max-length", "max-length-bytes"))
+_OF_QUEUES: Final = _SMALLEST | {"overflow", "dead-letter-exchange", "dead-letter-routing-key"}
+_OF_EXCHANGES: Final = frozenset(("alternate-exchange",))
+_SILENT_POLICIES: Final = frozenset(key.removeprefix(_PREFIX) for key in PLACEMENT)
+#: x-queue-type -> what `apply-to` calls these queues.
+_KINDS: Final = {"classic": "classic_queues", "quorum": "quorum_queues", "stream": "streams"}
+_ALL: Final = "all"
+
+
+@dataclass(slots=True)
+class _Policy:
+    """A policy.
+
+    Attributes:
+        title: what it is called in the list.
+        name, pattern, applies_to, priority, definition: of the policy.
+        queues, exchanges: how many it applies to.
+    """
+
+    title: str
+    name: str
+    pattern: regex.Pattern[str]
+    applies_to: str
+    priority: int
+    definition: dict[str, Any]
+    queues: int = 0
+    exchanges: int = 0
+
+
+class Policies:
+    """The policies of one virtual host.
+
+    Args:
+        fields: the definitions.
+        vhost: the virtual host.
+        unmapped: gets what is not applied.
+    """
+
+    def __init__(self, fields: Mapping[str, Any], vhost: str, unmapped: Unmapped) -> None:
+        self._unmapped, self._left = unmapped, MAX_SECONDS
+        self._own, self._operator = (self._read(fields, key, vhost) for key in _KEYS)
+
+    def _read(self, fields: Mapping[str, Any], key: str, vhost: str) -> list[_Policy]:
+        """Those of one list, the most important one first."""
+        given, found, elsewhere = fields.get(key) or [], [], 0
+        if not isinstance(given, list):
+            raise InterchangeError(f"{key} is not a list")
+        title = "policy" if key == "policies" else "operator policy"
+        for number, each in enumerate(given, 1):
+            if not isinstance(each, dict):
+                raise InterchangeError(f"{key}, entry {number}: this is not an object")
+            if each.get("vhost", vhost) not in (vhost, ""):
+                elsewhere += 1
+                continue
+            policy = self._policy(title, each)
+            if policy is not None:
+                found.append(policy)
+        if elsewhere:
+            self._unmapped.append(f"{key}: {elsewhere} of other virtual hosts")
+        return sorted(found, key=lambda each: -each.priority)
+
+    def _policy(self, title: str, given: dict[str, Any]) -> _Policy | None:
+        name, pattern, definition = given.get("name"), given.get("pattern"), given.get("definition")
+        priority, applies_to = given.get("priority", 0), given.get("apply-to", _ALL)
+        if not isinstance(name, str) or not isinstance(pattern, str) or not isinstance(definition, dict):
+            self._unmapped.add(title, printable(str(name)), "it has no name, pattern or definition: it is left out")
+            return None
+        if type(priority) is not int or not isinstance(applies_to, str):
+            self._unmapped.add(title, name, "its priority or apply-to is not known: it is left out")
+            return None
+        if not _is_small(pattern):
+            self._unmapped.add(title, name, "its pattern is too long, repetitive or recursive: it is left out")
+            return None
+        try:
+            compiled = regex.compile(pattern)
+        except (regex.error, RecursionError, OverflowError) as error:
+            self._unmapped.add(title, name, f"its pattern is no regular expression ({error}): it is left out")
+            return None
+        for key, value in definition.items():
+            if key not in _OF_QUEUES | _OF_EXCHANGES | _SILENT_POLICIES:
+                self._unmapped.add(title, name, f"{key} {value} is not known")
+        return _Policy(title, name, compiled, applies_to, priority, definition)
+
+    def of_queue(self, name: str, given: Mapping[str, Any]) -> dict[str, Any]:
+        """The arguments of a queue, with those of its policies. Raises InterchangeError."""
+        kind = _KINDS.get(str(given.get("x-queue-type", "classic")), "")
+        arguments = dict(given)
+        for key, value in self._defined(name, ("queues", kind), _OF_QUEUES).items():
+            declared = arguments.setdefault(_PREFIX + key, value)
+            if key in _SMALLEST and type(declared) is int and type(value) is int:
+                arguments[_PREFIX + key] = min(declared, value)
+        return arguments
+
+    def of_exchange(self, name: str, given: Mapping[str, Any]) -> dict[str, Any]:
+        """The arguments of an exchange, with those of its policies. Raises InterchangeError."""
+        return {**self._defined(name, ("exchanges",), _OF_EXCHANGES), **given}
+
+    def _defined(self, name: str, kinds: tuple[str, ...], known: frozenset[str]) -> dict[str, Any]:
+        found: dict[str, Any] = {}
+        for policies in (self._own, self._operator):
+            policy = next((each for each in policies if self._applies(each, name, kinds)), None)
+            chosen = {key: value for key, value in policy.definition.items() if key in known} if policy else {}
+            if policy is None or not chosen:
+                continue
+            policy.queues += known is _OF_QUEUES
+            policy.exchanges += known is _OF_EXCHANGES
+            for key, value in chosen.items():
+                before = found.get(key)
+                is_less = type(before) is int and type(value) is int and before < value
+                found[key] = before if is_less else value
+        return found
+
+    def _applies(self, policy: _Policy, name: str, kinds: tuple[str, ...]) -> bool:
+        if policy.applies_to != _ALL and policy.applies_to not in kinds:
+            return False
+        began = time.process_time()
+        try:
+            is_found = policy.pattern.search(name, timeout=max(self._left, 0.001)) is not None
+        except (TimeoutError, MemoryError):
+            text = f"its pattern takes too long to be searched in names, such as {printable(name)}"
+            raise InterchangeError(f'{policy.title} "{printable(policy.name)}": {text}') from None
+        self._left -= time.process_time() - began
+        return is_found
+
+    def tell(self) -> None:
+        """List what became of each."""
+        for policy in (*self._own, *self._operator):
+            counts = ((policy.queues, "queue"), (policy.exchanges, "exchange"))
+            where = " and ".join(plural(count, what) for count, what in counts if count)
+            text = f"what is known of it is set for {where}, and not for those that are declared later"
+            self._unmapped.add(policy.title, policy.name, text if where else "it is set for nothing: it is left out")
+
+
+def _is_small(pattern: str) -> bool:
+    """Whether a pattern takes little memory, compiled and searched."""
+    if len(pattern) > _MAX_PATTERN or _REFUSED.search(pattern) is not None:
+        return False
+    counts = [max(1, *(int(each[:9] or 0) for each in found.groups(""))) for found in _COUNTS.finditer(pattern)]
+    if len(_REPEATED_GROUP.findall(pattern)) > 1 and len(pattern) * math.prod(counts) > _MAX_SIZE:
+        return False
+    return sum(counts) <= _MAX_REPEATED
+
+
+# ---- bindings to headers exchanges ----
+#
+# x-match    "all" if it is not given
+# key        bindings of one queue with one key and different arguments are different ones: the first one has that
+#            key, and the others get keys of their own (`broker.protocols.amqp_0_9_1.headers_keys`)
+
+HEADERS: Final = "headers"
+
+
+class HeadersBindings:
+    """The bindings of one file.
+
+    Args:
+        exchanges: names of the headers exchanges in it.
+    """
+
+    def __init__(self, exchanges: Iterable[str]) -> None:
+        self._exchanges = {"amq.match", *exchanges}
+        self._first: dict[tuple[str, str, str], TypedMap] = {}
+
+    def arguments(self, exchange: str, given: TypedMap) -> TypedMap:
+        """The arguments of a binding to an exchange. Raises InvalidArgumentError if `x-match` is not valid."""
+        return binding_arguments(HEADERS if exchange in self._exchanges else "", given)
+
+    def key(self, exchange: str, queue: str, key: str, arguments: TypedMap) -> str:
+        """The key of a queue's binding to an exchange, with the arguments that it has here."""
+        if exchange not in self._exchanges:
+            return key
+        first = self._first.setdefault((exchange, queue, key), arguments)
+        return key if first == arguments else own_key(key, arguments)

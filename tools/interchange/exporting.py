@@ -22,8 +22,7 @@ from qstore.store.journal.format import JournalFormat
 from qstore.store.journal.journal import Journal
 from qstore.store.journal.recovery import Outcome
 from qstore.store.live.delivered import Delivered
-from qstore.tools.dump.messages import decode_message
-from qstore.tools.dump.selection import Selection
+from qstore.tools.dump.messages import Selection, decode_message
 from qstore.tools.interchange.items import ExportWriter
 
 if TYPE_CHECKING:

@@ -21,13 +21,12 @@ from qstore.formats.wording import printable
 from qstore.store.errors import StoreError
 from qstore.store.importing.intake import MAX_RID, ImportedMessage
 from qstore.store.journal.enqueue_map import LIVE
-from qstore.tools.console.json_lines import escape_fields
+from qstore.tools.console.rows import escape_fields
 from qstore.tools.console.text import unescape_name
 from qstore.tools.dump.dump import STATES
-from qstore.tools.dump.messages import decode_message, message_object
-from qstore.tools.dump.selection import BodyForm
+from qstore.tools.dump.messages import BodyForm, decode_message, message_object
 from qstore.tools.interchange.items import ExportHeader, InterchangeError, ItemSink, ReadExport, read_header
-from qstore.tools.interchange.objects import MAX_XID, ObjectWriter, parse_object, pass_object
+from qstore.tools.interchange.json_lines import MAX_XID, ObjectWriter, parse_object, pass_object
 
 _EXPORT, _END = b"qstore.export", b"qstore.end"
 _GROUP_BYTES: Final = 8 << 20  # of messages in a row group, gathered in memory

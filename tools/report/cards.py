@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Final
 
 from qstore.formats.rhm.geometry import PAGE_SIZE
+from qstore.tools.console.amounts import human
 from qstore.tools.metrics import METRICS, label
 from qstore.tools.report.charts import depth_chart, fill_meter, missing, size_chart, wait_chart
 from qstore.tools.report.content import JournalSize, QueueReport, Sizing
@@ -13,7 +14,6 @@ from qstore.tools.report.findings import badge, finding_list
 from qstore.tools.report.markup import Markup, join, name_of, store_name, tag
 from qstore.tools.report.ranking import near_limit, severity
 from qstore.tools.report.text import count, duration, rate, share, size_rate
-from qstore.tools.size.amounts import human
 
 UNKNOWN: Final = "–"
 

@@ -7,12 +7,12 @@ from math import ceil
 from typing import Final
 
 from qstore.formats.wording import plural
+from qstore.tools.console.amounts import human
 from qstore.tools.report.content import MAX_AT, Axis, DepthPoint, DepthSeries, SizeBin, Sizing, Waits, WaitUnit
 from qstore.tools.report.markup import Markup, join, tag
 from qstore.tools.report.plots import AREA, bands, bar, columns_axis, dot, meter, picture, rows_axis, steps, words
 from qstore.tools.report.scales import Scale, Tick, positions, powers, times, upward, waiting, waiting_powers
 from qstore.tools.report.text import count, day, duration, moment, share, short, short_size
-from qstore.tools.size.amounts import human
 
 _BANDS: Final = 60  # points along a plot with a tooltip
 _LOG_FROM: Final = 50  # times the median: if the longest wait is at least this, the axis is logarithmic

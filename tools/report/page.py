@@ -13,6 +13,7 @@ from importlib.resources import files
 from typing import Final
 
 from qstore.formats.wording import plural
+from qstore.tools.console.amounts import human
 from qstore.tools.report.cards import card, metric
 from qstore.tools.report.content import QueueReport, ReportContent
 from qstore.tools.report.findings import finding_list, finding_table, over_all_stores, sums, verdict
@@ -20,7 +21,6 @@ from qstore.tools.report.markup import Markup, join, short_names, tag
 from qstore.tools.report.ranking import worst_first
 from qstore.tools.report.tables import input_table, queue_table
 from qstore.tools.report.text import count, moment
-from qstore.tools.size.amounts import human
 
 _FOLDED_FROM: Final = 12  # stores: a longer list is collapsed
 

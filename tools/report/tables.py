@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
+from qstore.tools.console.amounts import human
 from qstore.tools.report.cards import UNKNOWN, journal_text
 from qstore.tools.report.charts import wait_text
 from qstore.tools.report.content import Input, QueueReport, Waits
@@ -12,7 +13,6 @@ from qstore.tools.report.findings import badge, scrolled
 from qstore.tools.report.markup import Markup, name_of, store_name, tag
 from qstore.tools.report.ranking import near_limit, severity
 from qstore.tools.report.text import count, rate, share
-from qstore.tools.size.amounts import human
 
 
 class _Cell(NamedTuple):

@@ -5,8 +5,8 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import Final
 
+from qstore.tools.console.amounts import human
 from qstore.tools.metrics import percent
-from qstore.tools.size.amounts import human
 
 _PREFIXES: Final = ("", "k", "M", "G", "T", "P", "E")
 _DURATIONS: Final = ((86400, "d"), (3600, "h"), (60, "min"))

@@ -19,7 +19,7 @@ from qstore.store.disk import Disk
 from qstore.store.journal.files import JournalFile
 from qstore.store.journal.format import JournalFormat
 from qstore.store.journal.journal import Journal
-from qstore.tools.dump.objects import record_object
+from qstore.tools.dump.rows import record_object
 from qstore.tools.spark.arrays import array, arrow_schema, constant, signed
 from qstore.tools.spark.columns import MESSAGE_COLUMNS, Column
 from qstore.tools.spark.headers import HEAD_SIZE, HEADS, LETTERS, Head, as_header

@@ -23,14 +23,12 @@ from qstore.store.importing.intake import ImportedMessage
 from qstore.store.inspect.offline import RecoveredTransaction
 from qstore.store.journal.recovery import Outcome
 from qstore.store.repair.stopped_messages import MAX_COPIED_BYTES, MAX_COPIED_MESSAGES
-from qstore.tools.console.broker_options import BrokerOptions
-from qstore.tools.dump.messages import decode_message, message_object
-from qstore.tools.dump.objects import transaction_object
-from qstore.tools.dump.selection import BodyForm
-from qstore.tools.interchange.broker_messages import client_message, stored_message
-from qstore.tools.management.amounts import plain, reference
-from qstore.tools.store_shell.place import Advance, Object, Plan
-from qstore.tools.store_shell.words import ShellError, Wanted
+from qstore.tools.console.amounts import plain, reference
+from qstore.tools.console.broker import BrokerOptions
+from qstore.tools.dump.messages import BodyForm, decode_message, message_object
+from qstore.tools.dump.rows import transaction_object
+from qstore.tools.interchange.broker import client_message, stored_message
+from qstore.tools.store_shell.place import Advance, Object, Plan, ShellError, Wanted
 
 _PREFETCH: Final = 500
 PORTION: Final = 500  # messages of a transaction that moves or removes

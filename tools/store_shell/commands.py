@@ -6,10 +6,12 @@ something plan it, show the plan, ask if it destroys something, and make it: dur
 
 from __future__ import annotations
 
+import base64
 import os
 import shlex
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import click
@@ -20,20 +22,27 @@ from qstore.broker.client import MessagingError
 from qstore.broker.client.errors import ConnectionFailedError
 from qstore.formats.wording import plural
 from qstore.store.errors import StoreError, advice
+from qstore.store.importing.intake import ImportedMessage
 from qstore.store.inspect.layout import UnusableInputError
 from qstore.store.repair.quarantine import QuarantineError
-from qstore.tools.console.json_lines import JsonLines
 from qstore.tools.console.progress import progress_bar
-from qstore.tools.console.tables import Column, note, print_table
+from qstore.tools.console.rows import Column, JsonLines, Tables, note, print_table
+from qstore.tools.console.shell import ask, output_console, paged
 from qstore.tools.console.text import escape_name, printable, unescape_name
-from qstore.tools.dump.selection import BodyForm
+from qstore.tools.dump.messages import BodyForm
 from qstore.tools.interchange.items import InterchangeError
-from qstore.tools.shell.prompt import ask
-from qstore.tools.store_shell.message import message_of
-from qstore.tools.store_shell.paging import paged
-from qstore.tools.store_shell.place import Object, Place, Plan
-from qstore.tools.store_shell.show import show_content, show_objects
-from qstore.tools.store_shell.words import Line, ShellError, Wanted, read_line, read_wanted, split_commands
+from qstore.tools.interchange.json_lines import read_message
+from qstore.tools.store_shell.place import (
+    Line,
+    Object,
+    Place,
+    Plan,
+    ShellError,
+    Wanted,
+    read_line,
+    read_wanted,
+    split_commands,
+)
 
 PROGRAM: Final = "qstore-shell"
 FAILURES: Final = (ShellError, StoreError, UnusableInputError, QuarantineError, InterchangeError, MessagingError)
@@ -469,3 +478,141 @@ def _candidates(shell: Shell, before: Sequence[str]) -> list[str]:
     if before[-1] == "to" or count == 1:
         return [*queues, *(_MORE_WORDS.get(name, ()) if before[-1] != "to" else ())]
     return ["to", "first="] if name in ("copy", "move") else ["first=", "where"]
+
+
+# ---- new messages ----
+
+_MAX_FILE: Final = 256 << 20  # bytes of a body from a file
+_TOP: Final = ("routing_key", "exchange", "message_id")
+_NUMBERS: Final = ("priority",)
+_PROPERTIES: Final = ("content_type", "content_encoding", "correlation_id", "user_id", "app_id")
+_TIMES: Final = ("ttl", "expiration", "timestamp")
+_HEADER: Final = "header."
+
+
+def message_of(queue: str, words: Sequence[str]) -> ImportedMessage:
+    """The message that words describe.
+
+    Raises:
+        ShellError: a word is not NAME=VALUE, or a name is not known.
+        InterchangeError: a value is not valid.
+        OSError: the file with the body cannot be read.
+    """
+    fields: dict[str, Any] = {"queue": queue, "routing_key": queue, "properties": {}, "headers": {}}
+    has_body = False
+    for word in words:
+        name, equals, value = word.partition("=")
+        if not equals:
+            raise ShellError(f"{word!r} is not NAME=VALUE, such as body=hello")
+        has_body = has_body or name in ("body", "file")
+        _set(fields, name, value)
+    if not has_body:
+        raise ShellError("a message has a body: body=TEXT, or file=PATH")
+    return read_message(fields, b"")
+
+
+def _set(fields: dict[str, Any], name: str, value: str) -> None:
+    if name == "body" or name in _TOP:
+        fields[name] = value
+    elif name == "file":
+        fields["body_base64"] = base64.b64encode(_content(value)).decode()
+    elif name in _NUMBERS:
+        fields[name] = _number(name, value)
+    elif name in _PROPERTIES:
+        fields["properties"][name] = value
+    elif name in _TIMES:
+        fields["properties"][name] = _number(name, value)
+    elif name == "reply_to":
+        exchange, _, key = value.rpartition("/")
+        fields["properties"]["reply_to"] = {"exchange": exchange, "routing_key": key}
+    elif name.startswith(_HEADER) and len(name) > len(_HEADER):
+        fields["headers"][name.removeprefix(_HEADER)] = _plain(value)
+    else:
+        raise ShellError(f"a message has no field {name!r}; help inject tells which there are")
+
+
+def _content(path: str) -> bytes:
+    try:
+        file = Path(path).expanduser()
+    except RuntimeError:  # of a user that does not exist
+        file = Path(path)
+    with file.open("rb") as opened:
+        content = opened.read(_MAX_FILE + 1)
+    if len(content) > _MAX_FILE:
+        raise ShellError(f"{path}: more than {_MAX_FILE:,} bytes; qstore-import brings large messages into a store")
+    return content
+
+
+def _number(name: str, value: str) -> int:
+    if not value.isascii() or not value.isdecimal() or len(value) > 18:
+        raise ShellError(f"{name} is a number, not {value!r}")
+    return int(value)
+
+
+def _plain(value: str) -> Any:
+    """A header: true, false, a number, or a text, also in double quotes."""
+    if value in ("true", "false"):
+        return value == "true"
+    digits = value.removeprefix("-")
+    if digits.isascii() and digits.isdecimal() and len(digits) <= 18:
+        return int(value)
+    if len(value) >= 2 and value[0] == value[-1] == '"':
+        return value[1:-1]
+    return value
+
+
+# ---- output ----
+
+_ROW: Final = 16  # bytes of a line in hexadecimal
+_HEADER_FIELDS: Final = ("exchange", "routing_key", "message_id", "delivery_mode", "priority", "xid")
+
+
+def show_objects(objects: Iterable[dict[str, Any]], *, is_json: bool, fits: bool = False) -> int:
+    """Print objects; returns their number. With `fits`, columns are as wide as needed, and all rows buffered."""
+    output = JsonLines(sys.stdout.buffer) if is_json else Tables(output_console(), fits=fits)
+    count = 0
+    for each in objects:
+        output.show(each)
+        count += 1
+    output.flush()
+    return count
+
+
+def show_content(message: Mapping[str, Any], *, headers: bool, body: bool, is_hex: bool) -> None:
+    """Print a message: a title, its header, its body."""
+    rid = "" if message["rid"] is None else f" record 0x{message['rid']:x}"
+    marks = [*([message["state"]] if message["state"] != "outstanding" else [])]
+    marks += ["redelivered"] if message["redelivered"] else []
+    told = f" ({', '.join(marks)})" if marks else ""
+    click.echo(f"--- {printable(message['queue'])}{rid}{told}, {message['body_length']:,} bytes")
+    if headers:
+        for name, value in _header_lines(message):
+            click.echo(f"{name}: {value}")
+    if headers and body:
+        click.echo()
+    if body:
+        for line in _body_lines(message, is_hex=is_hex):
+            click.echo(line)
+
+
+def _header_lines(message: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    named = {name: message[name] for name in _HEADER_FIELDS}
+    for name, value in {**named, **message["properties"]}.items():
+        if value is not None and value != "":
+            yield name, printable(str(value))
+    for name, value in message["headers"].items():
+        kind = message["header_types"].get(name)
+        told = "" if kind is None else f" ({printable(str(kind))})"
+        yield f"header {printable(name)}", printable(str(value)) + told
+
+
+def _body_lines(message: Mapping[str, Any], *, is_hex: bool) -> Iterator[str]:
+    text = message.get("body")
+    if text is not None and not is_hex:
+        yield from (printable(line) for line in text.split("\n"))
+        return
+    body = base64.b64decode(message["body_base64"]) if text is None else text.encode("utf-8", "surrogatepass")
+    for at in range(0, len(body), _ROW):
+        row = body[at : at + _ROW]
+        shown = "".join(chr(each) if 0x20 <= each < 0x7F else "." for each in row)
+        yield f"{at:08x}  {row.hex(' '):<{3 * _ROW - 1}}  |{shown}|"

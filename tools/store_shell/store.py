@@ -44,25 +44,22 @@ from qstore.store.repair.stopped_messages import (
     store_of_version_2,
 )
 from qstore.store.writable_disk import OsWritableDisk
-from qstore.tools.check.objects import journal_object
-from qstore.tools.dump.delivery_order import DeliveryOrder
-from qstore.tools.dump.dump import STATES
-from qstore.tools.dump.messages import MessageReader, message_object
-from qstore.tools.dump.objects import (
+from qstore.tools.console.command import signals_wait
+from qstore.tools.dump.dump import STATES, DeliveryOrder
+from qstore.tools.dump.messages import BodyForm, MessageReader, message_object
+from qstore.tools.dump.rows import (
     binding_object,
     exchange_binding_object,
     exchange_bindings,
     exchange_object,
+    journal_object,
     queue_object,
     transaction_object,
 )
-from qstore.tools.dump.selection import BodyForm
-from qstore.tools.entry import signals_wait
 from qstore.tools.interchange.exporting import ExportSelection, stored_data
-from qstore.tools.quarantine.injection import InjectionRequest, inject
-from qstore.tools.resize.broker_lock import without_broker
-from qstore.tools.store_shell.place import Advance, Object, Plan
-from qstore.tools.store_shell.words import ShellError, Wanted
+from qstore.tools.qpid_store_resize import without_broker
+from qstore.tools.quarantine import InjectionRequest, inject
+from qstore.tools.store_shell.place import Advance, Object, Plan, ShellError, Wanted
 
 _STOP: Final = "stop the broker first, or ask it for its content: qstore-shell amqp://localhost"
 _CONVERT: Final = "this shell changes qstore stores only: convert it with qstore-recover {} DEST"

@@ -26,7 +26,7 @@ from pathlib import Path, PurePosixPath
 from typing import Final, NamedTuple
 
 from qstore.formats.rhm.geometry import SECTOR_SIZE
-from qstore.tools.generate import planting
+from qstore.tools.generate.damage import flip, patch, replace_with, resize, zero
 from tests.support.damage_campaign.stores import LEGACYSTORE, LINEARSTORE, QSTORE, CampaignStore
 
 _MAX_SECTORS: Final = 8
@@ -178,7 +178,7 @@ class _Hand:
         if not self._size(name):
             return None
         offset, bit = self._offset(name), self._source.randrange(8)
-        planting.flip(self._own(name), offset, 1 << bit)
+        flip(self._own(name), offset, 1 << bit)
         return f"{name}: bit {bit} of 0x{offset:x} is flipped"
 
     def _zero_sectors(self, name: PurePosixPath) -> str | None:
@@ -186,19 +186,19 @@ class _Hand:
             return None
         offset = self._offset(name) // SECTOR_SIZE * SECTOR_SIZE
         count = self._source.randint(1, _MAX_SECTORS)
-        planting.zero(self._own(name), offset, count * SECTOR_SIZE)
+        zero(self._own(name), offset, count * SECTOR_SIZE)
         return f"{name}: {count} sectors from 0x{offset:x} on are zeroed"
 
     def _zero(self, name: PurePosixPath) -> str | None:
         if not self._size(name):
             return None
-        planting.zero(self._own(name), 0, self._size(name))
+        zero(self._own(name), 0, self._size(name))
         return f"{name}: zeroed"
 
     def _zero_all(self, name: PurePosixPath) -> str | None:
         names = self._neighbours(name)
         for each in names:
-            planting.zero(self._own(each), 0, self._size(each))
+            zero(self._own(each), 0, self._size(each))
         return f"{name.parent}: all {len(names)} files are zeroed"
 
     def _neighbours(self, name: PurePosixPath) -> list[PurePosixPath]:
@@ -211,14 +211,14 @@ class _Hand:
             return None
         offset = self._offset(name)
         count = min(self._source.randint(1, _MAX_GARBAGE), self._size(name) - offset)
-        planting.patch(self._own(name), offset, self._source.randbytes(count))
+        patch(self._own(name), offset, self._source.randbytes(count))
         return f"{name}: {count} random bytes from 0x{offset:x} on"
 
     def _truncate(self, name: PurePosixPath) -> str | None:
         if not self._size(name):
             return None
         size = self._source.choice((0, self._offset(name), self._offset(name) // SECTOR_SIZE * SECTOR_SIZE))
-        planting.resize(self._own(name), size)
+        resize(self._own(name), size)
         return f"{name}: truncated to {size} bytes"
 
     def _delete(self, name: PurePosixPath) -> str:
@@ -237,7 +237,7 @@ class _Hand:
         other = self._source.choice(others)
         one, two = self._own(name), self._own(other)
         content = one.read_bytes()
-        planting.replace_with(one, two)
+        replace_with(one, two)
         two.write_bytes(content)
         return f"{name} and {other}: swapped"
 
@@ -245,7 +245,7 @@ class _Hand:
         older = self._source.choice(self._store.older)
         if not (older / name).is_file() or (older / name).read_bytes() == (self._path / name).read_bytes():
             return None
-        planting.replace_with(self._own(name), older / name)
+        replace_with(self._own(name), older / name)
         return f"{name}: as it was at the moment {older.name}"
 
     def _all_go_back(self, name: PurePosixPath) -> str | None:

@@ -30,7 +30,7 @@ from typing import IO, Final
 
 import pyspark
 
-from qstore.tools.entry import signals_wait
+from qstore.tools.console.command import signals_wait
 
 PATIENCE_SECONDS: Final = 10.0
 _LOOK_SECONDS: Final = 0.05  # between polls of whether Java is ready

@@ -15,6 +15,7 @@ from typing import Any, Final
 from pyspark.sql import DataFrame, Row
 
 from qstore.formats.rhm.geometry import PAGE_SIZE
+from qstore.tools.console.amounts import human
 from qstore.tools.report.cards import journal_text
 from qstore.tools.report.content import (
     DEFAULT_PLOTS,
@@ -39,7 +40,6 @@ from qstore.tools.report.content import (
 )
 from qstore.tools.report.ranking import worst_first
 from qstore.tools.report.text import share
-from qstore.tools.size.amounts import human
 from qstore.tools.spark.analyze.report_rows import (
     Key,
     counted_findings,

@@ -1,1 +1,0 @@
-"""The report of `qstore-check`, as text and as JSON."""

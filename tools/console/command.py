@@ -1,0 +1,176 @@
+"""Shared by all commands of this package: exit codes, signal handling and error reporting."""
+
+from __future__ import annotations
+
+import io
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, Final, NoReturn
+
+import click
+
+from qstore.tools.console.text import printable
+
+EXIT_DAMAGE: Final = 1
+EXIT_UNUSABLE: Final = 2
+_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)  # terminated by a signal in this set
+_EXIT_SIGNAL: Final = 128  # plus the signal number, as a shell reports it
+EXIT_INTERRUPTED: Final = _EXIT_SIGNAL + signal.SIGINT
+
+
+class TerminatedError(KeyboardInterrupt):
+    """SIGTERM or SIGHUP was received; a command cleans up in the same way as after Ctrl-C.
+
+    Attributes:
+        number: the signal number.
+    """
+
+    def __init__(self, number: int) -> None:
+        super().__init__(number)
+        self.number = number
+
+
+def fail(program: str, text: str) -> NoReturn:
+    """Print the reason on standard error and exit with `EXIT_UNUSABLE`."""
+    click.echo(f"{program}: {printable(text)}", err=True)
+    if sys.__stdout__ is not None and sys.stdout is sys.__stdout__:
+        # Buffered output could not be written either; Python would report that again at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.__stdout__.fileno())
+    sys.exit(EXIT_UNUSABLE)
+
+
+def no_advice(_error: OSError) -> str:
+    """Default for `advise`: no advice."""
+    return ""
+
+
+@contextmanager
+def failing(program: str, *failures: type[Exception], advise: Callable[[OSError], str] = no_advice) -> Iterator[None]:
+    """Turn expected errors into one line on standard error and an exit code; a closed pipe ends the command silently.
+
+    Args:
+        program: the command's name.
+        failures: exception types, in addition to OSError, whose text explains why the command cannot continue.
+        advise: returns advice to append to the text of an OSError.
+    """
+    try:
+        yield
+    except failures as error:
+        fail(program, str(error))
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        # Errors of reading always name the file, so an error without a name is an error of writing the output.
+        fail(program, f"{error.filename or 'standard output'}: {error.strerror or error}{advise(error)}")
+
+
+class PathName(click.Path):
+    """A path on the command line. The empty string, as from an unset variable, is rejected."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Return the path unchanged."""
+        if not os.fspath(value):
+            self.fail("the path is empty; name a file or directory", param, ctx)
+        return super().convert(value, param, ctx)
+
+
+def run(program: str, command: click.Command) -> NoReturn:
+    """Run a console script. A closed output pipe (`| head`) ends it silently, as with other Unix commands.
+
+    SIGINT (Ctrl-C), SIGTERM and SIGHUP end it with one line and the exit code that a shell reports (130, 143, 129),
+    because exit code 1 would mean that damage was found. Cleanup code sees the signal as the exception
+    KeyboardInterrupt.
+    """
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+    signal.signal(signal.SIGTERM, _terminated)
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # as `nohup` does
+        signal.signal(signal.SIGHUP, _terminated)
+    if sys.stdout is None:
+        fail(program, "standard output is closed")
+    # Characters that the terminal's encoding lacks are shown as escapes.
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")
+    try:
+        code = command.main(prog_name=program, standalone_mode=False)
+    except click.ClickException as error:
+        error.show()
+        sys.exit(error.exit_code)
+    except click.Abort as error:
+        cause = error.__cause__ or error.__context__  # click.Abort is raised at a prompt
+        if isinstance(cause, KeyboardInterrupt):
+            _interrupted(program, cause)
+        click.echo("Aborted!", err=True)
+        sys.exit(1)
+    except KeyboardInterrupt as error:
+        _interrupted(program, error)
+    sys.exit(code if isinstance(code, int) else 0)
+
+
+@contextmanager
+def pipe_signal_waits() -> Iterator[None]:
+    """Defer SIGPIPE to the end of the block, so that the block can first remove what it shows on the terminal."""
+    before = signal.getsignal(signal.SIGPIPE)
+    is_default = before is signal.SIG_DFL and threading.current_thread() is threading.main_thread()
+    if is_default:
+        signal.signal(signal.SIGPIPE, signal.SIG_IGN)
+    try:
+        yield
+    except BrokenPipeError:
+        if is_default:
+            signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+            signal.raise_signal(signal.SIGPIPE)
+        raise
+    finally:
+        if is_default:
+            signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+
+
+@contextmanager
+def private_files() -> Iterator[None]:
+    """Files that are created in this block are private to the user; the umask is set because RocksDB follows it."""
+    before = os.umask(0o077)
+    try:
+        yield
+    finally:
+        os.umask(before)
+
+
+@contextmanager
+def signals_wait() -> Iterator[list[int]]:
+    """Defer the signals that end a command until the end of the block. Yields the list of those that have come.
+
+    It is for what must not be left in the middle: a signal between the fork of a child process and the moment when the
+    child is registered would leave that child running; one within a step of a store's writer would leave it undone.
+    """
+    came: list[int] = []
+
+    def note(number: int, _frame: object) -> None:
+        came.append(number)
+
+    before = {number: signal.getsignal(number) for number in _SIGNALS}
+    changed = {number: handler for number, handler in before.items() if callable(handler)}
+    try:
+        for number in changed:
+            signal.signal(number, note)
+        yield came
+    finally:
+        for number, handler in changed.items():
+            signal.signal(number, handler)
+        if came:
+            signal.raise_signal(came[0])
+
+
+def _terminated(number: int, _frame: object) -> NoReturn:
+    raise TerminatedError(number)
+
+
+def _interrupted(program: str, error: KeyboardInterrupt) -> NoReturn:
+    """Report the interruption with the notes that were added to `error`: the unfinished work that remains on disk."""
+    number = error.number if isinstance(error, TerminatedError) else signal.SIGINT
+    text = "; ".join(("interrupted", *getattr(error, "__notes__", ())))
+    click.echo(f"{program}: {printable(text)}", err=True)
+    sys.exit(_EXIT_SIGNAL + number)

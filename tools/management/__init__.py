@@ -1,1 +1,0 @@
-"""Shared by the management commands: running on a console, amounts and names as text, lists of objects."""

@@ -1,1 +1,0 @@
-"""Shared parts of `qpid-send` and `qpid-receive`."""

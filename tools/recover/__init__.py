@@ -1,1 +1,0 @@
-"""The report of `qstore-recover`, as text and as JSON."""

@@ -1,1 +1,0 @@
-"""The parts of `qstore-resize` and of `qpid-store-resize`."""
