@@ -25,8 +25,7 @@ from rich.console import Console
 from rich.text import Text
 
 from qstore import __version__
-from qstore.broker.process.data_dir import lock_path
-from qstore.broker.process.pid_file import holder_of
+from qstore.broker.process.held_files import holder_of, lock_path
 from qstore.store.catalogue.store_directory import StoreDirectory
 from qstore.store.cluster.identity import (
     NOBODY,

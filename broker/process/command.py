@@ -16,8 +16,10 @@ from __future__ import annotations
 
 import contextlib
 import os
+import resource
 import signal
 import sys
+import threading
 import traceback
 from collections.abc import Sequence
 from contextlib import ExitStack
@@ -28,8 +30,7 @@ from qstore import __version__
 from qstore.broker.log.logs import LogError, log_of
 from qstore.broker.network import socket_connection
 from qstore.broker.process import daemon, service_manager
-from qstore.broker.process.address_space import spare_addresses
-from qstore.broker.process.data_dir import (
+from qstore.broker.process.held_files import (
     DataDirectory,
     DataDirectoryError,
     default_data_directory,
@@ -37,9 +38,8 @@ from qstore.broker.process.data_dir import (
     user_directory,
 )
 from qstore.broker.process.modules import ModuleError
-from qstore.broker.process.options.help import help_text
-from qstore.broker.process.options.option import OptionError
-from qstore.broker.process.options.values import Values
+from qstore.broker.process.option_table import OptionError
+from qstore.broker.process.options import Values, help_text
 from qstore.broker.process.plan import StartPlan, has_lost_log, make_plan, settings_of, start_logging
 from qstore.broker.process.runner import LoadedModule, Runner, StartError
 from qstore.formats.wording import printable
@@ -248,3 +248,32 @@ class _Report:
 def kind_of_modules() -> str:
     """Whether the modules that each message passes through are compiled."""
     return "compiled" if socket_connection.__file__.endswith(tuple(EXTENSION_SUFFIXES)) else "pure Python"
+
+
+# ---- address space ----
+
+_ARENA_MAX: Final = -8  # M_ARENA_MAX of malloc.h
+_ARENAS: Final = 1
+_STACK_BYTES: Final = 1 << 20  # of a thread
+_ATTRIBUTE_BYTES: Final = 256  # more than a pthread_attr_t
+
+
+def spare_addresses() -> None:
+    """Reserve few addresses under a limit of the address space (`ulimit -v`). To be called before threads are started.
+
+    glibc gives each thread an allocation arena of its own, and reserves 64 MiB of addresses for it, eight arenas for
+    each processor at most (mallopt(3), M_ARENA_MAX), and 8 MiB for its stack. With the threads of the catalogue that is
+    more than half a gigabyte, of which nothing is memory. A control group counts memory, and needs nothing of this.
+    """
+    if resource.getrlimit(resource.RLIMIT_AS)[0] == resource.RLIM_INFINITY:
+        return
+    threading.stack_size(_STACK_BYTES)
+    import ctypes  # not needed otherwise
+
+    libc = ctypes.CDLL(None)
+    attributes = ctypes.create_string_buffer(_ATTRIBUTE_BYTES)
+    with contextlib.suppress(AttributeError):  # another C library
+        libc.mallopt(_ARENA_MAX, _ARENAS)
+        libc.pthread_attr_init(attributes)
+        libc.pthread_attr_setstacksize(attributes, ctypes.c_size_t(_STACK_BYTES))
+        libc.pthread_setattr_default_np(attributes)

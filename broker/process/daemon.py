@@ -19,8 +19,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from qstore.broker.process.data_dir import user_directory
-from qstore.broker.process.pid_file import PidFile, holder_of
+from qstore.broker.process.held_files import PidFile, holder_of, user_directory
 
 DAEMON_PID_DIRECTORY: Final = "/var/run/qpidd"
 _MAX_REPORT: Final = 4096

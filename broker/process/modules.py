@@ -23,7 +23,7 @@ from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
 from qstore.broker.model.store_protocol import ModuleOption, StoreModule
-from qstore.broker.process.options.option import Given, Group, Kind, Option
+from qstore.broker.process.option_table import Given, Group, Kind, Option
 from qstore.formats.wording import printable
 
 GROUP: Final = "qstore.modules"

@@ -16,13 +16,10 @@ from qstore.broker.log.logs import LogError, Rules, enabled_rules, parse_rule
 from qstore.broker.log.sinks import LineFormat, Logging, Sinks, has_syslog
 from qstore.broker.model.memory import default_ceiling
 from qstore.broker.model.store_protocol import StoreModule
-from qstore.broker.process.data_dir import default_data_directory
+from qstore.broker.process.held_files import default_data_directory
 from qstore.broker.process.modules import ModulesFound, load_store, modules_in, options_elsewhere, options_of
-from qstore.broker.process.options.lookup import Table
-from qstore.broker.process.options.option import OptionError
-from qstore.broker.process.options.sources import open_sources, read_sources
-from qstore.broker.process.options.table import GROUPS
-from qstore.broker.process.options.values import Values
+from qstore.broker.process.option_table import GROUPS, OptionError
+from qstore.broker.process.options import Table, Values, open_sources, read_sources
 from qstore.broker.process.paging import NAME as PAGING_NAME
 from qstore.broker.protocols.table import VERSIONS
 from qstore.broker.security.authentication import unusable

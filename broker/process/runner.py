@@ -3,7 +3,11 @@
 Startup order, so that errors occur before any client can connect: user file, certificate, ACL file, store and recovery,
 sockets, pid file. Shutdown is in reverse order: first the connections are closed, then the store; unacknowledged
 messages remain in it. A failed recovery leaves the store as it was, not closed cleanly. A signal during startup takes
-effect once the broker is listening. The duration of the shutdown is bounded (`signals`).
+effect once the broker is listening. The duration of the shutdown is bounded (`watchdog`).
+
+SIGTERM and SIGINT shut the broker down, SIGHUP reloads. A dedicated thread receives the signals (sigwaitinfo(2)); all
+other threads block them. So they are handled and logged even while the event loop is blocked by a disk, and none of
+them kills the process directly.
 """
 
 from __future__ import annotations
@@ -12,25 +16,26 @@ import asyncio
 import contextlib
 import gc
 import os
+import signal
 import socket
+import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
-from typing import Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Final, NamedTuple
 
-from qstore.broker.log.logs import LEVELS, LogControl, LogError, log_of
+from qstore.broker.log.logs import LEVELS, LogError, log_of
+from qstore.broker.log.sinks import Logging
 from qstore.broker.log.status_log import StatusLog
 from qstore.broker.model.broker import Broker
 from qstore.broker.model.replication.source import prepare_replication, register_listener
 from qstore.broker.model.store_protocol import Store, StoreLine, StoreModule
 from qstore.broker.network.server import Server
 from qstore.broker.process import daemon, service_manager
-from qstore.broker.process.life_status import LifeStatus
+from qstore.broker.process.held_files import PidFile
 from qstore.broker.process.paging import Paging, PagingError
-from qstore.broker.process.pid_file import PidFile
-from qstore.broker.process.signals import Signals, Watchdog
-from qstore.broker.process.start_report import StartReport
-from qstore.broker.process.watchdog import LoopWatchdog
+from qstore.broker.process.service_manager import StartReport
+from qstore.broker.process.watchdog import LoopWatchdog, ShutdownWatchdog
 from qstore.broker.protocols.amqp_0_10.message import new_transfer
 from qstore.broker.protocols.stored_messages import restore_message
 from qstore.broker.security.acl.control import AccessControl, control_access, read_rules
@@ -41,6 +46,9 @@ from qstore.broker.security.tls.errors import TlsConfigurationError
 from qstore.broker.security.users.user_file import UserFileError, Users
 from qstore.broker.settings import BrokerSettings
 
+if TYPE_CHECKING:
+    from qstore.broker.model.exchanges.exchange import Exchange
+
 _LOG: Final = log_of("Broker")
 _SECURITY_LOG: Final = log_of("Security")
 _STORE_LOG: Final = log_of("Store")
@@ -48,20 +56,6 @@ _STORE_LOG: Final = log_of("Store")
 
 class StartError(Exception):
     """The broker cannot start. The text is one line for the user."""
-
-
-class RunningLog(LogControl, Protocol):
-    """The log of the process.
-
-    Attributes:
-        descriptors: those of its outputs.
-    """
-
-    @property
-    def descriptors(self) -> list[int]: ...
-
-    def reopen(self) -> None:
-        """Reopen the log file, if there is one. Raises LogError; then each line retries."""
 
 
 class LoadedModule(NamedTuple):
@@ -83,7 +77,7 @@ class Runner:
         log: the log of the process.
         build: how the software was built.
         configuration: path of the configuration file; empty if there is none.
-        watchdog_seconds: the time for which the event loop may stand still; 0 for any.
+        watchdog_seconds: after how long a hanging event loop is killed; 0: never.
     """
 
     def __init__(
@@ -93,7 +87,7 @@ class Runner:
         version: str,
         pid_directory: str | None,
         ready: Callable[[int], None],
-        log: RunningLog,
+        log: Logging,
         *,
         build: str = "",
         configuration: str = "",
@@ -107,7 +101,7 @@ class Runner:
         self._store: Store | None = None
         self._server: Server | None = None
         self._steps = 0  # of the shutdown
-        self._watchdog = Watchdog(self._progress)
+        self._watchdog = ShutdownWatchdog(self._progress)
         self._loop_watchdog: LoopWatchdog | None = None
         self._is_up = self._has_failed = False
         self._rules: RuleSet | None = None
@@ -211,7 +205,7 @@ class Runner:
             ended.set()
 
     def _asked_to_end(self, ended: asyncio.Event) -> None:
-        """Management ends the broker."""
+        """End the broker on behalf of management."""
         _LOG.notice("Shutting down, as management has asked")
         ended.set()
 
@@ -381,3 +375,123 @@ def _check_certificate(settings: BrokerSettings) -> None:
 
 def _log_store_line(line: StoreLine) -> None:
     _STORE_LOG.log(LEVELS[line.level], "%s", line.text)
+
+
+# ---- signals ----
+
+_ENDING: Final = (signal.SIGTERM, signal.SIGINT)
+_ALL: Final = (*_ENDING, signal.SIGHUP)
+
+
+class Signals:
+    """Handles the signals until the process ends. Create it once, before any other thread is started.
+
+    Args:
+        end: called once, in the signal thread, to shut the broker down.
+        reload: called in the signal thread for each SIGHUP before that.
+    """
+
+    def __init__(self, end: Callable[[], None], reload: Callable[[], None]) -> None:
+        self._end, self._reload = end, reload
+        signal.pthread_sigmask(signal.SIG_BLOCK, _ALL)
+        threading.Thread(target=self._take, name="signals", daemon=True).start()
+
+    def _take(self) -> None:
+        is_ending = False
+        while True:
+            found = signal.sigwaitinfo(_ALL)
+            name = signal.Signals(found.si_signo).name
+            sender = f" from process {found.si_pid}" if found.si_pid else ""
+            if is_ending:
+                _LOG.notice("%s%s: the broker is already shutting down", name, sender)
+            elif found.si_signo == signal.SIGHUP:
+                _LOG.notice("%s%s: reloading", name, sender)
+                self._reload()
+            else:
+                _LOG.notice("%s%s: shutting down", name, sender)
+                is_ending = True
+                self._end()
+
+
+# ---- the operational log ----
+
+_AGENT: Final = "QMF agent"
+_DEFAULT_EXCHANGE: Final = "<<default>>"
+
+
+class LifeStatus:
+    """Writes the steps of one broker's process to the operational log, in this order.
+
+        BRK-1006, BRK-1007   the configuration file, if there is one; the options of the log are in it
+        BRK-1001             version, and how it was built
+        MNG-1001, MNG-1006   management, and its certificate; all MNG only if management is on
+        VHT-1001             the virtual host
+        MST-1001, MST-1002   the store and its location; then its recovery, from the model; all MST only if there is a
+                             store
+        EXH-1001             each exchange
+        BRK-1002, MNG-1002   each port
+        MNG-1004, BRK-1004   ready
+        BRK-1003, MNG-1003   each port is closed
+        MST-1003, VHT-1002   closed
+        MNG-1005, BRK-1005   stopped
+
+    Source: Qpid wiki, "Operational Logging" and its test specification (seed 004, lines 6187-8815).
+
+    Args:
+        log: the operational log.
+        settings: of the broker.
+    """
+
+    def __init__(self, log: StatusLog, settings: BrokerSettings) -> None:
+        self._log, self._settings = log, settings
+        self._listening: Mapping[int, str] = {}
+
+    def starting(self, version: str, build: str, configuration: str) -> None:
+        """The process starts; `configuration` is the path of its configuration file, empty if there is none."""
+        if configuration:
+            self._log.write("BRK-1006", configuration)
+            self._log.write("BRK-1007", configuration)
+        self._log.write("BRK-1001", version, build)
+        if self._settings.management:
+            self._log.write("MNG-1001")
+            if self._settings.tls is not None:
+                self._log.write("MNG-1006", self._settings.tls.certificate_file)
+        self._log.host("VHT-1001", "/")
+
+    def store_opened(self, name: str, location: object) -> None:
+        """The store is open, and will be recovered."""
+        self._log.store("MST-1001", name)
+        self._log.store("MST-1002", location)
+
+    def exchanges(self, exchanges: Iterable[Exchange]) -> None:
+        """These exchanges are there at the start."""
+        for each in exchanges:
+            self._log.exchange(each.type_name, each.name or _DEFAULT_EXCHANGE, durable=each.durable)
+
+    def ready(self, listening: Mapping[int, str]) -> None:
+        """Clients can connect. `listening` has the transports of each port, such as TCP and TCP/SSL."""
+        self._listening = listening
+        for port, transport in listening.items():
+            self._log.write("BRK-1002", transport, port)
+        if self._settings.management:
+            for port in listening:
+                self._log.write("MNG-1002", _AGENT, port)
+            self._log.write("MNG-1004")
+        self._log.write("BRK-1004")
+
+    def stopping(self) -> None:
+        """No client can connect any more."""
+        for port, transport in self._listening.items():
+            self._log.write("BRK-1003", transport, port)
+        if self._settings.management:
+            for port in self._listening:
+                self._log.write("MNG-1003", _AGENT, port)
+
+    def stopped(self, *, has_store: bool) -> None:
+        """Everything is closed."""
+        if has_store:
+            self._log.store("MST-1003")
+        self._log.host("VHT-1002")
+        if self._settings.management:
+            self._log.write("MNG-1005")
+        self._log.write("BRK-1005")

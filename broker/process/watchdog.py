@@ -1,4 +1,6 @@
-"""The watchdog of a running broker: a child process that kills it when its event loop stands still.
+"""The watchdogs of a broker: of its event loop while it runs, and of its shutdown.
+
+A child process kills the broker when its event loop hangs:
 
     broker    a byte from the timer of the event loop, each half second         ->  watchdog
     watchdog  SIGKILL, if none has come for the interval                        ->  broker
@@ -14,10 +16,13 @@ messages from the same timer. When the watchdog counts:
                                          while the machine is suspended or both processes are frozen, does not count.
                                          While the broker is stopped by a signal or a debugger (states T and t of
                                          proc(5)) nothing counts, and then it has the whole interval again
-    then         the end                 has ended: `signals.Watchdog` looks after the shutdown
+    then         the end                 has ended: `ShutdownWatchdog` watches the shutdown
 
 The process is forked before the broker has threads, sockets and messages, and closes all descriptors but those of the
 log. It ends with the broker: the pipe is closed then, or it has another parent.
+
+The process ends even if the shutdown hangs: once `ShutdownWatchdog.start` was called, a thread checks for progress, and
+when there was none for PATIENCE_SECONDS it logs this and terminates the process. For the store this, too, is a crash.
 """
 
 from __future__ import annotations
@@ -26,9 +31,11 @@ import contextlib
 import os
 import select
 import signal
+import sys
 import threading
 import time
-from collections.abc import Collection
+import traceback
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Final
 
@@ -37,19 +44,23 @@ from qstore.broker.process import service_manager
 
 _LOG: Final = log_of("Broker")
 
+PATIENCE_SECONDS: Final = 60.0
+"""Maximum time without progress during the shutdown. The store's own timeout for its disk is shorter."""
+EXIT_CODE: Final = 1
+_LOOK_SECONDS: Final = 1.0
 _BEAT: Final = b"+"
 _STOP: Final = b"-"
 _STOPPED: Final = "Tt"
 _STATES: Final = {"R": "running", "S": "waiting", "D": "waiting for a disk", "Z": "ending"}  # proc(5)
 _MAX_STEP: Final = 1.0
 _STEPS: Final = 8
-_LOG_SECONDS: Final = 2.0  # for the line in the log: it may be on the disk that hangs
+_LOG_SECONDS: Final = 2.0  # maximum time for the last log line: the log may be on the disk that hangs
 _INIT: Final = 1  # the first process of a container: no signal from inside kills it
 _NAME: Final = "qpidd-watchdog"
 
 
 class LoopWatchdog:
-    """The broker's end.
+    """Kills the broker when its event loop hangs: the broker's end of the pipe.
 
     Args:
         seconds: the interval; 0 for no process.
@@ -74,7 +85,7 @@ class LoopWatchdog:
                 _be_watchdog(broker, reading, seconds, log_descriptors)
             os.close(reading)
             os.set_blocking(self._pipe, False)
-            text = "Watchdog: process %d kills this broker if its event loop stands still for %g seconds"
+            text = "Watchdog: process %d kills this broker if its event loop hangs for %g seconds"
             _LOG.info(text, self._process, seconds)
 
     def beat(self) -> None:
@@ -141,18 +152,18 @@ def _be_watchdog(broker: int, reading: int, seconds: float, log_descriptors: Col
 
 
 def _has_hung(broker: int, reading: int, seconds: float) -> bool:
-    """Wait until the broker is silent for so long; False if it ends, or has told to stop."""
+    """Wait until the broker is silent for `seconds`; False if it ends, or asks the watchdog to stop."""
     poll = select.poll()
     poll.register(reading, select.POLLIN)
     step = min(seconds / _STEPS, _MAX_STEP)
     silence, is_armed, before = 0.0, False, time.monotonic()
     while silence < seconds:
-        is_told = bool(poll.poll(step * 1000))
+        has_input = bool(poll.poll(step * 1000))
         now = time.monotonic()
         passed, before = min(now - before, 2 * step), now
         if os.getppid() != broker:
             return False
-        if is_told:
+        if has_input:
             received = os.read(reading, 4096)
             if not received or _STOP in received:
                 return False
@@ -170,3 +181,50 @@ def _state(process: int) -> str:
         return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0]
     except (OSError, IndexError):
         return "?"
+
+
+# ---- the shutdown ----
+
+
+class ShutdownWatchdog:
+    """Terminates the process when its shutdown hangs.
+
+    Args:
+        progress: returns a number that changes when the shutdown makes progress.
+        patience: maximum time without progress, in seconds.
+    """
+
+    def __init__(self, progress: Callable[[], int], patience: float = PATIENCE_SECONDS) -> None:
+        self._progress, self._patience = progress, patience
+        self._is_started = threading.Lock()
+
+    def start(self) -> None:
+        """Start to check for progress. Thread-safe; further calls do nothing."""
+        if self._is_started.acquire(blocking=False):
+            threading.Thread(target=self._watch, name="watchdog", daemon=True).start()
+
+    def _watch(self) -> None:
+        pause = threading.Event()
+        seen, idle = self._progress(), 0.0
+        while idle < self._patience:
+            pause.wait(_LOOK_SECONDS)
+            now = self._progress()
+            seen, idle = now, 0.0 if now != seen else idle + _LOOK_SECONDS
+        logger = threading.Thread(target=self._log, daemon=True)
+        logger.start()
+        logger.join(_LOG_SECONDS)
+        os._exit(EXIT_CODE)
+
+    def _log(self) -> None:
+        frame = sys._current_frames().get(threading.main_thread().ident or 0)
+        at = (
+            ""
+            if frame is None
+            else " (at {0.filename}:{0.lineno}, {0.name})".format(traceback.extract_stack(frame)[-1])
+        )
+        _LOG.critical(
+            "The shutdown hangs: no progress for %g seconds%s. The process is terminated, and the store is not closed "
+            "cleanly: nothing that was acknowledged is lost; check whether the store's disk hangs",
+            self._patience,
+            at,
+        )

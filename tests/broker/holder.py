@@ -9,7 +9,7 @@ from typing import Final
 
 HOLDER: Final = """
 import sys
-from qstore.broker.process.pid_file import PidFile
+from qstore.broker.process.held_files import PidFile
 held = PidFile(sys.argv[1])
 print("held", flush=True)
 sys.stdin.read()

@@ -13,7 +13,7 @@ from typing import Final
 import pytest
 
 from qstore.broker.process.daemon import DaemonError, end, find, hold_pid_file, pid_directories, pid_path
-from qstore.broker.process.pid_file import PidFile, holder_of
+from qstore.broker.process.held_files import PidFile, holder_of
 from tests.broker.holder import ROOT, kill, launch_holder, start_holder
 from tests.support.processes import goes
 

@@ -10,14 +10,15 @@ from pathlib import Path
 
 import pytest
 
-from qstore.broker.process.data_dir import (
+from qstore.broker.process.held_files import (
     DataDirectory,
     DataDirectoryError,
+    PidFile,
     default_data_directory,
+    holder_of,
     lock_path,
     user_directory,
 )
-from qstore.broker.process.pid_file import PidFile, holder_of
 from tests.broker.holder import kill, start_holder
 
 NOBODY = 65534
@@ -68,7 +69,7 @@ def test_a_directory_that_must_not_be_written(tmp_path: Path) -> None:
     (tmp_path / "data").mkdir(0o755)
     program = (
         "import os, sys\n"
-        "from qstore.broker.process.data_dir import DataDirectory\n"
+        "from qstore.broker.process.held_files import DataDirectory\n"
         f"os.setuid({NOBODY})\n"
         "DataDirectory(sys.argv[1])"
     )

@@ -20,11 +20,8 @@ from qstore.broker.process.modules import (
     modules_in,
     options_of,
 )
-from qstore.broker.process.options.command_line import read_arguments
-from qstore.broker.process.options.help import help_text
-from qstore.broker.process.options.lookup import Table
-from qstore.broker.process.options.table import GROUPS
-from qstore.broker.process.options.values import Values
+from qstore.broker.process.option_table import GROUPS
+from qstore.broker.process.options import Table, Values, help_text, read_arguments
 from tests.support.dump import ROOT
 
 

@@ -10,12 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qstore.broker.process.options.command_line import read_arguments, words_of
-from qstore.broker.process.options.help import help_text
-from qstore.broker.process.options.lookup import Table
-from qstore.broker.process.options.option import Effect, Given, Kind, Option, OptionError
-from qstore.broker.process.options.table import GROUPS
-from qstore.broker.process.options.values import Values
+from qstore.broker.process.option_table import GROUPS, Effect, Given, Kind, Option, OptionError
+from qstore.broker.process.options import Table, Values, help_text, read_arguments, words_of
 
 TABLE = Table(GROUPS)
 OPTIONS = [option for group in GROUPS for option in group.options]

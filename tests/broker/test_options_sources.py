@@ -9,13 +9,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qstore.broker.process.options.config_file import MAX_BYTES, ConfigFile, Entry, read_config_file
-from qstore.broker.process.options.environment import read_environment
-from qstore.broker.process.options.lookup import Table
-from qstore.broker.process.options.option import OptionError
-from qstore.broker.process.options.sources import GivenOptions, Sources, open_sources, read_sources
-from qstore.broker.process.options.table import GROUPS
-from qstore.broker.process.options.values import Values
+from qstore.broker.process.option_table import GROUPS, OptionError
+from qstore.broker.process.options import (
+    MAX_BYTES,
+    ConfigFile,
+    Entry,
+    GivenOptions,
+    Sources,
+    Table,
+    Values,
+    open_sources,
+    read_config_file,
+    read_environment,
+    read_sources,
+)
 
 TABLE = Table(GROUPS)
 

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from qstore.broker.model.message import Message
 from qstore.broker.model.residency.page_file import GROUP_BYTES, PageFile
 from qstore.broker.model.residency.paging_directory import MAX_OPEN, QUIET_SECONDS, PagingDirectory
-from qstore.broker.process.os_paging_disk import OsPagingDisk
+from qstore.broker.process.paging import OsPagingDisk
 from qstore.broker.protocols.stored_messages import restore_message
 from tests.support.paging_disk import LateRuns, MemoryPagingDisk, entry_of, message_of
 

@@ -13,7 +13,7 @@ from qstore.broker.log.logs import Rules, log_of
 from qstore.broker.log.sinks import LineFormat, Logging, Sinks
 from qstore.broker.model.memory import default_ceiling
 from qstore.broker.process.modules import ModuleError
-from qstore.broker.process.options.option import OptionError
+from qstore.broker.process.option_table import OptionError
 from qstore.broker.process.plan import StartPlan, make_plan, settings_of, start_logging
 from qstore.broker.settings import BrokerSettings
 

@@ -10,10 +10,10 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 HANGS = """
 import logging, sys, time
-from qstore.broker.process.signals import Watchdog
+from qstore.broker.process.watchdog import ShutdownWatchdog
 logging.basicConfig(stream=sys.stderr)
 progress = [0]
-dog = Watchdog(lambda: progress[0], patience=2.0)
+dog = ShutdownWatchdog(lambda: progress[0], patience=2.0)
 dog.start()
 dog.start()
 for _ in range({steps}):

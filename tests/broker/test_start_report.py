@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from qstore.broker.log.logs import NOTICE
-from qstore.broker.process.start_report import EXTENSION_SECONDS, RETRY_SECONDS, StartReport
+from qstore.broker.process.service_manager import EXTENSION_SECONDS, RETRY_SECONDS, StartReport
 
 
 def test_the_manager_each_second_and_the_log_each_five(caplog: pytest.LogCaptureFixture) -> None:

@@ -12,8 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from qstore.broker.process.data_dir import lock_path
-from qstore.broker.process.pid_file import holder_of
+from qstore.broker.process.held_files import holder_of, lock_path
 from tests.support.processes import PATIENCE_SECONDS
 from tests.support.raw_peer import ConnectionClosedError, RawPeer, SessionEndedError
 from tests.support.running_broker import BrokerMaker, RunningBroker

@@ -15,8 +15,8 @@ from tests.support.running_broker import BrokerMaker
 MESSAGES: Final = 4000
 #: As if every step took seconds.
 LONG: Final = """
-import qstore.broker.process.start_report as start_report
-start_report.LOG_SECONDS = start_report._NOTIFY_SECONDS = 0.0
+from qstore.broker.process import service_manager
+service_manager.LOG_SECONDS = service_manager._NOTIFY_SECONDS = 0.0
 from qstore.broker.process.qpidd import main
 main()
 """

@@ -13,7 +13,7 @@ from typing import Final
 
 import pytest
 
-from qstore.broker.process.pid_file import PidFile, holder_of
+from qstore.broker.process.held_files import PidFile, holder_of
 from qstore.broker.security.users.user_file import UserFileError, Users
 from qstore.store.environment import tool_environment
 from qstore.store.errors import StoreError

@@ -15,13 +15,8 @@ from typing import Final
 import pytest
 
 from qstore.broker.process.modules import load_store, options_of
-from qstore.broker.process.options.config_file import DEFAULT_FILE
-from qstore.broker.process.options.environment import read_environment
-from qstore.broker.process.options.lookup import Table
-from qstore.broker.process.options.option import Effect, Option, Source
-from qstore.broker.process.options.sources import open_sources, read_sources
-from qstore.broker.process.options.table import GROUPS
-from qstore.broker.process.options.values import Values
+from qstore.broker.process.option_table import GROUPS, Effect, Option, Source
+from qstore.broker.process.options import DEFAULT_FILE, Table, Values, open_sources, read_environment, read_sources
 from qstore.broker.process.plan import StartPlan, make_plan, settings_of
 
 ROOT: Final = Path(__file__).parents[2]

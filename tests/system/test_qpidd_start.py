@@ -15,7 +15,7 @@ from typing import Final
 
 import pytest
 
-from qstore.broker.process.pid_file import holder_of
+from qstore.broker.process.held_files import holder_of
 from qstore.broker.security.users.user_file import Users
 from qstore.formats.values import TypedMap
 from tests.support.forked import Forked

@@ -1,4 +1,4 @@
-"""A broker whose event loop stands still is killed, and one that does something else is not."""
+"""A broker whose event loop hangs is killed, and one that does something else is not."""
 
 from __future__ import annotations
 
