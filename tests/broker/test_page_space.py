@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qstore.broker.model.residency.page_space import PageSpace
+from qstore.broker.model.residency.page_file import PageSpace
 
 LIMIT = 40
 

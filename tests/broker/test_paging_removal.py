@@ -12,8 +12,14 @@ from typing import Any
 import pytest
 
 from qstore.broker.model.residency.page_file import PageFile
-from qstore.broker.model.residency.paging_directory import STOP_SECONDS, PagingDirectory
-from qstore.broker.model.residency.removal import HURRIED_FILES, MAX_BYTES, MAX_FILES, Removal
+from qstore.broker.model.residency.paging_directory import (
+    HURRIED_FILES,
+    MAX_BYTES,
+    MAX_FILES,
+    STOP_SECONDS,
+    PagingDirectory,
+    Removal,
+)
 from qstore.broker.protocols.stored_messages import restore_message
 from tests.support.paging_disk import LateRuns, MemoryPagingDisk, MemoryPagingFile, entry_of, message_of
 

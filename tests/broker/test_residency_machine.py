@@ -9,8 +9,8 @@ from hypothesis.stateful import invariant, rule
 
 from qstore.broker.model.queues.fifo import Fifo
 from qstore.broker.model.queues.priority import PriorityOrder
-from qstore.broker.model.residency.journal_source import JournalSource
 from qstore.broker.model.residency.residency import Residency
+from qstore.broker.model.residency.sources import JournalSource
 from qstore.broker.model.residency.stretch import Portions
 from tests.broker.test_queue_machine import Item, Kind, QueueMachine, TrackedMessage
 from tests.support.profiles import examples

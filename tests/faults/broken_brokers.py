@@ -21,12 +21,10 @@ from qstore.broker.model.queues.barriers import NO_LIMIT, Barrier, Barriers
 from qstore.broker.model.queues.entry import ACQUIRED, Entry
 from qstore.broker.model.queues.fifo import Fifo
 from qstore.broker.model.queues.queue import Queue
-from qstore.broker.model.residency.journal_source import JournalSource
 from qstore.broker.model.residency.page_file import PageFile
-from qstore.broker.model.residency.reference import Reference
-from qstore.broker.model.residency.references import References
+from qstore.broker.model.residency.references import Reference, References
 from qstore.broker.model.residency.residency import Residency
-from qstore.broker.model.residency.source import Loaded
+from qstore.broker.model.residency.sources import JournalSource, Loaded
 from qstore.broker.model.residency.stretch import Stretch
 from qstore.broker.model.router import Router
 from qstore.broker.model.tick import Tick

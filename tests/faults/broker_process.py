@@ -24,7 +24,7 @@ from qstore.broker.model.queues import composition
 from qstore.broker.model.queues.entry import Entry
 from qstore.broker.model.queues.queue import Queue
 from qstore.broker.model.residency.paging_directory import PagingDirectory
-from qstore.broker.model.residency.reference import Reference
+from qstore.broker.model.residency.references import Reference
 from qstore.broker.model.residency.stretch import Portions, Stretch
 from qstore.broker.protocols.amqp_0_9_1.connection import Phase as BasicPhase
 from qstore.broker.protocols.amqp_0_9_1.connection import ServerConnection as BasicConnection

@@ -62,10 +62,10 @@ from qstore.broker.model.queues.limits import (
 from qstore.broker.model.queues.priority import PriorityOrder
 from qstore.broker.model.queues.queue import Queue
 from qstore.broker.model.replication.source import EventGeneration, ReplicatingListener
-from qstore.broker.model.residency.journal_source import JournalSource
 from qstore.broker.model.residency.page_file import PageFile
 from qstore.broker.model.residency.paging_directory import PagingDirectory, cannot_restore
 from qstore.broker.model.residency.residency import Residency
+from qstore.broker.model.residency.sources import JournalSource
 from qstore.broker.model.residency.stretch import PORTIONS, Portions
 from qstore.broker.settings import QUEUE_LIMIT_BYTES
 from qstore.formats.values import TypedMap

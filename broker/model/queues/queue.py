@@ -44,7 +44,7 @@ from qstore.broker.model.queues.entry import ACQUIRED, AVAILABLE, END, FOLDED, L
 from qstore.broker.model.queues.expiry import NO_TIME, NO_TIME_STORED, expire_in_turns
 from qstore.broker.model.queues.fifo import Fifo
 from qstore.broker.model.queues.flow_control import DepthWatch
-from qstore.broker.model.residency.reference import Reference
+from qstore.broker.model.residency.references import Reference
 from qstore.broker.model.residency.stretch import Stretch
 from qstore.broker.model.watermark import Watermark
 from qstore.formats.values import EMPTY_MAP, TypedMap

@@ -3,7 +3,7 @@
     keep      messages are written in groups of 64 KiB, each to a run of free pages, its extent (`formats.page_file`);
               a larger message is a group by itself
     load      reads the extents of some messages, and verifies them
-    forget    the pages of an extent are free when none of its messages is out any more (`page_space`)
+    forget    the pages of an extent are free when none of its messages is out any more (`PageSpace`)
 
 The key of a message is the number of its extent's first page, and its index in that. The file is created when the first
 message goes out, is cut off where its end is free, and removed when the last one is back. What the system has in memory
@@ -17,19 +17,19 @@ from __future__ import annotations
 
 import contextlib
 import errno
+from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from qstore.broker.model.residency.page_space import PageSpace
-from qstore.broker.model.residency.paging_directory import OpenFile, PagingDirectory, Trouble
-from qstore.broker.model.residency.paging_disk import PagingFile
+from qstore.broker.model.residency.paging_directory import OpenFile, PagingDirectory, PagingFile, Trouble
 from qstore.formats.broker_records.errors import BrokerRecordError
 from qstore.formats.page_file import MAX_COUNT, PAGE_UNIT, Extent, Group, PageFileError, encode_extent
 
 if TYPE_CHECKING:
     from qstore.broker.model.queues.entry import Entry
-    from qstore.broker.model.residency.source import Loaded
+    from qstore.broker.model.residency.sources import Loaded
+
 
 GROUP_BYTES: Final = 1 << 16
 _INDEX_BITS: Final = 12
@@ -39,6 +39,72 @@ _UNLIMITED: Final = 1 << 48  # pages
 _MAX_CACHED: Final = 1 << 18  # bytes of the extent that was read last
 _CUT_BYTES: Final = 1 << 24  # the file is cut off when so much is free at its end
 _MAX_CUT_BYTES: Final = 1 << 27  # and so much goes at once, at most
+_MAX_TRIED: Final = 64  # free runs that are looked at before the file grows
+
+
+class PageSpace:
+    """The pages of one file, and which of them are free.
+
+    Runs of pages are taken from the lowest free run that is large enough, so that the file's end becomes free again,
+    and is cut off. Free runs are few: messages leave a queue roughly in the order in which they came.
+
+    Args:
+        limit: the largest number of pages.
+
+    Attributes:
+        end: pages up to the end of the file.
+        used: pages that are not free.
+    """
+
+    __slots__ = ("_counts", "_firsts", "_limit", "end", "used")
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self.end = self.used = 0
+        self._firsts: list[int] = []  # of the free runs, ascending; neighbours are joined
+        self._counts: list[int] = []
+
+    def take(self, count: int) -> int | None:
+        """Take a run of `count` pages. Returns the first; None if there is none within the limit."""
+        must_fit = self.end + count > self._limit
+        for index, free in enumerate(self._counts if must_fit else self._counts[:_MAX_TRIED]):
+            if free >= count:
+                return self._take_from(index, count)
+        if must_fit:
+            return None
+        first = self.end
+        self.end += count
+        self.used += count
+        return first
+
+    def _take_from(self, index: int, count: int) -> int:
+        first = self._firsts[index]
+        if self._counts[index] == count:
+            del self._firsts[index], self._counts[index]
+        else:
+            self._firsts[index] += count
+            self._counts[index] -= count
+        self.used += count
+        return first
+
+    def give_back(self, first: int, count: int) -> None:
+        """Free a run that was taken. The end moves to before the free pages there."""
+        self.used -= count
+        firsts, counts = self._firsts, self._counts
+        index = bisect_left(firsts, first)
+        if index < len(firsts) and firsts[index] == first + count:
+            count += counts[index]
+            del firsts[index], counts[index]
+        if index and firsts[index - 1] + counts[index - 1] == first:
+            index -= 1
+            first = firsts[index]
+            count += counts[index]
+            del firsts[index], counts[index]
+        if first + count == self.end:
+            self.end = first
+            return
+        firsts.insert(index, first)
+        counts.insert(index, count)
 
 
 class _ExtentPlace:

@@ -4,7 +4,7 @@
         <number>.pages      the messages of one queue
 
 The files are worthless to another process, and never synced. A stop removes its own, as many as it can in a short
-while; what it leaves, or a crash, the next process removes little by little (`removal`), while it is working already.
+while; what it leaves, or a crash, the next process removes little by little (`Removal`), while it is working already.
 At most so many files are open; the one that was used longest ago is closed for another one.
 
 A share of the disk stays free. If that is reached, or the disk fails, messages stay in memory, where the broker's
@@ -17,19 +17,20 @@ import contextlib
 import os
 import posixpath
 import time
+from collections import deque
 from collections.abc import Callable
+from functools import partial
 from logging import ERROR
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 from qstore.broker.log.budget import LogBudget
 from qstore.broker.log.logs import log_of
-from qstore.broker.model.residency.paging_disk import PagingDisk, PagingFile
-from qstore.broker.model.residency.removal import Removal, Run, run_here
 from qstore.formats.broker_records.errors import BrokerRecordError
 from qstore.formats.page_file import Extent, PayloadCompressor
 
 if TYPE_CHECKING:
     from qstore.broker.model.message import Message, RestoreMessage
+
 
 _LOG: Final = log_of("Broker")
 
@@ -41,6 +42,77 @@ QUIET_SECONDS: Final = 5.0
 """Without a failure for so long, one is over: near a limit some messages can go out, and others cannot."""
 STOP_SECONDS: Final = 2.0
 """How long a stop removes files; it takes as much longer as the last portion of them does."""
+
+MAX_FILES: Final = 64
+MAX_BYTES: Final = 128 << 20
+HURRIED_FILES: Final = 1024
+HURRIED_BYTES: Final = 2 << 30
+_SHARE: Final = 16
+
+
+class PagingFile(Protocol):
+    """An open paging file. Every method may raise OSError."""
+
+    def read(self, offset: int, length: int) -> bytes:
+        """`length` bytes from `offset`; fewer only at the end of the file."""
+
+    def read_cached(self, offset: int, length: int) -> bytes | None:
+        """As `read`, if the system has all of it in memory; None if it would have to wait for the disk."""
+
+    def read_ahead(self, offset: int, length: int) -> None:
+        """Have the system read a part of the file into memory; it need not."""
+
+    def write(self, offset: int, content: bytes) -> None:
+        """Write all of `content` at `offset`; a part may have been written if that fails."""
+
+    def truncate(self, size: int) -> None:
+        """Cut the file off."""
+
+    def close(self) -> None:
+        """Close the descriptor. May be called twice."""
+
+
+class PagingDisk(Protocol):
+    """A disk with paging files. Every method may raise OSError."""
+
+    def create(self, path: str, size: int) -> PagingFile:
+        """Create a file of `size` zero bytes, mode 0600. Raises FileExistsError."""
+
+    def open_writable(self, path: str) -> PagingFile:
+        """Open a file for reading and writing."""
+
+    def names(self, directory: str) -> list[str]:
+        """The names in a directory."""
+
+    def is_directory(self, path: str) -> bool:
+        """Whether `path` is a directory."""
+
+    def make_directory(self, path: str) -> None:
+        """Create a directory, mode 0700."""
+
+    def size_of(self, path: str) -> int:
+        """The size of a file, in bytes."""
+
+    def remove(self, path: str) -> None:
+        """Remove a file."""
+
+    def remove_directory(self, path: str) -> None:
+        """Remove an empty directory."""
+
+    def space(self, path: str) -> tuple[int, int]:
+        """Bytes that are free on the disk of the directory `path`, and in all."""
+
+
+class Run(Protocol):
+    """Runs blocking work in a thread."""
+
+    def __call__(self, work: Callable[[], Any], done: Callable[[Any], None], /) -> None:
+        """Call `done` in the event loop with the result of `work`, which never raises."""
+
+
+def run_here(work: Callable[[], Any], done: Callable[[Any], None]) -> None:
+    """A `Run` that does the work at once."""
+    done(work())
 
 
 class OpenFile:
@@ -240,6 +312,119 @@ class PagingDirectory:
         if self._compressor is None:
             self._compressor = PayloadCompressor()
         return self._compressor
+
+
+class _Doomed(NamedTuple):
+    """A file that is to be removed, or a directory.
+
+    Attributes:
+        path: its path.
+        is_directory: a directory; `is_empty`: without paging files by now.
+    """
+
+    path: str
+    is_directory: bool = False
+    is_empty: bool = False
+
+
+class Removal:
+    """Removes paging files: few at a time, outside of the event loop. What stays is left to the next process.
+
+    A disk that is told of the blocks that become free (mounted with `discard`) stops the syncs of everything else when
+    that is much at once. So each look removes 64 files and 128 MiB at most; a longer file is cut off piece by piece. Of
+    very many files it removes a sixteenth, so that their number does not grow for ever; if the disk is short of room,
+    1024 and 2 GiB.
+
+    Args:
+        disk: where it is.
+        suffix: of the names of paging files; other files are left alone.
+        run: runs blocking work.
+    """
+
+    __slots__ = ("_bytes_left", "_disk", "_files_left", "_removing", "_run", "_suffix", "_waiting")
+
+    def __init__(self, disk: PagingDisk, suffix: str, run: Run) -> None:
+        self._disk, self._suffix, self._run = disk, suffix, run
+        self._waiting: deque[_Doomed] = deque()
+        self._removing: list[_Doomed] = []  # by a thread, now
+        self._files_left, self._bytes_left = MAX_FILES, MAX_BYTES  # until the next look
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether anything is to be removed."""
+        return bool(self._waiting)
+
+    def add(self, path: str) -> None:
+        """A file, which nobody has open: it goes at once, unless many do."""
+        self._waiting.append(_Doomed(path))
+        self._remove_more()
+
+    def add_directory(self, path: str) -> None:
+        """A directory with paging files."""
+        self._waiting.append(_Doomed(path, is_directory=True))
+
+    def look(self, *, hurries: bool = False) -> None:
+        """Half a second has passed: begin to remove some more, or many more if it `hurries`."""
+        self._files_left, self._bytes_left = HURRIED_FILES, HURRIED_BYTES
+        if not hurries:
+            self._files_left = min(max(MAX_FILES, len(self._waiting) // _SHARE), HURRIED_FILES)
+            self._bytes_left = MAX_BYTES
+        self._remove_more()
+
+    def _remove_more(self) -> None:
+        if self._waiting and not self._removing and self._files_left and self._bytes_left:
+            self._removing = self._take(self._files_left)
+            self._files_left -= len(self._removing)
+            self._run(partial(self._remove, self._removing, self._bytes_left), self._removed)
+
+    def _take(self, most: int) -> list[_Doomed]:
+        return [self._waiting.popleft() for _ in range(min(most, len(self._waiting)))]
+
+    def _removed(self, result: tuple[list[_Doomed], int]) -> None:
+        self._removing = []
+        left, self._bytes_left = result
+        self._waiting.extendleft(reversed(left))
+        self._remove_more()
+
+    def finish(self, clock: Callable[[], float], seconds: float) -> bool:
+        """Remove for so many seconds, while no thread does any more. Returns whether anything is left."""
+        waiting, end = self._waiting, clock() + seconds
+        waiting.extendleft(reversed(self._removing))  # a thread may have removed it, and nobody was told
+        while waiting and clock() < end:
+            left, _ = self._remove(self._take(MAX_FILES), MAX_BYTES)
+            waiting.extendleft(reversed(left))
+        return bool(waiting)
+
+    # ---- in a thread ----
+
+    def _remove(self, chosen: list[_Doomed], most: int) -> tuple[list[_Doomed], int]:
+        """Remove at most so many bytes. Returns what is left of it, or was found in it, and how many more may go."""
+        for number, each in enumerate(chosen):
+            if each.is_directory and not each.is_empty:
+                return [*self._content(each.path), *chosen[number + 1 :]], most
+            with contextlib.suppress(OSError):
+                if each.is_empty:
+                    self._disk.remove_directory(each.path)
+                elif (size := self._disk.size_of(each.path)) > most:
+                    self._cut(each.path, size - most)
+                    return chosen[number:], 0
+                else:
+                    self._disk.remove(each.path)
+                    most -= size
+        return [], most
+
+    def _content(self, directory: str) -> list[_Doomed]:
+        """The paging files of a directory, and the directory after them."""
+        try:
+            names = self._disk.names(directory)
+        except OSError:
+            return []
+        files = [_Doomed(posixpath.join(directory, name)) for name in names if name.endswith(self._suffix)]
+        return [*files, _Doomed(directory, is_directory=True, is_empty=True)]
+
+    def _cut(self, path: str, size: int) -> None:
+        with contextlib.closing(self._disk.open_writable(path)) as file:
+            file.truncate(size)
 
 
 def cannot_restore(_data: bytes, _begin: int = 0, _end: int = -1, /) -> Message:

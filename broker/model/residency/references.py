@@ -1,4 +1,9 @@
-"""The messages of one queue that are out of memory one by one, while their entries stay (`reference`).
+"""Messages of one queue that are out of memory one by one, while their entries stay: a `Reference` is in their place.
+
+What queues and routing need is kept: size, expiry, routing key and so on. Everything else is read back when it is asked
+for, while the event loop waits; the message is not kept in memory for that. `Reference.whole` is the message itself:
+code that routes, converts or delivers a message that was on a queue asks for that first. A reference whose message
+cannot be read has no headers and no properties, and no consumer can take it.
 
 Consumers are not offered such a message before it was read back: the dispatch of the queue ends there (`awaits`), and
 is continued when the message has come. It is read together with others that are probably next, in the order of their
@@ -8,20 +13,25 @@ Only what is not a delivery reads a single message while the loop waits, such as
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import TYPE_CHECKING, Final, TypeAlias, TypeVar
 
+from qstore.broker.model.errors import InternalError
 from qstore.broker.model.memory import MESSAGE_OVERHEAD
+from qstore.broker.model.message import Message, Properties, StoredForm
 from qstore.broker.model.queues.entry import AVAILABLE, END, OUT, Entry
-from qstore.broker.model.residency.reference import REFERENCE_BYTES, Reference
 from qstore.broker.model.residency.stretch import PORTIONS, Item
+from qstore.formats.values import EMPTY_MAP, TypedMap, TypedValue
 
 if TYPE_CHECKING:
-    from qstore.broker.model.message import Message
+    from qstore.broker.model.content import Content
     from qstore.broker.model.queues.fifo import Fifo
     from qstore.broker.model.queues.queue import Queue
-    from qstore.broker.model.residency.source import ContentSource, Loaded
+    from qstore.broker.model.residency.sources import ContentSource, Loaded
+
+REFERENCE_BYTES: Final = 280
+"""Memory of a message that is out, but has its entry: as measured with `sys.getsizeof`, and the store's share."""
 
 READ_AHEADS: Final = 16
 """Portions that the system reads ahead after one for which a consumer had to wait: others are in its page cache."""
@@ -32,6 +42,87 @@ _MAX_STEPS: Final = 2048
 
 _Kept: TypeAlias = "tuple[frozenset[int], frozenset[int]]"  # positions of the last two portions that were read
 _NONE_KEPT: Final[_Kept] = (frozenset(), frozenset())
+
+_MessageT = TypeVar("_MessageT", bound="Message")
+
+
+class Reference(Message):
+    """A message that is out of memory.
+
+    Args:
+        reader: reads it back.
+        key, is_stored: its key, and whether that is of the journal.
+        position: its position on the queue.
+        size, expires_at, is_persistent: as of any message.
+
+    Attributes:
+        key, is_stored, position: as above.
+        was_tried: it was to be read back for a consumer, and could not be.
+    """
+
+    __slots__ = ("_reader", "is_stored", "key", "position", "was_tried")
+
+    def __init__(
+        self,
+        reader: References,
+        key: int,
+        position: int,
+        *,
+        is_stored: bool,
+        size: int,
+        expires_at: float,
+        is_persistent: bool,
+    ) -> None:
+        self._reader, self.key, self.position, self.is_stored = reader, key, position, is_stored
+        self.was_tried = False
+        self.size, self.expires_at, self.is_persistent = size, expires_at, is_persistent
+
+    def whole(self) -> Message:
+        """The message itself, read back. Raises InternalError: it cannot be read."""
+        message = self._read()
+        if message is None:
+            raise InternalError(f"message {self.position} of its queue cannot be read back from the disk")
+        return message
+
+    def _read(self) -> Message | None:
+        message = self._reader.read(self.key, self.position, is_stored=self.is_stored)
+        if message is not None and self.expires_at:  # what is stored is in whole seconds
+            message.expires_at = self.expires_at
+        return message
+
+    def stored_form(self) -> StoredForm:
+        """The bytes that a journal stores. Raises as `whole`."""
+        return self.whole().stored_form()
+
+    def headers(self) -> TypedMap:
+        """The application headers; empty if it cannot be read."""
+        message = self._read()
+        return EMPTY_MAP if message is None else message.headers()
+
+    def properties(self) -> Properties:
+        """The properties; none if it cannot be read."""
+        message = self._read()
+        return Properties() if message is None else message.properties()
+
+    def content(self) -> Content | TypedValue:
+        """The content. Raises as `whole`."""
+        return self.whole().content()
+
+    def converted(self, convert: Callable[[Message], _MessageT | None]) -> _MessageT | None:
+        """As `Message.converted`. Raises as `whole`."""
+        return self.whole().converted(convert)
+
+    def expiring_at(self, moment: float) -> Message:
+        """As of the message itself. Raises InternalError: it cannot be read."""
+        return self.whole().expiring_at(moment)
+
+    def readdressed(self, exchange: str, routing_key: str, changes: Mapping[str, TypedValue | None]) -> Message:
+        """As of the message itself. Raises as `whole`, and as `Message.readdressed`."""
+        return self.whole().readdressed(exchange, routing_key, changes)
+
+    def with_headers(self, changes: Mapping[str, TypedValue | None]) -> Message:
+        """A copy of the message with some headers set. Raises as `whole`, and as `Message.with_headers`."""
+        return self.whole().with_headers(changes)
 
 
 class Tally:
@@ -85,7 +176,7 @@ class References:
         self._stored, self._others, self._tally = stored, others, tally
         self._cached: tuple[int, bool, Message | None] = (0, False, None)  # what was read last
         self._kept = _NONE_KEPT
-        self._ahead = 0  # as in Residency
+        self._ahead = 0  # how often the system is to read ahead: the disk has been slow
         self.is_reading = False
 
     def attach(self, queue: Queue) -> None:

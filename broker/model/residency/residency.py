@@ -11,7 +11,9 @@ one of two ways:
 Only available messages go out, and only those before the first that waits for the disk. Consumers of stretches have the
 next ones read back while they are still busy with those before (`serve`), so they rarely wait.
 
-Memory is freed in portions, when the tick notices that the queue is beyond its budget.
+Memory is freed in portions, when the tick notices that the queue is beyond its budget. A walk over the whole queue, in
+search of messages that can go out, is made only after enough messages have come, or come back, to make it cheap for
+each. What has come back until then takes at most as much memory as the references of the entries that it passes.
 """
 
 from __future__ import annotations
@@ -25,8 +27,7 @@ from typing import TYPE_CHECKING, Final
 
 from qstore.broker.model.memory import MESSAGE_OVERHEAD
 from qstore.broker.model.queues.entry import AVAILABLE, END, GONE, OUT, Entry
-from qstore.broker.model.residency.reference import REFERENCE_BYTES, Reference
-from qstore.broker.model.residency.references import READ_AHEADS, References, Tally
+from qstore.broker.model.residency.references import READ_AHEADS, REFERENCE_BYTES, Reference, References, Tally
 from qstore.broker.model.residency.stretch import (
     BYTES_PER_MESSAGE,
     MAX_SPAN,
@@ -36,7 +37,6 @@ from qstore.broker.model.residency.stretch import (
     can_join,
     index_stretches,
 )
-from qstore.broker.model.residency.walks import Walks
 
 if TYPE_CHECKING:
     from qstore.broker.model.message import Message
@@ -44,7 +44,8 @@ if TYPE_CHECKING:
     from qstore.broker.model.queues.consumers import Consumers
     from qstore.broker.model.queues.fifo import Fifo
     from qstore.broker.model.queues.queue import Queue
-    from qstore.broker.model.residency.source import ContentSource, Loaded
+    from qstore.broker.model.residency.sources import ContentSource, Loaded
+
 
 _by_position: Final = attrgetter("position")
 
@@ -68,15 +69,14 @@ class Residency(Tally):
 
     __slots__ = (
         "_ahead", "_barriers", "_consumers", "_has_read", "_has_stretches", "_order", "_others", "_portions", "_queue",
-        "_read_to", "_referred_to", "_staged_to", "_staging", "_stored", "_stretches", "_tail", "_walks",
-        "budget", "references", "stage_at",
+        "_read_to", "_referred_to", "_staged_to", "_staging", "_stored", "_stretches", "_tail", "_walk_at",
+        "_was_urgent", "budget", "references", "stage_at",
     )  # fmt: skip
 
     _queue: Queue
     _order: Fifo
     _consumers: Consumers
     _barriers: Barriers
-    _walks: Walks
 
     def __init__(
         self,
@@ -98,6 +98,8 @@ class Residency(Tally):
         self._stretches: list[Stretch] = []  # by position
         self._referred_to = 0  # up to this position messages became references, as far as they could
         self._tail: tuple[int, int] | None = None  # newest position and barrier when those after all stretches stayed
+        self._walk_at = 0  # how much must have happened before the next walk over the whole queue
+        self._was_urgent = False  # whether the last one was
         self._has_read = False
         self._read_to = 0  # up to this position messages were read back for takers
         self._ahead = 0  # how often the system is to read ahead: the disk has been slow
@@ -106,7 +108,6 @@ class Residency(Tally):
         """The queue is made."""
         self._queue, self._order, self._consumers, self._barriers = queue, queue.order, consumers, barriers
         self.references.attach(queue)
-        self._walks = Walks(queue, self._portions)
         self._order.pager = self
 
     def close(self) -> None:
@@ -176,15 +177,37 @@ class Residency(Tally):
                 if is_urgent or tail != self._tail:
                     freed = self._fold_from(self._stretches[-1].next, excess, least, smallest)
                     self._tail = None if freed >= excess or self.has_failed else tail
-            if freed < excess and self._walks.may_begin(self, is_urgent=is_urgent):
+            if freed < excess and self._may_walk(is_urgent=is_urgent):
                 freed += self._fold_from(self._after_window(window), excess - freed, least, smallest)
                 resident = self._queue.message_count - (self.messages_out - self.messages_in)
-                self._walks.has_ended(
-                    self, resident + len(self._stretches), is_enough=freed >= excess, is_urgent=is_urgent
-                )
+                self._walked(resident + len(self._stretches), is_enough=freed >= excess, is_urgent=is_urgent)
         if freed < excess:
             freed += self._refer(excess - freed, is_urgent=is_urgent)
         return freed
+
+    def _may_walk(self, *, is_urgent: bool) -> bool:
+        """Whether enough has happened since the last walk that found little.
+
+        Or more can go out now, because that one was not urgent.
+        """
+        return self._happened() >= self._walk_at or (is_urgent and not self._was_urgent)
+
+    def _walked(self, steps: int, *, is_enough: bool, is_urgent: bool) -> None:
+        """A walk has passed that many entries, and has found enough or not."""
+        if not is_enough:
+            self._was_urgent = is_urgent
+            self._walk_at = self._happened() + max(self._portions.patience, steps // 8)
+
+    def _happened(self) -> int:
+        """Messages that have come, and came back; large ones count as several."""
+        queue, portions = self._queue, self._portions
+        size = queue.bytes_enqueued + self.bytes_in
+        return (
+            queue.messages_enqueued
+            + queue.counters.releases
+            + self.messages_in
+            + size * portions.patience // portions.bytes
+        )
 
     @property
     def _folds(self) -> bool:
@@ -337,7 +360,7 @@ class Residency(Tally):
         chosen: list[Entry] = []
         newest = min(entry.position, limit - 1)
         can_go = self._queue.available_count - (self.messages_out - self.messages_in) - self.references.kept_count
-        is_walk = can_go > 0 and self._walks.may_begin(self, is_urgent=is_urgent)
+        is_walk = can_go > 0 and self._may_walk(is_urgent=is_urgent)
         if is_walk:
             self._referred_to = 0
         steps = 0
@@ -350,7 +373,7 @@ class Residency(Tally):
         chosen.reverse()
         freed = self.references.put_out(chosen)
         if is_walk:
-            self._walks.has_ended(self, steps, is_enough=freed >= excess, is_urgent=is_urgent)
+            self._walked(steps, is_enough=freed >= excess, is_urgent=is_urgent)
         self._referred_to = max(self._referred_to, newest)
         return freed
 
