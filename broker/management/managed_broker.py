@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from uuid import UUID
 
 from qstore.broker.management.objects.backup import Snapshots
-from qstore.broker.model.queues.counters import QueueTotals, difference_of, sum_of
+from qstore.broker.model.counters import QueueTotals, difference_of, sum_of
 
 if TYPE_CHECKING:
     from qstore.broker.log.logs import LogControl

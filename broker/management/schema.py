@@ -33,8 +33,8 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 from uuid import UUID
 
+from qstore.broker.model.counters import Watermark
 from qstore.broker.model.errors import NotImplementedByBrokerError
-from qstore.broker.model.watermark import Watermark
 from qstore.formats.qmf.v1 import expanded, text_bytes, typed
 from qstore.formats.values import MAP, STR16, TypedMap, TypedValue
 

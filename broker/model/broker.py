@@ -15,6 +15,7 @@ from qstore.broker.log.event_log import log_event
 from qstore.broker.log.logs import log_of
 from qstore.broker.model.arguments import ArgumentCheck
 from qstore.broker.model.authorization import Authorization
+from qstore.broker.model.counters import QueueTotals, sum_of
 from qstore.broker.model.dead_letters import DeadLetters
 from qstore.broker.model.errors import ResourceLimitExceededError
 from qstore.broker.model.events import Events, JournalEnqThresholdExceeded, JournalFull
@@ -24,7 +25,6 @@ from qstore.broker.model.exchanges.types import STANDARD_EXCHANGES, exchange_typ
 from qstore.broker.model.memory import QUEUE_OVERHEAD, MemoryCeiling
 from qstore.broker.model.message import Message, RestoreMessage
 from qstore.broker.model.queues.composition import QueueFactory, WatchFactory
-from qstore.broker.model.queues.counters import QueueTotals, sum_of
 from qstore.broker.model.queues.expiry import Expiries, IdleQueues, expire_in_turns
 from qstore.broker.model.queues.flow_control import FlowDefaults
 from qstore.broker.model.queues.queue import Queue

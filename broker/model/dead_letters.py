@@ -3,8 +3,8 @@
     x-dead-letter-exchange       the exchange, looked for when a message dies; a missing one drops the message
     x-dead-letter-routing-key    the routing key that the message gets; by default it keeps its own
 
-The message is addressed to that exchange, does not expire any more, and its headers tell of its death
-(`death_headers`). It is moved as to an alternate exchange (`router`): it leaves its queue when it is on the disk where
+The message is addressed to that exchange, does not expire any more, and its headers describe its death.
+It is moved as to an alternate exchange (`router`): it leaves its queue when it is on the disk where
 it goes. A crash in between leaves it at both places, never at none. Queues that it would reach in an automatic cycle do
 not get it. The alternate exchange of a queue gets its messages only when the queue is deleted, if it has a dead-letter
 exchange as well.
@@ -14,26 +14,37 @@ exchange as well.
                      rejected stays, and its consumer is told
     a failed disk    the message stays on its queue, and is there after the next start
 
+The headers of a death:
+
+    x-death              a list of maps, the latest death first; deaths on the same queue for the same reason are one
+                         entry, which counts them and keeps the time and the keys of the first
+        count            how often, an int64
+        reason           rejected, expired or maxlen
+        queue            the queue that it was on
+        time             when it died first, in seconds since 1970
+        exchange         the exchange that it was published to
+        routing-keys     the routing key, in a list, and those of its header CC
+        original-expiration    its own time to live in milliseconds, as text; only if it had one
+    x-first-death-reason, -queue, -exchange    of its first death: never changed
+    x-last-death-reason, -queue, -exchange     of its latest death
+
+A client can send these headers as well. What is not of this form is left out, and does not count. Where the header of a
+message has no room for all of them, they are shortened in steps (`SHORTER`): first the keys of the header CC go from
+all entries, then the oldest entries that no longer decide about a cycle, then all of a message that was rejected.
+
+A message is in an automatic cycle if it would come to a queue where it has died before, and was not rejected since
+then.
+
 Source: RabbitMQ, "Dead Letter Exchanges".
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 from qstore.broker.log.logs import log_of
-from qstore.broker.model.death_headers import (
-    EXPIRED,
-    MAXLEN,
-    REJECTED,
-    SHORTER,
-    Changes,
-    Death,
-    headers_after,
-    is_cycle,
-)
 from qstore.broker.model.errors import (
     HeaderTooLargeError,
     InvalidArgumentError,
@@ -42,21 +53,32 @@ from qstore.broker.model.errors import (
     ResourceLimitExceededError,
 )
 from qstore.broker.model.exchanges.exchange import Exchange
+from qstore.broker.model.exchanges.matching import STEPS_PER_MESSAGE
 from qstore.broker.model.exchanges.route import Alternate, Routed
-from qstore.broker.model.exchanges.topic_index import STEPS_PER_MESSAGE
-from qstore.broker.model.message import Message
+from qstore.broker.model.message import BCC, CC, Message, selected_keys
 from qstore.broker.model.queues.entry import ACQUIRED, Entry
 from qstore.broker.model.queues.queue import Queue
-from qstore.broker.model.sender_keys import BCC, CC, selected_keys
-from qstore.formats.values import TypedMap
+from qstore.formats.values import INT64, LIST, MAP, STR16, TYPES, TypedMap, TypedValue
 
 if TYPE_CHECKING:
     from qstore.broker.model.router import Router
     from qstore.broker.model.tick import Tick
 
+
 _LOG: Final = log_of("Model")
 
 _TOLD_EVERY: Final = 60.0  # seconds
+
+X_DEATH: Final = "x-death"
+REJECTED: Final = "rejected"
+EXPIRED: Final = "expired"
+MAXLEN: Final = "maxlen"
+
+Changes: TypeAlias = dict[str, TypedValue | None]
+"""Headers to set; None for those to remove."""
+
+_KEYS: Final = "routing-keys"
+_DATETIME: Final = TYPES["datetime"]
 
 MAX_REFUSALS: Final = 32
 """Full queues that refuse a dead message one after the other; each makes its headers longer."""
@@ -250,11 +272,20 @@ class QueueDeadLetter:
 
     @property
     def steps(self) -> int:
-        """As of `DeadLetter`."""
+        """How many steps finding the queues of messages has taken so far in its exchange."""
         return self._letters.steps_of(self.exchange)
 
     def reject(self, queue: Queue, entry: Entry, done: Done) -> None:
-        """As `DeadLetter.reject`."""
+        """Move a message that a consumer has rejected.
+
+        Args:
+            queue: its queue.
+            entry: the message.
+            done: called when it has left its queue for good, or with the error that prevents it.
+
+        Raises:
+            ModelError: it cannot be moved, and is still acquired.
+        """
         try:
             self._letters.move(queue, entry, REJECTED, self, done)
         except (QueueOverflowError, InvalidArgumentError) as error:
@@ -262,7 +293,14 @@ class QueueDeadLetter:
             self._was_dropped(queue, error)
 
     def expire(self, queue: Queue, entry: Entry) -> int:
-        """As `DeadLetter.expire`."""
+        """Move a message that has expired; where there is no room for it, it is dropped.
+
+        Returns:
+            What that has cost: 1, or as many messages as could have been moved in the time that its routing took.
+
+        Raises:
+            InternalError: it stays acquired, because a journal cannot be written.
+        """
         before = self.steps
         try:
             self._letters.move(queue, entry, EXPIRED, self, _ignore)
@@ -272,14 +310,14 @@ class QueueDeadLetter:
         return 1 + (self.steps - before) // STEPS_PER_MESSAGE
 
     def overflow(self, queue: Queue, message: Message) -> None:
-        """As `DeadLetter.overflow`."""
+        """Put a message there that a full queue has refused; where there is no room for it, it is dropped."""
         try:
             self._letters.refused(queue, message, self)
         except (ModelError, MemoryError) as error:
             self._was_dropped(queue, error)
 
     def displace(self, queue: Queue, entry: Entry) -> bool:
-        """As `DeadLetter.displace`."""
+        """Move the oldest message of a full ring. Returns False if it is still acquired: there is no room for it."""
         try:
             self._letters.move(queue, entry, MAXLEN, self, _ignore)
         except (ModelError, MemoryError) as error:
@@ -357,3 +395,152 @@ class _Fewer:
 
 def _ignore(_error: Exception | None) -> None:
     """A message that cannot leave its queue stays acquired, and is there after the next start."""
+
+
+# ---- the headers of a death ----
+
+
+class Death(NamedTuple):
+    """One death of a message.
+
+    Attributes:
+        reason: REJECTED, EXPIRED or MAXLEN.
+        queue, exchange, routing_keys: where it was, and what it was published to.
+        time: seconds since 1970.
+        ttl: its own time to live in milliseconds; None if it had none.
+    """
+
+    reason: str
+    queue: str
+    exchange: str
+    routing_keys: tuple[str, ...]
+    time: int
+    ttl: int | None = None
+
+
+def deaths_of(headers: TypedMap) -> list[TypedMap]:
+    """The entries of x-death, the latest first."""
+    typed = headers.get(X_DEATH)
+    if typed is None or not isinstance(typed.value, tuple):
+        return []
+    return [each.value for each in typed.value if isinstance(each, TypedValue) and isinstance(each.value, TypedMap)]
+
+
+def headers_after(headers: TypedMap, death: Death) -> tuple[Changes, list[TypedMap]]:
+    """The headers to set when a message dies, and the entries of its x-death then."""
+    before = deaths_of(headers)
+    alike = [each for each in before if _is_at(each, death.queue) and _text(each, "reason") == death.reason]
+    latest = _again(alike[0]) if alike else _entry(death)
+    deaths = [latest, *(each for each in before if each not in alike)]
+    changes = _with_deaths({}, deaths)
+    if not before:
+        changes |= _named("first", death)
+    return changes | _named("last", death), deaths
+
+
+def with_own_keys(changes: Changes, _excess: int) -> Changes:
+    """The same headers; of the routing keys of each death only the first, without those of CC."""
+    return _with_deaths(changes, [_with_first_key(each) for each in _deaths_in(changes)])
+
+
+def without_oldest(changes: Changes, excess: int) -> Changes:
+    """The same headers without the oldest deaths: so many that they have had `excess` bytes, if there are so many.
+
+    The latest rejection and those after it stay.
+    """
+    deaths = _deaths_in(changes)
+    reasons = [_text(each, "reason") for each in deaths]
+    least = reasons.index(REJECTED) + 1 if REJECTED in reasons else len(deaths)
+    while excess > 0 and len(deaths) > least:
+        excess -= _least_size(deaths.pop())
+    return _with_deaths(changes, deaths)
+
+
+def without_deaths(changes: Changes, _excess: int) -> Changes:
+    """None of these headers, if the latest death is a rejection: it ends what may become a cycle."""
+    deaths = _deaths_in(changes)
+    if not deaths or _text(deaths[0], "reason") != REJECTED:
+        return changes
+    return dict.fromkeys(changes)
+
+
+SHORTER: Final[tuple[Callable[[Changes, int], Changes], ...]] = (with_own_keys, without_oldest, without_deaths)
+"""Make the headers of a death shorter, one after the other.
+
+Args:
+    changes: the headers to set, and those to remove.
+    excess: bytes that the header of the message has too many.
+"""
+
+
+def _deaths_in(changes: Changes) -> list[TypedMap]:
+    return deaths_of(TypedMap(tuple((name, each) for name, each in changes.items() if each is not None)))
+
+
+def _with_deaths(changes: Changes, deaths: Iterable[TypedMap]) -> Changes:
+    return {**changes, X_DEATH: TypedValue(LIST, tuple(TypedValue(MAP, each) for each in deaths))}
+
+
+def _with_first_key(entry: TypedMap) -> TypedMap:
+    return TypedMap(tuple((name, _first(typed) if name == _KEYS else typed) for name, typed in entry.entries))
+
+
+def _first(typed: TypedValue) -> TypedValue:
+    return TypedValue(LIST, typed.value[:1]) if isinstance(typed.value, tuple) else typed
+
+
+def _least_size(entry: TypedMap) -> int:
+    """Bytes that an entry has encoded, at least: those of its names and texts."""
+    texts = [typed.value for _, typed in entry.entries if isinstance(typed.value, (str, bytes))]
+    return sum(2 + len(each) for each in (*texts, *entry))
+
+
+def is_cycle(queue: str, deaths: Iterable[TypedMap]) -> bool:
+    """Whether a message with these deaths has come back to a queue without having been rejected."""
+    for each in deaths:
+        if _text(each, "reason") == REJECTED:
+            return False
+        if _is_at(each, queue):
+            return True
+    return False
+
+
+def _named(which: str, death: Death) -> Changes:
+    values = {"reason": death.reason, "queue": death.queue, "exchange": death.exchange}
+    return {f"x-{which}-death-{name}": TypedValue(STR16, value) for name, value in values.items()}
+
+
+def _entry(death: Death) -> TypedMap:
+    entries = [
+        ("count", TypedValue(INT64, 1)),
+        ("reason", TypedValue(STR16, death.reason)),
+        ("queue", TypedValue(STR16, death.queue)),
+        ("time", TypedValue(_DATETIME, death.time)),
+        ("exchange", TypedValue(STR16, death.exchange)),
+        (_KEYS, TypedValue(LIST, tuple(TypedValue(STR16, key) for key in death.routing_keys))),
+    ]
+    if death.ttl is not None:
+        entries.append(("original-expiration", TypedValue(STR16, str(death.ttl))))
+    return TypedMap(tuple(entries))
+
+
+def _again(entry: TypedMap) -> TypedMap:
+    """An entry with one more death."""
+    typed = entry.get("count")
+    count = typed.value if typed is not None and isinstance(typed.value, int) else 1
+    others = tuple(each for each in entry.entries if each[0] != "count")
+    return TypedMap((("count", TypedValue(INT64, min(max(count, 0), (1 << 63) - 2) + 1)), *others))
+
+
+def _is_at(entry: TypedMap, queue: str) -> bool:
+    return _text(entry, "queue") == queue
+
+
+def _text(entry: TypedMap, name: str) -> str | None:
+    typed = entry.get(name)
+    if typed is None:
+        return None
+    value = typed.value
+    if isinstance(value, bytes):
+        return value.decode("utf-8", "surrogateescape")
+    return value if isinstance(value, str) else None

@@ -4,7 +4,7 @@ glibc keeps freed memory, and gives back only what is at the end of its heap, wh
 enough to prevent that. So what a backlog of 5,000,000 messages took while it was out of memory, about 28 bytes each,
 stayed with the process after it was drained. `malloc_trim` returns every free page.
 
-It blocks the event loop, for about 0.07 ms for each MiB returned, and so does `mallinfo`, which tells how much is free,
+It blocks the event loop, for about 0.07 ms for each MiB returned, and so does `mallinfo`, which counts what is free,
 for 0.13 us for each free chunk. So both are called seldom, and take little of the time, measured as processor time of
 this thread:
 
@@ -16,15 +16,20 @@ this thread:
                 was at the least since the last trim
 
 A trim that returned little, because what is free is in pieces smaller than a page, counts as the second.
+
+The allocator's figures come from `mallinfo2` in glibc 2.33 and later, and from `mallinfo` in older ones; other
+libraries have neither. Python keeps small objects in arenas of its own, which it maps without the allocator: they are
+not in these figures. Source: glibc, malloc.h, mallinfo(3) and malloc_trim(3).
 """
 
 from __future__ import annotations
 
+import ctypes
 import time
 from collections.abc import Callable
-from typing import Final
+from functools import cache
+from typing import Any, Final, NamedTuple
 
-from qstore.broker.model.allocator import Allocated, allocated, trim
 from qstore.broker.model.memory import resident_bytes
 
 STEP: Final = 16 << 20
@@ -33,13 +38,64 @@ STEP: Final = 16 << 20
 _PAUSE_ALLOCATED: Final = 5000
 _PAUSE_TRIM: Final = 300
 
+_FIELDS: Final = (
+    "arena", "ordblks", "smblks", "hblks", "hblkhd", "usmblks", "fsmblks", "uordblks", "fordblks", "keepcost",
+)  # fmt: skip
+
+
+class Allocated(NamedTuple):
+    """The allocator's figures, under glibc's names; None where there are none."""
+
+    arena: int | None = None
+    ordblks: int | None = None
+    hblks: int | None = None
+    hblkhd: int | None = None
+    uordblks: int | None = None
+    fordblks: int | None = None
+    keepcost: int | None = None
+
+
+class _Information(ctypes.Structure):
+    _fields_ = tuple((name, ctypes.c_size_t) for name in _FIELDS)
+
+
+class _OldInformation(ctypes.Structure):
+    _fields_ = tuple((name, ctypes.c_uint) for name in _FIELDS)  # from 4 GiB on these begin again at 0
+
+
+def allocated() -> Allocated:
+    """The allocator's figures now."""
+    mallinfo = _function()
+    if mallinfo is None:
+        return Allocated()
+    found = mallinfo()
+    return Allocated(*(int(getattr(found, name)) for name in Allocated._fields))
+
+
+@cache
+def _function() -> Callable[[], Any] | None:
+    library = ctypes.CDLL(None)
+    for name, result in (("mallinfo2", _Information), ("mallinfo", _OldInformation)):
+        function = getattr(library, name, None)
+        if function is not None:
+            function.argtypes, function.restype = (), result
+            return function  # type: ignore[no-any-return]
+    return None
+
+
+def trim() -> None:
+    """Return all free pages to the system, also those between others that are in use; nothing if the library cannot."""
+    function = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    if function is not None:
+        function(ctypes.c_size_t(0))
+
 
 class Heap:
     """The memory of this process.
 
     Args:
         resident: returns the resident bytes.
-        told: returns what the allocator tells.
+        figures: returns the allocator's figures.
         give_back: returns free memory to the system.
         clock: returns seconds.
         cost: returns seconds of processor time.
@@ -48,25 +104,31 @@ class Heap:
     __slots__ = (
         "_clock",
         "_cost",
+        "_figures",
         "_give_back",
         "_least_resident",
         "_least_unused",
         "_not_before",
         "_resident",
-        "_told",
     )
 
     def __init__(
         self,
         resident: Callable[[], int] = resident_bytes,
-        told: Callable[[], Allocated] = allocated,
+        figures: Callable[[], Allocated] = allocated,
         give_back: Callable[[], None] = trim,
         clock: Callable[[], float] = time.monotonic,
         cost: Callable[[], float] = time.thread_time,
     ) -> None:
-        self._resident, self._told, self._give_back, self._clock, self._cost = resident, told, give_back, clock, cost
+        self._resident, self._figures, self._give_back, self._clock, self._cost = (
+            resident,
+            figures,
+            give_back,
+            clock,
+            cost,
+        )
         self._least_resident = resident()
-        self._least_unused = self._unused(told(), self._least_resident)
+        self._least_unused = self._unused(figures(), self._least_resident)
         self._not_before = clock()
 
     def look(self) -> bool:
@@ -76,7 +138,7 @@ class Heap:
         if resident - self._least_resident < STEP or self._clock() < self._not_before:
             return False
         began = self._cost()
-        known = self._told()
+        known = self._figures()
         unused = self._unused(known, resident)
         self._least_unused = min(self._least_unused, unused)
         if min(known.fordblks or 0, unused - self._least_unused) < STEP:
@@ -85,7 +147,7 @@ class Heap:
         began = self._cost()
         self._give_back()
         left = self._resident()
-        self._least_unused = self._unused(self._told(), left)
+        self._least_unused = self._unused(self._figures(), left)
         self._pause(began, _PAUSE_TRIM if resident - left >= STEP // 2 else _PAUSE_ALLOCATED)
         return True
 

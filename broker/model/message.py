@@ -12,13 +12,20 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, TypeAlias, TypeVar
+from typing import Final, NamedTuple, Protocol, TypeAlias, TypeVar
 from uuid import UUID
 
+from qstore.broker.model.errors import InvalidArgumentError
 from qstore.formats.values import EMPTY_MAP, INT64, TypedMap, TypedValue
 
-if TYPE_CHECKING:
-    from qstore.broker.model.content import Content
+CC: Final = "CC"
+BCC: Final = "BCC"
+
+MAX_KEYS: Final = 1_000
+"""Keys in one of these headers."""
+
+_MIN_PIECE: Final = 16 * 1024  # bytes; smaller pieces are joined
+_MAX_JOINED: Final = 0xFFFF - 12  # bytes up to which small pieces are joined: the payload of one frame
 
 MessageId: TypeAlias = str | bytes | int | UUID
 
@@ -40,6 +47,84 @@ class RestoreMessage(Protocol):
 
 MessagesRead: TypeAlias = "Callable[[list[Message | Exception]], None]"
 """Gets messages that a store has read and decoded; for each that it could not, why."""
+
+
+class LargeContent:
+    """The content of a message in the pieces in which it arrived, larger than one frame. Immutable; no piece is empty.
+
+    Content that spans many frames is never joined: the pieces are stored as received, and sent or written one by one.
+    So a message takes its content's size in memory once, however large it is. Small pieces cost more than their bytes,
+    and a peer may send pieces of any size: they are collected into larger ones (`IncomingContent`).
+
+    Args:
+        pieces: its bytes, in order.
+        size: total bytes.
+    """
+
+    __slots__ = ("_size", "pieces")
+
+    def __init__(self, pieces: tuple[bytes, ...], size: int) -> None:
+        self.pieces, self._size = pieces, size
+
+    def __len__(self) -> int:
+        return self._size
+
+    def __bytes__(self) -> bytes:
+        """The content as one copy."""
+        return b"".join(self.pieces)
+
+
+Content: TypeAlias = bytes | LargeContent
+Buffer: TypeAlias = bytes | memoryview
+
+
+def pieces_of(content: Content) -> tuple[bytes, ...]:
+    """The pieces of content of either kind."""
+    return (content,) if isinstance(content, bytes) else content.pieces
+
+
+def content_of(pieces: Sequence[bytes]) -> Content:
+    """The content consisting of these pieces, none of which is empty. Content that fits one frame is joined."""
+    size = sum(map(len, pieces))
+    if size <= _MAX_JOINED or len(pieces) == 1:
+        return b"".join(pieces)
+    return LargeContent(tuple(pieces), size)
+
+
+class IncomingContent:
+    """Content that is being received.
+
+    Attributes:
+        size: bytes received so far.
+    """
+
+    __slots__ = ("_pieces", "_small", "size")
+
+    def __init__(self) -> None:
+        self.size = 0
+        self._pieces: list[bytes] = []
+        self._small = bytearray()
+
+    def add(self, piece: bytes) -> None:
+        """Add the next piece."""
+        self.size += len(piece)
+        small = self._small
+        if small and len(small) + len(piece) > _MAX_JOINED:
+            self._keep_small()
+        if len(piece) >= _MIN_PIECE and not self._small:
+            self._pieces.append(piece)
+        else:
+            self._small += piece
+
+    def _keep_small(self) -> None:
+        if self._small:
+            self._pieces.append(bytes(self._small))
+            self._small = bytearray()
+
+    def content(self) -> Content:
+        """The content received so far; more may be added afterwards."""
+        self._keep_small()
+        return content_of(self._pieces)
 
 
 class Handling(NamedTuple):
@@ -159,10 +244,7 @@ class Message(ABC):
         return self
 
     def under_further_keys(self) -> Sequence[Message]:
-        """The message under each of the further routing keys that its sender has selected (`sender_keys`), to route it.
-
-        Most messages have none.
-        """
+        """The message under each of its further keys (`selected_keys`), to route it. Most messages have none."""
         return ()
 
     @abstractmethod
@@ -260,3 +342,33 @@ class Message(ABC):
 
 MakeMessage: TypeAlias = Callable[[NewMessage], Message]
 """Encodes a message of the broker's own."""
+
+
+def selected_keys(headers: TypedMap, name: str) -> tuple[str, ...]:
+    """The further routing keys that the sender of a message has selected: those in its header CC or BCC.
+
+        CC     a list of texts: the message is routed by each of them as well; consumers see the header
+        BCC    likewise, but consumers do not see it
+
+    A queue gets the message once, however many of its keys lead there, and delivers it with the key of its publication.
+    Elements that are not texts do not count, as in RabbitMQ. Source: RabbitMQ, "Sender-selected Distribution".
+
+    Raises:
+        InvalidArgumentError: the header is not a list, or too long.
+    """
+    typed = headers.get(name)
+    if typed is None:
+        return ()
+    if not isinstance(typed.value, tuple):
+        raise InvalidArgumentError(f"invalid message: header '{name}' is of type {typed.type.name}, not a list of keys")
+    if len(typed.value) > MAX_KEYS:
+        raise InvalidArgumentError(f"invalid message: header '{name}' has more than {MAX_KEYS} keys")
+    keys = (_key(each) for each in typed.value)
+    return tuple(key for key in keys if key is not None)
+
+
+def _key(element: object) -> str | None:
+    if not isinstance(element, TypedValue):
+        return None
+    value = element.value
+    return value if isinstance(value, str) else None

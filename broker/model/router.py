@@ -24,13 +24,12 @@ from qstore.broker.model.errors import (
     RoutingLimitError,
 )
 from qstore.broker.model.exchanges.exchange import Exchange
-from qstore.broker.model.exchanges.route import Alternate, Routed
-from qstore.broker.model.exchanges.topic_index import MAX_STEPS
+from qstore.broker.model.exchanges.matching import MAX_STEPS
+from qstore.broker.model.exchanges.route import Alternate, Routed, route_by_all
 from qstore.broker.model.message import Message
 from qstore.broker.model.queues.entry import ACQUIRED, MOVING, Entry
 from qstore.broker.model.queues.flow_control import Stop
 from qstore.broker.model.queues.queue import Queue
-from qstore.broker.model.sender_keys import route_by_all
 from qstore.broker.model.store_protocol import Store
 from qstore.broker.model.tick import Tick
 

@@ -14,9 +14,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from qstore.broker.model.content import Content
 from qstore.broker.model.errors import InvalidArgumentError
-from qstore.broker.model.message import PLAIN_HANDLING, Message, Properties, ReplyAddress, StoredForm
+from qstore.broker.model.message import PLAIN_HANDLING, Content, Message, Properties, ReplyAddress, StoredForm
 from qstore.broker.protocols.amqp_0_9_1.message import restore_basic, restored
 from qstore.broker.protocols.amqp_0_10.message import as_transfer, restore_alike, restore_transfer
 from qstore.formats.broker_records.amqp_0_9_1_messages import MARK as BASIC_MARK

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Iterator
 
-from qstore.broker.model.content import Buffer
+from qstore.broker.model.message import Buffer
 
 
 class Stream:

@@ -21,10 +21,10 @@ import click
 from rich.console import Console
 from rich.table import Table
 
+from qstore.broker.model.counters import Watermark
 from qstore.broker.model.exchanges.direct import DirectExchange
 from qstore.broker.model.exchanges.exchange import Exchange
 from qstore.broker.model.exchanges.topic import TopicExchange
-from qstore.broker.model.watermark import Watermark
 from tests.bench.measuring import fastest
 
 _FEW = 10

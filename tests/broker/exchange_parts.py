@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from qstore.broker.model.counters import Watermark
 from qstore.broker.model.exchanges.exchange import Exchange
 from qstore.broker.model.exchanges.route import Binding, Route
-from qstore.broker.model.watermark import Watermark
 from qstore.formats.values import TypedMap, typed_map
 
 

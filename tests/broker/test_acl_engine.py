@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from qstore.broker.model.authorization import Action, ObjectType
-from qstore.broker.model.exchanges.topic_index import TopicIndex
+from qstore.broker.model.exchanges.matching import TopicIndex
 from qstore.broker.security.acl import engine as engine_module
 from qstore.broker.security.acl.engine import Engine
 from qstore.broker.security.acl.reader import read

@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from qstore.broker.model.errors import InternalError, NotAllowedError
-from qstore.broker.model.exchanges.criteria import comparable
 from qstore.broker.model.exchanges.exchange import BoundResult
 from qstore.broker.model.exchanges.headers import HeadersExchange
+from qstore.broker.model.exchanges.matching import comparable
 from qstore.formats.values import TypedMap, typed_map
 from tests.broker.exchange_parts import fake_queues, routed
 from tests.support.coded import coded, coded_array

@@ -8,8 +8,7 @@ import pytest
 
 from qstore.broker.model.arguments import EXCLUSIVE_BINDING, INITIAL_VALUE, SEQUENCE, is_switched_on
 from qstore.broker.model.errors import InternalError, InvalidArgumentError, ModelError, ResourceLimitExceededError
-from qstore.broker.model.exchanges.exchange import Exchange
-from qstore.broker.model.exchanges.sent_messages import SentMessages, sent_messages
+from qstore.broker.model.exchanges.exchange import Exchange, SentMessages, sent_messages
 from qstore.broker.model.exchanges.types import EXCHANGE_TYPES, STANDARD_EXCHANGES
 from qstore.broker.model.memory import MESSAGE_OVERHEAD
 from qstore.broker.model.queues.queue import Queue

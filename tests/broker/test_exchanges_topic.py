@@ -13,11 +13,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from qstore.broker.model.errors import RoutingLimitError
-from qstore.broker.model.exchanges import topic_index
+from qstore.broker.model.exchanges import matching
+from qstore.broker.model.exchanges.matching import MAX_STEPS, Steps, TopicIndex, _Below, _Node
 from qstore.broker.model.exchanges.onward import ExchangeBinding, refresh
+from qstore.broker.model.exchanges.route import route_by_all
 from qstore.broker.model.exchanges.topic import TopicExchange
-from qstore.broker.model.exchanges.topic_index import MAX_STEPS, Steps, TopicIndex, _Below, _Node
-from qstore.broker.model.sender_keys import route_by_all
 from tests.broker.exchange_parts import FakeMessage, fake_queues, routed
 from tests.support.compiled import replaces
 
@@ -142,7 +142,7 @@ class TestLimit:
                 reached += len(nodes)
                 return super().enter(nodes, found, most)
 
-        monkeypatch.setattr(topic_index, "_Below", Counted)
+        monkeypatch.setattr(matching, "_Below", Counted)
         steps = Steps()
         with contextlib.suppress(RoutingLimitError):
             index.match(key, steps)

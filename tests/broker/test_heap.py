@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from qstore.broker.model import allocator
-from qstore.broker.model.allocator import Allocated
-from qstore.broker.model.heap import STEP, Heap
+from qstore.broker.model import heap as heap_module
+from qstore.broker.model.heap import STEP, Allocated, Heap
 from qstore.broker.model.memory import resident_bytes
 
 MIB = 1 << 20
@@ -159,13 +158,13 @@ def test_an_allocator_that_tells_nothing() -> None:
 
 
 def test_another_c_library(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(allocator.ctypes, "CDLL", lambda _name: object())
-    allocator.trim()
+    monkeypatch.setattr(heap_module.ctypes, "CDLL", lambda _name: object())
+    heap_module.trim()
 
 
-@pytest.mark.skipif(allocator.allocated().fordblks is None, reason="the C library does not tell")
+@pytest.mark.skipif(heap_module.allocated().fordblks is None, reason="the C library does not tell")
 def test_free_memory_of_this_process_is_returned() -> None:
-    allocator.trim()  # what other tests have left
+    heap_module.trim()  # what other tests have left
     heap = Heap()
     blocks = [bytes(4000 + number % 64) for number in range(30_000)]
     kept = blocks[::100]

@@ -6,7 +6,7 @@ import asyncio
 import random
 
 from qstore.broker.management.managed_broker import AT_ONCE, TimeSlices, summed
-from qstore.broker.model.queues.counters import QueueTotals
+from qstore.broker.model.counters import QueueTotals
 from tests.broker.wired_broker import Wired, wired
 
 

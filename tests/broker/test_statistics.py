@@ -13,12 +13,12 @@ from qstore.broker.management.managed_broker import ListedSession
 from qstore.broker.management.objects.client import CONNECTION_CLASS, SESSION_CLASS, SUBSCRIPTION_CLASS
 from qstore.broker.management.objects.exchange import BINDING_CLASS, EXCHANGE_CLASS
 from qstore.broker.management.objects.queue import QUEUE_CLASS
+from qstore.broker.model.counters import Watermark
 from qstore.broker.model.exchanges.exchange import Exchange
 from qstore.broker.model.exchanges.headers import HeadersExchange
 from qstore.broker.model.exchanges.topic import TopicExchange
 from qstore.broker.model.queues.entry import AVAILABLE
 from qstore.broker.model.queues.queue import Queue
-from qstore.broker.model.watermark import Watermark
 from qstore.formats.amqp_0_10.frames import FRAME, PROTOCOL_HEADER, decode_frame
 from qstore.formats.values import typed_map
 from tests.broker.exchange_parts import FakeMessage, fake_queues

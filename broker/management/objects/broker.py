@@ -67,8 +67,8 @@ if TYPE_CHECKING:
     from qstore.broker.management.schema import Results
     from qstore.broker.model.broker import Broker
     from qstore.broker.model.caller import Caller
+    from qstore.broker.model.counters import QueueTotals
     from qstore.broker.model.queues.consumers import Consumer
-    from qstore.broker.model.queues.counters import QueueTotals
 
 
 class _View(NamedTuple):

@@ -20,7 +20,7 @@ from qstore.broker.management.schema import (
     prop,
     stat,
 )
-from qstore.broker.model.watermark import Watermark
+from qstore.broker.model.counters import Watermark
 from qstore.formats.plain import plain_map
 
 if TYPE_CHECKING:

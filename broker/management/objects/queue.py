@@ -34,8 +34,8 @@ from qstore.broker.management.schema import (
 )
 from qstore.broker.model.authorization import Action, ObjectType
 from qstore.broker.model.errors import InvalidArgumentError, ModelError, PreconditionFailedError
+from qstore.broker.model.exchanges.matching import MAX_STEPS
 from qstore.broker.model.exchanges.route import Binding, Route
-from qstore.broker.model.exchanges.topic_index import MAX_STEPS
 from qstore.broker.model.settlement import MOVED_AT_ONCE, Selection
 from qstore.broker.model.topology.checks import check_private
 from qstore.formats.values import STR16, TypedValue
@@ -45,9 +45,9 @@ if TYPE_CHECKING:
     from qstore.broker.management.request import Arguments, Wants
     from qstore.broker.management.schema import Reference, Results
     from qstore.broker.model.caller import Caller
+    from qstore.broker.model.counters import QueueTotals
     from qstore.broker.model.exchanges.route import Alternate
     from qstore.broker.model.message import Message
-    from qstore.broker.model.queues.counters import QueueTotals
     from qstore.broker.model.queues.queue import Queue
 
 _TRACE: Final = "x-qpid.trace"

@@ -33,9 +33,9 @@ from qstore.broker.management.schema import (
     prop,
     stat,
 )
-from qstore.broker.model.allocator import Allocated, allocated
 from qstore.broker.model.authorization import Action, ObjectType
 from qstore.broker.model.errors import InvalidArgumentError
+from qstore.broker.model.heap import Allocated, allocated
 from qstore.broker.security.tls.errors import TlsConfigurationError
 
 if TYPE_CHECKING:

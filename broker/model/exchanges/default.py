@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, ClassVar
 
 from qstore.broker.model.errors import NotAllowedError
 from qstore.broker.model.exchanges.exchange import MAX_ROUTES, BoundResult, Exchange
+from qstore.broker.model.exchanges.matching import Steps
 from qstore.broker.model.exchanges.onward import Headers
 from qstore.broker.model.exchanges.route import Binding, Route
-from qstore.broker.model.exchanges.topic_index import Steps
 from qstore.formats.values import TypedMap
 
 if TYPE_CHECKING:

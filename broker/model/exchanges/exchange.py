@@ -28,12 +28,11 @@ from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, 
 from dataclasses import replace
 from typing import TYPE_CHECKING, ClassVar, Final, NamedTuple, Protocol, TypeAlias, TypeVar
 
-from qstore.broker.model.arguments import INTERNAL
-from qstore.broker.model.exchanges.onward import ExchangeBinding, Headers, Linked, Onward, no_headers
+from qstore.broker.model.arguments import INITIAL_VALUE, INTERNAL, SEQUENCE, is_switched_on
+from qstore.broker.model.counters import Watermark
+from qstore.broker.model.exchanges.matching import MAX_STEPS, Steps
+from qstore.broker.model.exchanges.onward import ExchangeBinding, Headers, Onward, no_headers
 from qstore.broker.model.exchanges.route import Binding, Route, RoutedCounts
-from qstore.broker.model.exchanges.sent_messages import sent_messages
-from qstore.broker.model.exchanges.topic_index import MAX_STEPS, Steps
-from qstore.broker.model.watermark import Watermark
 from qstore.formats.values import BOOLEAN, EMPTY_MAP, TypedMap, TypedValue
 
 if TYPE_CHECKING:
@@ -41,11 +40,14 @@ if TYPE_CHECKING:
     from qstore.broker.model.message import Message
     from qstore.broker.model.queues.queue import Queue
 
+
 #: Limits of keys in the cache, and of all their queues: in the worst case 6 MiB of references to queues, bindings and
 #: back.
 MAX_ROUTES: Final = 16_384
 MAX_ROUTED_QUEUES: Final = 262_144
 
+_MAX_INT64: Final = (1 << 63) - 1
+_MIN_INT64: Final = -(1 << 63)
 
 Put: TypeAlias = "Callable[[Message, Sequence[Queue]], bool]"
 """Puts a message on queues; returns whether its completion must wait for the disk. Raises ModelError."""
@@ -97,6 +99,69 @@ class BoundReply(NamedTuple):
     args_not_matched: bool = False
 
 
+class SentMessages:
+    """What an exchange does with published messages besides routing them. Most exchanges do nothing.
+
+    `qpid.msg_sequence`: each message gets a sequence number, an int64, as the application header `qpid.msg_sequence`,
+    which replaces an existing one. The first number is 0; after the largest int64 comes the smallest.
+
+    `qpid.ive` (initial value exchange): the last message is kept, with its number, and offered to each later binding.
+    Only one message is kept, so its memory is bounded by the maximum message size.
+
+    Rules where the sources leave a choice:
+
+        published   by a client, to this exchange. Messages that arrive because it is an alternate exchange are neither
+                    numbered nor kept: a message has the number of the exchange that it was published to.
+        unroutable  messages count like any other.
+        refused     by a full queue: the number is not reused, and the last message is unchanged.
+        commit      a message of a transaction is numbered at commit, so that numbers ascend on every queue.
+        restart     numbers begin again at 0, and no message is kept: neither is stored, as in qpidd
+                    (formats/broker_records/README.md, 4.3). So a consumer that sees a number decrease knows that the
+                    broker was restarted.
+
+    Sources: Qpid C++ Broker Book, 1.3.1.1 and 1.3.1.2; MRG 2 Messaging User Guide, 2.2.
+
+    Args:
+        numbers: whether messages are numbered.
+        keeps_last: whether the last one is kept.
+
+    Attributes:
+        next_number: the number of the next message.
+        last: the last message, if it is kept and there was one.
+    """
+
+    __slots__ = ("_keeps_last", "_numbers", "last", "next_number")
+
+    def __init__(self, *, numbers: bool, keeps_last: bool) -> None:
+        self._numbers, self._keeps_last = numbers, keeps_last
+        self.next_number = 0
+        self.last: Message | None = None
+
+    def number(self, message: Message) -> Message:
+        """The message with its number, if messages are numbered.
+
+        Raises:
+            InvalidArgumentError: its headers cannot be decoded.
+        """
+        if not self._numbers:
+            return message
+        number = self.next_number
+        numbered = message.with_number(SEQUENCE, number)
+        self.next_number = _MIN_INT64 if number == _MAX_INT64 else number + 1
+        return numbered
+
+    def keep(self, message: Message) -> None:
+        """Keep a message that `number` returned, after it was enqueued."""
+        if self._keeps_last:
+            self.last = message
+
+
+def sent_messages(arguments: TypedMap) -> SentMessages | None:
+    """The state for an exchange with these arguments; None if it does neither."""
+    numbers, keeps_last = is_switched_on(arguments, SEQUENCE), is_switched_on(arguments, INITIAL_VALUE)
+    return SentMessages(numbers=numbers, keeps_last=keeps_last) if numbers or keeps_last else None
+
+
 class Exchange(ABC):
     """An exchange.
 
@@ -120,7 +185,7 @@ class Exchange(ABC):
         is_deleted: it was deleted, and routes nothing.
         is_internal: whether clients of AMQP 0-9-1 cannot publish to it.
         onward: its bindings to other exchanges (`onward`); None if it has none.
-        steps: how many steps matching messages has taken so far (`topic_index`).
+        steps: how many steps matching messages has taken so far (`matching.Steps`).
     """
 
     type_name: ClassVar[str]
@@ -151,7 +216,7 @@ class Exchange(ABC):
         self.is_deleted = False
         self.is_internal = arguments.get(INTERNAL) is not None
         self.onward: Onward | None = None
-        self._sharing: dict[Linked, None] = {}
+        self._sharing: dict[Exchange, None] = {}
         self.routes: dict[str, Route] = {}
         self._routed_queues = 0  # in `routes`, summed over all keys
         self._live: dict[Route, None] = {}  # routes found since the last change of bindings
@@ -231,13 +296,13 @@ class Exchange(ABC):
         if not self._sharing:
             self.drop_routes()
             return
-        work: dict[Linked, None] = {self: None}
+        work: dict[Exchange, None] = {self: None}
         while work:
             exchange, _ = work.popitem()
             work.update(exchange.take_sharing())
             exchange.drop_routes()
 
-    def take_sharing(self) -> dict[Linked, None]:
+    def take_sharing(self) -> dict[Exchange, None]:
         """The exchanges that share routes with it, which do so no longer."""
         others, self._sharing = self._sharing, {}
         return others
@@ -259,7 +324,7 @@ class Exchange(ABC):
             binding.matched_before += route.counted.messages
             binding.routes.clear()
 
-    def share_routes(self, other: Linked) -> None:
+    def share_routes(self, other: Exchange) -> None:
         """Forget routes together with another exchange: some of them lead over both."""
         self._sharing[other] = None
 

@@ -10,9 +10,9 @@ from collections.abc import Collection
 from typing import TYPE_CHECKING, ClassVar
 
 from qstore.broker.model.exchanges.exchange import BoundResult, Exchange
+from qstore.broker.model.exchanges.matching import Steps
 from qstore.broker.model.exchanges.onward import Headers
 from qstore.broker.model.exchanges.route import Binding, Route
-from qstore.broker.model.exchanges.topic_index import Steps
 from qstore.formats.values import EMPTY_MAP, TypedMap
 
 if TYPE_CHECKING:

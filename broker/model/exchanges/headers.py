@@ -1,7 +1,7 @@
 """The headers exchange: routes to queues whose bindings match the message's headers.
 
-The criteria are in the bindings' arguments; `criteria` defines how they match. The binding key matches nothing; it only
-distinguishes the bindings of one queue, so the same key with different arguments is refused, not ignored.
+The criteria are in the bindings' arguments; `matching` defines how they match. The binding key matches nothing; it
+only distinguishes the bindings of one queue, so the same key with different arguments is refused, not ignored.
 
 A message is matched only against bindings that want one of its headers: a binding for all of several headers is found
 by the one that the fewest others are found by, a binding for any of them by each. So the cost of a message does not
@@ -14,11 +14,10 @@ from collections.abc import Collection, Hashable, Mapping
 from typing import TYPE_CHECKING, ClassVar
 
 from qstore.broker.model.errors import InternalError, NotAllowedError
-from qstore.broker.model.exchanges.criteria import PRESENT, Criteria, comparable, parse_criteria
 from qstore.broker.model.exchanges.exchange import MAX_ROUTED_QUEUES, MAX_ROUTES, Exchange
+from qstore.broker.model.exchanges.matching import PRESENT, Criteria, Steps, comparable, parse_criteria
 from qstore.broker.model.exchanges.onward import Headers
 from qstore.broker.model.exchanges.route import Binding, Route
-from qstore.broker.model.exchanges.topic_index import Steps
 from qstore.formats.values import EMPTY_MAP, TypedMap
 
 if TYPE_CHECKING:

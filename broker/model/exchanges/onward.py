@@ -15,17 +15,17 @@ Source: RabbitMQ, "Exchange to Exchange Bindings".
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 from qstore.broker.model.errors import NotImplementedByBrokerError
-from qstore.broker.model.exchanges.criteria import Criteria, comparable, parse_criteria
+from qstore.broker.model.exchanges.matching import Criteria, Steps, TopicIndex, comparable, parse_criteria
 from qstore.broker.model.exchanges.route import Binding, Route
-from qstore.broker.model.exchanges.topic_index import Steps, TopicIndex
 from qstore.formats.values import EMPTY_MAP, TypedMap
 
 if TYPE_CHECKING:
+    from qstore.broker.model.exchanges.exchange import Exchange
     from qstore.broker.model.message import Message
     from qstore.broker.model.queues.queue import Queue
 
@@ -43,62 +43,6 @@ def no_headers() -> Mapping[str, Hashable]:
     return {}
 
 
-class Linked(Protocol):
-    """An exchange, as this module sees it."""
-
-    @property
-    def name(self) -> str:
-        """Its name."""
-
-    @property
-    def type_name(self) -> str:
-        """The name of its type."""
-
-    @property
-    def is_keyed(self) -> bool:
-        """Whether it uses only the routing key."""
-
-    @property
-    def alternate(self) -> Linked | None:
-        """The exchange for messages that match nothing."""
-
-    @property
-    def onward(self) -> Onward | None:
-        """Its bindings to other exchanges; None if it has none."""
-
-    @property
-    def no_route(self) -> Route:
-        """The route of messages that match no queue."""
-
-    @property
-    def store_id(self) -> int | None:
-        """Its number in the store; None if it is not stored."""
-
-    def matched(self, key: str, headers: Headers, steps: Steps) -> Collection[Binding]:
-        """The bindings that match, one for each queue."""
-
-    def register(self, route: Route) -> Route:
-        """Register a route, so that its counters are included until it is dropped."""
-
-    def share_routes(self, other: Linked) -> None:
-        """Forget routes together with another exchange."""
-
-    def forget_routes(self) -> None:
-        """Forget the routes found so far, and those of exchanges that share some."""
-
-    def take_sharing(self) -> dict[Linked, None]:
-        """The exchanges that share routes with it, which do so no longer."""
-
-    def drop_routes(self) -> None:
-        """Forget its own routes."""
-
-    def look_again(self) -> None:
-        """How it routes may have changed."""
-
-    def unbind_exchange(self, binding: ExchangeBinding) -> None:
-        """Remove an existing binding to another exchange."""
-
-
 @dataclass(slots=True, eq=False)
 class ExchangeBinding:
     """An exchange bound to another one.
@@ -111,8 +55,8 @@ class ExchangeBinding:
         store_id: its number in the store; None if it is not stored.
     """
 
-    source: Linked
-    destination: Linked
+    source: Exchange
+    destination: Exchange
     key: str
     arguments: TypedMap = EMPTY_MAP
     store_id: int | None = None
@@ -133,9 +77,9 @@ class Hop(NamedTuple):
         following: the exchanges that it goes on to.
     """
 
-    exchange: Linked
+    exchange: Exchange
     bindings: tuple[Binding, ...]
-    following: tuple[Linked, ...]
+    following: tuple[Exchange, ...]
 
 
 class Onward:
@@ -152,7 +96,7 @@ class Onward:
         "_bindings", "_by_key", "_criteria", "_found", "_found_queues", "_index", "_source", "is_dynamic"
     )  # fmt: skip
 
-    def __init__(self, source: Linked) -> None:
+    def __init__(self, source: Exchange) -> None:
         self._source = source
         self._bindings: dict[Hashable, ExchangeBinding] = {}
         self._by_key: dict[str, dict[ExchangeBinding, None]] = {}
@@ -253,14 +197,14 @@ def check_binding(binding: ExchangeBinding) -> None:
         parse_criteria(binding.arguments)
 
 
-def refresh(exchanges: Iterable[Linked]) -> None:
+def refresh(exchanges: Iterable[Exchange]) -> None:
     """Bindings between exchanges, or alternate exchanges, have changed: look again which routes need more than the key.
 
     The time it takes grows with the number of all exchanges and bindings between them.
     """
-    leads_to: dict[Linked, list[Linked]] = {}  # destination or alternate exchange -> those from where it is reached
-    chained: list[tuple[Linked, Onward]] = []
-    work: list[Linked] = []
+    leads_to: dict[Exchange, list[Exchange]] = {}  # destination or alternate exchange -> those from where it is reached
+    chained: list[tuple[Exchange, Onward]] = []
+    work: list[Exchange] = []
     for exchange in exchanges:
         onward = exchange.onward
         if onward is not None:
@@ -284,16 +228,16 @@ def refresh(exchanges: Iterable[Linked]) -> None:
             exchange.look_again()
 
 
-def _hops(source: Linked, key: str, headers: Headers, steps: Steps) -> tuple[Hop, ...]:
+def _hops(source: Exchange, key: str, headers: Headers, steps: Steps) -> tuple[Hop, ...]:
     """The exchanges that a message comes to."""
     hops: list[Hop] = []
-    reached: dict[Linked, None] = {source: None}
-    work: list[Linked] = [source]
+    reached: dict[Exchange, None] = {source: None}
+    work: list[Exchange] = [source]
     for exchange in work:
         bindings = tuple(exchange.matched(key, headers, steps))
         onward = exchange.onward
         matching = () if onward is None else onward.matching(key, headers, steps)
-        following: tuple[Linked, ...] = tuple({binding.destination: None for binding in matching})
+        following: tuple[Exchange, ...] = tuple({binding.destination: None for binding in matching})
         if not bindings and not following and exchange is not source and exchange.alternate is not None:
             following = (exchange.alternate,)
         hops.append(Hop(exchange, bindings, following))

@@ -16,6 +16,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
+from qstore.broker.model.errors import RoutingLimitError
+from qstore.broker.model.exchanges.matching import MAX_STEPS
 from qstore.broker.model.queues.queue import Queue
 from qstore.formats.catalogue import BindingEntry
 from qstore.formats.values import EMPTY_MAP, TypedMap
@@ -123,6 +125,55 @@ class Alternate(Protocol):
 
     def route(self, message: Message) -> Routed:
         """The queues for a message."""
+
+
+class SeveralRoutes:
+    """The routes of one message by each of its keys, as one: each queue once.
+
+    Args:
+        routes: the routes, that of the first key first.
+
+    Attributes:
+        queues: as of `Routed`.
+    """
+
+    __slots__ = ("_counting", "queues")
+
+    def __init__(self, routes: Sequence[Routed]) -> None:
+        queues: dict[Queue, None] = {}
+        self._counting: list[Routed] = []  # the routes by which it comes to further queues
+        for route in routes:
+            before = len(queues)
+            queues.update(dict.fromkeys(route.queues))
+            if len(queues) > before:
+                self._counting.append(route)
+        self.queues: Sequence[Queue] = tuple(queues)
+        if not queues:
+            self._counting = [routes[0]]
+
+    def count(self, size: int) -> None:
+        """Count a message of `size` bytes, once for each key that it needs."""
+        for route in self._counting:
+            route.count(size)
+
+
+def route_by_all(message: Message, exchange: Alternate) -> Routed:
+    """The route of a message by all of its keys.
+
+    Raises:
+        RoutingLimitError: finding it takes too many steps.
+    """
+    before = exchange.steps
+    route, others = exchange.route(message), message.under_further_keys()
+    if not others:
+        return route
+    routes = [route]
+    for other in others:
+        routes.append(exchange.route(other))
+        if exchange.steps - before > MAX_STEPS:
+            text = f'exchange "{exchange.name}": the keys in headers CC and BCC take more than {MAX_STEPS:,} steps'
+            raise RoutingLimitError(text)
+    return SeveralRoutes(routes)
 
 
 @dataclass(slots=True)

@@ -1,7 +1,7 @@
 """The topic exchange: routes to queues whose binding key, a pattern, matches the message's routing key.
 
-`topic_index` defines patterns and matching. A binding is identified by its key as given: "#" and "#.#" match the same
-messages, but are two bindings. Source: AMQP 0-10, class exchange, type topic.
+`matching` defines patterns and how they match. A binding is identified by its key as given: "#" and "#.#" match the
+same messages, but are two bindings. Source: AMQP 0-10, class exchange, type topic.
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ from collections.abc import Collection
 from typing import TYPE_CHECKING, ClassVar
 
 from qstore.broker.model.exchanges.exchange import Exchange
+from qstore.broker.model.exchanges.matching import Steps, TopicIndex
 from qstore.broker.model.exchanges.onward import Headers
 from qstore.broker.model.exchanges.route import Binding
-from qstore.broker.model.exchanges.topic_index import Steps, TopicIndex
 from qstore.formats.values import EMPTY_MAP, TypedMap
 
 if TYPE_CHECKING:

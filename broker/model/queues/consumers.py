@@ -606,7 +606,7 @@ class Priorities(Ranking):
             del self._behind[priority]
 
     def refill(self) -> None:
-        while not self._waiting and self._behind:  # a ring may have become empty (`ask`)
+        while not self._waiting and self._behind:  # a ring may have become empty (`_ask`)
             self._top = max(self._behind)
             self._waiting.extend(self._behind.pop(self._top))
 

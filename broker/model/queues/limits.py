@@ -47,7 +47,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from qstore.broker.model.errors import InternalError, QueueOverflowError, ResourceLimitExceededError
-from qstore.broker.model.exchanges.topic_index import MAX_STEPS
+from qstore.broker.model.exchanges.matching import MAX_STEPS
 from qstore.broker.model.queues.entry import ACQUIRED, AVAILABLE, Entry
 from qstore.broker.model.selectors.candidate import Candidate
 

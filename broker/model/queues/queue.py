@@ -35,18 +35,17 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
+from qstore.broker.model.counters import QueueCounters, QueueTotals, Watermark
 from qstore.broker.model.errors import InternalError, InvalidArgumentError, ResourceLimitExceededError
 from qstore.broker.model.memory import MESSAGE_OVERHEAD
 from qstore.broker.model.queues.barriers import NO_LIMIT, Barrier, Barriers
 from qstore.broker.model.queues.consumers import MAX_DECLINED, TAKEN, Consumers, PerConsumerOrder
-from qstore.broker.model.queues.counters import QueueCounters, QueueTotals
 from qstore.broker.model.queues.entry import ACQUIRED, AVAILABLE, END, FOLDED, LEAVING, MOVING, UNCOMMITTED, Entry
 from qstore.broker.model.queues.expiry import NO_TIME, NO_TIME_STORED, expire_in_turns
 from qstore.broker.model.queues.fifo import Fifo
 from qstore.broker.model.queues.flow_control import DepthWatch
 from qstore.broker.model.residency.references import Reference
 from qstore.broker.model.residency.stretch import Stretch
-from qstore.broker.model.watermark import Watermark
 from qstore.formats.values import EMPTY_MAP, TypedMap
 
 if TYPE_CHECKING:
@@ -568,7 +567,7 @@ class Queue:
 
     @property
     def moving_steps(self) -> int:
-        """How many steps it has taken so far to find where messages go that leave it (`topic_index`)."""
+        """How many steps it has taken so far to find where messages go that leave it (`matching.Steps`)."""
         if self.dead_letter is not None:
             return self.dead_letter.steps
         return 0 if self.alternate is None else self.alternate.steps

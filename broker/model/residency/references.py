@@ -25,7 +25,7 @@ from qstore.broker.model.residency.stretch import PORTIONS, Item
 from qstore.formats.values import EMPTY_MAP, TypedMap, TypedValue
 
 if TYPE_CHECKING:
-    from qstore.broker.model.content import Content
+    from qstore.broker.model.message import Content
     from qstore.broker.model.queues.fifo import Fifo
     from qstore.broker.model.queues.queue import Queue
     from qstore.broker.model.residency.sources import ContentSource, Loaded

@@ -5,8 +5,8 @@ one of two ways:
 
     stretches    up to 512 messages after those that are delivered next, with their entries (`stretch`); of orders that
                  are first in, first out, whose entries nobody else refers to
-    references   single messages, whose entries stay (`reference`); of all other orders, and of messages that are passed
-                 over
+    references   single messages, whose entries stay (`references`); of all other orders, and of messages that are
+                 passed over
 
 Only available messages go out, and only those before the first that waits for the disk. Consumers of stretches have the
 next ones read back while they are still busy with those before (`serve`), so they rarely wait.

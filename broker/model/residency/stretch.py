@@ -3,7 +3,7 @@
 It takes their place in the queue's list, as one entry with the state OUT, and keeps of each message what the queue
 needs, in packed arrays: 12 bytes, and a little more for what few messages have.
 
-    key              8 bytes    where the message is (`source`)
+    key              8 bytes    where the message is (`sources`)
     size             4          header and content
     position         4          relative to the first; only if they are not consecutive
     expiry           8          only if one of them expires

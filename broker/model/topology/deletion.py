@@ -21,12 +21,12 @@ from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Final
 
+from qstore.broker.model.counters import QueueTotals, sum_of
 from qstore.broker.model.errors import InternalError, ModelError
 from qstore.broker.model.exchanges.default import DefaultExchange
 from qstore.broker.model.exchanges.exchange import Exchange
+from qstore.broker.model.exchanges.matching import MAX_STEPS
 from qstore.broker.model.exchanges.route import Binding
-from qstore.broker.model.exchanges.topic_index import MAX_STEPS
-from qstore.broker.model.queues.counters import QueueTotals, sum_of
 from qstore.broker.model.queues.entry import Entry
 from qstore.broker.model.queues.queue import Queue
 from qstore.broker.model.topology.topology_storage import TopologyStorage

@@ -10,9 +10,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from qstore.broker.model.errors import ResourceLimitExceededError
-from qstore.broker.model.exchanges.exchange import Exchange
+from qstore.broker.model.exchanges.exchange import Exchange, SentMessages
 from qstore.broker.model.exchanges.route import Routed
-from qstore.broker.model.exchanges.sent_messages import SentMessages
 from qstore.broker.model.memory import MESSAGE_OVERHEAD
 from qstore.broker.model.message import Message
 from qstore.broker.model.queues.entry import Entry

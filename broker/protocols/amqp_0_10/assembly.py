@@ -30,7 +30,7 @@ import sys
 from collections.abc import Callable, Iterator
 from typing import Final, NamedTuple, Protocol
 
-from qstore.broker.model.content import Buffer, Content, IncomingContent, LargeContent, pieces_of
+from qstore.broker.model.message import Buffer, Content, IncomingContent, LargeContent, pieces_of
 from qstore.broker.protocols.budget import FRAMES_PER_LOOK, MAX_SECONDS, Budget, Pace
 from qstore.formats.amqp_0_10.frames import (
     BODY,

@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from qstore.broker.model.content import Content
+from qstore.broker.model.message import Content
 from qstore.broker.protocols.amqp_0_10.assembly import FramingError
 from qstore.broker.protocols.amqp_0_10.connection import MAX_FRAME, MIN_MAX_FRAME, Connection, Phase
 from qstore.broker.protocols.amqp_0_10.session import Session, State

@@ -26,7 +26,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 from qstore.broker.model.arguments import AMQP_0_10, JMS_SELECTOR, SELECTOR, alternate_in, shown
 from qstore.broker.model.authorization import Action, ObjectType
-from qstore.broker.model.content import Content
 from qstore.broker.model.errors import (
     IllegalArgumentError,
     InvalidArgumentError,
@@ -38,6 +37,7 @@ from qstore.broker.model.errors import (
     UnauthorizedError,
 )
 from qstore.broker.model.events import SessionFlow
+from qstore.broker.model.message import Content
 from qstore.broker.model.queues.entry import Entry
 from qstore.broker.model.queues.queue import Queue
 from qstore.broker.model.selectors.selector import read_selector

@@ -24,7 +24,7 @@ from abc import ABC, abstractmethod
 from enum import Enum, auto
 from typing import Any, Final, Generic, TypeVar
 
-from qstore.broker.model.content import Buffer, Content
+from qstore.broker.model.message import Buffer, Content
 from qstore.broker.protocols.amqp_0_10.assembly import Assembler, FramingError
 from qstore.broker.protocols.amqp_0_10.session import Session
 from qstore.broker.protocols.budget import Budget

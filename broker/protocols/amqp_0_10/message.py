@@ -46,9 +46,17 @@ from functools import lru_cache
 from math import ceil
 from typing import Any, Final, NamedTuple
 
-from qstore.broker.model.content import Content, LargeContent
 from qstore.broker.model.errors import HeaderTooLargeError, InternalError, InvalidArgumentError
-from qstore.broker.model.message import Handling, Message, NewMessage, Properties, ReplyAddress, StoredForm
+from qstore.broker.model.message import (
+    Content,
+    Handling,
+    LargeContent,
+    Message,
+    NewMessage,
+    Properties,
+    ReplyAddress,
+    StoredForm,
+)
 from qstore.broker.protocols.shared_head import SharedHead
 from qstore.formats.amqp_0_10.codes import DeliveryMode
 from qstore.formats.amqp_0_10.commands import decode_struct, encode_command

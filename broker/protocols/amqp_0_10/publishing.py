@@ -13,8 +13,7 @@ from collections.abc import Callable, Mapping
 from math import ceil
 from typing import Any, Final, Self, TypeAlias
 
-from qstore.broker.model.content import Content
-from qstore.broker.model.message import Handling
+from qstore.broker.model.message import Content, Handling
 from qstore.broker.protocols.amqp_0_10.message import (
     MAX_HEADER_BYTES,
     DeliveryProperties,

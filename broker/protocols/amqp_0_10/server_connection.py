@@ -18,9 +18,9 @@ from qstore.broker.log.client_properties import described
 from qstore.broker.log.logs import log_of
 from qstore.broker.model.broker import Broker
 from qstore.broker.model.caller import Publisher
-from qstore.broker.model.content import Content
 from qstore.broker.model.errors import ModelError
 from qstore.broker.model.events import ClientConnect, ClientConnectFail, ClientDisconnect, Event, SessionCreated
+from qstore.broker.model.message import Content
 from qstore.broker.model.tick import Tick
 from qstore.broker.protocols.amqp_0_10.assembly import MAX_AT_ONCE, FramingError
 from qstore.broker.protocols.amqp_0_10.commands import do_command

@@ -28,7 +28,6 @@ from qstore.broker.log.logs import log_of
 from qstore.broker.model import errors
 from qstore.broker.model.authorization import Action, ObjectType
 from qstore.broker.model.completion import Runs
-from qstore.broker.model.content import Content
 from qstore.broker.model.errors import (
     IllegalArgumentError,
     InternalError,
@@ -38,6 +37,7 @@ from qstore.broker.model.errors import (
     ResourceLimitExceededError,
     ResourceLockedError,
 )
+from qstore.broker.model.message import Content
 from qstore.broker.model.queues.entry import ACQUIRED, Entry
 from qstore.broker.model.queues.flow_control import HeldTransfers
 from qstore.broker.model.queues.queue import Queue

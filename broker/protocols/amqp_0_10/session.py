@@ -30,7 +30,7 @@ from enum import Enum, auto
 from typing import Any, Final, Protocol, TypeAlias
 
 from qstore.broker.model.completion import CompletionLedger, Done, Runs
-from qstore.broker.model.content import Buffer, Content
+from qstore.broker.model.message import Buffer, Content
 from qstore.broker.protocols.amqp_0_10.assembly import FramingError, content_frames, is_large
 from qstore.formats.amqp_0_10.codes import DetachCode
 from qstore.formats.amqp_0_10.commands import encode_command, encode_completed, encode_control

@@ -26,9 +26,9 @@ from typing import Final, NamedTuple
 from qstore.broker.log.budget import LogBudget
 from qstore.broker.log.logs import WARNING, log_of
 from qstore.broker.model.broker import Broker
-from qstore.broker.model.content import Content, content_of, pieces_of
 from qstore.broker.model.errors import ResourceLimitExceededError
 from qstore.broker.model.events import SessionEnded
+from qstore.broker.model.message import Content, content_of, pieces_of
 from qstore.broker.protocols.admission import Admission
 from qstore.broker.protocols.amqp_0_10.assembly import PartialMessage
 from qstore.broker.protocols.amqp_0_10.message import MAX_HEADER_BYTES, read_delivery_properties, split_header

@@ -26,7 +26,7 @@ import sys
 from collections.abc import Callable
 from typing import Final, Protocol
 
-from qstore.broker.model.content import Content, IncomingContent
+from qstore.broker.model.message import Content, IncomingContent
 from qstore.broker.protocols.amqp_0_9_1.errors import HardError
 from qstore.broker.protocols.budget import FRAMES_PER_LOOK, MAX_SECONDS, Budget, Pace
 from qstore.formats.amqp_0_9_1.codes import ReplyCode

@@ -21,9 +21,9 @@ from typing import TYPE_CHECKING, Any, Final
 from qstore.broker.log.logs import log_of
 from qstore.broker.model.authorization import Action, ObjectType
 from qstore.broker.model.completion import Runs
-from qstore.broker.model.content import Buffer, LargeContent
 from qstore.broker.model.errors import InternalError, ModelError
 from qstore.broker.model.events import SessionEnded
+from qstore.broker.model.message import Buffer, LargeContent
 from qstore.broker.model.queues.consumers import FOREMOST
 from qstore.broker.model.queues.entry import ACQUIRED, Entry
 from qstore.broker.model.queues.flow_control import HeldTransfers

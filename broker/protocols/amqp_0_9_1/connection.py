@@ -52,9 +52,9 @@ from qstore.broker.log.client_properties import described
 from qstore.broker.log.logs import WARNING, log_of
 from qstore.broker.model.broker import Broker
 from qstore.broker.model.caller import BROKER, Caller, Publisher
-from qstore.broker.model.content import Buffer, Content
 from qstore.broker.model.errors import ModelError
 from qstore.broker.model.events import ClientConnect, ClientConnectFail, ClientDisconnect, SessionCreated
+from qstore.broker.model.message import Buffer, Content
 from qstore.broker.model.queues.flow_control import FlowControl
 from qstore.broker.model.queues.queue import Queue
 from qstore.broker.protocols.admission import Admission

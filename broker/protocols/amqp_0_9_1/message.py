@@ -9,7 +9,7 @@ priority has priority 0, as in RabbitMQ.
 A stored message is `u32 header size | u32 mark | u64 expiration | exchange | routing key | content header | body`
 (formats/broker_records/README.md, 1.7).
 
-A message may have further routing keys, in its headers CC and BCC (`model/sender_keys`). Consumers get its content
+A message may have further routing keys, in its headers CC and BCC (`model/message`). Consumers get its content
 header without BCC. It is stored with BCC, so that a dead letter is routed by these keys after a restart, too. Its size
 is that of what is stored. The keys are decoded when they are needed, because they take many times the memory of the
 header.
@@ -26,11 +26,21 @@ from collections.abc import Hashable, Iterator, Mapping, Sequence
 from math import ceil
 from typing import Any, Final
 
-from qstore.broker.model.content import Buffer, Content, LargeContent, pieces_of
 from qstore.broker.model.errors import HeaderTooLargeError, InternalError, InvalidArgumentError
-from qstore.broker.model.message import Handling, Message, ReplyAddress, StoredForm
+from qstore.broker.model.message import (
+    BCC,
+    CC,
+    Buffer,
+    Content,
+    Handling,
+    LargeContent,
+    Message,
+    ReplyAddress,
+    StoredForm,
+    pieces_of,
+    selected_keys,
+)
 from qstore.broker.model.message import Properties as NeutralProperties
-from qstore.broker.model.sender_keys import BCC, CC, selected_keys
 from qstore.broker.protocols.amqp_0_10.message import encoded_content
 from qstore.broker.protocols.shared_head import SharedHead
 from qstore.formats.amqp_0_9_1.codes import Amqp091Error

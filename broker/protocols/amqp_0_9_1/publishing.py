@@ -21,9 +21,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
-from qstore.broker.model.content import Content
 from qstore.broker.model.errors import QueueOverflowError, ResourceLimitExceededError, RoutingLimitError
-from qstore.broker.model.message import Handling
+from qstore.broker.model.message import Content, Handling
 from qstore.broker.model.queues.expiry import NO_TIME, NO_TIME_STORED
 from qstore.broker.protocols.amqp_0_9_1.arguments import exchange_name
 from qstore.broker.protocols.amqp_0_9_1.errors import HardError, SoftError, missing

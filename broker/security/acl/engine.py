@@ -35,7 +35,7 @@ from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple, TypeAlias
 
 from qstore.broker.model.authorization import Action, ObjectType
-from qstore.broker.model.exchanges.topic_index import TopicIndex
+from qstore.broker.model.exchanges.matching import TopicIndex
 from qstore.broker.model.exchanges.types import HEADERS_NAMES
 from qstore.broker.security.acl.hosts import read_address
 from qstore.broker.security.acl.rules import Rule, RuleSet

@@ -6,10 +6,9 @@ from typing import Any
 
 import pytest
 
-from qstore.broker.model.dead_letters import MAX_REFUSALS
-from qstore.broker.model.death_headers import deaths_of
+from qstore.broker.model.counters import QueueTotals
+from qstore.broker.model.dead_letters import MAX_REFUSALS, deaths_of
 from qstore.broker.model.errors import UnauthorizedError
-from qstore.broker.model.queues.counters import QueueTotals
 from qstore.broker.model.queues.queue import Queue
 from qstore.broker.protocols.amqp_0_9_1.message import MAX_FRAME
 from qstore.broker.protocols.amqp_0_10.message import MAX_HEADER_BYTES

@@ -11,8 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qstore.broker.model.content import LargeContent
-from qstore.broker.model.message import Handling, Message, NewMessage
+from qstore.broker.model.message import Handling, LargeContent, Message, NewMessage
 from qstore.broker.protocols.amqp_0_9_1.message import BasicMessage, as_basic
 from qstore.broker.protocols.amqp_0_10.message import (
     TransferMessage,

@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from qstore.broker.model.errors import InvalidArgumentError
-from qstore.broker.model.message import Handling
-from qstore.broker.model.sender_keys import MAX_KEYS, selected_keys
+from qstore.broker.model.message import MAX_KEYS, Handling, selected_keys
 from qstore.broker.protocols.amqp_0_9_1.message import BasicMessage, with_keys
 from qstore.broker.protocols.stored_messages import restore_message
 from qstore.formats.amqp_0_9_1.methods import encode_routed

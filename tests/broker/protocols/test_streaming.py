@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qstore.broker.model.content import Buffer, Content, LargeContent, content_of
+from qstore.broker.model.message import Buffer, Content, LargeContent, content_of
 from qstore.broker.protocols.amqp_0_10.assembly import MAX_AT_ONCE, Assembler, content_frames
 from qstore.broker.protocols.amqp_0_10.server_session import Stream
 from qstore.formats.amqp_0_10.codes import ErrorCode

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from qstore.broker.model.exchanges.exchange import Exchange
-from qstore.broker.model.exchanges.topic_index import MAX_STEPS
+from qstore.broker.model.exchanges.matching import MAX_STEPS
 from qstore.broker.model.queues.expiry import MAX_AT_ONCE as EXPIRED_AT_ONCE
 from qstore.broker.model.queues.expiry import expire_heads
 from qstore.broker.model.queues.queue import Queue

@@ -1,29 +1,18 @@
-"""An index of topic patterns: finds those that match a routing key among very many.
+"""How binding keys and arguments match messages: the patterns of topics, and the criteria of headers.
 
-A pattern consists of words separated by dots; `*` matches one word, `#` any number of words, including none; all other
-words match themselves. A key is split in the same way, so that "" is one empty word and "a." is two words.
-
-The patterns form a tree with one word per level, and all of them are matched at once, as a nondeterministic automaton:
-word by word, with the set of all nodes that the words so far may lead to. A node below `#` stays in the set, because
-`#` matches any word. So the work for a key is bounded by its words times the nodes, and there is no backtracking,
-whatever the pattern: a chain of `#` costs no more than its length. In practice few nodes are reached, and the number of
-other patterns makes no difference. What comes next below a `#` is found by the words of the key, once for each `#`.
-
-Patterns can still be made so that a key reaches very many nodes with each of its words. So the steps for one message
-are limited (`Steps`), over all of its keys and all exchanges that it comes to: 20,000 patterns of 40 words, with `#`,
-`*` and the same word in them, would take a minute of processor time for a key of 127 words.
-
-Equivalent patterns share a node: "#.#" means "#", and "#.*" means "*.#". With the stars moved first, only a plain word
-follows `#` in the tree.
+Exchanges of these types use it, and bindings between exchanges (`onward`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Final
+from collections.abc import Hashable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
 
 from qstore.broker.log.logs import log_of
-from qstore.broker.model.errors import RoutingLimitError
+from qstore.broker.model.arguments import MATCH
+from qstore.broker.model.errors import InternalError, RoutingLimitError
+from qstore.formats.values import TypedArray, TypedMap, TypedValue
 
 _LOG: Final = log_of("Model")
 
@@ -40,6 +29,10 @@ FREE_STEPS: Final = 20
 """Those of one match that do not count: a message may come to thousands of exchanges whose patterns are harmless."""
 
 _SHOWN: Final = 60  # characters of a routing key in an error
+
+_IGNORED: Final = "x-"
+PRESENT: Final = ("NoneType", None)
+"""The wanted value of a header that only has to be present."""
 
 
 class Steps:
@@ -98,7 +91,24 @@ class _Node:
 
 
 class TopicIndex:
-    """A set of patterns.
+    """A set of topic patterns: finds those that match a routing key among very many.
+
+    A pattern consists of words separated by dots; `*` matches one word, `#` any number of words, including none; all
+    other words match themselves. A key is split in the same way, so that "" is one empty word and "a." is two words.
+
+    The patterns form a tree with one word per level, and all of them are matched at once, as a nondeterministic
+    automaton: word by word, with the set of all nodes that the words so far may lead to. A node below `#` stays in the
+    set, because `#` matches any word. So the work for a key is bounded by its words times the nodes, and there is no
+    backtracking, whatever the pattern: a chain of `#` costs no more than its length. In practice few nodes are reached,
+    and the number of other patterns makes no difference. What comes next below a `#` is found by the words of the key,
+    once for each `#`.
+
+    Patterns can still be made so that a key reaches very many nodes with each of its words. So the steps for one
+    message are limited (`Steps`), over all of its keys and all exchanges that it comes to: 20,000 patterns of 40 words,
+    with `#`, `*` and the same word in them, would take a minute of processor time for a key of 127 words.
+
+    Equivalent patterns share a node: "#.#" means "#", and "#.*" means "*.#". With the stars moved first, only a plain
+    word follows `#` in the tree.
 
     Args:
         name: of the exchange, for errors.
@@ -247,3 +257,73 @@ def _normal(words: Iterable[str]) -> list[str]:
             has_rest = False
         normal.append(word)
     return [*normal, "#"] if has_rest else normal
+
+
+@dataclass(frozen=True, slots=True)
+class Criteria:
+    """The criteria of a headers exchange's binding. Equal if they match the same messages.
+
+    They are in the binding's arguments: `x-match` is "all" or "any", and every other name that does not begin with "x-"
+    is that of a required header, with the same value; a void value only requires the header to be present. With "any"
+    one header is enough, so a binding without any never matches; with "all" and none, it matches everything.
+
+    Source: AMQP 0-10, class exchange, type headers; `x-match` is required as in qpidd, which answers internal-error.
+
+    Attributes:
+        is_all: whether all headers must match, or any one.
+        headers: name -> value in the form of `comparable`.
+    """
+
+    is_all: bool
+    headers: Mapping[str, Hashable]
+
+    def match(self, headers: Mapping[str, Hashable]) -> bool:
+        """Whether a message with these headers matches; their values are in the form of `comparable`."""
+        for name, wanted in self.headers.items():
+            found = headers.get(name)
+            is_match = found is not None and wanted in (PRESENT, found)
+            if is_match is not self.is_all:
+                return is_match
+        return self.is_all
+
+
+def parse_criteria(arguments: TypedMap) -> Criteria:
+    """The criteria of a binding with these arguments.
+
+    Raises:
+        InternalError: `x-match` is missing, or neither "all" nor "any".
+    """
+    values = dict(arguments.entries)
+    match = comparable(values.pop(MATCH, None))
+    if match not in (comparable("all"), comparable("any")):
+        raise InternalError(f'a binding to a headers exchange needs the argument {MATCH} with value "all" or "any"')
+    headers = {name: comparable(typed) for name, typed in values.items() if not name.startswith(_IGNORED)}
+    return Criteria(match == comparable("all"), headers)
+
+
+def comparable(value: Any) -> Hashable:
+    """A hashable form of a value that is equal for equal values: they are compared by meaning, not by encoding.
+
+    integers of any width             by number; never equal to a boolean, a float or a text
+    float, double                     by number
+    text of any encoding, vbin*       as text: clients send text as either
+    void                              matches any value
+    map, list, array                  item by item
+    all others                        by type and value
+    """
+    match value:
+        case TypedValue():
+            return comparable(value.value)
+        case TypedArray():
+            return comparable(value.values)
+        case str():
+            return "text", value.encode("utf-8", "surrogatepass")
+        case bytes():
+            return "text", value
+        case TypedMap():
+            return comparable(dict(value.entries))
+        case Mapping():
+            return "map", frozenset((name, comparable(item)) for name, item in value.items())
+        case list() | tuple():
+            return "list", tuple(map(comparable, value))
+    return type(value).__name__, value

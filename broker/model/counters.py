@@ -1,4 +1,4 @@
-"""The counters of a queue, since it was created or recovered.
+"""Counters: those of a queue since it was created or recovered, and numbers with their high and low water marks.
 
 Only a few are incremented per message: enqueues, dequeues, acquires. Others are derived: the depth is enqueues minus
 dequeues; messages held by consumers are acquires minus releases and dequeues. Nearly all messages of a durable queue
@@ -195,3 +195,36 @@ class QueueCounters:
             expired=self.expired, refused=refused, rejected=self.rejected, purged=self.purged,
             discarded=self.discarded, replaced=self.replaced, rerouted=self.rerouted,
         )  # fmt: skip
+
+
+class Watermark:
+    """A number with its low and high water marks.
+
+    Attributes:
+        value: the number.
+        low, high: its lowest and highest value since the interval began.
+    """
+
+    __slots__ = ("high", "low", "value")
+
+    def __init__(self, value: int = 0) -> None:
+        self.value = self.low = self.high = value
+
+    def __repr__(self) -> str:
+        return f"<{self.value}, {self.low} to {self.high}>"
+
+    def set(self, value: int) -> None:
+        """Set the number."""
+        self.value = value
+        if value > self.high:
+            self.high = value
+        elif value < self.low:
+            self.low = value
+
+    def change(self, difference: int) -> None:
+        """Add `difference` to the number."""
+        self.set(self.value + difference)
+
+    def begin_interval(self) -> None:
+        """Reset the marks to the current value."""
+        self.low = self.high = self.value
