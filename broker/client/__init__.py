@@ -14,14 +14,10 @@ calls as asyncio coroutines.
 
 Modules, in the order in which they build on each other:
 
-    errors, url, options, address, address_options    errors, and the syntax of URLs, options and addresses
-    content, message                                  encoding and decoding of messages
-    machine                                           the sans-I/O protocol machines, with this client's errors
-    driver, interruption, numbers                     the core's interface to socket and clock; helpers
-    resolution                                        from addresses to queues and exchanges
-    core_sender, core_receiver, core_session, core_connection
-    threaded, blocking                                the blocking interface
-    asyncio_driver, aio                               the asyncio interface
+    errors, options, address, message   errors; URLs and options; the syntax of addresses; messages and their encoding
+    machine                             the sans-I/O protocol machines, with this client's errors
+    links, session, connection          the core: senders and receivers, sessions, connections across reconnects
+    blocking, aio                       the two interfaces, each with its driver of socket and clock
 """
 
 from __future__ import annotations

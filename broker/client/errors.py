@@ -125,3 +125,7 @@ class Timeout(MessagingError):  # noqa: N818 (the API's name)
 
 class Empty(Timeout):
     """No message arrived in time."""
+
+
+class InterruptedByLoss(MessagingError):  # noqa: N818 (internal, never seen by the application)
+    """The connection was lost during a command; the operation is repeated on the next connection."""

@@ -1,7 +1,7 @@
-"""The client's protocol machines: they report failures as the client's errors, and call back to the core.
+"""The client's protocol machines: they report failures as the client's errors, and call back to the session's core.
 
-The owner of a `WireConnection` sends the bytes of `take_output`, passes received bytes to `receive`, calls `tick` at
-intervals, and then checks `phase` and `failure`. A failure is final: the socket must be closed.
+The owner of a `WireConnection` sends the bytes of `take_output`, passes received bytes to `receive`, calls `on_timer`
+at intervals, and then checks `phase` and `failure`. A failure is final: the socket must be closed.
 
 Source: AMQP 0-10, connection, session and execution.
 """
@@ -10,7 +10,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
-from typing import Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from qstore.broker.client.session import SessionCore
 
 from qstore.broker.client.errors import (
     AuthenticationError,
@@ -34,16 +37,6 @@ from qstore.formats.amqp_0_10.commands import decode_command, decode_result
 _TRANSFER: Final = b"\x04\x01"
 
 
-class SessionOwner(Protocol):
-    """The callbacks of a session."""
-
-    def on_settled(self, first: int, last: int) -> None:
-        """The broker has completed the client's commands `first` to `last`."""
-
-    def on_transfer(self, number: int, destination: str, header: bytes, body: bytes) -> None:
-        """A message was received as command `number`, which is not completed until it is released."""
-
-
 class WireSession(ClientSession):
     """The client's end of a session, on one connection.
 
@@ -53,7 +46,7 @@ class WireSession(ClientSession):
         failure: why the session has ended; None before.
     """
 
-    def __init__(self, name: bytes, channel: int, connection: WireConnection, owner: SessionOwner) -> None:
+    def __init__(self, name: bytes, channel: int, connection: WireConnection, owner: SessionCore) -> None:
         super().__init__(name, channel, connection)
         self._owner = owner
         self.done = Done()
@@ -209,7 +202,7 @@ class WireConnection(ClientConnection):
                 session.on_lost(reason)
         self.sessions.clear()
 
-    def begin_session(self, name: bytes, owner: SessionOwner) -> WireSession:
+    def begin_session(self, name: bytes, owner: SessionCore) -> WireSession:
         """Attach a session, which may be used when `is_usable` is true.
 
         Raises:

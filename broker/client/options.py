@@ -1,18 +1,104 @@
-"""The options of a connection.
+"""The options of a connection: broker URLs, options by name, and what they mean for TLS.
 
-Names are those of the Qpid Messaging API, in which `-` and `_` are equivalent. Values are Python values, or the words
-of a map in the syntax of address strings (`{reconnect: true, heartbeat: 10}`).
+**URLs** have the syntax of the Qpid clients:
+
+    url        = [ ( "amqp:" | "amqps:" ) [ "//" ] ] [ user [ ( "/" | ":" ) password ] "@" ] endpoint *( "," endpoint )
+    endpoint   = [ "tcp:" | "ssl:" ] host [ ":" port ]       host may be an IPv6 address in brackets
+
+`amqps:` and `ssl:` are TLS, whose default port is another one. Examples: `localhost`, `10.1.1.7:10000`,
+`guest/guest@localhost`, `amqp:tcp:127.0.0.1:5672,tcp:other`, `amqps://example.com`, `ssl:example.com:5671`.
+
+**Options** have the names of the Qpid Messaging API, in which `-` and `_` are equivalent. Values are Python values, or
+the words of a map in the syntax of address strings (`{reconnect: true, heartbeat: 10}`).
+
+Sources: Qpid C++ Broker Book, 1.12.8; MRG 2 Messaging User Guide, 7.1 (--cluster-url).
 """
 
 from __future__ import annotations
 
+import re
+import ssl
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from pathlib import Path
+from typing import Any, Final, NamedTuple
 
-from qstore.broker.client.errors import UrlError
-from qstore.broker.client.url import Endpoint, parse_url
+from qstore.broker.client.errors import ConnectError, UrlError
 from qstore.broker.security.sasl.kerberos import SERVICE
+from qstore.broker.security.tls.errors import tls_reason
+
+DEFAULT_PORT: Final = 5672
+DEFAULT_TLS_PORT: Final = 5671
+
+_match_endpoint: Final = re.compile(
+    r"(?:(?P<transport>tcp|ssl|amqps):)?(?:\[(?P<v6>[0-9a-fA-F:.%\w]+)\]|(?P<host>[^\s\[\]:/@,]+))(?::(?P<port>\d+))?"
+).fullmatch
+
+
+class Endpoint(NamedTuple):
+    """A host and a TCP port, and whether connections are encrypted with TLS."""
+
+    host: str
+    port: int = DEFAULT_PORT
+    is_encrypted: bool = False
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+class Url(NamedTuple):
+    """A parsed broker URL.
+
+    Attributes:
+        endpoints: hosts and ports in the order in which they are tried; at least one.
+        username, password: None if they are not in the URL.
+    """
+
+    endpoints: tuple[Endpoint, ...]
+    username: str | None = None
+    password: str | None = None
+
+
+def parse_url(text: str, *, is_encrypted: bool = False) -> Url:
+    """Parse a broker URL.
+
+    Args:
+        text: the URL.
+        is_encrypted: whether endpoints are encrypted unless the URL names their transport.
+
+    Raises:
+        UrlError: it is invalid, or has a transport other than TCP and TLS.
+    """
+    rest = text.strip()
+    if rest.startswith("amqps:"):
+        is_encrypted = True
+    rest = rest.removeprefix("amqps:").removeprefix("amqp:").removeprefix("//").rstrip("/")
+    user, at, hosts = rest.rpartition("@")
+    username = password = None
+    if at:
+        found = re.fullmatch(r"([^/:]*)(?:[/:](.*))?", user, re.DOTALL)
+        assert found is not None
+        username, password = found[1], found[2]
+    endpoints = tuple(_parse_endpoint(text, part.strip(), is_encrypted=is_encrypted) for part in hosts.split(","))
+    return Url(endpoints, username, password)
+
+
+def _parse_endpoint(text: str, endpoint: str, *, is_encrypted: bool) -> Endpoint:
+    shown = text.rpartition("@")[2]  # never the password
+    if endpoint.startswith("rdma:"):
+        raise UrlError(f"{shown}: the transport rdma is not supported: use tcp or ssl")
+    found = _match_endpoint(endpoint)
+    if found is None:
+        raise UrlError(f"{shown}: {endpoint!r} is not host[:port]")
+    if found["transport"]:
+        is_encrypted = found["transport"] != "tcp"
+    port = int(found["port"] or (DEFAULT_TLS_PORT if is_encrypted else DEFAULT_PORT))
+    if not 0 < port < 0x10000:
+        raise UrlError(f"{shown}: invalid port {port}")
+    return Endpoint(found["v6"] or found["host"], port, is_encrypted)
+
+
+# ---- options ----
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,3 +261,54 @@ def connection_options(values: Mapping[str, Any]) -> ConnectionOptions:
             shown = "" if name == "password" else f" cannot be {value!r}"
             raise UrlError(f"connection option {given}{shown}: {error}") from None
     return ConnectionOptions(**found)
+
+
+# ---- TLS ----
+
+
+def client_context(options: ConnectionOptions) -> ssl.SSLContext:
+    """The context for the connections of these options.
+
+    The broker's certificate must be valid, of an authority in `ssl_trustfile` (by default those that the system
+    trusts), and have the name of the host, unless `ssl_skip_hostname_check` is set.
+
+    Raises:
+        ConnectError: a file cannot be used.
+    """
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.check_hostname = not options.ssl_skip_hostname_check
+    if options.ssl_trustfile is None:
+        context.load_default_certs()
+    else:
+        _check_readable(options.ssl_trustfile, "ssl_trustfile")
+        try:
+            context.load_verify_locations(options.ssl_trustfile)
+        except ssl.SSLError as error:
+            raise ConnectError(
+                f"{options.ssl_trustfile}: no certificates in PEM format: {tls_reason(error)}; see ssl_trustfile"
+            ) from None
+    if options.ssl_certificate is not None:
+        _load_certificate(context, options.ssl_certificate, options.ssl_key)
+    return context
+
+
+def _load_certificate(context: ssl.SSLContext, certificate: str, key: str | None) -> None:
+    _check_readable(certificate, "ssl_certificate")
+    if key is not None:
+        _check_readable(key, "ssl_key")
+    try:
+        context.load_cert_chain(certificate, key, lambda: b"")
+    except ssl.SSLError as error:
+        raise ConnectError(
+            f"{certificate}{'' if key is None else ' and ' + key}: no certificate with its private key, without a "
+            f"password, in PEM format: {tls_reason(error)}; see ssl_certificate and ssl_key"
+        ) from None
+
+
+def _check_readable(path: str, option: str) -> None:
+    try:
+        with Path(path).open("rb"):
+            return
+    except OSError as error:
+        raise ConnectError(f"{path}: cannot be read: {error.strerror}; see {option}") from None

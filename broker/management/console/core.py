@@ -21,13 +21,11 @@ from collections import deque
 from collections.abc import Mapping
 from typing import Any, Final, NamedTuple, TypeAlias
 
-from qstore.broker.client.core_connection import ConnectionCore
-from qstore.broker.client.core_receiver import ReceiverCore
-from qstore.broker.client.core_sender import SenderCore
-from qstore.broker.client.core_session import SessionCore
-from qstore.broker.client.driver import Driver
+from qstore.broker.client.connection import ConnectionCore, Driver
 from qstore.broker.client.errors import ConnectionClosedError, ConnectionFailedError, ContentError, Empty, NotFound
+from qstore.broker.client.links import ReceiverCore, SenderCore
 from qstore.broker.client.message import APP_ID, Message
+from qstore.broker.client.session import SessionCore
 from qstore.broker.management.console.schema import Schema, read_replies, read_schema, request_bytes, sequence_of
 from qstore.broker.management.console.values import (
     AgentError,
@@ -218,17 +216,17 @@ class ConsoleCore:
                 self._version_1 = await self._session.sender(f"{VERSION_1}; {_LINK}", CAPACITY)
             except NotFound:
                 raise NoAgentError(f"the broker has no exchange {VERSION_1}") from None
-        commands, key = self._session.commands, self._key
-        await commands.retry(lambda: commands.invoke("exchange.bind", queue=key, exchange=REPLIES_1, binding_key=key))
+        session, key = self._session, self._key
+        await session.retry(lambda: session.invoke("exchange.bind", queue=key, exchange=REPLIES_1, binding_key=key))
         request = self._begin(agent)
         body = request_bytes(opcode, request.number, package, of)
         await self._put(self._version_1, Message(body, subject=agent, reply_to=self._reply_to), request)
         return request
 
     def _begin(self, agent: str) -> Request:
-        commands = self._session.commands
+        session = self._session
         self._replies.check()
-        request = Request(next(self._numbers), agent, commands.wire)
+        request = Request(next(self._numbers), agent, session.wire)
         self._requests[request.number] = request
         return request
 
@@ -254,26 +252,26 @@ class ConsoleCore:
             MessagingError: the connection or the session has failed.
         """
         seconds = self.timeout if timeout is None else timeout
-        commands, replies = self._session.commands, self._replies
+        session, replies = self._session, self._replies
         deadline = self._session.driver.now() + seconds
         while not request.arrived:
             replies.check()
             if request.is_dropped:
                 raise AnswerError(f"more than {MAX_WAITING >> 20} MiB of answers were not fetched")
-            if commands.wire is not request.wire:
+            if session.wire is not request.wire:
                 raise ConnectionFailedError("the connection was lost, and with it the answer to a request")
             message = replies.try_fetch()
             if message is not None:
                 self._take(message)
                 continue
-            if not await commands.wait(lambda: self._is_decided(request), deadline):
+            if not await session.wait(lambda: self._is_decided(request), deadline):
                 raise NoAnswerError(f"no answer from the agent {request.agent} within {seconds:g} seconds")
         return request.take()
 
     def _is_decided(self, request: Request) -> bool:
         """Whether something has come, or nothing can come any more."""
         replies = self._replies
-        is_lost = replies.failure is not None or self._session.commands.wire is not request.wire
+        is_lost = replies.failure is not None or self._session.wire is not request.wire
         return bool(request.arrived or replies.incoming or request.is_dropped) or is_lost
 
     def _take(self, message: Message) -> None:

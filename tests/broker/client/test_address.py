@@ -6,8 +6,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qstore.broker.client.address import Address, format_address, format_value, parse_address, parse_map, word_value
-from qstore.broker.client.address_options import RECEIVER, SENDER, Binding, Declare, address_target
+from qstore.broker.client.address import (
+    RECEIVER,
+    SENDER,
+    Address,
+    Binding,
+    Declare,
+    address_target,
+    format_address,
+    format_value,
+    parse_address,
+    parse_map,
+    word_value,
+)
 from qstore.broker.client.errors import AddressError
 
 

@@ -15,9 +15,9 @@ from qstore.broker.client.errors import (
     MessagingError,
     SessionError,
 )
+from qstore.broker.client.links import number_ranges
 from qstore.broker.client.machine import WireConnection, WireSession
 from qstore.broker.client.message import Message, encode_message
-from qstore.broker.client.numbers import number_ranges
 from qstore.broker.client.options import ConnectionOptions
 from qstore.broker.protocols.amqp_0_10.connection import Phase
 from qstore.broker.security.sasl.table import Credentials

@@ -10,14 +10,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qstore.broker.client.content import decode_content, decode_properties, encode_content, encode_map_of
 from qstore.broker.client.errors import ContentError
 from qstore.broker.client.message import (
     APP_ID,
     CONTENT_ENCODING,
     ROUTING_KEY,
     Message,
+    decode_content,
     decode_header,
+    decode_properties,
+    encode_content,
+    encode_map_of,
     encode_message,
     mark_redelivered,
 )

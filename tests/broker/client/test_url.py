@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from qstore.broker.client.errors import UrlError
-from qstore.broker.client.options import ConnectionOptions, connection_options
-from qstore.broker.client.url import Endpoint, Url, parse_url
+from qstore.broker.client.options import ConnectionOptions, Endpoint, Url, connection_options, parse_url
 
 
 @pytest.mark.parametrize(

@@ -12,8 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from qstore.broker.client.errors import ConnectError
-from qstore.broker.client.options import ConnectionOptions
-from qstore.broker.client.tls import client_context
+from qstore.broker.client.options import ConnectionOptions, client_context
 from qstore.broker.security.tls.contexts import ServerContexts
 from qstore.broker.security.tls.errors import TlsConfigurationError, TlsError
 from qstore.broker.security.tls.identity import certificate_user

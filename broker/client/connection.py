@@ -1,4 +1,4 @@
-"""The core of a connection: opened, lost, reconnected, closed.
+"""A connection: opened, lost, reconnected, closed; and the interface to the driver of its socket and clock.
 
     CLOSED --open--> CONNECTING --> OPEN --close--> CLOSED
                          |  ^        |
@@ -7,33 +7,83 @@
 
 A lost connection is restored in the background (`Driver.spawn`), even if no call is waiting; calls that need it wait
 until it is open again, or until reconnecting has failed.
+
+The core (connections, sessions, links) is written as coroutines that wait only for a condition that depends on the
+broker's data (`Driver.wait`), or for time to pass. A driver owns the socket and the clock. There are two drivers:
+
+    blocking    a dedicated thread reads and writes the socket; callers wait for that thread, and their coroutines
+                never suspend
+    aio         everything runs in one asyncio event loop
+
+The core is not thread-safe: only one thread may run in it at a time, and another thread may enter it only while a
+coroutine waits.
 """
 
 from __future__ import annotations
 
+import errno
 import ssl
 import uuid
-from collections.abc import Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from enum import Enum, auto
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
-from qstore.broker.client.core_session import SessionCore
-from qstore.broker.client.driver import Driver
 from qstore.broker.client.errors import (
     AuthenticationError,
     ConnectError,
     ConnectionClosedError,
     ConnectionFailedError,
+    InterruptedByLoss,
     MessagingError,
     Timeout,
 )
-from qstore.broker.client.interruption import InterruptedByLoss
 from qstore.broker.client.machine import WireConnection
-from qstore.broker.client.options import connection_options
-from qstore.broker.client.tls import client_context
-from qstore.broker.client.url import Endpoint, parse_url
+from qstore.broker.client.options import Endpoint, client_context, connection_options, parse_url
+from qstore.broker.client.session import SessionCore
 from qstore.broker.protocols.amqp_0_10.connection import Phase
 from qstore.broker.security.sasl.table import Credentials
+from qstore.broker.security.tls.errors import tls_reason
+
+
+class Driver(Protocol):
+    """Socket, clock and waiting."""
+
+    #: Whether the limit of unsent bytes is reached, so that no more messages should be sent.
+    is_full: bool
+
+    def now(self) -> float:
+        """The time of a monotonic clock, in seconds."""
+
+    async def connect(self, endpoint: Endpoint, deadline: float, *, nodelay: bool, tls: ssl.SSLContext | None) -> None:
+        """Connect a socket to `endpoint`, and encrypt the connection with `tls`; the previous one is disconnected.
+
+        Raises:
+            ConnectError: the connection was refused, not established until `deadline`, or cannot be encrypted.
+        """
+
+    def disconnect(self) -> None:
+        """Send pending data as far as possible without waiting, and close the socket. No callback is called."""
+
+    async def wait(self, is_ready: Callable[[], bool], deadline: float | None = None) -> bool:
+        """Wait until `is_ready()` is true or the deadline has passed. Returns the result of `is_ready()`."""
+
+    async def sleep(self, seconds: float) -> None:
+        """Sleep, at most until the connection is closed."""
+
+    def spawn(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """Run a coroutine in the background."""
+
+    def beat_every(self, seconds: float) -> None:
+        """Call `ConnectionCore.on_beat` every `seconds` until `disconnect`; 0 for never."""
+
+    def write_soon(self) -> None:
+        """Schedule sending, since there is output to take."""
+
+    def changed(self) -> None:
+        """Let all waiting coroutines check their conditions."""
+
+
+# ---- connections ----
 
 _BEAT: Final = 0.25  # fraction of the heartbeat interval after which the machine checks the time
 
@@ -84,7 +134,7 @@ class ConnectionCore:
     # ---- callbacks of the driver ----
 
     def on_data(self, data: bytes) -> None:
-        """See `Events`."""
+        """The socket has received data."""
         assert self.wire is not None
         self.wire.receive(data)
         for session in self.sessions:
@@ -95,14 +145,14 @@ class ConnectionCore:
         self.driver.changed()
 
     def on_lost(self, reason: str) -> None:
-        """See `Events`."""
+        """The socket was closed by the broker, or has failed."""
         assert self.wire is not None
         self.wire.lost(ConnectionFailedError(f"the connection to {self.endpoint} was lost: {reason}"))
         self._lost(self.wire.failure or ConnectionClosedError("the connection is closed"))
         self.driver.changed()
 
     def on_defect(self, error: BaseException) -> None:
-        """See `Events`."""
+        """The driver has ended because of an unhandled exception."""
         reason = ConnectionFailedError(f"unhandled exception in the client: {error!r}")
         if self.wire is not None:
             self.wire.lost(reason)
@@ -111,7 +161,7 @@ class ConnectionCore:
         self._fail(reason)
 
     def on_beat(self) -> None:
-        """See `Events`."""
+        """The interval of `Driver.beat_every` has passed."""
         assert self.wire is not None
         self.wire.on_timer(self.driver.now())
         if self.wire.failure is not None:
@@ -120,7 +170,7 @@ class ConnectionCore:
             self.driver.changed()
 
     def take_output(self) -> bytes:
-        """See `Events`."""
+        """Take the bytes to send."""
         return b"" if self.wire is None else self.wire.take_output()
 
     def _lost(self, reason: MessagingError) -> None:
@@ -260,7 +310,7 @@ class ConnectionCore:
             except InterruptedByLoss:
                 continue
             self.sessions.append(session)
-            session.commands.is_ready = True
+            session.is_ready = True
             return session
 
     def session_closed(self, session: SessionCore) -> None:
@@ -317,3 +367,14 @@ class ConnectionCore:
         wire.close()
         limit = self.driver.now() + self.options.connect_timeout
         await self.driver.wait(lambda: wire.phase is Phase.CLOSED, limit if deadline is None else min(limit, deadline))
+
+
+def describe_failure(error: OSError) -> str:
+    """The reason of a socket's failure, as text for the user."""
+    if isinstance(error, ssl.SSLError):
+        return f"TLS: {tls_reason(error)}"
+    if isinstance(error, TimeoutError):
+        return "no response: connection timed out"
+    if error.errno == errno.ECONNREFUSED:
+        return "connection refused: is a broker running there?"
+    return error.strerror or str(error)
