@@ -84,10 +84,9 @@ from qstore.formats.rhm.geometry import BLOCK_SIZE
 from qstore.formats.rhm.records import COMMIT_DECISION, EXTERNAL, TRANSIENT, Kind
 from qstore.store.disk import Disk, OsDisk
 from qstore.store.inspect.layout import StoreKind, StoreLayout, find_journals
-from qstore.store.journal.enqueue_map import EnqueueMap
-from qstore.store.journal.line.file import LinearFile
-from qstore.store.journal.line.pool import PARTITION_NAME, FilePool, PooledFile, read_file_pool
+from qstore.store.journal.line.files import PARTITION_NAME, FilePool, LinearFile, PooledFile, read_file_pool
 from qstore.store.journal.line.records import LinearRecords
+from qstore.store.journal.recovery import EnqueueMap
 from qstore.store.journal.stream import JournalStream
 from qstore.tools.console.text import one_line
 from qstore.tools.drop_in import (

@@ -60,9 +60,9 @@ from qstore.formats.rhm.records import (
     decode_header,
 )
 from qstore.store.disk import Disk, OsDisk, read_whole
-from qstore.store.journal.enqueue_map import LIVE, LOCKED, PENDING, EnqueueMap
-from qstore.store.journal.ring.order import RingFile
-from qstore.store.journal.ring.version_1 import Version1Records
+from qstore.store.journal.recovery import LIVE, LOCKED, PENDING, EnqueueMap
+from qstore.store.journal.ring.files import RingFile
+from qstore.store.journal.ring.records import Version1Records
 from qstore.store.journal.stream import JournalStream
 from qstore.tools.console.text import one_line
 from qstore.tools.drop_in import (

@@ -44,10 +44,10 @@ from qstore.store.importing.ledger import PastImport
 from qstore.store.inspect.in_use import holder_of_store
 from qstore.store.inspect.layout import UnusableInputError, find_layout
 from qstore.store.inspect.offline import OfflineStore, RecoveredQueue, open_store
-from qstore.store.journal.enqueue_map import LIVE, PENDING
-from qstore.store.journal.format import JournalFormat
+from qstore.store.journal.files import JournalFormat
 from qstore.store.journal.journal import Journal
 from qstore.store.journal.records import RecordHeader
+from qstore.store.journal.recovery import LIVE, PENDING
 from qstore.store.log_lines import Level, LogLine
 from qstore.store.repair.stopped_messages import store_of_version_2
 from qstore.store.writable_disk import OsWritableDisk

@@ -42,10 +42,10 @@ from qstore.store.inspect.sizing import (
     size_for,
     size_journal,
 )
-from qstore.store.journal.enqueue_map import LIVE, LOCKED, PENDING
-from qstore.store.journal.format import JournalFormat
+from qstore.store.journal.files import JournalFormat
 from qstore.store.journal.journal import Journal
 from qstore.store.journal.records import MAX_XID_SIZE
+from qstore.store.journal.recovery import LIVE, LOCKED, PENDING
 from qstore.store.journal.write.space import depth_held
 from qstore.tools.console.amounts import MAX_AMOUNT, exact, human, parse_amount, parse_count
 from qstore.tools.console.command import EXIT_DAMAGE, PathName, fail, failing, run

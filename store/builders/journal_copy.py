@@ -28,11 +28,9 @@ from qstore.store.builders.journal_build import JournalBuild
 from qstore.store.damage import Damage
 from qstore.store.damage_effects import Effect
 from qstore.store.damage_kinds import DamageKind
-from qstore.store.journal.enqueue_map import LIVE, PENDING
-from qstore.store.journal.format import JournalFormat
+from qstore.store.journal.files import JournalFormat
 from qstore.store.journal.journal import Journal
-from qstore.store.journal.recovery import JournalRecovery, OutstandingRecord
-from qstore.store.journal.transaction_map import Operation
+from qstore.store.journal.recovery import LIVE, PENDING, JournalRecovery, Operation, OutstandingRecord
 from qstore.store.recovery.prepared import DISTRIBUTED
 
 #: Called with the damage that loses a message, and the begin and end of its record in the journal's stream.

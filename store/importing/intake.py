@@ -3,7 +3,7 @@
 The messages come in any order of queues, and each queue's in its own order. Their data go to one file, the spool; in
 memory remain, for each message, its record id, and for each run of messages of one queue its place in the spool:
 
-    u64 record id, u8 state (`enqueue_map`), u8 redelivered, u16 zero, u32 number of its branch (0: none), u64 size
+    u64 record id, u8 state (`journal.recovery`), u8 redelivered, u16 zero, u32 number of its branch (0: none), u64 size
     data
 
 So reading the source once suffices, and it need not be seekable, or trusted to be the same twice.
@@ -20,7 +20,7 @@ from typing import Final, NamedTuple
 from qstore.formats.broker_records.topology import Binding, Bridge, Exchange, GeneralObject, Link, Queue
 from qstore.store.disk import ReadableFile
 from qstore.store.errors import StoreError
-from qstore.store.journal.enqueue_map import LOCKED, PENDING
+from qstore.store.journal.recovery import LOCKED, PENDING
 from qstore.store.recovery.journal_content import JournalContent
 from qstore.store.writable_disk import WritableFile
 

@@ -25,7 +25,7 @@ from qstore.store.importing.entries import new_entries
 from qstore.store.importing.intake import Intake, QueueIntake
 from qstore.store.importing.ledger import PastImport
 from qstore.store.importing.plan import ImportPlan, PlannedQueue, geometry_for
-from qstore.store.journal.enqueue_map import LOCKED, PENDING
+from qstore.store.journal.recovery import LOCKED, PENDING
 from qstore.store.journal.write.storage import mark_deleted, remove_journal, unmark_deleted
 from qstore.store.key_value import CatalogueError
 from qstore.store.live.delivered import add_delivered

@@ -24,7 +24,7 @@ from qstore.store.damage_kinds import DamageKind
 from qstore.store.disk import Disk
 from qstore.store.errors import advice
 from qstore.store.journal.directory import RESIZING, journal_base_names
-from qstore.store.journal.line.pool import PARTITION_NAME, linear_file_names
+from qstore.store.journal.line.files import PARTITION_NAME, linear_file_names
 from qstore.store.unfinished import (
     CATALOGUE,
     LIST,

@@ -31,11 +31,10 @@ from qstore.formats.rhm.file_header import DEFAULT_FLUSH_ALIGNMENT
 from qstore.formats.rhm.geometry import BLOCK_SIZE, padded
 from qstore.formats.rhm.headers import record_blocks
 from qstore.formats.rhm.records import Kind
-from qstore.store.journal.enqueue_map import LIVE, LOCKED, PENDING
-from qstore.store.journal.format import JournalFormat
+from qstore.store.journal.files import JournalFormat
 from qstore.store.journal.journal import Journal
 from qstore.store.journal.reader import JournalEnd
-from qstore.store.journal.recovery import JournalRecovery
+from qstore.store.journal.recovery import LIVE, LOCKED, PENDING, JournalRecovery
 from qstore.store.journal.write.space import Threshold, threshold
 
 _BATCH: Final = 4096  # records whose sizes are collected before summing them up

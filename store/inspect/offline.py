@@ -26,11 +26,10 @@ from qstore.store.inspect.layout import StoreKind, StoreLayout, UnusableInputErr
 from qstore.store.inspect.opening import open_journals
 from qstore.store.inspect.surroundings import read_surroundings
 from qstore.store.journal.directory import PUSHED_DOWN, NotAJournalError
-from qstore.store.journal.enqueue_map import LIVE
 from qstore.store.journal.journal import Journal
 from qstore.store.journal.reader import JournalEnd
 from qstore.store.journal.records import RecordSink
-from qstore.store.journal.recovery import JournalRecovery, Outcome, OutstandingRecord
+from qstore.store.journal.recovery import LIVE, JournalRecovery, Outcome, OutstandingRecord
 from qstore.store.journal.write.storage import is_withdrawn
 from qstore.store.recovery.ends import unlinked_head
 from qstore.store.recovery.journal_recovery import RecoveredJournal, recover_journal, walk_readable

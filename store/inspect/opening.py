@@ -13,12 +13,18 @@ from qstore.store.damage_effects import Effect
 from qstore.store.damage_kinds import DamageKind
 from qstore.store.disk import Disk
 from qstore.store.inspect.layout import JournalPlace, StoreKind, StoreLayout
-from qstore.store.journal.directory import INFO_SUFFIX, NotAJournalError, UnmadeJournalError, open_file, open_journal
-from qstore.store.journal.format import JournalFormat
+from qstore.store.journal.directory import (
+    INFO_SUFFIX,
+    NotAJournalError,
+    UnmadeJournalError,
+    open_file,
+    open_journal,
+    open_line,
+    open_linear_file,
+)
+from qstore.store.journal.files import JournalFormat
 from qstore.store.journal.journal import Journal
-from qstore.store.journal.line.directory import open_line, open_linear_file
-from qstore.store.journal.line.file import queue_name_of
-from qstore.store.journal.line.pool import FilePool, PooledFile, linear_file_names, read_file_pool
+from qstore.store.journal.line.files import FilePool, PooledFile, linear_file_names, queue_name_of, read_file_pool
 from qstore.store.journal.write.storage import is_withdrawn
 
 TPL_NAME: Final = "TplStore"

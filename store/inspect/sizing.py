@@ -59,7 +59,7 @@ from qstore.formats.rhm.geometry import (
     padded,
 )
 from qstore.formats.rhm.records import Kind
-from qstore.store.journal.format import JournalFormat
+from qstore.store.journal.files import JournalFormat
 from qstore.store.journal.records import MAX_XID_SIZE
 from qstore.store.journal.write.space import NEAR_PERCENT, THRESHOLD_PERCENT, depth_held
 

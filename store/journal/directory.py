@@ -1,14 +1,15 @@
 """One journal directory, opened for reading: its info file, its files, its records.
 
 The info file of a ring holds name and geometry. If it is lost or unreadable, both are derived from the number and size
-of the files. A line (linearstore) has no info file; its file headers hold everything.
+of the files. A line (linearstore) has no info file: its directory has links, and the headers of the files that they
+refer to hold everything.
 """
 
 from __future__ import annotations
 
 import posixpath
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Final
 
 from qstore.formats.rhm.errors import RhmError
@@ -22,14 +23,15 @@ from qstore.formats.rhm.geometry import (
 )
 from qstore.formats.rhm.jinf import DEFAULT_BASE_NAME, MAX_JINF_SIZE, TPL_BASE_NAME, JournalInfo, decode_jinf
 from qstore.store.damage import Damage
+from qstore.store.damage_effects import Effect
 from qstore.store.damage_kinds import DamageKind
 from qstore.store.disk import Disk, read_whole
 from qstore.store.journal.journal import Journal
-from qstore.store.journal.ring.files import Ring, read_ring
-from qstore.store.journal.ring.owner import owner_of
+from qstore.store.journal.line.files import PooledFile, linear_file_names, read_line
+from qstore.store.journal.ring.files import Ring, owner_of, read_ring
 
 INFO_SUFFIX: Final = ".jinf"
-COPY_SUFFIX: Final = ".copy"  # of the info file of a ring that has grown: its files are in no other order that is known
+COPY_SUFFIX: Final = ".copy"  # of a grown ring's info file: nothing else has the order of its files
 DATA_SUFFIX: Final = ".jdat"
 RESIZING: Final = "_resize.new"  # where qpid-store-resize builds the new journal of version 1
 PUSHED_DOWN: Final = "bak"  # where it moves the old journal
@@ -298,3 +300,82 @@ def _look_at_files(disk: Disk, directory: str, base: str, names: Sequence[str]) 
         files[int(match["number"], 16)] = opened.size
         opened.close()
     return files
+
+
+def open_line(
+    disk: Disk,
+    directory: str,
+    name: str | None,
+    taken: Mapping[str, PooledFile],
+    unlinked: Sequence[PooledFile] = (),
+    queues: Collection[str] = (),
+    *,
+    follow_links: bool = True,
+    waiting: Sequence[PooledFile] = (),
+) -> Journal:
+    """Open a linearstore journal.
+
+    Args:
+        disk: reads it.
+        directory: the journal's directory; it may be missing, and then only `unlinked` is read.
+        name: the queue's name; None to use that of most files.
+        taken: the store's taken files by name.
+        unlinked: taken files that name this queue and that no journal links.
+        queues: the names of the store's queues.
+        follow_links: whether links may point to files that are not among `taken`. If the whole store is available they
+            may not: they would point into the store that this one was copied from.
+        waiting: files in the pools that name this queue.
+
+    Raises:
+        OSError: the directory cannot be read, and `unlinked` is empty.
+    """
+    damage: list[Damage] = []
+    paths = []
+    for file_name in _linked_names(disk, directory, unlinked, damage):
+        link = posixpath.join(directory, file_name)
+        target = disk.link_target(link)
+        if file_name in taken:
+            paths.append(taken[file_name].path)
+        elif disk.is_file(link) and (follow_links or target is None):
+            paths.append(link)
+        else:
+            damage.append(_broken_link(link, target))
+    line = read_line(
+        disk, paths, directory, name, [file.path for file in unlinked], queues, [file.path for file in waiting]
+    )
+    damage.extend(line.damage)
+    title = name or line.queue_name or posixpath.basename(directory)
+    journal = Journal(disk, title, directory, "", None, line, damage)
+    journal.notices.extend(line.notices)
+    return journal
+
+
+def _broken_link(link: str, target: str | None) -> Damage:
+    if not target:
+        return Damage(link, None, None, DamageKind.LINK_IS_NONE)
+    return Damage(link, None, None, DamageKind.LINK_LEADS_OUT, target=target)
+
+
+def _linked_names(disk: Disk, directory: str, unlinked: Sequence[PooledFile], damage: list[Damage]) -> list[str]:
+    try:
+        return linear_file_names(disk.names(directory)) if disk.is_directory(directory) else []
+    except OSError as error:
+        if not unlinked:
+            raise
+        kind, effect = DamageKind.DIRECTORY_UNREADABLE, Effect.FOUND_BY_HEADERS
+        damage.append(Damage(directory, None, None, kind, effect, reason=error.strerror))
+        return []
+
+
+def open_linear_file(disk: Disk, path: str) -> Journal:
+    """Open one linearstore file on its own, as a journal of that file alone.
+
+    Raises:
+        NotAJournalError: it was never written to, or is not a journal file.
+    """
+    line = read_line(disk, [path], posixpath.dirname(path), None)
+    if not line.files:
+        what = line.damage[0].what if line.damage else "an empty file of the pool: no journal has written to it"
+        raise NotAJournalError(f"{path}: {what}")
+    # A single file can only be compared with its own size.
+    return Journal(disk, line.queue_name or posixpath.basename(path), path, "", None, line, line.damage)

@@ -1,4 +1,7 @@
-"""One journal of any format, opened for reading: its records, and the data of its messages."""
+"""One journal of any format, opened for reading: its records, and the data of its messages.
+
+Data of a compressed message are read as they were enqueued: its content is restored when it is read.
+"""
 
 from __future__ import annotations
 
@@ -6,21 +9,18 @@ from collections.abc import Callable, Iterator
 from typing import Final, NamedTuple
 
 import qstore.formats.qls.records as qls
-from qstore.formats.rhm.compressed import Decompressor
+from qstore.formats.rhm.compressed import CompressedLayout, Decompressor, compressed_layout
 from qstore.formats.rhm.geometry import FILE_HEADER_SIZE
 from qstore.formats.rhm.headers import ENQUEUE_SIZES, HEADER_1, HEADER_2
 from qstore.formats.rhm.jinf import JournalInfo
 from qstore.formats.rhm.records import COMPRESSED, EXTERNAL, TAIL_SIZE, decode_tail, version_2_check
 from qstore.store.damage import Damage
 from qstore.store.disk import Disk
-from qstore.store.journal.format import JournalFormat
-from qstore.store.journal.gaps import Gaps
+from qstore.store.journal.files import JournalFormat
 from qstore.store.journal.line.files import Line
-from qstore.store.journal.message_data import MessageData
-from qstore.store.journal.reader import JournalEnd, JournalReader, records_of
+from qstore.store.journal.reader import Gaps, JournalEnd, JournalReader, records_of
 from qstore.store.journal.records import RecordSink
-from qstore.store.journal.ring.files import Ring
-from qstore.store.journal.ring.order import RingFile
+from qstore.store.journal.ring.files import Ring, RingFile
 from qstore.store.journal.stream import JournalStream
 
 _BODY_CHUNK: Final = 1 << 20
@@ -43,6 +43,51 @@ _ENQUEUES: Final = {
     JournalFormat.VERSION_2: _EnqueueLayout(ENQUEUE_SIZES[2].unpack_from, HEADER_2.size, 0, COMPRESSED),
     JournalFormat.LINEAR: _EnqueueLayout(qls.ENQUEUE_SIZES.unpack_from, qls.HEADER.size, EXTERNAL, 0),
 }
+
+
+class MessageData:
+    """The data of a compressed message, as they were enqueued.
+
+    The message's header is read without restoring the content.
+
+    Args:
+        read: reads a range of the data as they are stored: offset, length.
+        size: bytes of these.
+        decompressor: restores the content.
+
+    Attributes:
+        size: bytes of the data as they were enqueued.
+
+    Raises:
+        RhmError: they are damaged; `read` raises it too.
+    """
+
+    __slots__ = ("_content", "_decompressor", "_layout", "_read", "_stored", "size")
+
+    def __init__(self, read: Callable[[int, int], bytes], size: int, decompressor: Decompressor) -> None:
+        self._read, self._stored, self._decompressor = read, size, decompressor
+        self._layout: CompressedLayout = compressed_layout(read, size)
+        self._content: bytes | None = None
+        self.size = self._layout.size
+
+    @property
+    def start(self) -> int:
+        """Bytes before the content."""
+        return self._layout.start
+
+    def read(self, offset: int, length: int) -> bytes:
+        """A range of the data as they were enqueued; `offset` + `length` are at most `size`."""
+        start, end = self._layout.start, offset + length
+        if end <= start:
+            return self._read(offset, length)
+        if self._content is None:
+            self._content = self._decompressor.content(self._read, self._layout, self._stored)
+        head = self._read(offset, start - offset) if offset < start else b""
+        return head + self._content[max(offset - start, 0) : end - start]
+
+    def whole(self) -> bytes:
+        """All of the data as they were enqueued."""
+        return self.read(0, self.size)
 
 
 class Journal:

@@ -18,7 +18,8 @@ after a break (never the walk itself), unless the next record is where the broke
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from array import array
+from collections.abc import Callable, Iterator
 from typing import Any, Final, NamedTuple
 
 from qstore.formats.rhm.file_header import FIRST_FLUSH_OFFSET
@@ -27,18 +28,60 @@ from qstore.formats.rhm.records import Kind
 from qstore.store.damage import Damage
 from qstore.store.damage_effects import Effect
 from qstore.store.damage_kinds import DamageKind
-from qstore.store.journal.files import JournalFile
-from qstore.store.journal.format import JournalFormat
-from qstore.store.journal.gaps import Gap, Gaps
-from qstore.store.journal.line.file import LinearFile
-from qstore.store.journal.line.files import Line
+from qstore.store.journal.files import JournalFile, JournalFormat
+from qstore.store.journal.line.files import Line, LinearFile
 from qstore.store.journal.line.records import LinearRecords
 from qstore.store.journal.records import JournalRecords, RecordHeader, RecordSink, Verdict
-from qstore.store.journal.ring.files import Ring
-from qstore.store.journal.ring.order import RingFile
-from qstore.store.journal.ring.version_1 import Version1Records
-from qstore.store.journal.ring.version_2 import Version2Records
+from qstore.store.journal.ring.files import Ring, RingFile
+from qstore.store.journal.ring.records import Version1Records, Version2Records
 from qstore.store.journal.stream import JournalStream
+
+MAX_DESCRIBED: Final = 1000
+_NOT_DESCRIBED: Final = "one of very many places where the chain of records is broken"
+
+
+class Gap(NamedTuple):
+    """A stretch of a journal without a valid record.
+
+    Attributes:
+        place: log offset where it begins.
+        end: log offset where it ends: that of a valid record.
+        rid: record id of the record at its beginning, if known.
+        what: what is wrong there.
+    """
+
+    place: int
+    end: int
+    rid: int | None
+    what: str
+
+
+class Gaps:
+    """The skipped stretches, in order.
+
+    The first ones are stored with all details; of the rest, which only a forged journal has, only the log offsets.
+    """
+
+    __slots__ = ("_described", "_places")
+
+    def __init__(self) -> None:
+        self._described: list[Gap] = []
+        self._places = array("Q")
+
+    def __len__(self) -> int:
+        return len(self._described) + len(self._places) // 2
+
+    def __iter__(self) -> Iterator[Gap]:
+        yield from self._described
+        for index in range(0, len(self._places), 2):
+            yield Gap(self._places[index], self._places[index + 1], None, _NOT_DESCRIBED)
+
+    def add(self, gap: Gap) -> None:
+        """Add a stretch."""
+        if len(self._described) < MAX_DESCRIBED:
+            self._described.append(gap)
+        else:
+            self._places.extend((gap.place, gap.end))
 
 
 class JournalEnd(NamedTuple):

@@ -2,7 +2,7 @@
 
 A `JournalRecords` states for one log offset whether a good record is there or what is wrong, reads runs of plain
 records, the vast majority, in one go, and finds the next good record after a break in the chain. Each format has its
-own subclass: `version_1`, `version_2`, `linear`.
+own subclass (`ring.records`, `line.records`).
 
 After a break, candidates are the blocks that begin with the format's magic. A file's header names the first record in
 it, so each further file is entered there.

@@ -20,13 +20,12 @@ from qstore.formats.rhm.records import Kind
 from qstore.store.damage import Damage
 from qstore.store.damage_kinds import DamageKind
 from qstore.store.journal.directory import data_path
-from qstore.store.journal.enqueue_map import Entry
-from qstore.store.journal.format import JournalFormat
+from qstore.store.journal.files import JournalFormat
 from qstore.store.journal.journal import Journal
-from qstore.store.journal.line.file import LinearFile
+from qstore.store.journal.line.files import LinearFile
 from qstore.store.journal.reader import JournalEnd
-from qstore.store.journal.recovery import JournalRecovery, Unfounded
-from qstore.store.journal.ring.order import RingFile
+from qstore.store.journal.recovery import Entry, JournalRecovery, Unfounded
+from qstore.store.journal.ring.files import RingFile
 
 _SEVERAL: Final = 2  # a single one may be a damaged dequeue
 

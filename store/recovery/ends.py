@@ -18,7 +18,7 @@ from qstore.store.damage import Damage
 from qstore.store.damage_effects import Effect
 from qstore.store.damage_kinds import DamageKind
 from qstore.store.journal.directory import data_path
-from qstore.store.journal.format import JournalFormat
+from qstore.store.journal.files import JournalFormat
 from qstore.store.journal.journal import Journal
 from qstore.store.journal.line.files import Line
 from qstore.store.journal.reader import JournalEnd

@@ -17,8 +17,7 @@ from qstore.formats.rhm.headers import record_blocks
 from qstore.formats.wording import plural, printable
 from qstore.store.errors import StoreError
 from qstore.store.journal.journal import Journal
-from qstore.store.journal.recovery import JournalRecovery
-from qstore.store.journal.transaction_map import Operation, Transaction
+from qstore.store.journal.recovery import JournalRecovery, Operation, Transaction
 from qstore.store.journal.write.compaction import MAX_COPIED_BLOCKS
 from qstore.store.journal.write.space import RingSpace
 from qstore.store.recovery.prepared import DISTRIBUTED

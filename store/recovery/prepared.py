@@ -19,8 +19,7 @@ from typing import Final, NamedTuple
 
 from qstore.formats.rhm.records import COMMIT_DECISION
 from qstore.store.journal.journal import Journal
-from qstore.store.journal.recovery import JournalRecovery, Outcome
-from qstore.store.journal.transaction_map import TransactionMap
+from qstore.store.journal.recovery import JournalRecovery, Outcome, TransactionMap
 
 LOCAL: Final = b"\0"  # the data of a prepare record
 DISTRIBUTED: Final = b"\1"

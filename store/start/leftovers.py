@@ -41,8 +41,7 @@ from qstore.store.damage_kinds import DamageKind
 from qstore.store.disk import Disk
 from qstore.store.journal.directory import DATA_SUFFIX, DELETED, journal_base_names
 from qstore.store.journal.journal import Journal
-from qstore.store.journal.ring.order import RingFile
-from qstore.store.journal.ring.owner import owner_of
+from qstore.store.journal.ring.files import RingFile, owner_of
 from qstore.store.recovery.journal_recovery import RecoveredJournal
 from qstore.store.unfinished import KEPT
 

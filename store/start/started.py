@@ -14,9 +14,8 @@ from qstore.formats.rhm.errors import RhmError
 from qstore.formats.rhm.geometry import BLOCK_SIZE
 from qstore.formats.rhm.records import COMPRESSED
 from qstore.store.damage import Damage
-from qstore.store.journal.enqueue_map import LIVE
 from qstore.store.journal.journal import Journal
-from qstore.store.journal.recovery import JournalRecovery
+from qstore.store.journal.recovery import LIVE, JournalRecovery
 from qstore.store.journal.write.space import SIZE_MASK
 from qstore.store.live.queue_journal import QueueJournal
 from qstore.store.log_lines import LogLine

@@ -26,7 +26,7 @@ import click
 from qstore.formats.broker_records.topology import Queue, encode_queue
 from qstore.formats.rhm.geometry import PAGE_SIZE, Geometry, padded
 from qstore.formats.rhm.records import TAIL_SIZE
-from qstore.store.journal.format import JournalFormat
+from qstore.store.journal.files import JournalFormat
 from tests.bench.measuring import build_line, typical_message
 from tests.support.journal_builder import JournalBuilder
 

@@ -10,7 +10,7 @@ import qstore.broker.model.store_protocol as protocol
 from qstore.broker.model.store_protocol import Store, StoreLine, StoreModule, StoreOf
 from qstore.formats.broker_records.topology import Binding, Exchange, Queue
 from qstore.formats.catalogue import BindingEntry
-from qstore.store.journal import enqueue_map
+from qstore.store.journal import recovery
 from qstore.store.live.queue_journal import QueueJournal
 from qstore.store.module import Module, PluggedStore
 from qstore.store.start.started import StartedQueue
@@ -188,7 +188,7 @@ def test_options_are_told_with_their_defaults() -> None:
 
 def test_states_are_the_store_s() -> None:
     assert (protocol.LIVE, protocol.LOCKED, protocol.PENDING) == (
-        enqueue_map.LIVE,
-        enqueue_map.LOCKED,
-        enqueue_map.PENDING,
+        recovery.LIVE,
+        recovery.LOCKED,
+        recovery.PENDING,
     )

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import NamedTuple, TypeAlias
 
-from qstore.store.journal.enqueue_map import LIVE, LOCKED, PENDING
+from qstore.store.journal.recovery import LIVE, LOCKED, PENDING
 from qstore.store.live.queue_journal import QueueJournal
 from qstore.store.start.started import RecoveredMessage
 

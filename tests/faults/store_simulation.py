@@ -17,7 +17,7 @@ from unittest.mock import patch
 from qstore.formats.rhm.geometry import Geometry
 from qstore.store.background import InlineBackground
 from qstore.store.environment import Environment
-from qstore.store.journal.enqueue_map import LIVE
+from qstore.store.journal.recovery import LIVE
 from qstore.store.live.message_store import MessageStore
 from qstore.store.parameters import StoreParameters
 from qstore.store.sync.driver import Completion, FileWrite, SyncDriver, SyncDriverError

@@ -23,7 +23,7 @@ from qstore.store.importing.ledger import LEDGER
 from qstore.store.importing.plan import ImportPlan
 from qstore.store.importing.store_import import StoreImport
 from qstore.store.importing.switch import ImportSwitch
-from qstore.store.journal.enqueue_map import LIVE, LOCKED, PENDING
+from qstore.store.journal.recovery import LIVE, LOCKED, PENDING
 from qstore.store.live.message_store import MessageStore
 from qstore.store.log_lines import Level, LogLine
 from tests.faults.simulated_disk import Call, SimulatedDisk

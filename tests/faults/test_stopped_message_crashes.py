@@ -18,7 +18,7 @@ import pytest
 from qstore.formats.broker_records.topology import Queue
 from qstore.formats.rhm.geometry import Geometry
 from qstore.store.errors import StoreError
-from qstore.store.journal.enqueue_map import LIVE
+from qstore.store.journal.recovery import LIVE
 from qstore.store.live.message_store import MessageStore
 from qstore.store.repair.stopped_messages import StoppedMessages
 from tests.faults.simulated_disk import Call, SimulatedDisk

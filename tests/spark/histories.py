@@ -12,9 +12,8 @@ from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
 from qstore.formats.rhm.records import COMMIT_DECISION, MOVED, TRANSIENT, Kind, RecordHeader
-from qstore.store.journal.enqueue_map import LIVE, LOCKED, PENDING
-from qstore.store.journal.format import JournalFormat
-from qstore.store.journal.recovery import JournalRecovery
+from qstore.store.journal.files import JournalFormat
+from qstore.store.journal.recovery import LIVE, LOCKED, PENDING, JournalRecovery
 from qstore.store.recovery.prepared import prepared_transactions
 
 PREPARED_LIST: Final = "TplStore"

@@ -12,7 +12,7 @@ import pytest
 from qstore.store.disk import OsDisk
 from qstore.store.inspect.offline import open_store
 from qstore.store.inspect.sizing import RingSize
-from qstore.store.journal.format import JournalFormat
+from qstore.store.journal.files import JournalFormat
 from qstore.store.journal.write.space import Threshold, enqueue_limit
 from qstore.tools.generate.fleet import FleetSpec, StoreFormat
 from qstore.tools.generate.make import make_store

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import qstore.store.journal.records
-import qstore.store.journal.ring.version_2
+import qstore.store.journal.ring.records
 import qstore.tools.spark.stretches
 from qstore.formats.rhm.close_record import SyncedJournal
 from qstore.formats.rhm.geometry import BLOCK_SIZE, Geometry, padded
@@ -22,9 +22,8 @@ from qstore.formats.rhm.records import Kind, RecordHeader, encode_record
 from qstore.store.damage import Damage
 from qstore.store.damage_kinds import DamageKind
 from qstore.store.disk import OsDisk
-from qstore.store.journal.directory import open_journal
+from qstore.store.journal.directory import open_journal, open_line
 from qstore.store.journal.journal import Journal
-from qstore.store.journal.line.directory import open_line
 from qstore.store.journal.records import RecordHeader as AnyRecordHeader
 from qstore.store.recovery.close_record import Closing
 from qstore.tools.spark.stretches import slices
@@ -68,7 +67,7 @@ class Everything:
 def small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     """Small journals, so that a stretch begins in the middle all the same."""
     monkeypatch.setattr(qstore.store.journal.records, "RUN_UP", 512)
-    monkeypatch.setattr(qstore.store.journal.ring.version_2, "RUN_UP", 512)
+    monkeypatch.setattr(qstore.store.journal.ring.records, "RUN_UP", 512)
     monkeypatch.setattr(qstore.tools.spark.stretches, "SLICE", 1024)
 
 

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from qstore.formats.rhm.geometry import SECTOR_SIZE
-from qstore.store.journal.bad_regions import BadRegions
+from qstore.store.journal.stream import BadRegions
 
 SECTORS = 40
 

@@ -10,9 +10,8 @@ import pytest
 from qstore.formats.rhm.geometry import Geometry
 from qstore.formats.rhm.records import MOVED
 from qstore.store.disk import OsDisk
-from qstore.store.journal.directory import open_journal
+from qstore.store.journal.directory import open_journal, open_line
 from qstore.store.journal.journal import Journal
-from qstore.store.journal.line.directory import open_line
 from qstore.store.journal.recovery import JournalRecovery
 from qstore.store.recovery.contradictions import contradictions
 from tests.support.journal_builder import JournalBuilder

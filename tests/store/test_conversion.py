@@ -24,7 +24,7 @@ from qstore.store.environment import tool_environment
 from qstore.store.errors import StoreError
 from qstore.store.inspect.check.check import check_store
 from qstore.store.inspect.offline import open_store
-from qstore.store.journal.enqueue_map import LIVE, LOCKED, PENDING
+from qstore.store.journal.recovery import LIVE, LOCKED, PENDING
 from qstore.store.key_value import RocksKeyValue
 from qstore.store.log_lines import Level, LogLine
 from qstore.store.parameters import OnDamage

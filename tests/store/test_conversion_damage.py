@@ -17,7 +17,7 @@ from qstore.formats.wording import plural
 from qstore.store.disk import OsFile
 from qstore.store.environment import tool_environment
 from qstore.store.errors import StoreDamagedError, StoreError
-from qstore.store.journal.enqueue_map import LIVE
+from qstore.store.journal.recovery import LIVE
 from qstore.store.log_lines import Level, LogLine
 from qstore.store.parameters import OnDamage
 from qstore.store.repair.conversion import convert

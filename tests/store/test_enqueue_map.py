@@ -10,8 +10,8 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from qstore.store.journal import enqueue_map
-from qstore.store.journal.enqueue_map import LIVE, LOCKED, PENDING, EnqueueMap, Entry
+from qstore.store.journal import recovery
+from qstore.store.journal.recovery import LIVE, LOCKED, PENDING, EnqueueMap, Entry
 from tests.support.profiles import examples, today
 
 STATES = st.sampled_from([LIVE, LOCKED, PENDING])
@@ -34,8 +34,8 @@ class EnqueueMapMachine(RuleBasedStateMachine):
 
     @initialize(sweep_at=st.integers(0, 8), merge_at=st.integers(1, 8))
     def set_thresholds(self, sweep_at: int, merge_at: int) -> None:
-        self.patch.setattr(enqueue_map, "_SWEEP_AT", sweep_at)
-        self.patch.setattr(enqueue_map, "_MERGE_AT", merge_at)
+        self.patch.setattr(recovery, "_SWEEP_AT", sweep_at)
+        self.patch.setattr(recovery, "_MERGE_AT", merge_at)
 
     def teardown(self) -> None:
         self.patch.undo()
@@ -116,7 +116,7 @@ TestEnqueueMap = EnqueueMapMachine.TestCase
 
 @pytest.fixture
 def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(enqueue_map, "_SORT_PART", 7)
+    monkeypatch.setattr(recovery, "_SORT_PART", 7)
 
 
 def test_place_order_over_many_parts(small_parts: None) -> None:

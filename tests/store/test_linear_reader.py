@@ -9,11 +9,10 @@ from hypothesis import strategies as st
 from qstore.formats.qls.records import SECTOR_SIZE, TAIL_SIZE, encode_header
 from qstore.formats.rhm.records import EXTERNAL, TRANSIENT
 from qstore.store.damage import Damage
-from qstore.store.journal.enqueue_map import LIVE, LOCKED, PENDING
+from qstore.store.journal.directory import open_line
 from qstore.store.journal.journal import Journal
-from qstore.store.journal.line.directory import open_line
 from qstore.store.journal.reader import JournalEnd
-from qstore.store.journal.recovery import JournalRecovery, Outcome
+from qstore.store.journal.recovery import LIVE, LOCKED, PENDING, JournalRecovery, Outcome
 from tests.support.linear_builder import DIRECTORY, LinearBuilder, PlacedRecord
 from tests.support.memory_disk import MemoryDisk
 

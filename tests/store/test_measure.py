@@ -19,10 +19,9 @@ from qstore.store.disk import OsDisk
 from qstore.store.inspect.measure import Measurement, Spread, measure
 from qstore.store.inspect.offline import open_store
 from qstore.store.journal.directory import open_file, open_journal
-from qstore.store.journal.enqueue_map import LIVE, LOCKED, PENDING
-from qstore.store.journal.format import JournalFormat
+from qstore.store.journal.files import JournalFormat
 from qstore.store.journal.journal import Journal
-from qstore.store.journal.recovery import JournalRecovery, Outcome
+from qstore.store.journal.recovery import LIVE, LOCKED, PENDING, JournalRecovery, Outcome
 from qstore.store.journal.write.space import Threshold
 from tests.support.fixtures import StoreFixture, StoreOpener, set_writable
 from tests.support.journal_builder import DIRECTORY, JournalBuilder, PlacedRecord

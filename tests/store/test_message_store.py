@@ -13,7 +13,7 @@ from qstore.formats.rhm.geometry import Geometry
 from qstore.formats.rhm.headers import data_crc
 from qstore.store.environment import Environment
 from qstore.store.errors import JournalError, JournalFullError, StoreError
-from qstore.store.journal.enqueue_map import LIVE, LOCKED, PENDING
+from qstore.store.journal.recovery import LIVE, LOCKED, PENDING
 from qstore.store.live.queue_journal import QueueJournal
 from tests.support.opened_store import Calls, OpenedStore, enqueued
 

@@ -13,8 +13,7 @@ from qstore.formats.rhm.records import COMMIT_DECISION, SALT, encode_record
 from qstore.store.disk import OsDisk
 from qstore.store.inspect.layout import StoreKind, UnusableInputError, find_layout
 from qstore.store.inspect.offline import RecoveredStore, open_store
-from qstore.store.journal.enqueue_map import LIVE, LOCKED, PENDING
-from qstore.store.journal.recovery import Outcome
+from qstore.store.journal.recovery import LIVE, LOCKED, PENDING, Outcome
 from tests.support.journal_builder import BILLS, GEOMETRY, ORDERS, JournalBuilder, StoreBuilder
 
 BRANCH = encode_dtx_xid(9, b"gid", b"bid")

@@ -7,8 +7,7 @@ from collections.abc import Sequence
 import pytest
 
 from qstore.formats.rhm.records import COMMIT_DECISION, MOVED
-from qstore.store.journal.recovery import Outcome
-from qstore.store.journal.transaction_map import TransactionMap
+from qstore.store.journal.recovery import Outcome, TransactionMap
 from qstore.store.recovery.prepared import PreparedTransaction, prepared_transactions
 
 XID = b"\x06\x04xid"

@@ -12,7 +12,7 @@ from qstore.formats.rhm.file_header import decode_file_header, encode_file_heade
 from qstore.formats.rhm.geometry import BLOCK_SIZE, SECTOR_SIZE, Geometry
 from qstore.formats.rhm.records import SEAL, Kind, RecordHeader, encode_record
 from qstore.store.journal.directory import open_journal
-from qstore.store.journal.format import JournalFormat
+from qstore.store.journal.files import JournalFormat
 from qstore.store.journal.reader import JournalEnd
 from qstore.store.journal.recovery import JournalRecovery
 from tests.support.journal_builder import DIRECTORY, JournalBuilder

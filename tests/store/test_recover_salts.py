@@ -17,7 +17,7 @@ from qstore.store.disk import OsDisk
 from qstore.store.journal.directory import open_journal
 from qstore.store.journal.journal import Journal
 from qstore.store.journal.recovery import JournalRecovery
-from qstore.store.journal.ring.order import RingFile
+from qstore.store.journal.ring.files import RingFile
 from qstore.store.repair.recover.salts import _salt_that_adds, restore_salts
 from tests.support.journal_builder import JournalBuilder
 

@@ -11,9 +11,8 @@ from hypothesis import strategies as st
 from qstore.formats.rhm.geometry import SECTOR_SIZE, Geometry
 from qstore.formats.rhm.records import COMMIT_DECISION, EXTERNAL, MOVED, TRANSIENT, Kind
 from qstore.store.journal.directory import open_journal
-from qstore.store.journal.enqueue_map import LIVE, LOCKED, PENDING
-from qstore.store.journal.format import JournalFormat
-from qstore.store.journal.recovery import JournalRecovery, OpenTransaction, Outcome
+from qstore.store.journal.files import JournalFormat
+from qstore.store.journal.recovery import LIVE, LOCKED, PENDING, JournalRecovery, OpenTransaction, Outcome
 from qstore.store.recovery.prepared import prepared_transactions
 from tests.support.journal_builder import DIRECTORY, JournalBuilder, PlacedRecord, Sector
 from tests.support.journal_history import (

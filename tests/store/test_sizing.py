@@ -30,7 +30,7 @@ from qstore.store.inspect.sizing import (
     size_for,
     size_journal,
 )
-from qstore.store.journal.format import JournalFormat
+from qstore.store.journal.files import JournalFormat
 from qstore.store.journal.write.space import Threshold, threshold
 from qstore.store.journal.write.version_1_writer import Version1Writer
 from tests.support.memory_ring import MemoryRing

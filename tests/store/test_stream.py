@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from qstore.formats.rhm.geometry import DATA_OFFSET, Geometry
 from qstore.store.journal import stream as stream_module
-from qstore.store.journal.ring.order import RingFile
+from qstore.store.journal.ring.files import RingFile
 from qstore.store.journal.stream import JournalStream
 from tests.support.compiled import replaces
 from tests.support.memory_disk import BadRegion, MemoryDisk

@@ -6,7 +6,7 @@ import sys
 import time
 
 from qstore.formats.rhm.records import MOVED, OVERWRITE_INDICATOR
-from qstore.store.journal.transaction_map import Operation, TransactionMap
+from qstore.store.journal.recovery import Operation, TransactionMap
 from tests.support.compiled import replaces
 
 

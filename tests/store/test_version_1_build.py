@@ -38,8 +38,7 @@ from qstore.store.errors import StoreError
 from qstore.store.inspect.check.check import check_store
 from qstore.store.inspect.offline import open_store
 from qstore.store.journal.directory import open_journal
-from qstore.store.journal.enqueue_map import LIVE, LOCKED, PENDING
-from qstore.store.journal.recovery import JournalRecovery
+from qstore.store.journal.recovery import LIVE, LOCKED, PENDING, JournalRecovery
 from qstore.store.journal.write.space import reserve_blocks
 from qstore.store.journal.write.version_1_writer import Version1Ring, Version1Writer, state_of
 from qstore.store.recovery.journal_content import JournalContent

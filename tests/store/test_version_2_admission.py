@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from qstore.formats.rhm.geometry import BLOCK_SIZE, Geometry
 from qstore.formats.rhm.headers import FIXED_SIZE, data_crc
 from qstore.store.errors import JournalFullError
-from qstore.store.journal.format import JournalFormat
+from qstore.store.journal.files import JournalFormat
 from qstore.store.journal.write.space import enqueue_limit, over_threshold, threshold
 from tests.support.memory_ring import MemoryRing
 from tests.support.profiles import examples, today

@@ -27,7 +27,7 @@ from qstore.store.damage import Damage
 from qstore.store.disk import Disk, OsDisk
 from qstore.store.environment import Environment, tool_environment
 from qstore.store.inspect.offline import RecoveredStore, open_store
-from qstore.store.journal.format import JournalFormat
+from qstore.store.journal.files import JournalFormat
 from qstore.store.journal.recovery import Outcome
 from qstore.store.log_lines import LogLine
 from qstore.store.parameters import StoreParameters

@@ -11,9 +11,8 @@ from qstore.formats.rhm.geometry import BLOCK_SIZE, DATA_OFFSET, FILE_HEADER_SIZ
 from qstore.formats.rhm.records import COMMIT_DECISION, TRANSIENT
 from qstore.store.errors import JournalFullError
 from qstore.store.journal.directory import open_journal
-from qstore.store.journal.enqueue_map import LIVE, LOCKED, PENDING
 from qstore.store.journal.journal import Journal
-from qstore.store.journal.recovery import JournalRecovery, Outcome
+from qstore.store.journal.recovery import LIVE, LOCKED, PENDING, JournalRecovery, Outcome
 from qstore.store.journal.write.flushes import Step
 from qstore.store.journal.write.version_1_writer import Version1State, Version1Writer, state_of
 from qstore.store.recovery.contradictions import contradictions

@@ -37,7 +37,7 @@ from qstore.formats.catalogue import BindingEntry
 from qstore.formats.rhm.headers import data_crc
 from qstore.store.environment import system_environment
 from qstore.store.errors import JournalFullError
-from qstore.store.journal.enqueue_map import LIVE, PENDING
+from qstore.store.journal.recovery import LIVE, PENDING
 from qstore.store.live.message_store import MessageStore
 from qstore.store.live.queue_journal import QueueJournal
 from qstore.store.live.transaction_parts import Enqueue

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Set
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from qstore.store.journal.enqueue_map import LIVE, LOCKED, PENDING
+from qstore.store.journal.recovery import LIVE, LOCKED, PENDING
 
 Place = tuple[str, int]
 """A queue's name and a message's token."""

@@ -22,7 +22,7 @@ from qstore.store.disk import OsDisk
 from qstore.store.environment import tool_environment
 from qstore.store.inspect.check.check import check_store
 from qstore.store.inspect.offline import RecoveredStore, open_store
-from qstore.store.journal.enqueue_map import LIVE
+from qstore.store.journal.recovery import LIVE
 from tests.support.processes import PATIENCE_SECONDS, children_of, goes
 from tests.support.profiles import is_nightly
 from tests.system.store_child import GEOMETRY, token_of

@@ -14,7 +14,7 @@ from click.testing import CliRunner
 
 from qstore.formats.values import typed_map
 from qstore.store.environment import tool_environment
-from qstore.store.journal.enqueue_map import LIVE
+from qstore.store.journal.recovery import LIVE
 from qstore.store.repair.quarantine import INDEX
 from qstore.tools.qstore_quarantine import command
 from tests.support.fixtures import snapshot

@@ -15,10 +15,9 @@ from qstore.formats.rhm.records import Kind
 from qstore.store.catalogue.topology import effective_bindings
 from qstore.store.damage import Damage
 from qstore.store.inspect.offline import OfflineStore, RecoveredQueue, RecoveredStore
-from qstore.store.journal.enqueue_map import LIVE, LOCKED, PENDING
 from qstore.store.journal.journal import Journal
 from qstore.store.journal.records import RecordHeader
-from qstore.store.journal.recovery import OutstandingRecord
+from qstore.store.journal.recovery import LIVE, LOCKED, PENDING, OutstandingRecord
 from qstore.store.recovery.ends import torn_tail
 from qstore.store.recovery.prepared import is_two_phase
 from qstore.tools.dump.messages import BodyForm, MessageReader, Selection, body_directory, message_object, undecoded

@@ -29,8 +29,8 @@ from qstore.store.damage import Damage
 from qstore.store.inspect.check.check import ORPHAN, QUEUE, JournalCheck, StoreCheck
 from qstore.store.inspect.measure import Measurement
 from qstore.store.inspect.offline import RecoveredQueue, RecoveredTransaction
-from qstore.store.journal.enqueue_map import LIVE, LOCKED, PENDING
 from qstore.store.journal.records import RecordHeader
+from qstore.store.journal.recovery import LIVE, LOCKED, PENDING
 from qstore.tools.console.rows import MAX_SHOWN, print_rest, print_some, print_wrapped
 from qstore.tools.console.text import printable
 

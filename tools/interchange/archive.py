@@ -28,7 +28,7 @@ from orjson import OPT_APPEND_NEWLINE, dumps
 from qstore.formats.wording import printable
 from qstore.store.errors import StoreError
 from qstore.store.importing.intake import MAX_RID, ImportedMessage
-from qstore.store.journal.enqueue_map import LIVE, PENDING
+from qstore.store.journal.recovery import LIVE, PENDING
 from qstore.tools.interchange.items import ExportHeader, InterchangeError, ItemSink, ReadExport, read_header
 from qstore.tools.interchange.json_lines import MAX_XID, ObjectWriter, parse_object, pass_object
 

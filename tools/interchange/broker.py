@@ -30,7 +30,7 @@ from qstore.formats.values import MAP, TypedMap, TypedValue, typed_map
 from qstore.formats.wording import printable
 from qstore.store.importing.intake import ImportedMessage, Intake
 from qstore.store.importing.ledger import LEDGER_QUEUES, PastImport
-from qstore.store.journal.enqueue_map import LIVE
+from qstore.store.journal.recovery import LIVE
 from qstore.tools.console.amounts import reference
 from qstore.tools.interchange.exporting import ExportSelection
 from qstore.tools.interchange.items import ExportWriter, InterchangeError, ItemSink

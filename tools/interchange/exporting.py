@@ -18,7 +18,7 @@ from qstore.store.damage_kinds import DamageKind
 from qstore.store.importing.intake import ImportedMessage
 from qstore.store.importing.ledger import LEDGER
 from qstore.store.inspect.offline import RecoveredQueue, RecoveredStore
-from qstore.store.journal.format import JournalFormat
+from qstore.store.journal.files import JournalFormat
 from qstore.store.journal.journal import Journal
 from qstore.store.journal.recovery import Outcome
 from qstore.store.live.delivered import Delivered

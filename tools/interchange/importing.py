@@ -27,7 +27,7 @@ from qstore.store.importing.intake import ImportedMessage, Intake
 from qstore.store.importing.ledger import PastImport
 from qstore.store.importing.plan import ImportPlan
 from qstore.store.importing.store_import import StoreImport
-from qstore.store.journal.enqueue_map import LIVE, LOCKED, PENDING
+from qstore.store.journal.recovery import LIVE, LOCKED, PENDING
 from qstore.store.log_lines import LogLine
 from qstore.tools.console.progress import progress_bar, writing_progress
 from qstore.tools.console.text import unescape_name

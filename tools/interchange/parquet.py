@@ -20,7 +20,7 @@ from orjson import OPT_APPEND_NEWLINE, JSONDecodeError, dumps, loads
 from qstore.formats.wording import printable
 from qstore.store.errors import StoreError
 from qstore.store.importing.intake import MAX_RID, ImportedMessage
-from qstore.store.journal.enqueue_map import LIVE
+from qstore.store.journal.recovery import LIVE
 from qstore.tools.console.rows import escape_fields
 from qstore.tools.console.text import unescape_name
 from qstore.tools.dump.dump import STATES

@@ -16,8 +16,7 @@ from qstore.formats.rhm.records import Kind
 from qstore.store.damage import Damage
 from qstore.store.damage_kinds import DamageKind
 from qstore.store.disk import Disk
-from qstore.store.journal.files import JournalFile
-from qstore.store.journal.format import JournalFormat
+from qstore.store.journal.files import JournalFile, JournalFormat
 from qstore.store.journal.journal import Journal
 from qstore.tools.dump.rows import record_object
 from qstore.tools.spark.arrays import array, arrow_schema, constant, signed

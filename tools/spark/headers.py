@@ -16,10 +16,10 @@ import qstore.formats.qls.records as qls
 import qstore.formats.rhm.records as rhm
 from qstore.formats.rhm.geometry import padded
 from qstore.formats.rhm.records import COMPRESSED, EXTERNAL, Kind
-from qstore.store.journal.format import JournalFormat
+from qstore.store.journal.files import JournalFormat
 from qstore.store.journal.line.records import LinearRecords
 from qstore.store.journal.records import RecordHeader
-from qstore.store.journal.ring.version_1 import Version1Records
+from qstore.store.journal.ring.records import Version1Records
 
 HEAD_SIZE: Final = 40  # bytes of the longest header
 LETTERS: Final = {kind >> 24: kind for kind in rhm.RECORD_KINDS}  # the last letter of a magic, in all formats

@@ -13,7 +13,7 @@ from qstore.formats.broker_records.messages import HEADER_SIZE_BYTES, decode_mes
 from qstore.formats.plain import plain_bytes
 from qstore.formats.rhm.compressed import Decompressor
 from qstore.formats.rhm.errors import RhmError
-from qstore.store.journal.message_data import MessageData
+from qstore.store.journal.journal import MessageData
 from qstore.tools.console.text import escape_names
 
 _TOO_SHORT: Final = "the data are shorter than the length of the message header in them"

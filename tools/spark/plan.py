@@ -20,7 +20,7 @@ from qstore.store.disk import Disk
 from qstore.store.inspect.layout import StoreKind, UnusableInputError
 from qstore.store.inspect.opening import OpenedJournals, open_journals
 from qstore.store.journal.directory import NotAJournalError
-from qstore.store.journal.format import JournalFormat
+from qstore.store.journal.files import JournalFormat
 from qstore.store.journal.journal import Journal
 from qstore.store.journal.line.files import Line
 from qstore.store.journal.ring.files import Ring

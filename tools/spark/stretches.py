@@ -23,9 +23,8 @@ from itertools import islice
 from typing import Final
 
 from qstore.store.damage import Damage
-from qstore.store.journal.gaps import MAX_DESCRIBED, Gap
 from qstore.store.journal.journal import Journal
-from qstore.store.journal.reader import JournalEnd, JournalReader, records_of
+from qstore.store.journal.reader import MAX_DESCRIBED, Gap, JournalEnd, JournalReader, records_of
 from qstore.store.journal.records import JournalRecords, RecordHeader
 from qstore.store.recovery.close_record import Closing
 

@@ -31,9 +31,8 @@ from qstore.store.inspect.in_use import holder_of_store
 from qstore.store.inspect.layout import StoreKind, UnusableInputError, find_layout
 from qstore.store.inspect.measure import measure
 from qstore.store.inspect.offline import OfflineStore, RecoveredQueue, RecoveredStore, open_store
-from qstore.store.journal.enqueue_map import LIVE
 from qstore.store.journal.journal import Journal
-from qstore.store.journal.recovery import Outcome
+from qstore.store.journal.recovery import LIVE, Outcome
 from qstore.store.live.delivered import Delivered, delivered_of
 from qstore.store.log_lines import LogLine
 from qstore.store.repair.quarantine import Quarantine

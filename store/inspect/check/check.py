@@ -15,7 +15,7 @@ from qstore.store.inspect.check.second_pass import second_pass
 from qstore.store.inspect.layout import StoreKind
 from qstore.store.inspect.measure import Measurement, measure
 from qstore.store.inspect.offline import OfflineStore, RecoveredQueue, RecoveredStore, RecoveredTransaction
-from qstore.store.journal.format import JournalFormat
+from qstore.store.journal.files import JournalFormat
 from qstore.store.journal.journal import Journal
 from qstore.store.journal.recovery import Outcome
 

@@ -15,8 +15,7 @@ from qstore.formats.rhm.file_header import RID_OFFSET
 from qstore.formats.rhm.file_header import FileHeader as RingHeader
 from qstore.store.damage import Damage
 from qstore.store.damage_kinds import DamageKind
-from qstore.store.journal.files import JournalFile
-from qstore.store.journal.format import JournalFormat
+from qstore.store.journal.files import JournalFile, JournalFormat
 from qstore.store.journal.journal import Journal
 
 _HOW: Final = {

@@ -15,7 +15,7 @@ from qstore.formats.rhm.errors import RhmError
 from qstore.store.damage import Damage
 from qstore.store.damage_kinds import DamageKind
 from qstore.store.inspect.offline import RecoveredQueue
-from qstore.store.journal.format import JournalFormat
+from qstore.store.journal.files import JournalFormat
 from qstore.store.journal.journal import Journal
 
 _PREFIX: Final = 512  # bytes of a message read first

@@ -21,8 +21,7 @@ from qstore.store.damage_effects import Effect
 from qstore.store.damage_kinds import DamageKind
 from qstore.store.disk import Disk
 from qstore.store.journal.journal import Journal
-from qstore.store.journal.line.file import LinearFile
-from qstore.store.journal.line.pool import FilePool, PooledFile
+from qstore.store.journal.line.files import FilePool, LinearFile, PooledFile
 
 
 def check_pools(disk: Disk, pool: FilePool, journals: Iterable[Journal]) -> tuple[list[Damage], list[str]]:

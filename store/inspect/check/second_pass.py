@@ -19,12 +19,11 @@ from qstore.formats.rhm.records import SALT, TAIL_SIZE, Kind, decode_tail, is_pa
 from qstore.store.damage import Damage
 from qstore.store.damage_kinds import DamageKind
 from qstore.store.inspect.offline import RecoveredQueue
-from qstore.store.journal.files import JournalFile
-from qstore.store.journal.format import JournalFormat
+from qstore.store.journal.files import JournalFile, JournalFormat
 from qstore.store.journal.journal import Journal
 from qstore.store.journal.records import RecordHeader
 from qstore.store.journal.recovery import JournalRecovery, Outcome
-from qstore.store.journal.ring.order import RingFile
+from qstore.store.journal.ring.files import RingFile
 
 _CHUNK: Final = 1 << 16
 _ADLER_BASE: Final = 65521

@@ -1,8 +1,14 @@
-"""The files of one linearstore journal: their headers read, and put in the order of their numbers.
+"""The files of a linearstore: those of its partitions, and those of one journal, put in the order of their numbers.
 
-A line has no info file. Each header names the journal's queue and the file's number. qpidd omits a file whose header it
-cannot read and does not detect that one is missing. Here such a file is read nevertheless, and so is one whose number
-is wrong: its record ids show its position among the others.
+The pool (formats/qls/README.md, 3.4). A journal's directory holds links to the files that it took, and the links are
+absolute: on another machine, or in a copy, they point nowhere or, worse, into another store. So a link's file is looked
+up by its name, which is a UUID, among the taken files of the store itself. A crash between taking a file and linking
+it, or between removing a link and giving the file back, leaves a taken file that no journal links. A file that was
+written to and belongs in the middle or at the end of its journal's line is different: its link was lost.
+
+The line. It has no info file: each header names the journal's queue and the file's number. qpidd omits a file whose
+header it cannot read and does not detect that one is missing. Here such a file is read nevertheless, with the data
+derived from its records, and so is one whose number is wrong: its record ids show its position among the others.
 
 If a number is missing between others, a file was lost, or a restart skipped the number (formats/qls/README.md, 4): the
 walk over the records shows which, since the records are contiguous in the second case.
@@ -10,23 +16,307 @@ walk over the records shows which, since the records are contiguous in the secon
 
 from __future__ import annotations
 
+import posixpath
+import re
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from operator import gt
-from typing import Final
+from typing import Final, NamedTuple
 
-from qstore.formats.qls.file_header import FILE_HEADER_SIZE, linear_geometry
-from qstore.formats.qls.records import SECTOR_SIZE
+from qstore.formats.qls.errors import QlsError
+from qstore.formats.qls.file_header import (
+    DATA_OFFSET,
+    FILE_HEADER_SIZE,
+    FileHeader,
+    decode_file_header,
+    header_oddities,
+    linear_geometry,
+    looks_reset,
+)
+from qstore.formats.qls.records import MAGIC_PREFIX, MAGICS, SECTOR_SIZE, RecordHeader, decode_record
+from qstore.formats.rhm.geometry import BLOCK_SIZE
+from qstore.formats.rhm.records import Kind, is_padding
 from qstore.store.damage import Damage
 from qstore.store.damage_effects import Effect
 from qstore.store.damage_kinds import DamageKind
-from qstore.store.disk import Disk
-from qstore.store.journal.files import OrderedFiles
-from qstore.store.journal.format import JournalFormat
-from qstore.store.journal.line.file import FoundFile, LinearFile, read_linear_file
-from qstore.store.journal.line.pool import pool_data_size
+from qstore.store.disk import Disk, ReadableFile
+from qstore.store.journal.files import JournalFile, JournalFormat, OrderedFiles
+
+# ---- the pool ----
+
+PARTITION_NAME: Final = re.compile(r"p[0-9]{3}")
+_POOL_NAME: Final = re.compile(r"(?P<kib>[0-9]{1,9})k")
+_FILE_NAME: Final = re.compile(r".{36}\.jrnl", re.DOTALL)
+KIB: Final = 1024
+
+
+def linear_file_names(names: Iterable[str]) -> list[str]:
+    """The names in a directory that a linearstore takes for journal files."""
+    return [name for name in names if _FILE_NAME.fullmatch(name)]
+
+
+def pool_data_size(path: str) -> int | None:
+    """Bytes of data area of a taken file according to its pool's directory name; None if it is not in a pool."""
+    directory, _, in_use = posixpath.dirname(path).rpartition("/")
+    found = _POOL_NAME.fullmatch(posixpath.basename(directory)) if in_use == "in_use" else None
+    return None if found is None else int(found["kib"]) * KIB
+
+
+class PooledFile(NamedTuple):
+    """A file of a pool.
+
+    Attributes:
+        path: where it is.
+        partition: number of its partition.
+        file_size: size in bytes according to its pool's directory name.
+    """
+
+    path: str
+    partition: int
+    file_size: int
+
+
+@dataclass(slots=True)
+class FilePool:
+    """The files of a store's partitions, by name.
+
+    Attributes:
+        taken: those in the `in_use` directories.
+        linked: the names of those that a journal's directory links to, or holds itself.
+        waiting: the unused files in the pools.
+        returned: those being returned to a pool.
+        damage: directories that could not be listed.
+    """
+
+    taken: dict[str, PooledFile] = field(default_factory=dict)
+    linked: set[str] = field(default_factory=set)
+    waiting: list[PooledFile] = field(default_factory=list)
+    returned: list[PooledFile] = field(default_factory=list)
+    damage: list[Damage] = field(default_factory=list)
+
+
+def read_file_pool(disk: Disk, root: str) -> FilePool:
+    """List the partitions of the linearstore whose directory is `root`; no file is opened."""
+    pool = FilePool()
+    for partition in _names(disk, root, pool):
+        if not PARTITION_NAME.fullmatch(partition) or not _is_directory(disk, posixpath.join(root, partition), pool):
+            continue
+        above = posixpath.join(root, partition, "efp")
+        for size in _names(disk, above, pool) if _is_directory(disk, above, pool) else ():
+            found = _POOL_NAME.fullmatch(size)
+            if found is not None:
+                file_size = int(found["kib"]) * KIB + FILE_HEADER_SIZE
+                _read_one(disk, posixpath.join(above, size), int(partition[1:]), file_size, pool)
+    return pool
+
+
+def _read_one(disk: Disk, directory: str, partition: int, file_size: int, pool: FilePool) -> None:
+    def files(below: str) -> Iterator[tuple[str, PooledFile]]:
+        where = posixpath.join(directory, below) if below else directory
+        if _is_directory(disk, where, pool):
+            for name in linear_file_names(_names(disk, where, pool)):
+                yield name, PooledFile(posixpath.join(where, name), partition, file_size)
+
+    pool.waiting.extend(file for _, file in files(""))
+    pool.returned.extend(file for _, file in files("returned"))
+    for name, file in files("in_use"):
+        first = pool.taken.setdefault(name, file)
+        if first is not file:
+            kind, partition = DamageKind.POOL_FILE_TWICE, first.partition
+            pool.damage.append(Damage(file.path, None, None, kind, partition=partition))
+
+
+def _is_directory(disk: Disk, path: str, pool: FilePool) -> bool:
+    try:
+        return disk.is_directory(path)
+    except OSError as error:
+        kind, effect = DamageKind.PATH_UNREADABLE, Effect.POOL_FILES_NOT_FOUND
+        pool.damage.append(Damage(path, None, None, kind, effect, reason=error.strerror))
+        return False
+
+
+def _names(disk: Disk, directory: str, pool: FilePool) -> list[str]:
+    try:
+        return disk.names(directory)
+    except OSError as error:
+        kind, effect = DamageKind.DIRECTORY_UNREADABLE, Effect.POOL_FILES_NOT_FOUND
+        pool.damage.append(Damage(directory, None, None, kind, effect, reason=error.strerror))
+        return []
+
+
+# ---- one file ----
+
+_PROBE: Final = 1 << 20  # bytes of a file that are searched for records
+_FIRST_PROBE: Final = 4096  # bytes in which most first records end
+_WITNESSES: Final = 3  # records whose serial is read
+_LOST: Final = Effect.PLACE_UNKNOWN
+_FILLER: Final = MAGICS[Kind.FILLER].to_bytes(4, "little")
+
+
+@dataclass(slots=True)
+class LinearFile(JournalFile[FileHeader]):
+    """One file of a line.
+
+    Attributes:
+        serial: the serial of its records; None if neither header nor records show it.
+        first_rid: the lowest record id that can be in it, from its header or its first record.
+        missing: of a file whose number is not the next one, the damage to report if files before it were lost.
+    """
+
+    serial: int | None = None
+    first_rid: int = 0
+    missing: Damage | None = None
+
+    def gap_before(self) -> Damage | None:
+        """The damage to report if files before this one were lost."""
+        return self.missing
+
+
+class FoundFile(NamedTuple):
+    """A file that was written to, as found on disk.
+
+    Attributes:
+        path: where it is.
+        size: its size in bytes.
+        header: its header; None if it is lost.
+        serial: the serial according to the header; without a header that of the first record.
+        record_serial: the serial of the first records, if it differs from the header's; None if unknown.
+        first_rid: the lowest record id that can be in it.
+    """
+
+    path: str
+    size: int
+    header: FileHeader | None
+    serial: int
+    record_serial: int | None
+    first_rid: int
+
+
+def read_linear_file(disk: Disk, path: str, damage: list[Damage]) -> FoundFile | None:
+    """Read a file's header; None if the file was never written to, or is not recognizable."""
+    try:
+        opened = disk.open(path)
+    except OSError as error:
+        reason = error.strerror or str(error)
+        damage.append(Damage(path, None, None, DamageKind.LINEAR_FILE_CANNOT_BE_OPENED, reason=reason))
+        return None
+    try:
+        return _examine(opened, path, damage)
+    finally:
+        opened.close()
+
+
+def _examine(opened: ReadableFile, path: str, damage: list[Damage]) -> FoundFile | None:
+    sector = b""
+    try:
+        sector = opened.read(0, FILE_HEADER_SIZE)
+        header = decode_file_header(sector)
+    except QlsError as error:
+        if looks_reset(sector):
+            damage.append(Damage(path, error.offset, None, DamageKind.FILE_HEADER_HALF_RESET, problem=error.what))
+            return None
+        broken = Damage(path, error.offset, None, DamageKind.FILE_HEADER_BROKEN, _LOST, problem=error.what)
+        return _without_header(opened, broken, damage)
+    except OSError as error:
+        reason = error.strerror or str(error)
+        unreadable = Damage(path, 0, None, DamageKind.FILE_HEADER_UNREADABLE, _LOST, reason=reason)
+        return _without_header(opened, unreadable, damage)
+    if header.is_reset:
+        return None
+    if not header.file_number:
+        return _without_header(opened, Damage(path, 64, None, DamageKind.FILE_NUMBER_MISSING, _LOST), damage)
+    for offset, problem in header_oddities(sector):
+        damage.append(Damage(path, offset, None, DamageKind.FILE_HEADER_ODD, problem=problem))
+    return FoundFile(path, opened.size, header, header.serial, _first_serial(opened, header), header.rid)
+
+
+def _without_header(opened: ReadableFile, lost: Damage, damage: list[Damage]) -> FoundFile | None:
+    """A file without its header, from its records; `lost` is the damage to the header."""
+    try:
+        content = opened.read(0, min(opened.size, DATA_OFFSET + _PROBE))
+    except OSError:
+        content = b""
+    first = _first_good_record(content)
+    if first is None:
+        damage.append(lost)
+        return None
+    # The file's own records come before those left from its previous use.
+    damage.append(lost.with_effect(Effect.PLACED_BY_RECORDS))
+    return FoundFile(lost.file, opened.size, None, first.serial, first.serial, first.rid)
+
+
+def _first_good_record(content: bytes) -> RecordHeader | None:
+    """The first record in a file, whatever offset the file's header states."""
+    for offset in range(DATA_OFFSET, len(content), BLOCK_SIZE):
+        if content.startswith(MAGIC_PREFIX, offset) and (header := _record_at(content, offset)) is not None:
+            return header
+    return None
+
+
+def _record_at(content: bytes, offset: int) -> RecordHeader | None:
+    """The record at `offset`, if its checksum matches; a plain dequeue, which has none, if it is padded correctly."""
+    try:
+        header, _, _ = decode_record(content, offset)
+    except QlsError:
+        return None
+    if header.kind is Kind.FILLER:
+        return None
+    if not header.has_tail and not is_padding(content[offset + header.header_size : offset + BLOCK_SIZE]):
+        return None
+    return header
+
+
+def _first_serial(opened: ReadableFile, header: FileHeader) -> int | None:
+    """The serial of the first records in the file, if it is not the header's; None if unknown.
+
+    A single plain dequeue, which has no checksum, proves nothing.
+    """
+    begin = header.first_record_offset
+    if not DATA_OFFSET <= begin < opened.size or begin % BLOCK_SIZE:
+        return None
+    try:
+        content = opened.read(begin, min(_FIRST_PROBE, opened.size - begin))
+        first = _record_at(content, 0)
+        if content.startswith(MAGIC_PREFIX) and (first is None or first.serial != header.serial):
+            content = opened.read(begin, min(_PROBE, opened.size - begin))
+    except OSError:
+        return None
+    found: list[RecordHeader] = []
+    offset = 0
+    while len(found) < _WITNESSES:
+        if content.startswith(_FILLER, offset):
+            offset += BLOCK_SIZE  # padding of a flush
+            continue
+        record = _record_at(content, offset)
+        if record is None:
+            break
+        if record.serial == header.serial:
+            return None
+        found.append(record)
+        offset += record.size
+    if len(found) < _WITNESSES and not any(record.has_tail for record in found):
+        return None
+    ((serial, _),) = Counter(record.serial for record in found).most_common(1)
+    return serial
+
+
+def queue_name_of(disk: Disk, path: str) -> str | None:
+    """The queue that a journal file's header names; None if it is unreadable or names none."""
+    try:
+        opened = disk.open(path)
+    except OSError:
+        return None
+    try:
+        return decode_file_header(opened.read(0, FILE_HEADER_SIZE)).queue_name or None
+    except (QlsError, OSError):
+        return None
+    finally:
+        opened.close()
+
+
+# ---- the line ----
 
 _ALIKE: Final = 8  # maximum of differing bits if one serial is a corrupted copy of the other
 
@@ -159,9 +449,6 @@ def _age(entry: FoundFile) -> tuple[int, int, int, int]:
     return (0, 0, 0, 0) if header is None else (header.file_number, entry.first_rid, header.seconds, header.nanoseconds)
 
 
-# ---- sizes ----
-
-
 def _data_size(entries: Sequence[FoundFile]) -> int:
     """The size of data area on which most headers, file sizes and pool names agree."""
     sizes: Counter[int] = Counter()
@@ -186,9 +473,6 @@ def _check_size(entry: FoundFile, data_size: int, damage: list[Damage]) -> None:
     if entry.header is not None and entry.header.data_size != data_size:
         recorded = entry.header.data_size
         damage.append(Damage(entry.path, 32, None, DamageKind.FILE_DATA_SIZE, recorded=recorded, size=data_size))
-
-
-# ---- the order ----
 
 
 def _in_order(entries: Sequence[FoundFile], damage: list[Damage]) -> list[LinearFile]:
@@ -225,17 +509,6 @@ def _owner(number: int, alike: Mapping[int, Sequence[FoundFile]]) -> FoundFile:
     ] or alike[number]
     is_next_lost = number + 1 not in alike and bool(after)
     return fitting[0 if number - 1 in alike or number == 1 or is_next_lost else -1]
-
-
-def _without_copies(alike: Sequence[FoundFile], damage: list[Damage]) -> list[FoundFile]:
-    """Files with one number, without copies of the same file."""
-    kept: dict[int, FoundFile] = {}
-    for entry in alike:
-        first = kept.setdefault(entry.serial, entry)
-        if first is not entry:
-            number = _number(entry)
-            damage.append(Damage(entry.path, None, None, DamageKind.FILE_SECOND_COPY, number=number, first=first.path))
-    return list(kept.values())
 
 
 def _number(entry: FoundFile) -> int:
@@ -277,6 +550,17 @@ def _place_by_rid(placed: list[LinearFile], entry: FoundFile, damage: list[Damag
         recorded = entry.header.file_number
         damage.append(Damage(entry.path, 64, None, DamageKind.FILE_OUT_OF_PLACE, recorded=recorded, number=number))
     placed.insert(index, LinearFile(number, entry.path, entry.size, entry.header, entry.serial, entry.first_rid))
+
+
+def _without_copies(alike: Sequence[FoundFile], damage: list[Damage]) -> list[FoundFile]:
+    """Files with one number, without copies of the same file."""
+    kept: dict[int, FoundFile] = {}
+    for entry in alike:
+        first = kept.setdefault(entry.serial, entry)
+        if first is not entry:
+            number = _number(entry)
+            damage.append(Damage(entry.path, None, None, DamageKind.FILE_SECOND_COPY, number=number, first=first.path))
+    return list(kept.values())
 
 
 def _believe_records(

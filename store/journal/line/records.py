@@ -34,7 +34,7 @@ from qstore.formats.qls.records import (
 from qstore.formats.rhm.geometry import BLOCK_SIZE
 from qstore.formats.rhm.headers import MAGIC_MASK
 from qstore.formats.rhm.records import COMMIT_DECISION, EXTERNAL, TRANSIENT, Kind
-from qstore.store.journal.line.file import LinearFile
+from qstore.store.journal.line.files import LinearFile
 from qstore.store.journal.records import MIN_WINDOW, JournalRecords, RecordSink, Verdict
 from qstore.store.journal.records import RecordHeader as AnyRecordHeader
 from qstore.store.journal.stream import JournalStream

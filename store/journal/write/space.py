@@ -67,7 +67,7 @@ from typing import Final, NamedTuple
 
 from qstore.formats.rhm.geometry import BLOCK_SIZE, MAX_FILES, SECTOR_SIZE, Geometry
 from qstore.store.errors import ThresholdError
-from qstore.store.journal.format import JournalFormat
+from qstore.store.journal.files import JournalFormat
 
 # ---- the order of the files ----
 

@@ -78,7 +78,7 @@ from qstore.store.errors import JournalError, JournalFailedError, JournalFullErr
 from qstore.store.journal.journal import Journal
 from qstore.store.journal.reader import JournalEnd
 from qstore.store.journal.recovery import JournalRecovery
-from qstore.store.journal.ring.order import RingFile
+from qstore.store.journal.ring.files import RingFile
 from qstore.store.journal.write.flushes import Step, Write
 from qstore.store.journal.write.space import over_threshold, reserve_blocks
 

@@ -55,8 +55,7 @@ from qstore.store.errors import (
 from qstore.store.journal.journal import Journal
 from qstore.store.journal.reader import JournalEnd
 from qstore.store.journal.recovery import JournalRecovery
-from qstore.store.journal.ring.files import Ring
-from qstore.store.journal.ring.order import RingFile
+from qstore.store.journal.ring.files import Ring, RingFile
 from qstore.store.journal.write.compaction import MAX_COPIED_BLOCKS, Compactor, blocks_in_passing
 from qstore.store.journal.write.flushes import (
     PLAIN_MESSAGE,

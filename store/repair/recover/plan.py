@@ -32,10 +32,9 @@ from qstore.store.damage import Damage
 from qstore.store.damage_effects import Effect
 from qstore.store.damage_kinds import DamageKind
 from qstore.store.inspect.offline import RecoveredQueue, RecoveredStore, RecoveredTransaction
-from qstore.store.journal.format import JournalFormat
+from qstore.store.journal.files import JournalFormat
 from qstore.store.journal.journal import Journal
-from qstore.store.journal.recovery import JournalRecovery, Outcome
-from qstore.store.journal.transaction_map import Transaction
+from qstore.store.journal.recovery import JournalRecovery, Outcome, Transaction
 from qstore.store.parameters import ParameterError, StoreParameters
 from qstore.store.queue_parameters import QUEUE_ARGUMENTS, queue_geometry
 from qstore.store.recovery.journal_content import content_at_most, fitting_geometry, too_much

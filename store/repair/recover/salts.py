@@ -31,11 +31,10 @@ from qstore.formats.rhm.records import (
     decode_tail,
 )
 from qstore.store.damage_effects import Effect
-from qstore.store.journal.format import JournalFormat
+from qstore.store.journal.files import JournalFormat
 from qstore.store.journal.journal import Journal
 from qstore.store.journal.records import MAX_XID_SIZE
-from qstore.store.journal.ring.files import Ring
-from qstore.store.journal.ring.order import RingFile
+from qstore.store.journal.ring.files import Ring, RingFile
 from qstore.store.journal.stream import JournalStream
 
 _ZEROS: Final = SALT.pack(0)

@@ -21,7 +21,7 @@ from qstore.store.disk import Disk
 from qstore.store.inspect.offline import RecoveredQueue, RecoveredStore
 from qstore.store.journal.directory import INFO_SUFFIX
 from qstore.store.journal.journal import Journal
-from qstore.store.journal.ring.order import RingFile
+from qstore.store.journal.ring.files import RingFile
 from qstore.store.repair.quarantine import QuarantineWriter
 from qstore.store.repair.recover.plan import Orphan, RecoveryPlan
 from qstore.store.writable_disk import WritableDisk

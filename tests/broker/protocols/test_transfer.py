@@ -34,7 +34,7 @@ from qstore.formats.broker_records.errors import BrokerRecordError
 from qstore.formats.broker_records.messages import decode_message_header, encode_message, header_size
 from qstore.formats.plain import plain_map
 from qstore.formats.values import typed_map
-from qstore.store.journal.enqueue_map import LIVE
+from qstore.store.journal.recovery import LIVE
 from tests.broker.protocols.world import header
 from tests.support.fixtures import StoreFixture
 from tests.support.old_store import content_of

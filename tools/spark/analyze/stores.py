@@ -27,7 +27,7 @@ import pyarrow.parquet as pq
 from qstore.formats.qls.file_header import FILE_HEADER_SIZE as LINEAR_HEADER_SIZE
 from qstore.formats.rhm.geometry import FILE_HEADER_SIZE
 from qstore.store.inspect.layout import UnusableInputError
-from qstore.store.journal.format import JournalFormat
+from qstore.store.journal.files import JournalFormat
 from qstore.tools.spark.arrays import array, arrow_schema
 from qstore.tools.spark.batches import read_stretch
 from qstore.tools.spark.columns import TABLES, Column, table_columns

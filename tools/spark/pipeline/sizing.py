@@ -34,7 +34,7 @@ from qstore.store.inspect.sizing import (
     RingSize,
     size_for,
 )
-from qstore.store.journal.format import JournalFormat
+from qstore.store.journal.files import JournalFormat
 from qstore.store.journal.write.space import Threshold, threshold
 from qstore.tools.spark.pipeline.depth import depth, peaks
 from qstore.tools.spark.pipeline.effects import ABORTED, AT_THE_END, JOURNAL
