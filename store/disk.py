@@ -1,19 +1,29 @@
-"""The only seam to the operating system: everything that reads a store takes a `Disk`.
+"""The only seam to the operating system: everything that reads or writes a store takes a `Disk` or a `WritableDisk`.
 
-Production passes `OsDisk`; tests may pass a simulated disk that tears writes, loses data and flips bits. This is the
-reading half of the seam; `writable_disk` is the other. Nothing here writes, and files are opened read-only, so a
-read-only tree works as well as any other.
+Production passes `OsDisk` or `OsWritableDisk`; tests may pass a simulated disk that tears writes, loses data and flips
+bits. Readers write nothing and open files read-only, so a read-only tree works as well as any other.
 
-Paths are `str`; names that are not UTF-8 carry surrogate escapes, as from `os.fsdecode`.
+Nothing is durable before it is synced: a file's bytes by `sync` of the file, a name in a directory (created, renamed or
+removed) by `sync_directory` of that directory. Operations are acknowledged after both. A failed write may have written
+a part of its data. A failed sync leaves the outcome unknown and is not retried: the kernel has dropped the pages, and
+the next sync would succeed without them.
+
+Files are created with mode 0600 and directories with 0700, whatever the umask. Paths are `str`; names that are not
+UTF-8 carry surrogate escapes, as from `os.fsdecode`.
 """
 
 from __future__ import annotations
 
+import contextlib
 import errno
+import fcntl
 import os
 import stat
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Protocol, Self
+from typing import Final, Protocol, Self
+
+# ---- the seam ----
 
 
 class ReadableFile(Protocol):
@@ -53,6 +63,98 @@ class Disk(Protocol):
 
     def version(self, path: str) -> str:
         """What changes when the file at `path` is written to, or replaced by another one. Empty if that is unknown."""
+
+
+class WritableFile(ReadableFile, Protocol):
+    """An open file that is read and written by position."""
+
+    def read_cached(self, offset: int, length: int) -> bytes | None:
+        """As `read`, if the system has all of it in memory; None if it would have to wait for the disk."""
+
+    def read_ahead(self, offset: int, length: int) -> None:
+        """Have the system read a part of the file into memory; it need not."""
+
+    def fileno(self) -> int:
+        """The open descriptor, for syncing it elsewhere; -1 if the disk has none."""
+
+    def write(self, offset: int, content: bytes | memoryview) -> None:
+        """Write all of `content` at `offset` to the page cache. Raises OSError; a part may have been written then."""
+
+    def write_all(self, offset: int, pieces: Sequence[bytes], size: int) -> None:
+        """As `write`, of many pieces, one after the other; `size` is how many bytes they are."""
+
+    def fill_ahead(self, offset: int) -> bool:
+        """Prepare the part of the file after `offset` for small writes, each synced. Its content does not change.
+
+        Returns:
+            Whether anything was written, so that the next sync takes longer.
+        """
+
+    def sync(self) -> None:
+        """Make everything written so far durable. Raises OSError; it is then unknown which of it is durable."""
+
+
+class DiskLock(Protocol):
+    """A lock that this process holds."""
+
+    def release(self) -> None:
+        """Release the lock; may be called twice. The system releases it too when the process ends for any reason."""
+
+
+class WritableDisk(Disk, Protocol):
+    """The operating system calls that a running store needs. Every method may raise OSError."""
+
+    def create(self, path: str, size: int) -> WritableFile:
+        """Create a file of `size` zero bytes, with its space allocated. Raises FileExistsError.
+
+        If there is no room, nothing remains or, at worst, a partially allocated file.
+        """
+
+    def open_writable(self, path: str) -> WritableFile:
+        """Open the regular file at `path` for reading and writing."""
+
+    def make_directory(self, path: str) -> None:
+        """Create a directory. Raises FileExistsError."""
+
+    def rename(self, source: str, target: str) -> None:
+        """Rename a file or directory; an existing file `target` is replaced. Atomic, not durable."""
+
+    def make_link(self, path: str, target: str) -> None:
+        """Create a symbolic link. Raises FileExistsError."""
+
+    def remove(self, path: str) -> None:
+        """Remove a file."""
+
+    def remove_directory(self, path: str) -> None:
+        """Remove an empty directory."""
+
+    def sync_directory(self, path: str) -> None:
+        """Make the current names in a directory durable."""
+
+    def lock(self, path: str) -> DiskLock:
+        """Take the lock on the file at `path`, which is created if missing. Raises BlockingIOError if it is held."""
+
+    def space(self, path: str) -> tuple[int, int]:
+        """Bytes that are free for this process on the disk of the directory `path`, and bytes that it has in all."""
+
+
+def read_whole(disk: Disk, path: str, limit: int) -> bytes:
+    """At most the first `limit` bytes of a small file."""
+    file = disk.open(path)
+    try:
+        return file.read(0, min(file.size, limit))
+    finally:
+        file.close()
+
+
+def write_new(disk: WritableDisk, path: str, content: bytes) -> None:
+    """Create a file with `content`, synced except for its name. Raises OSError."""
+    with contextlib.closing(disk.create(path, len(content))) as file:
+        file.write(0, content)
+        file.sync()
+
+
+# ---- the operating system: reading ----
 
 
 class OsFile:
@@ -149,10 +251,225 @@ class OsDisk:
         return f"{status.st_ino}-{status.st_ctime_ns}"
 
 
-def read_whole(disk: Disk, path: str, limit: int) -> bytes:
-    """At most the first `limit` bytes of a small file."""
-    file = disk.open(path)
+# ---- the operating system: writing ----
+
+FILE_MODE: Final = 0o600
+DIRECTORY_MODE: Final = 0o700
+
+_MIN_FILL: Final = 16 * 1024  # bytes of zeros that `fill_ahead` writes at once: as many as the file has, within limits
+_MAX_FILL: Final = 256 * 1024
+_MAX_PIECES: Final = 1024  # of one system call: UIO_MAXIOV of Linux
+_BUFFER_BYTES: Final = 512 * 1024  # a journal file of default size
+_SMALL_PIECE: Final = 1024  # bytes: pieces that are not longer on average are joined: the system takes longer for each
+_ZEROS: Final = memoryview(bytes(_MAX_FILL))
+
+
+class OsWritableFile(OsFile):
+    """A `WritableFile` on the operating system."""
+
+    __slots__ = ("_buffer", "_filled")
+
+    def __init__(self, path: str, flags: int = os.O_RDWR, buffer: bytearray | None = None) -> None:
+        super().__init__(path, flags)
+        self._buffer = buffer  # for `read_cached`, shared with others
+        self._filled = 0  # up to there `fill_ahead` has nothing to do
+
+    def fileno(self) -> int:
+        """The open descriptor."""
+        return self._descriptor
+
+    def write(self, offset: int, content: bytes | memoryview) -> None:
+        """Write all of `content` at `offset`."""
+        try:
+            done = os.pwrite(self._descriptor, content, offset)
+            while done < len(content):
+                done += os.pwrite(self._descriptor, memoryview(content)[done:], offset + done)
+        except OSError as error:
+            raise OSError(error.errno, error.strerror, self._path) from error
+        if content:
+            self._size = max(self._size, offset + len(content))
+
+    def write_all(self, offset: int, pieces: Sequence[bytes], size: int) -> None:
+        """As `write`, of many pieces."""
+        done, are_small = 0, size <= len(pieces) * _SMALL_PIECE
+        try:
+            for at in range(0, len(pieces), _MAX_PIECES):
+                some = pieces[at : at + _MAX_PIECES]
+                if are_small:
+                    done += os.pwrite(self._descriptor, b"".join(some), offset + done)
+                else:
+                    done += os.pwritev(self._descriptor, some, offset + done)
+        except OSError as error:
+            raise OSError(error.errno, error.strerror, self._path) from error
+        if done == size:
+            self._size = max(self._size, offset + size)
+        else:  # a part was not written at once: what follows it may be in the wrong place
+            content = b"".join(pieces)
+            assert len(content) == size
+            self.write(offset, content)
+
+    def read_cached(self, offset: int, length: int) -> bytes | None:
+        """As `read`, if the page cache has all of it; None otherwise, or if the file system cannot tell."""
+        shared = self._buffer
+        buffer = memoryview(bytearray(length) if shared is None or length > len(shared) else shared)[:length]
+        try:
+            got = os.preadv(self._descriptor, [buffer], offset, os.RWF_NOWAIT)
+        except OSError as error:
+            if error.errno in (errno.EAGAIN, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL):
+                return None
+            raise OSError(error.errno, error.strerror, self._path) from error
+        return bytes(buffer) if got == length else None
+
+    def read_ahead(self, offset: int, length: int) -> None:
+        """Have the system read a part of the file into its page cache."""
+        with contextlib.suppress(OSError):
+            os.posix_fadvise(self._descriptor, offset, length, os.POSIX_FADV_WILLNEED)
+
+    def fill_ahead(self, offset: int) -> bool:
+        """Write zeros over the next blocks that are allocated, but were never written.
+
+        The first write to such a block changes the file's metadata, and the next sync waits for the file system's own
+        journal as well. Zeros that are written for many small writes at once save that: they are part of the next sync.
+
+        Only what the file system knows to have no data is overwritten (`SEEK_HOLE`), by the zeros that it would be read
+        as. Nobody else may write to this part of the file at the same time.
+        """
+        if offset < self._filled:
+            return False
+        end = (offset + min(max(offset, _MIN_FILL), _MAX_FILL)) // _MIN_FILL * _MIN_FILL
+        end = min(end, self._size)
+        try:
+            hole = os.lseek(self._descriptor, offset, os.SEEK_HOLE)
+            is_hole = hole < end
+            if is_hole:
+                end = min(end, self._next_data(hole))
+                os.pwrite(self._descriptor, _ZEROS[: end - hole], hole)
+            self._filled = max(hole, end)
+        except OSError:  # the blocks stay as they are; a disk that fails reports it to the next write or sync
+            self._filled = self._size
+            return False
+        return is_hole
+
+    def _next_data(self, hole: int) -> int:
+        """Where the data after a hole begins; the file's end if there is none."""
+        try:
+            return os.lseek(self._descriptor, hole, os.SEEK_DATA)
+        except OSError as error:
+            if error.errno != errno.ENXIO:
+                raise
+            return self._size
+
+    def sync(self) -> None:
+        """Make everything written so far durable."""
+        if self._descriptor < 0:  # Python raises its own error for -1 here, unlike in pread and pwrite
+            raise OSError(errno.EBADF, os.strerror(errno.EBADF), self._path)
+        try:
+            os.fdatasync(self._descriptor)
+        except OSError as error:
+            raise OSError(error.errno, error.strerror, self._path) from error
+
+
+def _make_private(path: str, flags: int) -> int:
+    """The descriptor of a new file with mode 0600, whatever the umask. Raises FileExistsError."""
+    descriptor = os.open(path, flags | os.O_CREAT | os.O_EXCL, FILE_MODE)
     try:
-        return file.read(0, min(file.size, limit))
-    finally:
-        file.close()
+        os.fchmod(descriptor, FILE_MODE)
+    except OSError as error:
+        os.close(descriptor)
+        raise OSError(error.errno, error.strerror, path) from error
+    return descriptor
+
+
+class OsLock:
+    """A `DiskLock` on the operating system."""
+
+    __slots__ = ("_descriptor",)
+
+    def __init__(self, path: str) -> None:
+        flags = os.O_RDWR | os.O_CLOEXEC | os.O_NONBLOCK
+        try:
+            self._descriptor = _make_private(path, flags)
+        except FileExistsError:
+            self._descriptor = os.open(path, flags)
+        try:
+            if not stat.S_ISREG(os.fstat(self._descriptor).st_mode):
+                raise OSError(errno.EINVAL, "not a regular file")
+            fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            self.release()
+            raise OSError(error.errno, error.strerror, path) from error
+
+    def release(self) -> None:
+        """Release the lock."""
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+
+class OsWritableDisk(OsDisk):
+    """The `WritableDisk` on the operating system. Files read what is cached through one buffer: in one thread."""
+
+    __slots__ = ("_buffer",)
+
+    def __init__(self) -> None:
+        self._buffer = bytearray()
+
+    def create(self, path: str, size: int) -> OsWritableFile:
+        """Create a file of `size` zero bytes, with its space allocated."""
+        descriptor = _make_private(path, os.O_RDWR | os.O_CLOEXEC)
+        try:
+            if size:
+                os.posix_fallocate(descriptor, 0, size)
+        except OSError as error:
+            with contextlib.suppress(OSError):  # give the allocated space back to a full disk
+                Path(path).unlink()
+            raise OSError(error.errno, error.strerror, path) from error
+        finally:
+            os.close(descriptor)
+        return self.open_writable(path)
+
+    def open_writable(self, path: str) -> OsWritableFile:
+        """Open the regular file at `path` for reading and writing."""
+        if not self._buffer:
+            self._buffer = bytearray(_BUFFER_BYTES)
+        return OsWritableFile(path, buffer=self._buffer)
+
+    def make_directory(self, path: str) -> None:
+        """Create a directory."""
+        Path(path).mkdir(DIRECTORY_MODE)
+        Path(path).chmod(DIRECTORY_MODE)
+
+    def rename(self, source: str, target: str) -> None:
+        """Rename a file or directory."""
+        Path(source).rename(target)
+
+    def make_link(self, path: str, target: str) -> None:
+        """Create a symbolic link."""
+        Path(path).symlink_to(target)
+
+    def remove(self, path: str) -> None:
+        """Remove a file."""
+        Path(path).unlink()
+
+    def remove_directory(self, path: str) -> None:
+        """Remove an empty directory."""
+        Path(path).rmdir()
+
+    def sync_directory(self, path: str) -> None:
+        """Make the current names in a directory durable."""
+        descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(descriptor)
+        except OSError as error:
+            raise OSError(error.errno, error.strerror, path) from error
+        finally:
+            os.close(descriptor)
+
+    def lock(self, path: str) -> OsLock:
+        """Take the lock on the file at `path`."""
+        return OsLock(path)
+
+    def space(self, path: str) -> tuple[int, int]:
+        """Bytes that are free on the disk of the directory `path`, and in all."""
+        status = os.statvfs(path)
+        return status.f_bavail * status.f_frsize, status.f_blocks * status.f_frsize

@@ -1,27 +1,180 @@
 """Everything external that a running store uses, in one value, so that a test can replace all of it.
 
-disk          files and directories
-key-value     opens the map under the catalogue by the path of its directory
-driver        performs `fdatasync`
-background    makes the catalogue's changes, off the event loop
-clock         nanoseconds since the epoch
-random        bits
+    disk          files and directories
+    key-value     opens the map under the catalogue by the path of its directory
+    driver        performs `fdatasync`
+    background    makes the catalogue's changes, and does the work that belongs to them, off the event loop
+    clock         nanoseconds since the epoch
+    random        bits
+
+A change of the catalogue waits for the disk. A session waits for it too, but the event loop must not, so a thread makes
+the change, one after another; its result is delivered on the loop's thread, in `Background.collect`. Tools and
+simulations use the inline variant, which does the work at once.
 """
 
 from __future__ import annotations
 
+import contextlib
+import os
+import queue
 import secrets
+import threading
 import time
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, TypeAlias, TypeVar
 
-from qstore.store.background import Background, InlineBackground, ThreadBackground
+from qstore.store.disk import OsWritableDisk, WritableDisk
 from qstore.store.key_value import KeyValue, RocksKeyValue, open_copy
 from qstore.store.sync import SyncDriver, choose_sync_driver
 from qstore.store.sync.inline import InlineSync
-from qstore.store.writable_disk import OsWritableDisk, WritableDisk
+
+Result = TypeVar("Result")
+
+_Finish: TypeAlias = Callable[[], None]
+
+
+class Background(Protocol):
+    """Runs work that the event loop must not wait for."""
+
+    def run(
+        self, work: Callable[[], Result], done: Callable[[Result], None], failed: Callable[[Exception], None]
+    ) -> None:
+        """Do `work` after all earlier work; `collect` then calls `done` with its result, or `failed` with its error."""
+
+    def fileno(self) -> int:
+        """A descriptor that is readable when `collect` has results to deliver; -1 if there is none."""
+
+    def collect(self) -> None:
+        """Call `done` or `failed` for all finished work."""
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether any work is unfinished, or its result not delivered yet."""
+
+    @property
+    def finished(self) -> int:
+        """Number of finished pieces of work. Thread-safe."""
+
+    def wait(self) -> None:
+        """Wait until all work is finished. The caller delivers the results later, with `collect`."""
+
+    def close(self) -> None:
+        """Wait for all work and stop. May be called twice."""
+
+
+class InlineBackground:
+    """A `Background` that does the work at once, on the caller's thread."""
+
+    def __init__(self) -> None:
+        self._finished: deque[_Finish] = deque()
+        self.finished = 0
+
+    def run(
+        self, work: Callable[[], Result], done: Callable[[Result], None], failed: Callable[[Exception], None]
+    ) -> None:
+        """Do `work` now; the result is delivered by `collect`."""
+        self._finished.append(_outcome(work, done, failed))
+        self.finished += 1
+
+    def fileno(self) -> int:
+        """Always -1."""
+        return -1
+
+    def collect(self) -> None:
+        """Call `done` or `failed` for all finished work."""
+        while self._finished:
+            self._finished.popleft()()
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether a result has not been delivered yet."""
+        return bool(self._finished)
+
+    def wait(self) -> None:
+        """Return at once: work never waits."""
+
+    def close(self) -> None:
+        """Nothing to stop."""
+
+
+class ThreadBackground:
+    """A `Background` with its own thread."""
+
+    def __init__(self) -> None:
+        self._work: queue.SimpleQueue[Callable[[], _Finish] | None] = queue.SimpleQueue()
+        self._finished: deque[_Finish] = deque()
+        self._event = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        self._idle = threading.Condition()
+        self._outstanding = 0
+        self.finished = 0
+        self._given = self._heard = 0  # work submitted, and completion events read; caller's thread only
+        self._thread = threading.Thread(target=self._loop, name="qstore-catalogue", daemon=True)
+        self._thread.start()
+
+    def run(
+        self, work: Callable[[], Result], done: Callable[[Result], None], failed: Callable[[Exception], None]
+    ) -> None:
+        """Hand `work` to the thread."""
+        self._given += 1
+        with self._idle:
+            self._outstanding += 1
+        self._work.put(lambda: _outcome(work, done, failed))
+
+    def fileno(self) -> int:
+        """A descriptor that is readable when work has finished."""
+        return self._event
+
+    def collect(self) -> None:
+        """Call `done` or `failed` for all finished work."""
+        if self._heard < self._given:  # otherwise nothing is pending: avoid the system call
+            with contextlib.suppress(BlockingIOError):
+                self._heard += os.eventfd_read(self._event)
+        while self._finished:  # includes results left over when an earlier callback raised
+            self._finished.popleft()()
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether any work is unfinished, or its result not delivered yet."""
+        with self._idle:
+            return self._outstanding > 0 or bool(self._finished)
+
+    def wait(self) -> None:
+        """Wait until the thread is idle."""
+        with self._idle:
+            self._idle.wait_for(lambda: self._outstanding == 0)
+
+    def close(self) -> None:
+        """Wait for all work, and stop the thread."""
+        if self._event < 0:
+            return
+        self._work.put(None)
+        self._thread.join()
+        os.close(self._event)
+        self._event = -1
+
+    def _loop(self) -> None:
+        while (work := self._work.get()) is not None:
+            self._finished.append(work())
+            self.finished += 1
+            os.eventfd_write(self._event, 1)
+            with self._idle:
+                self._outstanding -= 1
+                self._idle.notify_all()
+
+
+def _outcome(
+    work: Callable[[], Result], done: Callable[[Result], None], failed: Callable[[Exception], None]
+) -> _Finish:
+    """Do the work and return the callback to call with its result."""
+    try:
+        result = work()
+    except Exception as error:
+        return partial(failed, error)
+    return lambda: done(result)
 
 
 class OpenKeyValue(Protocol):

@@ -1,4 +1,4 @@
-"""Errors of a running store that a person reads."""
+"""Errors of a store and of its journals, and what a person can do about those of the disk."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class NameTakenError(StoreError):
 
 
 class JournalError(Exception):
-    """A journal refuses an operation. Nothing of it was written."""
+    """A journal's writer refuses an operation. Nothing of it was written."""
 
 
 class JournalFullError(JournalError):
@@ -66,3 +66,19 @@ class JournalBusyError(JournalError):
 
 class JournalFailedError(JournalError):
     """A write or a sync failed earlier: the journal accepts no records until the store is opened again."""
+
+
+_DISK_ADVICE: Final = {
+    errno.ENOSPC: "the disk is full: free some space",
+    errno.EDQUOT: "the quota is exhausted: free some space",
+    errno.EROFS: "the file system is read-only (see the kernel log): repair it, and restart the broker",
+    errno.EIO: "the disk is failing (see the kernel log): replace it, and restart the broker",
+}
+
+
+_OTHERWISE: Final = "check whether the disk is full, read-only or failing"
+
+
+def disk_advice(error: OSError | None = None) -> str:
+    """What to do about a failing disk; `error` is the OSError, if there is one."""
+    return _OTHERWISE if error is None or error.errno is None else _DISK_ADVICE.get(error.errno, _OTHERWISE)

@@ -30,7 +30,7 @@ import shutil
 import stat
 import struct
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Final, NamedTuple, Protocol
 
@@ -46,7 +46,8 @@ from rocksdict import (
     WriteOptions,
 )
 
-from qstore.store.errors import advice
+from qstore.store.errors import advice, disk_advice
+from qstore.store.log_lines import LogLine, Outage
 
 _DIRECTORY_MODE: Final = 0o700
 _FILE_MODE: Final = 0o600
@@ -403,3 +404,49 @@ def _ends_whole(manifest: Path) -> bool:
             if at != len(block) and len(block) < _BLOCK:
                 return False
     return whole
+
+
+class WatchedKeyValue:
+    """A `KeyValue` that logs failing writes.
+
+    Args:
+        inner: the map.
+        log: receives log lines, from any thread.
+    """
+
+    __slots__ = ("_inner", "_outage")
+
+    def __init__(self, inner: KeyValue, log: Callable[[LogLine], None]) -> None:
+        self._inner = inner
+        what = "the catalogue cannot be written, and queues, exchanges and bindings cannot be created or deleted"
+        self._outage = Outage(what, "the catalogue can be written again", log)
+
+    @property
+    def damage(self) -> tuple[MapDamage, ...]:
+        """See `KeyValue`."""
+        return self._inner.damage
+
+    def get(self, key: bytes) -> bytes | None:
+        """See `KeyValue`."""
+        return self._inner.get(key)
+
+    def items(self, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
+        """See `KeyValue`."""
+        return self._inner.items(prefix)
+
+    def write(self, changes: Mapping[bytes, bytes | None]) -> None:
+        """See `KeyValue`; a failure is logged."""
+        try:
+            self._inner.write(changes)
+        except CatalogueError as error:
+            self._outage.failed(str(error), f"{disk_advice()}, and restart the broker if it does not resume by itself")
+            raise
+        self._outage.worked()
+
+    def checkpoint(self, directory: str) -> None:
+        """See `KeyValue`."""
+        self._inner.checkpoint(directory)
+
+    def close(self) -> None:
+        """See `KeyValue`."""
+        self._inner.close()

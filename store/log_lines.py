@@ -14,12 +14,13 @@ wherever a document gives it, since people search logs, and scripts watch them, 
     the highest record id                   info      formats/rhm/README.md, 5.6
     a transaction is in doubt               notice    own
     the store is truncated                  notice    own
-    the store is locked    critical  MRG 2 Messaging User Guide, 6.2
+    the store is locked                     critical  MRG 2 Messaging User Guide, 6.2
     no store of a cluster is clean          critical  MRG 2 Messaging User Guide, 7.5.4
     an enqueue is over the threshold        warning   formats/rhm/README.md, 3.5
     a journal is full                       critical  formats/rhm/README.md, 3.5
     a journal has grown or shrunk           info      own
     a journal has failed                    critical  own
+    a failure persists, and is over         critical, notice  own
     MST-1001 to MST-1006                    notice    Qpid wiki, "Configure Operational Status Logging"
 
 The last are the messages of the Java broker's stores, in this order; the option `mst-log` enables them:
@@ -34,7 +35,7 @@ Clients choose the names of queues, so characters that could break a line or con
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from enum import StrEnum
 from typing import Final, NamedTuple
 
@@ -277,3 +278,37 @@ def _mst(number: int, text: str) -> LogLine:
 
 def _of_queue(text: str, queue: str | None) -> str:
     return text if queue is None else f"{text} : {printable(queue)}"
+
+
+# ---- failures that persist ----
+
+
+class Outage:
+    """Logs a persistent failure twice: when it first occurs, and when it is over.
+
+    Each failing request returns an error; the log, which an operator watches, gets one critical line with advice, and a
+    notice when the failure is over.
+
+    Args:
+        what: the failure: `the catalogue cannot be written`.
+        again: the notice when it is over: `the catalogue can be written again`.
+        log: receives log lines.
+    """
+
+    __slots__ = ("_again", "_is_out", "_log", "_what")
+
+    def __init__(self, what: str, again: str, log: Callable[[LogLine], None]) -> None:
+        self._what, self._again, self._log = what, again, log
+        self._is_out = False
+
+    def failed(self, reason: str, to_do: str) -> None:
+        """An attempt failed."""
+        if not self._is_out:
+            self._is_out = True
+            self._log(LogLine(Level.CRITICAL, f"{self._what}: {reason}; {to_do}"))
+
+    def worked(self) -> None:
+        """An attempt succeeded."""
+        if self._is_out:
+            self._is_out = False
+            self._log(LogLine(Level.NOTICE, self._again))

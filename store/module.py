@@ -29,9 +29,11 @@ from qstore.store.parameters import (
     ParameterError,
     StoreOption,
     parse_parameters,
+    queue_compresses,
+    queue_geometry,
+    queue_max_files,
     store_directory,
 )
-from qstore.store.queue_parameters import queue_compresses, queue_geometry, queue_max_files
 from qstore.store.recovery.progress import TellProgress, not_told
 
 OptionKind: TypeAlias = Literal["number", "switch", "choice", "text"]

@@ -42,9 +42,7 @@ from collections.abc import Collection
 from enum import Enum
 from typing import Final
 
-from qstore.store.damage import Damage
-from qstore.store.damage_effects import Effect
-from qstore.store.damage_kinds import DamageKind
+from qstore.store.damage import Damage, DamageKind, Effect
 from qstore.store.disk import Disk
 from qstore.store.journal.journal import Journal
 

@@ -7,8 +7,8 @@ import posixpath
 from typing import Any, Final
 
 from qstore.store.backup.repository import MAX_UNSYNCED, DiskRepository, Repository
+from qstore.store.disk import WritableDisk
 from qstore.store.errors import StoreError
-from qstore.store.writable_disk import WritableDisk
 
 _WORKERS = 4  # threads that compress and write
 

@@ -25,6 +25,7 @@ from qstore import __version__
 from qstore.formats.rhm.geometry import FILE_HEADER_SIZE, PAGE_SIZE
 from qstore.formats.wording import plural
 from qstore.store.catalogue.store_directory import LOCK
+from qstore.store.disk import OsWritableDisk
 from qstore.store.environment import tool_environment
 from qstore.store.errors import StoreError, advice
 from qstore.store.inspect.layout import UnusableInputError
@@ -37,7 +38,6 @@ from qstore.store.repair.recover.loose import find_source
 from qstore.store.repair.recover.plan import LostBinding, Orphan, OrphanPolicy, PlannedQueue, RecoveryPlan, make_plan
 from qstore.store.repair.recover.salts import restore_salts
 from qstore.store.repair.recover.salvage import Salvage
-from qstore.store.writable_disk import OsWritableDisk
 from qstore.tools.console.command import EXIT_DAMAGE, PathName, fail, failing, private_files, run
 from qstore.tools.console.progress import CountingDisk, reading_progress
 from qstore.tools.console.rows import (

@@ -37,6 +37,7 @@ from qstore.store.backup.manifest import Manifest, read_manifest
 from qstore.store.backup.repository import Repository, backup_names, check_mark
 from qstore.store.backup.restore import restore
 from qstore.store.damage import Damage
+from qstore.store.disk import OsWritableDisk
 from qstore.store.environment import tool_environment
 from qstore.store.errors import StoreError, advice
 from qstore.store.importing.intake import ImportedMessage
@@ -50,7 +51,6 @@ from qstore.store.journal.records import RecordHeader
 from qstore.store.journal.recovery import LIVE, PENDING
 from qstore.store.log_lines import Level, LogLine
 from qstore.store.repair.stopped_messages import store_of_version_2
-from qstore.store.writable_disk import OsWritableDisk
 from qstore.tools.backup_places import open_repository
 from qstore.tools.console.amounts import Moment
 from qstore.tools.console.broker import broker_url

@@ -19,8 +19,8 @@ from qstore.store.backup.manifest import Manifest, read_manifest
 from qstore.store.backup.repository import Repository, backup_names, check_mark
 from qstore.store.backup.restore import restore
 from qstore.store.backup.verify import verify_chunks
+from qstore.store.disk import OsWritableDisk
 from qstore.store.errors import StoreError, advice
-from qstore.store.writable_disk import OsWritableDisk
 from qstore.tools.backup_places import open_repository
 from qstore.tools.console.command import EXIT_DAMAGE, PathName, failing, private_files, run
 from qstore.tools.console.progress import bytes_progress

@@ -20,9 +20,8 @@ from typing import Final, Protocol
 import zstandard
 from orjson import JSONDecodeError, dumps, loads
 
-from qstore.store.disk import read_whole
+from qstore.store.disk import DiskLock, WritableDisk, read_whole
 from qstore.store.errors import StoreError
-from qstore.store.writable_disk import DiskLock, WritableDisk
 
 FORMAT: Final = "qstore-backup"
 VERSION: Final = 1

@@ -23,10 +23,9 @@ from typing import Final
 from qstore.store.backup.manifest import BackupFile, Manifest
 from qstore.store.backup.repository import CHUNK_SIZE, Repository
 from qstore.store.backup.verify import plain_chunk, sizes_of
-from qstore.store.disk import read_whole
+from qstore.store.disk import WritableDisk, WritableFile, read_whole, write_new
 from qstore.store.errors import StoreError
 from qstore.store.repair.stopped_store import told_errors
-from qstore.store.writable_disk import WritableDisk, WritableFile, write_new
 
 _BUILDING: Final = ".restoring"
 _MARK: Final = "RESTORING"

@@ -25,9 +25,7 @@ from qstore.formats.rhm.errors import RhmError
 from qstore.formats.rhm.headers import data_crc
 from qstore.formats.rhm.records import COMMIT_DECISION, MAX_HEADER_SIZE, decode_header
 from qstore.store.builders.journal_build import JournalBuild
-from qstore.store.damage import Damage
-from qstore.store.damage_effects import Effect
-from qstore.store.damage_kinds import DamageKind
+from qstore.store.damage import Damage, DamageKind, Effect
 from qstore.store.journal.files import JournalFormat
 from qstore.store.journal.journal import Journal
 from qstore.store.journal.recovery import LIVE, PENDING, JournalRecovery, Operation, OutstandingRecord

@@ -29,13 +29,12 @@ from qstore.formats.broker_records.topology import (
 from qstore.formats.catalogue import BindingEntry, ExchangeEntry, GeneralEntry, Kind, QueueEntry
 from qstore.formats.rhm.geometry import Geometry
 from qstore.formats.rhm.jinf import TPL_BASE_NAME, JournalInfo
-from qstore.store.background import InlineBackground
 from qstore.store.builders.journal_build import JournalBuild, build_journal
 from qstore.store.builders.journal_copy import JournalCopy, NewRecordIds
 from qstore.store.catalogue.catalogue import Catalogue
 from qstore.store.catalogue.store_directory import StoreDirectory
 from qstore.store.damage import Damage
-from qstore.store.environment import Environment
+from qstore.store.environment import Environment, InlineBackground
 from qstore.store.journal.journal import Journal
 from qstore.store.journal.recovery import JournalRecovery
 from qstore.store.journal.write.storage import remove_journal

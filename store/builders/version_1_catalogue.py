@@ -31,7 +31,7 @@ from qstore.formats.broker_records.topology import (
     encode_general,
     encode_queue,
 )
-from qstore.store.writable_disk import WritableDisk, write_new
+from qstore.store.disk import WritableDisk, write_new
 
 _KEY: Final = struct.Struct("<Q")
 

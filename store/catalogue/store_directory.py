@@ -30,7 +30,6 @@ from typing import Final
 from uuid import UUID
 
 import qstore.store.log_lines as log_lines
-import qstore.store.outage as outage
 from qstore.formats.rhm import store_file
 from qstore.formats.rhm.geometry import Geometry
 from qstore.formats.rhm.jinf import TPL_BASE_NAME
@@ -38,9 +37,9 @@ from qstore.formats.topology_copy import encode_snapshot
 from qstore.store.catalogue.catalogue import Catalogue
 from qstore.store.catalogue.topology_copy import NAME as TOPOLOGY
 from qstore.store.catalogue.topology_copy import batch_of
-from qstore.store.disk import read_whole
+from qstore.store.disk import DiskLock, WritableDisk, read_whole, write_new
 from qstore.store.environment import Environment
-from qstore.store.errors import StoreError, StoreLockedError, advice
+from qstore.store.errors import StoreError, StoreLockedError, advice, disk_advice
 from qstore.store.journal.write.storage import create_journal
 from qstore.store.key_value import CatalogueError, KeyValue
 from qstore.store.live.queue_journal import TPL_NAME
@@ -56,7 +55,6 @@ from qstore.store.unfinished import (
     Unfinished,
     unfinished_stores,
 )
-from qstore.store.writable_disk import DiskLock, WritableDisk, write_new
 
 LOCK: Final = "rhm.lock"
 MIN_ROOM: Final = 1 << 16  # minimum bytes for records after the snapshot in a new topology file
@@ -268,7 +266,7 @@ class StoreDirectory:
         except OSError as error:
             raise self._cannot_make(error) from error
         except CatalogueError as error:
-            raise StoreError(f"{error}; {outage.advice()}") from error
+            raise StoreError(f"{error}; {disk_advice()}") from error
 
     def _cannot_make(self, error: OSError) -> StoreError:
         text = f"a store cannot be created here: {error.strerror}{advice(error)}"

@@ -28,8 +28,7 @@ from qstore.formats.broker_records.topology import (
 )
 from qstore.formats.catalogue import BindingEntry
 from qstore.store.catalogue.catalogue import Catalogue
-from qstore.store.damage import Damage
-from qstore.store.damage_kinds import DamageKind
+from qstore.store.damage import Damage, DamageKind
 
 if TYPE_CHECKING:
     from qstore.store.catalogue.berkeley import BerkeleyEnvironment

@@ -21,10 +21,10 @@ from qstore.formats.catalogue import Kind
 from qstore.formats.topology_copy import encode_batch
 from qstore.store.catalogue.store_directory import StoreDirectory
 from qstore.store.catalogue.topology_copy import NAME, batch_of
+from qstore.store.disk import WritableDisk, WritableFile
 from qstore.store.errors import advice
 from qstore.store.key_value import CatalogueError, KeyValue, MapDamage
 from qstore.store.log_lines import Level, LogLine
-from qstore.store.writable_disk import WritableDisk, WritableFile
 
 
 class MirroredKeyValue:

@@ -18,11 +18,10 @@ from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from qstore.formats.broker_records.topology import Binding, Bridge, Exchange, GeneralObject, Link, Queue
-from qstore.store.disk import ReadableFile
+from qstore.store.disk import ReadableFile, WritableFile
 from qstore.store.errors import StoreError
 from qstore.store.journal.recovery import LOCKED, PENDING
 from qstore.store.recovery.journal_content import JournalContent
-from qstore.store.writable_disk import WritableFile
 
 MAX_OBJECTS: Final = 1_000_000  # queues, exchanges, bindings and other objects of one import, and branches
 MAX_RID: Final = (1 << 62) - 1  # a higher one leaves too few ids for what comes later

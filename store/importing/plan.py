@@ -48,8 +48,7 @@ from qstore.store.catalogue.catalogue import Catalogue
 from qstore.store.errors import StoreError
 from qstore.store.importing.intake import MAX_RID, Intake, QueueIntake
 from qstore.store.importing.ledger import LEDGER
-from qstore.store.parameters import ParameterError, StoreParameters
-from qstore.store.queue_parameters import QUEUE_ARGUMENTS, queue_geometry
+from qstore.store.parameters import QUEUE_ARGUMENTS, ParameterError, StoreParameters, queue_geometry
 
 _NO_MESSAGES: Final = QueueIntake()
 

@@ -9,7 +9,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-import qstore.store.outage as outage
 from qstore.formats.broker_records.topology import encode_queue
 from qstore.formats.catalogue import Kind, QueueEntry
 from qstore.formats.checksum import extend_crc32c
@@ -20,7 +19,7 @@ from qstore.store.builders.journal_build import JournalBuild, build_journal
 from qstore.store.builders.journal_copy import JournalCopy
 from qstore.store.catalogue.store_directory import remove_tree
 from qstore.store.environment import Environment
-from qstore.store.errors import StoreDamagedError, StoreError, advice
+from qstore.store.errors import StoreDamagedError, StoreError, advice, disk_advice
 from qstore.store.importing.entries import new_entries
 from qstore.store.importing.intake import Intake, QueueIntake
 from qstore.store.importing.ledger import PastImport
@@ -295,7 +294,7 @@ class ImportSwitch:
 
     def _half_done(self, error: OSError | CatalogueError) -> StoreError:
         """The error of an import that failed when it was about to become effective."""
-        text, told, where = str(error), f"; {outage.advice()}", self._directory.path
+        text, told, where = str(error), f"; {disk_advice()}", self._directory.path
         if isinstance(error, OSError):
             text, told, where = error.strerror or text, advice(error), error.filename or where
         rest = "whether the import took place shows when it is repeated: the ledger knows"

@@ -19,8 +19,7 @@ from enum import Enum
 from typing import Final
 
 from qstore.formats.rhm.jinf import TPL_BASE_NAME
-from qstore.store.damage import Damage
-from qstore.store.damage_kinds import DamageKind
+from qstore.store.damage import Damage, DamageKind
 from qstore.store.disk import Disk
 from qstore.store.errors import advice
 from qstore.store.journal.directory import RESIZING, journal_base_names

@@ -17,9 +17,7 @@ from typing import Final, NamedTuple
 from qstore.formats.broker_records.errors import BrokerRecordError
 from qstore.formats.broker_records.topology import Queue, decode_queue
 from qstore.formats.wording import plural
-from qstore.store.damage import Damage
-from qstore.store.damage_effects import Effect
-from qstore.store.damage_kinds import DamageKind
+from qstore.store.damage import Damage, DamageKind, Effect
 from qstore.store.disk import Disk
 from qstore.store.inspect.in_use import in_use_notice
 from qstore.store.inspect.layout import StoreKind, StoreLayout, UnusableInputError, find_layout

@@ -8,9 +8,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from qstore.formats.rhm.jinf import TPL_BASE_NAME
-from qstore.store.damage import Damage
-from qstore.store.damage_effects import Effect
-from qstore.store.damage_kinds import DamageKind
+from qstore.store.damage import Damage, DamageKind, Effect
 from qstore.store.disk import Disk
 from qstore.store.inspect.layout import JournalPlace, StoreKind, StoreLayout
 from qstore.store.journal.directory import (

@@ -30,9 +30,7 @@ from qstore.store.catalogue.topology_copy import (
     view_catalogue,
     view_copy,
 )
-from qstore.store.damage import Damage
-from qstore.store.damage_effects import Effect
-from qstore.store.damage_kinds import DamageKind
+from qstore.store.damage import Damage, DamageKind, Effect
 from qstore.store.disk import Disk, read_whole
 from qstore.store.inspect.layout import StoreKind, StoreLayout, UnusableInputError
 from qstore.store.key_value import CatalogueDamagedError, CatalogueError, open_copy

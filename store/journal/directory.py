@@ -22,9 +22,7 @@ from qstore.formats.rhm.geometry import (
     Geometry,
 )
 from qstore.formats.rhm.jinf import DEFAULT_BASE_NAME, MAX_JINF_SIZE, TPL_BASE_NAME, JournalInfo, decode_jinf
-from qstore.store.damage import Damage
-from qstore.store.damage_effects import Effect
-from qstore.store.damage_kinds import DamageKind
+from qstore.store.damage import Damage, DamageKind, Effect
 from qstore.store.disk import Disk, read_whole
 from qstore.store.journal.journal import Journal
 from qstore.store.journal.line.files import PooledFile, linear_file_names, read_line

@@ -25,9 +25,7 @@ from typing import Any, Final, NamedTuple
 from qstore.formats.rhm.file_header import FIRST_FLUSH_OFFSET
 from qstore.formats.rhm.geometry import BLOCK_SIZE
 from qstore.formats.rhm.records import Kind
-from qstore.store.damage import Damage
-from qstore.store.damage_effects import Effect
-from qstore.store.damage_kinds import DamageKind
+from qstore.store.damage import Damage, DamageKind, Effect
 from qstore.store.journal.files import JournalFile, JournalFormat
 from qstore.store.journal.line.files import Line, LinearFile
 from qstore.store.journal.line.records import LinearRecords

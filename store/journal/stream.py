@@ -19,8 +19,7 @@ from itertools import accumulate
 from typing import Any, Final, NamedTuple
 
 from qstore.formats.rhm.geometry import BLOCK_SIZE, SECTOR_SIZE, Geometry
-from qstore.store.damage import Damage
-from qstore.store.damage_kinds import DamageKind
+from qstore.store.damage import Damage, DamageKind
 from qstore.store.disk import Disk, ReadableFile
 from qstore.store.journal.files import JournalFile
 

@@ -35,12 +35,11 @@ from qstore.formats.catalogue import BindingEntry, ExchangeEntry, GeneralEntry, 
 from qstore.formats.rhm.geometry import Geometry
 from qstore.formats.rhm.jinf import JournalInfo
 from qstore.formats.wording import printable
-from qstore.store.background import Background
 from qstore.store.catalogue.catalogue import Catalogue
 from qstore.store.catalogue.names import Record, TakenNames
 from qstore.store.catalogue.store_directory import StoreDirectory
-from qstore.store.environment import Environment
-from qstore.store.errors import NameTakenError, StoreError
+from qstore.store.environment import Background, Environment
+from qstore.store.errors import NameTakenError, StoreError, disk_advice
 from qstore.store.journal.write.storage import (
     create_journal,
     mark_deleted,
@@ -56,8 +55,7 @@ from qstore.store.live.flusher import Flusher
 from qstore.store.live.held_directories import HeldDirectories
 from qstore.store.live.queue_journal import QueueJournal
 from qstore.store.live.taking_up import journal_info, take_up
-from qstore.store.log_lines import LogLine
-from qstore.store.outage import Outage, advice
+from qstore.store.log_lines import LogLine, Outage
 from qstore.store.parameters import StoreParameters
 
 _Made = TypeVar("_Made")
@@ -282,7 +280,7 @@ class Changes:
         def failed(error: Exception) -> None:
             if isinstance(error, OSError):
                 where = f"{error.filename}: " if error.filename else ""
-                self._outage.failed(f"{where}{error.strerror or error}", advice(error))
+                self._outage.failed(f"{where}{error.strerror or error}", disk_advice(error))
             done(None, _told(what, error))
 
         self._background.run(work, made, failed)

@@ -13,8 +13,7 @@ from qstore.formats.rhm.geometry import BLOCK_SIZE
 from qstore.formats.rhm.headers import data_crc, record_blocks
 from qstore.formats.values import TypedMap
 from qstore.store.journal.write.flushes import COMPRESSED_MESSAGE, PLAIN_MESSAGE, StoredMessage
-from qstore.store.parameters import ParameterError
-from qstore.store.queue_parameters import queue_compresses
+from qstore.store.parameters import ParameterError, queue_compresses
 
 MIN_SIZE: Final = 2 * BLOCK_SIZE  # bytes of data, header included, from which on compressing may be worthwhile
 

@@ -33,10 +33,9 @@ import orjson
 from qstore.formats.checksum import extend_crc32c
 from qstore.formats.rhm.store_file import MAX_SIZE, StoreFileError, decode
 from qstore.store.catalogue.store_directory import StoreDirectory
-from qstore.store.disk import Disk, read_whole
+from qstore.store.disk import Disk, WritableDisk, read_whole
 from qstore.store.inspect.layout import StoreLayout
 from qstore.store.live.queue_journal import QueueJournal
-from qstore.store.writable_disk import WritableDisk
 
 NAME: Final = "DELIVERED"
 _MAX_SIZE: Final = 1 << 30

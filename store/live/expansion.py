@@ -25,17 +25,16 @@ from typing import Final
 from qstore.formats.rhm.errors import RhmError
 from qstore.formats.rhm.geometry import BLOCK_SIZE, Geometry
 from qstore.formats.values import TypedMap
-from qstore.store.background import Background
+from qstore.store.disk import WritableDisk
+from qstore.store.environment import Background
+from qstore.store.errors import disk_advice
 from qstore.store.journal.write.growth import RingChange, RingUnknownError, make_ring_change
 from qstore.store.live.flusher import Flusher
 from qstore.store.live.held_directories import HeldDirectories
 from qstore.store.live.queue_journal import QueueJournal
 from qstore.store.live.spare_files import SpareFiles
-from qstore.store.log_lines import LogLine, journal_has_files
-from qstore.store.outage import Outage, advice
-from qstore.store.parameters import ParameterError, StoreParameters
-from qstore.store.queue_parameters import queue_max_files
-from qstore.store.writable_disk import WritableDisk
+from qstore.store.log_lines import LogLine, Outage, journal_has_files
+from qstore.store.parameters import ParameterError, StoreParameters, queue_max_files
 
 MIN_STEP: Final = 4  # files added at once ...
 MAX_STEP: Final = 64
@@ -195,7 +194,7 @@ class Expansion:
         if journal.is_leaving or journal.is_deleted:
             return None
         if isinstance(error, OSError):
-            reason, to_do = error.strerror or str(error), advice(error)
+            reason, to_do = error.strerror or str(error), disk_advice(error)
         else:
             reason, to_do = str(error), "run qstore-check when the broker is stopped"
         self._outage.failed(reason, to_do)

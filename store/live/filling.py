@@ -18,9 +18,9 @@ from __future__ import annotations
 from contextlib import closing
 from functools import partial
 
-from qstore.store.background import Background
+from qstore.store.disk import WritableDisk
+from qstore.store.environment import Background
 from qstore.store.live.queue_journal import QueueJournal
-from qstore.store.writable_disk import WritableDisk
 
 
 def fill_ahead(journal: QueueJournal, disk: WritableDisk, background: Background) -> None:

@@ -44,12 +44,12 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
+from qstore.store.disk import WritableFile
 from qstore.store.live.queue_journal import Done, QueueJournal, SyncBarrier
 from qstore.store.log_lines import Level, LogLine, journal_failed
 from qstore.store.sync.driver import FileWrite, SyncDriver, SyncDriverError
 from qstore.store.sync.idle import IdleSync
 from qstore.store.sync.supervision import Supervision
-from qstore.store.writable_disk import WritableFile
 
 _LOOK_SECONDS: Final = 0.5  # between checks of a driver while waiting for it
 

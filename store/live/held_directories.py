@@ -18,10 +18,10 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Final
 
+from qstore.store.disk import WritableDisk
 from qstore.store.journal.directory import DELETED
 from qstore.store.journal.write.storage import remove_journal
 from qstore.store.log_lines import Level, LogLine
-from qstore.store.writable_disk import WritableDisk
 
 MAX_REMOVED: Final = 64
 """Files that are removed at once: hundreds stop the syncs of all others for some 450 ms on a disk with `discard`."""

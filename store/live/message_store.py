@@ -28,7 +28,6 @@ from uuid import UUID
 
 import qstore.store.live.filling as filling
 import qstore.store.log_lines as log_lines
-import qstore.store.outage as outage
 from qstore.formats.rhm.geometry import PAGE_SIZE
 from qstore.formats.wording import printable
 from qstore.store.catalogue.catalogue import Catalogue
@@ -39,8 +38,8 @@ from qstore.store.catalogue.topology import Topology, catalogue_topology
 from qstore.store.catalogue.topology_log import MirroredKeyValue
 from qstore.store.damage import Damage
 from qstore.store.environment import Environment
-from qstore.store.errors import StoreDamagedError, StoreError, advice
-from qstore.store.key_value import CatalogueError
+from qstore.store.errors import StoreDamagedError, StoreError, advice, disk_advice
+from qstore.store.key_value import CatalogueError, WatchedKeyValue
 from qstore.store.live.appender import Appender
 from qstore.store.live.changes import Changes
 from qstore.store.live.compression import Compression
@@ -55,7 +54,6 @@ from qstore.store.live.shared_snapshot import Shared, SharedSnapshots
 from qstore.store.live.snapshot import Snapshots, Taken
 from qstore.store.live.transactions import Transactions
 from qstore.store.log_lines import Level, LogLine
-from qstore.store.outage import WatchedKeyValue
 from qstore.store.parameters import OnDamage, StoreParameters
 from qstore.store.recovery.close_record import (
     Closing,
@@ -154,7 +152,7 @@ class MessageStore:
                 text = f"the store cannot be opened: {error.strerror or error}{advice(error)}"
                 raise StoreError(f"{where}: {text}") from error
             if isinstance(error, CatalogueError):
-                told = f"{outage.advice()}; qstore-check {path} shows whether the catalogue is damaged"
+                told = f"{disk_advice()}; qstore-check {path} shows whether the catalogue is damaged"
                 raise StoreError(f"{error}; {told}") from error
             if isinstance(error, SyncDriverError):
                 raise StoreError(str(error)) from error

@@ -16,6 +16,7 @@ from qstore.formats.rhm.compressed import Decompressor
 from qstore.formats.rhm.errors import RhmError
 from qstore.formats.rhm.geometry import BLOCK_SIZE, Geometry
 from qstore.formats.rhm.records import COMPRESSED, RecordHeader, decode_record
+from qstore.store.disk import WritableFile
 from qstore.store.errors import JournalError, JournalFailedError
 from qstore.store.journal.write.flushes import Step
 from qstore.store.journal.write.space import SIZE_BITS, SIZE_MASK
@@ -23,7 +24,6 @@ from qstore.store.journal.write.storage import JournalStorage
 from qstore.store.journal.write.version_2_writer import Version2Writer
 from qstore.store.live.compression import Compression
 from qstore.store.sync.driver import FileWrite
-from qstore.store.writable_disk import WritableFile
 
 #: Called once: with None when the awaited data is synced, or with the error that prevents it.
 Done = Callable[[Exception | None], None]

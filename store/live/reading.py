@@ -20,7 +20,7 @@ from qstore.formats.rhm.errors import RhmError
 from qstore.formats.rhm.geometry import BLOCK_SIZE
 from qstore.formats.rhm.headers import FLAGS_SHIFT, HEADER_2, MAGIC_MASK
 from qstore.formats.rhm.records import COMPRESSED, SALT, TAIL, TAIL_SIZE, Kind
-from qstore.store.background import Background
+from qstore.store.environment import Background
 from qstore.store.errors import JournalError
 from qstore.store.journal.write.space import SIZE_BITS, SIZE_MASK
 from qstore.store.live.queue_journal import QueueJournal

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 
-from qstore.store.background import Background
 from qstore.store.catalogue.catalogue import Catalogue
+from qstore.store.environment import Background
 
 
 class RecordIds:

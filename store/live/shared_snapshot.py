@@ -22,15 +22,14 @@ from typing import Final, TypeAlias
 
 from qstore.formats.rhm import store_file
 from qstore.formats.topology_copy import encode_snapshot
-from qstore.store.background import Background
 from qstore.store.catalogue.store_directory import EPOCH, MIN_ROOM, StoreDirectory, remove_tree
 from qstore.store.catalogue.topology_copy import NAME as TOPOLOGY
 from qstore.store.catalogue.topology_copy import batch_of
-from qstore.store.environment import Environment
+from qstore.store.disk import write_new
+from qstore.store.environment import Background, Environment
 from qstore.store.live.cut_file import encode_cut
 from qstore.store.live.snapshot import JournalSnapshot, Snapshot, Snapshots
 from qstore.store.unfinished import SNAPSHOTS, STORE
-from qstore.store.writable_disk import write_new
 
 CUT: Final = "CUT"
 

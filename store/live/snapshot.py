@@ -32,10 +32,10 @@ from qstore.formats.catalogue import QueueEntry
 from qstore.formats.rhm.errors import RhmError
 from qstore.formats.rhm.geometry import BLOCK_SIZE, Geometry
 from qstore.formats.rhm.jinf import DEFAULT_BASE_NAME, MAX_JINF_SIZE, decode_jinf
-from qstore.store.background import Background
 from qstore.store.catalogue.catalogue import Catalogue
 from qstore.store.catalogue.store_directory import StoreDirectory, remove_tree
-from qstore.store.disk import read_whole
+from qstore.store.disk import WritableDisk, read_whole
+from qstore.store.environment import Background
 from qstore.store.errors import StoreError
 from qstore.store.journal.directory import INFO_SUFFIX, data_path
 from qstore.store.journal.write.space import Cut, FileRing
@@ -43,7 +43,6 @@ from qstore.store.key_value import CatalogueError
 from qstore.store.live.flusher import Flusher
 from qstore.store.live.held_directories import HeldDirectories
 from qstore.store.live.queue_journal import QueueJournal
-from qstore.store.writable_disk import WritableDisk
 
 
 class JournalSnapshot(NamedTuple):

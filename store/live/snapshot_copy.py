@@ -23,16 +23,15 @@ from contextlib import closing
 from functools import partial
 from typing import Final
 
-import qstore.store.outage as outage
 from qstore.formats.rhm.geometry import DATA_OFFSET
 from qstore.store.catalogue.store_directory import LOCK, StoreDirectory, remove_tree
+from qstore.store.disk import WritableDisk, WritableFile
 from qstore.store.environment import Environment
-from qstore.store.errors import StoreError
+from qstore.store.errors import StoreError, disk_advice
 from qstore.store.key_value import CatalogueError
 from qstore.store.live.journal_image import ImageFile, JournalImage
 from qstore.store.live.snapshot import JournalSnapshot, Snapshot
 from qstore.store.unfinished import DISCARDED, NEW
-from qstore.store.writable_disk import WritableDisk, WritableFile
 
 #: Called periodically with the bytes of journals copied so far, and in total.
 Progress = Callable[[int, int], None]
@@ -66,7 +65,7 @@ def copy_snapshot(environment: Environment, snapshot: Snapshot, target: str, pro
     except OSError as error:
         raise _told(target, error) from error
     except CatalogueError as error:
-        raise StoreError(f"{target}: the snapshot cannot be copied: {error}; {outage.advice()}") from error
+        raise StoreError(f"{target}: the snapshot cannot be copied: {error}; {disk_advice()}") from error
 
 
 def _names_before(disk: WritableDisk, target: str) -> list[str] | None:

@@ -13,11 +13,11 @@ from __future__ import annotations
 import sys
 from functools import partial
 
-from qstore.store.background import Background
+from qstore.store.disk import WritableDisk
+from qstore.store.environment import Background
 from qstore.store.journal.write.growth import remove_spare
 from qstore.store.live.held_directories import MAX_REMOVED, HeldDirectories
 from qstore.store.live.queue_journal import QueueJournal
-from qstore.store.writable_disk import WritableDisk
 
 
 class SpareFiles:

@@ -46,19 +46,16 @@ from qstore.formats.rhm.close_record import (
     encode_synced,
 )
 from qstore.formats.rhm.jinf import TPL_BASE_NAME
-from qstore.store.background import Background
 from qstore.store.catalogue.store_directory import EPOCH, StoreDirectory
-from qstore.store.damage import Damage
-from qstore.store.damage_effects import Effect
-from qstore.store.damage_kinds import DamageKind
-from qstore.store.disk import Disk, read_whole
+from qstore.store.damage import Damage, DamageKind, Effect
+from qstore.store.disk import Disk, WritableDisk, read_whole
+from qstore.store.environment import Background
+from qstore.store.errors import disk_advice
 from qstore.store.inspect.layout import StoreLayout
 from qstore.store.journal.journal import Journal
 from qstore.store.journal.reader import JournalEnd
 from qstore.store.live.queue_journal import QueueJournal
-from qstore.store.log_lines import LogLine
-from qstore.store.outage import Outage, advice
-from qstore.store.writable_disk import WritableDisk
+from qstore.store.log_lines import LogLine, Outage
 
 NAME: Final = "CLOSED"
 SYNCED: Final = "SYNCED"
@@ -401,9 +398,9 @@ class SyncRecorder:
 
     def _failed(self, error: Exception) -> None:
         self._is_writing = False
-        reason, to_do = str(error), advice()
+        reason, to_do = str(error), disk_advice()
         if isinstance(error, OSError):
-            reason, to_do = f"{error.filename or SYNCED}: {error.strerror or error}", advice(error)
+            reason, to_do = f"{error.filename or SYNCED}: {error.strerror or error}", disk_advice(error)
         self._outage.failed(reason, to_do)
 
 

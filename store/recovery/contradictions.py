@@ -17,8 +17,7 @@ from qstore.formats.rhm.file_header import FIRST_FLUSH_OFFSET
 from qstore.formats.rhm.geometry import BLOCK_SIZE
 from qstore.formats.rhm.headers import RESTART_GAP, RID, RID_OFFSET
 from qstore.formats.rhm.records import Kind
-from qstore.store.damage import Damage
-from qstore.store.damage_kinds import DamageKind
+from qstore.store.damage import Damage, DamageKind
 from qstore.store.journal.directory import data_path
 from qstore.store.journal.files import JournalFormat
 from qstore.store.journal.journal import Journal

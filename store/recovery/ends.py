@@ -14,9 +14,7 @@ from collections.abc import Iterator
 
 from qstore.formats.rhm.geometry import BLOCK_SIZE
 from qstore.formats.zeros import is_zero
-from qstore.store.damage import Damage
-from qstore.store.damage_effects import Effect
-from qstore.store.damage_kinds import DamageKind
+from qstore.store.damage import Damage, DamageKind, Effect
 from qstore.store.journal.directory import data_path
 from qstore.store.journal.files import JournalFormat
 from qstore.store.journal.journal import Journal

@@ -35,7 +35,6 @@ from collections.abc import Callable
 from typing import Final, NamedTuple
 from uuid import UUID
 
-import qstore.store.outage as outage
 from qstore.formats.broker_records.topology import (
     Queue,
 )
@@ -45,10 +44,9 @@ from qstore.store.builders.store_build import BuiltQueue, JournalSource, QueueTo
 from qstore.store.catalogue.catalogue import Catalogue
 from qstore.store.catalogue.store_directory import Found, StoreDirectory, remove_tree
 from qstore.store.catalogue.topology import Topology
-from qstore.store.damage import Damage
-from qstore.store.damage_kinds import DamageKind
+from qstore.store.damage import Damage, DamageKind
 from qstore.store.environment import Environment
-from qstore.store.errors import StoreDamagedError, StoreError
+from qstore.store.errors import StoreDamagedError, StoreError, disk_advice
 from qstore.store.inspect.layout import UnusableInputError
 from qstore.store.inspect.offline import OfflineStore, RecoveredQueue, RecoveredStore, open_store
 from qstore.store.journal.recovery import Outcome
@@ -128,7 +126,7 @@ def convert(
     except OSError as error:
         raise _failure(directory, error) from error
     except CatalogueError as error:
-        raise StoreError(f"{error}; {outage.advice()}; the old store is unchanged") from error
+        raise StoreError(f"{error}; {disk_advice()}; the old store is unchanged") from error
     finally:
         source.close()
     try:

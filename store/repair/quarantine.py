@@ -30,9 +30,8 @@ from qstore.formats.quarantine_index import (
     marked,
     raw_name,
 )
-from qstore.store.disk import Disk, ReadableFile
+from qstore.store.disk import Disk, DiskLock, ReadableFile, WritableDisk, WritableFile
 from qstore.store.unfinished import RECOVERING, Unfinished
-from qstore.store.writable_disk import DiskLock, WritableDisk, WritableFile
 
 INDEX: Final = "index.jsonl"
 _NEW, _LOCK = "index.jsonl.new", "index.lock"

@@ -34,7 +34,6 @@ from dataclasses import replace
 from types import TracebackType
 from typing import Final, NamedTuple
 
-import qstore.store.outage as outage
 from qstore.formats.catalogue import QueueEntry
 from qstore.formats.rhm.close_record import ClosedJournal
 from qstore.formats.rhm.errors import RhmError
@@ -44,7 +43,7 @@ from qstore.store.builders.rebuild import Rebuilt, rebuild
 from qstore.store.catalogue.store_directory import remove_tree
 from qstore.store.disk import read_whole
 from qstore.store.environment import Environment
-from qstore.store.errors import StoreDamagedError, StoreError, advice
+from qstore.store.errors import StoreDamagedError, StoreError, advice, disk_advice
 from qstore.store.journal.directory import INFO_SUFFIX
 from qstore.store.journal.write.storage import mark_deleted, remove_journal, unmark_deleted
 from qstore.store.key_value import CatalogueError
@@ -184,7 +183,7 @@ class StoreResize(AbstractContextManager["StoreResize"]):
 
     def _half_done(self, error: OSError | CatalogueError, kept: Collection[str], count: int) -> StoreError:
         """The error of a resize that failed during the switch."""
-        text, told, where = str(error), f"; {outage.advice()}", self._directory.path
+        text, told, where = str(error), f"; {disk_advice()}", self._directory.path
         if isinstance(error, OSError):
             text, told, where = error.strerror or text, advice(error), error.filename or where
         done = ", ".join(map(printable, kept)) or "no queue"

@@ -24,10 +24,9 @@ from qstore.formats.rhm.errors import RhmError
 from qstore.formats.rhm.geometry import Geometry
 from qstore.formats.rhm.jinf import MAX_JINF_SIZE, JournalInfo, decode_jinf, encode_jinf
 from qstore.store.catalogue.store_directory import remove_tree
-from qstore.store.disk import read_whole
+from qstore.store.disk import WritableDisk, read_whole, write_new
 from qstore.store.errors import StoreError
 from qstore.store.journal.directory import DATA_SUFFIX, INFO_SUFFIX, RESIZING, data_path
-from qstore.store.writable_disk import WritableDisk, write_new
 
 
 class Target(NamedTuple):

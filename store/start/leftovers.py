@@ -35,9 +35,7 @@ from qstore.formats.rhm.geometry import FILE_HEADER_SIZE
 from qstore.formats.zeros import is_zero
 from qstore.store.catalogue.topology import LOST_AND_FOUND
 from qstore.store.catalogue.topology_salvage import MAX_ID
-from qstore.store.damage import Damage
-from qstore.store.damage_effects import Effect
-from qstore.store.damage_kinds import DamageKind
+from qstore.store.damage import Damage, DamageKind, Effect
 from qstore.store.disk import Disk
 from qstore.store.journal.directory import DATA_SUFFIX, DELETED, journal_base_names
 from qstore.store.journal.journal import Journal

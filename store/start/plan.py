@@ -28,8 +28,7 @@ from qstore.formats.broker_records.errors import BrokerRecordError
 from qstore.formats.broker_records.topology import Queue, decode_queue
 from qstore.formats.catalogue import QueueEntry
 from qstore.store.catalogue.store_directory import StoreDirectory
-from qstore.store.damage import Damage
-from qstore.store.damage_kinds import DamageKind
+from qstore.store.damage import Damage, DamageKind
 from qstore.store.disk import Disk
 from qstore.store.errors import StoreDamagedError
 from qstore.store.journal.directory import NotAJournalError

@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
-from qstore.store.writable_disk import WritableFile
+from qstore.store.disk import WritableFile
 
 Completion = tuple[int, OSError | None]
 """A ticket, and the error if one of its files could not be synced."""

@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Final
 
+from qstore.store.disk import WritableFile
 from qstore.store.sync.driver import sync_all
-from qstore.store.writable_disk import WritableFile
 
 _LONG: Final = 5_000_000  # nanoseconds: a sync that takes longer is slow
 _PAUSES: Final = 25  # how many times as long as a slow sync the pause after it is

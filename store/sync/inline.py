@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 
+from qstore.store.disk import WritableFile
 from qstore.store.sync.driver import Completion, FileWrite, SyncDriverError, sync_all
-from qstore.store.writable_disk import WritableFile
 
 
 class InlineSync:

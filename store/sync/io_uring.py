@@ -30,6 +30,7 @@ import time
 from collections.abc import Sequence
 from typing import Final
 
+from qstore.store.disk import WritableFile
 from qstore.store.sync.driver import Completion, FileWrite, SyncDriver, SyncDriverError, file_error
 from qstore.store.sync.kernel_ring import (
     IN_THREAD,
@@ -43,7 +44,6 @@ from qstore.store.sync.kernel_ring import (
     KernelRing,
 )
 from qstore.store.sync.process import HelperProcessSync
-from qstore.store.writable_disk import WritableFile
 
 MAX_CHAINS: Final = 16
 """Maximum steps in the kernel's hands."""

@@ -34,9 +34,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
+from qstore.store.disk import WritableFile
 from qstore.store.sync import helper
 from qstore.store.sync.driver import Completion, FileWrite, SyncDriverError, file_error
-from qstore.store.writable_disk import WritableFile
 
 START_SECONDS: Final = 10.0
 """Seconds within which a helper must send its greeting; it takes about 20 ms."""

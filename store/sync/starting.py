@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from qstore.store.background import Background
+from qstore.store.environment import Background
 from qstore.store.sync.driver import SyncDriver
 
 

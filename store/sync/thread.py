@@ -18,8 +18,8 @@ from collections.abc import Sequence
 from queue import Empty, SimpleQueue
 from typing import Final
 
+from qstore.store.disk import WritableFile
 from qstore.store.sync.driver import Completion, FileWrite, SyncDriverError, sync_all
-from qstore.store.writable_disk import WritableFile
 
 THREADS: Final = 16
 """Maximum tickets synced in parallel; threads are started on demand."""

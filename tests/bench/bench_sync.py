@@ -28,8 +28,8 @@ from typing import Any
 
 import click
 
+from qstore.store.disk import OsWritableDisk, WritableFile
 from qstore.store.sync import SyncDriver, choose_sync_driver
-from qstore.store.writable_disk import OsWritableDisk, WritableFile
 
 _PAGE = os.urandom(4096)
 _FILE_SIZE = 1 << 20

@@ -23,10 +23,9 @@ from qstore.broker.model.settlement import Selection
 from qstore.broker.model.transactions.branch import Branch, Status
 from qstore.formats.broker_records.xids import encode_dtx_xid
 from qstore.formats.values import typed_map
-from qstore.store.disk import OsFile
+from qstore.store.disk import OsFile, OsWritableFile
 from qstore.store.journal.write import version_2_writer
 from qstore.store.live.queue_journal import QueueJournal
-from qstore.store.writable_disk import OsWritableFile
 from tests.broker.wired_broker import Wired, wired
 from tests.support.processes import PATIENCE_SECONDS
 

@@ -19,7 +19,7 @@ from qstore.broker.network import server, socket_connection
 from qstore.broker.network.socket_connection import SocketConnection
 from qstore.broker.protocols.amqp_0_10.server_connection import ROOM
 from qstore.formats.amqp_0_10.codes import ErrorCode
-from qstore.store.writable_disk import OsWritableDisk
+from qstore.store.disk import OsWritableDisk
 from tests.support.processes import PATIENCE_SECONDS
 from tests.support.raw_peer import RawPeer, SessionEndedError
 from tests.support.served import Served, client, served

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final
 
-from qstore.store.writable_disk import OsLock, OsWritableDisk
+from qstore.store.disk import OsLock, OsWritableDisk
 
 _MARKS: Final = ("STORE", "CONVERTED", "RECOVERING", "RECOVERED", "rhm.lock", "deleted", "topology")
 _SUFFIXES: Final = (".jinf", ".db", ".raw")

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from qstore.store.disk import read_whole
-from qstore.store.writable_disk import WritableDisk, WritableFile
+from qstore.store.disk import WritableDisk, WritableFile, read_whole
 from tests.faults.simulated_disk import SECTOR, SimulatedDisk
 
 SEEDS = range(400)

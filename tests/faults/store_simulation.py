@@ -15,14 +15,13 @@ from typing import Any, Final, TypeVar
 from unittest.mock import patch
 
 from qstore.formats.rhm.geometry import Geometry
-from qstore.store.background import InlineBackground
-from qstore.store.environment import Environment
+from qstore.store.disk import WritableFile
+from qstore.store.environment import Environment, InlineBackground
 from qstore.store.journal.recovery import LIVE
 from qstore.store.live.message_store import MessageStore
 from qstore.store.parameters import StoreParameters
 from qstore.store.sync.driver import Completion, FileWrite, SyncDriver, SyncDriverError
 from qstore.store.sync.inline import InlineSync
-from qstore.store.writable_disk import WritableFile
 from tests.faults.simulated_disk import SimulatedDisk
 from tests.faults.simulated_key_value import SimulatedKeyValue
 from tests.faults.store_model import Found, FoundQueue, require

@@ -18,12 +18,11 @@ import pytest
 from qstore.formats.broker_records.topology import Binding, Exchange, Link, Queue
 from qstore.formats.broker_records.xids import encode_dtx_xid
 from qstore.formats.rhm.geometry import Geometry
-from qstore.store.background import InlineBackground
 from qstore.store.catalogue.catalogue import Catalogue
 from qstore.store.catalogue.store_directory import Found, StoreDirectory
 from qstore.store.catalogue.topology import Topology, catalogue_topology
 from qstore.store.disk import read_whole
-from qstore.store.environment import Environment
+from qstore.store.environment import Environment, InlineBackground
 from qstore.store.errors import StoreError
 from qstore.store.inspect.offline import open_store
 from qstore.store.journal.directory import open_journal

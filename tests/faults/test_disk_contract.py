@@ -14,8 +14,7 @@ import pytest
 from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
-from qstore.store.disk import Disk, read_whole
-from qstore.store.writable_disk import OsWritableDisk, WritableDisk
+from qstore.store.disk import Disk, OsWritableDisk, WritableDisk, read_whole
 from tests.faults.simulated_disk import SimulatedDisk
 from tests.support.profiles import examples
 

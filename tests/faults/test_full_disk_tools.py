@@ -18,10 +18,10 @@ import pytest
 from click.testing import CliRunner
 
 from qstore.formats.rhm.geometry import Geometry
+from qstore.store.disk import OsWritableDisk, OsWritableFile
 from qstore.store.journal.directory import open_journal
 from qstore.store.journal.recovery import JournalRecovery
 from qstore.store.unfinished import RECOVERED
-from qstore.store.writable_disk import OsWritableDisk, OsWritableFile
 from qstore.tools.qstore_generate import command as generate
 from qstore.tools.qstore_resize import command as resize_store
 from tests.faults.full_disk import FULL

@@ -10,9 +10,8 @@ from typing import Final
 
 import pytest
 
-from qstore.store.background import InlineBackground
 from qstore.store.disk import OsDisk
-from qstore.store.environment import Environment
+from qstore.store.environment import Environment, InlineBackground
 from qstore.store.errors import StoreError
 from qstore.store.inspect.offline import open_store
 from qstore.store.key_value import KeyValue

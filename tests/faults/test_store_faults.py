@@ -16,10 +16,10 @@ import pytest
 
 import qstore.store.live.expansion as expansion
 from qstore.formats.rhm.geometry import Geometry
+from qstore.store.disk import WritableFile
 from qstore.store.errors import StoreError
 from qstore.store.sync import supervision
 from qstore.store.sync.driver import Completion, FileWrite, SyncDriver, SyncDriverError
-from qstore.store.writable_disk import WritableFile
 from tests.faults.simulated_disk import Call, SimulatedDisk
 from tests.faults.store_harness import GrowingLife, StoreLife
 from tests.faults.store_matrix import CrashMatrix

@@ -17,9 +17,9 @@ from typing import Any, Final
 
 import pytest
 
+from qstore.store.disk import OsWritableDisk
 from qstore.store.environment import tool_environment
 from qstore.store.repair.quarantine import INDEX
-from qstore.store.writable_disk import OsWritableDisk
 from qstore.tools import qstore_quarantine
 from tests.faults.copied_states import CopyingDisk
 from tests.support.opened_store import Kept, OpenedStore, enqueue, make_quarantine, message

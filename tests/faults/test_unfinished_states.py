@@ -18,8 +18,7 @@ import pytest
 
 from qstore.formats.broker_records.topology import Queue
 from qstore.formats.rhm.geometry import Geometry
-from qstore.store.background import InlineBackground
-from qstore.store.environment import Environment, tool_environment
+from qstore.store.environment import Environment, InlineBackground, tool_environment
 from qstore.store.key_value import CatalogueError, KeyValue
 from qstore.store.live.message_store import MessageStore
 from qstore.store.log_lines import Level, LogLine

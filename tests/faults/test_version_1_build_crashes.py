@@ -13,9 +13,8 @@ from typing import Final
 import pytest
 
 from qstore.formats.broker_records.xids import encode_dtx_xid
-from qstore.store.background import InlineBackground
 from qstore.store.disk import OsDisk
-from qstore.store.environment import Environment
+from qstore.store.environment import Environment, InlineBackground
 from qstore.store.inspect.offline import RecoveredStore, open_store
 from qstore.store.key_value import KeyValue
 from qstore.store.sync.inline import InlineSync

@@ -19,8 +19,7 @@ import qstore.tools.spark.stretches
 from qstore.formats.rhm.close_record import SyncedJournal
 from qstore.formats.rhm.geometry import BLOCK_SIZE, Geometry, padded
 from qstore.formats.rhm.records import Kind, RecordHeader, encode_record
-from qstore.store.damage import Damage
-from qstore.store.damage_kinds import DamageKind
+from qstore.store.damage import Damage, DamageKind
 from qstore.store.disk import OsDisk
 from qstore.store.journal.directory import open_journal, open_line
 from qstore.store.journal.journal import Journal

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from qstore.store.disk import OsWritableDisk, OsWritableFile
 from qstore.store.environment import Environment, system_environment, tool_environment
-from qstore.store.writable_disk import OsWritableDisk, OsWritableFile
 from tests.support.old_store import OldStore
 from tests.support.sync_files import FileMaker, PipeFile
 

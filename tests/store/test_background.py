@@ -11,7 +11,7 @@ from types import FunctionType
 
 import pytest
 
-from qstore.store.background import Background, InlineBackground, ThreadBackground
+from qstore.store.environment import Background, InlineBackground, ThreadBackground
 from tests.support.garbage import no_garbage
 
 PATIENCE_SECONDS = 30.0

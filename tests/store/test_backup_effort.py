@@ -13,7 +13,7 @@ import qstore.store.backup.chunks as chunks
 from qstore.store.backup.chunks import ChunkWriter, Effort
 from qstore.store.backup.repository import CHUNK_SIZE, DiskRepository
 from qstore.store.backup.source import Read, SourceFile
-from qstore.store.writable_disk import OsWritableDisk
+from qstore.store.disk import OsWritableDisk
 
 
 def niceness() -> int:

@@ -12,7 +12,7 @@ from qstore.store.backup.chunks import ChunkWriter, Effort
 from qstore.store.backup.pace import MAX_PAUSE, MAX_QUOTA, RESERVE, Begun, Pace
 from qstore.store.backup.repository import CHUNK_SIZE, DiskRepository
 from qstore.store.backup.source import SourceFile
-from qstore.store.writable_disk import OsWritableDisk
+from qstore.store.disk import OsWritableDisk
 from tests.store.test_backup_effort import opened
 
 PROCESSORS: Final = 4

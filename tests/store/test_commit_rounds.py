@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
+from qstore.store.disk import WritableFile
 from qstore.store.environment import tool_environment
 from qstore.store.live.queue_journal import QueueJournal
 from qstore.store.sync import Completion, FileWrite, InlineSync
 from qstore.store.sync.driver import sync_all
-from qstore.store.writable_disk import WritableFile
 from tests.support.opened_store import Calls, OpenedStore, enqueued
 
 

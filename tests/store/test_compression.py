@@ -15,8 +15,7 @@ from qstore.formats.values import typed_map
 from qstore.store.environment import Environment
 from qstore.store.errors import JournalError
 from qstore.store.log_lines import Level
-from qstore.store.parameters import ParameterError
-from qstore.store.queue_parameters import queue_compresses
+from qstore.store.parameters import ParameterError, queue_compresses
 from tests.support.opened_store import (
     COMPRESSES,
     MESSAGES,

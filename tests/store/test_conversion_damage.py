@@ -14,7 +14,7 @@ import qstore.store.catalogue.berkeley
 from qstore.formats.broker_records.topology import Binding, Exchange, Link, Queue
 from qstore.formats.rhm.geometry import Geometry
 from qstore.formats.wording import plural
-from qstore.store.disk import OsFile
+from qstore.store.disk import OsFile, OsWritableDisk, OsWritableFile
 from qstore.store.environment import tool_environment
 from qstore.store.errors import StoreDamagedError, StoreError
 from qstore.store.journal.recovery import LIVE
@@ -22,7 +22,6 @@ from qstore.store.log_lines import Level, LogLine
 from qstore.store.parameters import OnDamage
 from qstore.store.repair.conversion import convert
 from qstore.store.unfinished import CONVERTED
-from qstore.store.writable_disk import OsWritableDisk, OsWritableFile
 from tests.support.fixtures import CopyOpener, snapshot
 from tests.support.journal_builder import JournalBuilder
 from tests.support.old_store import PARAMETERS, OldStore, content_of, converted, directory_of

@@ -10,9 +10,7 @@ from typing import Final
 
 import pytest
 
-from qstore.store.damage import Damage
-from qstore.store.damage_effects import Effect, Loss
-from qstore.store.damage_kinds import CHECKSUM_KINDS, DamageKind
+from qstore.store.damage import CHECKSUM_KINDS, Damage, DamageKind, Effect, Loss
 
 ROOT: Final = Path(__file__).parents[2]
 #: Kind -> what is lost by it, for each of its effects in turn. Whether a recovery lost anything follows from this.
@@ -171,7 +169,7 @@ def used(name: str) -> set[str]:
     found = set()
     for room in ("store", "tools"):
         for path in (ROOT / room).rglob("*.py"):
-            if path.name != "damage_kinds.py":
+            if path.name != "damage.py":
                 nodes = ast.walk(ast.parse(path.read_text()))
                 found |= {
                     node.attr for node in nodes if isinstance(node, ast.Attribute) and ast.unparse(node.value) == name

@@ -17,13 +17,13 @@ import qstore.store.live.spare_files as spare_files
 from qstore.formats.rhm.headers import data_crc
 from qstore.formats.rhm.jinf import JournalInfo, decode_jinf, encode_jinf
 from qstore.formats.values import typed_map
+from qstore.store.disk import OsWritableDisk
 from qstore.store.environment import tool_environment
 from qstore.store.errors import JournalFailedError, RecordTooLongError, ThresholdError
 from qstore.store.journal.directory import open_journal
 from qstore.store.live.metrics import journal_metrics
 from qstore.store.live.queue_journal import QueueJournal
 from qstore.store.parameters import StoreParameters
-from qstore.store.writable_disk import OsWritableDisk
 from tests.support.opened_store import OpenedStore
 
 BODY = b"x" * 1000  # nine blocks

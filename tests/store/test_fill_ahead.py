@@ -12,10 +12,9 @@ from unittest.mock import Mock
 import pytest
 
 from qstore.formats.rhm.geometry import DATA_OFFSET, PAGE_SIZE
-from qstore.store.background import InlineBackground, Result
-from qstore.store.environment import tool_environment
+from qstore.store.disk import OsWritableFile
+from qstore.store.environment import InlineBackground, Result, tool_environment
 from qstore.store.live.queue_journal import QueueJournal
-from qstore.store.writable_disk import OsWritableFile
 from tests.support.opened_store import PARAMETERS, Calls, OpenedStore
 
 

@@ -13,6 +13,7 @@ import pytest
 
 from qstore.formats.rhm.geometry import BLOCK_SIZE, Geometry
 from qstore.formats.rhm.headers import data_crc
+from qstore.store.disk import OsWritableDisk, OsWritableFile, WritableFile
 from qstore.store.environment import tool_environment
 from qstore.store.errors import JournalFailedError
 from qstore.store.journal.write.space import SIZE_BITS, SIZE_MASK
@@ -23,7 +24,6 @@ from qstore.store.live.queue_journal import QueueJournal
 from qstore.store.live.taking_up import journal_info, take_up
 from qstore.store.log_lines import Level, LogLine
 from qstore.store.sync import Completion, FileWrite, InlineSync, SyncDriver, SyncDriverError, supervision
-from qstore.store.writable_disk import OsWritableDisk, OsWritableFile, WritableFile
 
 GEOMETRY = Geometry.from_pages(4, 1)
 BOUND = 20_000
@@ -302,7 +302,7 @@ def test_a_write_that_fails(
     def write(self: object, offset: int, content: bytes) -> None:
         raise FULL
 
-    monkeypatch.setattr("qstore.store.writable_disk.OsWritableFile.write", write)
+    monkeypatch.setattr("qstore.store.disk.OsWritableFile.write", write)
     called: list[Exception | None] = []
     append(flusher, journal, 2)
     flusher.when_synced((journal,), called.append)

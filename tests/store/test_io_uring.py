@@ -17,6 +17,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from qstore.store.disk import OsWritableDisk, OsWritableFile
 from qstore.store.sync import (
     Completion,
     FileWrite,
@@ -27,7 +28,6 @@ from qstore.store.sync import (
     io_uring,
     kernel_ring,
 )
-from qstore.store.writable_disk import OsWritableDisk, OsWritableFile
 from tests.support.sync_files import FileMaker, collect, needs_io_uring
 
 ROOT = Path(__file__).parents[2]
@@ -205,7 +205,7 @@ def test_closing_waits_for_what_is_under_way(tmp_path: Path) -> None:
 _CHILD: Final = """
 import fcntl, os, sys
 from qstore.store.sync import FileWrite, IoUringSync
-from qstore.store.writable_disk import OsWritableDisk
+from qstore.store.disk import OsWritableDisk
 lock = os.open(sys.argv[1] + "/lock", os.O_RDWR | os.O_CREAT)
 fcntl.flock(lock, fcntl.LOCK_EX)
 file = OsWritableDisk().create(sys.argv[1] + "/journal", 128 << 20)

@@ -13,7 +13,7 @@ from qstore.formats.rhm.close_record import SyncedJournal
 from qstore.formats.rhm.geometry import Geometry
 from qstore.formats.rhm.jinf import TPL_BASE_NAME
 from qstore.formats.rhm.records import COMMIT_DECISION
-from qstore.store.damage_kinds import DamageKind
+from qstore.store.damage import DamageKind
 from qstore.store.journal.directory import data_path, open_journal
 from qstore.store.journal.recovery import Outcome
 from qstore.store.recovery.close_record import Closing

@@ -7,9 +7,9 @@ import os
 
 import pytest
 
-from qstore.store.key_value import CatalogueError
-from qstore.store.log_lines import Level, LogLine
-from qstore.store.outage import Outage, WatchedKeyValue, advice
+from qstore.store.errors import disk_advice
+from qstore.store.key_value import CatalogueError, WatchedKeyValue
+from qstore.store.log_lines import Level, LogLine, Outage
 from tests.support.memory_disk import MemoryKeyValue
 
 
@@ -66,4 +66,4 @@ def test_a_catalogue_that_cannot_be_written() -> None:
     ],
 )
 def test_the_advice_is_that_for_the_error(code: int, what: str) -> None:
-    assert what in advice(OSError(code, os.strerror(code)))
+    assert what in disk_advice(OSError(code, os.strerror(code)))

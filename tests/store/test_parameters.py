@@ -14,6 +14,7 @@ from qstore.formats.rhm.geometry import PAGE_SIZE, Geometry
 from qstore.store.log_lines import Level, LogLine
 from qstore.store.parameters import (
     OPTIONS,
+    QUEUE_ARGUMENTS,
     START,
     Kind,
     OnDamage,
@@ -25,9 +26,9 @@ from qstore.store.parameters import (
     correct_page,
     nearest,
     parse_parameters,
+    queue_geometry,
     store_directory,
 )
-from qstore.store.queue_parameters import QUEUE_ARGUMENTS, queue_geometry
 from qstore.store.sync.choice import SYNC_DRIVERS
 
 NUMBERS = [option for option in OPTIONS if option.kind is Kind.NUMBER and not option.not_needed]

@@ -12,8 +12,8 @@ import pytest
 
 import qstore.store.repair.quarantine
 from qstore.formats.quarantine_index import IndexProblem, Injection, QuarantineEntry, encode_entry
+from qstore.store.disk import OsWritableDisk
 from qstore.store.repair.quarantine import INDEX, Quarantine, QuarantineError, QuarantineMarks, QuarantineWriter
-from qstore.store.writable_disk import OsWritableDisk
 from tests.faults.simulated_disk import Call, SimulatedDisk
 
 DISK = OsWritableDisk()

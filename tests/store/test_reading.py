@@ -9,12 +9,11 @@ from typing import Any
 
 import pytest
 
-from qstore.store.disk import OsFile
+from qstore.store.disk import OsFile, OsWritableFile
 from qstore.store.environment import Environment
 from qstore.store.errors import JournalError
 from qstore.store.live.queue_journal import QueueJournal
 from qstore.store.live.reading import as_bytes
-from qstore.store.writable_disk import OsWritableFile
 from tests.support.opened_store import Calls, OpenedStore, enqueued
 
 COUNT = 200

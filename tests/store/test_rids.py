@@ -8,8 +8,8 @@ from uuid import UUID
 
 import pytest
 
-from qstore.store.background import Background, InlineBackground, ThreadBackground
 from qstore.store.catalogue.catalogue import Catalogue
+from qstore.store.environment import Background, InlineBackground, ThreadBackground
 from qstore.store.key_value import CatalogueError
 from qstore.store.live.rids import RecordIds
 from tests.support.memory_disk import MemoryKeyValue

@@ -10,11 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from qstore.store.disk import OsFile
+from qstore.store.disk import OsFile, OsWritableDisk
 from qstore.store.errors import JournalFullError, StoreError, StoreLockedError
 from qstore.store.key_value import RocksKeyValue
 from qstore.store.live.snapshot_copy import copy_snapshot
-from qstore.store.writable_disk import OsWritableDisk
 from tests.support.store_lab import check_sound, lab, read
 
 

@@ -11,8 +11,7 @@ import pytest
 from qstore.formats.catalogue import QueueEntry
 from qstore.store.catalogue.catalogue import Catalogue
 from qstore.store.catalogue.store_directory import StoreDirectory
-from qstore.store.damage import Damage
-from qstore.store.damage_kinds import DamageKind
+from qstore.store.damage import Damage, DamageKind
 from qstore.store.errors import StoreDamagedError, StoreError
 from qstore.store.journal.directory import DELETED
 from qstore.store.parameters import OnDamage

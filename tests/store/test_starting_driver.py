@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from qstore.store.background import Background, InlineBackground, ThreadBackground
-from qstore.store.environment import tool_environment
+from qstore.store.environment import Background, InlineBackground, ThreadBackground, tool_environment
 from qstore.store.errors import StoreError
 from qstore.store.sync import InlineSync, SyncDriver, SyncDriverError
 from qstore.store.sync.starting import StartingDriver

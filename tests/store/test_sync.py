@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from qstore.store.disk import OsWritableFile, WritableFile
 from qstore.store.sync import (
     SYNC_DRIVERS,
     Completion,
@@ -27,7 +28,6 @@ from qstore.store.sync import (
     helper,
     process,
 )
-from qstore.store.writable_disk import OsWritableFile, WritableFile
 from tests.support.processes import PATIENCE_SECONDS, comes, is_running, stop_process
 from tests.support.sync_files import IO_URING, FileMaker, PipeFile, collect, has_io_uring, needs_io_uring
 
@@ -368,7 +368,7 @@ def test_the_helper_ends_when_its_parent_is_killed(tmp_path: Path, outstanding: 
     program = f"""
 import time
 from qstore.store.sync import HelperProcessSync
-from qstore.store.writable_disk import OsWritableDisk
+from qstore.store.disk import OsWritableDisk
 driver = HelperProcessSync()
 file = OsWritableDisk().create({str(tmp_path / "file")!r}, 4096)
 for ticket in range({outstanding}):

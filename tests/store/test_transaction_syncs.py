@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from qstore.store.disk import WritableFile
 from qstore.store.environment import tool_environment
 from qstore.store.sync import Completion, FileWrite, InlineSync
-from qstore.store.writable_disk import WritableFile
 from tests.support.opened_store import Calls, OpenedStore, enqueued
 
 

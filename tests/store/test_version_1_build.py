@@ -32,7 +32,7 @@ from qstore.store.builders.version_1_catalogue import encode_databases, write_da
 from qstore.store.builders.version_1_journal import hash_directory, journal_path, version_1_info, why_misread
 from qstore.store.builders.version_1_packing import fits, legal_geometry
 from qstore.store.catalogue.berkeley import read_environment
-from qstore.store.disk import OsDisk
+from qstore.store.disk import OsDisk, OsWritableDisk
 from qstore.store.environment import tool_environment
 from qstore.store.errors import StoreError
 from qstore.store.inspect.check.check import check_store
@@ -42,7 +42,6 @@ from qstore.store.journal.recovery import LIVE, LOCKED, PENDING, JournalRecovery
 from qstore.store.journal.write.space import reserve_blocks
 from qstore.store.journal.write.version_1_writer import Version1Ring, Version1Writer, state_of
 from qstore.store.recovery.journal_content import JournalContent
-from qstore.store.writable_disk import OsWritableDisk
 from tests.support.fixtures import StoreFixture, StoreOpener, snapshot
 from tests.support.journal_builder import StoreBuilder
 from tests.support.old_store import Content, OldStore, Watcher, build_version_1, content_of, converted

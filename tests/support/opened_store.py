@@ -22,6 +22,7 @@ from qstore.formats.rhm.headers import data_crc
 from qstore.formats.rhm.jinf import decode_jinf
 from qstore.formats.rhm.records import Kind
 from qstore.formats.values import EMPTY_MAP, TypedMap, typed_map
+from qstore.store.disk import OsWritableDisk
 from qstore.store.environment import Environment, tool_environment
 from qstore.store.journal.write.flushes import COMPRESSED_MESSAGE
 from qstore.store.live.message_store import MessageStore
@@ -30,7 +31,6 @@ from qstore.store.live.transaction_parts import Enqueue
 from qstore.store.log_lines import LogLine
 from qstore.store.parameters import StoreParameters
 from qstore.store.repair.quarantine import QuarantineWriter
-from qstore.store.writable_disk import OsWritableDisk
 
 GEOMETRY: Final = Geometry.from_pages(4, 1)
 PARAMETERS: Final = StoreParameters(

@@ -20,11 +20,10 @@ from typing import Any, Final, NamedTuple
 import pytest
 from click.testing import CliRunner
 
-from qstore.store.disk import OsFile
+from qstore.store.disk import OsFile, OsWritableDisk, OsWritableFile
 from qstore.store.environment import tool_environment
 from qstore.store.live.message_store import MessageStore
 from qstore.store.log_lines import Level, LogLine
-from qstore.store.writable_disk import OsWritableDisk, OsWritableFile
 from qstore.tools.dump.dump import level
 from qstore.tools.qstore_recover import command
 from tests.support import forked

@@ -21,11 +21,11 @@ from qstore.broker.network.server import Server
 from qstore.broker.network.socket_connection import SocketConnection
 from qstore.broker.protocols.stored_messages import restore_message
 from qstore.broker.settings import BrokerSettings
+from qstore.store.disk import WritableFile
 from qstore.store.environment import system_environment
 from qstore.store.module import PluggedStore
 from qstore.store.parameters import StoreParameters
 from qstore.store.sync.driver import Completion, FileWrite, SyncDriver, SyncDriverError, sync_all
-from qstore.store.writable_disk import WritableFile
 from tests.support.processes import PATIENCE_SECONDS
 from tests.support.raw_peer import RawConnection
 

@@ -8,9 +8,9 @@ from collections.abc import Callable
 
 import pytest
 
+from qstore.store.disk import OsWritableFile
 from qstore.store.sync import Completion, SyncDriver
 from qstore.store.sync.kernel_ring import KernelRing
-from qstore.store.writable_disk import OsWritableFile
 from tests.support.processes import PATIENCE_SECONDS
 
 

@@ -15,9 +15,9 @@ import pytest
 
 from qstore.broker.process.held_files import PidFile, holder_of
 from qstore.broker.security.users.user_file import UserFileError, Users
+from qstore.store.disk import OsWritableDisk
 from qstore.store.environment import tool_environment
 from qstore.store.errors import StoreError
-from qstore.store.writable_disk import OsWritableDisk
 from tests.support import forked
 from tests.support.opened_store import OpenedStore
 from tests.support.profiles import today

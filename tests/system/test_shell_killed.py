@@ -19,10 +19,10 @@ import pytest
 
 from qstore.broker.client import Connection
 from qstore.broker.management.console import Console
+from qstore.store.disk import OsWritableDisk
 from qstore.store.inspect.offline import open_store
 from qstore.store.journal.recovery import LIVE
 from qstore.store.repair.stopped_messages import MAX_MESSAGES
-from qstore.store.writable_disk import OsWritableDisk
 from qstore.tools.store_shell.broker import PORTION
 from tests.support import forked
 from tests.support.forked import Forked

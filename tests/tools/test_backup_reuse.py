@@ -16,11 +16,10 @@ from qstore.store.backup.repository import DiskRepository
 from qstore.store.backup.restore import restore
 from qstore.store.backup.running import RunningStore
 from qstore.store.backup.stopped import stopped_store
-from qstore.store.disk import OsDisk
+from qstore.store.disk import OsDisk, OsWritableDisk
 from qstore.store.environment import tool_environment
 from qstore.store.errors import StoreError
 from qstore.store.live.shared_snapshot import SharedSnapshot
-from qstore.store.writable_disk import OsWritableDisk
 from tests.support.opened_store import Calls, OpenedStore, message
 
 #: Backs a store up, which it closes.

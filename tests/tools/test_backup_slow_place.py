@@ -11,10 +11,9 @@ import qstore.store.backup.running as running
 from qstore.broker.management.objects.backup import LEASE_SECONDS
 from qstore.store.backup.create import StoreBackup
 from qstore.store.backup.repository import DiskRepository
-from qstore.store.disk import OsDisk
+from qstore.store.disk import OsDisk, OsWritableDisk
 from qstore.store.environment import tool_environment
 from qstore.store.live.shared_snapshot import SharedSnapshot
-from qstore.store.writable_disk import OsWritableDisk
 from tests.support.opened_store import Calls, OpenedStore, message
 
 _SLOW_SECONDS = 2.0

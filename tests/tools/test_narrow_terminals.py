@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from qstore.store.damage import Damage
-from qstore.store.damage_kinds import DamageKind
+from qstore.store.damage import Damage, DamageKind
 from qstore.store.disk import OsDisk
 from qstore.store.inspect.check.check import check_store
 from qstore.store.inspect.offline import open_store

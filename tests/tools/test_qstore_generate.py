@@ -334,7 +334,7 @@ def test_a_disk_that_fails_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     def fail(*_: object, **__: object) -> None:
         raise OSError(28, "No space left on device", "/full/file")
 
-    monkeypatch.setattr("qstore.store.writable_disk.OsWritableDisk.create", fail)
+    monkeypatch.setattr("qstore.store.disk.OsWritableDisk.create", fail)
     done = generate(tmp_path / "fleet", "--queues", "1", "--messages", "5")
     assert done.exit_code == 2
     assert "/full/file: a store cannot be created here: No space left on device" in done.stderr

@@ -14,7 +14,7 @@ from typing import Any, Final
 import pytest
 
 from qstore.formats.rhm.geometry import SECTOR_SIZE, Geometry
-from qstore.store.writable_disk import OsWritableFile
+from qstore.store.disk import OsWritableFile
 from tests.support import forked
 from tests.support.dump import dump
 from tests.support.journal_builder import JournalBuilder
@@ -210,7 +210,7 @@ def test_killed_at_any_step_it_leaves_nothing_by_that_name(version_2: Original, 
 
 KILL: Final = """
 import os, signal
-from qstore.store.writable_disk import OsWritableFile
+from qstore.store.disk import OsWritableFile
 sync, calls = OsWritableFile.sync, []
 def dying(self):
     calls.append(self)

@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from qstore.store.disk import OsWritableDisk
 from qstore.store.environment import tool_environment
 from qstore.store.repair.quarantine import QuarantineWriter
-from qstore.store.writable_disk import OsWritableDisk
 from qstore.tools.qstore_shell import command as qstore_shell
 from qstore.tools.store_shell.commands import EXAMPLES, Settings, Shell
 from qstore.tools.store_shell.place import ShellError, read_line, read_wanted, split_commands

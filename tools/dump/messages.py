@@ -25,9 +25,7 @@ from qstore.formats.broker_records.messages import HEADER_SIZE_BYTES, decode_mes
 from qstore.formats.plain import plain_bytes
 from qstore.formats.rhm.errors import RhmError
 from qstore.formats.rhm.records import Kind
-from qstore.store.damage import Damage
-from qstore.store.damage_effects import Effect
-from qstore.store.damage_kinds import DamageKind
+from qstore.store.damage import Damage, DamageKind, Effect
 from qstore.store.journal.journal import Journal
 
 _NUMBER = r"(0x[0-9a-f]+|[0-9]+)"

@@ -15,8 +15,8 @@ from qstore.formats.qls.file_header import DATA_OFFSET, FILE_HEADER_SIZE, KIB, F
 from qstore.formats.qls.records import SECTOR_SIZE, RecordHeader, encode_record
 from qstore.formats.rhm.geometry import BLOCK_SIZE
 from qstore.formats.rhm.records import COMMIT_DECISION, Kind
+from qstore.store.disk import WritableFile
 from qstore.store.environment import Environment
-from qstore.store.writable_disk import WritableFile
 from qstore.tools.generate.ring_journals import Spot
 
 PARTITION: Final = 1

@@ -12,9 +12,7 @@ from qstore.formats.broker_records.errors import BrokerRecordError
 from qstore.formats.broker_records.topology import Queue
 from qstore.formats.checksum import extend_crc32c
 from qstore.formats.rhm.errors import RhmError
-from qstore.store.damage import Damage
-from qstore.store.damage_effects import Effect
-from qstore.store.damage_kinds import DamageKind
+from qstore.store.damage import Damage, DamageKind, Effect
 from qstore.store.importing.intake import ImportedMessage
 from qstore.store.importing.ledger import LEDGER
 from qstore.store.inspect.offline import RecoveredQueue, RecoveredStore

@@ -13,8 +13,7 @@ import pyarrow as pa
 
 from qstore.formats.rhm.compressed import Decompressor
 from qstore.formats.rhm.records import Kind
-from qstore.store.damage import Damage
-from qstore.store.damage_kinds import DamageKind
+from qstore.store.damage import Damage, DamageKind
 from qstore.store.disk import Disk
 from qstore.store.journal.files import JournalFile, JournalFormat
 from qstore.store.journal.journal import Journal

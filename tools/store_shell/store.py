@@ -22,6 +22,7 @@ from qstore.formats.wording import plural
 from qstore.store.catalogue.store_directory import StoreDirectory
 from qstore.store.catalogue.topology import effective_bindings
 from qstore.store.damage import Damage
+from qstore.store.disk import OsWritableDisk
 from qstore.store.environment import tool_environment
 from qstore.store.errors import StoreError, StoreLockedError
 from qstore.store.importing.intake import ImportedMessage
@@ -42,7 +43,6 @@ from qstore.store.repair.stopped_messages import (
     StoppedMessages,
     store_of_version_2,
 )
-from qstore.store.writable_disk import OsWritableDisk
 from qstore.tools.console.command import signals_wait
 from qstore.tools.dump.dump import STATES, DeliveryOrder
 from qstore.tools.dump.messages import BodyForm, MessageReader, message_object

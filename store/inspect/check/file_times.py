@@ -13,8 +13,7 @@ from typing import Any, Final, NamedTuple
 from qstore.formats.qls.file_header import FileHeader as LinearHeader
 from qstore.formats.rhm.file_header import RID_OFFSET
 from qstore.formats.rhm.file_header import FileHeader as RingHeader
-from qstore.store.damage import Damage
-from qstore.store.damage_kinds import DamageKind
+from qstore.store.damage import Damage, DamageKind
 from qstore.store.journal.files import JournalFile, JournalFormat
 from qstore.store.journal.journal import Journal
 

@@ -12,8 +12,7 @@ from typing import Final
 from qstore.formats.broker_records.errors import BrokerRecordError
 from qstore.formats.broker_records.messages import HEADER_SIZE_BYTES, decode_message_header, frames_problem, header_size
 from qstore.formats.rhm.errors import RhmError
-from qstore.store.damage import Damage
-from qstore.store.damage_kinds import DamageKind
+from qstore.store.damage import Damage, DamageKind
 from qstore.store.inspect.offline import RecoveredQueue
 from qstore.store.journal.files import JournalFormat
 from qstore.store.journal.journal import Journal

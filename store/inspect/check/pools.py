@@ -16,9 +16,7 @@ from qstore.formats.qls.file_header import (
     decode_file_header,
     header_oddities,
 )
-from qstore.store.damage import Damage
-from qstore.store.damage_effects import Effect
-from qstore.store.damage_kinds import DamageKind
+from qstore.store.damage import Damage, DamageKind, Effect
 from qstore.store.disk import Disk
 from qstore.store.journal.journal import Journal
 from qstore.store.journal.line.files import FilePool, LinearFile, PooledFile

@@ -16,8 +16,7 @@ from qstore.formats.qls.records import TAIL_SIZE as LINEAR_TAIL_SIZE
 from qstore.formats.qls.records import decode_tail as decode_linear_tail
 from qstore.formats.rhm.geometry import BLOCK_SIZE
 from qstore.formats.rhm.records import SALT, TAIL_SIZE, Kind, decode_tail, is_padding
-from qstore.store.damage import Damage
-from qstore.store.damage_kinds import DamageKind
+from qstore.store.damage import Damage, DamageKind
 from qstore.store.inspect.offline import RecoveredQueue
 from qstore.store.journal.files import JournalFile, JournalFormat
 from qstore.store.journal.journal import Journal

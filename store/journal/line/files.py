@@ -38,9 +38,7 @@ from qstore.formats.qls.file_header import (
 from qstore.formats.qls.records import MAGIC_PREFIX, MAGICS, SECTOR_SIZE, RecordHeader, decode_record
 from qstore.formats.rhm.geometry import BLOCK_SIZE
 from qstore.formats.rhm.records import Kind, is_padding
-from qstore.store.damage import Damage
-from qstore.store.damage_effects import Effect
-from qstore.store.damage_kinds import DamageKind
+from qstore.store.damage import Damage, DamageKind, Effect
 from qstore.store.disk import Disk, ReadableFile
 from qstore.store.journal.files import JournalFile, JournalFormat, OrderedFiles
 

@@ -66,9 +66,7 @@ from qstore.formats.rhm.records import (
     version_1_check,
 )
 from qstore.formats.zeros import is_zero
-from qstore.store.damage import Damage
-from qstore.store.damage_effects import Effect
-from qstore.store.damage_kinds import DamageKind
+from qstore.store.damage import Damage, DamageKind, Effect
 from qstore.store.disk import Disk, OsFile, ReadableFile
 from qstore.store.journal.files import JournalFile, JournalFormat, OrderedFiles
 

@@ -41,13 +41,12 @@ from qstore.formats.rhm.errors import RhmError
 from qstore.formats.rhm.file_header import SLOT_SIZE, FileHeader, decode_file_header, encode_header_slot, other_slot
 from qstore.formats.rhm.geometry import FILE_HEADER_SIZE, MAX_RING_FILES, Geometry
 from qstore.formats.rhm.jinf import MAX_JINF_SIZE, JournalInfo, decode_jinf, encode_jinf, is_plain_ring
-from qstore.store.disk import read_whole
+from qstore.store.disk import WritableDisk, read_whole, write_new
 from qstore.store.journal.directory import COPY_SUFFIX, INFO_SUFFIX, data_path
 from qstore.store.journal.write.flushes import FlushQueue, WriteBatch
 from qstore.store.journal.write.live_records import LiveRecords
 from qstore.store.journal.write.space import FileRing, RingSpace
 from qstore.store.journal.write.storage import write_creation_header
-from qstore.store.writable_disk import WritableDisk, write_new
 
 # ---- the plan ----
 

@@ -13,12 +13,11 @@ from qstore.formats.rhm.errors import RhmError
 from qstore.formats.rhm.file_header import CREATION_SLOT, SLOT_SIZE, FileHeader, decode_file_header, encode_header_slot
 from qstore.formats.rhm.geometry import BLOCK_SIZE, DATA_OFFSET, FILE_HEADER_SIZE, Geometry
 from qstore.formats.rhm.jinf import JournalInfo, encode_jinf
-from qstore.store.disk import Disk
+from qstore.store.disk import Disk, WritableDisk, WritableFile, write_new
 from qstore.store.journal.directory import DELETED, INFO_SUFFIX, data_path
 from qstore.store.journal.write.flushes import Pieces, Step
 from qstore.store.journal.write.space import FileRing
 from qstore.store.sync.driver import FileWrite
-from qstore.store.writable_disk import WritableDisk, WritableFile, write_new
 
 _OPEN_FILES = 2
 _SMALL = 16 * 1024  # bytes of a write that is followed by more into the same blocks, or the next ones

@@ -22,7 +22,6 @@ from dataclasses import dataclass, field
 from typing import Final, Protocol
 from uuid import UUID
 
-import qstore.store.outage as outage
 from qstore.formats.broker_records.topology import Binding, Bridge, Exchange, GeneralObject, Link
 from qstore.store.builders.store_build import BuiltQueue, QueueToBuild, StoreBuild
 from qstore.store.builders.version_1_build import Version1Build, highest_kept_rid
@@ -30,9 +29,9 @@ from qstore.store.builders.version_1_journal import JournalPlaces
 from qstore.store.catalogue.catalogue import Catalogue
 from qstore.store.catalogue.store_directory import LOCK, StoreDirectory, remove_tree
 from qstore.store.damage import Damage
-from qstore.store.disk import Disk
+from qstore.store.disk import Disk, DiskLock, WritableDisk
 from qstore.store.environment import Environment
-from qstore.store.errors import StoreError
+from qstore.store.errors import StoreError, disk_advice
 from qstore.store.inspect.layout import UnusableInputError
 from qstore.store.inspect.offline import open_store
 from qstore.store.key_value import CatalogueError
@@ -42,7 +41,6 @@ from qstore.store.repair.recover.plan import OrphanPolicy, RecoveryPlan
 from qstore.store.repair.recover.salvage import Salvage, keep_aside
 from qstore.store.repair.recover.verify import verify
 from qstore.store.unfinished import DISCARDED, NEW, RECOVERED, RECOVERING, recovery_damage
-from qstore.store.writable_disk import DiskLock, WritableDisk
 
 #: Called with the name of each stage, and the number of bytes that it will read.
 Stage = Callable[[str, int], None]
@@ -177,7 +175,7 @@ def recover_into(
         where = error.filename or destination
         raise StoreError(f"{where}: the store cannot be built: {error.strerror or error}{advice}") from error
     except CatalogueError as error:
-        raise StoreError(f"{destination}: the store cannot be built: {error}; {outage.advice()}") from error
+        raise StoreError(f"{destination}: the store cannot be built: {error}; {disk_advice()}") from error
 
 
 class _Work:

@@ -28,15 +28,12 @@ from qstore.formats.broker_records.topology import (
 from qstore.formats.rhm.geometry import MAX_PAGES, PAGE_SIZE, Geometry
 from qstore.store.builders.store_build import JournalSource, QueueToBuild
 from qstore.store.catalogue.topology import LOST_AND_FOUND, Topology
-from qstore.store.damage import Damage
-from qstore.store.damage_effects import Effect
-from qstore.store.damage_kinds import DamageKind
+from qstore.store.damage import Damage, DamageKind, Effect
 from qstore.store.inspect.offline import RecoveredQueue, RecoveredStore, RecoveredTransaction
 from qstore.store.journal.files import JournalFormat
 from qstore.store.journal.journal import Journal
 from qstore.store.journal.recovery import JournalRecovery, Outcome, Transaction
-from qstore.store.parameters import ParameterError, StoreParameters
-from qstore.store.queue_parameters import QUEUE_ARGUMENTS, queue_geometry
+from qstore.store.parameters import QUEUE_ARGUMENTS, ParameterError, StoreParameters, queue_geometry
 from qstore.store.recovery.journal_content import content_at_most, fitting_geometry, too_much
 
 _MAX_NUMBER: Final = 1 << 62  # higher numbers must remain

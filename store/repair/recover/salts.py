@@ -30,7 +30,7 @@ from qstore.formats.rhm.records import (
     decode_header,
     decode_tail,
 )
-from qstore.store.damage_effects import Effect
+from qstore.store.damage import Effect
 from qstore.store.journal.files import JournalFormat
 from qstore.store.journal.journal import Journal
 from qstore.store.journal.records import MAX_XID_SIZE

@@ -17,14 +17,13 @@ from typing import Final, NamedTuple
 
 from qstore.formats.rhm.geometry import BLOCK_SIZE, padded
 from qstore.formats.rhm.records import TAIL_SIZE
-from qstore.store.disk import Disk
+from qstore.store.disk import Disk, WritableDisk
 from qstore.store.inspect.offline import RecoveredQueue, RecoveredStore
 from qstore.store.journal.directory import INFO_SUFFIX
 from qstore.store.journal.journal import Journal
 from qstore.store.journal.ring.files import RingFile
 from qstore.store.repair.quarantine import QuarantineWriter
 from qstore.store.repair.recover.plan import Orphan, RecoveryPlan
-from qstore.store.writable_disk import WritableDisk
 
 _CHUNK: Final = 1 << 20
 _MAX_NAME: Final = 80

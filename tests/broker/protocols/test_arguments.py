@@ -26,8 +26,7 @@ from qstore.broker.model.exchanges.exchange import Exchange
 from qstore.broker.model.queues.arguments import read_arguments
 from qstore.broker.protocols.amqp_0_10.subscription import SelectiveSubscription
 from qstore.formats.values import TypedMap, typed_map
-from qstore.store.parameters import StoreParameters
-from qstore.store.queue_parameters import queue_geometry, queue_max_files
+from qstore.store.parameters import StoreParameters, queue_geometry, queue_max_files
 from tests.broker.protocols.basic_client import BasicClient
 from tests.broker.protocols.world import World, header
 from tests.broker.wired_broker import Somebody

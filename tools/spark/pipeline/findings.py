@@ -10,7 +10,7 @@ from typing import Final
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as sql
 
-from qstore.store.damage_kinds import CHECKSUM_KINDS
+from qstore.store.damage import CHECKSUM_KINDS
 from qstore.tools.spark.pipeline.effects import ABORTED, COMMITTED, JOURNAL
 from qstore.tools.spark.pipeline.prepared import ABORTING, ENDS, IN_DOUBT, OPERATIONS, UNPREPARED, kind_is
 
