@@ -34,7 +34,7 @@ from qstore.store.parameters import (
     queue_max_files,
     store_directory,
 )
-from qstore.store.recovery.progress import TellProgress, not_told
+from qstore.store.recovery.journal_recovery import TellProgress, not_told
 
 OptionKind: TypeAlias = Literal["number", "switch", "choice", "text"]
 

@@ -12,23 +12,29 @@ a message has one id on all of its queues, and the order is that of the journal.
 
 Copies get a new checksum, so each message is verified once more if the old journal has checksums. A message is omitted
 if the system cannot read a part of it, since zeros would be copied in its place.
+
+`rebuild` copies the readable content of a damaged journal of version 2, so that the queue can be used again. Record ids
+are kept, and with them the order. The damaged journal itself is only read; the caller sets it aside.
 """
 
 from __future__ import annotations
 
 import heapq
 from collections.abc import Callable, Iterable
-from typing import Protocol, TypeAlias
+from typing import NamedTuple, Protocol, TypeAlias
 
 from qstore.formats.checksum import extend_crc32c
 from qstore.formats.rhm.errors import RhmError
 from qstore.formats.rhm.headers import data_crc
+from qstore.formats.rhm.jinf import TPL_BASE_NAME, JournalInfo
 from qstore.formats.rhm.records import COMMIT_DECISION, MAX_HEADER_SIZE, decode_header
-from qstore.store.builders.journal_build import JournalBuild
+from qstore.store.builders.journal_build import JournalBuild, build_journal
 from qstore.store.damage import Damage, DamageKind, Effect
+from qstore.store.environment import Environment
 from qstore.store.journal.files import JournalFormat
 from qstore.store.journal.journal import Journal
 from qstore.store.journal.recovery import LIVE, PENDING, JournalRecovery, Operation, OutstandingRecord
+from qstore.store.recovery.journal_content import content_of
 from qstore.store.recovery.prepared import DISTRIBUTED
 
 #: Called with the damage that loses a message, and the begin and end of its record in the journal's stream.
@@ -197,3 +203,49 @@ class JournalCopy:
             return None
         self._used.add(rid)
         return rid
+
+
+class Rebuilt(NamedTuple):
+    """The result of rebuilding a journal.
+
+    Attributes:
+        info: the new journal's info file; its geometry may be larger than requested.
+        messages: number of messages, those of open transactions included.
+        transactions: number of open transactions.
+        unreadable: messages that were omitted because they could not be read again.
+    """
+
+    info: JournalInfo
+    messages: int
+    transactions: int
+    unreadable: int
+
+
+def rebuild(
+    environment: Environment,
+    directory: str,
+    info: JournalInfo,
+    journal: Journal,
+    recovery: JournalRecovery,
+    *,
+    seal: bool = False,
+) -> Rebuilt:
+    """Build the readable content of a journal of version 2 into a new directory, keeping record ids and order.
+
+    Args:
+        environment: disk, clock and random numbers.
+        directory: the new journal's, which is created and synced except for its own name.
+        info: the requested journal; its geometry is enlarged if the content requires it.
+        journal: the old journal.
+        recovery: the result of a walk over all of it, its open transactions not yet resolved.
+        seal: whether the new journal ends as after a clean close.
+
+    Raises:
+        StoreError: it does not fit into any journal.
+        OSError: the new journal cannot be created or written, or a file of the old one cannot be read.
+    """
+    is_prepared_list = info.base_name == TPL_BASE_NAME
+    copy = JournalCopy(journal, recovery, lambda *_: None, is_prepared_list=is_prepared_list)
+    content = content_of(journal, recovery, is_prepared_list=is_prepared_list)
+    built = build_journal(environment, directory, info, content, copy.into, seal=seal)
+    return Rebuilt(built, copy.messages, copy.transactions, copy.left_out)

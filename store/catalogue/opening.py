@@ -21,14 +21,55 @@ A catalogue is built next to the old one and read back before the two are switch
     4. rename `catalogue.new` to `catalogue`                   is complete. If the catalogue had been removed before, a
                                                                crash in step 2 leaves `catalogue.new` alone, too: it
                                                                is removed if it is incomplete
+
+Salvage keeps the decodable entries of the better of the two, and every journal with a readable info file restores its
+queue: the info file holds the queue's whole record. Exchanges, bindings and other objects are stored nowhere else. A
+queue that was deleted has its mark in its journal's directory, or no directory any more, so it does not reappear.
+
+From then on each batch is in the map and in the copy before `MirroredKeyValue.write` returns:
+
+    write, in this order                                    a crash after it leaves
+    ------------------------------------------------------  -----------------------------------------------------
+    1. the batch is written to the map and synced           the copy one batch behind; nothing was acknowledged
+    2. its record is appended to the copy and synced        both
+    or 2. a new copy is written, synced, renamed in place   the old copy, one batch behind; or both
+
+The second way is used when the room in the file is used up, and after a failure of the copy's file: the result of a
+failed sync is never trusted. While the copy cannot be written, no further change is made: it is never more than one
+batch behind.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Mapping
+import posixpath
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from typing import Final, NamedTuple
 from uuid import UUID
 
+from qstore.formats.broker_records.errors import BrokerRecordError
+from qstore.formats.broker_records.topology import decode_queue
+from qstore.formats.catalogue import (
+    FORMAT_VERSION,
+    NUMBERED_KINDS,
+    BindingEntry,
+    CatalogueFormatError,
+    Census,
+    Entry,
+    ExchangeEntry,
+    GeneralEntry,
+    Kind,
+    Meta,
+    NextId,
+    QueueEntry,
+    RidReservation,
+    decode,
+    encode,
+)
+from qstore.formats.rhm.errors import RhmError
+from qstore.formats.rhm.jinf import DEFAULT_BASE_NAME, MAX_JINF_SIZE, JournalInfo, decode_jinf
+from qstore.formats.topology_copy import encode_batch
 from qstore.formats.wording import printable
 from qstore.store.catalogue.catalogue import Catalogue, CatalogueDamage
 from qstore.store.catalogue.store_directory import StoreDirectory, remove_tree
@@ -37,19 +78,274 @@ from qstore.store.catalogue.topology_copy import (
     CatalogueView,
     Judgement,
     Verdict,
+    batch_of,
     differences,
     judge,
     shown,
     view_catalogue,
     view_copy,
 )
-from qstore.store.catalogue.topology_log import MirroredKeyValue
-from qstore.store.catalogue.topology_salvage import salvaged
+from qstore.store.disk import Disk, WritableDisk, WritableFile, read_whole
 from qstore.store.environment import Environment
-from qstore.store.errors import StoreDamagedError, StoreError
-from qstore.store.key_value import CatalogueDamagedError, CatalogueError, KeyValue
+from qstore.store.errors import StoreDamagedError, StoreError, advice
+from qstore.store.journal.directory import DELETED, INFO_SUFFIX
+from qstore.store.key_value import CatalogueDamagedError, CatalogueError, KeyValue, MapDamage
 from qstore.store.log_lines import Level, LogLine
 from qstore.store.unfinished import CATALOGUE, NEW_CATALOGUE
+
+# ---- both maps together ----
+
+
+class MirroredKeyValue:
+    """A `KeyValue` with a second copy.
+
+    Args:
+        key_value: the catalogue's map, which has a census; closed with this.
+        disk: the disk with the copy.
+        directory: the store's.
+        store_id: the store's unique id.
+        log: receives log lines.
+
+    Attributes:
+        batch: number of the last batch that both have; may be read in any thread.
+    """
+
+    __slots__ = ("_directory", "_disk", "_end", "_file", "_key_value", "_log", "_store_id", "batch")
+
+    def __init__(
+        self,
+        key_value: KeyValue,
+        disk: WritableDisk,
+        directory: StoreDirectory,
+        store_id: UUID,
+        log: Callable[[LogLine], None],
+    ) -> None:
+        self._key_value, self._disk, self._directory = key_value, disk, directory
+        self._store_id, self._log = store_id, log
+        self._file: WritableFile | None = None
+        self._end = self.batch = 0
+
+    # ---- the copy ----
+
+    def resume(self, end: int, batch: int) -> None:
+        """Continue an existing copy, equal to the map, after its last record, that of `batch`. Raises OSError."""
+        self._file = self._disk.open_writable(posixpath.join(self._directory.root, NAME))
+        self._end = end
+        self._file.sync()  # a killed process may have left its last record unsynced
+        self.batch = batch
+
+    def renew(self) -> None:
+        """Write a new copy of the whole map. Raises OSError, CatalogueError."""
+        self._drop()
+        self._end = self._directory.write_topology(self._store_id, self._key_value)
+        self.batch = batch_of(dict(self._key_value.items(Kind.CENSUS.prefix)))
+        self._file = self._disk.open_writable(posixpath.join(self._directory.root, NAME))
+
+    def _keep(self, changes: Mapping[bytes, bytes | None]) -> None:
+        """Write a batch that is in the map to the copy too. Raises OSError, CatalogueError."""
+        file = self._file
+        if file is not None:
+            record = encode_batch(self._store_id, _batch(changes), changes)
+            if self._end + len(record) <= file.size:
+                try:
+                    file.write(self._end, record)
+                    file.sync()
+                except OSError:
+                    self._drop()
+                    raise
+                self._end += len(record)
+                self.batch = _batch(changes)
+                return
+        self.renew()
+
+    def _drop(self) -> None:
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+    # ---- the map ----
+
+    @property
+    def damage(self) -> tuple[MapDamage, ...]:
+        """Damage that was found and skipped when the map was opened."""
+        return self._key_value.damage
+
+    def get(self, key: bytes) -> bytes | None:
+        """The value at `key`; None if there is none."""
+        return self._key_value.get(key)
+
+    def items(self, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
+        """Keys that start with `prefix`, with their values, in key order, as of the time of this call."""
+        return self._key_value.items(prefix)
+
+    def write(self, changes: Mapping[bytes, bytes | None]) -> None:
+        """Change the map and its copy: all or nothing, and durable on return."""
+        if self._file is None:
+            try:
+                self.renew()
+            except OSError as error:
+                raise CatalogueError(self._failure(error)) from error
+        self._key_value.write(changes)
+        try:
+            self._keep(changes)
+        except (OSError, CatalogueError) as error:
+            told = advice(error) if isinstance(error, OSError) else ""
+            text = f"{self._failure(error)}{told}; queues, exchanges and bindings cannot be changed until it is"
+            self._log(LogLine(Level.CRITICAL, text))
+
+    def _failure(self, error: OSError | CatalogueError) -> str:
+        path = posixpath.join(self._directory.root, NAME)
+        cause = error.strerror or str(error) if isinstance(error, OSError) else str(error)
+        return f"{path}: the second copy of the topology cannot be written: {cause}"
+
+    def checkpoint(self, directory: str) -> None:
+        """Copy the map into a new directory, without the second copy."""
+        self._key_value.checkpoint(directory)
+
+    def close(self) -> None:
+        """Close both. May be called twice."""
+        self._drop()
+        self._key_value.close()
+
+
+def _batch(changes: Mapping[bytes, bytes | None]) -> int:
+    """The number of a batch, from its census."""
+    return batch_of({key: value for key, value in changes.items() if value is not None})
+
+
+# ---- salvage ----
+
+MAX_ID: Final = 1 << 62
+"""Ids from a damaged file are accepted below this one: higher ones must remain."""
+
+
+class FoundJournal(NamedTuple):
+    """A journal's directory in a store, and the content of its info file."""
+
+    journal_id: int
+    info: JournalInfo
+
+    @property
+    def entry(self) -> QueueEntry:
+        """Its queue, as an entry of the catalogue."""
+        return QueueEntry(self.info.queue_id, self.journal_id, self.info.incarnation, self.info.queue_record)
+
+    @property
+    def is_legal(self) -> bool:
+        """Whether a catalogue can have that entry."""
+        try:
+            decode_queue(self.info.queue_record)
+        except BrokerRecordError:
+            return False
+        return 0 < self.info.queue_id < MAX_ID and 0 < self.journal_id < MAX_ID
+
+
+def read_info(disk: Disk, directory: str) -> JournalInfo | None:
+    """The info file of a queue's journal of version 2; None if it is missing or unreadable."""
+    try:
+        path = posixpath.join(directory, DEFAULT_BASE_NAME + INFO_SUFFIX)
+        info = decode_jinf(read_whole(disk, path, MAX_JINF_SIZE + 1))
+    except (OSError, RhmError):
+        return None
+    return info if info.version == 2 else None
+
+
+def find_journals(disk: Disk, directory: StoreDirectory) -> Iterator[FoundJournal]:
+    """The journals of queues that were not deleted, by the names of their directories."""
+    parent = directory.part("jrnl")
+    for name in disk.names(parent) if disk.is_directory(parent) else ():
+        path = posixpath.join(parent, name)
+        if name.isdecimal() and disk.is_directory(path) and DELETED not in disk.names(path):
+            info = read_info(disk, path)
+            if info is not None:
+                yield FoundJournal(int(name), info)
+
+
+def salvaged(
+    disk: Disk, directory: StoreDirectory, store_id: UUID, judgement: Judgement
+) -> tuple[dict[bytes, bytes], str]:
+    """The entries of the rebuilt catalogue, and a text about what was restored and lost."""
+    salvage = _Salvage(disk, directory, judgement)
+    return salvage.encoded(store_id), salvage.told
+
+
+class _Salvage:
+    def __init__(self, disk: Disk, directory: StoreDirectory, judgement: Judgement) -> None:
+        self._disk, self._directory, self._judgement = disk, directory, judgement
+        self._queues: dict[int, QueueEntry] = {}
+        self._exchanges: dict[int, ExchangeEntry] = {}
+        self._bindings: list[BindingEntry] = []
+        self._general: dict[int, GeneralEntry] = {}
+        self._next = dict.fromkeys(NUMBERED_KINDS, 1)
+        self._rids = RidReservation(0)
+        self._gone: list[str] = []
+        for key, value in judgement.entries.items():
+            with contextlib.suppress(CatalogueFormatError, BrokerRecordError):
+                self._take(decode(key, value))
+        self._from_catalogue = len(self._queues)
+        self._add_journals()
+        known = [each for each in self._bindings if each.queue_id in self._queues]
+        self._bindings = [each for each in known if each.exchange_id in self._exchanges]
+
+    def _take(self, entry: Entry) -> None:
+        if isinstance(entry, QueueEntry):
+            name, path = decode_queue(entry.record).name, self._directory.journal(entry.journal_id)
+            if self._disk.is_directory(path) and DELETED not in self._disk.names(path):
+                self._queues[entry.queue_id] = entry
+            else:
+                self._gone.append(f'"{name}"')
+        elif isinstance(entry, ExchangeEntry):
+            self._exchanges[entry.exchange_id] = entry
+        elif isinstance(entry, BindingEntry):
+            self._bindings.append(entry)
+        elif isinstance(entry, GeneralEntry):
+            self._general[entry.general_id] = entry
+        elif isinstance(entry, NextId):
+            self._next[entry.kind] = entry.next_id
+        elif isinstance(entry, RidReservation):
+            self._rids = entry
+
+    def _add_journals(self) -> None:
+        """Add the journals' own queues; of several journals of one queue the newest is used."""
+        names = {decode_queue(each.record).name: each.queue_id for each in self._queues.values()}
+        for found in find_journals(self._disk, self._directory):
+            known = self._queues.get(found.info.queue_id)
+            name = found.info.queue_name
+            is_taken = names.setdefault(name, found.info.queue_id) != found.info.queue_id
+            if found.is_legal and not is_taken and (known is None or known.incarnation < found.info.incarnation):
+                self._queues[found.info.queue_id] = found.entry
+
+    def encoded(self, store_id: UUID) -> dict[bytes, bytes]:
+        """All entries, with a census and the next ids."""
+        numbered: dict[Kind, list[tuple[int, Entry]]] = {
+            Kind.QUEUE: [(max(each.queue_id, each.journal_id), each) for each in self._queues.values()],
+            Kind.EXCHANGE: list(self._exchanges.items()),
+            Kind.BINDING: [(each.sequence, each) for each in self._bindings],
+            Kind.GENERAL: list(self._general.items()),
+        }
+        counts = Counter({kind: len(entries) for kind, entries in numbered.items()})
+        census = Census(self._judgement.batch + 1, *(counts[kind] for kind in NUMBERED_KINDS))
+        entries: list[Entry] = [Meta(FORMAT_VERSION, store_id), census, self._rids]
+        for kind, each in numbered.items():
+            highest = max((number for number, _ in each), default=0)
+            entries.append(NextId(kind, max(self._next[kind], highest + 1)))
+            entries.extend(entry for _, entry in each)
+        return dict(map(encode, entries))
+
+    @property
+    def told(self) -> str:
+        """What was restored, and what was not, as text."""
+        why = "it is missing" if self._judgement.copy_is_missing else self._judgement.copy_problem
+        gone = f"; without a journal, and so considered deleted: {shown(self._gone)}" if self._gone else ""
+        of_journals = len(self._queues) - self._from_catalogue
+        return (
+            f"its second copy is unusable: {why}; rebuilt with {len(self._queues)} queues, {of_journals} of them from "
+            f"their journals alone, and the {len(self._exchanges)} exchanges and {len(self._bindings)} bindings that "
+            f"were readable{gone}: all other exchanges, bindings and links are lost and must be declared again"
+        )
+
+
+# ---- opening ----
 
 Log = Callable[[LogLine], None]
 

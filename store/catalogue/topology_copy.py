@@ -1,7 +1,7 @@
 """Compares the second copy of the catalogue with the catalogue: which of them to use, and what the other lost.
 
-`formats.topology_copy` has its layout, `topology_log` writes it, `opening` opens a store by this judgement, and the
-offline readers do the same without writing. A batch goes to the catalogue first, then to the copy, both synced, and
+`formats.topology_copy` has its layout; `opening` writes it, and opens a store by this judgement; the offline readers do
+the same without writing. A batch goes to the catalogue first, then to the copy, both synced, and
 only then is it acknowledged. So after a crash they are equal, or the copy is one batch behind:
 
     catalogue                  copy                      verdict, and the entries that are used

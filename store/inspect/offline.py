@@ -29,8 +29,7 @@ from qstore.store.journal.reader import JournalEnd
 from qstore.store.journal.records import RecordSink
 from qstore.store.journal.recovery import LIVE, JournalRecovery, Outcome, OutstandingRecord
 from qstore.store.journal.write.storage import is_withdrawn
-from qstore.store.recovery.ends import unlinked_head
-from qstore.store.recovery.journal_recovery import RecoveredJournal, recover_journal, walk_readable
+from qstore.store.recovery.journal_recovery import RecoveredJournal, recover_journal, unlinked_head, walk_readable
 from qstore.store.recovery.prepared import PreparedTransaction
 from qstore.store.unfinished import Unfinished, unfinished_journals
 

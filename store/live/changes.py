@@ -36,8 +36,8 @@ from qstore.formats.rhm.geometry import Geometry
 from qstore.formats.rhm.jinf import JournalInfo
 from qstore.formats.wording import printable
 from qstore.store.catalogue.catalogue import Catalogue
-from qstore.store.catalogue.names import Record, TakenNames
 from qstore.store.catalogue.store_directory import StoreDirectory
+from qstore.store.catalogue.topology import Record, TakenNames
 from qstore.store.environment import Background, Environment
 from qstore.store.errors import NameTakenError, StoreError, disk_advice
 from qstore.store.journal.write.storage import (

@@ -31,11 +31,9 @@ import qstore.store.log_lines as log_lines
 from qstore.formats.rhm.geometry import PAGE_SIZE
 from qstore.formats.wording import printable
 from qstore.store.catalogue.catalogue import Catalogue
-from qstore.store.catalogue.names import TakenNames
-from qstore.store.catalogue.opening import CatalogueOpening
+from qstore.store.catalogue.opening import CatalogueOpening, MirroredKeyValue
 from qstore.store.catalogue.store_directory import Found, StoreDirectory
-from qstore.store.catalogue.topology import Topology, catalogue_topology
-from qstore.store.catalogue.topology_log import MirroredKeyValue
+from qstore.store.catalogue.topology import TakenNames, Topology, catalogue_topology
 from qstore.store.damage import Damage
 from qstore.store.environment import Environment
 from qstore.store.errors import StoreDamagedError, StoreError, advice, disk_advice
@@ -63,7 +61,7 @@ from qstore.store.recovery.close_record import (
     remove_close_record,
     write_close_record,
 )
-from qstore.store.recovery.progress import StartProgress, TellProgress, not_told
+from qstore.store.recovery.journal_recovery import StartProgress, TellProgress, not_told
 from qstore.store.repair.converted import mark_converted
 from qstore.store.start.apply import apply_start
 from qstore.store.start.plan import plan_start

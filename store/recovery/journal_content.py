@@ -97,7 +97,7 @@ def content_of(journal: Journal, recovery: JournalRecovery, *, is_prepared_list:
         journal: the journal, open.
         recovery: the result of a walk over it: before it is resolved all open transactions count, and afterwards those
             in doubt.
-        is_prepared_list: in which a decision without its prepare record gets a new one (`rebuild`).
+        is_prepared_list: in which a decision without its prepare record gets a new one (`journal_copy.rebuild`).
 
     Raises:
         OSError: the journal cannot be read.

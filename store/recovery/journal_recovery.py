@@ -6,24 +6,107 @@
 
 Nothing is resolved yet: the outcome of open transactions depends on the transaction prepared list, which is recovered
 first (`RecoveredJournal.prepared`), and on the caller. Nothing here writes.
+
+The ends of a journal. At its end there may be a torn record or flush. If nothing was ever written after the end, bytes
+that are not a record may be left by a torn write, or by a damaged record: there is no way to distinguish them. But a
+version-2 store that was closed cleanly ends each journal with a seal. A linearstore journal gives the files at its head
+back as soon as no message in them is needed: it removes the link, and then the file. A file without a link, but with
+outstanding messages, has lost its link.
+
+Contradictions. A dequeue of a missing message, and the end of a transaction that is not open, are normal if the
+journal's beginning is missing: a ring overwrites it, a line gives it back. If everything ever written still exists,
+they are not; and in no case can a message be dequeued by an older record, since record ids come from one counter, or
+twice. A plain dequeue has no tail and no checksum outside of version 2: the very last record may be a torn one.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
+from typing import Final, TypeAlias
 
-from qstore.store.damage import Damage, DamageKind
+from qstore.formats.rhm.file_header import FIRST_FLUSH_OFFSET
+from qstore.formats.rhm.geometry import BLOCK_SIZE
+from qstore.formats.rhm.headers import RESTART_GAP, RID, RID_OFFSET
+from qstore.formats.rhm.records import Kind
+from qstore.formats.wording import plural, printable
+from qstore.formats.zeros import is_zero
+from qstore.store.damage import Damage, DamageKind, Effect
 from qstore.store.disk import Disk
-from qstore.store.journal.directory import open_journal
+from qstore.store.journal.directory import data_path, open_journal
+from qstore.store.journal.files import JournalFormat
 from qstore.store.journal.journal import Journal
+from qstore.store.journal.line.files import Line, LinearFile
 from qstore.store.journal.reader import JournalEnd
 from qstore.store.journal.records import RecordSink
-from qstore.store.journal.recovery import JournalRecovery
+from qstore.store.journal.recovery import Entry, JournalRecovery, Unfounded
+from qstore.store.journal.ring.files import Ring, RingFile
 from qstore.store.recovery.close_record import Closing
-from qstore.store.recovery.contradictions import contradictions
-from qstore.store.recovery.ends import missing_seal, torn_tail, unexplained_end
 from qstore.store.recovery.prepared import PreparedTransaction, prepared_in
-from qstore.store.recovery.progress import StartProgress
+
+# ---- progress ----
+
+#: Receives a function that makes the text, such as "reading ...".
+TellProgress: TypeAlias = Callable[[Callable[[], str]], None]
+
+
+def not_told(_make_text: Callable[[], str]) -> None:
+    """Report no progress."""
+
+
+class StartProgress:
+    """How far a start is, while it reads journals: for the log and the service manager.
+
+    A start of millions of messages takes seconds to minutes. The broker passes a function that decides how often the
+    progress is reported, and makes the text only then.
+
+    Args:
+        tell: reports the progress.
+
+    Attributes:
+        journals: number of journals.
+    """
+
+    __slots__ = ("_found", "_number", "_tell", "journals")
+
+    def __init__(self, tell: TellProgress = not_told) -> None:
+        self._tell = tell
+        self.journals = self._number = self._found = 0
+
+    def begin(self) -> None:
+        """The next journal is being opened."""
+        self._number += 1
+        self._tell(lambda: f"opening journal {self._number:,} of {self.journals:,}")
+
+    def walked(self, name: str, place: int, size: int, recovery: JournalRecovery) -> None:
+        """A journal of `size` bytes is read up to the log offset `place`."""
+
+        def text() -> str:
+            found, percent = self._found + len(recovery.messages), 100 * place // max(1, size)
+            which = f'{self._number:,} of {self.journals:,}, "{printable(name)}"'
+            return f"reading journal {which}: {percent} %; {plural(found, 'message')} so far"
+
+        self._tell(text)
+
+    def ended(self, recovery: JournalRecovery) -> None:
+        """A journal is read."""
+        self._found += len(recovery.messages)
+
+    def preparing(self, number: int, count: int, name: str) -> None:
+        """A journal is being made ready for new records."""
+        self._tell(lambda: f'preparing journal {number:,} of {count:,}, "{printable(name)}"')
+
+    def converting(self, number: int, count: int, name: str) -> None:
+        """A queue of a version-1 store is being converted."""
+        self._tell(lambda: f'converting queue {number:,} of {count:,}, "{printable(name)}"')
+
+    def rebuilding(self, path: str) -> None:
+        """A damaged journal is being rebuilt."""
+        self._tell(lambda: f"rebuilding {printable(path)}")
+
+
+# ---- recovery ----
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,3 +233,174 @@ def damage_of(journal: Journal, recovery: JournalRecovery, end: JournalEnd | Non
     if end is not None and not found and not otherwise and closing.is_clean:
         otherwise.extend(missing_seal(journal, end))
     return found + otherwise
+
+
+# ---- the ends ----
+
+
+def torn_tail(journal: Journal, end: JournalEnd) -> str:
+    """The notice for a journal whose last record or flush was torn by a crash."""
+    file, offset = journal.stream.locate(min(end.place, journal.stream.size - 1))
+    record = f" of record 0x{end.rid:x}" if end.rid is not None else ""
+    if journal.is_single_file and end.rid is not None:
+        return f"{file.path}: the record 0x{end.rid:x} at 0x{offset:x} is incomplete in this file; it is omitted"
+    return f"{file.path}: torn tail{record} at 0x{offset:x}: {end.what}; recovery cuts it off"
+
+
+def unexplained_end(journal: Journal, end: JournalEnd) -> Iterator[str]:
+    """A notice, if there are bytes after the end of a journal where there should be none."""
+    if end.torn or journal.format is JournalFormat.LINEAR or not journal.holds_everything:
+        return
+    if not is_zero(journal.stream.read(end.place, BLOCK_SIZE)):
+        file, offset = journal.stream.locate(end.place)
+        yield (
+            f"{file.path}: the journal ends at 0x{offset:x}, but data follows that is not a valid record ({end.what}): "
+            "the remains of a torn write, or a damaged record, which is lost"
+        )
+
+
+def missing_seal(journal: Journal, end: JournalEnd) -> Iterator[Damage]:
+    """Damage, if a version-2 journal of a cleanly closed store, otherwise sound, does not end with a seal."""
+    if journal.format is not JournalFormat.VERSION_2 or end.sealed:
+        return
+    files = journal.files
+    if end.place < journal.stream.size:
+        file, offset = journal.stream.locate(end.place)
+        yield Damage(file.path, offset, end.rid, DamageKind.SEAL_MISSING, problem=end.what)
+    else:
+        assert isinstance(files, Ring)
+        number = files.numbers[(files.place(files.files[-1]) + 1) % len(files.numbers)]
+        path = data_path(journal.path, journal.base_name, number)
+        yield Damage(path, files.geometry.header_size, None, DamageKind.SEAL_MISSING, problem=end.what)
+
+
+def unlinked_head(journal: Journal, recovery: JournalRecovery) -> tuple[list[Damage], list[str]]:
+    """Damage and notices about files at a line's head without a link; to be called after resolving transactions."""
+    damage: list[Damage] = []
+    notices: list[str] = []
+    line = journal.files
+    if not isinstance(line, Line) or not line.unlinked_head:
+        return damage, notices
+    needed = [place for _, place, _ in recovery.messages.in_place_order()][:1]
+    needed += [each.place for transaction in recovery.transactions for each in transaction]
+    first_needed = min(needed, default=journal.stream.size) // journal.stream.data_size
+    for index, file in enumerate(line.files):
+        if file.path not in line.unlinked_head:
+            continue
+        if index < first_needed:
+            notices.append(f"{file.path}: file {file.number} was given back by its journal, but is not in the pool yet")
+        else:
+            damage.append(Damage(file.path, None, None, DamageKind.FILE_WITHOUT_LINK, Effect.READ_SINCE_NEEDED))
+    return damage, notices
+
+
+# ---- contradictions ----
+
+_SEVERAL: Final = 2  # a single one may be a damaged dequeue
+
+
+def contradictions(journal: Journal, recovery: JournalRecovery, end: JournalEnd | None) -> list[Damage]:
+    """The contradictions in a journal that was walked up to `end`."""
+    duplicates, count = recovery.open_duplicates()
+    duplicates = recovery.messages.duplicates + duplicates
+    count += recovery.messages.duplicate_count
+    return [
+        *_duplicates(journal, duplicates, count),
+        *_lost_files(journal, recovery),
+        *_lost_flushes(journal, end),
+        *_unfounded(journal, recovery, end, has_duplicates=count > 0),
+    ]
+
+
+def _duplicates(journal: Journal, duplicates: Sequence[Entry], count: int) -> Iterator[Damage]:
+    for duplicate in duplicates:
+        file, offset = journal.stream.locate(duplicate.place)
+        yield Damage(file.path, offset, duplicate.rid, DamageKind.RID_TWICE)
+    more = count - len(duplicates)
+    if more:
+        yield Damage(journal.path, None, None, DamageKind.MORE_RIDS_TWICE, records=more)
+
+
+def _lost_files(journal: Journal, recovery: JournalRecovery) -> Iterator[Damage]:
+    """Files missing in a line, if later records dequeue messages that must have been in them.
+
+    A number alone may be missing though no file is (formats/qls/README.md, 4).
+    """
+    line: list[LinearFile] = [file for file in journal.files.files if isinstance(file, LinearFile)]
+    for earlier, later in pairwise(line):
+        missing = later.gap_before()
+        if missing is None or recovery.damage:
+            continue
+        within = range(earlier.first_rid, later.first_rid)
+        if sum(each.kind is Kind.DEQUEUE and each.dequeued_rid in within for each in recovery.unfounded) >= _SEVERAL:
+            yield missing
+
+
+def _lost_flushes(journal: Journal, end: JournalEnd | None) -> Iterator[Damage]:
+    """Version 2: a file that was entered by a later flush than one that can follow the journal's last record.
+
+    A torn flush may have entered it: the one after the last record's, or the first after a restart, with a much higher
+    number.
+    """
+    if end is None or journal.format is not JournalFormat.VERSION_2:
+        return
+    headers = [(file.path, file.header) for file in journal.files.files if isinstance(file, RingFile)]
+    for path, header in headers:
+        if header is not None and end.flush + 1 < header.first_flush < end.flush + RESTART_GAP:
+            kind, recorded, last = DamageKind.FLUSHES_LOST, header.first_flush, end.flush
+            yield Damage(path, FIRST_FLUSH_OFFSET, None, kind, recorded=recorded, last=last)
+            return
+
+
+def _unfounded(
+    journal: Journal, recovery: JournalRecovery, end: JournalEnd | None, *, has_duplicates: bool
+) -> Iterator[Damage]:
+    last_place = -1 if end is None else end.place - BLOCK_SIZE
+    # These records may refer to something that other damage removed, or that recovery ignores.
+    whole = not (recovery.damage or journal.damage or recovery.transients or has_duplicates)
+    all_there = whole and journal.holds_everything
+    lost = _lost_beginning(journal, recovery.unfounded) if all_there else None
+    if lost is not None:
+        all_there = False
+        yield lost
+    recorded = 0
+    for record in (*recovery.unfounded, *recovery.open_without_target()):
+        is_contradiction = all_there or (whole and record.again) or _is_impossible(record)
+        if not is_contradiction or (record.place == last_place and not record.xid):
+            continue
+        recorded += 1
+        yield _contradiction(journal, record)
+    more = recovery.unfounded_count - len(recovery.unfounded)
+    if more and all_there and recorded:
+        yield Damage(journal.path, None, None, DamageKind.MORE_UNFOUNDED, records=more)
+
+
+def _is_impossible(record: Unfounded) -> bool:
+    return record.kind is Kind.DEQUEUE and not record.xid and record.dequeued_rid >= record.rid
+
+
+def _lost_beginning(journal: Journal, unfounded: Sequence[Unfounded]) -> Damage | None:
+    """A ring whose last files seem never written, though several dequeued messages were older than all its records.
+
+    So it had wrapped, and the files that are all zeros now held its oldest records.
+    """
+    files = journal.files
+    first = files.files[0].first_record(files.geometry)
+    if journal.format is JournalFormat.LINEAR or first is None:
+        return None
+    (first_rid,) = RID.unpack(journal.stream.read(first + RID_OFFSET, RID.size))
+    older = sum(record.kind is Kind.DEQUEUE and record.dequeued_rid < first_rid for record in unfounded)
+    if older < _SEVERAL:
+        return None
+    path = data_path(journal.path, journal.base_name, len(files.files))
+    return Damage(path, 0, None, DamageKind.BEGINNING_LOST, messages=older)
+
+
+def _contradiction(journal: Journal, record: Unfounded) -> Damage:
+    """The damage of a record that refers to something missing."""
+    file, offset = journal.stream.locate(record.place)
+    if record.kind is Kind.DEQUEUE:
+        kind = DamageKind.DEQUEUED_TWICE if record.again else DamageKind.DEQUEUED_NOT_THERE
+        return Damage(file.path, offset, record.rid, kind, target=record.dequeued_rid)
+    name, xid = record.kind.label, record.xid.hex()
+    return Damage(file.path, offset, record.rid, DamageKind.TRANSACTION_NOT_OPEN, record=name, xid=xid)

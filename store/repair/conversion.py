@@ -54,7 +54,7 @@ from qstore.store.key_value import CatalogueError
 from qstore.store.log_lines import Level, LogLine, journal_created
 from qstore.store.parameters import OnDamage, StoreParameters
 from qstore.store.recovery.journal_content import described
-from qstore.store.recovery.progress import StartProgress
+from qstore.store.recovery.journal_recovery import StartProgress
 from qstore.store.repair.converted import mark_converted
 from qstore.store.unfinished import CONVERTED
 

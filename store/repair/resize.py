@@ -39,7 +39,7 @@ from qstore.formats.rhm.close_record import ClosedJournal
 from qstore.formats.rhm.errors import RhmError
 from qstore.formats.rhm.jinf import DEFAULT_BASE_NAME, MAX_JINF_SIZE, TPL_BASE_NAME, decode_jinf
 from qstore.formats.wording import plural, printable
-from qstore.store.builders.rebuild import Rebuilt, rebuild
+from qstore.store.builders.journal_copy import Rebuilt, rebuild
 from qstore.store.catalogue.store_directory import remove_tree
 from qstore.store.disk import read_whole
 from qstore.store.environment import Environment

@@ -29,8 +29,7 @@ from qstore.formats.rhm.errors import RhmError
 from qstore.formats.rhm.geometry import BLOCK_SIZE, MAX_FILES, MAX_PAGES, PAGE_SIZE, SECTOR_SIZE, Geometry
 from qstore.formats.rhm.jinf import MAX_JINF_SIZE, JournalInfo, decode_jinf
 from qstore.formats.rhm.records import MAX_HEADER_SIZE, OVERWRITE_INDICATOR, Kind, RecordHeader, decode_header
-from qstore.store.builders.journal_build import JournalBuild
-from qstore.store.builders.version_1_packing import SECTOR_BLOCKS, padded_blocks
+from qstore.store.builders.journal_build import SECTOR_BLOCKS, JournalBuild, padded_blocks
 from qstore.store.catalogue.store_directory import remove_tree
 from qstore.store.damage import Damage
 from qstore.store.disk import Disk, read_whole

@@ -25,7 +25,7 @@ from qstore.formats.catalogue import QueueEntry
 from qstore.formats.rhm.geometry import Geometry
 from qstore.formats.rhm.jinf import DEFAULT_BASE_NAME, TPL_BASE_NAME, JournalInfo
 from qstore.formats.wording import plural, printable
-from qstore.store.builders.rebuild import rebuild
+from qstore.store.builders.journal_copy import rebuild
 from qstore.store.catalogue.catalogue import Catalogue
 from qstore.store.catalogue.store_directory import StoreDirectory
 from qstore.store.damage import Damage
@@ -49,9 +49,8 @@ from qstore.store.live.taking_up import journal_info, take_up
 from qstore.store.log_lines import Level, LogLine
 from qstore.store.parameters import OnDamage, StoreParameters
 from qstore.store.recovery.journal_content import described
-from qstore.store.recovery.journal_recovery import RecoveredJournal
+from qstore.store.recovery.journal_recovery import RecoveredJournal, StartProgress
 from qstore.store.recovery.prepared import PreparedTransaction
-from qstore.store.recovery.progress import StartProgress
 from qstore.store.start.plan import (
     Need,
     PlannedJournal,

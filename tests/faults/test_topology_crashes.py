@@ -18,8 +18,8 @@ from unittest.mock import patch
 import pytest
 
 from qstore.formats.catalogue import Kind
+from qstore.store.catalogue.opening import MirroredKeyValue
 from qstore.store.catalogue.topology_copy import batch_of
-from qstore.store.catalogue.topology_log import MirroredKeyValue
 from qstore.store.errors import StoreDamagedError, StoreError
 from qstore.store.live.message_store import MessageStore
 from qstore.store.parameters import OnDamage

@@ -13,7 +13,7 @@ from qstore.store.disk import OsDisk
 from qstore.store.journal.directory import open_journal, open_line
 from qstore.store.journal.journal import Journal
 from qstore.store.journal.recovery import JournalRecovery
-from qstore.store.recovery.contradictions import contradictions
+from qstore.store.recovery.journal_recovery import contradictions
 from tests.support.journal_builder import JournalBuilder
 from tests.support.linear_builder import LinearBuilder
 

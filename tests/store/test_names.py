@@ -13,8 +13,7 @@ from click.testing import CliRunner
 from qstore.formats.broker_records.topology import Binding, Exchange, GeneralObject, Link, Queue, problem_of_new_name
 from qstore.formats.catalogue import Kind
 from qstore.store.catalogue.catalogue import Catalogue
-from qstore.store.catalogue.names import TakenNames
-from qstore.store.catalogue.topology import Topology
+from qstore.store.catalogue.topology import TakenNames, Topology
 from qstore.store.environment import Environment
 from qstore.store.errors import NameTakenError, StoreDamagedError
 from qstore.store.key_value import CatalogueError

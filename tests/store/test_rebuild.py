@@ -17,7 +17,7 @@ from qstore.formats.broker_records.xids import encode_dtx_xid
 from qstore.formats.rhm.geometry import Geometry
 from qstore.formats.rhm.jinf import TPL_BASE_NAME, JournalInfo
 from qstore.formats.rhm.records import COMMIT_DECISION
-from qstore.store.builders.rebuild import Rebuilt, rebuild
+from qstore.store.builders.journal_copy import Rebuilt, rebuild
 from qstore.store.disk import Disk, OsDisk
 from qstore.store.environment import Environment, tool_environment
 from qstore.store.errors import JournalBusyError

@@ -325,8 +325,8 @@ def test_what_would_do_does() -> None:
 
 def test_many_flushes_take_what_was_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where no flush ends with a sector, each ends with fillers, which are counted."""
-    monkeypatch.setattr("qstore.store.builders.version_1_packing.FLUSH_BYTES", 1024)
-    monkeypatch.setattr("qstore.store.builders.version_1_packing._MAX_GATHERED", 2048)
+    monkeypatch.setattr("qstore.store.builders.journal_build.FLUSH_BYTES", 1024)
+    monkeypatch.setattr("qstore.store.builders.journal_build._MAX_GATHERED", 2048)
 
     def fill(journal: JournalBuilder) -> None:
         journal.enqueue(b"1")

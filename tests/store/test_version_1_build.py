@@ -27,10 +27,15 @@ from qstore.formats.broker_records.xids import encode_dtx_xid
 from qstore.formats.rhm.geometry import BLOCK_SIZE, DATA_OFFSET, PAGE_SIZE, Geometry
 from qstore.formats.rhm.jinf import JournalInfo, decode_jinf
 from qstore.formats.rhm.records import Kind, RecordHeader
-from qstore.store.builders.journal_build import JournalBuild, build_journal
-from qstore.store.builders.version_1_catalogue import encode_databases, write_databases
-from qstore.store.builders.version_1_journal import hash_directory, journal_path, version_1_info, why_misread
-from qstore.store.builders.version_1_packing import fits, legal_geometry
+from qstore.store.builders.journal_build import JournalBuild, build_journal, fits, legal_geometry
+from qstore.store.builders.version_1_build import (
+    encode_databases,
+    hash_directory,
+    journal_path,
+    version_1_info,
+    why_misread,
+    write_databases,
+)
 from qstore.store.catalogue.berkeley import read_environment
 from qstore.store.disk import OsDisk, OsWritableDisk
 from qstore.store.environment import tool_environment

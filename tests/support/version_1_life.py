@@ -15,7 +15,7 @@ from qstore.store.journal.journal import Journal
 from qstore.store.journal.recovery import LIVE, LOCKED, PENDING, JournalRecovery, Outcome
 from qstore.store.journal.write.flushes import Step
 from qstore.store.journal.write.version_1_writer import Version1State, Version1Writer, state_of
-from qstore.store.recovery.contradictions import contradictions
+from qstore.store.recovery.journal_recovery import contradictions
 from tests.support.journal_builder import DIRECTORY, JournalBuilder
 from tests.support.memory_disk import MemoryDisk
 

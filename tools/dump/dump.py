@@ -18,7 +18,7 @@ from qstore.store.inspect.offline import OfflineStore, RecoveredQueue, Recovered
 from qstore.store.journal.journal import Journal
 from qstore.store.journal.records import RecordHeader
 from qstore.store.journal.recovery import LIVE, LOCKED, PENDING, OutstandingRecord
-from qstore.store.recovery.ends import torn_tail
+from qstore.store.recovery.journal_recovery import torn_tail
 from qstore.store.recovery.prepared import is_two_phase
 from qstore.tools.dump.messages import BodyForm, MessageReader, Selection, body_directory, message_object, undecoded
 from qstore.tools.dump.rows import (

@@ -25,8 +25,7 @@ from qstore.formats.broker_records.topology import (
 from qstore.formats.catalogue import BindingEntry, ExchangeEntry, Kind, QueueEntry
 from qstore.formats.rhm.geometry import Geometry
 from qstore.formats.rhm.jinf import DEFAULT_BASE_NAME, TPL_BASE_NAME
-from qstore.store.builders.version_1_catalogue import encode_databases, write_databases
-from qstore.store.builders.version_1_journal import journal_path, version_1_info
+from qstore.store.builders.version_1_build import encode_databases, journal_path, version_1_info, write_databases
 from qstore.store.catalogue.catalogue import Catalogue
 from qstore.store.catalogue.store_directory import StoreDirectory
 from qstore.store.environment import Environment, tool_environment

@@ -24,8 +24,7 @@ from uuid import UUID
 
 from qstore.formats.broker_records.topology import Binding, Bridge, Exchange, GeneralObject, Link
 from qstore.store.builders.store_build import BuiltQueue, QueueToBuild, StoreBuild
-from qstore.store.builders.version_1_build import Version1Build, highest_kept_rid
-from qstore.store.builders.version_1_journal import JournalPlaces
+from qstore.store.builders.version_1_build import JournalPlaces, Version1Build, highest_kept_rid
 from qstore.store.catalogue.catalogue import Catalogue
 from qstore.store.catalogue.store_directory import LOCK, StoreDirectory, remove_tree
 from qstore.store.damage import Damage

@@ -25,7 +25,7 @@ from qstore.formats.broker_records.messages import encode_message
 from qstore.formats.broker_records.topology import Binding, Exchange, GeneralObject, Queue
 from qstore.formats.broker_records.xids import encode_dtx_xid
 from qstore.formats.values import typed_map
-from qstore.store.builders.version_1_catalogue import encode_databases
+from qstore.store.builders.version_1_build import encode_databases
 from qstore.store.environment import Environment, tool_environment
 from qstore.store.live.transaction_parts import Enqueue
 from tests.support.fixtures import LEGACY_STORES, LINEAR_STORES, StoreOpener
