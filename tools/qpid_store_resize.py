@@ -23,8 +23,17 @@ from qstore.store.catalogue.store_directory import remove_tree
 from qstore.store.environment import Environment, tool_environment
 from qstore.store.errors import StoreError, StoreLockedError, advice
 from qstore.store.journal.directory import data_path
-from qstore.store.repair.version_1_resize import BuiltFile, Version1Content, build, check_fit, read_content
-from qstore.store.repair.version_1_switch import Target, check_place, finish_interrupted, move
+from qstore.store.repair.version_1_resize import (
+    BuiltFile,
+    Target,
+    Version1Content,
+    build,
+    check_fit,
+    check_place,
+    finish_interrupted,
+    move,
+    read_content,
+)
 from qstore.tools.drop_in import CheckError, JournalOptions, Show, exit_code, run_drop_in, shown
 from qstore.tools.qpid_store_chk import (
     Analysis,

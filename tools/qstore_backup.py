@@ -18,19 +18,13 @@ from qstore import __version__
 from qstore.broker.client import MessagingError
 from qstore.broker.management.console import AgentError, Console, Data
 from qstore.formats.wording import plural
-from qstore.store.backup.chunks import Effort
-from qstore.store.backup.create import BackupResult, StoreBackup
-from qstore.store.backup.pace import Pace
-from qstore.store.backup.processors import LinuxMachine
-from qstore.store.backup.repository import MAX_UNSYNCED
-from qstore.store.backup.retention import Removed, keep_latest
-from qstore.store.backup.running import OvertakenError, RunningStore
-from qstore.store.backup.stopped import stopped_store
+from qstore.store.backup.create import BackupResult, Effort, LinuxMachine, Pace, StoreBackup
+from qstore.store.backup.repository import MAX_UNSYNCED, Removed, keep_latest
+from qstore.store.backup.sources import OvertakenError, RunningStore, stopped_store
 from qstore.store.disk import OsDisk
 from qstore.store.environment import tool_environment
 from qstore.store.errors import StoreError, advice
-from qstore.store.inspect.in_use import holder_of_store
-from qstore.store.inspect.layout import UnusableInputError, find_layout
+from qstore.store.inspect.layout import UnusableInputError, find_layout, holder_of_store
 from qstore.store.repair.stopped_store import told_errors
 from qstore.tools.backup_places import is_local, open_repository, workers
 from qstore.tools.console.broker import broker_url, security_options, take_security

@@ -18,9 +18,8 @@ from qstore import __version__
 from qstore.formats.wording import plural
 from qstore.store.disk import OsDisk
 from qstore.store.errors import advice
-from qstore.store.inspect.check.check import ORPHAN, PREPARED_LIST, StoreCheck, check_store
-from qstore.store.inspect.in_use import holder_of_store
-from qstore.store.inspect.layout import UnusableInputError
+from qstore.store.inspect.check import ORPHAN, PREPARED_LIST, StoreCheck, check_store
+from qstore.store.inspect.layout import UnusableInputError, holder_of_store
 from qstore.store.inspect.offline import open_store
 from qstore.tools.console.command import EXIT_DAMAGE, EXIT_UNUSABLE, PathName, failing, run
 from qstore.tools.console.progress import reading_progress

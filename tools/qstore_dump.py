@@ -19,8 +19,7 @@ from qstore.formats.rhm.records import RECORD_KINDS, Kind
 from qstore.formats.wording import plural
 from qstore.store.disk import OsDisk
 from qstore.store.errors import advice
-from qstore.store.inspect.in_use import holder_of_store
-from qstore.store.inspect.layout import UnusableInputError
+from qstore.store.inspect.layout import UnusableInputError, holder_of_store
 from qstore.store.inspect.offline import OfflineStore, RecoveredStore, open_store
 from qstore.tools.console.command import EXIT_DAMAGE, PathName, fail, failing, run
 from qstore.tools.console.progress import reading_progress

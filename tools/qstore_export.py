@@ -25,8 +25,7 @@ from qstore.formats.wording import plural
 from qstore.store.damage import Damage
 from qstore.store.disk import OsDisk
 from qstore.store.errors import advice
-from qstore.store.inspect.in_use import holder_of_store
-from qstore.store.inspect.layout import UnusableInputError
+from qstore.store.inspect.layout import UnusableInputError, holder_of_store
 from qstore.store.inspect.offline import OfflineStore, RecoveredStore, open_store
 from qstore.store.live.delivered import delivered_of
 from qstore.tools.console.amounts import Moment

@@ -20,8 +20,7 @@ from qstore.broker.client import MessagingError
 from qstore.formats.wording import plural
 from qstore.store.errors import StoreError, advice
 from qstore.store.importing.intake import Intake, QueueIntake
-from qstore.store.importing.ledger import PastImport
-from qstore.store.importing.plan import ImportPlan
+from qstore.store.importing.plan import ImportPlan, PastImport
 from qstore.store.log_lines import Level, LogLine
 from qstore.tools.console.broker import BrokerUrl, broker_url
 from qstore.tools.console.command import EXIT_DAMAGE, PathName, failing, private_files, run

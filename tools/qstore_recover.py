@@ -33,11 +33,24 @@ from qstore.store.inspect.offline import Decisions, OfflineStore, RecoveredTrans
 from qstore.store.journal.directory import NotAJournalError
 from qstore.store.journal.recovery import Outcome
 from qstore.store.parameters import StoreParameters
-from qstore.store.repair.recover.build import Recovery, check_destination, check_version_1, recover_into, store_of
-from qstore.store.repair.recover.loose import find_source
-from qstore.store.repair.recover.plan import LostBinding, Orphan, OrphanPolicy, PlannedQueue, RecoveryPlan, make_plan
+from qstore.store.repair.recover.build import (
+    Recovery,
+    Salvage,
+    check_destination,
+    check_version_1,
+    recover_into,
+    store_of,
+)
+from qstore.store.repair.recover.plan import (
+    LostBinding,
+    Orphan,
+    OrphanPolicy,
+    PlannedQueue,
+    RecoveryPlan,
+    find_source,
+    make_plan,
+)
 from qstore.store.repair.recover.salts import restore_salts
-from qstore.store.repair.recover.salvage import Salvage
 from qstore.tools.console.command import EXIT_DAMAGE, PathName, fail, failing, private_files, run
 from qstore.tools.console.progress import CountingDisk, reading_progress
 from qstore.tools.console.rows import (

@@ -33,17 +33,15 @@ from qstore.formats.broker_records.messages import HEADER_SIZE_BYTES, decode_mes
 from qstore.formats.broker_records.topology import Binding, Bridge, Exchange, GeneralObject, Link, Queue
 from qstore.formats.rhm.records import TRANSIENT, Kind
 from qstore.formats.wording import plural
-from qstore.store.backup.manifest import Manifest, read_manifest
-from qstore.store.backup.repository import Repository, backup_names, check_mark
+from qstore.store.backup.repository import Manifest, Repository, backup_names, check_mark, read_manifest
 from qstore.store.backup.restore import restore
 from qstore.store.damage import Damage
 from qstore.store.disk import OsWritableDisk
 from qstore.store.environment import tool_environment
 from qstore.store.errors import StoreError, advice
 from qstore.store.importing.intake import ImportedMessage
-from qstore.store.importing.ledger import PastImport
-from qstore.store.inspect.in_use import holder_of_store
-from qstore.store.inspect.layout import UnusableInputError, find_layout
+from qstore.store.importing.plan import PastImport
+from qstore.store.inspect.layout import UnusableInputError, find_layout, holder_of_store
 from qstore.store.inspect.offline import OfflineStore, RecoveredQueue, open_store
 from qstore.store.journal.files import JournalFormat
 from qstore.store.journal.journal import Journal

@@ -27,8 +27,7 @@ from qstore.store.inspect.layout import UnusableInputError
 from qstore.store.inspect.offline import open_store
 from qstore.store.inspect.sizing import RingSize
 from qstore.store.log_lines import LogLine
-from qstore.store.repair.resize import StoreResize
-from qstore.store.repair.resize_plan import Choose, JournalPlan
+from qstore.store.repair.resize import Choose, JournalPlan, StoreResize
 from qstore.tools.console.amounts import human
 from qstore.tools.console.command import EXIT_DAMAGE, PathName, failing, run
 from qstore.tools.console.rows import Column, JsonLines, print_line, print_table

@@ -15,10 +15,8 @@ import click
 
 from qstore import __version__
 from qstore.formats.wording import plural
-from qstore.store.backup.manifest import Manifest, read_manifest
-from qstore.store.backup.repository import Repository, backup_names, check_mark
+from qstore.store.backup.repository import Manifest, Repository, backup_names, check_mark, read_manifest, verify_chunks
 from qstore.store.backup.restore import restore
-from qstore.store.backup.verify import verify_chunks
 from qstore.store.disk import OsWritableDisk
 from qstore.store.errors import StoreError, advice
 from qstore.tools.backup_places import open_repository

@@ -21,8 +21,7 @@ from qstore.formats.rhm.geometry import BLOCK_SIZE, PAGE_SIZE
 from qstore.formats.wording import plural
 from qstore.store.disk import OsDisk
 from qstore.store.errors import advice
-from qstore.store.inspect.in_use import holder_of_store
-from qstore.store.inspect.layout import UnusableInputError
+from qstore.store.inspect.layout import UnusableInputError, holder_of_store
 from qstore.store.inspect.measure import Measurement, Spread, measure
 from qstore.store.inspect.offline import OfflineStore, RecoveredQueue, open_store
 from qstore.store.inspect.sizing import (

@@ -11,25 +11,501 @@ with the same header that were full. Both only if each data file is the same ver
 restored from an older backup goes on with the same numbers and headers, and so does a new one at the same path.
 
 After a kill the next backup finds the chunks that were written, and writes the others.
+
+Files are read in chunks, several at a time, in threads, which do all of the work. What costs time (reading, SHA-256,
+zstd, writing) is done outside of Python's lock. A file is open until its last chunk was read; what follows from that is
+done in the order of the files, by the thread that has asked for it.
+
+Beside a running broker the threads keep a pace: they alternate between work and pauses, so that on average they occupy
+no more processors than the quota.
+
+    quota     between a small one, which the machine can always spare, and a large one
+    up        while more of the processors is idle than the reserve; at most twice as much at a time
+    down      at once, to what leaves the reserve idle
+
+What counts is the time from the beginning to the end of the work on a chunk, waits for the disk included, because a
+disk that is busy with a backup's writes makes the broker wait as well. Waiting for a processor does not count: the
+threads have a low priority (`Effort.niceness`), and would otherwise get nothing done on a busy machine. Low priority
+alone is not enough: at full speed a saturated broker on two processors kept 0.54 to 0.66 of its rate.
+
+Processors that this process is kept off do not count, by taskset(1) or a control group (cpuset). A control group may
+have a quota of processor time (`cpu.max` in version 2; `cpu.cfs_quota_us` and `cpuacct.usage` in version 1), as
+containers often do: then what is left of the quota counts, if that is less than what is idle.
 """
 
 from __future__ import annotations
 
+import contextlib
+import math
+import os
 import posixpath
 import re
-from collections.abc import Callable, Sequence
+import time
+from collections import deque
+from collections.abc import Callable, Collection, Iterator, Sequence
+from concurrent.futures import Executor, Future, ThreadPoolExecutor, wait
+from contextlib import ExitStack
 from datetime import UTC, datetime
 from hashlib import sha256
-from typing import Final, NamedTuple
+from itertools import takewhile
+from pathlib import Path
+from threading import Lock, get_native_id
+from types import TracebackType
+from typing import Any, Final, NamedTuple, Protocol
 
-from qstore.store.backup.chunks import ChunkWriter, Effort
-from qstore.store.backup.manifest import BackupFile, Manifest, read_manifest, write_manifest
-from qstore.store.backup.repository import Repository, backup_names, check_mark, known_chunks
-from qstore.store.backup.source import Source, SourceFile, SourceJournal
-from qstore.store.backup.verify import verify_chunks
+from qstore.store.backup.repository import (
+    CHUNK_SIZE,
+    BackupFile,
+    Manifest,
+    Repository,
+    backup_names,
+    check_mark,
+    chunk_name,
+    known_chunks,
+    packed,
+    read_manifest,
+    verify_chunks,
+    write_manifest,
+)
+from qstore.store.backup.sources import Read, Source, SourceFile, SourceJournal
 from qstore.store.environment import Environment
 from qstore.store.errors import StoreError
 from qstore.store.repair.stopped_store import told_errors
+
+# ---- processors: how many there are for this process, and how many of them are idle ----
+
+_SCHEDULED: Final = Path("/proc/thread-self/schedstat")
+_STATISTICS: Final = Path("/proc/stat")
+_GROUPS: Final = Path("/proc/self/cgroup")
+_GROUP_ROOT: Final = Path("/sys/fs/cgroup")
+_IDLE: Final = 3  # of the numbers in the first line of /proc/stat, see proc(5)
+_SEVERAL: Final = 8  # numbers there that are counted; those of guests are part of others
+_MAX_FILE: Final = 4096  # bytes of a control group's file that are read
+
+
+class Machine(Protocol):
+    """What a pace must know of the machine."""
+
+    def now(self) -> float:
+        """Seconds."""
+
+    def sleep(self, seconds: float) -> None:
+        """Wait."""
+
+    def worked(self) -> float:
+        """Seconds of processor time of this thread."""
+
+    def waited(self) -> float:
+        """Seconds that this thread has waited for a processor."""
+
+    def processors(self) -> float:
+        """How many this process may occupy."""
+
+    def idle(self) -> float | None:
+        """How many of them had nothing to do since the last call; None if the machine does not tell."""
+
+
+class Quota(NamedTuple):
+    """What a control group may use of the processors.
+
+    Attributes:
+        processors: how many.
+        used: the file with what it has used.
+        unit: seconds that its number counts in.
+    """
+
+    processors: float
+    used: Path
+    unit: float
+
+    def seconds(self) -> float | None:
+        """Processor time that it has used; None if that cannot be read."""
+        text = _text(self.used)
+        number = text.partition("usage_usec")[2] if self.used.name == "cpu.stat" else text
+        try:
+            return int(number.split()[0]) * self.unit
+        except (ValueError, IndexError):
+            return None
+
+
+class _Counted(NamedTuple):
+    """What was counted at a time: idle time and all time of the machine, in any unit; seconds used of the quota."""
+
+    at: float
+    machine: tuple[int, int] | None
+    used: float | None
+
+
+class LinuxMachine:
+    """The machine that this process runs on."""
+
+    def __init__(self) -> None:
+        self._allowed = os.sched_getaffinity(0)
+        self._count = float(len(self._allowed))
+        self._quota = min(_quotas(), default=None)
+        self._last = self._counted()
+
+    def now(self) -> float:
+        """Seconds."""
+        return time.monotonic()
+
+    def sleep(self, seconds: float) -> None:
+        """Wait."""
+        time.sleep(seconds)
+
+    def worked(self) -> float:
+        """Seconds of processor time of this thread."""
+        return time.thread_time()
+
+    def waited(self) -> float:
+        """The second number of /proc/thread-self/schedstat; 0 if the kernel has none."""
+        try:
+            return int(_SCHEDULED.read_bytes().split()[1]) / 1e9
+        except (OSError, ValueError, IndexError):
+            return 0.0
+
+    def processors(self) -> float:
+        """Those of the machine, or of the quota."""
+        return self._count if self._quota is None else min(self._count, self._quota.processors)
+
+    def idle(self) -> float | None:
+        """From /proc/stat, where waiting for a disk does not count as idle, and from the quota."""
+        before, after = self._last, self._counted()
+        if after.at <= before.at:
+            return None
+        self._last = after
+        found = math.inf
+        if before.machine and after.machine and after.machine[1] > before.machine[1]:
+            idle, total = (new - old for old, new in zip(before.machine, after.machine, strict=True))
+            found = self._count * max(0, idle) / total
+        if self._quota is not None and before.used is not None and after.used is not None:
+            used = (after.used - before.used) / (after.at - before.at)
+            found = min(found, max(0.0, self._quota.processors - used))
+        return found if found < math.inf else None
+
+    def _counted(self) -> _Counted:
+        used = None if self._quota is None else self._quota.seconds()
+        return _Counted(self.now(), _machine_time(self._allowed), used)
+
+
+def _machine_time(processors: Collection[int]) -> tuple[int, int] | None:
+    """Of these processors; of all, if the kernel does not tell of each one by its number, as in some containers."""
+    wanted = {b"cpu%d" % number for number in processors}
+    try:
+        with _STATISTICS.open("rb") as file:
+            total, *each = (line.split() for line in takewhile(lambda line: line.startswith(b"cpu"), file))
+        lines = [line for line in each if line[0] in wanted]
+        numbers = [_numbers(line) for line in (lines if len(lines) == len(wanted) else [total])]
+        return sum(line[_IDLE] for line in numbers), sum(map(sum, numbers))
+    except (OSError, ValueError, IndexError):
+        return None
+
+
+def _numbers(line: Sequence[bytes]) -> list[int]:
+    return [int(number) for number in line[1 : 1 + _SEVERAL]]
+
+
+def _quotas() -> Iterator[Quota]:
+    """Those of this process's control groups, and of the groups around them."""
+    for line in _text(_GROUPS).splitlines():
+        _, controllers, path = [*line.split(":", 2), "", ""][:3]
+        if controllers == "":
+            root = _GROUP_ROOT
+        elif "cpu" in controllers.split(","):
+            root = _GROUP_ROOT / "cpu"
+        else:
+            continue
+        group = root / path.lstrip("/")
+        for each in (group, *group.parents):
+            if not each.is_relative_to(root):
+                break
+            found = _of_version_1(each) if controllers else _of_version_2(each)
+            if found is not None:
+                yield found
+
+
+def _of_version_2(group: Path) -> Quota | None:
+    """`cpu.max`: microseconds of processor time in a period, and the period; "max" for no limit."""
+    numbers = _text(group / "cpu.max").split()
+    if len(numbers) != 2 or not all(number.isdigit() and int(number) for number in numbers):
+        return None
+    return Quota(int(numbers[0]) / int(numbers[1]), group / "cpu.stat", 1e-6)
+
+
+def _of_version_1(group: Path) -> Quota | None:
+    """The same in two files; -1 for no limit. What was used is in the group of the same path below `cpuacct`."""
+    numbers = _text(group / "cpu.cfs_quota_us").strip(), _text(group / "cpu.cfs_period_us").strip()
+    if not all(number.isdigit() and int(number) for number in numbers):
+        return None
+    accounted = _GROUP_ROOT / "cpuacct" / group.relative_to(_GROUP_ROOT / "cpu")
+    return Quota(int(numbers[0]) / int(numbers[1]), accounted / "cpuacct.usage", 1e-9)
+
+
+def _text(path: Path) -> str:
+    """What a file of the kernel has; nothing if it is not there."""
+    try:
+        with path.open("rb") as file:
+            return file.read(_MAX_FILE).decode("ascii", "replace")
+    except OSError:
+        return ""
+
+
+# ---- the pace ----
+
+RESERVE: Final = 0.4  # share of the machine's processors that stays idle, if it is
+MIN_SHARE: Final = 1 / 16  # of the machine, for the backup
+MAX_QUOTA: Final = 1.0  # processors: more would be of little use for a disk
+LOOK_SECONDS: Final = 0.2  # between looks at the machine, which counts in hundredths of a second
+MAX_PAUSE: Final = 2.0  # seconds
+
+
+class Begun(NamedTuple):
+    """When a thread has begun to work on a chunk, and the seconds that it had occupied the machine by then."""
+
+    at: float
+    spent: float
+
+
+class Pace:
+    """The pace of several threads.
+
+    Args:
+        machine: the machine.
+        is_local: whether the threads wait for a disk of this machine, not for a remote service.
+
+    Attributes:
+        quota: processors that they may occupy now.
+    """
+
+    def __init__(self, machine: Machine, *, is_local: bool = True) -> None:
+        self._machine, self._is_local = machine, is_local
+        self._processors = machine.processors()
+        self._least = min(MAX_QUOTA, self._processors * MIN_SHARE)
+        self.quota = self._least
+        self._lock = Lock()
+        self._next = self._looked_at = machine.now()
+
+    def wait(self) -> None:
+        """Wait until the next piece of work may begin."""
+        with self._lock:
+            pause = self._next - self._machine.now()
+        if pause > 0:
+            self._machine.sleep(pause)
+
+    def begin(self) -> Begun:
+        """The calling thread begins to work on a chunk."""
+        return Begun(self._machine.now(), self._spent())
+
+    def end(self, begun: Begun) -> None:
+        """It has done that."""
+        occupied = max(0.0, self._spent() - begun.spent)
+        now = self._machine.now()
+        with self._lock:
+            self._look(now)
+            self._next = min(max(self._next, begun.at) + occupied / self.quota, now + MAX_PAUSE)
+
+    def _spent(self) -> float:
+        """Seconds that the calling thread has occupied the machine, from any moment on."""
+        if self._is_local:
+            return self._machine.now() - self._machine.waited()
+        return self._machine.worked()
+
+    def _look(self, now: float) -> None:
+        """Adapt the quota from time to time."""
+        if now - self._looked_at < LOOK_SECONDS:
+            return
+        self._looked_at, idle = now, self._machine.idle()
+        if idle is None:
+            return
+        wanted = self.quota + idle - RESERVE * self._processors
+        self.quota = max(self._least, min(wanted, 2 * self.quota, MAX_QUOTA))
+
+
+# ---- chunks ----
+
+_AHEAD: Final = 2  # chunks for each thread
+_ALIVE_SECONDS: Final = 5.0
+
+
+class Effort(NamedTuple):
+    """How much of the machine a backup may take.
+
+    Attributes:
+        workers: threads that read, compress and write; 0 for none.
+        niceness: of these threads, 0 to 19: how far they stand back for other processes. The system derives the
+            priority of their reads and writes from it.
+        max_rate: bytes that are read in a second, at most; 0 for no limit.
+        pace: when they work and when they pause; None for no pauses.
+    """
+
+    workers: int = 0
+    niceness: int = 0
+    max_rate: int = 0
+    pace: Pace | None = None
+
+
+class _Done(NamedTuple):
+    """A chunk: its id, its bytes, whether it was new, and then its compressed bytes."""
+
+    digest: str
+    size: int
+    is_new: bool
+    written: int
+
+
+class _File(NamedTuple):
+    """A file that is being read."""
+
+    opened: ExitStack
+    chunks: list[str]
+    futures: deque[Future[_Done]]
+
+
+class _Inline(Executor):
+    """Does the work at once."""
+
+    def submit(self, function: Callable[..., Any], /, *arguments: Any, **more: Any) -> Future[Any]:
+        """Call it."""
+        future: Future[Any] = Future()
+        future.set_result(function(*arguments, **more))
+        return future
+
+
+class ChunkWriter:
+    """Writes the chunks of files to a repository.
+
+    Args:
+        repository: where they go.
+        known: the ids of chunks that it has. They are updated.
+        effort: what it may take.
+        advance: receives the bytes of each chunk that was read.
+
+    Attributes:
+        written: bytes of new chunks, compressed.
+        new, reused: bytes in new chunks, and in those that were there.
+        was_read: called when all files of a part were read.
+        alive: called at least every few seconds.
+    """
+
+    def __init__(self, repository: Repository, known: set[str], effort: Effort, advance: Callable[[int], None]) -> None:
+        self._repository, self._known, self._advance = repository, known, advance
+        workers, niceness, self._max_rate, self._pace = effort
+        stand_back = (_stand_back, (niceness,)) if niceness else ()
+        self._pool: Executor = ThreadPoolExecutor(workers, "", *stand_back) if workers else _Inline()
+        self._most, self._lock = _AHEAD * workers, Lock()
+        self._read, self._began = 0, time.monotonic()
+        self._waiting: deque[_File | SourceJournal] = deque()
+        self._under_way = 0
+        self.written = self.new = self.reused = 0
+        self.was_read: Callable[[SourceJournal], None] = lambda _: None
+        self.alive: Callable[[], None] = lambda: None
+
+    def __enter__(self) -> ChunkWriter:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._pool.shutdown(cancel_futures=True)
+        for each in self._waiting:
+            if isinstance(each, _File):
+                with contextlib.suppress(Exception):  # after an error: what is found about the files does not matter
+                    each.opened.close()
+
+    def write(self, file: SourceFile, chunks: list[str]) -> None:
+        """Begin to write a file. `chunks` gets the ids of its chunks. Raises StoreError, OSError."""
+        with ExitStack() as opened:
+            read = opened.enter_context(file.open())
+            made = _File(opened.pop_all(), chunks, deque())
+        self._waiting.append(made)
+        for offset in range(0, file.size, CHUNK_SIZE):
+            self._settle(self._most)
+            size = min(CHUNK_SIZE, file.size - offset)
+            self._keep_pace(size)
+            made.futures.append(self._pool.submit(self._paced, read, offset, size))
+            self._under_way += 1
+        self._settle(self._most)
+
+    def _keep_pace(self, size: int) -> None:
+        """Wait until so many bytes more do not exceed the rate."""
+        self._read += size
+        while self._max_rate and (ahead := self._began + self._read / self._max_rate - time.monotonic()) > 0:
+            self.alive()
+            time.sleep(min(ahead, _ALIVE_SECONDS))
+
+    def end_of(self, part: SourceJournal) -> None:
+        """The files that were passed to `write` since the last call are all of this part."""
+        self._waiting.append(part)
+        self._settle(self._most)
+
+    def finish(self) -> None:
+        """Wait until everything is written. Raises StoreError, OSError."""
+        self._settle(-1)
+
+    def _settle(self, most: int) -> None:
+        """Do what follows from finished chunks, in order, and wait until at most `most` are under way."""
+        self.alive()
+        while self._waiting:
+            first = self._waiting[0]
+            if isinstance(first, SourceJournal):
+                self._waiting.popleft()
+                self.was_read(first)
+            elif first.futures:
+                future = first.futures[0]
+                if not future.done():
+                    if self._under_way <= most:
+                        return
+                    while not wait((future,), _ALIVE_SECONDS).done:
+                        self.alive()
+                first.futures.popleft()
+                self._finished(first, future.result())
+            elif len(self._waiting) > 1 or most < 0:
+                self._waiting.popleft()
+                first.opened.close()
+            else:
+                return  # more of its chunks may come
+
+    def _finished(self, file: _File, done: _Done) -> None:
+        self._under_way -= 1
+        file.chunks.append(done.digest)
+        self.written += done.written
+        self.new += done.size if done.is_new else 0
+        self.reused += 0 if done.is_new else done.size
+        self._advance(done.size)
+
+    def _paced(self, read: Read, offset: int, size: int) -> _Done:
+        """As `_chunk`, after the pause that is due."""
+        if self._pace is None:
+            return self._chunk(read, offset, size)
+        self._pace.wait()
+        begun = self._pace.begin()
+        try:
+            return self._chunk(read, offset, size)
+        finally:
+            self._pace.end(begun)
+
+    def _chunk(self, read: Read, offset: int, size: int) -> _Done:
+        """Read a chunk, and write it if it is new. Called in a thread. Raises StoreError, OSError."""
+        content = read(offset, size)
+        digest = sha256(content).hexdigest()
+        with self._lock:
+            is_new = digest not in self._known
+            self._known.add(digest)
+        written = 0
+        if is_new:
+            compressed = packed(content)
+            self._repository.put(chunk_name(digest), compressed)
+            written = len(compressed)
+        return _Done(digest, size, is_new, written)
+
+
+def _stand_back(niceness: int) -> None:
+    """Raise the niceness of this thread; what it has more than that, it keeps."""
+    thread = get_native_id()
+    os.setpriority(os.PRIO_PROCESS, thread, max(niceness, os.getpriority(os.PRIO_PROCESS, thread)))
+
+
+# ---- a backup ----
 
 _NUMBER: Final = re.compile(r"[0-9]{6,12}")
 _DATA_SUFFIX: Final = ".jdat"

@@ -2,26 +2,50 @@
 
     qstore-backup.json      {"format": "qstore-backup", "version": 1}: what this is
     chunks/<2 digits>/<id>  a piece of a file, compressed with zstd; its id is the SHA-256 of its plain bytes, in hex
-    backups/<id>.manifest   what a backup consists of (`manifest`); written last: without it there is no backup
+    backups/<id>.manifest   what a backup consists of; written last: without it there is no backup
 
 Chunks are shared by all backups of a repository, of one store or of many. What a kill leaves are chunks that no
-manifest names: the next backup uses them, or `retention` removes them.
+manifest names: the next backup uses them, or `keep_latest` removes them.
+
+A manifest has a checksum:
+
+    SHA-256 of the rest before compression, in hex | newline | JSON, compressed with zstd
+
+    key          value
+    -----------  ---------------------------------------------------------------------------------------------------
+    format       "qstore-backup"; version: 1
+    id           the backup's: a number, which orders the backups, the time, and a random number
+    created      seconds since 1970
+    software     version of the software that wrote it
+    store        the store's path; kind: "legacystore", "linearstore" or "qstore"; root: "rhm" or "qls", its directory
+    based_on     id of the backup whose unchanged journals were not read again; null for a full one
+    live         whether the store was running
+    journals     qstore, running or closed cleanly: of each journal its id, incarnation and last flush
+    directories  paths below the root, each after the one that contains it
+    files        path, size, the ids of its chunks, in order, its mark and its version: see `sources`
+    links        symbolic links of a linearstore: path and target, both below the root
+
+Nothing in a manifest is trusted: paths stay below the root, sizes fit their chunks, links lead to files of the backup.
 """
 
 from __future__ import annotations
 
 import contextlib
+import json
 import posixpath
 import re
 from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
+from hashlib import sha256
 from threading import Lock
-from typing import Final, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
 import zstandard
 from orjson import JSONDecodeError, dumps, loads
 
 from qstore.store.disk import DiskLock, WritableDisk, read_whole
 from qstore.store.errors import StoreError
+from qstore.store.repair.stopped_store import told_errors
 
 FORMAT: Final = "qstore-backup"
 VERSION: Final = 1
@@ -252,3 +276,210 @@ def read_chunk(repository: Repository, digest: str) -> bytes:
     if len(content) > _MAX_CHUNK:
         raise StoreError(f"{repository.path}: chunk {digest} is damaged: it is too large")
     return content
+
+
+# ---- manifests ----
+
+MAX_MANIFEST: Final = 1 << 28  # bytes: of some ten terabytes of store
+MAX_FILE: Final = 1 << 44
+_DIGEST_BYTES: Final = 64
+ROOTS: Final = ("rhm", "qls")
+
+
+class BackupFile(NamedTuple):
+    """A file: its path below the root, its size, the ids of its chunks, its mark and its version (`SourceFile`)."""
+
+    path: str
+    size: int
+    chunks: list[str]
+    mark: str = ""
+    version: str = ""
+
+
+class BackupLink(NamedTuple):
+    """A symbolic link: its path and its target, both below the root."""
+
+    path: str
+    target: str
+
+
+@dataclass(slots=True)
+class Manifest:
+    """A backup: see the module's table."""
+
+    id: str
+    created: int
+    software: str
+    store: str
+    kind: str
+    root: str
+    based_on: str | None = None
+    journals: list[list[int]] = field(default_factory=list)
+    directories: list[str] = field(default_factory=list)
+    files: list[BackupFile] = field(default_factory=list)
+    links: list[BackupLink] = field(default_factory=list)
+    live: bool = False
+
+    @property
+    def size(self) -> int:
+        """Bytes of all files."""
+        return sum(file.size for file in self.files)
+
+    @property
+    def chunks(self) -> set[str]:
+        """The ids of all chunks."""
+        return {digest for file in self.files for digest in file.chunks}
+
+
+def write_manifest(repository: Repository, manifest: Manifest) -> None:
+    """Write a manifest: from then on there is the backup. Raises StoreError, OSError."""
+    # Names of files need not be UTF-8: this module writes and reads half characters, unlike others.
+    fields = {"format": FORMAT, "version": VERSION, **asdict(manifest)}
+    content = json.dumps(fields, separators=(",", ":")).encode()
+    if len(content) > MAX_MANIFEST:
+        raise StoreError(f"{manifest.store}: has too many files for one backup")
+    repository.put(f"{BACKUPS}/{manifest.id}{MANIFEST}", sha256(content).hexdigest().encode() + b"\n" + packed(content))
+    repository.sync()
+
+
+def read_manifest(repository: Repository, identity: str) -> Manifest:
+    """Read a manifest. Raises StoreError: there is none, or it is damaged; OSError."""
+    where = f"{repository.path}: backup {identity}"
+    try:
+        raw = repository.get(f"{BACKUPS}/{identity}{MANIFEST}", MAX_MANIFEST + 1)
+    except FileNotFoundError:
+        raise StoreError(f"{where}: there is none; qstore-restore --list shows the backups") from None
+    try:
+        content = unpacked(raw[_DIGEST_BYTES + 1 :], MAX_MANIFEST)
+        if sha256(content).hexdigest().encode() + b"\n" != raw[: _DIGEST_BYTES + 1]:
+            raise ValueError("its checksum does not match")
+        return _decoded(json.loads(content), identity)
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+        raise StoreError(f"{where}: the manifest is damaged: {error}") from None
+
+
+def _decoded(fields: Any, identity: str) -> Manifest:
+    """A manifest. Raises ValueError, TypeError, KeyError."""
+    if fields.pop("format") != FORMAT or fields.pop("version") != VERSION:
+        raise ValueError(f"it is not of version {VERSION}, which this software reads")
+    files = [BackupFile(*each) for each in fields.pop("files")]
+    links = [BackupLink(*each) for each in fields.pop("links")]
+    manifest = Manifest(**fields, files=files, links=links)
+    texts = (manifest.id, manifest.software, manifest.store, manifest.kind)
+    numbers = type(manifest.created) is int and type(manifest.live) is bool
+    if not all(isinstance(text, str) for text in texts) or not numbers:
+        raise TypeError("a field is not what it must be")
+    if manifest.id != identity or manifest.root not in ROOTS:
+        raise ValueError("it is that of another backup")
+    _check_tree(manifest)
+    return manifest
+
+
+def _check_tree(manifest: Manifest) -> None:
+    """Check that everything stays below the root, once, in directories that the backup has."""
+    known: dict[str, bool] = {"": True}  # path -> whether it is a directory
+    places = [(path, True) for path in manifest.directories]
+    places += [(file.path, False) for file in manifest.files] + [(link.path, False) for link in manifest.links]
+    for path, is_directory in places:
+        if not is_safe(path) or path in known or not known.get(path.rpartition("/")[0]):
+            raise ValueError(f"{path!r} is not a place within a store")
+        known[path] = is_directory
+    for path, size, chunks, mark, version in manifest.files:
+        if not isinstance(mark, str) or not isinstance(version, str):
+            raise TypeError("a mark is not what it must be")
+        if type(size) is not int or not 0 <= size <= MAX_FILE or len(chunks) != -(-size // CHUNK_SIZE):
+            raise ValueError(f"{path!r} does not have the size of its chunks")
+        if not all(map(is_digest, chunks)):
+            raise ValueError(f"{path!r} has chunks without ids")
+    for link in manifest.links:
+        if known.get(link.target) is not False:
+            raise ValueError(f"{link.path!r} leads to something that is not in the backup")
+    for each in manifest.journals:
+        if len(each) != len(("id", "incarnation", "flush")) or any(type(number) is not int for number in each):
+            raise ValueError("the journals are not what they must be")
+
+
+def is_safe(path: object) -> bool:
+    """Whether a path stays below the directory to which it is relative."""
+    if not isinstance(path, str) or "\0" in path:
+        return False
+    return all(part not in ("", ".", "..") for part in path.split("/"))
+
+
+# ---- verification: every chunk is there, and has the bytes that its id says ----
+
+
+def plain_chunk(repository: Repository, digest: str, size: int) -> bytes:
+    """The bytes of a chunk, verified.
+
+    Args:
+        repository: has it.
+        digest: its id.
+        size: its bytes.
+
+    Raises:
+        StoreError: it is missing or damaged.
+        OSError: it cannot be read.
+    """
+    raw = read_chunk(repository, digest)
+    try:
+        content = unpacked(raw, CHUNK_SIZE)
+    except ValueError as error:
+        raise StoreError(f"{repository.path}: chunk {digest} is damaged: {error}") from None
+    if len(content) != size or sha256(content).hexdigest() != digest:
+        raise StoreError(f"{repository.path}: chunk {digest} is damaged: it has other bytes than were backed up")
+    return content
+
+
+def sizes_of(size: int, count: int) -> list[int]:
+    """The bytes of each of a file's chunks."""
+    return [min(CHUNK_SIZE, size - number * CHUNK_SIZE) for number in range(count)]
+
+
+def verify_chunks(repository: Repository, manifest: Manifest, advance: Callable[[int], None]) -> None:
+    """Read all chunks of a backup, each once. Raises StoreError, OSError."""
+    seen: set[str] = set()
+    for file in manifest.files:
+        for digest, size in zip(file.chunks, sizes_of(file.size, len(file.chunks)), strict=True):
+            if digest not in seen:
+                seen.add(digest)
+                plain_chunk(repository, digest, size)
+            advance(size)
+
+
+# ---- retention: which backups are kept, and what is removed with the others ----
+
+
+class Removed(NamedTuple):
+    """What was removed: the ids of backups, and a number of chunks."""
+
+    backups: list[str]
+    chunks: int
+
+
+def keep_latest(repository: Repository, store: str, count: int) -> Removed:
+    """Keep the latest `count` backups of the store that was at the path `store`, and remove its others.
+
+    Their manifests go first, and are gone durably before the chunks that no backup needs any more.
+
+    Args:
+        repository: the backups, locked.
+        store: the path, as manifests have it.
+        count: at least 1.
+
+    Raises:
+        StoreError: a manifest is damaged: then nothing is removed.
+    """
+    assert count > 0
+    with told_errors(repository.path):
+        manifests = [read_manifest(repository, identity) for identity in backup_names(repository)]
+        old = [each.id for each in manifests if each.store == store][:-count]
+        for identity in old:
+            repository.remove(f"{BACKUPS}/{identity}{MANIFEST}")
+        repository.sync()
+        needed = {digest for each in manifests if each.id not in old for digest in each.chunks}
+        unneeded = known_chunks(repository) - needed
+        for digest in sorted(unneeded):
+            repository.remove(chunk_name(digest))
+        repository.sync()
+    return Removed(old, len(unneeded))

@@ -20,9 +20,7 @@ from functools import lru_cache
 from hashlib import sha256
 from typing import Final
 
-from qstore.store.backup.manifest import BackupFile, Manifest
-from qstore.store.backup.repository import CHUNK_SIZE, Repository
-from qstore.store.backup.verify import plain_chunk, sizes_of
+from qstore.store.backup.repository import CHUNK_SIZE, BackupFile, Manifest, Repository, plain_chunk, sizes_of
 from qstore.store.disk import WritableDisk, WritableFile, read_whole, write_new
 from qstore.store.errors import StoreError
 from qstore.store.repair.stopped_store import told_errors

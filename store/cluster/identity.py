@@ -52,7 +52,7 @@ from qstore.store.catalogue.store_directory import StoreDirectory
 from qstore.store.disk import Disk, read_whole
 from qstore.store.environment import Environment
 from qstore.store.errors import StoreError
-from qstore.store.repair.converted import mark_converted
+from qstore.store.repair.conversion import mark_converted
 
 STATUS: Final = "cluster/store.status"
 STORE_ROOTS: Final = ("rhm", "qls")

@@ -15,6 +15,12 @@
 
 Record ids are kept if the store never had any, they are unique, and in each queue ascending, as the order of a queue
 in version 2 is that of its ids; otherwise all messages get new ones.
+
+The ledger of a store has its past imports, so that none takes place twice. An import is an object in the catalogue, of
+kind `qstore.import`: name, the import's id; properties, when it took place (seconds since 1970) and how many messages
+it brought. It is written in the batch that makes the import effective. Brokers ignore it. An import into a running
+broker is noted there by a queue instead, which has the id in its name. The id is that of the content of what is
+imported, and of how it is changed on the way.
 """
 
 from __future__ import annotations
@@ -23,7 +29,7 @@ import heapq
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import Final
+from typing import Final, NamedTuple
 
 from qstore.formats.broker_records.errors import BrokerRecordError
 from qstore.formats.broker_records.exchange_bindings import exchange_binding_of
@@ -43,12 +49,49 @@ from qstore.formats.broker_records.topology import (
 )
 from qstore.formats.catalogue import QueueEntry
 from qstore.formats.rhm.geometry import Geometry
+from qstore.formats.values import typed_map
 from qstore.formats.wording import printable
 from qstore.store.catalogue.catalogue import Catalogue
 from qstore.store.errors import StoreError
 from qstore.store.importing.intake import MAX_RID, Intake, QueueIntake
-from qstore.store.importing.ledger import LEDGER
 from qstore.store.parameters import QUEUE_ARGUMENTS, ParameterError, StoreParameters, queue_geometry
+
+# ---- the ledger ----
+
+LEDGER: Final = "qstore.import"
+LEDGER_QUEUES: Final = f"{LEDGER}."
+"""What the names of queues begin with that note an import into a running broker; the id follows."""
+
+
+class PastImport(NamedTuple):
+    """An import that took place.
+
+    Attributes:
+        identity: its id.
+        at: seconds since 1970.
+        messages: number of its messages.
+    """
+
+    identity: str
+    at: int
+    messages: int
+
+
+def ledger_entry(past: PastImport) -> GeneralObject:
+    """The object for the catalogue."""
+    return GeneralObject(LEDGER, past.identity, typed_map({"at": past.at, "messages": past.messages}))
+
+
+def find_import(general: Iterable[Link | Bridge | GeneralObject], identity: str) -> PastImport | None:
+    """The import with that id; None if it did not take place."""
+    for each in general:
+        if isinstance(each, GeneralObject) and (each.kind, each.name) == (LEDGER, identity):
+            at, messages = each.properties.get("at"), each.properties.get("messages")
+            return PastImport(identity, at.value if at else 0, messages.value if messages else 0)
+    return None
+
+
+# ---- the plan ----
 
 _NO_MESSAGES: Final = QueueIntake()
 

@@ -62,7 +62,7 @@ from qstore.store.recovery.close_record import (
     write_close_record,
 )
 from qstore.store.recovery.journal_recovery import StartProgress, TellProgress, not_told
-from qstore.store.repair.converted import mark_converted
+from qstore.store.repair.conversion import mark_converted
 from qstore.store.start.apply import apply_start
 from qstore.store.start.plan import plan_start
 from qstore.store.start.started import IndexPortion, RecoveredMessage, StartedQueue, StartedStore

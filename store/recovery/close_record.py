@@ -198,7 +198,7 @@ def _other_flush(path: str, closed: ClosedJournal, flush: int) -> Damage:
 
 
 def closing_of(disk: Disk, layout: StoreLayout) -> Closing:
-    """How a store was closed; empty if that is unreadable, which `surroundings` reports as damage."""
+    """How a store was closed; empty if that is unreadable, which `inspect.offline` reports as damage."""
     if layout.store_file is not None:
         with contextlib.suppress(store_file.StoreFileError, OSError):
             mark = store_file.decode(read_whole(disk, layout.store_file, store_file.MAX_SIZE + 1))

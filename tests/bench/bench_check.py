@@ -16,7 +16,7 @@ from pathlib import Path
 import click
 
 from qstore.store.disk import OsDisk
-from qstore.store.inspect.check.check import check_store
+from qstore.store.inspect.check import check_store
 from qstore.store.inspect.offline import open_store
 from qstore.store.journal.files import JournalFormat
 from tests.bench.measuring import build_line, build_ring, fastest, references, typical_message

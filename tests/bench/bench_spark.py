@@ -36,7 +36,7 @@ from qstore.formats.rhm.records import TAIL_SIZE
 from qstore.store.builders.journal_build import JournalBuild
 from qstore.store.disk import OsDisk
 from qstore.store.environment import tool_environment
-from qstore.store.inspect.check.check import check_store
+from qstore.store.inspect.check import check_store
 from qstore.store.inspect.offline import open_store
 from qstore.store.journal.directory import open_journal
 from qstore.store.journal.write.storage import create_journal

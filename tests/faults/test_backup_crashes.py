@@ -16,12 +16,17 @@ from unittest.mock import patch
 import pytest
 
 from qstore.store.backup.create import StoreBackup
-from qstore.store.backup.manifest import read_manifest
-from qstore.store.backup.repository import DiskRepository, backup_names, check_mark, known_chunks
+from qstore.store.backup.repository import (
+    DiskRepository,
+    backup_names,
+    check_mark,
+    keep_latest,
+    known_chunks,
+    read_manifest,
+    verify_chunks,
+)
 from qstore.store.backup.restore import restore
-from qstore.store.backup.retention import keep_latest
-from qstore.store.backup.stopped import stopped_store
-from qstore.store.backup.verify import verify_chunks
+from qstore.store.backup.sources import stopped_store
 from qstore.store.errors import StoreError
 from qstore.store.repair.stopped_store import told_errors
 from tests.faults.simulated_disk import Call, SimulatedDisk

@@ -19,10 +19,8 @@ import pytest
 from qstore.formats.broker_records.topology import Binding, Exchange, GeneralObject, Queue
 from qstore.store.errors import StoreError
 from qstore.store.importing.intake import ImportedMessage, Intake
-from qstore.store.importing.ledger import LEDGER
-from qstore.store.importing.plan import ImportPlan
-from qstore.store.importing.store_import import StoreImport
-from qstore.store.importing.switch import ImportSwitch
+from qstore.store.importing.plan import LEDGER, ImportPlan
+from qstore.store.importing.store_import import ImportSwitch, StoreImport
 from qstore.store.journal.recovery import LIVE, LOCKED, PENDING
 from qstore.store.live.message_store import MessageStore
 from qstore.store.log_lines import Level, LogLine

@@ -15,11 +15,9 @@ from unittest.mock import patch
 import pytest
 
 from qstore.store.backup.create import BackupResult, StoreBackup
-from qstore.store.backup.manifest import read_manifest
-from qstore.store.backup.repository import MANIFEST, DiskRepository, backup_names
+from qstore.store.backup.repository import MANIFEST, DiskRepository, backup_names, read_manifest, verify_chunks
 from qstore.store.backup.restore import restore
-from qstore.store.backup.running import OvertakenError, RunningStore
-from qstore.store.backup.verify import verify_chunks
+from qstore.store.backup.sources import OvertakenError, RunningSource
 from qstore.store.live.shared_snapshot import SharedSnapshot
 from qstore.store.unfinished import SNAPSHOTS
 from tests.faults.simulated_disk import Call, SimulatedDisk
@@ -50,7 +48,9 @@ def back_up(life: SnapshotLife, *, attempts: int = 1, between: Callable[[], obje
     try:
         for number in range(attempts):
             shared = life.share(life.rng.randint(0, 3))
-            source = RunningStore(life.disk, PATH, shared.name, partial(copied, shared, between), shared.release, first)
+            source = RunningSource(
+                life.disk, PATH, shared.name, partial(copied, shared, between), shared.release, first
+            )
             try:
                 return backup.run(source, verify=life.rng.random() < 0.2)
             except OvertakenError as error:
@@ -84,7 +84,7 @@ def test_a_backup_is_the_store_at_the_cut_while_work_goes_on(grows: bool) -> Non
     """Journals that can grow do that, and are never overtaken; only the prepared list is."""
     seen: Counter[str] = Counter()
     with contextlib.ExitStack() as patched:
-        patched.enter_context(patch("qstore.store.backup.running._MAX_UNSAID_SECONDS", -1))
+        patched.enter_context(patch("qstore.store.backup.sources._MAX_UNREPORTED_SECONDS", -1))
         patched.enter_context(patch.object(SnapshotLife, "parameters", TinyParameters(auto_expand=grows)))
         for seed in today(range(120), 8):
             life = begin_again(seed, seed % 5 * 60, max(0, seed % 8 - 4))

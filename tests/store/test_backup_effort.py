@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-import qstore.store.backup.chunks as chunks
-from qstore.store.backup.chunks import ChunkWriter, Effort
+import qstore.store.backup.create as chunks
+from qstore.store.backup.create import ChunkWriter, Effort
 from qstore.store.backup.repository import CHUNK_SIZE, DiskRepository
-from qstore.store.backup.source import Read, SourceFile
+from qstore.store.backup.sources import Read, SourceFile
 from qstore.store.disk import OsWritableDisk
 
 

@@ -8,10 +8,9 @@ from typing import Final
 
 import pytest
 
-from qstore.store.backup.chunks import ChunkWriter, Effort
-from qstore.store.backup.pace import MAX_PAUSE, MAX_QUOTA, RESERVE, Begun, Pace
+from qstore.store.backup.create import MAX_PAUSE, MAX_QUOTA, RESERVE, Begun, ChunkWriter, Effort, Pace
 from qstore.store.backup.repository import CHUNK_SIZE, DiskRepository
-from qstore.store.backup.source import SourceFile
+from qstore.store.backup.sources import SourceFile
 from qstore.store.disk import OsWritableDisk
 from tests.store.test_backup_effort import opened
 

@@ -8,8 +8,8 @@ from typing import Final
 
 import pytest
 
-import qstore.store.backup.processors as processors
-from qstore.store.backup.processors import LinuxMachine
+import qstore.store.backup.create as processors
+from qstore.store.backup.create import LinuxMachine
 
 COUNT: Final = 8
 

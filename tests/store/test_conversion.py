@@ -22,13 +22,13 @@ from qstore.store.catalogue.store_directory import Found
 from qstore.store.disk import OsDisk
 from qstore.store.environment import tool_environment
 from qstore.store.errors import StoreError
-from qstore.store.inspect.check.check import check_store
+from qstore.store.inspect.check import check_store
 from qstore.store.inspect.offline import open_store
 from qstore.store.journal.recovery import LIVE, LOCKED, PENDING
 from qstore.store.key_value import RocksKeyValue
 from qstore.store.log_lines import Level, LogLine
 from qstore.store.parameters import OnDamage
-from qstore.store.repair.converted import MARK, mark_converted
+from qstore.store.repair.conversion import MARK, mark_converted
 from qstore.store.unfinished import CONVERTED
 from tests.support.fixtures import CopyOpener, StoreCopy, StoreFixture, snapshot
 from tests.support.journal_builder import JournalBuilder

@@ -16,8 +16,7 @@ from qstore.store.environment import tool_environment
 from qstore.store.errors import StoreDamagedError, StoreError, StoreLockedError
 from qstore.store.parameters import OnDamage
 from qstore.store.recovery.journal_content import content_of
-from qstore.store.repair.resize import StoreResize
-from qstore.store.repair.resize_plan import JournalPlan, larger_geometries
+from qstore.store.repair.resize import JournalPlan, StoreResize, larger_geometries
 from qstore.store.unfinished import KEPT
 from tests.support.fixtures import snapshot
 from tests.support.opened_store import GEOMETRY, PARAMETERS, Calls, OpenedStore, Recovered, enqueued

@@ -21,13 +21,16 @@ from qstore.store.journal.journal import Journal
 from qstore.store.journal.recovery import JournalRecovery
 from qstore.store.repair.version_1_resize import (
     BuiltFile,
+    Target,
     TooSmallError,
     build,
     bytes_needed,
     check_fit,
+    check_place,
+    finish_interrupted,
+    move,
     read_content,
 )
-from qstore.store.repair.version_1_switch import Target, check_place, finish_interrupted, move
 from tests.faults.simulated_disk import Call, SimulatedDisk
 from tests.faults.store_simulation import simulated_environment
 from tests.support.journal_builder import JournalBuilder

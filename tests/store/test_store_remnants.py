@@ -13,7 +13,7 @@ from qstore.store.catalogue.catalogue import Catalogue
 from qstore.store.disk import OsDisk
 from qstore.store.environment import tool_environment
 from qstore.store.errors import StoreError
-from qstore.store.inspect.check.check import check_store
+from qstore.store.inspect.check import check_store
 from qstore.store.inspect.offline import open_store
 from qstore.store.key_value import CatalogueError
 from qstore.store.live.held_directories import HeldDirectories

@@ -40,7 +40,7 @@ from qstore.store.catalogue.berkeley import read_environment
 from qstore.store.disk import OsDisk, OsWritableDisk
 from qstore.store.environment import tool_environment
 from qstore.store.errors import StoreError
-from qstore.store.inspect.check.check import check_store
+from qstore.store.inspect.check import check_store
 from qstore.store.inspect.offline import open_store
 from qstore.store.journal.directory import open_journal
 from qstore.store.journal.recovery import LIVE, LOCKED, PENDING, JournalRecovery

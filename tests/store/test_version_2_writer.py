@@ -13,7 +13,7 @@ from qstore.formats.rhm.file_header import FileHeader, decode_file_header
 from qstore.formats.rhm.geometry import BLOCK_SIZE, DATA_OFFSET, Geometry
 from qstore.formats.rhm.records import COMMIT_DECISION, LAST_OF_FLUSH, MOVED, SEAL, Kind, RecordHeader, decode_record
 from qstore.store.errors import JournalError, JournalFailedError
-from qstore.store.inspect.check.check import check_store
+from qstore.store.inspect.check import check_store
 from qstore.store.inspect.offline import open_store
 from qstore.store.journal.directory import open_journal
 from qstore.store.journal.recovery import JournalRecovery

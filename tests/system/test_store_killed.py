@@ -20,7 +20,7 @@ import pytest
 from qstore.store.catalogue.store_directory import StoreDirectory
 from qstore.store.disk import OsDisk
 from qstore.store.environment import tool_environment
-from qstore.store.inspect.check.check import check_store
+from qstore.store.inspect.check import check_store
 from qstore.store.inspect.offline import RecoveredStore, open_store
 from qstore.store.journal.recovery import LIVE
 from tests.support.processes import PATIENCE_SECONDS, children_of, goes

@@ -7,9 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from qstore.store.backup.manifest import read_manifest
-from qstore.store.backup.repository import DiskRepository, backup_names, check_mark
-from qstore.store.backup.verify import verify_chunks
+from qstore.store.backup.repository import DiskRepository, backup_names, check_mark, read_manifest, verify_chunks
 from qstore.store.disk import OsWritableDisk
 from qstore.store.errors import StoreError
 from tests.tools.test_backup import made, store

@@ -11,11 +11,9 @@ from typing import Any
 import pytest
 
 from qstore.store.backup.create import BackupResult, StoreBackup
-from qstore.store.backup.manifest import read_manifest
-from qstore.store.backup.repository import DiskRepository
+from qstore.store.backup.repository import DiskRepository, read_manifest
 from qstore.store.backup.restore import restore
-from qstore.store.backup.running import RunningStore
-from qstore.store.backup.stopped import stopped_store
+from qstore.store.backup.sources import RunningSource, stopped_store
 from qstore.store.disk import OsDisk, OsWritableDisk
 from qstore.store.environment import tool_environment
 from qstore.store.errors import StoreError
@@ -49,7 +47,7 @@ def of_snapshot(shared: SharedSnapshot) -> BackupResult:
     place = repository(Path(shared.directory))
     lock = place.lock()
     try:
-        source = RunningStore(OsDisk(), shared.directory, shared.name, shared.copied, shared.release)
+        source = RunningSource(OsDisk(), shared.directory, shared.name, shared.copied, shared.release)
         return StoreBackup(tool_environment(), place, "test").run(source)
     finally:
         lock.release()
@@ -171,13 +169,13 @@ def test_the_header_tells_a_full_file_that_was_entered_again(path: Path) -> None
 @pytest.fixture
 def opened_files(monkeypatch: pytest.MonkeyPatch) -> Iterator[set[str]]:
     found: set[str] = set()
-    really = RunningStore._open_image
+    really = RunningSource._open_image
 
-    def noting(self: RunningStore, image: Any) -> Any:
+    def noting(self: RunningSource, image: Any) -> Any:
         found.add(image.source)
         return really(self, image)
 
-    monkeypatch.setattr(RunningStore, "_open_image", noting)
+    monkeypatch.setattr(RunningSource, "_open_image", noting)
     return found
 
 

@@ -16,10 +16,10 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-import qstore.store.backup.running as running
+import qstore.store.backup.sources as running
 from qstore.broker.client import Connection, Empty, Message
 from qstore.broker.management.console import AgentError, Console
-from qstore.store.backup.chunks import ChunkWriter, Effort
+from qstore.store.backup.create import ChunkWriter, Effort
 from qstore.store.backup.repository import DiskRepository
 from qstore.store.disk import OsDisk
 from qstore.store.environment import tool_environment
@@ -144,7 +144,7 @@ def test_it_is_one_moment_for_all_queues(tmp_path: Path, broker: RunningBroker) 
 def start_of_a_backup(broker: RunningBroker, place: Path) -> subprocess.Popen[str]:
     """A backup that has its snapshot and goes no further: its PLACE is a pipe's reading end that nobody writes."""
     code = (
-        "import sys, time, qstore.store.backup.chunks as chunks\n"
+        "import sys, time, qstore.store.backup.create as chunks\n"
         "def stall(*_):\n    print('stalled', flush=True)\n    time.sleep(600)\n"
         "chunks.ChunkWriter.write = stall\n"
         "from qstore.tools.qstore_backup import main\nmain()"
@@ -277,7 +277,7 @@ def test_the_broker_is_told_soon_what_was_read(tmp_path: Path, monkeypatch: pyte
         said.append(list(queue_ids))
         return shared.copied(queue_ids)
 
-    source = running.RunningStore(OsDisk(), str(shared.directory), shared.name, copied, shared.release)
+    source = running.RunningSource(OsDisk(), str(shared.directory), shared.name, copied, shared.release)
     first, second, third, *_ = [part for part in source.parts() if part.queue_id is not None]
     source.was_read(first)
     source.was_read(second)

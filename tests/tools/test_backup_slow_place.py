@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-import qstore.store.backup.running as running
+import qstore.store.backup.sources as running
 from qstore.broker.management.objects.backup import LEASE_SECONDS
 from qstore.store.backup.create import StoreBackup
 from qstore.store.backup.repository import DiskRepository
@@ -73,7 +73,7 @@ def back_up(opened: OpenedStore, place: DiskRepository, clock: Clock) -> None:
 
     lock = place.lock()
     try:
-        source = running.RunningStore(OsDisk(), str(shared.directory), shared.name, copied, shared.release)
+        source = running.RunningSource(OsDisk(), str(shared.directory), shared.name, copied, shared.release)
         StoreBackup(tool_environment(), place, "test").run(source)
     finally:
         lock.release()

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from qstore.broker.client import Connection
 from qstore.formats.broker_records.topology import Exchange, Queue
 from qstore.formats.values import typed_map
-from qstore.store.importing.ledger import LEDGER_QUEUES
+from qstore.store.importing.plan import LEDGER_QUEUES
 from qstore.tools.interchange.definitions import DefinitionOptions, DefinitionsWriter, Unmapped, read_definitions
 from qstore.tools.interchange.items import InterchangeError
 from tests.support.dump import dump

@@ -12,7 +12,7 @@ from rich.console import Console
 
 from qstore.store.damage import Damage, DamageKind
 from qstore.store.disk import OsDisk
-from qstore.store.inspect.check.check import check_store
+from qstore.store.inspect.check import check_store
 from qstore.store.inspect.offline import open_store
 from qstore.tools.console.rows import Tables
 from qstore.tools.dump.rows import damage_object

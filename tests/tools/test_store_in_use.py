@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from qstore.store.inspect.in_use import holder_of_lock
+from qstore.store.inspect.layout import holder_of_lock
 from qstore.tools import qstore_check, qstore_dump, qstore_size
 from tests.support.fixtures import CopyOpener
 from tests.support.raw_peer import RawPeer
@@ -79,7 +79,7 @@ def test_a_file_of_the_same_number_on_another_disk(tmp_path: Path, monkeypatch: 
     path, other = tmp_path / "lock", tmp_path / "other"
     path.touch()
     listed = tmp_path / "locks"
-    monkeypatch.setattr("qstore.store.inspect.in_use._LOCKS", listed)
+    monkeypatch.setattr("qstore.store.inspect.layout._LOCKS", listed)
     inode = path.stat().st_ino
     listed.write_text(
         f"1: FLOCK  ADVISORY  WRITE {os.getpid()} ff:ff:{inode} 0 EOF\n2: -> FLOCK ADVISORY WRITE 1 0:0:1 0\n"

@@ -26,7 +26,7 @@ from qstore.formats.rhm.records import (
 from qstore.formats.rhm.records import RecordHeader as RhmRecordHeader
 from qstore.store.catalogue.topology import StoredBinding, Topology
 from qstore.store.damage import Damage
-from qstore.store.inspect.check.check import ORPHAN, QUEUE, JournalCheck, StoreCheck
+from qstore.store.inspect.check import ORPHAN, QUEUE, JournalCheck, StoreCheck
 from qstore.store.inspect.measure import Measurement
 from qstore.store.inspect.offline import RecoveredQueue, RecoveredTransaction
 from qstore.store.journal.records import RecordHeader

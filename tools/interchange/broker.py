@@ -29,7 +29,7 @@ from qstore.formats.broker_records.topology import Binding, Bridge, Exchange, Ge
 from qstore.formats.values import MAP, TypedMap, TypedValue, typed_map
 from qstore.formats.wording import printable
 from qstore.store.importing.intake import ImportedMessage, Intake
-from qstore.store.importing.ledger import LEDGER_QUEUES, PastImport
+from qstore.store.importing.plan import LEDGER_QUEUES, PastImport
 from qstore.store.journal.recovery import LIVE
 from qstore.tools.console.amounts import reference
 from qstore.tools.interchange.exporting import ExportSelection

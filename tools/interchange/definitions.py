@@ -60,7 +60,7 @@ from qstore.formats.broker_records.topology import (
 from qstore.formats.values import TypedMap, typed_map
 from qstore.formats.wording import plural, printable
 from qstore.store.importing.intake import ImportedMessage
-from qstore.store.importing.ledger import LEDGER_QUEUES
+from qstore.store.importing.plan import LEDGER_QUEUES
 from qstore.tools.interchange.items import ExportHeader, InterchangeError, ItemSink, ReadExport
 
 MAX_DEFINITIONS: Final = 1 << 28  # bytes of a file

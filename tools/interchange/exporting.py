@@ -14,7 +14,7 @@ from qstore.formats.checksum import extend_crc32c
 from qstore.formats.rhm.errors import RhmError
 from qstore.store.damage import Damage, DamageKind, Effect
 from qstore.store.importing.intake import ImportedMessage
-from qstore.store.importing.ledger import LEDGER
+from qstore.store.importing.plan import LEDGER
 from qstore.store.inspect.offline import RecoveredQueue, RecoveredStore
 from qstore.store.journal.files import JournalFormat
 from qstore.store.journal.journal import Journal

@@ -24,8 +24,7 @@ from qstore.formats.broker_records.topology import (
 from qstore.formats.wording import printable
 from qstore.store.environment import dry_run_environment, tool_environment
 from qstore.store.importing.intake import ImportedMessage, Intake
-from qstore.store.importing.ledger import PastImport
-from qstore.store.importing.plan import ImportPlan
+from qstore.store.importing.plan import ImportPlan, PastImport
 from qstore.store.importing.store_import import StoreImport
 from qstore.store.journal.recovery import LIVE, LOCKED, PENDING
 from qstore.store.log_lines import LogLine

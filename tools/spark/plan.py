@@ -18,7 +18,7 @@ from qstore.formats.rhm.geometry import BLOCK_SIZE
 from qstore.store.damage import Damage
 from qstore.store.disk import Disk
 from qstore.store.inspect.layout import StoreKind, UnusableInputError
-from qstore.store.inspect.opening import OpenedJournals, open_journals
+from qstore.store.inspect.offline import OpenedJournals, open_journals
 from qstore.store.journal.directory import NotAJournalError
 from qstore.store.journal.files import JournalFormat
 from qstore.store.journal.journal import Journal

@@ -27,9 +27,8 @@ from qstore.store.environment import tool_environment
 from qstore.store.errors import StoreError, StoreLockedError
 from qstore.store.importing.intake import ImportedMessage
 from qstore.store.importing.store_import import StoreImport
-from qstore.store.inspect.check.check import PREPARED_LIST, QUEUE, JournalCheck
-from qstore.store.inspect.in_use import holder_of_store
-from qstore.store.inspect.layout import StoreKind, UnusableInputError, find_layout
+from qstore.store.inspect.check import PREPARED_LIST, QUEUE, JournalCheck
+from qstore.store.inspect.layout import StoreKind, UnusableInputError, find_layout, holder_of_store
 from qstore.store.inspect.measure import measure
 from qstore.store.inspect.offline import OfflineStore, RecoveredQueue, RecoveredStore, open_store
 from qstore.store.journal.journal import Journal
