@@ -26,3 +26,21 @@ class FormatError(ValueError):
 
     def __str__(self) -> str:
         return f"{self.format_name}: {self.what} (at offset {self.offset})"
+
+
+class RhmError(FormatError):
+    """Bytes that are not a journal record, file header or info file."""
+
+    format_name = "journal"
+
+
+class QlsError(FormatError):
+    """Bytes that are not a linearstore journal."""
+
+    format_name = "linearstore journal"
+
+
+class BrokerRecordError(FormatError):
+    """Bytes that are not the expected record, or a record that cannot be encoded (then the offset is 0)."""
+
+    format_name = "broker record"

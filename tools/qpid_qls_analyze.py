@@ -57,7 +57,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple, TypeAlias
 
-from qstore.formats.qls.errors import QlsError
+from qstore.formats.errors import QlsError
 from qstore.formats.qls.file_header import (
     DATA_OFFSET,
     FILE_HEADER_SIZE,

@@ -43,7 +43,7 @@ from contextlib import closing
 from dataclasses import dataclass
 from typing import Final, NamedTuple, TypeAlias
 
-from qstore.formats.rhm.errors import RhmError
+from qstore.formats.errors import RhmError
 from qstore.formats.rhm.file_header import FileHeader, decode_file_header
 from qstore.formats.rhm.geometry import BLOCK_SIZE, DATA_OFFSET, FILE_HEADER_SIZE, SECTOR_SIZE
 from qstore.formats.rhm.jinf import MAX_JINF_SIZE, JournalInfo, decode_jinf

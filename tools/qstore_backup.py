@@ -20,7 +20,7 @@ from qstore.broker.management.console import AgentError, Console, Data
 from qstore.formats.wording import plural
 from qstore.store.backup.create import BackupResult, Effort, LinuxMachine, Pace, StoreBackup
 from qstore.store.backup.repository import MAX_UNSYNCED, Removed, keep_latest
-from qstore.store.backup.sources import OvertakenError, RunningStore, stopped_store
+from qstore.store.backup.sources import OvertakenError, RunningSource, stopped_store
 from qstore.store.disk import OsDisk
 from qstore.store.environment import tool_environment
 from qstore.store.errors import StoreError, advice
@@ -233,7 +233,7 @@ class BrokerBackup:
         raise StoreError(f"{self._where}: this broker has no store that can be backed up while it is running")
 
     @contextlib.contextmanager
-    def _snapshot(self, agent: Data, first: Collection[int]) -> Iterator[RunningStore]:
+    def _snapshot(self, agent: Data, first: Collection[int]) -> Iterator[RunningSource]:
         taken = self._console.call(agent, "begin", timeout=_BEGIN_SECONDS)
         number, is_over = taken["snapshot"], False
 
@@ -244,7 +244,7 @@ class BrokerBackup:
 
         try:
             copied = partial(self._copied, agent, number)
-            yield RunningStore(OsDisk(), self._directory or taken["directory"], taken["path"], copied, end, first)
+            yield RunningSource(OsDisk(), self._directory or taken["directory"], taken["path"], copied, end, first)
         finally:
             if not is_over:
                 with contextlib.suppress(MessagingError):  # then the broker ends it

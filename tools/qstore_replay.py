@@ -27,10 +27,10 @@ from qstore.broker.model.errors import InvalidArgumentError
 from qstore.broker.model.selectors.candidate import Candidate
 from qstore.broker.model.selectors.selector import Selector, compile_selector
 from qstore.broker.protocols.stored_messages import restore_message
-from qstore.formats.broker_records.errors import BrokerRecordError
 from qstore.formats.broker_records.message_header import MessageHeader
 from qstore.formats.broker_records.messages import HEADER_SIZE_BYTES, decode_message_header, header_size
 from qstore.formats.broker_records.topology import Binding, Bridge, Exchange, GeneralObject, Link, Queue
+from qstore.formats.errors import BrokerRecordError
 from qstore.formats.rhm.records import TRANSIENT, Kind
 from qstore.formats.wording import plural
 from qstore.store.backup.repository import Manifest, Repository, backup_names, check_mark, read_manifest

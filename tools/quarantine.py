@@ -25,15 +25,13 @@ from datetime import UTC, datetime, timedelta
 from hashlib import sha256
 from typing import Final, NamedTuple
 
-from qstore.formats.broker_records.errors import BrokerRecordError
 from qstore.formats.broker_records.message_header import Amqp10Message
 from qstore.formats.broker_records.messages import HEADER_SIZE_BYTES, decode_message_header, frames_problem, header_size
-from qstore.formats.errors import FormatError
+from qstore.formats.errors import BrokerRecordError, FormatError, RhmError
 from qstore.formats.qls import records as qls
 from qstore.formats.quarantine_index import Injection, QuarantineEntry
 from qstore.formats.rhm import records as rhm
 from qstore.formats.rhm.compressed import Decompressor
-from qstore.formats.rhm.errors import RhmError
 from qstore.formats.rhm.geometry import BLOCK_SIZE
 from qstore.formats.rhm.records import COMPRESSED, EXTERNAL, PADDING, Kind
 from qstore.store.environment import Environment

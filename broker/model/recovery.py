@@ -26,7 +26,7 @@ from qstore.broker.model.store_protocol import (
 from qstore.broker.model.topology.bindings import recover_bindings
 from qstore.broker.model.topology.exchange_bindings import recover_exchange_bindings
 from qstore.broker.model.transactions.effects import Effects
-from qstore.formats.broker_records.errors import BrokerRecordError
+from qstore.formats.errors import BrokerRecordError
 from qstore.formats.values import TypedMap
 from qstore.formats.wording import printable
 

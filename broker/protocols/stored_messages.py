@@ -19,11 +19,15 @@ from qstore.broker.model.message import PLAIN_HANDLING, Content, Message, Proper
 from qstore.broker.protocols.amqp_0_9_1.message import restore_basic, restored
 from qstore.broker.protocols.amqp_0_10.message import as_transfer, restore_alike, restore_transfer
 from qstore.formats.broker_records.amqp_0_9_1_messages import MARK as BASIC_MARK
-from qstore.formats.broker_records.amqp_1_0_content import application_properties, content_of
-from qstore.formats.broker_records.amqp_1_0_messages import MARK_BYTES, decode_sections
-from qstore.formats.broker_records.errors import BrokerRecordError
+from qstore.formats.broker_records.amqp_1_0_messages import (
+    MARK_BYTES,
+    application_properties,
+    content_of,
+    decode_sections,
+)
 from qstore.formats.broker_records.messages import HEADER_SIZE_BYTES, header_size
 from qstore.formats.checksum import extend_crc32c
+from qstore.formats.errors import BrokerRecordError
 from qstore.formats.values import TypedMap, TypedValue
 
 _MARK = bytes(MARK_BYTES)

@@ -6,6 +6,15 @@ that merged annotations into the message dropped its header section. A section w
 error.
 
 Source: the AMQP 1.0 specification as XML, part "messaging".
+
+The content of a message, as a neutral value (part "messaging", section 3.2):
+
+    body sections            content
+    -----------------------  -----------------------------------------------------------------
+    data, any number         their bytes, concatenated
+    amqp-sequence, any       one list of all their items
+    amqp-value               the value
+    none                     no bytes
 """
 
 from __future__ import annotations
@@ -13,6 +22,7 @@ from __future__ import annotations
 from typing import Any, Final, NamedTuple
 
 from qstore.formats.amqp_1_0.errors import Amqp10Error
+from qstore.formats.amqp_1_0.neutral import neutral_map, neutral_value
 from qstore.formats.amqp_1_0.values import (
     Constructor,
     Value,
@@ -22,8 +32,9 @@ from qstore.formats.amqp_1_0.values import (
     read_constructor,
     read_value,
 )
-from qstore.formats.broker_records.errors import BrokerRecordError
 from qstore.formats.broker_records.message_header import Amqp10Message, MessageHeader, Section
+from qstore.formats.errors import BrokerRecordError
+from qstore.formats.values import EMPTY_MAP, LIST, TypedMap, TypedValue
 from qstore.formats.wording import with_article
 
 #: The header, properties and application-properties sections are decoded up to this size, in bytes: as Python values
@@ -49,7 +60,8 @@ _SECTIONS: Final = {
 _CODE_OF_SYMBOL: Final = {f"amqp:{name}:{source}": code for code, (name, source) in _SECTIONS.items()}
 
 _HEADER, _PROPERTIES, _APPLICATION_PROPERTIES = 0x70, 0x73, 0x74
-_BODY_SECTIONS: Final = (0x75, 0x76, 0x77)
+_DATA, _SEQUENCE, _VALUE = 0x75, 0x76, 0x77
+_BODY_SECTIONS: Final = frozenset((_DATA, _SEQUENCE, _VALUE))
 
 
 class _Field(NamedTuple):
@@ -182,3 +194,47 @@ def _read_field(field: _Field, typed: Value, offset: int) -> Any:
     if isinstance(value, bytes) and "binary" not in field.type_names:
         return value.decode("utf-8", "surrogateescape")
     return value
+
+
+# ---- content and application properties ----
+
+
+def content_of(header: bytes, message: Amqp10Message) -> bytes | TypedValue:
+    """The content of a message: bytes, or a value.
+
+    Args:
+        header: the stored header that `decode_sections` has read.
+        message: its result.
+
+    Raises:
+        BrokerRecordError: the body sections are of kinds that cannot be combined, or cannot be read.
+    """
+    sections = [each for each in message.sections if each.code in _BODY_SECTIONS]
+    codes = {each.code for each in sections}
+    if codes <= {_DATA}:
+        return b"".join(header[offset : offset + size] for offset, size in message.body_sections)
+    values = [neutral_value(_value_of(header, each)) for each in sections]
+    if codes == {_SEQUENCE} and all(each.type is LIST for each in values):
+        return TypedValue(LIST, tuple(item for each in values for item in each.value))
+    if codes == {_VALUE} and len(values) == 1:
+        return values[0]
+    names = ", ".join(each.name for each in sections)
+    raise BrokerRecordError(f"body sections that cannot be combined: {names}", sections[0].offset)
+
+
+def application_properties(header: bytes, message: Amqp10Message) -> TypedMap:
+    """The application properties of a message, with their types. `decode_sections` has checked that they are a map."""
+    for section in message.sections:
+        if section.code == _APPLICATION_PROPERTIES:
+            return neutral_map(_value_of(header, section).value)
+    return EMPTY_MAP
+
+
+def _value_of(header: bytes, section: Section) -> Value:
+    """The value of a section, without its descriptor."""
+    end = section.offset + section.size
+    try:
+        _, _, begin = read_constructor(header, section.offset, end)
+        return read_value(header, begin - 1, end)[0]
+    except Amqp10Error as error:
+        raise BrokerRecordError(error.what, error.offset) from error

@@ -25,8 +25,8 @@ from qstore.formats.amqp_0_10.structs import (
 from qstore.formats.amqp_0_10.types import Amqp010Error
 from qstore.formats.broker_records.amqp_0_9_1_messages import MARK, decode_basic
 from qstore.formats.broker_records.amqp_1_0_messages import decode_sections
-from qstore.formats.broker_records.errors import BrokerRecordError
 from qstore.formats.broker_records.message_header import MessageHeader, UnknownStruct
+from qstore.formats.errors import BrokerRecordError
 
 #: Bytes of the header size in front of every stored message.
 HEADER_SIZE_BYTES: Final = 4

@@ -10,7 +10,7 @@ from typing import Final, Literal, NamedTuple
 
 from qstore.formats.amqp_0_10.structs import XID, encode_struct, known_flags
 from qstore.formats.amqp_0_10.types import Amqp010Error
-from qstore.formats.broker_records.errors import BrokerRecordError
+from qstore.formats.errors import BrokerRecordError
 from qstore.formats.plain import plain_uuid
 
 #: Code, flags and format of a distributed transaction's id.

@@ -6,7 +6,7 @@ import struct
 from dataclasses import dataclass
 from typing import Final
 
-from qstore.formats.qls.errors import QlsError
+from qstore.formats.errors import QlsError
 from qstore.formats.qls.records import MAGICS, VERSION
 from qstore.formats.rhm.geometry import Geometry
 from qstore.formats.rhm.records import Kind

@@ -9,7 +9,7 @@ import struct
 from typing import Final, NamedTuple
 from zlib import adler32
 
-from qstore.formats.qls.errors import QlsError
+from qstore.formats.errors import QlsError
 from qstore.formats.rhm.geometry import BLOCK_SIZE, padded
 from qstore.formats.rhm.records import EXTERNAL, PADDING, Kind
 

@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 import zstandard
 
 from qstore.formats.broker_records.messages import HEADER_SIZE_BYTES
-from qstore.formats.rhm.errors import RhmError
+from qstore.formats.errors import RhmError
 
 ZSTD: Final = 1  # the only method
 MAX_CONTENT_SIZE: Final = 1 << 24  # bytes; larger content is never compressed

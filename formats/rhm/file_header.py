@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from qstore.formats.checksum import extend_crc32c
-from qstore.formats.rhm.errors import RhmError
+from qstore.formats.errors import RhmError
 from qstore.formats.rhm.geometry import FILE_HEADER_SIZE
 from qstore.formats.rhm.records import BOUNDARY, COMMON, OVERWRITE_INDICATOR, PADDING, Kind, is_padding
 

@@ -31,7 +31,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from qstore.formats.checksum import extend_crc32c
-from qstore.formats.rhm.errors import RhmError
+from qstore.formats.errors import RhmError
 from qstore.formats.rhm.file_header import DEFAULT_FLUSH_ALIGNMENT
 from qstore.formats.rhm.geometry import MAX_FILES, MAX_RING_FILES, SECTOR_SIZE, Geometry
 

@@ -10,7 +10,7 @@ from enum import IntEnum
 from typing import Final, NamedTuple
 
 from qstore.formats.checksum import extend_crc32c
-from qstore.formats.rhm.errors import RhmError
+from qstore.formats.errors import RhmError
 from qstore.formats.rhm.geometry import BLOCK_SIZE, padded
 from qstore.formats.zeros import is_zero
 

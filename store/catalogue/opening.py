@@ -48,7 +48,6 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Final, NamedTuple
 from uuid import UUID
 
-from qstore.formats.broker_records.errors import BrokerRecordError
 from qstore.formats.broker_records.topology import decode_queue
 from qstore.formats.catalogue import (
     FORMAT_VERSION,
@@ -67,7 +66,7 @@ from qstore.formats.catalogue import (
     decode,
     encode,
 )
-from qstore.formats.rhm.errors import RhmError
+from qstore.formats.errors import BrokerRecordError, RhmError
 from qstore.formats.rhm.jinf import DEFAULT_BASE_NAME, MAX_JINF_SIZE, JournalInfo, decode_jinf
 from qstore.formats.topology_copy import encode_batch
 from qstore.formats.wording import printable

@@ -16,7 +16,6 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias, TypeVar
 
-from qstore.formats.broker_records.errors import BrokerRecordError
 from qstore.formats.broker_records.topology import (
     Binding,
     Bridge,
@@ -30,6 +29,7 @@ from qstore.formats.broker_records.topology import (
     decode_queue,
 )
 from qstore.formats.catalogue import BindingEntry, Kind
+from qstore.formats.errors import BrokerRecordError
 from qstore.formats.wording import printable
 from qstore.store.catalogue.catalogue import Catalogue
 from qstore.store.damage import Damage, DamageKind

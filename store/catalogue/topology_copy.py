@@ -32,7 +32,6 @@ from enum import Enum, auto
 from typing import Final, NamedTuple
 from uuid import UUID
 
-from qstore.formats.broker_records.errors import BrokerRecordError
 from qstore.formats.broker_records.topology import decode_binding, decode_exchange, decode_queue
 from qstore.formats.catalogue import (
     BindingEntry,
@@ -44,6 +43,7 @@ from qstore.formats.catalogue import (
     QueueEntry,
     decode,
 )
+from qstore.formats.errors import BrokerRecordError
 from qstore.formats.topology_copy import Tail, TopologyCopy, TopologyFormatError, decode_topology
 from qstore.store.catalogue.catalogue import Catalogue, CatalogueDamage
 from qstore.store.disk import Disk, read_whole

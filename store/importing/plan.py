@@ -31,8 +31,6 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Final, NamedTuple
 
-from qstore.formats.broker_records.errors import BrokerRecordError
-from qstore.formats.broker_records.exchange_bindings import exchange_binding_of
 from qstore.formats.broker_records.topology import (
     Binding,
     Bridge,
@@ -46,8 +44,10 @@ from qstore.formats.broker_records.topology import (
     encode_exchange,
     encode_general,
     encode_queue,
+    exchange_binding_of,
 )
 from qstore.formats.catalogue import QueueEntry
+from qstore.formats.errors import BrokerRecordError
 from qstore.formats.rhm.geometry import Geometry
 from qstore.formats.values import typed_map
 from qstore.formats.wording import printable

@@ -28,10 +28,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import accumulate, zip_longest
 from typing import Any, Final, NamedTuple
 
-from qstore.formats.broker_records.errors import BrokerRecordError
 from qstore.formats.broker_records.messages import HEADER_SIZE_BYTES, decode_message_header, frames_problem, header_size
 from qstore.formats.checksum import independent_crc32c
-from qstore.formats.qls.errors import QlsError
+from qstore.formats.errors import BrokerRecordError, QlsError, RhmError
 from qstore.formats.qls.file_header import (
     FILE_HEADER_SIZE,
     NAME_OFFSET,
@@ -42,7 +41,6 @@ from qstore.formats.qls.file_header import (
 from qstore.formats.qls.file_header import FileHeader as LinearHeader
 from qstore.formats.qls.records import TAIL_SIZE as LINEAR_TAIL_SIZE
 from qstore.formats.qls.records import decode_tail as decode_linear_tail
-from qstore.formats.rhm.errors import RhmError
 from qstore.formats.rhm.file_header import RID_OFFSET
 from qstore.formats.rhm.file_header import FileHeader as RingHeader
 from qstore.formats.rhm.geometry import BLOCK_SIZE

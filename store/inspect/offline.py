@@ -22,8 +22,8 @@ from pathlib import Path
 from typing import Final, NamedTuple
 from uuid import UUID
 
-from qstore.formats.broker_records.errors import BrokerRecordError
 from qstore.formats.broker_records.topology import Queue, decode_queue
+from qstore.formats.errors import BrokerRecordError
 from qstore.formats.rhm import store_file
 from qstore.formats.rhm.jinf import TPL_BASE_NAME
 from qstore.formats.wording import plural

@@ -12,7 +12,7 @@ import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Final
 
-from qstore.formats.rhm.errors import RhmError
+from qstore.formats.errors import RhmError
 from qstore.formats.rhm.geometry import (
     FILE_HEADER_SIZE,
     MAX_FILE_SIZE,

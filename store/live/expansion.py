@@ -22,7 +22,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Final
 
-from qstore.formats.rhm.errors import RhmError
+from qstore.formats.errors import RhmError
 from qstore.formats.rhm.geometry import BLOCK_SIZE, Geometry
 from qstore.formats.values import TypedMap
 from qstore.store.disk import WritableDisk

@@ -12,8 +12,8 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Final
 
+from qstore.formats.errors import RhmError
 from qstore.formats.rhm.compressed import Decompressor
-from qstore.formats.rhm.errors import RhmError
 from qstore.formats.rhm.geometry import BLOCK_SIZE, Geometry
 from qstore.formats.rhm.records import COMPRESSED, RecordHeader, decode_record
 from qstore.store.disk import WritableFile

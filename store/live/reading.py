@@ -13,10 +13,9 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Final, TypeAlias, TypeVar, cast
 
-from qstore.formats.broker_records.errors import BrokerRecordError
 from qstore.formats.checksum import extend_crc32c
+from qstore.formats.errors import BrokerRecordError, RhmError
 from qstore.formats.rhm.compressed import Decompressor
-from qstore.formats.rhm.errors import RhmError
 from qstore.formats.rhm.geometry import BLOCK_SIZE
 from qstore.formats.rhm.headers import FLAGS_SHIFT, HEADER_2, MAGIC_MASK
 from qstore.formats.rhm.records import COMPRESSED, SALT, TAIL, TAIL_SIZE, Kind

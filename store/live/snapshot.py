@@ -29,7 +29,7 @@ from typing import Final, NamedTuple, TypeAlias
 from uuid import UUID
 
 from qstore.formats.catalogue import QueueEntry
-from qstore.formats.rhm.errors import RhmError
+from qstore.formats.errors import RhmError
 from qstore.formats.rhm.geometry import BLOCK_SIZE, Geometry
 from qstore.formats.rhm.jinf import DEFAULT_BASE_NAME, MAX_JINF_SIZE, decode_jinf
 from qstore.store.catalogue.catalogue import Catalogue

@@ -40,8 +40,8 @@ from types import TracebackType
 from typing import Final, NamedTuple
 
 from qstore.formats.catalogue import QueueEntry
+from qstore.formats.errors import RhmError
 from qstore.formats.rhm.close_record import ClosedJournal
-from qstore.formats.rhm.errors import RhmError
 from qstore.formats.rhm.geometry import BLOCK_SIZE, MAX_FILES, MAX_PAGES, Geometry
 from qstore.formats.rhm.jinf import DEFAULT_BASE_NAME, MAX_JINF_SIZE, TPL_BASE_NAME, JournalInfo, decode_jinf
 from qstore.formats.wording import plural, printable

@@ -14,9 +14,9 @@ from dataclasses import replace
 from types import TracebackType
 from typing import Final
 
-from qstore.formats.broker_records.errors import BrokerRecordError
 from qstore.formats.broker_records.topology import decode_queue
 from qstore.formats.catalogue import QueueEntry
+from qstore.formats.errors import BrokerRecordError
 from qstore.formats.rhm.close_record import ClosedJournal, SyncedJournal
 from qstore.formats.rhm.geometry import MAX_FILES, Geometry
 from qstore.formats.rhm.jinf import JournalInfo

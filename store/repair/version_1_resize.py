@@ -35,7 +35,7 @@ from contextlib import closing, suppress
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from qstore.formats.rhm.errors import RhmError
+from qstore.formats.errors import RhmError
 from qstore.formats.rhm.geometry import BLOCK_SIZE, MAX_FILES, MAX_PAGES, PAGE_SIZE, SECTOR_SIZE, Geometry
 from qstore.formats.rhm.jinf import MAX_JINF_SIZE, JournalInfo, decode_jinf, encode_jinf
 from qstore.formats.rhm.records import MAX_HEADER_SIZE, OVERWRITE_INDICATOR, Kind, RecordHeader, decode_header

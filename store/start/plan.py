@@ -47,9 +47,9 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import NamedTuple
 
-from qstore.formats.broker_records.errors import BrokerRecordError
 from qstore.formats.broker_records.topology import Queue, decode_queue, encode_queue
 from qstore.formats.catalogue import QueueEntry
+from qstore.formats.errors import BrokerRecordError
 from qstore.formats.rhm.geometry import FILE_HEADER_SIZE
 from qstore.formats.zeros import is_zero
 from qstore.store.catalogue.opening import MAX_ID

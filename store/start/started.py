@@ -9,8 +9,8 @@ from typing import NamedTuple
 
 import qstore.store.log_lines as log_lines
 from qstore.formats.broker_records.topology import Queue
+from qstore.formats.errors import RhmError
 from qstore.formats.rhm.compressed import Decompressor
-from qstore.formats.rhm.errors import RhmError
 from qstore.formats.rhm.geometry import BLOCK_SIZE
 from qstore.formats.rhm.records import COMPRESSED
 from qstore.store.damage import Damage

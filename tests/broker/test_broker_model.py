@@ -16,7 +16,7 @@ from qstore.broker.model.memory import MESSAGE_OVERHEAD
 from qstore.broker.model.message import Message
 from qstore.broker.model.queues.queue import Queue
 from qstore.broker.settings import BrokerSettings
-from qstore.formats.broker_records.errors import BrokerRecordError
+from qstore.formats.errors import BrokerRecordError
 from qstore.store.module import Module
 from tests.broker.wired_broker import OPTIONS, PlainMessage, wired
 from tests.support.fake_store import FakeFailedError, Model

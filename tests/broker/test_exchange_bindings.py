@@ -17,9 +17,15 @@ from qstore.broker.model.exchanges import onward
 from qstore.broker.model.exchanges.exchange import Exchange
 from qstore.broker.model.exchanges.onward import ExchangeBinding, refresh
 from qstore.broker.model.exchanges.types import EXCHANGE_TYPES
-from qstore.formats.broker_records.exchange_bindings import KIND, exchange_binding_of, general_of
-from qstore.formats.broker_records.exchange_bindings import ExchangeBinding as Stored
-from qstore.formats.broker_records.topology import GeneralObject, decode_general, encode_general
+from qstore.formats.broker_records.topology import (
+    EXCHANGE_BINDING_KIND,
+    GeneralObject,
+    decode_general,
+    encode_general,
+    exchange_binding_object,
+    exchange_binding_of,
+)
+from qstore.formats.broker_records.topology import ExchangeBinding as Stored
 from qstore.formats.values import EMPTY_MAP, TypedMap, typed_map
 from tests.broker.exchange_parts import FakeMessage, fake_queues, routed
 from tests.broker.wired_broker import Wired, wired
@@ -260,16 +266,19 @@ def test_a_record_says_what_was_stored(names: list[bytes], number: int) -> None:
     source, destination, key = (name.decode("utf-8", "surrogateescape") for name in names)
     for arguments in (EMPTY_MAP, typed_map({"n": number})):
         binding = Stored(source, destination, key, arguments)
-        record = decode_general(encode_general(general_of(binding)))
+        record = decode_general(encode_general(exchange_binding_object(binding)))
         assert exchange_binding_of(record) == binding
-    assert general_of(Stored(source, destination, key)).name != record.name
+    assert exchange_binding_object(Stored(source, destination, key)).name != record.name
 
 
 def test_other_objects_are_no_bindings() -> None:
     assert exchange_binding_of(GeneralObject("domain", "x")) is None
-    assert exchange_binding_of(GeneralObject(KIND, "x", typed_map({"source": "a", "key": ""}))) is None
+    assert exchange_binding_of(GeneralObject(EXCHANGE_BINDING_KIND, "x", typed_map({"source": "a", "key": ""}))) is None
     assert (
-        exchange_binding_of(GeneralObject(KIND, "x", typed_map({"source": 1, "destination": "b", "key": "k"}))) is None
+        exchange_binding_of(
+            GeneralObject(EXCHANGE_BINDING_KIND, "x", typed_map({"source": 1, "destination": "b", "key": "k"}))
+        )
+        is None
     )
 
 
@@ -329,7 +338,7 @@ def test_what_names_a_missing_exchange_is_deleted_at_the_start(tmp_path: Path) -
         async with wired(tmp_path) as world:
             store, done = world.store, asyncio.get_running_loop().create_future()
             assert store is not None
-            record = general_of(Stored("amq.topic", "gone", "#"))
+            record = exchange_binding_object(Stored("amq.topic", "gone", "#"))
             store.changes.create_general(record, lambda _, error: done.set_result(error))
             assert await done is None
 

@@ -40,7 +40,7 @@ CHUNK = 2048
 
 @pytest.fixture(autouse=True)
 def tiny() -> Iterator[None]:
-    modules = ("chunks", "manifest", "repository", "restore", "verify")
+    modules = ("create", "repository", "restore")
     with contextlib.ExitStack() as patched:
         patched.enter_context(tiny_rid_blocks())
         patched.enter_context(patch("qstore.store.importing.store_import.StoreParameters", TinyParameters))

@@ -10,7 +10,7 @@ from functools import partial
 import pytest
 
 from qstore.broker.model.errors import ModelError
-from qstore.formats.broker_records.exchange_bindings import exchange_binding_of
+from qstore.formats.broker_records.topology import exchange_binding_of
 from qstore.store.catalogue.catalogue import Catalogue
 from tests.faults.broker_process import BrokerProcess
 from tests.faults.simulated_disk import SimulatedDisk

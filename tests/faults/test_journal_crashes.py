@@ -10,7 +10,7 @@ from typing import Final
 
 import pytest
 
-from qstore.formats.rhm.errors import RhmError
+from qstore.formats.errors import RhmError
 from qstore.formats.rhm.file_header import decode_file_header
 from qstore.formats.rhm.geometry import Geometry
 from qstore.formats.rhm.headers import FIXED_SIZE

@@ -34,7 +34,7 @@ CHUNK = 2048
 def tiny() -> Iterator[None]:
     with contextlib.ExitStack() as patched:
         patched.enter_context(tiny_rid_blocks())
-        for name in ("chunks", "manifest", "repository", "restore", "verify"):
+        for name in ("create", "repository", "restore"):
             patched.enter_context(patch(f"qstore.store.backup.{name}.CHUNK_SIZE", CHUNK))
         yield
 

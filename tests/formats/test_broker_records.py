@@ -12,7 +12,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from qstore.formats.amqp_0_10.maps import decode_map
-from qstore.formats.broker_records.errors import BrokerRecordError
 from qstore.formats.broker_records.topology import (
     Binding,
     Bridge,
@@ -30,6 +29,7 @@ from qstore.formats.broker_records.topology import (
     encode_queue,
     problem_of_new_name,
 )
+from qstore.formats.errors import BrokerRecordError
 from qstore.formats.values import TypedMap, typed_map
 from tests.support.coded import coded
 

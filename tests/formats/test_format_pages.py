@@ -13,8 +13,8 @@ from qstore.formats.amqp_0_10 import structs
 from qstore.formats.amqp_0_10.types import BY_CODE
 from qstore.formats.bdb import log, pages, writer
 from qstore.formats.broker_records import amqp_0_9_1_messages, messages, topology, xids
-from qstore.formats.broker_records.errors import BrokerRecordError
 from qstore.formats.checksum import extend_crc32c
+from qstore.formats.errors import BrokerRecordError
 from qstore.formats.qls import file_header as qls_file
 from qstore.formats.qls import records as qls
 from qstore.formats.rhm import compressed, geometry, headers, jinf

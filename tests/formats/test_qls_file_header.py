@@ -9,7 +9,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from qstore.formats.qls.errors import QlsError
+from qstore.formats.errors import QlsError
 from qstore.formats.qls.file_header import (
     FILE_HEADER_SIZE,
     MAX_NAME_SIZE,

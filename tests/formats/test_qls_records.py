@@ -12,7 +12,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from qstore.formats.qls.errors import QlsError
+from qstore.formats.errors import QlsError
 from qstore.formats.qls.file_header import DATA_OFFSET, KIB, FileHeader, decode_file_header
 from qstore.formats.qls.records import (
     HEADER_SIZES,

@@ -7,8 +7,7 @@ import tracemalloc
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qstore.formats.rhm.headers import HEADER_2
-from qstore.formats.rhm.record_checksums import RecordChecksums
+from qstore.formats.rhm.headers import HEADER_2, RecordChecksums
 from qstore.formats.rhm.records import SALT, version_2_check
 
 _U32 = st.integers(0, (1 << 32) - 1)

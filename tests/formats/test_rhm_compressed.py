@@ -10,8 +10,8 @@ import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
 
+from qstore.formats.errors import RhmError
 from qstore.formats.rhm.compressed import MAX_CONTENT_SIZE, PREFIX_SIZE, ZSTD, Compressor, Decompressor
-from qstore.formats.rhm.errors import RhmError
 from tests.support.format_pages import section
 
 HEADER = b"header of a message"

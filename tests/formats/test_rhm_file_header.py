@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from qstore.formats.checksum import independent_crc32c
-from qstore.formats.rhm.errors import RhmError
+from qstore.formats.errors import RhmError
 from qstore.formats.rhm.file_header import (
     SLOT_SIZE,
     FileHeader,

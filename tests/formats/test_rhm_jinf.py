@@ -12,7 +12,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from qstore.formats.checksum import extend_crc32c
-from qstore.formats.rhm.errors import RhmError
+from qstore.formats.errors import RhmError
 from qstore.formats.rhm.geometry import Geometry
 from qstore.formats.rhm.jinf import MAX_JINF_SIZE, JournalInfo, decode_jinf, encode_jinf
 

@@ -11,7 +11,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from qstore.formats.checksum import independent_crc32c
-from qstore.formats.rhm.errors import RhmError
+from qstore.formats.errors import RhmError
 from qstore.formats.rhm.geometry import BLOCK_SIZE, Geometry, padded
 from qstore.formats.rhm.records import (
     COMMIT_DECISION,

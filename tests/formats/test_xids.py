@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qstore.formats.broker_records.errors import BrokerRecordError
 from qstore.formats.broker_records.xids import Xid, decode_xid, encode_dtx_xid, encode_local_xid
+from qstore.formats.errors import BrokerRecordError
 
 
 def test_the_vectors() -> None:

@@ -19,7 +19,7 @@ from qstore.broker.model.queues.entry import Entry
 from qstore.broker.model.queues.queue import Queue
 from qstore.broker.model.store_protocol import Done, Refused
 from qstore.broker.settings import BrokerSettings
-from qstore.formats.broker_records.errors import BrokerRecordError
+from qstore.formats.errors import BrokerRecordError
 from qstore.formats.values import EMPTY_MAP, TypedMap
 from tests.broker.wired_broker import PlainMessage
 

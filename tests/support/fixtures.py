@@ -21,7 +21,7 @@ from typing import Any, Final, NamedTuple
 import pytest
 import zstandard
 
-from qstore.formats.rhm.errors import RhmError
+from qstore.formats.errors import RhmError
 from qstore.formats.rhm.geometry import BLOCK_SIZE, DATA_OFFSET
 from qstore.formats.rhm.records import Kind, RecordHeader, decode_record
 from qstore.store.catalogue.berkeley import find_recovery_program

@@ -19,11 +19,10 @@ from urllib.parse import quote
 
 import click
 
-from qstore.formats.broker_records.errors import BrokerRecordError
 from qstore.formats.broker_records.message_header import Amqp10Message, MessageHeader
 from qstore.formats.broker_records.messages import HEADER_SIZE_BYTES, decode_message_header, header_size
+from qstore.formats.errors import BrokerRecordError, RhmError
 from qstore.formats.plain import plain_bytes
-from qstore.formats.rhm.errors import RhmError
 from qstore.formats.rhm.records import Kind
 from qstore.store.damage import Damage, DamageKind, Effect
 from qstore.store.journal.journal import Journal

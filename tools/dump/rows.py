@@ -7,8 +7,14 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
-from qstore.formats.broker_records.exchange_bindings import ExchangeBinding, exchange_binding_of
-from qstore.formats.broker_records.topology import Bridge, Exchange, GeneralObject, Link
+from qstore.formats.broker_records.topology import (
+    Bridge,
+    Exchange,
+    ExchangeBinding,
+    GeneralObject,
+    Link,
+    exchange_binding_of,
+)
 from qstore.formats.broker_records.xids import decode_xid
 from qstore.formats.plain import plain_map
 from qstore.formats.rhm.geometry import BLOCK_SIZE

@@ -22,10 +22,19 @@ from qstore.broker.protocols.stored_messages import restore_message
 from qstore.formats.amqp_0_10.structs import DELIVERY_PROPERTIES, MESSAGE_PROPERTIES, decode_struct
 from qstore.formats.amqp_0_10.types import Amqp010Error
 from qstore.formats.broker_records.amqp_0_9_1_messages import MARK
-from qstore.formats.broker_records.errors import BrokerRecordError
-from qstore.formats.broker_records.exchange_bindings import ExchangeBinding, exchange_binding_of, general_of
 from qstore.formats.broker_records.messages import HEADER_SIZE_BYTES, frame_message, header_size, header_structs
-from qstore.formats.broker_records.topology import Binding, Bridge, Exchange, GeneralObject, Link, Queue
+from qstore.formats.broker_records.topology import (
+    Binding,
+    Bridge,
+    Exchange,
+    ExchangeBinding,
+    GeneralObject,
+    Link,
+    Queue,
+    exchange_binding_object,
+    exchange_binding_of,
+)
+from qstore.formats.errors import BrokerRecordError
 from qstore.formats.values import MAP, TypedMap, TypedValue, typed_map
 from qstore.formats.wording import printable
 from qstore.store.importing.intake import ImportedMessage, Intake
@@ -98,7 +107,7 @@ class BrokerExport:
             source, destination = reference(each.get("exchangeRef")), reference(each.get("destinationRef"))
             if source in exchanges and destination in exchanges:
                 bound = ExchangeBinding(source, destination, each.get("bindingKey") or "", _table(each))
-                writer.other(general_of(bound))
+                writer.other(exchange_binding_object(bound))
 
     def _messages(self, name: str, writer: ExportWriter, advance: Callable[[int], None]) -> None:
         options: dict[str, Any] = {"mode": "consume" if self._take else "browse"}

@@ -42,12 +42,11 @@ from qstore.broker.protocols.amqp_0_9_1.arguments import (
     is_supported,
     own_key,
 )
-from qstore.formats.broker_records.errors import BrokerRecordError
-from qstore.formats.broker_records.exchange_bindings import ExchangeBinding, exchange_binding_of, general_of
 from qstore.formats.broker_records.topology import (
     Binding,
     Bridge,
     Exchange,
+    ExchangeBinding,
     GeneralObject,
     Link,
     Queue,
@@ -55,8 +54,11 @@ from qstore.formats.broker_records.topology import (
     encode_exchange,
     encode_general,
     encode_queue,
+    exchange_binding_object,
+    exchange_binding_of,
     problem_of_new_name,
 )
+from qstore.formats.errors import BrokerRecordError
 from qstore.formats.values import TypedMap, typed_map
 from qstore.formats.wording import plural, printable
 from qstore.store.importing.intake import ImportedMessage
@@ -269,8 +271,8 @@ class _Reader:
                 continue
             if kind == "exchange":
                 bound = ExchangeBinding(source, target, key, table)
-                if self._is_valid("binding", shown, lambda bound=bound: encode_general(general_of(bound))):
-                    sink.other(general_of(bound))
+                if self._is_valid("binding", shown, lambda bound=bound: encode_general(exchange_binding_object(bound))):
+                    sink.other(exchange_binding_object(bound))
                 continue
             binding = Binding(0, target, key, table)
             if self._is_valid("binding", shown, lambda binding=binding: encode_binding(binding)):

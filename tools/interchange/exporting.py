@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING, Final
 
 from qstore.broker.model.selectors.candidate import Candidate
 from qstore.broker.protocols.stored_messages import restore_message
-from qstore.formats.broker_records.errors import BrokerRecordError
 from qstore.formats.broker_records.topology import Queue
 from qstore.formats.checksum import extend_crc32c
-from qstore.formats.rhm.errors import RhmError
+from qstore.formats.errors import BrokerRecordError, RhmError
 from qstore.store.damage import Damage, DamageKind, Effect
 from qstore.store.importing.intake import ImportedMessage
 from qstore.store.importing.plan import LEDGER

@@ -11,7 +11,6 @@ from rich.progress import MofNCompleteColumn
 
 from qstore import __version__
 from qstore.broker.client import Connection
-from qstore.formats.broker_records.exchange_bindings import exchange_binding_of, general_of
 from qstore.formats.broker_records.topology import (
     Binding,
     Bridge,
@@ -19,6 +18,8 @@ from qstore.formats.broker_records.topology import (
     GeneralObject,
     Link,
     Queue,
+    exchange_binding_object,
+    exchange_binding_of,
     problem_of_new_name,
 )
 from qstore.formats.wording import printable
@@ -241,7 +242,7 @@ class Changes:
         bound = exchange_binding_of(general)
         if bound is not None:
             source, destination = (self._name(name, of_exchange=True) for name in bound[:2])
-            general = general_of(bound._replace(source=source, destination=destination))
+            general = exchange_binding_object(bound._replace(source=source, destination=destination))
         self._sink.other(general)
 
     def branch(self, xid: bytes) -> None:

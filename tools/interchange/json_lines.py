@@ -27,7 +27,6 @@ from orjson import OPT_APPEND_NEWLINE, JSONDecodeError, dumps, loads
 
 from qstore.formats.amqp_0_10.maps import MAX_DEPTH
 from qstore.formats.amqp_0_10.types import BY_NAME
-from qstore.formats.broker_records.errors import BrokerRecordError
 from qstore.formats.broker_records.messages import HEADER_SIZE_BYTES, encode_message, header_size
 from qstore.formats.broker_records.topology import (
     Binding,
@@ -45,6 +44,7 @@ from qstore.formats.broker_records.topology import (
     encode_general,
     encode_queue,
 )
+from qstore.formats.errors import BrokerRecordError
 from qstore.formats.values import (
     BOOLEAN,
     DOUBLE,

@@ -7,12 +7,11 @@ from typing import Any, Final, NamedTuple
 
 import orjson
 
-from qstore.formats.broker_records.errors import BrokerRecordError
 from qstore.formats.broker_records.message_header import MessageHeader
 from qstore.formats.broker_records.messages import HEADER_SIZE_BYTES, decode_message_header, header_size
+from qstore.formats.errors import BrokerRecordError, RhmError
 from qstore.formats.plain import plain_bytes
 from qstore.formats.rhm.compressed import Decompressor
-from qstore.formats.rhm.errors import RhmError
 from qstore.store.journal.journal import MessageData
 from qstore.tools.console.text import escape_names
 

@@ -17,7 +17,7 @@ from typing import Any, Final
 from qstore.broker.client import Connection, Empty, Message, Session
 from qstore.broker.client.address import queue_address
 from qstore.broker.management.console import AgentError, Console, Data
-from qstore.formats.broker_records.errors import BrokerRecordError
+from qstore.formats.errors import BrokerRecordError
 from qstore.formats.wording import plural
 from qstore.store.importing.intake import ImportedMessage
 from qstore.store.inspect.offline import RecoveredTransaction

@@ -23,7 +23,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from qstore.broker.model.residency.paging_directory import OpenFile, PagingDirectory, PagingFile, Trouble
-from qstore.formats.broker_records.errors import BrokerRecordError
+from qstore.formats.errors import BrokerRecordError
 from qstore.formats.page_file import MAX_COUNT, PAGE_UNIT, Extent, Group, PageFileError, encode_extent
 
 if TYPE_CHECKING:

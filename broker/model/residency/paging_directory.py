@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 from qstore.broker.log.budget import LogBudget
 from qstore.broker.log.logs import log_of
-from qstore.formats.broker_records.errors import BrokerRecordError
+from qstore.formats.errors import BrokerRecordError
 from qstore.formats.page_file import Extent, PayloadCompressor
 
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
 
 from qstore.broker.log.budget import LogBudget
 from qstore.broker.log.logs import log_of
-from qstore.formats.broker_records.errors import BrokerRecordError
+from qstore.formats.errors import BrokerRecordError
 
 if TYPE_CHECKING:
     from qstore.broker.model.message import Message, RestoreMessage

@@ -1,6 +1,6 @@
 """Bindings between exchanges: created, removed and recovered.
 
-A binding is stored if both its exchanges are, as an object of its own (`formats.broker_records.exchange_bindings`). It
+A binding is stored if both its exchanges are, as an object of its own (`formats.broker_records.topology`). It
 takes effect once it is on the disk. Deleting either exchange deletes it, in the same batch of the catalogue; a source
 that is auto-delete is deleted with its last binding, whether to a queue or to an exchange.
 
@@ -21,7 +21,7 @@ from qstore.broker.model.events import ExchangeBind, ExchangeUnbind
 from qstore.broker.model.exchanges.onward import ExchangeBinding, check_binding, refresh
 from qstore.broker.model.topology.checks import check_key, find_exchange
 from qstore.broker.model.topology.serial_executor import SerialExecutor, serialized
-from qstore.formats.broker_records.exchange_bindings import exchange_binding_of
+from qstore.formats.broker_records.topology import exchange_binding_of
 from qstore.formats.values import EMPTY_MAP, TypedMap
 
 if TYPE_CHECKING:

@@ -18,9 +18,9 @@ from qstore.broker.model.exchanges.route import Binding
 from qstore.broker.model.queues.queue import Queue
 from qstore.broker.model.store_protocol import Changed, Journal, Store
 from qstore.formats.broker_records import topology as records
-from qstore.formats.broker_records.errors import BrokerRecordError
-from qstore.formats.broker_records.exchange_bindings import ExchangeBinding as StoredExchangeBinding
-from qstore.formats.broker_records.exchange_bindings import general_of
+from qstore.formats.broker_records.topology import ExchangeBinding as StoredExchangeBinding
+from qstore.formats.broker_records.topology import exchange_binding_object
+from qstore.formats.errors import BrokerRecordError
 from qstore.formats.values import TypedMap
 
 _Result = TypeVar("_Result")
@@ -91,7 +91,9 @@ class TopologyStorage:
         if store is None or source.store_id is None or destination.store_id is None:
             return
         stored = StoredExchangeBinding(source.name, destination.name, binding.key, binding.arguments)
-        binding.store_id = await self._make(lambda done: store.changes.create_general(general_of(stored), done))
+        binding.store_id = await self._make(
+            lambda done: store.changes.create_general(exchange_binding_object(stored), done)
+        )
 
     async def delete_exchange_binding(self, binding: ExchangeBinding) -> None:
         """Delete a binding between exchanges from the store."""

@@ -74,9 +74,9 @@ from qstore.formats.amqp_0_10.frames import (
 from qstore.formats.amqp_0_10.maps import encode_value
 from qstore.formats.amqp_0_10.structs import DELIVERY_PROPERTIES, MESSAGE_PROPERTIES, ReplyTo, encode_struct
 from qstore.formats.amqp_0_10.types import Amqp010Error, wire_type_of
-from qstore.formats.broker_records.errors import BrokerRecordError
 from qstore.formats.broker_records.messages import HEADER_SIZE_BYTES, frames_problem, header_size
 from qstore.formats.checksum import extend_crc32c
+from qstore.formats.errors import BrokerRecordError
 from qstore.formats.plain import plain_typed_value
 from qstore.formats.values import EMPTY_MAP, Family, TypedMap, TypedValue, typed_value
 

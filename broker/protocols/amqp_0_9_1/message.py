@@ -49,9 +49,9 @@ from qstore.formats.amqp_0_9_1.methods import encode_routed
 from qstore.formats.amqp_0_9_1.properties import Properties, body_size, decode_header, encode_header, read_handling
 from qstore.formats.amqp_0_10.types import Amqp010Error
 from qstore.formats.broker_records.amqp_0_9_1_messages import encode_begin, milliseconds, split_record
-from qstore.formats.broker_records.errors import BrokerRecordError
 from qstore.formats.broker_records.messages import HEADER_SIZE_BYTES, header_size
 from qstore.formats.checksum import extend_crc32c
+from qstore.formats.errors import BrokerRecordError
 from qstore.formats.values import EMPTY_MAP, STR16, TypedMap, TypedValue
 
 MAX_FRAME: Final = 131_072

@@ -25,7 +25,7 @@ from itertools import pairwise
 from operator import gt
 from typing import Final, NamedTuple
 
-from qstore.formats.qls.errors import QlsError
+from qstore.formats.errors import QlsError
 from qstore.formats.qls.file_header import (
     DATA_OFFSET,
     FILE_HEADER_SIZE,

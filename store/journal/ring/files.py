@@ -41,7 +41,7 @@ from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Final
 
-from qstore.formats.rhm.errors import RhmError
+from qstore.formats.errors import RhmError
 from qstore.formats.rhm.file_header import (
     FILE_NUMBER_OFFSETS,
     LOGICAL_NUMBER_OFFSET,

@@ -21,7 +21,7 @@ from collections.abc import Callable
 from typing import Final
 
 from qstore.formats.checksum import extend_crc32c
-from qstore.formats.rhm.errors import RhmError
+from qstore.formats.errors import RhmError
 from qstore.formats.rhm.geometry import BLOCK_SIZE
 from qstore.formats.rhm.headers import record_blocks, word
 from qstore.formats.rhm.records import COMMIT_DECISION, COMPRESSED, MOVED, Kind, decode_record

@@ -49,9 +49,9 @@ from qstore.formats.rhm.headers import (
     PADDINGS,
     RESTART_GAP,
     ROUND_UP,
+    RecordChecksums,
     word,
 )
-from qstore.formats.rhm.record_checksums import RecordChecksums
 from qstore.formats.rhm.records import COMPRESSED, LAST_OF_FLUSH, PADDING, SALT, SEAL, TAIL, Kind
 from qstore.store.journal.write.space import FileRing
 

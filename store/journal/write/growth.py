@@ -37,7 +37,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Final, NamedTuple
 
-from qstore.formats.rhm.errors import RhmError
+from qstore.formats.errors import RhmError
 from qstore.formats.rhm.file_header import SLOT_SIZE, FileHeader, decode_file_header, encode_header_slot, other_slot
 from qstore.formats.rhm.geometry import FILE_HEADER_SIZE, MAX_RING_FILES, Geometry
 from qstore.formats.rhm.jinf import MAX_JINF_SIZE, JournalInfo, decode_jinf, encode_jinf, is_plain_ring

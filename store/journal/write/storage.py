@@ -9,7 +9,7 @@ import contextlib
 import posixpath
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
-from qstore.formats.rhm.errors import RhmError
+from qstore.formats.errors import RhmError
 from qstore.formats.rhm.file_header import CREATION_SLOT, SLOT_SIZE, FileHeader, decode_file_header, encode_header_slot
 from qstore.formats.rhm.geometry import BLOCK_SIZE, DATA_OFFSET, FILE_HEADER_SIZE, Geometry
 from qstore.formats.rhm.jinf import JournalInfo, encode_jinf

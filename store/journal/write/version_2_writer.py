@@ -39,7 +39,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 
-from qstore.formats.rhm.errors import RhmError
+from qstore.formats.errors import RhmError
 from qstore.formats.rhm.geometry import BLOCK_SIZE, PAGE_SIZE, Geometry
 from qstore.formats.rhm.headers import BLOCK_SHIFT, FIXED_SIZE, ROUND_UP, record_blocks, word
 from qstore.formats.rhm.records import COMMIT_DECISION, MAX_HEADER_SIZE, TAIL_SIZE, Kind, RecordHeader, decode_header

@@ -18,7 +18,7 @@ from itertools import pairwise
 from typing import Final, NamedTuple
 
 from qstore.formats.checksum import extend_crc32c
-from qstore.formats.rhm.errors import RhmError
+from qstore.formats.errors import RhmError
 from qstore.formats.rhm.file_header import FileHeader
 from qstore.formats.rhm.geometry import BLOCK_SIZE
 from qstore.formats.rhm.records import (

@@ -24,7 +24,6 @@ from qstore.formats.amqp_0_9_1.methods import encode_routed
 from qstore.formats.amqp_0_9_1.properties import Properties, encode_header
 from qstore.formats.amqp_0_10.commands import decode_struct
 from qstore.formats.amqp_0_10.structs import DELIVERY_PROPERTIES, ReplyTo
-from qstore.formats.broker_records.errors import BrokerRecordError
 from qstore.formats.broker_records.messages import (
     HEADER_SIZE_BYTES,
     decode_message_header,
@@ -33,6 +32,7 @@ from qstore.formats.broker_records.messages import (
     header_size,
 )
 from qstore.formats.checksum import extend_crc32c
+from qstore.formats.errors import BrokerRecordError
 from qstore.formats.values import EMPTY_MAP, typed_map, typed_value
 from tests.formats.amqp_0_9_1_values import PROPERTY_SETS
 

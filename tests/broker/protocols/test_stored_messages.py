@@ -14,8 +14,8 @@ from qstore.broker.model.message import Message, Properties, ReplyAddress
 from qstore.broker.protocols.amqp_0_10.message import TransferMessage, as_transfer
 from qstore.broker.protocols.stored_messages import StoredSections, restore_message
 from qstore.formats.amqp_0_10.maps import decode_map
-from qstore.formats.broker_records.errors import BrokerRecordError
 from qstore.formats.broker_records.messages import decode_message_header, encode_message
+from qstore.formats.errors import BrokerRecordError
 from qstore.formats.plain import plain_map
 from tests.broker.protocols.world import World
 from tests.support.compiled import replaces

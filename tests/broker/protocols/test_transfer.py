@@ -30,8 +30,8 @@ from qstore.broker.protocols.amqp_0_10.publishing import TransferReader
 from qstore.broker.protocols.stored_messages import restore_message
 from qstore.formats.amqp_0_10.structs import DELIVERY_PROPERTIES, decode_struct, encode_struct
 from qstore.formats.amqp_0_10.types import Amqp010Error
-from qstore.formats.broker_records.errors import BrokerRecordError
 from qstore.formats.broker_records.messages import decode_message_header, encode_message, header_size
+from qstore.formats.errors import BrokerRecordError
 from qstore.formats.plain import plain_map
 from qstore.formats.values import typed_map
 from qstore.store.journal.recovery import LIVE
