@@ -123,6 +123,8 @@ class IncomingContent:
 
     def content(self) -> Content:
         """The content received so far; more may be added afterwards."""
+        if not self._pieces:
+            return bytes(self._small)
         self._keep_small()
         return content_of(self._pieces)
 

@@ -78,7 +78,7 @@ def test_a_backlog_is_on_the_disk_and_comes_back(arguments: dict[str, Any]) -> N
             assert await client(consumed, peer, "q", 5000) == list(range(5000))
             assert not disk.contents
             assert queue.residency is not None
-            assert queue.residency.is_all_in
+            assert queue.residency.messages_out == queue.residency.messages_in
 
     run(test())
 

@@ -250,7 +250,7 @@ def _unfold_behind_the_cursor(self: Fifo, stretch: Entry, entries: Sequence[Entr
     is_next = self.cursor is stretch
     _sound_unfold(self, stretch, entries)
     if is_next:
-        self._cursor = entries[-1].next
+        self.cursor = entries[-1].next
 
 
 def _nothing_marked(self: Stretch) -> list[int]:

@@ -679,7 +679,7 @@ class PerConsumerOrder(Fifo, ABC):
     def __init__(self, end: Entry) -> None:
         super().__init__()
         self._has_expiring = False
-        self._end = self._cursor = end
+        self._end = self.cursor = end
         self._head.next, end.previous = end, self._head
 
     def link(self, message: Message, rid: int, end: Entry) -> Entry:

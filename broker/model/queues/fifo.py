@@ -48,16 +48,17 @@ class Fifo:
     """The entries of one queue.
 
     Attributes:
+        cursor: the entry at the cursor. Read-only for others.
         pager: knows its stretches; None if it has none.
     """
 
-    __slots__ = ("_cursor", "_end", "_head", "pager")
+    __slots__ = ("_end", "_head", "cursor", "pager")
 
     def __init__(self) -> None:
         self._head, self._end = end_entry(0), end_entry(1)
         self._head.state = GONE
         self._head.next, self._end.previous = self._end, self._head
-        self._cursor = self._end
+        self.cursor = self._end
         self.pager: Residency | None = None
 
     def __del__(self) -> None:
@@ -137,11 +138,6 @@ class Fifo:
         return self._end.previous
 
     @property
-    def cursor(self) -> Entry:
-        """The entry at the cursor."""
-        return self._cursor
-
-    @property
     def next_position(self) -> int:
         """The position of the next message."""
         return self._end.position
@@ -192,16 +188,16 @@ class Fifo:
 
     def next_available(self, limit: int) -> Entry | None:
         """The next available entry, which the cursor then passes; None if there is none before the position `limit`."""
-        entry = self._cursor
+        entry = self.cursor
         while entry.position < limit:
             state = entry.state
             if state == AVAILABLE:
-                self._cursor = entry.next
+                self.cursor = entry.next
                 return entry
             if state >= END:
                 break
             entry = entry.next
-        self._cursor = entry
+        self.cursor = entry
         return None
 
     def claim(self, entry: Entry, consumer: Consumer | None) -> bool:  # noqa: ARG002
@@ -210,10 +206,10 @@ class Fifo:
 
     def oldest(self) -> Entry:
         """The first entry that is available, or a stretch; if there is none, or it is not known, any other."""
-        entry = self._cursor
+        entry = self.cursor
         while entry.state in _PASSED:
             entry = entry.next
-        self._cursor = entry
+        self.cursor = entry
         return entry
 
     def heads(self) -> Sequence[Entry]:
@@ -222,16 +218,16 @@ class Fifo:
 
     def put_back(self, entry: Entry) -> None:
         """An entry is available again: move the cursor back to it, if it is past it."""
-        if entry.position < self._cursor.position:
-            self._cursor = entry
+        if entry.position < self.cursor.position:
+            self.cursor = entry
 
     def remove(self, entry: Entry) -> Entry:
         """Remove an entry. Returns the one that followed it."""
         previous, following = entry.previous, entry.next
         previous.next, following.previous = following, previous
         entry.state = GONE
-        if entry is self._cursor:
-            self._cursor = following
+        if entry is self.cursor:
+            self.cursor = following
         del entry.next, entry.previous  # a reference to the entry would keep all later entries alive
         return following
 
@@ -253,8 +249,8 @@ class Fifo:
         """
         before, after = entries[0].previous, entries[-1].next
         for entry in entries:
-            if entry is self._cursor:
-                self._cursor = stretch
+            if entry is self.cursor:
+                self.cursor = stretch
             entry.state = FOLDED
             del entry.next, entry.previous
         if before is not stretch:
@@ -268,8 +264,8 @@ class Fifo:
             before.next, entry.previous = entry, before
             before = entry
         before.next, after.previous = after, before
-        if self._cursor is stretch:
-            self._cursor = entries[0]
+        if self.cursor is stretch:
+            self.cursor = entries[0]
         del stretch.next, stretch.previous
 
     def substitute(self, entry: Entry, former: Entry) -> None:
@@ -278,8 +274,8 @@ class Fifo:
         former.previous, former.next = before, after
         before.next = after.previous = former
         former.state, entry.state = entry.state, GONE
-        if self._cursor is entry:
-            self._cursor = former
+        if self.cursor is entry:
+            self.cursor = former
         del entry.next, entry.previous
 
     def append_stretch(self, stretch: Entry, count: int) -> None:
@@ -288,6 +284,6 @@ class Fifo:
         assert stretch.position == end.position
         stretch.previous, stretch.next = before, end
         before.next = end.previous = stretch
-        if self._cursor is end:
-            self._cursor = stretch
+        if self.cursor is end:
+            self.cursor = stretch
         end.position += count

@@ -384,7 +384,9 @@ class Queue:
         """
         consumers, order, limit = self._consumers, self.order, self._barriers.limit
         waiting, consumers.declined = consumers.waiting, 0
-        awaits = None if self.residency is None or self.residency.is_all_in else self.residency.references.awaits
+        residency, awaits = self.residency, None
+        if residency is not None and residency.messages_out != residency.messages_in:
+            awaits = residency.references.awaits
         if consumers.browsers:
             consumers.show(limit, self._clock, awaits)
         if consumers.has_backlog or self._chooser is not None:
@@ -425,8 +427,8 @@ class Queue:
         if consumers.declined >= MAX_DECLINED:
             self._tick.ready.pop(self, None)  # not in this tick: what was dropped has made it ready
             self._tick.dispatch_later(self)
-        if self.residency is not None and not self.residency.is_all_in:
-            self.residency.serve()
+        if residency is not None and residency.messages_out != residency.messages_in:
+            residency.serve()
         if self.expiries is not None and order.cursor.state != END:
             self.expiries.look(self)
 
@@ -652,7 +654,8 @@ class Queue:
     @property
     def memory(self) -> int:
         """Bytes of memory taken by its messages, as counted for the memory ceiling."""
-        size = self.message_bytes + MESSAGE_OVERHEAD * self.message_count
+        count = self.messages_enqueued - self.messages_dequeued
+        size = self.bytes_enqueued - self.bytes_dequeued + MESSAGE_OVERHEAD * count
         return size if self.residency is None else size - self.residency.memory_out
 
     @property

@@ -124,11 +124,6 @@ class Residency(Tally):
         """Whether the last messages that were to go out had to stay."""
         return any(source is not None and source.has_failed for source in (self._stored, self._others))
 
-    @property
-    def is_all_in(self) -> bool:
-        """Whether every message is in memory."""
-        return self.messages_out == self.messages_in
-
     # ---- out ----
 
     def keep_within_budget(self) -> None:
