@@ -17,10 +17,8 @@ import click
 from qstore import __version__
 from qstore.broker.model.authorization import Action, ObjectType
 from qstore.broker.security.acl.engine import Decision, Engine
-from qstore.broker.security.acl.errors import AclFileError, Problem
-from qstore.broker.security.acl.hosts import resolve
 from qstore.broker.security.acl.reader import read_file
-from qstore.broker.security.acl.rules import RuleSet
+from qstore.broker.security.acl.rules import AclFileError, Problem, RuleSet, resolve
 from qstore.broker.security.acl.tables import EVERY, LOOKUPS, Lookup, Permission, asked_values, lookups_for
 from qstore.formats.wording import plural
 from qstore.tools.console.command import EXIT_DAMAGE, EXIT_UNUSABLE, PathName, fail, failing, run

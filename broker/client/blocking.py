@@ -29,8 +29,7 @@ from qstore.broker.client.links import ReceiverCore, SenderCore
 from qstore.broker.client.message import Message
 from qstore.broker.client.options import Endpoint
 from qstore.broker.client.session import SessionCore
-from qstore.broker.security.tls.errors import TlsError
-from qstore.broker.security.tls.session import TlsSession
+from qstore.broker.security.tls import TlsError, TlsSession
 
 _T = TypeVar("_T")
 

@@ -42,7 +42,7 @@ from qstore.broker.client.options import Endpoint, client_context, connection_op
 from qstore.broker.client.session import SessionCore
 from qstore.broker.protocols.amqp_0_10.connection import Phase
 from qstore.broker.security.sasl.table import Credentials
-from qstore.broker.security.tls.errors import tls_reason
+from qstore.broker.security.tls import tls_reason
 
 
 class Driver(Protocol):

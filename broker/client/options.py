@@ -25,7 +25,7 @@ from typing import Any, Final, NamedTuple
 
 from qstore.broker.client.errors import ConnectError, UrlError
 from qstore.broker.security.sasl.kerberos import SERVICE
-from qstore.broker.security.tls.errors import tls_reason
+from qstore.broker.security.tls import tls_reason
 
 DEFAULT_PORT: Final = 5672
 DEFAULT_TLS_PORT: Final = 5671

@@ -35,7 +35,7 @@ from qstore.broker.network.work import Work
 from qstore.broker.protocols.amqp_0_10.message import new_transfer
 from qstore.broker.protocols.table import Protocols
 from qstore.broker.security.authentication import Authentication, policy_of
-from qstore.broker.security.tls.contexts import ServerContexts
+from qstore.broker.security.tls import ServerContexts
 from qstore.broker.security.users.user_file import Users
 from qstore.broker.settings import BrokerSettings
 

@@ -29,9 +29,7 @@ from qstore.broker.protocols.machine import Machine, Peer
 from qstore.broker.protocols.table import HEADER_BYTES
 from qstore.broker.security.authentication import Link
 from qstore.broker.security.sasl.exchange import Answer, PasswordCheck
-from qstore.broker.security.tls.contexts import ServerContexts
-from qstore.broker.security.tls.identity import certificate_user
-from qstore.broker.security.tls.session import TlsSession
+from qstore.broker.security.tls import ServerContexts, TlsSession, certificate_user
 
 _LOG: Final = log_of("Network")
 

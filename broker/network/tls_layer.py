@@ -19,8 +19,7 @@ from functools import partial
 from typing import Any, Protocol
 
 from qstore.broker.security.sasl.exchange import Failure, Refused
-from qstore.broker.security.tls.errors import TlsError
-from qstore.broker.security.tls.session import TlsSession
+from qstore.broker.security.tls import TlsError, TlsSession
 
 
 class Secured(Protocol):

@@ -39,10 +39,8 @@ from qstore.broker.process.watchdog import LoopWatchdog, ShutdownWatchdog
 from qstore.broker.protocols.amqp_0_10.message import new_transfer
 from qstore.broker.protocols.stored_messages import restore_message
 from qstore.broker.security.acl.control import AccessControl, control_access, read_rules
-from qstore.broker.security.acl.errors import AclFileError
-from qstore.broker.security.acl.rules import RuleSet
-from qstore.broker.security.tls.contexts import ServerContexts
-from qstore.broker.security.tls.errors import TlsConfigurationError
+from qstore.broker.security.acl.rules import AclFileError, RuleSet
+from qstore.broker.security.tls import ServerContexts, TlsConfigurationError
 from qstore.broker.security.users.user_file import UserFileError, Users
 from qstore.broker.settings import BrokerSettings
 

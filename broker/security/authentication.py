@@ -1,4 +1,4 @@
-"""The authentication policy: the SASL mechanisms that a broker offers to a client.
+"""The authentication policy, the SASL mechanisms that a broker offers to a client; and a client's attempt to log in.
 
 --auth   user file   client             offered
 -------  ----------  -----------------  ---------------------------------------------------------
@@ -17,17 +17,17 @@ wherever PLAIN is, after it. Then
     --ssl-sasl-no-dict       excludes, over TLS, the mechanisms whose exchange allows a search in a dictionary
     --require-encryption     offers nothing without TLS
 
-What is not offered is not accepted.
+What is not offered is not accepted. A login has a limit of steps, the same for every protocol.
 """
 
 from __future__ import annotations
 
 import socket
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from qstore.broker.security.sasl import kerberos
-from qstore.broker.security.sasl.exchange import Login, ServerMechanism
+from qstore.broker.security.sasl.exchange import Challenge, Failure, Login, Outcome, ServerMechanism
 from qstore.broker.security.sasl.simple import AMQPLAIN, ANONYMOUS, PLAIN
 from qstore.broker.security.sasl.table import TABLE, Needs, server_mechanism
 from qstore.broker.security.users.user_file import Users
@@ -142,15 +142,15 @@ class Authentication:
         """Why no mechanism is offered: for the client, and for the log with advice."""
         if self._policy.requires_encryption and not link.is_encrypted:
             return "only encrypted connections are accepted", "no TLS; see --require-encryption"
-        told = "no SASL mechanism is offered on this connection"
+        text = "no SASL mechanism is offered on this connection"
         if self._users is not None and not (link.is_encrypted or link.is_local or self._policy.allows_cleartext):
-            return told, (
+            return text, (
                 "no mechanism is left without passwords in the clear: use TLS, or set the passwords again with "
                 "qstore-passwd for SCRAM, or see --auth-allow-cleartext"
             )
         if self._users is None and not self._policy.mechanisms:
-            return told, "without a user file only clients on this host can log in; see --user-file"
-        return told, "none of the mechanisms is possible here; see --sasl-mechanisms"
+            return text, "without a user file only clients on this host can log in; see --user-file"
+        return text, "none of the mechanisms is possible here; see --sasl-mechanisms"
 
     def mechanism(self, name: str, link: Link) -> ServerMechanism | None:
         """The mechanism that a client has chosen; None if it is not offered."""
@@ -165,3 +165,61 @@ def unusable(names: Sequence[str]) -> list[str]:
     if kerberos.GSSAPI in names and not kerberos.is_installed():
         lines.append("GSSAPI needs the Python package gssapi: pip install 'qstore[kerberos]'")
     return lines
+
+
+# ---- a client's login ----
+
+_MAX_CHALLENGES: Final = 8
+
+
+class LoginAttempt:
+    """The broker's end of the authentication of one connection.
+
+    Args:
+        authentication: the policy.
+        link: what matters of the client's connection.
+
+    Attributes:
+        offered: the mechanisms to offer, most preferred first.
+        mechanism: the name of the chosen mechanism; empty before, or if it is not offered.
+    """
+
+    def __init__(self, authentication: Authentication, link: Link) -> None:
+        self._authentication, self._link = authentication, link
+        self._mechanism: ServerMechanism | None = None
+        self._challenges = 0
+        self.offered = authentication.mechanisms(link)
+        self.mechanism = ""
+
+    def start(self, name: str, response: bytes | None) -> Outcome:
+        """The client has chosen a mechanism, with its first response; None if it sent none."""
+        if self._mechanism is not None:
+            return Failure("a second mechanism was chosen")
+        self._mechanism = self._authentication.mechanism(name, self._link)
+        if self._mechanism is None:
+            return Failure(f"mechanism {name[:64]!a} is not offered")
+        self.mechanism = name
+        return self.limited(self._mechanism.start(response))
+
+    def step(self, response: bytes) -> Outcome:
+        """The client has responded to a challenge."""
+        if self._mechanism is None:
+            return Failure("unexpected SASL response")
+        return self.limited(self._mechanism.step(response))
+
+    def limited(self, outcome: Outcome) -> Outcome:
+        """An outcome, which is a failure if it is one challenge too many. To be called for the result of a check."""
+        if isinstance(outcome, Challenge):
+            self._challenges += 1
+            if self._challenges > _MAX_CHALLENGES:
+                outcome = Failure("too many SASL steps")
+        return outcome
+
+    def failed(self, reason: str) -> str:
+        """Count a failure. Returns its reason with the mechanism, for the log."""
+        self._authentication.failures += 1
+        return f"{self.mechanism}: {reason}" if self.mechanism else reason
+
+    def why_none(self) -> tuple[str, str]:
+        """Why nothing is offered: for the client, and for the log."""
+        return self._authentication.why_none(self._link)

@@ -20,10 +20,16 @@ from qstore.broker.model.events import (
     FileLoadFailed,
     QueueQuotaDeny,
 )
-from qstore.broker.security.acl.control import AccessControl, control_access
-from qstore.broker.security.acl.errors import AclFileError
+from qstore.broker.security.acl.control import (
+    AccessControl,
+    control_access,
+    control_of,
+    look_up,
+    look_up_publishing,
+    reload_file,
+)
 from qstore.broker.security.acl.reader import read
-from qstore.broker.security.acl.requests import control_of, look_up, look_up_publishing, reload_file
+from qstore.broker.security.acl.rules import AclFileError
 from qstore.broker.settings import BrokerSettings
 from qstore.formats.amqp_0_10.codes import CloseCode, ErrorCode
 from qstore.formats.values import EMPTY_MAP, typed_map

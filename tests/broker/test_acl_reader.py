@@ -10,11 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from qstore.broker.model.authorization import Action, ObjectType
-from qstore.broker.security.acl import builder, reader
+from qstore.broker.security.acl import reader
 from qstore.broker.security.acl.engine import Engine
-from qstore.broker.security.acl.errors import AclFileError
 from qstore.broker.security.acl.reader import read, read_file
-from qstore.broker.security.acl.rules import RuleSet
+from qstore.broker.security.acl.rules import AclFileError, RuleSet
 from qstore.broker.security.acl.tables import Permission
 
 NAMES = {"example.com": ["192.0.2.1", "192.0.2.2"], "one.example.com": ["2001:db8::1"]}
@@ -88,7 +87,7 @@ def test_quotas() -> None:
     assert found.limits("connections") == ({"ted@QPID": 0, "martin@QPID": 10, "rob@QPID": 10}, 5)
     assert found.limits("queues") == ({"test@qpid": 65530}, None)
     (warning,) = rules("quota queues 5").warnings
-    assert str(warning) == "line 1: the quota is ignored: it names nobody: 'quota queues 5'"
+    assert str(warning) == "line 1: the quota is ignored: it names no users: 'quota queues 5'"
 
 
 def test_a_rule_may_be_about_any_name() -> None:
@@ -168,15 +167,15 @@ def test_rules_without_effect_are_warned_of(line: str, reason: str) -> None:
 
 
 def test_limits(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(builder, "MAX_RULES", 3)
+    monkeypatch.setattr(reader, "MAX_RULES", 3)
     assert "more than 3 rules" in refused(*["acl allow all create queue"] * 4)
-    monkeypatch.setattr(builder, "MAX_GROUPS", 3)
+    monkeypatch.setattr(reader, "MAX_GROUPS", 3)
     assert "more than 3 groups" in refused(*(f"group g{number}" for number in range(4)))
-    monkeypatch.setattr(builder, "MAX_GROUPS", 1000)
+    monkeypatch.setattr(reader, "MAX_GROUPS", 1000)
     chain = ["group g0 a@b", *(f"group g{number} g{number - 1}" for number in range(1, 101))]
     rules(*chain[:100])
     assert 'Group "g100" is nested more than 100 deep' in refused(*chain)
-    monkeypatch.setattr(builder, "MAX_MEMBERS", 50)
+    monkeypatch.setattr(reader, "MAX_MEMBERS", 50)
     assert "the groups have more than 50 members" in refused(*chain[:100])
     monkeypatch.setattr(reader, "MAX_FILE", 10)
     file = tmp_path / "a.acl"

@@ -13,7 +13,7 @@ from qstore.broker.model.tick import Tick
 from qstore.broker.network import clients as clients_module
 from qstore.broker.network import server as server_module
 from qstore.broker.network.listeners import Listeners
-from qstore.broker.security.attempt import LoginAttempt
+from qstore.broker.security.authentication import LoginAttempt
 from tests.support.raw_peer import PeerGoneError, RawConnection, RawPeer
 from tests.support.served import Served, client, served
 

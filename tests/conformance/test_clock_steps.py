@@ -25,7 +25,7 @@ TIME_OF_DAY: Final = {
     "broker/log/sinks.py": "the time of a line in the log",
     "broker/model/broker.py": "stamps: expirations of messages, which are stored, and times that are shown",
     "broker/model/queues/queue.py": "the same, of a queue without a broker",
-    "broker/security/sasl/cram_md5.py": "a part of the challenge, as RFC 2195 has it",
+    "broker/security/sasl/md5.py": "a part of the challenge, as RFC 2195 has it",
     "store/environment.py": "stamps in the files of a journal",
 }
 """The modules of the broker and the store that read the time of day, and what for: stamps, never durations."""

@@ -19,7 +19,7 @@ from qstore.broker.management.schema import (
     prop,
     stat,
 )
-from qstore.broker.security.acl.requests import control_of, look_up, look_up_publishing, reload_file
+from qstore.broker.security.acl.control import control_of, look_up, look_up_publishing, reload_file
 
 if TYPE_CHECKING:
     from qstore.broker.management.managed_broker import ManagedBroker

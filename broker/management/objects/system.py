@@ -36,7 +36,7 @@ from qstore.broker.management.schema import (
 from qstore.broker.model.authorization import Action, ObjectType
 from qstore.broker.model.errors import InvalidArgumentError
 from qstore.broker.model.heap import Allocated, allocated
-from qstore.broker.security.tls.errors import TlsConfigurationError
+from qstore.broker.security.tls import TlsConfigurationError
 
 if TYPE_CHECKING:
     from qstore.broker.log.status_log import StatusLog

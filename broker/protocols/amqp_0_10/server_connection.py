@@ -32,8 +32,7 @@ from qstore.broker.protocols.amqp_0_10.session_registry import SessionRegistry
 from qstore.broker.protocols.frame_log import FrameLog, TracedFrame, is_tracing
 from qstore.broker.protocols.machine import ConnectionCounts, DetachedSession, Host, Peer, SessionAction
 from qstore.broker.protocols.streams import Stream
-from qstore.broker.security.attempt import LoginAttempt
-from qstore.broker.security.authentication import Authentication, Link
+from qstore.broker.security.authentication import Authentication, Link, LoginAttempt
 from qstore.broker.security.sasl.exchange import Answer, Challenge, Outcome, PasswordCheck, Refused, Success
 from qstore.broker.settings import BrokerSettings
 from qstore.formats.amqp_0_10.codes import CloseCode, DetachCode

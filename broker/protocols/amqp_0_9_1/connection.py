@@ -3,7 +3,7 @@
     client                              broker
     AMQP 0 0 9 1                  ->
                                   <-    connection.start       properties, mechanisms
-    connection.start-ok           ->                           SASL (`security/attempt`), the same as for every protocol
+    connection.start-ok           ->                           SASL, as for every protocol (`security/authentication`)
                 (secure, secure-ok as often as the mechanism requires)
                                   <-    connection.tune        limits
     connection.tune-ok            ->                           at most those that were offered, 0 for these; heartbeats
@@ -75,8 +75,7 @@ from qstore.broker.protocols.budget import Budget
 from qstore.broker.protocols.frame_log import FrameLog, TracedFrame, is_tracing
 from qstore.broker.protocols.machine import ConnectionCounts, DetachedSession, Host, Peer, SessionAction
 from qstore.broker.protocols.streams import Stream
-from qstore.broker.security.attempt import LoginAttempt
-from qstore.broker.security.authentication import Authentication
+from qstore.broker.security.authentication import Authentication, LoginAttempt
 from qstore.broker.security.sasl.exchange import Answer, Challenge, Outcome, PasswordCheck, Refused, Success
 from qstore.formats.amqp_0_9_1.codes import Amqp091Error, ReplyCode
 from qstore.formats.amqp_0_9_1.frames import (

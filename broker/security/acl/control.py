@@ -17,21 +17,19 @@ import contextlib
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Any, Final
 
 from qstore.broker.log.logs import INFO, NOTICE, log_of
 from qstore.broker.model.authorization import Action, ObjectType, Publishing
+from qstore.broker.model.broker import Broker
 from qstore.broker.model.caller import Caller
+from qstore.broker.model.errors import InvalidArgumentError, PreconditionFailedError
 from qstore.broker.model.events import Allow, Deny, FileLoaded, FileLoadFailed
 from qstore.broker.security.acl.engine import ANONYMOUS, Decision, Engine
-from qstore.broker.security.acl.errors import AclFileError, Problem
 from qstore.broker.security.acl.reader import read_file
-from qstore.broker.security.acl.rules import Counted, RuleSet
-from qstore.broker.security.acl.tables import EVERY
+from qstore.broker.security.acl.rules import AclFileError, Counted, Problem, RuleSet
+from qstore.broker.security.acl.tables import EVERY, asked_values
 from qstore.formats.values import typed_map
-
-if TYPE_CHECKING:
-    from qstore.broker.model.broker import Broker
 
 _LOG: Final = log_of("Security")
 
@@ -248,3 +246,67 @@ def as_text(value: object) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
     return value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
+
+
+# ---- for management ----
+
+_ACTIONS: Final = {each.value: each for each in Action}
+_OBJECTS: Final = {each.value: each for each in ObjectType}
+
+
+def control_of(broker: Broker) -> AccessControl | None:
+    """The access control of a broker; None if it has none."""
+    limits = broker.quotas.limits
+    return limits if isinstance(limits, AccessControl) else None
+
+
+async def reload_file(control: AccessControl, user: str) -> None:
+    """Read the file again.
+
+    Raises:
+        InvalidArgumentError: it cannot be used, and the rules remain.
+    """
+    try:
+        await control.reload(user)
+    except AclFileError as error:
+        raise InvalidArgumentError(f"ACL file not loaded, the rules remain as they are: {error}") from None
+
+
+def look_up(
+    control: AccessControl, user: str, action: str, object_type: str, name: str, values: Mapping[str, Any]
+) -> str:
+    """What would be decided: the permission.
+
+    Args:
+        control: the access control.
+        user: the user, with the realm.
+        action: the name of the action.
+        object_type: the name of the object.
+        name: the object's name.
+        values: the values of the lookup, under their names in rules or in lookups.
+
+    Raises:
+        InvalidArgumentError: there is no such action, object or property.
+        PreconditionFailedError: the broker has no rules.
+    """
+    if action not in _ACTIONS:
+        raise InvalidArgumentError(f'Unknown ACL action "{action[:64]}"')
+    if object_type not in _OBJECTS:
+        raise InvalidArgumentError(f'Unknown ACL object "{object_type[:64]}"')
+    try:
+        asked = asked_values({name: as_text(value) for name, value in values.items()})
+    except ValueError as error:
+        raise InvalidArgumentError(str(error)) from None
+    asked_for = _ACTIONS[action], _OBJECTS[object_type]
+    return _engine(control).decide(user, *asked_for, name, asked).permission.value
+
+
+def look_up_publishing(control: AccessControl, user: str, exchange: str, routing_key: str) -> str:
+    """What would be decided about a message: the permission. Raises PreconditionFailedError: there are no rules."""
+    return _engine(control).decide_publish(user, exchange, routing_key).permission.value
+
+
+def _engine(control: AccessControl) -> Engine:
+    if control.engine is None:
+        raise PreconditionFailedError("the broker has no ACL file; see --acl-file")
+    return control.engine

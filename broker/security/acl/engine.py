@@ -37,8 +37,7 @@ from typing import Final, NamedTuple, TypeAlias
 from qstore.broker.model.authorization import Action, ObjectType
 from qstore.broker.model.exchanges.matching import TopicIndex
 from qstore.broker.model.exchanges.types import HEADERS_NAMES
-from qstore.broker.security.acl.hosts import read_address
-from qstore.broker.security.acl.rules import Rule, RuleSet
+from qstore.broker.security.acl.rules import Rule, RuleSet, read_address
 from qstore.broker.security.acl.tables import EVERY, Kind, Permission, Property
 
 DEFAULT_EXCHANGE: Final = "amq.default"
@@ -53,8 +52,6 @@ _MAX_EXCHANGES: Final = 100  # whose rules about publishing are remembered for o
 _NOT_IN_KEYS: Final = "${user}_${domain}"
 _WORDS: Final = re.compile(r"\$\{(?:userdomain|user|domain)\}")
 _TO_UNDERSCORE: Final = str.maketrans(".@*#", "____")
-
-
 Words: TypeAlias = Sequence[str]
 """The words of a topic pattern, with the stars of each group of wildcards first and one `#` behind them."""
 
@@ -153,7 +150,7 @@ class _Condition:
         return bool(self._words) and _overlap(self._words, asked)
 
     def is_exceeded(self, asked: str) -> bool:
-        """Whether it is a limit that this value exceeds. What is no number exceeds every limit."""
+        """Whether it is a limit that this value exceeds. Anything but a number exceeds every limit."""
         if not self.property.is_limit:
             return False
         try:

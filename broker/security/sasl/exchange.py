@@ -23,8 +23,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple, Protocol, TypeAlias, TypeVar
 
-from qstore.broker.security.users.user_file import UserFileError
-from qstore.broker.security.users.verifiers import MAX_NAME, ScramVerifier
+from qstore.broker.security.users.user_file import UserFileError, Users
+from qstore.broker.security.users.verifiers import MAX_NAME
 
 MAX_RESPONSE: Final = 8 * MAX_NAME
 """Maximum bytes of a response: some names with their realms, a password, nonces and a digest."""
@@ -102,31 +102,6 @@ def _guarded(work: Callable[[], _AnswerT]) -> _AnswerT | Failure:
 Outcome: TypeAlias = Answer | PasswordCheck
 
 
-class UserBase(Protocol):
-    """The users, as the mechanisms see them. An unknown user looks like one whose password is never right.
-
-    All methods are for a worker, and raise UserFileError if the file cannot be read.
-    """
-
-    def recalls(self, name: str, password: str) -> bool:
-        """Whether `verify` has found this password right before, and the user has not changed since."""
-
-    def verify(self, name: str, password: str) -> bool:
-        """Whether a user has this password. Takes tens of milliseconds."""
-
-    def scram(self, mechanism: str, name: str) -> ScramVerifier:
-        """The verifier of a user for a SCRAM mechanism."""
-
-    def cram_md5(self, name: str) -> bytes:
-        """The verifier of a user for CRAM-MD5: the two MD5 states of HMAC."""
-
-    def digest_md5(self, name: str, realm: str) -> bytes:
-        """The verifier of a user for DIGEST-MD5: the hash of name, realm and password."""
-
-    def why_wrong(self, name: str, mechanism: str) -> str:
-        """Why a login has failed, for the log."""
-
-
 class Login(NamedTuple):
     """What the server's end of a mechanism needs to know.
 
@@ -138,7 +113,7 @@ class Login(NamedTuple):
     """
 
     realm: str
-    users: UserBase | None = None
+    users: Users | None = None
     certificate_user: str = ""
     host: str = "localhost"
 

@@ -23,10 +23,16 @@ from functools import partial
 from typing import Final, NamedTuple
 
 from qstore.broker.security.sasl import kerberos
-from qstore.broker.security.sasl.cram_md5 import CRAM_MD5, CramMd5Client, CramMd5Server
-from qstore.broker.security.sasl.digest_md5 import DIGEST_MD5, DigestMd5Client, DigestMd5Server
 from qstore.broker.security.sasl.exchange import ClientMechanism, Login, ServerMechanism
 from qstore.broker.security.sasl.kerberos import GSSAPI, GssapiClient, GssapiServer
+from qstore.broker.security.sasl.md5 import (
+    CRAM_MD5,
+    DIGEST_MD5,
+    CramMd5Client,
+    CramMd5Server,
+    DigestMd5Client,
+    DigestMd5Server,
+)
 from qstore.broker.security.sasl.scram import SCRAM, ScramClient, ScramServer
 from qstore.broker.security.sasl.simple import (
     AMQPLAIN,

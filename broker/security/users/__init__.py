@@ -1,5 +1,4 @@
 """The user file.
 
-Modules: `user_file` (names and verifiers), `verifiers` (what is kept of a password), `md5_state` (of CRAM-MD5),
-`imports` (users of other brokers' files).
+Modules: `user_file` (names and verifiers), `verifiers` (what is kept of a password), `imports` (users of other files).
 """

@@ -5,8 +5,9 @@ One user per line; empty lines and lines that begin with `#` are ignored:
     name:VERIFIER VERIFIER …       see `verifiers`
     :decoy$SECRET                  what the salts of unknown users are derived from (base64)
 
-An unknown user must not be told from a known one. Checking a password takes the same time for both, and SCRAM shows
-both a salt: that of an unknown user is derived from the name and the decoy secret, so it is always the same one.
+An unknown user must not be distinguishable from a known one. Checking a password takes the same time for both, and
+SCRAM shows both a salt: that of an unknown user is derived from the name and the decoy secret, so it is always the
+same one.
 
 The file is read again when it has changed, so changes take effect without a restart. What is asked at each connection
 (`supports`) or for each unknown user is found once for each content of the file: with 20,000 users that takes
@@ -69,7 +70,7 @@ class _Table:
     """The content of the file.
 
     Attributes:
-        version: tells whether the file has changed: its inode, size and times.
+        version: identifies the file's content: its inode, size and times.
         lines: user name -> line.
         decoy: the secret for unknown users; of this process only, if the file has none.
         duplicates: line numbers of users that the file has twice.

@@ -12,7 +12,7 @@ import scramp
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qstore.broker.security.sasl import digest_md5
+from qstore.broker.security.sasl import md5
 from qstore.broker.security.sasl.exchange import (
     MAX_RESPONSE,
     Challenge,
@@ -27,9 +27,14 @@ from qstore.broker.security.sasl.exchange import (
 from qstore.broker.security.sasl.scram import ScramClient
 from qstore.broker.security.sasl.simple import AnonymousClient, ClearTextClient, ExternalClient
 from qstore.broker.security.sasl.table import TABLE, Credentials, choose_mechanism, server_mechanism
-from qstore.broker.security.users.md5_state import hmac_from_states, hmac_states
 from qstore.broker.security.users.user_file import Users
-from qstore.broker.security.users.verifiers import MECHANISMS, SCRAM_HASHES, ScramVerifier
+from qstore.broker.security.users.verifiers import (
+    MECHANISMS,
+    SCRAM_HASHES,
+    ScramVerifier,
+    hmac_from_states,
+    hmac_states,
+)
 
 WITH_PASSWORD = (*SCRAM_HASHES, "DIGEST-MD5", "CRAM-MD5", "PLAIN", "AMQPLAIN")
 
@@ -203,15 +208,15 @@ def test_the_example_of_rfc_2195() -> None:
 
 def test_the_example_of_rfc_2831() -> None:
     """DIGEST-MD5, section 4: user `chris`, password `secret`."""
-    secret = digest_md5.digest_md5_hash("chris", "elwood.innosoft.com", "secret")
+    secret = md5.digest_md5_hash("chris", "elwood.innosoft.com", "secret")
     given = {
         "nonce": "OA6MG9tEQGm2hh",
         "nc": "00000001",
         "cnonce": "OA6MHXh6VqTrRk",
         "digest-uri": "imap/elwood.innosoft.com",
     }
-    assert digest_md5._response(secret, given, "AUTHENTICATE") == "d388dad90d4bbd760a152321f2143af7"
-    assert digest_md5._response(secret, given, "") == "ea40f60335c427b5527b84dbabcdfffd"
+    assert md5._response(secret, given, "AUTHENTICATE") == "d388dad90d4bbd760a152321f2143af7"
+    assert md5._response(secret, given, "") == "ea40f60335c427b5527b84dbabcdfffd"
 
 
 @given(st.binary(max_size=200), st.binary(max_size=200))

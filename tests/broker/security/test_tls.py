@@ -13,10 +13,7 @@ from hypothesis import strategies as st
 
 from qstore.broker.client.errors import ConnectError
 from qstore.broker.client.options import ConnectionOptions, client_context
-from qstore.broker.security.tls.contexts import ServerContexts
-from qstore.broker.security.tls.errors import TlsConfigurationError, TlsError
-from qstore.broker.security.tls.identity import certificate_user
-from qstore.broker.security.tls.session import TlsSession
+from qstore.broker.security.tls import ServerContexts, TlsConfigurationError, TlsError, TlsSession, certificate_user
 from qstore.broker.settings import TlsSettings
 from tests.support.certificates import Certificates
 

@@ -1,4 +1,6 @@
-"""DIGEST-MD5, both ends (RFC 2831), for authentication only: no security layer, and no fast reauthentication.
+"""DIGEST-MD5 and CRAM-MD5, both ends: mechanisms of older clients.
+
+**DIGEST-MD5** (RFC 2831), for authentication only: no security layer, and no fast reauthentication.
 
     client                                          server
                                                <-   realm, nonce, qop=auth, algorithm=md5-sess, charset=utf-8
@@ -13,6 +15,14 @@
 
 The server keeps H(username:realm:password), so the realm belongs to the verifier. RFC 6331 has declared the mechanism
 historic.
+
+**CRAM-MD5** (RFC 2195): the server sends a unique text, the client its HMAC-MD5 with the password as key.
+
+    client                          server
+                               <-   <nonce.time@host>
+    user digest                ->   authenticated
+
+The server does not prove anything. Anyone who reads the exchange can search for the password in a dictionary.
 """
 
 from __future__ import annotations
@@ -21,7 +31,9 @@ import hashlib
 import hmac
 import re
 import secrets
+import time
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Final
 
 from qstore.broker.security.sasl.exchange import (
@@ -38,7 +50,7 @@ from qstore.broker.security.sasl.exchange import (
     acts_as_another,
     wrong,
 )
-from qstore.broker.security.users.verifiers import digest_md5_hash, is_user_name
+from qstore.broker.security.users.verifiers import digest_md5_hash, hmac_from_states, is_user_name
 
 DIGEST_MD5: Final = "DIGEST-MD5"
 _SERVICE: Final = "amqp"
@@ -198,3 +210,64 @@ class DigestMd5Client:
             f"nc={_COUNT},cnonce={_quoted(given['cnonce'])},digest-uri={_quoted(given['digest-uri'])},"
             f"response={_response(secret, given, 'AUTHENTICATE')},qop=auth"
         ).encode()
+
+
+# ---- CRAM-MD5 ----
+
+CRAM_MD5: Final = "CRAM-MD5"
+
+
+class CramMd5Server:
+    """The server's end.
+
+    Args:
+        login: with users.
+    """
+
+    def __init__(self, login: Login) -> None:
+        assert login.users is not None
+        self._login, self._users = login, login.users
+        self._challenge = f"<{secrets.token_hex(16)}.{int(time.time())}@{login.host}>".encode()
+
+    def start(self, _response: bytes | None, /) -> Outcome:
+        """Send the challenge; the mechanism has no first response, and one is ignored."""
+        return Challenge(self._challenge)
+
+    def step(self, response: bytes, /) -> Outcome:
+        """Check the digest."""
+        if len(response) > MAX_RESPONSE:
+            return TOO_LONG
+        user, space, digest = response.rpartition(b" ")
+        try:
+            name = self._login.local(user.decode())
+        except ValueError:
+            return Failure("the SASL response is not UTF-8")
+        if not space or not is_user_name(name):
+            return Failure("the SASL response is not a user name and a digest")
+
+        def check() -> Answer:
+            right = hmac_from_states(self._users.cram_md5(name), self._challenge).hex().encode()
+            if hmac.compare_digest(right, digest.lower()):
+                return Success(self._login.user_id(name))
+            return wrong(self._login, name, CRAM_MD5)
+
+        return PasswordCheck(name, check)
+
+
+@dataclass(frozen=True, slots=True)
+class CramMd5Client:
+    """The client's end."""
+
+    user: str
+    password: str = field(repr=False)
+    name: str = CRAM_MD5
+    is_complete: bool = True
+
+    def start(self) -> bytes:
+        """Nothing: the server begins."""
+        return b""
+
+    def step(self, challenge: bytes, /) -> bytes:
+        """User name and digest."""
+        digest = hmac.new(self.password.encode(), challenge, "md5").hexdigest()
+        return f"{self.user} {digest}".encode()

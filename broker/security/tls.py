@@ -1,0 +1,288 @@
+"""TLS, sans-I/O: the encryption of a connection, the broker's certificate, and the user in a client's certificate.
+
+**A connection** (`TlsSession`), for both ends: bytes of the socket in, plain bytes out, and back.
+
+    begin()            a client's hello is ready to be taken; the server waits for one
+    receive(data)      what came from the socket -> the plain bytes in it, so far as they are complete
+    send(data)         plain bytes to encrypt; not before `is_established`
+    take_output()      what must be written to the socket
+    close()            notifies the peer that nothing more follows
+
+Memory: OpenSSL keeps at most one incomplete record (16 KiB) and one handshake message, whose size it limits; what is
+complete is returned at once. The output grows only by what is sent, and by one answer for each received record.
+
+**The broker's certificate** (`ServerContexts`), its key and certificate authorities are read from PEM files, and read
+again on request. TLS 1.2 and 1.3; no renegotiation, no compression, no session tickets: AMQP connections are long. A
+client that has a certificate must have a valid one, of an authority in `authority_file`; with `requires_certificate`
+each client must.
+
+**The user in a client's certificate** is the common name, with the domain components as its domain:
+
+    CN=bob,DC=acme,DC=com        bob@acme.com
+    CN=bob                       bob@REALM, the broker's realm
+
+The order is that in which RFC 4514 writes a name: the most specific part first, the reverse of the order in the
+certificate. `openssl req -subj /DC=com/DC=acme/CN=bob` makes such a one. The first common name counts.
+
+Source: Qpid C++ Broker Book, 1.8 (--ssl-require-client-authentication).
+"""
+
+from __future__ import annotations
+
+import ssl
+import stat
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from qstore.broker.security.users.verifiers import MAX_NAME, is_user_name
+from qstore.broker.settings import TlsSettings
+
+
+class TlsError(Exception):
+    """A handshake has failed, or the connection is damaged. The text is for people, without a full stop."""
+
+
+class TlsConfigurationError(Exception):
+    """A certificate, a key or a certificate authority cannot be used. The text is one line for the user."""
+
+
+_REASONS: Final = {
+    "HTTP_REQUEST": "the peer speaks HTTP, not TLS",
+    "WRONG_VERSION_NUMBER": "the peer does not speak TLS",
+    "UNKNOWN_PROTOCOL": "the peer does not speak TLS",
+    "UNSUPPORTED_PROTOCOL": "the peer offers only versions of TLS before 1.2",
+    "NO_SHARED_CIPHER": "no cipher is acceptable to both",
+    "PEER_DID_NOT_RETURN_A_CERTIFICATE": "the client has no certificate",
+    "TLSV1_ALERT_UNKNOWN_CA": "the peer does not trust the certificate authority",
+    "TLSV13_ALERT_CERTIFICATE_REQUIRED": "the broker requires a client certificate",
+    "SSLV3_ALERT_HANDSHAKE_FAILURE": "the peer has refused the handshake",
+    "SSLV3_ALERT_BAD_CERTIFICATE": "the peer has refused the certificate",
+    "SSLV3_ALERT_CERTIFICATE_EXPIRED": "the peer has refused the certificate, since it has expired",
+    "SSLV3_ALERT_CERTIFICATE_UNKNOWN": "the peer has refused the certificate",
+}
+
+
+def tls_reason(error: ssl.SSLError) -> str:
+    """What an error of OpenSSL means."""
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return f"the certificate is not accepted: {error.verify_message}"
+    reason = error.reason or ""
+    return _REASONS.get(reason) or reason.replace("_", " ").lower() or "the connection is damaged"
+
+
+# ---- one connection ----
+
+_RECORD: Final = 16 * 1024  # bytes: the plain content of a record at most (RFC 8446, section 5.1)
+
+
+class TlsSession:
+    """One connection.
+
+    Args:
+        context: certificates and versions.
+        is_server: whether this is the broker's end.
+        host: the name that the server's certificate must have, for the client's end.
+
+    Attributes:
+        is_established: whether the handshake is complete.
+        is_over: whether the peer has announced that nothing more follows.
+    """
+
+    def __init__(self, context: ssl.SSLContext, *, is_server: bool, host: str | None = None) -> None:
+        self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+        self._object = context.wrap_bio(self._incoming, self._outgoing, server_side=is_server, server_hostname=host)
+        self.is_established = self.is_over = False
+
+    def begin(self) -> None:
+        """Begin the handshake: the client has a hello to send. Raises TlsError."""
+        self._shake_hands()
+
+    def receive(self, data: bytes) -> bytes:
+        """Process bytes of the socket. Returns plain bytes.
+
+        Raises:
+            TlsError: the handshake has failed, or the data is damaged. `take_output` may have the reason for the peer.
+        """
+        self._incoming.write(data)
+        if not self.is_established:
+            self._shake_hands()
+            if not self.is_established:
+                return b""
+        parts: list[bytes] = []
+        read = self._object.read
+        try:
+            while True:
+                part = read(_RECORD)
+                if not part:
+                    self.is_over = True
+                    break
+                parts.append(part)
+        except ssl.SSLWantReadError:
+            pass
+        except ssl.SSLZeroReturnError:
+            self.is_over = True
+        except ssl.SSLError as error:
+            raise TlsError(tls_reason(error)) from None
+        return parts[0] if len(parts) == 1 else b"".join(parts)
+
+    def _shake_hands(self) -> None:
+        try:
+            self._object.do_handshake()
+        except ssl.SSLWantReadError:
+            return
+        except ssl.SSLError as error:
+            raise TlsError(tls_reason(error)) from None
+        self.is_established = True
+
+    def send(self, data: bytes | bytearray | memoryview) -> None:
+        """Encrypt plain bytes. Raises TlsError."""
+        if not data:
+            return
+        try:
+            self._object.write(data)
+        except ssl.SSLError as error:
+            raise TlsError(tls_reason(error)) from None
+
+    def take_output(self) -> bytes:
+        """Take the bytes to write to the socket."""
+        return self._outgoing.read()
+
+    def close(self) -> None:
+        """Tell the peer that nothing more comes, if the handshake is complete."""
+        if self.is_established:
+            try:
+                self._object.unwrap()
+            except ssl.SSLError:
+                return  # the peer has not answered yet, and need not
+
+    @property
+    def certificate(self) -> dict[str, Any]:
+        """The peer's verified certificate, as `ssl` describes it; empty if it has none."""
+        return self._object.getpeercert() or {}
+
+    @property
+    def version(self) -> str:
+        """Version and cipher, for the log."""
+        cipher = self._object.cipher()
+        return f"{self._object.version()}, {cipher[0] if cipher else 'no cipher'}"
+
+
+# ---- the broker's certificate ----
+
+_MAX_PASSWORD_BYTES: Final = 1024
+
+
+class ServerContexts:
+    """The context of new connections; those that are open keep theirs.
+
+    Args:
+        settings: the files.
+
+    Attributes:
+        current: the context.
+
+    Raises:
+        TlsConfigurationError: a file cannot be used.
+    """
+
+    def __init__(self, settings: TlsSettings) -> None:
+        self._settings = settings
+        self.current = _make_context(settings)
+
+    def reload(self) -> None:
+        """Read all files again.
+
+        Raises:
+            TlsConfigurationError: a file cannot be used; the previous context stays.
+        """
+        self.current = _make_context(self._settings)
+
+    def warnings(self) -> list[str]:
+        """What is insecure about the files, one line each."""
+        key = self._settings.key_file or self._settings.certificate_file
+        try:
+            mode = Path(key).stat().st_mode
+        except OSError:
+            return []
+        if mode & (stat.S_IRGRP | stat.S_IROTH) and self._settings.password_file is None:
+            return [f"{key}: other users can read the private key; fix this with chmod 600"]
+        return []
+
+
+def _make_context(settings: TlsSettings) -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.options |= ssl.OP_NO_RENEGOTIATION | ssl.OP_NO_COMPRESSION | ssl.OP_NO_TICKET | ssl.OP_SINGLE_ECDH_USE
+    context.num_tickets = 0
+    _load_certificate(context, settings)
+    if settings.authority_file is not None:
+        _check_readable(settings.authority_file, "--ssl-ca")
+        try:
+            context.load_verify_locations(settings.authority_file)
+        except ssl.SSLError as error:
+            raise TlsConfigurationError(
+                f"{settings.authority_file}: no certificates in PEM format: {tls_reason(error)}; see --ssl-ca"
+            ) from None
+        context.verify_mode = ssl.CERT_REQUIRED if settings.requires_certificate else ssl.CERT_OPTIONAL
+    return context
+
+
+def _load_certificate(context: ssl.SSLContext, settings: TlsSettings) -> None:
+    certificate, key = settings.certificate_file, settings.key_file
+    _check_readable(certificate, "--ssl-cert")
+    if key is not None:
+        _check_readable(key, "--ssl-key")
+    password = b"" if settings.password_file is None else _password(settings.password_file)
+    was_asked = False
+
+    def answer() -> bytes:
+        nonlocal was_asked
+        was_asked = True
+        return password
+
+    try:
+        context.load_cert_chain(certificate, key, answer)
+    except ssl.SSLError as error:
+        where = key or certificate
+        if error.reason == "KEY_VALUES_MISMATCH":
+            raise TlsConfigurationError(f"{where}: not the private key of the certificate in {certificate}") from None
+        if was_asked:
+            what = "wrong password" if password else "the key has a password"
+            raise TlsConfigurationError(f"{where}: {what}; see --ssl-cert-password-file") from None
+        raise TlsConfigurationError(
+            f"{certificate}{'' if key is None else ' and ' + key}: no certificate with its private key in PEM format: "
+            f"{tls_reason(error)}; see --ssl-cert and --ssl-key"
+        ) from None
+
+
+def _password(path: str) -> bytes:
+    """The first line of the password file."""
+    _check_readable(path, "--ssl-cert-password-file")
+    with Path(path).open("rb") as file:
+        return file.readline(_MAX_PASSWORD_BYTES).rstrip(b"\r\n")
+
+
+def _check_readable(path: str, option: str) -> None:
+    """Raise TlsConfigurationError unless this is a regular file that can be read: OpenSSL does not name the file."""
+    try:
+        if not Path(path).is_file():
+            raise TlsConfigurationError(f"{path}: not a regular file, or there is none; see {option}")
+        with Path(path).open("rb"):
+            return
+    except OSError as error:
+        raise TlsConfigurationError(f"{path}: cannot be read: {error.strerror}; see {option}") from None
+
+
+# ---- the user in a client's certificate ----
+
+
+def certificate_user(certificate: Mapping[str, Any], realm: str) -> str:
+    """The user id in a certificate, as `ssl` describes it; empty if its name cannot be one."""
+    parts = [pair for names in reversed(certificate.get("subject", ())) for pair in names]
+    names = [value for kind, value in parts if kind == "commonName"]
+    domain = ".".join(value for kind, value in parts if kind == "domainComponent")
+    if not names or not is_user_name(names[0]) or (domain and not is_user_name(domain)):
+        return ""
+    user_id = f"{names[0]}@{domain or realm}"
+    return user_id if len(user_id) <= MAX_NAME else ""
