@@ -167,6 +167,7 @@ class Compactor:
         if 0 < self._spent <= self._records.blocks:
             return False
         self._spent = 0
+        self._records.remove_all_left()
         self._list_oldest()
         if self._is_worthwhile():
             return True

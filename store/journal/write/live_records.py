@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_left, bisect_right
+from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from heapq import merge
 from itertools import chain, compress
@@ -293,6 +294,11 @@ class OpenTransaction:
         self.dequeues: dict[int, int] = {}
         self.commit_decisions: set[int] = set()
 
+    @property
+    def size(self) -> int:
+        """Number of its operations."""
+        return sum(self.enqueues[1::2]) - sum(self.enqueues[::2]) + len(self.dequeues)
+
     def enqueued(self) -> Iterator[int]:
         """Record ids of the messages that it would enqueue, ascending."""
         return rids_in(self.enqueues)
@@ -319,6 +325,7 @@ class LiveRecords:
         outcomes: blocks of these outcomes.
         escorts: blocks of the dequeues of open transactions.
         largest: blocks of the longest live record, or more.
+        left: committed transactions whose dequeued messages are still to be removed, and the flush that commits each.
     """
 
     __slots__ = (
@@ -327,6 +334,7 @@ class LiveRecords:
         "_space",
         "escorts",
         "largest",
+        "left",
         "live",
         "locked",
         "outcomes",
@@ -348,6 +356,7 @@ class LiveRecords:
         self.live, self.transactions = live, transactions
         self.resting = RestingRecords() if resting is None else resting
         self.locked: dict[int, bytes] = {}
+        self.left: deque[tuple[int, OpenTransaction]] = deque()
         self.outcomes = self.escorts = self._escort_count = 0
         for xid, transaction in transactions.items():
             self.outcomes += self.outcome_blocks(xid)
@@ -490,17 +499,88 @@ class LiveRecords:
     def committed(self, xid: bytes) -> None:
         """The transaction is committed: the messages that it dequeued are removed."""
         transaction = self._ended(xid)
-        for target, escort in transaction.dequeues.items():
-            self.dequeued(target)
-            self._drop_escort(escort)
+        self._batch.removed += self._without_dequeued(transaction, len(transaction.dequeues))
+
+    def committed_later(self, xid: bytes) -> None:
+        """The transaction is committed: `remove_left` removes the messages that it dequeued, which are many."""
+        self.left.append((self._batch.number, self._ended(xid)))
+
+    def remove_left(self, count: int) -> list[int]:
+        """Remove so many of the messages that the oldest transaction in `left` has dequeued.
+
+        Returns:
+            The records, packed, that are to be released.
+        """
+        transaction = self.left[0][1]
+        removed = self._without_dequeued(transaction, count)
+        if not transaction.dequeues:
+            self.left.popleft()
+        return removed
+
+    def remove_all_left(self) -> None:
+        """Remove them all at once: compaction must not copy them."""
+        while self.left:
+            self._batch.removed += self.remove_left(len(self.left[0][1].dequeues))
 
     def aborted(self, xid: bytes) -> None:
         """The transaction is aborted: the messages that it enqueued are removed."""
-        transaction = self._ended(xid)
-        for escort in transaction.dequeues.values():
-            self._drop_escort(escort)
-        for rid in transaction.enqueued():
-            self.dequeued(rid)
+        transaction = self.transactions[xid]
+        self._batch.removed += self._undone(transaction, transaction.size)
+        self._ended(xid)
+
+    def undo(self, xid: bytes, count: int) -> list[int]:
+        """Undo so many operations of an open transaction that will be aborted. Returns as `remove_left`."""
+        return self._undone(self.transactions[xid], count)
+
+    def _without_dequeued(self, transaction: OpenTransaction, count: int) -> list[int]:
+        """Remove so many of the messages that a committed transaction has dequeued. Returns their records, packed."""
+        live, resting, locked, dequeues = self.live, self.resting, self.locked, transaction.dequeues
+        removed: list[int] = []
+        room = escorts = 0
+        for _ in range(min(count, len(dequeues))):
+            target, escort = dequeues.popitem()
+            locked.pop(target, None)
+            message = live.pop(target, 0) or resting.pop(target)
+            dequeue = live.pop(escort)
+            removed.append(message)
+            removed.append(dequeue)
+            escorts += dequeue & SIZE_MASK
+            room += (message & SIZE_MASK) + 1
+        self.room += room + escorts
+        self.escorts -= escorts
+        self._escort_count -= len(removed) // 2
+        return removed
+
+    def _undone(self, transaction: OpenTransaction, count: int) -> list[int]:
+        """Undo so many operations of a transaction. Returns their records, packed."""
+        live, resting, locked, dequeues = self.live, self.resting, self.locked, transaction.dequeues
+        removed: list[int] = []
+        escorts = 0
+        for _ in range(min(count, len(dequeues))):
+            target, escort = dequeues.popitem()
+            locked.pop(target, None)
+            dequeue = live.pop(escort)
+            removed.append(dequeue)
+            escorts += dequeue & SIZE_MASK
+        self.escorts -= escorts
+        self._escort_count -= len(removed)
+        room, count = escorts, count - len(removed)
+        runs = transaction.enqueues
+        while count > 0 and runs:
+            first, end = runs[-2:]
+            begin = max(first, end - count)
+            for rid in range(begin, end):
+                message = live.pop(rid, 0) or resting.pop(rid)
+                removed.append(message)
+                room += (message & SIZE_MASK) + 1
+            remove_runs(self.pending, [first, end])
+            del runs[-2:]
+            if first < begin:
+                runs += (first, begin)
+                add_run(self.pending, first, begin)
+            count -= end - begin
+        self.room += room
+        return removed
 
     def replaced(self, rids: list[int], places: list[int], targets: list[int]) -> None:
         """A whole transaction was appended to the current file, with its commit (`WriteBatch.append_transaction`).
@@ -583,8 +663,6 @@ class LiveRecords:
         transaction = self.transactions.pop(xid)
         self.outcomes -= self.outcome_blocks(xid)
         self.room += self.outcome_blocks(xid)
-        for target in transaction.dequeues:
-            self.locked.pop(target, None)
         remove_runs(self.pending, transaction.enqueues)
         return transaction
 
@@ -607,9 +685,3 @@ class LiveRecords:
         packed = self.live.pop(rid, 0) or self.resting.pop(rid)
         self._batch.removed.append(packed)
         return packed & SIZE_MASK
-
-    def _drop_escort(self, rid: int) -> None:
-        blocks = self._drop(rid)
-        self.room += blocks
-        self.escorts -= blocks
-        self._escort_count -= 1

@@ -312,11 +312,54 @@ class Version2Writer:
             return JournalError(f"{title}: record 0x{target:x} is locked by an open transaction")
         return JournalError(f"{title}: record 0x{target:x} does not exist and cannot be dequeued")
 
-    def commit(self, xid: bytes, rid: int) -> None:
-        """Append the commit of the open transaction `xid`: messages it dequeued are removed, those it enqueued stay."""
+    def commit(self, xid: bytes, rid: int, *, removes: bool = True) -> None:
+        """Append the commit of the open transaction `xid`: messages it dequeued are removed, those it enqueued stay.
+
+        Args:
+            xid: the transaction.
+            rid: a record id never used before.
+            removes: if not, `remove_left` removes those messages, which are many.
+        """
         self._admit_outcome(xid)
         self.batch.append(_COMMIT, rid, xid, 0)
-        self.records.committed(xid)
+        if removes:
+            self.records.committed(xid)
+        else:
+            self.records.committed_later(xid)
+        self._set_ends()
+
+    def remove_left(self, count: int) -> bool:
+        """Remove `count` of the messages that committed transactions have dequeued. Returns whether there are more."""
+        records = self.records
+        if self.failure is not None or not records.left:
+            return False
+        is_synced = records.left[0][0] <= self.flushes.synced
+        removed = records.remove_left(count)
+        if is_synced:
+            self._release(removed)
+        else:
+            self.batch.removed += removed
+        return bool(records.left)
+
+    def undo(self, xid: bytes, count: int) -> bool:
+        """Undo `count` operations of an open transaction, all of which are synced, and whose abort comes next.
+
+        A crash leaves it without a commit, whatever is overwritten meanwhile.
+
+        Returns:
+            Whether there are more.
+        """
+        transaction = self.transactions.get(xid)
+        if self.failure is not None or transaction is None:
+            return False
+        self._release(self.records.undo(xid, count))
+        return transaction.size > 0
+
+    def _release(self, removed: list[int]) -> None:
+        """Release synced records, packed, that are not needed any more."""
+        self.space.release(removed)
+        self.space.reclaim(self.flushes.synced_place)
+        self.batch.forget_files(self.space.oldest)
         self._set_ends()
 
     def abort(self, xid: bytes, rid: int) -> None:
@@ -337,7 +380,7 @@ class Version2Writer:
         """Check that all records of a transaction and its outcome fit, before any of them is written anywhere.
 
         Args:
-            xid: the transaction, which is not open.
+            xid: the transaction; of one that is open, the outcome has room already.
             sizes: bytes of data of each message that it enqueues.
             dequeues: how many messages it dequeues.
 
@@ -347,7 +390,7 @@ class Version2Writer:
         enqueues = [record_blocks(size, len(xid)) for size in sizes]
         dequeue = record_blocks(0, len(xid))
         blocks, largest = sum(enqueues) + dequeues * dequeue, max(enqueues, default=dequeue)
-        outcome = self.records.outcome_blocks(xid)
+        outcome = self.records.new_outcome(xid)
         if enqueues:
             self._admit(blocks, len(enqueues), largest, outcome, dequeues * dequeue)
         else:
@@ -624,6 +667,7 @@ class Version2Writer:
             return True
         if self.failure is not None or self.space.free(self.batch.position) < 0:
             return False
+        self.records.remove_all_left()
         for flush in self.batch.seal():
             self._add(flush)
         return True
