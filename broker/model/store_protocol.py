@@ -261,6 +261,30 @@ class StoreTransactions(Protocol[_JournalUsed]):
     ) -> list[int]:
         """Write a branch of a user, so that it can be committed or aborted after any crash; otherwise as `commit`."""
 
+    def begin_large(self, xid: bytes = b"", user: str = "", /) -> Any:
+        """Begin a transaction that is appended in portions: a local one, or a branch to be prepared. Raises as these.
+
+        All of its records count from its end on, or none. After an error it must be aborted.
+        """
+
+    def append_portion(
+        self,
+        large: Any,
+        enqueues: Sequence[tuple[_JournalUsed, list[tuple[Sequence[bytes], int, int]]]],
+        dequeues: Sequence[tuple[_JournalUsed, int]],
+        /,
+    ) -> list[int]:
+        """Append all of this, or nothing. Returns the record ids of the enqueued messages. Raises `Store.errors`."""
+
+    def when_written(self, large: Any, then: Callable[[], None], /) -> None:
+        """Begin to write what was appended, and call `then` when the next portion may be: perhaps at once."""
+
+    def end_large(self, large: Any, done: Done, /) -> None:
+        """Commit or prepare it; otherwise as `commit` and `prepare`."""
+
+    def abort_large(self, large: Any, done: Callable[[], None], /) -> None:
+        """Take everything back, and call `done` when its dequeued messages may be dequeued by others."""
+
     def commit_prepared(self, xid: bytes, done: Done) -> None:
         """Commit a prepared branch. Raises `Store.errors`."""
 

@@ -30,7 +30,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
 
 from qstore.broker.log.logs import log_of
 from qstore.broker.model.completion import Runs
@@ -102,13 +102,20 @@ class Output(Protocol):
         """Write the output to the socket."""
 
 
+Resume: TypeAlias = Callable[[], None]
+
+Portion: TypeAlias = Callable[[Resume], None] | None
+"""What work in turns yields after a portion: None, or a function to call with a `Resume`, which the work waits for."""
+
+
 class Turns:
     """Work in portions: one of them in each iteration of the event loop, whatever their number.
 
     A piece of work is an iterator that has done one more portion whenever it yields. Pieces of one owner, such as a
     channel, are done one after the other, so that what an owner asks for later sees the effect of what it has asked for
     before; those of several owners share the iterations. A portion is some milliseconds at most: the constants that
-    limit portions stand beside the work.
+    limit portions stand beside the work. Work that waits for the disk yields a function: it is called with another one,
+    and the work goes on when that is called.
 
     Args:
         call_soon: schedules a function to run in the next iteration.
@@ -117,23 +124,24 @@ class Turns:
         portions: how many were done so far.
     """
 
-    __slots__ = ("_call_soon", "_is_scheduled", "_work", "portions")
+    __slots__ = ("_call_soon", "_is_scheduled", "_waiting", "_work", "portions")
 
     def __init__(self, call_soon: Callable[[Callable[[], None]], Any]) -> None:
         self._call_soon = call_soon
         self._is_scheduled = False
-        self._work: dict[object, deque[Iterator[object]]] = {}  # owner -> pieces, in order; the first owner is next
+        self._work: dict[object, deque[Iterator[Portion]]] = {}  # owner -> pieces, in order; the first owner is next
+        self._waiting: dict[object, deque[Iterator[Portion]]] = {}  # likewise, of owners whose first piece waits
         self.portions = 0
 
     def __len__(self) -> int:
         """How many owners have work under way."""
-        return len(self._work)
+        return len(self._work) + len(self._waiting)
 
     def has(self, owner: object) -> bool:
         """Whether the owner has work under way."""
-        return owner in self._work
+        return owner in self._work or owner in self._waiting
 
-    def do(self, owner: object, work: Iterator[object]) -> bool:
+    def do(self, owner: object, work: Iterator[Portion]) -> bool:
         """Do work, the first portion at once unless the owner has other work under way.
 
         Returns:
@@ -142,7 +150,7 @@ class Turns:
         Raises:
             What the first portion raises. Then the work is over.
         """
-        pieces = self._work.get(owner)
+        pieces = self._pieces(owner)
         if pieces is not None:
             pieces.append(work)
             return False
@@ -152,11 +160,14 @@ class Turns:
 
     def after(self, owner: object, function: Callable[[], None]) -> None:
         """Call a function when the work of an owner is done: at once if it has none under way."""
-        pieces = self._work.get(owner)
+        pieces = self._pieces(owner)
         if pieces is None:
             function()
         else:
             pieces.append(_calling(function))
+
+    def _pieces(self, owner: object) -> deque[Iterator[Portion]] | None:
+        return self._work.get(owner) or self._waiting.get(owner)
 
     def _go(self) -> None:
         self._is_scheduled = False
@@ -164,12 +175,13 @@ class Turns:
             self._continue(owner, pieces)
             return
 
-    def _continue(self, owner: object, pieces: deque[Iterator[object]]) -> None:
+    def _continue(self, owner: object, pieces: deque[Iterator[Portion]]) -> None:
         """Do one portion of an owner's first piece of work; the other owners are next."""
         is_over = True
+        wait: Portion = None
         try:
-            for _ in pieces[0]:
-                is_over = False
+            for yielded in pieces[0]:
+                is_over, wait = False, yielded
                 break
         finally:
             self.portions += 1
@@ -177,9 +189,19 @@ class Turns:
                 pieces.popleft()
             del self._work[owner]
             if pieces:
-                self._work[owner] = pieces
+                of_state = self._work if is_over or wait is None else self._waiting
+                of_state[owner] = pieces
             if self._work:
                 self._schedule()
+        if not is_over and wait is not None:
+            wait(partial(self._resume, owner))
+
+    def _resume(self, owner: object) -> None:
+        """What the first piece of an owner waits for is there."""
+        pieces = self._waiting.pop(owner, None)
+        if pieces is not None:
+            self._work[owner] = pieces
+            self._schedule()
 
     def _schedule(self) -> None:
         if not self._is_scheduled:

@@ -110,6 +110,11 @@ class Flusher:
         return not self._under_way and not self.dirty and not self.awaited and not self._due and not self._gathering
 
     @property
+    def is_closed(self) -> bool:
+        """Whether nothing is written any more."""
+        return self._is_closed
+
+    @property
     def has_unfinished(self) -> bool:
         """Whether a later `start` has something to do that no completion announces.
 

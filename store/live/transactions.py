@@ -5,20 +5,32 @@
     one                 its records and the commit, in one flush                            that flush
     several             records in all journals; when they are synced, an enqueue in the    the prepared list's
                         prepared list; when that is, commits in all journals; when they     enqueue
-                        are, a dequeue and a commit in the prepared list. Those that share
-                        their flushes share all of this (`commit_groups`)
+                        are, a dequeue and a commit in the prepared list
     distributed         prepare: records, then the prepared list's enqueue. commit or       the prepared list's
                         abort: its dequeue, flagged for commit; when that is synced,        dequeue
                         commits or aborts in all journals; when they are, its own commit
 
 Nobody waits for what follows the commit point: it rides on the next flush of each journal.
 
-Room is checked in all journals before anything is written to any. A transaction interrupted by a crash is completed at
-the next start (`start`; formats/rhm/README.md, 6.2): if the prepared list does not have it, it is aborted.
+**Room** is checked in all journals before anything is written to any. A transaction interrupted by a crash is completed
+at the next start (`complete`; formats/rhm/README.md, 6.2): if the prepared list does not have it, it is aborted.
 
-If a journal fails before the commit point, its transaction is aborted in the others. If the prepared list fails, it is
-unknown whether the commit point is on the disk: the transaction stays open until the next start, which can tell. So
-does one whose outcome a journal cannot accept any more.
+**Groups.** Local transactions over the same journals that share their flushes are one transaction in the store. Each
+appends its records under the xid of the group that is open for its journals, which stays open as long as the write
+batches in which its first records are: so all its records are in one flush of each journal, and the syncs that the
+first one waits for are those of all. Then one record in the prepared list commits all of them, and one in each journal
+says so; a crash before leaves none of them.
+
+**Large transactions** (`begin_large`) are appended in portions, so that no step takes long, whatever their size. Their
+records spread over many flushes, between those of others, and count from the commit point on, which is the same as
+above: with one journal the flush of the commit, which follows all its records there. Nothing else is different on the
+disk. What the outcome changes in the writers' index is done in steps too (`OUTCOME_STEP`): messages that a commit
+removes after its sync, and what an abort takes back before its record. An abort is reported when that is done, since
+the messages may be dequeued by others then.
+
+**Failures.** If a journal fails before the commit point, its transaction is aborted in the others. If the prepared list
+fails, it is unknown whether the commit point is on the disk: the transaction stays open until the next start, which can
+tell. So does one whose outcome a journal cannot accept any more.
 
 The xid of a branch may be reused when the branch is committed or aborted, but not before it is forgotten: the old entry
 in the prepared list would be taken for the new branch's outcome, and the remains in a journal that has failed for a
@@ -28,9 +40,11 @@ part of the new branch.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable, Sequence
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from enum import Enum, auto
 from functools import partial
+from typing import Final, TypeAlias
 from uuid import UUID
 
 from qstore.formats.broker_records.xids import encode_local_xid
@@ -42,11 +56,157 @@ from qstore.store.journal.write.flushes import MessageData
 from qstore.store.journal.write.space import twice
 from qstore.store.key_value import CatalogueError
 from qstore.store.live.appender import Appender
-from qstore.store.live.commit_groups import CommitGroup, CommitGroups
 from qstore.store.live.flusher import Flusher
 from qstore.store.live.queue_journal import Done, QueueJournal
-from qstore.store.live.transaction_parts import Dequeue, Enqueue, Parts, admit, append, collect
 from qstore.store.recovery.prepared import LOCAL, PreparedTransaction, prepare_data
+
+#: Messages that a transaction enqueues: journal, and of each message the arguments of `Appender.enqueue`.
+Enqueue: TypeAlias = tuple[QueueJournal, list[MessageData]]
+
+#: A message to be dequeued by a transaction: journal and record id.
+Dequeue: TypeAlias = tuple[QueueJournal, int]
+
+
+class Part:
+    """What a transaction does in one journal.
+
+    Attributes:
+        messages: what it enqueues, as it is stored.
+        firsts: the first word of the record's header of each of them; empty if all are PLAIN_MESSAGE.
+        targets: the messages that it dequeues.
+        rids: record ids of its enqueues, and then of its dequeues.
+    """
+
+    __slots__ = ("firsts", "messages", "rids", "targets")
+
+    def __init__(self) -> None:
+        self.messages: list[MessageData] = []
+        self.firsts: list[int] = []
+        self.targets: list[int] = []
+        self.rids: list[int] = []
+
+    def add(self, journal: QueueJournal, messages: list[MessageData], rids: list[int]) -> None:
+        """Add messages to enqueue, and their record ids. The list of messages may become that of the part."""
+        compression = journal.compression
+        if compression is not None:
+            stored = [compression.stored(parts, size, crc) for parts, size, crc in messages]
+            messages = [(parts, size, crc) for parts, size, crc, _ in stored]
+            self.firsts += [first for _, _, _, first in stored]
+        self.messages = [*self.messages, *messages] if self.messages else messages
+        self.rids = [*self.rids, *rids] if self.rids else rids
+
+    def check_targets(self, journal: QueueJournal) -> None:
+        """Raise JournalError if a message that it dequeues is not there, or twice."""
+        targets = self.targets
+        if not targets:
+            return
+        for target in targets:
+            journal.writer.check_dequeue(target)
+        if len(set(targets)) != len(targets):
+            twice = Counter(targets).most_common(1)[0][0]
+            raise JournalError(f'queue "{journal.name}": record 0x{twice:x} is dequeued twice in one transaction')
+
+
+Parts: TypeAlias = dict[QueueJournal, Part]
+
+
+def collect(enqueues: Sequence[Enqueue], dequeues: Sequence[Dequeue], ids: list[int]) -> Parts:
+    """The parts of a transaction. `ids` has an id for each enqueue and dequeue, in this order."""
+    parts: Parts = {}
+    at = 0
+    for journal, messages in enqueues:
+        part = parts.get(journal)
+        if part is None:
+            part = parts[journal] = Part()
+        end = at + len(messages)
+        part.add(journal, messages, ids[at:end])
+        at = end
+    for journal, target in dequeues:
+        part = parts.get(journal)
+        if part is None:
+            part = parts[journal] = Part()
+        part.targets.append(target)
+        part.rids.append(ids[at])
+        at += 1
+    return parts
+
+
+def admit(appender: Appender, xid: bytes, parts: Parts) -> None:
+    """Make room in all journals for all records of a transaction and its outcome.
+
+    Args:
+        appender: makes room.
+        xid: the transaction, or as long as its id will be.
+        parts: what it does.
+
+    Raises:
+        JournalFullError: it does not fit; JournalError: a message cannot be dequeued.
+    """
+    if _has_room_at_once(xid, parts):
+        return
+    for journal, part in parts.items():
+        part.check_targets(journal)
+    admissions = []
+    for journal, part in parts.items():
+        sizes = [size for _, size, _ in part.messages]
+        admissions.append((journal, partial(journal.writer.admit_transaction, xid, sizes, len(part.targets))))
+    appender.admit_all(admissions)
+
+
+def _has_room_at_once(xid: bytes, parts: Parts) -> bool:
+    """Whether a transaction only enqueues, and there is room in all journals without a further check: most often."""
+    for journal, part in parts.items():
+        if part.targets or not journal.writer.has_room_at_once(xid, part.messages):
+            return False
+    return True
+
+
+def append(appender: Appender, xid: bytes, parts: Parts) -> None:
+    """Append what a transaction does in each journal, right after `admit`. No journal is flushed in between.
+
+    Raises:
+        JournalFailedError: memory ran out, and a journal has failed.
+    """
+    appended: list[tuple[QueueJournal, int]] = []
+    for journal, part in parts.items():
+        try:
+            blocks = journal.writer.append_admitted(xid, part.rids, part.messages, part.targets, part.firsts)
+        except MemoryError:
+            raise journal.out_of_memory() from None
+        journal.transaction_enqueues += len(part.messages)
+        journal.transaction_dequeues += len(part.targets)
+        appended.append((journal, blocks * BLOCK_SIZE))
+    for journal, size in appended:
+        appender.touched(journal, size)
+
+
+class CommitGroup:
+    """Transactions with one xid.
+
+    Args:
+        xid: theirs.
+        journals: those of each of them; their records come next.
+
+    Attributes:
+        xid, journals: as above.
+        waiting: for each of them, what is called when its outcome is known.
+    """
+
+    __slots__ = ("_batches", "journals", "waiting", "xid")
+
+    def __init__(self, xid: bytes, journals: list[QueueJournal]) -> None:
+        self.xid, self.journals = xid, journals
+        self.waiting: list[Done] = []
+        self._batches = [journal.writer.batch_number for journal in journals]
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the records of one more transaction would be in the same flushes."""
+        return self._batches == [journal.writer.batch_number for journal in self.journals]
+
+
+OUTCOME_STEP: Final = 2000
+"""Operations whose outcome is entered in the index of a journal at once: about a millisecond in pure Python."""
 
 
 class _Stage(Enum):
@@ -76,6 +236,22 @@ class _Branch:
         self.commits = False
 
 
+class LargeTransaction:
+    """A transaction that is appended in portions.
+
+    Attributes:
+        xid: its id.
+        branch: of a distributed one; None for a local one.
+        journals: those that it was appended to.
+    """
+
+    __slots__ = ("branch", "journals", "xid")
+
+    def __init__(self, xid: bytes, branch: _Branch | None) -> None:
+        self.xid, self.branch = xid, branch
+        self.journals: dict[QueueJournal, None] = {}
+
+
 class Transactions:
     """The transactions of one store.
 
@@ -94,7 +270,9 @@ class Transactions:
         self._process = process.bytes
         self._count = 0
         self._branches: dict[bytes, _Branch] = {}
-        self._groups = CommitGroups()
+        self._groups: dict[frozenset[QueueJournal], CommitGroup] = {}  # of each set of journals, the last one
+        self._steps: deque[tuple[Iterator[None], Callable[[], None]]] = deque()  # and what follows each
+        self._is_stepping = False
         self.prepares = self.commits = self.aborts = 0
 
     @property
@@ -178,7 +356,10 @@ class Transactions:
         """Append a transaction of several journals to the group that is open for them. Raises as `commit`."""
         self._check_list()
         admit(self._appender, xid, parts)
-        group = self._groups.open(xid, parts)
+        key = frozenset(parts)
+        group = self._groups.get(key)
+        if group is None or not group.is_open:
+            group = self._groups[key] = CommitGroup(xid, list(key))
         append(self._appender, group.xid, parts)
         group.waiting.append(done)
         if len(group.waiting) > 1:
@@ -187,7 +368,9 @@ class Transactions:
             self._flusher.when_gathered(group.journals, lambda error: self._group_written(group, error))
 
     def _group_written(self, group: CommitGroup, error: Exception | None) -> None:
-        self._groups.close(group)
+        key = frozenset(group.journals)
+        if self._groups.get(key) is group:
+            del self._groups[key]
         waiting = group.waiting
 
         def done(failure: Exception | None) -> None:
@@ -205,15 +388,7 @@ class Transactions:
         Raises:
             StoreError: a branch with that xid exists already. Otherwise as `commit`.
         """
-        before = self._branches.get(xid)
-        if before is not None and before.stage is _Stage.ENDING:
-            self._forget_now(xid, before)
-        if not xid:
-            raise StoreError("a distributed transaction needs an id")
-        if xid in self._branches:
-            is_over = self._branches[xid].stage is _Stage.ENDING
-            what = "existed before, in a journal that has failed" if is_over else "is already prepared"
-            raise StoreError(f"transaction {xid.hex()} {what}")
+        self._check_xid(xid)
         self._check_list()
         count, ids = self._take_ids(enqueues, dequeues)
         parts = collect(enqueues, dequeues, ids)
@@ -224,6 +399,18 @@ class Transactions:
         wait = self._flusher.when_gathered if len(journals) > 1 else self._flusher.when_synced
         wait(journals, lambda error: self._written(xid, branch, journals, done, error))
         return ids[:count]
+
+    def _check_xid(self, xid: bytes) -> None:
+        """Raise StoreError unless a branch may have this id."""
+        before = self._branches.get(xid)
+        if before is not None and before.stage is _Stage.ENDING:
+            self._forget_now(xid, before)
+        if not xid:
+            raise StoreError("a distributed transaction needs an id")
+        if xid in self._branches:
+            is_over = self._branches[xid].stage is _Stage.ENDING
+            what = "existed before, in a journal that has failed" if is_over else "is already prepared"
+            raise StoreError(f"transaction {xid.hex()} {what}")
 
     def commit_prepared(self, xid: bytes, done: Done) -> None:
         """Commit a prepared branch; `done` is called when that is synced. Raises StoreError."""
@@ -243,10 +430,94 @@ class Transactions:
         def decided(error: Exception | None) -> None:
             if error is None:
                 branch.stage = _Stage.ENDING
-                self._end(xid, branch.journals, branch, commits=commits)
-            done(error)
+                self._end(xid, branch.journals, branch, partial(done, None), commits=commits)
+            else:
+                done(error)
 
         self._flusher.when_synced((self._list,), decided)
+
+    # ---- large ----
+
+    def begin_large(self, xid: bytes = b"", user: str = "") -> LargeTransaction:
+        """Begin a transaction that is appended in portions: a local one, or the branch `xid` of a user.
+
+        Raises:
+            StoreError: a branch with that xid exists already. JournalFailedError: the prepared list has failed.
+        """
+        if not xid:
+            self._count += 1
+            return LargeTransaction(encode_local_xid(self._count, self._process), None)
+        self._check_xid(xid)
+        self._check_list()
+        branch = self._branches[xid] = _Branch(_Stage.PREPARING, 0, [], user)
+        return LargeTransaction(xid, branch)
+
+    def append_portion(
+        self, large: LargeTransaction, enqueues: Sequence[Enqueue], dequeues: Sequence[Dequeue]
+    ) -> list[int]:
+        """Append all of this to a large transaction, or nothing of it: then it must be aborted.
+
+        Returns:
+            The record ids of the messages enqueued, in order.
+
+        Raises:
+            As `commit`.
+        """
+        count = sum([len(messages) for _, messages in enqueues])
+        ids = self._appender.take_ids(count + len(dequeues))
+        parts = collect(enqueues, dequeues, ids)
+        admit(self._appender, large.xid, parts)
+        large.journals.update(dict.fromkeys(parts))
+        append(self._appender, large.xid, parts)
+        return ids[:count]
+
+    def when_written(self, large: LargeTransaction, then: Callable[[], None]) -> None:
+        """Begin to write what was appended, and call `then` when the next portion may be: perhaps at once.
+
+        A large transaction takes half of what may be unsynced in a journal; the other half is for others.
+        """
+        journals = [journal for journal in large.journals if journal.writer.is_dirty]
+        has_room = not any(journal.unsynced * 2 > journal.bound for journal in journals)
+        self._flusher.when_synced(journals, _ignore if has_room else lambda _: then())
+        self._flusher.start()
+        if has_room:
+            then()
+
+    def end_large(self, large: LargeTransaction, done: Done) -> None:
+        """Commit a local transaction, or prepare a branch; `done` is called as by these.
+
+        Raises:
+            JournalFailedError: a journal has failed; it must be aborted.
+        """
+        xid, branch, journals = large.xid, large.branch, list(large.journals)
+        for journal in journals:
+            if journal.writer.failure is not None and not journal.is_deleted:
+                raise JournalFailedError(str(journal.writer.failure))
+        if branch is None and len(journals) <= 1:
+            for journal in journals:
+                if not journal.is_deleted:
+                    self._outcome(xid, journal, self._appender.take_id(), commits=True)
+                    journal.committers += 1
+
+            def committed(error: Exception | None) -> None:
+                if error is None:
+                    self._remove_left(journals)
+                done(error)
+
+            self._flusher.when_synced(journals, committed)
+            return
+        self._check_list()
+        if branch is not None:
+            branch.journals = journals
+        self._flusher.when_synced(journals, lambda error: self._written(xid, branch, journals, done, error))
+
+    def abort_large(self, large: LargeTransaction, done: Callable[[], None]) -> None:
+        """Take back what was appended, and call `done` when the messages may be dequeued by others."""
+        xid, branch, journals = large.xid, large.branch, list(large.journals)
+        if branch is not None:
+            branch.stage, branch.journals = _Stage.ENDING, journals
+        self._flusher.when_synced(journals, lambda _: self._end(xid, journals, branch, done, commits=False))
+        self._flusher.start()
 
     # ---- at start ----
 
@@ -274,6 +545,7 @@ class Transactions:
                         commits = xid in held and held[xid].outcome is Outcome.COMMITTING
                         self._outcome(xid, journal, self._appender.take_id(), commits=commits)
             self._drain(journals)
+            self._remove_left(journals)
             for xid, transaction in held.items():
                 if xid not in self._branches:
                     self._forget(xid, commits=transaction.outcome is Outcome.COMMITTING)
@@ -317,8 +589,7 @@ class Transactions:
         if error is not None:
             if branch is not None:
                 branch.stage = _Stage.ENDING
-            self._end(xid, journals, branch, commits=False)
-            done(error)
+            self._end(xid, journals, branch, partial(done, error), commits=False)
             return
         self.prepares += 1
         self._appender.touched(self._list)
@@ -337,24 +608,75 @@ class Transactions:
         self, xid: bytes, branch: _Branch | None, journals: list[QueueJournal], done: Done, error: Exception | None
     ) -> None:
         """The prepared list's enqueue is synced, or its state is unknown."""
-        if error is None:
-            if branch is None:
-                self._end(xid, journals, None, commits=True)
-            else:
-                branch.stage = _Stage.PREPARED
-        done(error)
+        if error is not None:
+            done(error)
+        elif branch is None:
+            self._end(xid, journals, None, partial(done, None), commits=True)
+        else:
+            branch.stage = _Stage.PREPARED
+            done(None)
 
-    def _end(self, xid: bytes, journals: list[QueueJournal], branch: _Branch | None, *, commits: bool) -> None:
-        """The commit point is synced: write the outcome to all journals, and then forget the transaction."""
+    def _end(
+        self,
+        xid: bytes,
+        journals: list[QueueJournal],
+        branch: _Branch | None,
+        then: Callable[[], None],
+        *,
+        commits: bool,
+    ) -> None:
+        """The commit point is synced: write the outcome to all journals, call `then`, and forget the transaction."""
+
+        def write() -> None:
+            self._write_outcomes(xid, journals, branch, commits=commits)
+            then()
+
+        if commits or all(_size_of(journal, xid) <= OUTCOME_STEP for journal in journals):
+            write()
+        else:
+            self._do_in_steps(_undo(xid, journals), write)
+
+    def _write_outcomes(
+        self, xid: bytes, journals: list[QueueJournal], branch: _Branch | None, *, commits: bool
+    ) -> None:
         is_said = self._outcomes(xid, journals, commits=commits)
 
         def ended(error: Exception | None) -> None:
+            if commits:
+                self._remove_left(journals)
             if error is None and is_said and (branch is None or self._branches.get(xid) is branch):
                 with contextlib.suppress(JournalError, CatalogueError):  # otherwise the next start forgets it
                     self._forget(xid, commits=commits)
                     self._flusher.when_synced((self._list,), partial(self._forgotten, xid, branch), is_urgent=False)
 
         self._flusher.when_synced(journals, ended, is_urgent=False)
+
+    def _remove_left(self, journals: Sequence[QueueJournal]) -> None:
+        if any(journal.writer.records.left for journal in journals):
+            self._do_in_steps(_removal(journals), lambda: None)
+
+    def _do_in_steps(self, work: Iterator[None], then: Callable[[], None]) -> None:
+        """Do work, one step in each iteration of the event loop, after the work before it; at once without a loop."""
+        self._steps.append((work, then))
+        if not self._is_stepping:
+            self._do_step()
+
+    def _do_step(self) -> None:
+        self._is_stepping = True
+        goes_on = False
+        try:
+            while self._steps and not self._flusher.is_closed and not goes_on:
+                work, then = self._steps[0]
+                for _ in work:
+                    if self._flusher.in_next_iteration is not None:
+                        self._flusher.in_next_iteration(self._do_step)
+                        goes_on = True
+                        break
+                else:
+                    self._steps.popleft()
+                    then()
+        finally:
+            self._is_stepping = goes_on
 
     def _forgotten(self, xid: bytes, branch: _Branch | None, error: Exception | None) -> None:
         """The prepared list is synced without the transaction, or has failed."""
@@ -364,6 +686,9 @@ class Transactions:
     def _forget_now(self, xid: bytes, branch: _Branch) -> None:
         """Wait until a finished branch is forgotten, since its xid is reused. Raises as `prepare`."""
         self._flusher.drain(branch.journals)
+        for journal in branch.journals:
+            while journal.writer.remove_left(OUTCOME_STEP):
+                pass
         has_outcome = [each.writer.failure is None and xid not in each.writer.transactions for each in branch.journals]
         if all(has_it or each.is_deleted for has_it, each in zip(has_outcome, branch.journals, strict=True)):
             self._forget(xid, commits=branch.commits)
@@ -382,8 +707,12 @@ class Transactions:
         return is_said
 
     def _outcome(self, xid: bytes, journal: QueueJournal, rid: int, *, commits: bool) -> None:
-        end: Callable[[bytes, int], None] = journal.writer.commit if commits else journal.writer.abort
-        self._appender.with_room(journal, lambda: end(xid, rid))
+        writer = journal.writer
+        if commits:
+            removes = _size_of(journal, xid) <= OUTCOME_STEP
+            self._appender.with_room(journal, lambda: writer.commit(xid, rid, removes=removes))
+        else:
+            self._appender.with_room(journal, lambda: writer.abort(xid, rid))
         self._appender.touched(journal)
         if commits:
             journal.commits += 1
@@ -409,6 +738,36 @@ class Transactions:
             self.commits += 1
         else:
             self.aborts += 1
+
+
+def _size_of(journal: QueueJournal, xid: bytes) -> int:
+    """How many operations an open transaction has in a journal."""
+    transaction = journal.writer.transactions.get(xid)
+    return 0 if transaction is None else transaction.size
+
+
+def _undo(xid: bytes, journals: Iterable[QueueJournal]) -> Iterator[None]:
+    """Take back what an open transaction did in some journals, in steps. All of it is synced."""
+    for journal in journals:
+        try:
+            while not journal.is_deleted and journal.writer.undo(xid, OUTCOME_STEP):
+                yield
+        except MemoryError:
+            journal.out_of_memory()
+
+
+def _removal(journals: Iterable[QueueJournal]) -> Iterator[None]:
+    """Remove the messages that committed transactions have dequeued in some journals, in steps."""
+    for journal in journals:
+        try:
+            while not journal.is_deleted and journal.writer.remove_left(OUTCOME_STEP):
+                yield
+        except MemoryError:
+            journal.out_of_memory()
+
+
+def _ignore(_error: Exception | None) -> None:
+    """Nobody waits for this sync."""
 
 
 def _prepared_list_full(prepared_list: QueueJournal) -> JournalFullError:

@@ -30,7 +30,7 @@ from qstore.store.key_value import CatalogueError
 from qstore.store.live.message_store import MessageStore
 from qstore.store.live.queue_journal import Done, QueueJournal
 from qstore.store.live.reading import as_bytes
-from qstore.store.live.transaction_parts import Dequeue, Enqueue
+from qstore.store.live.transactions import Dequeue, Enqueue
 from qstore.store.log_lines import LogLine
 from qstore.store.parameters import OnDamage, StoreParameters
 from qstore.store.unfinished import Unfinished, unfinished_stores

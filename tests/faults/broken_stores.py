@@ -18,11 +18,18 @@ from qstore.store.catalogue.catalogue import Catalogue
 from qstore.store.catalogue.store_directory import StoreDirectory
 from qstore.store.journal.write.storage import create_journal, remove_journal
 from qstore.store.live.changes import Changes
-from qstore.store.live.commit_groups import CommitGroup
 from qstore.store.live.flusher import Flusher
 from qstore.store.live.queue_journal import Done, QueueJournal
-from qstore.store.live.transaction_parts import Dequeue, Enqueue, admit, append, collect
-from qstore.store.live.transactions import Transactions
+from qstore.store.live.transactions import (
+    CommitGroup,
+    Dequeue,
+    Enqueue,
+    LargeTransaction,
+    Transactions,
+    admit,
+    append,
+    collect,
+)
 from qstore.store.recovery.close_record import closed_journal
 
 
@@ -137,6 +144,38 @@ def _forgotten_too_early(
     self._flusher.start()
 
 
+def _committed_before_others(self: Transactions, large: LargeTransaction, done: Done) -> None:
+    """A large transaction is committed in each of its journals apart."""
+    journals = list(large.journals)
+    if large.branch is None:
+        self._outcomes(large.xid, journals, commits=True)
+        self._flusher.when_synced(journals, done)
+    else:
+        _sound_end_large(self, large, done)
+
+
+_sound_end_large = Transactions.end_large
+
+
+def _removed_by_the_portion(
+    self: Transactions, large: LargeTransaction, enqueues: Sequence[Enqueue], dequeues: Sequence[Dequeue]
+) -> list[int]:
+    """What a large transaction dequeues is dequeued at once."""
+    rids = _sound_append_portion(self, large, enqueues, ())
+    for journal, rid in dequeues:
+        self._appender.dequeue(journal, rid)
+    return rids
+
+
+_sound_append_portion = Transactions.append_portion
+
+
+def _not_undone(self: Transactions, large: LargeTransaction, done: Callable[[], None]) -> None:
+    """A large transaction that is given up is committed."""
+    self._outcomes(large.xid, list(large.journals), commits=True)
+    done()
+
+
 def _not_waited_for(self: Transactions, xid: bytes, branch: object) -> None:
     """The xid of a branch comes again, though the prepared list still says what became of the old one."""
     self._branches.pop(xid, None)
@@ -180,7 +219,7 @@ BROKEN: Final[dict[str, Callable[[], AbstractContextManager[object]]]] = {
     "list before the records": partial(patch.object, Transactions, "commit", _commit_listed_first),
     "list after the commits": partial(patch.object, Transactions, "_written", _listed_after_commits),
     "a group that stays open": partial(patch.object, CommitGroup, "is_open", property(lambda _: True)),
-    "forgotten before the outcomes": partial(patch.object, Transactions, "_end", _forgotten_too_early),
+    "forgotten before the outcomes": partial(patch.object, Transactions, "_write_outcomes", _forgotten_too_early),
     "xid again before it is forgotten": _one_xid,
     "record ids not reserved": partial(patch.object, Catalogue, "reserve_rids", _reserve_rids),
     "highest flush recorded": partial(
@@ -189,3 +228,10 @@ BROKEN: Final[dict[str, Callable[[], AbstractContextManager[object]]]] = {
     "clean mark not taken away": partial(patch.object, StoreDirectory, "mark", _mark_only_clean),
 }
 """Name -> the context in which a store is broken so."""
+
+BROKEN_LARGE: Final[dict[str, Callable[[], AbstractContextManager[object]]]] = {
+    "commits apart": partial(patch.object, Transactions, "end_large", _committed_before_others),
+    "dequeued by the portion": partial(patch.object, Transactions, "append_portion", _removed_by_the_portion),
+    "given up and committed": partial(patch.object, Transactions, "abort_large", _not_undone),
+}
+"""Likewise, where large transactions are written."""

@@ -12,9 +12,9 @@ import asyncio
 import errno
 import random
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from functools import partial
-from typing import Any, Final, Protocol
+from typing import Any, ClassVar, Final, Protocol
 from unittest.mock import patch
 
 from qstore.broker.model import memory
@@ -26,6 +26,7 @@ from qstore.broker.model.queues.queue import Queue
 from qstore.broker.model.residency.paging_directory import PagingDirectory
 from qstore.broker.model.residency.references import Reference
 from qstore.broker.model.residency.stretch import Portions, Stretch
+from qstore.broker.model.transactions import effects, planned, work
 from qstore.broker.protocols.amqp_0_9_1.connection import Phase as BasicPhase
 from qstore.broker.protocols.amqp_0_9_1.connection import ServerConnection as BasicConnection
 from qstore.broker.protocols.amqp_0_9_1.connection import Shared
@@ -39,6 +40,7 @@ from qstore.broker.security.sasl.exchange import Answer, PasswordCheck
 from qstore.broker.settings import BrokerSettings
 from qstore.formats.rhm.geometry import Geometry
 from qstore.store.journal.write import version_2_writer
+from qstore.store.live import transactions
 from qstore.store.live.queue_journal import QueueJournal
 from qstore.store.log_lines import Level, LogLine
 from qstore.store.module import PluggedStore
@@ -64,6 +66,23 @@ def tiny_portions() -> Iterator[None]:
     """Messages go out of memory three at a time, if they do, and nearly all that nobody has."""
     with patch.object(composition, "PORTIONS", _TINY):
         yield
+
+
+@contextmanager
+def tiny_turns() -> Iterator[None]:
+    """All transactions are large: they are written, and take effect, a message at a time."""
+    with ExitStack() as stack:
+        stack.enter_context(patch.object(work, "AT_ONCE", 0))
+        stack.enter_context(patch.object(planned, "AT_ONCE", 1))
+        stack.enter_context(patch.object(planned, "WRITTEN_AT_ONCE", 1))
+        stack.enter_context(patch.object(effects, "AT_ONCE", 1))
+        stack.enter_context(patch.object(transactions, "OUTCOME_STEP", 1))
+        stack.enter_context(patch.object(BrokerProcess, "is_watched", True))
+        yield
+
+
+def _nothing(_connection: object) -> None:
+    """The process is gone."""
 
 
 class SimulatedStore(PluggedStore):
@@ -222,11 +241,14 @@ class BrokerProcess:
         alarms: when calls are due that only `ring` does, and what: those in a second or later, and for expiry.
         wires: the connections.
         failures: what went wrong where nobody could be told.
+        is_watched: whether the store does work in the event loop's iterations, and lets commits wait for others there.
 
     Raises:
         BrokenPromiseError: the store complains, or is not clean.
         Killed: while it started.
     """
+
+    is_watched: ClassVar = False
 
     def __init__(
         self,
@@ -260,6 +282,8 @@ class BrokerProcess:
             self.broker = Broker(settings, self.store, self._call_soon, clock, self._call_later, clock)
         self.broker.expiries._call_later = self._call_at
         self.broker.tick.is_idle = lambda: rng.random() < 0.2
+        if self.is_watched:
+            self.store.is_watched(self._call_soon)
         self.broker.tick.ended = self.store.fill_ahead
         if pages:
             self.paging_disk = FickleDisk(disk.life)
@@ -371,9 +395,14 @@ class BrokerProcess:
     def is_quiet(self) -> bool:
         """Whether nothing is under way."""
         tick = self.broker.tick
-        is_at_work = self._tasks or self._timers or tick.flushes_under_way or tick._is_scheduled
+        is_at_work = self._tasks or self._timers or tick.flushes_under_way or tick._is_scheduled or tick.turns
         store = self.store
-        is_disk_at_work = not store._flusher.is_idle or store._background.is_busy or store._reads.is_busy
+        is_disk_at_work = (
+            not store._flusher.is_idle
+            or store._background.is_busy
+            or store._reads.is_busy
+            or store.transactions._is_stepping
+        )
         return not is_at_work and not is_disk_at_work and not any(wire.is_busy for wire in self.wires)
 
     # ---- what it holds ----
@@ -424,7 +453,7 @@ class BrokerProcess:
                 wire.machine.closed()
         self.run(self.broker.topology.finish(), lambda _: None)
         for _ in range(_MAX_TURNS):
-            if not self._tasks:
+            if not self._tasks and not self.broker.tick.turns:
                 break
             self.tick()
             self.collect(None)
@@ -434,12 +463,23 @@ class BrokerProcess:
         self._loop.close()
         return is_clean
 
+    def _forget_turns(self) -> None:
+        """Work in turns ends where it is, and nobody goes on."""
+        turns = self.broker.tick.turns
+        with patch.object(ServerConnection, "resume", _nothing), patch.object(BasicConnection, "unpause", _nothing):
+            for pieces in [*turns._work.values(), *turns._waiting.values()]:
+                for piece in pieces:
+                    piece.close()  # type: ignore[attr-defined]
+        turns._work.clear()
+        turns._waiting.clear()
+
     def discard(self) -> None:
         """The process is gone: its disk has crashed, or is going to."""
         if self._loop.is_closed():
             return
         self.disk.watch, self.disk.kill_at = None, 0
         with _outside_of_loops():
+            self._forget_turns()
             for task in asyncio.all_tasks(self._loop):
                 task.cancel()
             for _ in range(3):

@@ -10,7 +10,7 @@ import random
 import struct
 from collections.abc import Callable, Container, Sequence
 from functools import partial
-from typing import ClassVar, Final
+from typing import Any, ClassVar, Final
 
 from qstore.formats.broker_records.topology import Binding, Exchange, Queue
 from qstore.formats.rhm.geometry import Geometry
@@ -21,7 +21,7 @@ from qstore.store.errors import JournalError, JournalFailedError, JournalFullErr
 from qstore.store.key_value import CatalogueError
 from qstore.store.live.message_store import MessageStore
 from qstore.store.live.queue_journal import Done, QueueJournal
-from qstore.store.live.transaction_parts import Dequeue, Enqueue
+from qstore.store.live.transactions import Dequeue, Enqueue, LargeTransaction
 from qstore.store.log_lines import Level, LogLine
 from qstore.store.sync.driver import SyncDriver
 from tests.faults.simulated_disk import SimulatedDisk
@@ -78,7 +78,7 @@ class StoreLife:
     ) -> None:
         self.disk, self.rng, self.faults = disk, rng, faults
         self.lines: list[LogLine] = []
-        self.asked = self.answered = self.refused = self.compressed = 0
+        self.asked = self.answered = self.refused = self.compressed = self.ended_large = 0
         self.errors: list[Exception] = []
         environment = simulated_environment(disk, rng, driver)
         try:
@@ -140,7 +140,14 @@ class StoreLife:
 
     def work(self, steps: int) -> None:
         """Some steps, by chance."""
-        deeds = [
+        deeds = self.deeds()
+        chosen = self.rng.choices([deed for deed, _ in deeds], [weight for _, weight in deeds], k=steps)
+        for deed in chosen:
+            deed()
+
+    def deeds(self) -> list[tuple[Callable[[], object], int]]:
+        """What is done, and how often."""
+        deeds: list[tuple[Callable[[], object], int]] = [
             (self.create_queue, 3),
             (self.delete_queue, 1),
             (self.change_topology, 2),
@@ -160,9 +167,7 @@ class StoreLife:
             deeds += [(self.store.look, 8), (self.enqueue, 14)]
         if self.looks:
             deeds += [(self.store.look, 20)]
-        chosen = self.rng.choices([deed for deed, _ in deeds], [weight for _, weight in deeds], k=steps)
-        for deed in chosen:
-            deed()
+        return deeds
 
     @property
     def grown(self) -> int:
@@ -526,6 +531,163 @@ class CompressingLife(StoreLife):
         """The messages in a journal, without the dequeues of open transactions."""
         escorts = {rid for each in journal.writer.transactions.values() for rid in each.dequeues.values()}
         return [rid for rid in journal.writer.live if rid not in escorts]
+
+
+class LargeWork:
+    """A large transaction that is under way.
+
+    Attributes:
+        handle: the store's.
+        xid: of a distributed one.
+        queues: those that it is about.
+        work: for each of them the messages that it has added, and those that it has removed.
+    """
+
+    def __init__(self, handle: LargeTransaction, xid: bytes, queues: list[QueueModel]) -> None:
+        self.handle, self.xid, self.queues = handle, xid, queues
+        self.work: dict[QueueModel, tuple[list[Message], list[Message]]] = {}
+
+    def take(self, queue: QueueModel, added: list[Message], removed: list[Message]) -> None:
+        """A portion was appended."""
+        if added or removed:
+            of_queue = self.work.setdefault(queue, ([], []))
+            of_queue[0].extend(added)
+            of_queue[1].extend(removed)
+
+    def give_back(self) -> None:
+        """What it has removed may be dequeued."""
+        for queue, (_, removed) in self.work.items():
+            queue.available.update((message.data, message) for message in removed)
+
+
+class LargeLife(StoreLife):
+    """One with transactions that are appended in portions, while everything else goes on; an event loop watches it."""
+
+    def __init__(self, *args: Any, **more: Any) -> None:
+        super().__init__(*args, **more)
+        self._soon: list[Callable[[], None]] = []
+        self.store.is_watched(self._soon.append)
+        self.large: LargeWork | None = None
+
+    def deeds(self) -> list[tuple[Callable[[], object], int]]:
+        """What is done, and how often."""
+        return [*super().deeds(), (self.begin_large, 20), (self.go_on, 60), (self.iterate, 20)]
+
+    def iterate(self) -> None:
+        """One iteration of the event loop."""
+        soon = self._soon[:]
+        self._soon.clear()
+        for function in soon:
+            function()
+
+    def quiesce(self) -> None:
+        """Until everything is answered; the large transaction stays open."""
+        for _ in range(_MAX_TURNS):
+            self.iterate()
+            self.store.start()
+            self.store.collect(None)
+            if self.asked == self.answered and self.store._flusher.is_idle and not self._soon:
+                self.highest()
+                return
+        raise BrokenPromiseError("somebody is never called back")
+
+    def close(self) -> None:
+        """Close the store, after everybody was called back."""
+        self.quiesce()
+        super().close()
+
+    def begin_large(self) -> None:
+        """Begin a large transaction."""
+        queues = self.some_queues()
+        xid = self.rng.choice((b"", b"", *XIDS))
+        is_taken = xid and any(branch.xid == xid for branch in self.model.branches)
+        if self.large is not None or not queues or is_taken:
+            return
+        try:
+            handle = self.store.transactions.begin_large(xid)
+        except (JournalError, CatalogueError, StoreError) as error:
+            self._refused(error)
+            return
+        self.large = LargeWork(handle, xid, queues)
+
+    def go_on(self) -> None:
+        """A portion of it, or its end."""
+        large, chance = self.large, self.rng.random()
+        if large is None:
+            return
+        is_there = all(queue.is_certain for queue in large.queues)
+        if is_there and chance < 0.7:
+            self._portion(large)
+        elif is_there and chance < 0.9:
+            self._end_large(large)
+        else:
+            self._abort_large(large)
+
+    def _portion(self, large: LargeWork) -> None:
+        enqueues, dequeues = [], []
+        parts: list[tuple[QueueModel, list[Message], list[Message]]] = []
+        for queue in large.queues:
+            added = [Message(self.message()) for _ in range(self.rng.randint(0, 3))]
+            available = list(queue.available.values())
+            removed = self.rng.sample(available, min(len(available), self.rng.randint(0, 3)))
+            parts.append((queue, added, removed))
+            forms = [((message.data,), len(message.data), data_crc((message.data,))) for message in added]
+            if forms:
+                enqueues.append((journal_of(queue), forms))
+            dequeues += [(journal_of(queue), message.rid) for message in removed if message.rid is not None]
+        transactions = self.store.transactions
+        try:
+            rids = transactions.append_portion(large.handle, enqueues, dequeues)
+        except (JournalError, CatalogueError, StoreError) as error:
+            self._refused(error)
+            self._abort_large(large)
+            return
+        for message, rid in zip([each for _, added, _ in parts for each in added], rids, strict=True):
+            message.rid = rid
+        for queue, added, removed in parts:
+            large.take(queue, added, removed)
+            for message in removed:
+                del queue.available[message.data]
+        self.highest()
+        transactions.when_written(large.handle, lambda: None)
+
+    def _end_large(self, large: LargeWork) -> None:
+        self.large = None
+        self.ended_large += 1
+        large.give_back()  # `_appended` takes it
+        work = {queue: Operation(added, removed) for queue, (added, removed) in large.work.items()}
+        rids = [message.rid or 0 for operation in work.values() for message in operation.enqueues]
+
+        def end(done: Done) -> Sequence[int]:
+            try:
+                self.store.transactions.end_large(large.handle, done)
+            except (JournalError, CatalogueError, StoreError):
+                self.large = large
+                raise
+            return rids
+
+        if large.xid:
+            self._branch(Branch(large.xid, work, {Fate.IN_DOUBT, Fate.ABORTED}), {Fate.IN_DOUBT}, end)
+        elif len(work) > 1:
+            self._branch(Branch(b"", work, {Fate.COMMITTED, Fate.ABORTED}), {Fate.COMMITTED}, end)
+        else:
+            answered = [partial(settle, queue, queue.position + 1) for queue in work]
+            done = self._ask(lambda error: [each(error) for each in answered])  # type: ignore[arg-type, return-value]
+            if not self._append(work, partial(end, done)):
+                self.asked -= 1
+            else:
+                for queue, operation in work.items():
+                    queue.available.update((message.data, message) for message in operation.enqueues)
+        if self.large is not None:
+            for operation_queue, (_, removed) in large.work.items():
+                for message in removed:
+                    operation_queue.available.pop(message.data, None)
+            self._abort_large(large)
+
+    def _abort_large(self, large: LargeWork) -> None:
+        self.large = None
+        done = self._ask(lambda _: large.give_back())
+        self.store.transactions.abort_large(large.handle, lambda: done(None))
 
 
 def is_live(dequeue: Operation, live: Container[int]) -> bool:

@@ -56,7 +56,7 @@ class CrashMatrix:
     def _count(self, life: StoreLife) -> None:
         relocated = sum(journal_of(queue).writer.compactor.copied for queue in life.queues())
         counts = {"refused": life.refused, "relocated": relocated, "answered": life.answered, "grown": life.grown}
-        counts["compressed"] = life.compressed
+        counts["compressed"], counts["large"] = life.compressed, life.ended_large
         for name, count in counts.items():
             self.counts[name] = self.counts.get(name, 0) + count
 

@@ -11,7 +11,7 @@ from qstore.formats.rhm.geometry import Geometry
 from qstore.formats.rhm.headers import data_crc
 from qstore.store.live.message_store import MessageStore
 from qstore.store.live.queue_journal import Done, QueueJournal
-from qstore.store.live.transaction_parts import Enqueue
+from qstore.store.live.transactions import Enqueue
 from qstore.store.log_lines import Level, LogLine
 from qstore.store.parameters import OnDamage
 from tests.faults.simulated_disk import SimulatedDisk

@@ -24,9 +24,10 @@ from qstore.broker.model.transactions.branch import Branch, Done, Status
 from qstore.broker.model.transactions.effects import Effects
 from qstore.store.live.transactions import Transactions
 from tests.faults.branch_matrix import BranchMatrix
-from tests.faults.broker_process import tiny_portions
+from tests.faults.broker_process import tiny_portions, tiny_turns
 from tests.faults.store_model import BrokenPromiseError
 from tests.faults.store_simulation import tiny_rid_blocks
+from tests.support.compiled import replaces
 from tests.support.profiles import seeds_of_the_day
 
 SOAK_SEEDS = int(os.environ.get("QSTORE_SOAK_SEEDS", "0"))
@@ -56,6 +57,26 @@ def test_branches_are_whole_and_kept_whenever_broker_or_manager_die() -> None:
     assert matrix.ended > 0
 
 
+@replaces
+def test_large_branches_are_whole_and_kept_whenever_broker_or_manager_die() -> None:
+    matrix = BranchMatrix(share=0.15)
+    with tiny_turns():
+        for seed in seeds_of_the_day(2):
+            matrix.pages = seed % 2 == 1
+            matrix.run(seed)
+    assert matrix.kill_points > 20
+    assert matrix.ended > 0
+
+
+@replaces
+def test_large_branches_are_whole_and_kept_when_a_disk_fails_in_the_middle() -> None:
+    matrix = BranchMatrix()
+    with tiny_turns():
+        for seed in seeds_of_the_day(8):
+            matrix.pages = seed % 2 == 1
+            matrix.run_failing(seed)
+
+
 def test_branches_are_whole_and_kept_when_a_disk_fails_in_the_middle() -> None:
     matrix = BranchMatrix()
     seeds, noticed = seeds_of_the_day(16), 0
@@ -70,6 +91,16 @@ def test_branches_are_whole_and_kept_when_a_disk_fails_in_the_middle() -> None:
 def test_branches_are_whole_and_kept_for_hours(seed: int) -> None:
     matrix = BranchMatrix(pages=seed % 2 == 1)
     matrix.run(seed)
+    assert matrix.kill_points
+
+
+@replaces
+@pytest.mark.soak
+@pytest.mark.parametrize("seed", range(300_000, 300_000 + SOAK_SEEDS))
+def test_large_branches_are_whole_and_kept_for_hours(seed: int) -> None:
+    matrix = BranchMatrix(pages=seed % 2 == 1)
+    with tiny_turns():
+        matrix.run(seed)
     assert matrix.kill_points
 
 

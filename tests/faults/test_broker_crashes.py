@@ -16,7 +16,7 @@ import pytest
 
 from tests.faults.broken_brokers import BROKEN, BROKEN_BASIC, BROKEN_PAGING
 from tests.faults.broker_matrix import BrokerMatrix
-from tests.faults.broker_process import tiny_portions
+from tests.faults.broker_process import tiny_portions, tiny_turns
 from tests.faults.store_model import BrokenPromiseError
 from tests.faults.store_simulation import tiny_rid_blocks
 from tests.support.compiled import is_compiled, replaces
@@ -81,6 +81,18 @@ def test_what_clients_of_0_9_1_were_promised_is_kept_too() -> None:
     assert matrix.delivered > 0
 
 
+@replaces
+def test_large_transactions_are_whole_whenever_the_broker_dies() -> None:
+    """They are written, and take effect, a message at a time, and others publish and accept in between."""
+    matrix = BrokerMatrix(share=0.15)
+    with tiny_turns():
+        for seed in seeds_of_the_day(2):
+            matrix.pages = matrix.basic = seed % 2 == 1
+            matrix.run(seed)
+    assert matrix.kill_points > 20
+    assert matrix.delivered > 0
+
+
 def test_what_was_promised_is_kept_where_messages_are_delivered_before_the_sync() -> None:
     """They may be lost with the broker; what was completed or confirmed, and what was accepted, is as on any queue."""
     matrix = BrokerMatrix(share=0.08, early=True)
@@ -104,6 +116,16 @@ def test_a_broker_that_is_stopped_keeps_everything_and_marks_what_was_delivered(
 def test_what_was_promised_is_kept_for_hours(seed: int) -> None:
     matrix = BrokerMatrix(pages=seed % 2 == 1, basic=seed % 3 == 0, early=seed % 5 == 0)
     matrix.run(seed)
+    assert matrix.kill_points
+
+
+@replaces
+@pytest.mark.soak
+@pytest.mark.parametrize("seed", range(200_000, 200_000 + SOAK_SEEDS))
+def test_large_transactions_are_whole_for_hours(seed: int) -> None:
+    matrix = BrokerMatrix(pages=seed % 2 == 1, basic=seed % 3 == 0, early=seed % 5 == 0)
+    with tiny_turns():
+        matrix.run(seed)
     assert matrix.kill_points
 
 

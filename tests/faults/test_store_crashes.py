@@ -13,11 +13,13 @@ from typing import Final
 import pytest
 
 import qstore.store.live.expansion as expansion
-from tests.faults.broken_stores import BROKEN
-from tests.faults.store_harness import CompressingLife, GrowingLife
+import qstore.store.live.transactions as transactions
+from tests.faults.broken_stores import BROKEN, BROKEN_LARGE
+from tests.faults.store_harness import CompressingLife, GrowingLife, LargeLife
 from tests.faults.store_matrix import CrashMatrix
 from tests.faults.store_model import BrokenPromiseError
 from tests.faults.store_simulation import tiny_rid_blocks
+from tests.support.compiled import replaces
 from tests.support.profiles import is_nightly, seeds_of_the_day
 
 SOAK_SEEDS = int(os.environ.get("QSTORE_SOAK_SEEDS", "0"))  # each has some 500 kill points
@@ -65,6 +67,27 @@ def test_what_was_promised_is_kept_by_queues_that_compress() -> None:
     assert matrix.counts["compressed"] > 0
 
 
+@replaces
+@pytest.mark.parametrize("part", range(2))
+def test_large_transactions_are_whole_under_every_crash(part: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(transactions, "OUTCOME_STEP", 1)
+    matrix = CrashMatrix(share=0.3, life_class=LargeLife)
+    for seed in seeds_of_the_day(2)[part::2]:
+        matrix.run(seed, steps=200)
+    assert matrix.kill_points > 50
+    assert matrix.counts["large"] > 0
+
+
+@replaces
+@pytest.mark.soak
+@pytest.mark.parametrize("seed", range(300_000, 300_000 + SOAK_SEEDS))
+def test_large_transactions_are_whole_for_hours(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(transactions, "OUTCOME_STEP", 1)
+    matrix = CrashMatrix(life_class=LargeLife)
+    matrix.run(seed, steps=120)
+    assert matrix.kill_points
+
+
 @pytest.mark.soak
 @pytest.mark.parametrize("seed", range(200_000, 200_000 + SOAK_SEEDS))
 def test_journals_that_grow_for_hours(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -86,6 +109,13 @@ def test_what_was_promised_is_kept_for_hours(seed: int) -> None:
 def test_a_broken_store_is_found_out(name: str) -> None:
     with BROKEN[name](), pytest.raises(BrokenPromiseError):
         run_all(CrashMatrix(share=0.5), [FINDS.get(name, SEEDS_FOR_BROKEN[0]), *SEEDS_FOR_BROKEN])
+
+
+@replaces
+@pytest.mark.parametrize("name", BROKEN_LARGE)
+def test_a_store_that_is_broken_where_large_transactions_are_written_is_found_out(name: str) -> None:
+    with BROKEN_LARGE[name](), pytest.raises(BrokenPromiseError):
+        run_all(CrashMatrix(share=0.5, life_class=LargeLife), [FINDS.get(name, SEEDS_FOR_BROKEN[0]), *SEEDS_FOR_BROKEN])
 
 
 def run_all(matrix: CrashMatrix, seeds: list[int]) -> None:

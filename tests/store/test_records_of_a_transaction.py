@@ -92,6 +92,73 @@ def test_in_one_go_is_as_one_by_one(seed: int) -> None:
     assert rings[0].laps > 1
 
 
+@pytest.mark.parametrize("seed", range(2))
+def test_an_outcome_in_steps_is_as_one_in_one_go(seed: int) -> None:
+    """Commits remove what was dequeued after their sync, aborts take back what was synced before their record."""
+    rng = random.Random(seed)
+    rings = MemoryRing(Geometry(8, 65536), seed=seed), MemoryRing(Geometry(8, 65536), seed=seed)
+    steps = 0
+    for number in range(150):
+        xid = b"transaction %d" % number
+        bodies = [rng.randbytes(rng.randrange(900)) for _ in range(rng.randrange(12))]
+        messages: list[MessageData] = [((body,), len(body), data_crc((body,))) for body in bodies]
+        free = rings[0].free
+        targets = rng.sample(free, min(len(free), rng.randrange(12)))
+        if not messages and not targets:
+            continue
+        commits = rng.random() < 0.6
+        sizes, count = [len(body) for body in bodies], len(targets)
+        for ring in rings:
+            ring.do(lambda _, args=(xid, sizes, count), ring=ring: ring.writer.admit_transaction(*args))
+            _append_in_one_go(ring, xid, messages, list(targets))
+            ring.drain()
+        if commits:
+            rings[0].end(xid, commits=True)
+            rings[1].do(lambda rid, xid=xid: rings[1].writer.commit(xid, rid, removes=False))
+            for ring in rings:
+                ring.drain()
+            while rings[1].writer.remove_left(1):
+                steps += 1
+        else:
+            while rings[1].writer.undo(xid, 1):
+                steps += 1
+            for ring in rings:
+                ring.end(xid, commits=False)
+        for ring in rings:
+            ring.drain()
+            while len(ring.free) > 60:
+                ring.dequeue(ring.free[0])
+            ring.drain()
+            ring.rid = max(each.rid for each in rings)
+        assert _state(rings[0].writer) == _state(rings[1].writer)
+    assert rings[0].files == rings[1].files
+    assert rings[0].laps > 0
+    assert steps > 100
+
+
+def test_what_a_commit_leaves_is_removed_before_compaction_and_the_seal() -> None:
+    ring = MemoryRing(Geometry(4, 65536))
+    for _ in range(100):
+        ring.enqueue(8)
+    ring.drain()
+    targets, kept = ring.free[:80], ring.free[80:]
+    for target in targets:
+        ring.dequeue_in(b"x", target)
+    escorts = set(ring.writer.transactions[b"x"].dequeues.values())
+    ring.do(lambda rid: ring.writer.commit(b"x", rid, removes=False))
+    assert ring.writer.records.left
+    while ring.laps < 2:
+        ring.enqueue(8)
+        ring.drain()
+        for each in ring.free:
+            if each not in kept and each not in targets and each not in escorts:
+                ring.dequeue(each)
+    assert not ring.writer.records.left
+    ring.restart(sealed=True)
+    assert set(ring.free) >= set(kept)
+    assert not set(ring.free) & set(targets)
+
+
 def test_the_last_record_of_a_flush_is_flagged_whichever_it_is() -> None:
     for count in (0, 2):
         ring, twin = MemoryRing(Geometry(8, 65536)), MemoryRing(Geometry(8, 65536))

@@ -81,6 +81,15 @@ class Waiting(NamedTuple):
     done: Done
 
 
+class FakeLarge(NamedTuple):
+    """A transaction that is appended in portions."""
+
+    xid: bytes
+    user: str
+    enqueued: _Places
+    dequeued: _Places
+
+
 class FakeStore:
     """The store; it has its own appends and transactions.
 
@@ -94,6 +103,9 @@ class FakeStore:
         reads: what is being read, oldest first: `reads.pop(0)()` completes it; with `is_immediate` nothing ever is.
         starts: how often what nobody waits for was flushed.
         closed_with: what `close` was told.
+        portions: how many messages each portion of a large transaction adds and removes.
+        holds_portions: whether the next portion waits until the one before is on the disk.
+        aborted: how many large transactions were aborted.
     """
 
     errors = (FakeError,)
@@ -109,7 +121,9 @@ class FakeStore:
         self.users: dict[bytes, str] = {}
         self.is_immediate = self.refuses_decisions = False
         self.has_unflushed = False
-        self.starts = 0
+        self.starts = self.aborted = 0
+        self.portions: list[tuple[int, int]] = []
+        self.holds_portions = False
         self.closed_with: dict[int, list[int]] | None = None
         self._next_rid = 1
         self._queues = 0
@@ -211,6 +225,54 @@ class FakeStore:
             list(zip([journal for journal, messages in enqueues for _ in messages], rids, strict=True)),
         )
         return rids
+
+    def begin_large(self, xid: bytes = b"", user: str = "") -> FakeLarge:
+        assert xid not in self.prepared
+        return FakeLarge(xid, user, [], [])
+
+    def append_portion(
+        self,
+        large: FakeLarge,
+        enqueues: Sequence[tuple[FakeJournal, list[tuple[Sequence[bytes], int, int]]]],
+        dequeues: Sequence[tuple[FakeJournal, int]],
+    ) -> list[int]:
+        for journal, messages in enqueues:
+            assert messages
+            assert all(size == sum(map(len, parts)) for parts, size, _ in messages)
+            journal.check()
+        for journal, rid in dequeues:
+            journal.check(is_enqueue=False)
+            assert rid in journal.live
+            assert (journal, rid) not in large.dequeued
+        self.portions.append((sum(len(messages) for _, messages in enqueues), len(dequeues)))
+        rids = [self._append(journal, b"".join(parts)) for journal, messages in enqueues for parts, _, _ in messages]
+        large.enqueued.extend(zip([journal for journal, messages in enqueues for _ in messages], rids, strict=True))
+        large.dequeued.extend(dequeues)
+        return rids
+
+    def when_written(self, large: FakeLarge, then: Callable[[], None]) -> None:
+        if self.holds_portions:
+            self._wait([journal for journal, _ in large.enqueued], lambda _: then())
+        else:
+            then()
+
+    def end_large(self, large: FakeLarge, done: Done) -> None:
+        journals = [journal for journal, _ in (*large.enqueued, *large.dequeued)]
+        for journal in dict.fromkeys(journals):
+            journal.check(is_enqueue=False)
+        if large.xid:
+            self.users[large.xid] = large.user
+            self.prepared[large.xid] = large.dequeued, large.enqueued
+        else:
+            for journal, rid in large.dequeued:
+                del journal.live[rid]
+        self._wait(journals, done)
+
+    def abort_large(self, large: FakeLarge, done: Callable[[], None]) -> None:
+        for journal, rid in large.enqueued:
+            del journal.live[rid]
+        self.aborted += 1
+        done()
 
     def commit_prepared(self, xid: bytes, done: Done) -> None:
         self._decide(xid, done, commits=True)

@@ -27,7 +27,7 @@ from qstore.store.environment import Environment, tool_environment
 from qstore.store.journal.write.flushes import COMPRESSED_MESSAGE
 from qstore.store.live.message_store import MessageStore
 from qstore.store.live.queue_journal import QueueJournal
-from qstore.store.live.transaction_parts import Enqueue
+from qstore.store.live.transactions import Enqueue
 from qstore.store.log_lines import LogLine
 from qstore.store.parameters import StoreParameters
 from qstore.store.repair.quarantine import QuarantineWriter

@@ -40,7 +40,7 @@ from qstore.store.errors import JournalFullError
 from qstore.store.journal.recovery import LIVE, PENDING
 from qstore.store.live.message_store import MessageStore
 from qstore.store.live.queue_journal import QueueJournal
-from qstore.store.live.transaction_parts import Enqueue
+from qstore.store.live.transactions import Enqueue
 from tests.support.opened_store import GEOMETRY, PARAMETERS
 
 MAX_QUEUES: Final = 5

@@ -36,12 +36,12 @@ from typing import TYPE_CHECKING
 from qstore.broker.model.errors import IllegalStateError, InternalError, ModelError, ResourceLimitExceededError
 from qstore.broker.model.transactions.effects import Effects
 from qstore.broker.model.transactions.local import LocalTransaction
-from qstore.broker.model.transactions.planned import Leaving, Planned
+from qstore.broker.model.transactions.planned import LargePlan, Planned
 
 if TYPE_CHECKING:
     from qstore.broker.model.router import Router
     from qstore.broker.model.store_protocol import Store
-    from qstore.broker.model.tick import Tick
+    from qstore.broker.model.tick import Portion, Tick
 
 
 class Status(Enum):
@@ -159,28 +159,11 @@ class Branch:
             done(self.status, None)
             return
         self._require(State.ACTIVE)
-        if self.work.accepts_many:
+        if self.work.is_large:
             self.state = State.PREPARING
             self._tick.turns.do(self, self._prepare_in_turns(done))
-        else:
-            self._prepare(Planned(self.work, self._router), done)
-
-    def _prepare_in_turns(self, done: Done) -> Iterator[None]:
-        """As `_prepare`, of a branch that accepts many messages."""
-        leaving = Leaving(self.work, self._router)
-        try:
-            yield from leaving.mark()
-            self._prepare(Planned(self.work, self._router, leaving), done)
-        except ModelError as error:
-            failure = error.with_traceback(None)
-        else:
             return
-        yield from leaving.undo()
-        self.state = State.ACTIVE
-        done(Status.OK, failure)
-
-    def _prepare(self, planned: Planned, done: Done) -> None:
-        effects = Effects()
+        planned, effects = Planned(self.work, self._router), Effects()
         rids = None
         if self._store is not None:
             rids = planned.write(self._store, self._tick, partial(self._written, effects, done), self.xid, self.user)
@@ -190,15 +173,35 @@ class Branch:
             self._is_prepared()
             done(Status.OK, None)
 
+    def _prepare_in_turns(self, done: Done) -> Iterator[Portion]:
+        """Prepare a large branch."""
+        effects = self._effects = Effects()
+        xid, user = self.xid, self.user
+        plan = LargePlan(self.work, self._router, self._store, self._tick, effects, xid=xid, user=user)
+        try:
+            yield from plan.write()
+            plan.end(partial(self._outcome, effects, done))
+        except ModelError as error:
+            failure = error.with_traceback(None)
+        else:
+            return
+        yield from plan.undo()
+        self._effects, self.state = Effects(), State.ACTIVE
+        done(Status.OK, failure)
+
     def _written(self, effects: Effects, done: Done, error: Exception | None) -> None:
         """The store has prepared it, or cannot."""
-        assert self._store is not None
         self._tick.transactions_under_way -= 1
+        self._outcome(effects, done, error)
+
+    def _outcome(self, effects: Effects, done: Done, error: Exception | None) -> None:
         if error is None:
             self._is_prepared()
             done(Status.OK, None)
-        elif isinstance(error, self._store.full_error):
-            self._finish(effects, effects.undo(releases=False), partial(self._is_active_again, done, error))
+            return
+        assert self._store is not None
+        if isinstance(error, self._store.full_error):
+            self._finish(effects, effects.undo(), partial(self._is_active_again, done, error))
         else:
             self.state = State.UNKNOWN
             work = effects.undo(releases=True, leaves_stored=True)
@@ -278,7 +281,7 @@ class Branch:
                 self.state = State.UNKNOWN
             done(Status.OK, error)
 
-        if self.work.accepts_many:
+        if self.work.is_large:
             self._tick.turns.do(self, self.work.commit_in_turns(committed))
             return
         try:

@@ -64,8 +64,8 @@ class Effects:
             _remove(removed)
             yield
 
-    def undo(self, *, releases: bool, leaves_stored: bool = False) -> Iterator[None]:
-        """The transaction has had no effect: accepted messages are available again, or only acquired again.
+    def undo(self, *, releases: bool = False, leaves_stored: bool = False) -> Iterator[None]:
+        """The transaction has had no effect: accepted messages are acquired again, or, with `releases`, available.
 
         If the outcome is unknown (`leaves_stored`), what is stored stays as it is.
         """

@@ -1,9 +1,10 @@
 """A local transaction: the messages that a session publishes and accepts between two commits.
 
-Commit first checks everything (`planned`), then writes the records of all durable queues as one transaction of the
-store. The messages are enqueued at once, after barriers that are lowered when the commit is on the disk (`effects`).
-Until then they are not delivered. Neither they nor the commit wait for queues that flow control has stopped
-(`flow_control`).
+Commit first checks everything, then writes the records of all durable queues as one transaction of the store
+(`planned`). The messages take their places on the queues when they are written, after barriers that are lowered when
+the commit is on the disk (`effects`). Until then they are not delivered, nor is what follows them. Neither they nor the
+commit wait for queues that flow control has stopped (`flow_control`). Large transactions do all of this in turns; once
+that has begun, it is completed even if the session ends.
 
 If the store reports that the outcome of a commit is unknown, stored messages stay in place, undelivered, until the next
 start determines the outcome; for messages that are not stored, the transaction is undone.
@@ -11,15 +12,15 @@ start determines the outcome; for messages that are not stored, the transaction 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 from qstore.broker.model.errors import InternalError, ModelError, ResourceLimitExceededError
 from qstore.broker.model.queues.barriers import Barrier
 from qstore.broker.model.queues.queue import Queue
-from qstore.broker.model.settlement import release, release_in_turns
+from qstore.broker.model.settlement import AT_ONCE, release, release_in_turns
 from qstore.broker.model.transactions.effects import Effects
-from qstore.broker.model.transactions.planned import Leaving, Planned, Rids
+from qstore.broker.model.transactions.planned import LargePlan, Planned, Rids
 from qstore.broker.model.transactions.work import Work
 
 if TYPE_CHECKING:
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     from qstore.broker.model.router import Router
     from qstore.broker.model.store_protocol import Done as StoreDone
     from qstore.broker.model.store_protocol import Store
-    from qstore.broker.model.tick import Tick
+    from qstore.broker.model.tick import Portion, Tick
 
 Done = Callable[[ModelError | None], None]
 
@@ -49,7 +50,7 @@ class LocalTransaction(Work):
         self._store, self._tick = store, tick
 
     def commit(self, done: Done) -> None:
-        """Commit the transaction.
+        """Commit the transaction, which is not large.
 
         Args:
             done: called when it is on the disk; or with an error if there was no room after all, and it was undone, or
@@ -58,42 +59,44 @@ class LocalTransaction(Work):
         Raises:
             ModelError: it cannot be committed, and nothing was changed.
         """
-        self._commit(Planned(self, self._router), done)
-
-    def _commit(self, planned: Planned, done: Done) -> None:
+        planned = Planned(self, self._router)
         outcome = _Outcome(self._store, self._tick, done)
         rids = self._write(planned, outcome.told)
         outcome.begin(planned, rids)
         if rids is None:
             outcome.known(None)
 
-    def commit_in_turns(self, done: Done) -> Iterator[None]:
-        """As `commit`, of a transaction that accepts many messages; `done` is called in any case.
+    def commit_in_turns(self, done: Done) -> Iterator[Portion]:
+        """As `commit`, of a large transaction; `done` is called in any case.
 
-        If it cannot be committed, the accepted messages are available again. The work is over when the commit is
-        written: what follows is not part of it.
+        If it cannot be committed, the client is told first, and then the accepted messages are available again. The
+        work is over when the commit is written: what follows is not part of it.
         """
-        leaving = Leaving(self, self._router)
+        outcome = _Outcome(self._store, self._tick, done)
+        plan = LargePlan(self, self._router, self._store, self._tick, outcome.effects, outcome.raise_barrier)
         try:
-            yield from leaving.mark()
-            self._commit(Planned(self, self._router, leaving), done)
+            yield from plan.write()
+            plan.end(outcome.known)
         except ModelError as error:
             failure = error.with_traceback(None)
         else:
             return
-        yield from leaving.undo()
+        yield from plan.undo()
+        outcome.end(failure)
         yield from self._release_in_turns()
-        done(failure)
 
     def _release_in_turns(self) -> Iterator[None]:
         """Accepted messages are available again, and marked as redelivered."""
-        accepted = self.accepted
+        accepted, messages = self.accepted, self.messages
         self.clear()
         yield from release_in_turns(((queue, entry) for entry, queue in accepted.items()), is_redelivered=True)
+        while messages:
+            del messages[-AT_ONCE:]
+            yield
 
     def discard(self) -> None:
         """Discard all of it: accepted messages are available again, and marked as redelivered."""
-        if self.accepts_many:
+        if self.is_large:
             self._tick.turns.do(self, self._release_in_turns())
             return
         accepted = self.accepted
@@ -111,19 +114,27 @@ class _Outcome:
     Args:
         store, tick: as of `LocalTransaction`.
         done: as of `LocalTransaction.commit`.
+
+    Attributes:
+        effects: its effects on queues.
     """
 
-    __slots__ = ("_barriers", "_done", "_effects", "_store", "_tick")
+    __slots__ = ("_barriers", "_done", "_store", "_tick", "effects")
 
     def __init__(self, store: Store | None, tick: Tick, done: Done) -> None:
         self._store, self._tick, self._done = store, tick, done
-        self._effects = Effects()
+        self.effects = Effects()
         self._barriers: list[tuple[Queue, Barrier]] = []
 
     def begin(self, planned: Planned, rids: Rids | None) -> None:
         """Begin the transaction on its queues, after barriers."""
-        self._barriers = [(queue, queue.raise_barrier_at_end()) for queue in planned.published]
-        planned.begin(self._effects, rids)
+        for queue in planned.published:
+            self.raise_barrier(queue)
+        planned.begin(self.effects, rids)
+
+    def raise_barrier(self, queue: Queue) -> None:
+        """Messages that are put on the queue from now on are not delivered before the outcome is known."""
+        self._barriers.append((queue, queue.raise_barrier_at_end()))
 
     def told(self, error: Exception | None) -> None:
         """The store has committed it, or has failed to."""
@@ -132,34 +143,34 @@ class _Outcome:
 
     def known(self, error: Exception | None) -> None:
         """It is committed, or is not."""
-        effects = self._effects
+        effects = self.effects
         if effects.are_many:
             self._tick.turns.do(self, self._finish(error))
         elif error is None:
             effects.complete()
-            self._end(None)
+            self.end(None)
         else:
             for _ in self._finish(error):
                 pass
 
     def _finish(self, error: Exception | None) -> Iterator[None]:
-        self._end((yield from _finished(self._effects, self._store, error)))
+        effects = self.effects
+        if error is None:
+            yield from effects.complete_in_turns()
+            self.end(None)
+            return
+        failure: ModelError
+        if self._store is not None and isinstance(error, self._store.full_error):
+            failure = ResourceLimitExceededError(str(error))
+            yield from effects.undo()
+        else:
+            failure = InternalError(f"the outcome of the transaction is unknown: {error}")
+            yield from effects.undo(leaves_stored=True)
+        self.end(failure)
+        yield from release_in_turns(iter(effects.accepted), is_redelivered=True)
 
-    def _end(self, failure: ModelError | None) -> None:
+    def end(self, failure: ModelError | None) -> None:
+        """It has taken effect, or was undone: later messages may be delivered, and the client is told."""
         for queue, barrier in self._barriers:
             queue.lower(barrier)
         self._done(failure)
-
-
-def _finished(
-    effects: Effects, store: Store | None, error: Exception | None
-) -> Generator[None, None, ModelError | None]:
-    """The store has committed a transaction, or has failed to. Returns the error for the client."""
-    if error is None:
-        yield from effects.complete_in_turns()
-        return None
-    if store is not None and isinstance(error, store.full_error):
-        yield from effects.undo(releases=True)
-        return ResourceLimitExceededError(str(error))
-    yield from effects.undo(releases=True, leaves_stored=True)
-    return InternalError(f"the outcome of the transaction is unknown: {error}")

@@ -1,16 +1,30 @@
-"""What a transaction is about to do: checked as a whole, then written to the store, then begun on the queues.
+"""What a transaction is about to do: checked as a whole, written to the store, and begun on the queues.
 
-A transaction that is refused has changed nothing. Where one accepts very many messages, they are marked as leaving in
-turns before that (`Leaving`), so that what has to happen in one step does not look at each of them.
+A transaction that is refused has changed nothing. Most are planned, written and begun in one turn of the event loop
+(`Planned`). Large ones are so in turns (`LargePlan`):
+
+    mark      the accepted messages are leaving: nobody else can settle them
+    check     each queue that limits its length is asked for all that it gets
+    publish   a portion of the messages is written to the store, and takes its places on the queues in the same turn
+    accept    a portion of the dequeues is written to the store
+    end       all of it is there: the store writes the commit point
+
+Nothing of it is seen before the commit point is on the disk, and nothing is found after a crash before that. The
+messages keep their order, on each queue; but those that others publish meanwhile may stand between two portions. Limits
+are checked again before each portion. If one cannot be written, everything is taken back, in turns too (`undo`): the
+store aborts the transaction, messages leave their places, and the accepted messages are acquired, as before.
+
+A queue that is deleted meanwhile gets nothing more, and what it had is gone with it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from itertools import islice
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
-from qstore.broker.model.errors import InternalError, ResourceDeletedError, ResourceLimitExceededError
+from qstore.broker.model.errors import InternalError, ModelError, ResourceDeletedError, ResourceLimitExceededError
 from qstore.broker.model.message import Message, StoredForm
 from qstore.broker.model.queues.entry import ACQUIRED, GONE, LEAVING, MOVING, Entry
 from qstore.broker.model.queues.queue import Queue
@@ -19,81 +33,24 @@ from qstore.broker.model.transactions.effects import Effects
 from qstore.broker.model.transactions.work import Work
 
 if TYPE_CHECKING:
+    from qstore.broker.model.exchanges.exchange import SentMessages
     from qstore.broker.model.router import Router
     from qstore.broker.model.store_protocol import Done, Store
-    from qstore.broker.model.tick import Tick
+    from qstore.broker.model.tick import Portion, Tick
 
 Enqueues: TypeAlias = list[tuple[Any, list[StoredForm]]]
 Dequeues: TypeAlias = list[tuple[Any, int]]
 
+WRITTEN_AT_ONCE: Final = 500
+"""Messages of a large transaction that are written in one turn, counted for each of their queues: some 3 ms in pure
+Python."""
+
+BYTES_AT_ONCE: Final = 256 * 1024
+"""Bytes of messages that are written in one turn, beyond which it ends with the next message: checksums, and the writes
+to files, take some 0.3 ms for them."""
+
 Rids: TypeAlias = dict[Queue, list[int]]
 """For each queue the record ids of the messages that it gets, 0 for each that is not stored."""
-
-
-class Leaving:
-    """The accepted messages of a transaction that are marked before it is planned: nobody else can settle them.
-
-    They are taken out of its work, so that nothing has to be freed at once.
-
-    Args:
-        work: the work of the transaction.
-        router: of the broker.
-
-    Attributes:
-        accepted: those that are on a queue.
-        dequeues: of these, those that are stored.
-    """
-
-    __slots__ = ("_queues", "_router", "_work", "accepted", "dequeues")
-
-    def __init__(self, work: Work, router: Router) -> None:
-        self._work, self._router = work, router
-        self._queues: dict[Queue, bool] = {}  # -> whether stored messages of it are accepted
-        self.accepted: list[tuple[Queue, Entry]] = []
-        self.dequeues: Dequeues = []
-
-    def mark(self) -> Iterator[None]:
-        """Mark them, in turns.
-
-        Raises:
-            ResourceDeletedError: a queue with accepted messages is being deleted. Some may be marked.
-        """
-        accepted, router = self._work.accepted, self._router
-        while entries := list(islice(accepted, AT_ONCE)):
-            for entry in entries:
-                queue = accepted[entry]
-                _check_deletion(entry, queue, router)
-                del accepted[entry]
-                if queue.is_deleted or entry.state not in (ACQUIRED, MOVING):
-                    continue
-                entry.state = LEAVING
-                self.accepted.append((queue, entry))
-                if entry.rid:
-                    self.dequeues.append((queue.journal, entry.rid))
-                    self._queues[queue] = True
-                else:
-                    self._queues.setdefault(queue, False)
-            yield
-
-    def undo(self) -> Iterator[None]:
-        """The transaction cannot be committed: they are acquired, as before, and part of its work again."""
-        while self.accepted:
-            for queue, entry in self.accepted[-AT_ONCE:]:
-                if not queue.is_gone:
-                    entry.state = ACQUIRED
-                    self._work.accepted[entry] = queue
-            del self.accepted[-AT_ONCE:]
-            yield
-
-    def check(self) -> None:
-        """Look again at the queues: the transaction is planned now. Raises as `mark`."""
-        deleted = [queue for queue in self._queues if queue.is_deleted]
-        for queue in deleted:
-            if queue.deletion is not None and self._queues[queue]:
-                raise _is_deleted(queue)
-        if deleted:
-            self.accepted = [each for each in self.accepted if not each[0].is_deleted]
-            self.dequeues = [(queue.journal, entry.rid) for queue, entry in self.accepted if entry.rid]
 
 
 class Planned:
@@ -102,7 +59,6 @@ class Planned:
     Args:
         work: its work.
         router: of the broker.
-        leaving: its accepted messages, if they are marked already.
 
     Attributes:
         published: for each queue the messages that it gets, in order.
@@ -114,29 +70,23 @@ class Planned:
         InvalidArgumentError: an exchange numbers messages, and cannot decode the headers of one.
     """
 
-    __slots__ = ("_leaving", "_work", "accepted", "published")
+    __slots__ = ("_work", "accepted", "published")
 
-    def __init__(self, work: Work, router: Router, leaving: Leaving | None = None) -> None:
+    def __init__(self, work: Work, router: Router) -> None:
         for place, sent in work.sent.items():
             work.messages[place] = sent.number(work.messages[place])
         self._work = work
         self.published = _by_queue(work.messages, work.routes)
-        self._leaving = leaving
-        if leaving is not None:
-            leaving.check()
-            self.accepted = leaving.accepted
-        else:
-            self.accepted = [
-                (queue, entry)
-                for entry, queue in work.accepted.items()
-                if not queue.is_deleted and entry.state in (ACQUIRED, MOVING)
-            ]
+        self.accepted = [
+            (queue, entry)
+            for entry, queue in work.accepted.items()
+            if not queue.is_deleted and entry.state in (ACQUIRED, MOVING)
+        ]
         for queue, messages in self.published.items():
             if queue.limit is not None:
                 queue.check_room_for(len(messages), sum([message.size for message in messages]))
-        if leaving is None:
-            for entry, queue in work.accepted.items():
-                _check_deletion(entry, queue, router)
+        for entry, queue in work.accepted.items():
+            _check_deletion(entry, queue, router)
 
     def write(self, store: Store, tick: Tick, told: Done, xid: bytes | None = None, user: str = "") -> Rids | None:
         """Write the records of durable queues: commit them, or prepare the branch `xid`, even if it has no records.
@@ -155,16 +105,8 @@ class Planned:
             ResourceLimitExceededError: there is no room.
             InternalError: a journal cannot be written.
         """
-        enqueues: Enqueues = []
-        for queue, messages in self.published.items():
-            if queue.journal is not None:
-                forms = [message.stored_form() for message in messages if queue.stores(message)]
-                if forms:
-                    enqueues.append((queue.journal, forms))
-        if self._leaving is not None:
-            dequeues = self._leaving.dequeues
-        else:
-            dequeues = [(queue.journal, entry.rid) for queue, entry in self.accepted if entry.rid]
+        enqueues = _stored(self.published)
+        dequeues = [(queue.journal, entry.rid) for queue, entry in self.accepted if entry.rid]
         if xid is None and not enqueues and not dequeues:
             return None
         try:
@@ -172,10 +114,8 @@ class Planned:
                 written = store.transactions.commit(enqueues, dequeues, told)
             else:
                 written = store.transactions.prepare(xid, enqueues, dequeues, told, user)
-        except store.full_error as error:
-            raise ResourceLimitExceededError(str(error)) from error
         except store.errors as error:
-            raise InternalError(str(error)) from error
+            raise _refusal(store, error) from error
         tick.transactions_under_way += 1
         journals = tick.journals
         for journal, _ in enqueues:
@@ -184,43 +124,214 @@ class Planned:
             journals.setdefault(journal, False)
         tick.is_urgent = True
         tick.schedule()
-        return self._rids_by_queue(enqueues, written)
-
-    def _rids_by_queue(self, enqueues: Enqueues, written: list[int]) -> Rids:
-        if len(self.published) == 1:
-            for queue, messages in self.published.items():
-                if len(written) == len(messages):
-                    return {queue: written}
-        rids: Rids = {}
-        at = number = 0
-        for queue, messages in self.published.items():
-            count = 0
-            if number < len(enqueues) and enqueues[number][0] is queue.journal:
-                count = len(enqueues[number][1])
-                number += 1
-            if count == len(messages):
-                rids[queue] = written[at : at + count]
-            elif count:
-                stored = iter(written[at : at + count])
-                rids[queue] = [next(stored) if queue.stores(message) else 0 for message in messages]
-            at += count
-        return rids
+        return _rids_by_queue(self.published, enqueues, written)
 
     def begin(self, effects: Effects, rids: Rids | None) -> None:
         """Begin it on the queues; `rids` are the record ids of the published messages."""
-        published = effects.published
-        for queue, messages in self.published.items():
-            entries = published[queue] = []
-            of_queue = None if rids is None else rids.get(queue)
-            for number, message in enumerate(messages):
-                entries.append(queue.add_uncommitted(message, of_queue[number] if of_queue else 0))
-            queue.watch.update(queue)
-        if self._leaving is None:
-            for _, entry in self.accepted:
-                entry.state = LEAVING
+        _place(self.published, effects, rids or {})
+        for _, entry in self.accepted:
+            entry.state = LEAVING
         effects.accepted = self.accepted
         for place, sent in self._work.sent.items():
             sent.keep(self._work.messages[place])
+
+
+class LargePlan:
+    """What a large transaction is about to do, in turns.
+
+    Args:
+        work: its work.
+        router, store, tick: of the broker.
+        effects: gets what it has done on the queues.
+        placed_on: called with each queue before the first message is put there.
+        xid: of a branch that is to be prepared; empty for a local transaction.
+        user: whose branch it is.
+    """
+
+    def __init__(
+        self,
+        work: Work,
+        router: Router,
+        store: Store | None,
+        tick: Tick,
+        effects: Effects,
+        placed_on: Callable[[Queue], None] = lambda _: None,
+        xid: bytes = b"",
+        user: str = "",
+    ) -> None:
+        self._work, self._router, self._store, self._tick = work, router, store, tick
+        self._effects, self._placed_on = effects, placed_on
+        self._xid, self._user = xid, user
+        self._large: Any = None  # the store's transaction; None before it is begun
+        self._accepting: dict[Queue, bool] = {}  # queues with accepted messages -> whether any of these is stored
+        self._limited: dict[Queue, list[int]] = {}  # queues with limits -> number and bytes of what is still to come
+        self._last: dict[SentMessages, Message] = {}
+
+    def write(self) -> Iterator[Portion]:
+        """Write it and begin it, but for its end.
+
+        Raises:
+            ResourceLimitExceededError, InternalError, ResourceDeletedError, InvalidArgumentError: as `Planned`; `undo`
+                must follow.
+        """
+        self._tick.transactions_under_way += 1
+        yield from self._mark()
+        yield from self._check()
+        if self._xid and self._store is not None:
+            self._begin_stored()
+        for begin, end in self._portions():
+            self._publish(begin, end)
+            yield self._wait()
+        accepted = self._effects.accepted
+        for begin in range(0, len(accepted), WRITTEN_AT_ONCE):
+            self._check_deletions()
+            dequeues = [
+                (queue.journal, entry.rid)
+                for queue, entry in accepted[begin : begin + WRITTEN_AT_ONCE]
+                if entry.rid and not queue.is_deleted
+            ]
+            if dequeues:
+                self._append([], dequeues)
+            yield self._wait()
+        self._check_deletions()
+
+    def end(self, told: Done) -> None:
+        """Have the store write the commit point; `told` is called as by `Planned.write`, or before this returns.
+
+        Raises:
+            InternalError: a journal cannot be written; `undo` must follow.
+        """
+        store, tick = self._store, self._tick
+        if self._large is not None:
+            assert store is not None
+            try:
+                store.transactions.end_large(self._large, self._ended(told))
+            except store.errors as error:
+                raise _refusal(store, error) from error
+            tick.is_urgent = True
+            tick.schedule()
+        for sent, message in self._last.items():
+            sent.keep(message)
+        if self._large is None:
+            self._ended(told)(None)
+
+    def _ended(self, told: Done) -> Done:
+        def ended(error: Exception | None) -> None:
+            self._tick.transactions_under_way -= 1
+            told(error)
+
+        return ended
+
+    def undo(self) -> Iterator[Portion]:
+        """It cannot be written: take it back. Its accepted messages are part of its work again."""
+        effects, work = self._effects, self._work
+        if self._large is not None:
+            assert self._store is not None
+            yield partial(self._store.transactions.abort_large, self._large)
+        yield from effects.undo()
+        effects.published.clear()
+        accepted = effects.accepted
+        while accepted:
+            for queue, entry in accepted[-AT_ONCE:]:
+                if not queue.is_gone:
+                    work.accepted[entry] = queue
+            del accepted[-AT_ONCE:]
+            yield None
+        self._tick.transactions_under_way -= 1
+
+    # ---- steps ----
+
+    def _mark(self) -> Iterator[None]:
+        accepted, router = self._work.accepted, self._router
+        while entries := list(islice(accepted, AT_ONCE)):
+            for entry in entries:
+                queue = accepted[entry]
+                _check_deletion(entry, queue, router)
+                del accepted[entry]
+                if queue.is_deleted or entry.state not in (ACQUIRED, MOVING):
+                    continue
+                entry.state = LEAVING
+                self._effects.accepted.append((queue, entry))
+                self._accepting[queue] = self._accepting.get(queue, False) or entry.rid != 0
+            yield
+
+    def _check(self) -> Iterator[None]:
+        limited = self._limited
+        for begin, end in self._portions():
+            for queue, messages in _grouped(self._work.messages[begin:end], self._work.routes[begin:end]).items():
+                if queue.limit is not None and not queue.is_deleted:
+                    left = limited.setdefault(queue, [0, 0])
+                    left[0] += len(messages)
+                    left[1] += sum([message.size for message in messages])
+            yield
+        for queue, (count, size) in limited.items():
+            queue.check_room_for(count, size)
+
+    def _publish(self, begin: int, end: int) -> None:
+        """Write a portion of the messages, and put them on their queues."""
+        work = self._work
+        if work.sent:
+            for place in range(begin, end):
+                sent = work.sent.get(place)
+                if sent is not None:
+                    work.messages[place] = self._last[sent] = sent.number(work.messages[place])
+        published = _by_queue(work.messages[begin:end], work.routes[begin:end])
+        for queue, messages in published.items():
+            if queue in self._limited:
+                left = self._limited[queue]
+                queue.check_room_for(*left)
+                left[0] -= len(messages)
+                left[1] -= sum([message.size for message in messages])
+        enqueues = _stored(published)
+        rids = _rids_by_queue(published, enqueues, self._append(enqueues, [])) if enqueues else {}
+        for queue in published:
+            if queue not in self._effects.published:
+                self._placed_on(queue)
+        _place(published, self._effects, rids)
+
+    def _portions(self) -> Iterator[tuple[int, int]]:
+        """The first message of each portion, and that of the next."""
+        messages, routes = self._work.messages, self._work.routes
+        count, begin, places, size = len(messages), 0, 0, 0
+        for number in range(count):
+            places += len(routes[number]) or 1
+            size += messages[number].size
+            if places >= WRITTEN_AT_ONCE or size >= BYTES_AT_ONCE:
+                yield begin, number + 1
+                begin, places, size = number + 1, 0, 0
+        if begin < count:
+            yield begin, count
+
+    def _begin_stored(self) -> None:
+        assert self._store is not None
+        try:
+            self._large = self._store.transactions.begin_large(self._xid, self._user)
+        except self._store.errors as error:
+            raise _refusal(self._store, error) from error
+
+    def _append(self, enqueues: Enqueues, dequeues: Dequeues) -> list[int]:
+        """Have the store append a portion."""
+        store = self._store
+        assert store is not None
+        if self._large is None:
+            self._begin_stored()
+        try:
+            return store.transactions.append_portion(self._large, enqueues, dequeues)
+        except store.errors as error:
+            raise _refusal(store, error) from error
+
+    def _wait(self) -> Portion:
+        """What to wait for before the next portion."""
+        if self._large is None:
+            return None
+        assert self._store is not None
+        return partial(self._store.transactions.when_written, self._large)
+
+    def _check_deletions(self) -> None:
+        """Raise ResourceDeletedError if a queue with stored messages that are accepted is being deleted."""
+        for queue, is_stored in self._accepting.items():
+            if is_stored and queue.is_deleted and queue.deletion is not None:
+                raise _is_deleted(queue)
 
 
 def _by_queue(messages: list[Message], routes: list[Sequence[Queue]]) -> dict[Queue, list[Message]]:
@@ -251,6 +362,54 @@ def _grouped(messages: list[Message], routes: list[Sequence[Queue]]) -> dict[Que
                 of_last = known
             of_last.append(message)
     return published
+
+
+def _stored(published: dict[Queue, list[Message]]) -> Enqueues:
+    """What of the messages for each queue is stored."""
+    enqueues: Enqueues = []
+    for queue, messages in published.items():
+        if queue.journal is not None:
+            forms = [message.stored_form() for message in messages if queue.stores(message)]
+            if forms:
+                enqueues.append((queue.journal, forms))
+    return enqueues
+
+
+def _rids_by_queue(published: dict[Queue, list[Message]], enqueues: Enqueues, written: list[int]) -> Rids:
+    if len(published) == 1:
+        for queue, messages in published.items():
+            if len(written) == len(messages):
+                return {queue: written}
+    rids: Rids = {}
+    at = number = 0
+    for queue, messages in published.items():
+        count = 0
+        if number < len(enqueues) and enqueues[number][0] is queue.journal:
+            count = len(enqueues[number][1])
+            number += 1
+        if count == len(messages):
+            rids[queue] = written[at : at + count]
+        elif count:
+            stored = iter(written[at : at + count])
+            rids[queue] = [next(stored) if queue.stores(message) else 0 for message in messages]
+        at += count
+    return rids
+
+
+def _place(published: dict[Queue, list[Message]], effects: Effects, rids: Rids) -> None:
+    """Put messages on their queues, where nobody sees them yet."""
+    for queue, messages in published.items():
+        entries = effects.published.setdefault(queue, [])
+        of_queue = rids.get(queue)
+        for number, message in enumerate(messages):
+            entries.append(queue.add_uncommitted(message, of_queue[number] if of_queue else 0))
+        queue.watch.update(queue)
+
+
+def _refusal(store: Store, error: Exception) -> ModelError:
+    """The error for the client."""
+    is_full = isinstance(error, store.full_error)
+    return ResourceLimitExceededError(str(error)) if is_full else InternalError(str(error))
 
 
 def _check_deletion(entry: Entry, queue: Queue, router: Router) -> None:

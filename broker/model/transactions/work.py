@@ -7,7 +7,7 @@ queue that is deleted before the commit gets none.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from qstore.broker.model.errors import ResourceLimitExceededError
 from qstore.broker.model.exchanges.exchange import Exchange, SentMessages
@@ -21,6 +21,11 @@ from qstore.broker.model.settlement import AT_ONCE
 if TYPE_CHECKING:
     from qstore.broker.model.memory import MemoryCeiling
     from qstore.broker.model.router import Router
+
+
+LARGE_BYTES: Final = 4 * 1024 * 1024
+"""Memory of the messages of a transaction above which it is committed in turns: their bytes are written in one turn, at
+some 0.4 ms a MiB."""
 
 
 class Work:
@@ -39,7 +44,7 @@ class Work:
         memory: bytes of memory that the published messages take.
     """
 
-    __slots__ = ("_ceiling", "_max_bytes", "_router", "accepted", "memory", "messages", "routes", "sent")
+    __slots__ = ("_ceiling", "_max_bytes", "_places", "_router", "accepted", "memory", "messages", "routes", "sent")
 
     def __init__(self, router: Router, ceiling: MemoryCeiling, max_bytes: int) -> None:
         self._router, self._ceiling, self._max_bytes = router, ceiling, max_bytes
@@ -48,6 +53,7 @@ class Work:
         self.sent: dict[int, SentMessages] = {}
         self.accepted: dict[Entry, Queue] = {}
         self.memory = 0
+        self._places = 0  # that the published messages will take on queues
 
     def publish(self, message: Message, exchange: Exchange) -> None:
         """Publish a message at commit, to the queues that it is routed to now.
@@ -87,6 +93,7 @@ class Work:
             raise ResourceLimitExceededError(f"the transaction is larger than {self._max_bytes} bytes")
         self.messages.append(message)
         self.routes.append(queues)
+        self._places += len(queues)
 
     def accept(self, queue: Queue, entry: Entry) -> None:
         """Dequeue an acquired message at commit."""
@@ -97,10 +104,11 @@ class Work:
         self.accepted.pop(entry, None)
 
     @property
-    def accepts_many(self) -> bool:
-        """Whether so many messages are accepted that it is committed or discarded in turns."""
-        return len(self.accepted) > AT_ONCE
+    def is_large(self) -> bool:
+        """Whether it is committed or discarded in turns."""
+        return self._places + len(self.accepted) > AT_ONCE or self.memory > LARGE_BYTES
 
     def clear(self) -> None:
         """Forget it."""
         self.messages, self.routes, self.sent, self.accepted, self.memory = [], [], {}, {}, 0
+        self._places = 0

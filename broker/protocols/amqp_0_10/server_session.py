@@ -52,6 +52,7 @@ from qstore.formats.amqp_0_10.frames import encode_command_frames, encode_contro
 
 if TYPE_CHECKING:
     from qstore.broker.model.broker import Broker
+    from qstore.broker.model.tick import Portion
     from qstore.broker.model.transactions.local import LocalTransaction
     from qstore.broker.protocols.amqp_0_10.server_connection import ServerConnection
     from qstore.broker.protocols.amqp_0_10.transactions import SessionBranches
@@ -260,7 +261,7 @@ class ServerSession(Session):
 
         connection.run(work, done)
 
-    def do_in_turns(self, number: int, work: Iterator[None], payload: bytes = b"") -> None:
+    def do_in_turns(self, number: int, work: Iterator[Portion], payload: bytes = b"") -> None:
         """Do a command's work in turns, with the connection's input paused: later ones see its effect.
 
         The command is postponed, and the work completes it.
@@ -278,7 +279,7 @@ class ServerSession(Session):
             self._paused.append(self.connection)
             turns.after(owner, self._resume_paused)
 
-    def _guarded(self, number: int, work: Iterator[None], payload: bytes) -> Iterator[None]:
+    def _guarded(self, number: int, work: Iterator[Portion], payload: bytes) -> Iterator[Portion]:
         try:
             yield from work
         except ModelError as error:

@@ -53,6 +53,7 @@ from qstore.formats.values import TYPES, TypedArray
 
 if TYPE_CHECKING:
     from qstore.broker.model.caller import Caller
+    from qstore.broker.model.tick import Portion
     from qstore.broker.protocols.amqp_0_10.server_session import ServerSession
 
 
@@ -169,7 +170,7 @@ def _select_local(session: ServerSession, _number: int, _values: _Values) -> Non
 
 def _commit_local(session: ServerSession, number: int, _values: _Values) -> None:
     transaction = _end_local(session)
-    is_large = transaction.accepts_many
+    is_large = transaction.is_large
     accepted = {} if is_large else session.deliveries.commit()
 
     def done(error: ModelError | None) -> None:
@@ -196,8 +197,8 @@ def _commit_local(session: ServerSession, number: int, _values: _Values) -> None
 
 def _commit_in_turns(
     session: ServerSession, transaction: LocalTransaction, done: Callable[[ModelError | None], None]
-) -> Iterator[None]:
-    """Commit a transaction that accepts many messages."""
+) -> Iterator[Portion]:
+    """Commit a large transaction."""
     yield from session.deliveries.commit_in_turns()
     yield from transaction.commit_in_turns(done)
 

@@ -348,7 +348,7 @@ def commit(channel: Channel) -> None:
         connection.unpause()
 
     connection.pause()
-    if transaction.accepts_many:
+    if transaction.is_large:
         channel.broker.tick.turns.do(channel, transaction.commit_in_turns(done))
         return
     try:

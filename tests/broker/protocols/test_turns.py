@@ -345,8 +345,8 @@ def test_a_range_is_completed_when_all_of_it_is_on_the_disk(world: World) -> Non
     assert flushes > 1
 
 
-def test_a_large_transaction_is_committed_in_one_step(world: World) -> None:
-    """Until it is on the disk, nothing of it has happened; then all of it does, in turns."""
+def test_a_large_transaction_has_no_effect_before_it_is_on_the_disk(world: World) -> None:
+    """Then all of it has, in turns."""
     queue = world.durable_queue("q")
     world.durable_queue("other")
     client = holding(world, queue, persistent=True)

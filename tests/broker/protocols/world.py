@@ -140,6 +140,34 @@ class SlowStore:
         self.flushes.append(done)
         return [self.enqueue(journal, *message) for journal, messages in enqueues for message in messages]
 
+    def begin_large(self, xid: bytes, _user: str, /) -> list[int]:
+        assert not xid
+        return []
+
+    def append_portion(
+        self,
+        large: list[int],
+        enqueues: Sequence[tuple[object, list[tuple[Sequence[bytes], int, int]]]],
+        dequeues: Sequence[tuple[object, int]],
+        /,
+    ) -> list[int]:
+        if self.failing is not None:
+            raise self.failing
+        large += [target for _, target in dequeues]
+        return [self.enqueue(journal, *message) for journal, messages in enqueues for message in messages]
+
+    def when_written(self, _large: list[int], then: Callable[[], None], /) -> None:
+        then()
+
+    def end_large(self, large: list[int], done: Callable[[Exception | None], None], /) -> None:
+        if self.failing is not None:
+            raise self.failing
+        self.dequeued += large
+        self.flushes.append(done)
+
+    def abort_large(self, _large: list[int], done: Callable[[], None], /) -> None:
+        done()
+
     def flush(
         self, _journals: Iterable[object], done: Callable[[Exception | None], None], *, is_idle: bool = False
     ) -> None:

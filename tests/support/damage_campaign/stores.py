@@ -27,7 +27,7 @@ from qstore.formats.broker_records.xids import encode_dtx_xid
 from qstore.formats.values import typed_map
 from qstore.store.builders.version_1_build import encode_databases
 from qstore.store.environment import Environment, tool_environment
-from qstore.store.live.transaction_parts import Enqueue
+from qstore.store.live.transactions import Enqueue
 from tests.support.fixtures import LEGACY_STORES, LINEAR_STORES, StoreOpener
 from tests.support.opened_store import GEOMETRY, Calls, OpenedStore, enqueued
 from tests.support.planted_damage import BILLS, QUEUES, UNPAID, linear_store, version_1_store, version_2_store

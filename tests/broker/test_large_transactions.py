@@ -1,0 +1,318 @@
+"""Large transactions are written and begun in turns; all of it or nothing, as with small ones."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from unittest.mock import patch
+
+import pytest
+
+from qstore.broker.model.errors import InternalError, ModelError, ResourceDeletedError, ResourceLimitExceededError
+from qstore.broker.model.queues.queue import Queue
+from qstore.broker.model.transactions import effects, planned, work
+from qstore.broker.model.transactions.branch import State, Status
+from qstore.broker.model.transactions.local import LocalTransaction
+from qstore.formats.values import typed_map
+from tests.support.compiled import replaces
+from tests.support.fake_store import FakeFailedError, Model, Recorder
+
+pytestmark = replaces
+
+Results = list[ModelError | None]
+XID = b"xid"
+
+
+@pytest.fixture(autouse=True)
+def small_portions() -> Iterator[None]:
+    """A transaction of more than four operations is large, and written two at a time."""
+    with (
+        patch.object(work, "AT_ONCE", 4),
+        patch.object(planned, "AT_ONCE", 2),
+        patch.object(planned, "WRITTEN_AT_ONCE", 2),
+        patch.object(effects, "AT_ONCE", 2),
+    ):
+        yield
+
+
+@pytest.fixture
+def model() -> Model:
+    return Model()
+
+
+@pytest.fixture
+def results() -> Results:
+    return []
+
+
+def publish(model: Model, transaction: LocalTransaction, key: str, *contents: bytes, persistent: bool = True) -> None:
+    for body in contents:
+        transaction.publish(model.message(key, body, persistent=persistent), model.broker.exchanges[""])
+
+
+def begun(model: Model, key: str = "q", count: int = 6) -> LocalTransaction:
+    """A transaction with messages 0, 1 … for a queue."""
+    transaction = model.broker.begin_transaction(0)
+    publish(model, transaction, key, *[b"%d" % number for number in range(count)])
+    return transaction
+
+
+def commit(model: Model, transaction: LocalTransaction, results: Results) -> None:
+    assert transaction.is_large
+    model.tick.turns.do(transaction, transaction.commit_in_turns(results.append))
+
+
+def bodies(queue: Queue) -> list[bytes]:
+    return [entry.message.body for entry in queue.entries()]
+
+
+def taken(model: Model, queue: Queue, *contents: bytes) -> Recorder:
+    model.publish(queue.name, *contents)
+    consumer = model.consumer(queue, len(contents))
+    model.sync()
+    assert consumer.bodies == list(contents)
+    return consumer
+
+
+def turn(model: Model) -> None:
+    """One iteration of the event loop."""
+    for call in [model.loop.calls.pop(0) for _ in range(len(model.loop.calls))]:
+        call()
+
+
+def test_portions_are_small_and_seen_together(model: Model, results: Results) -> None:
+    source, target = model.queue("source", durable=True), model.queue("q", durable=True)
+    consumer = taken(model, source, b"a", b"b", b"c")
+    watcher = model.consumer(target, 10)
+    transaction = begun(model)
+    for entry in consumer.entries:
+        transaction.accept(source, entry)
+    commit(model, transaction, results)
+    model.run()
+    assert model.store.portions == [(2, 0), (2, 0), (2, 0), (0, 2), (0, 1)]
+    assert (results, watcher.bodies, source.message_count) == ([], [], 3)
+    model.sync()
+    assert results == [None]
+    assert watcher.bodies == [b"0", b"1", b"2", b"3", b"4", b"5"]
+    assert source.message_count == 0
+    assert source.journal.live == {}
+    assert model.tick.transactions_under_way == 0
+
+
+def test_a_message_for_many_queues_counts_for_each(model: Model, results: Results) -> None:
+    queues = [model.queue(f"q{number}", durable=True) for number in range(3)]
+    fanout = model.broker.exchanges["amq.fanout"]
+    for queue in queues:
+        fanout.bind(queue, "")
+    transaction = model.broker.begin_transaction(0)
+    for body in (b"1", b"2"):
+        transaction.publish(model.message("", body), fanout)
+    commit(model, transaction, results)
+    model.sync()
+    assert model.store.portions == [(3, 0), (3, 0)]
+    assert [bodies(queue) for queue in queues] == [[b"1", b"2"]] * 3
+
+
+def test_messages_of_others_may_come_in_between_and_order_is_that_of_record_ids(model: Model, results: Results) -> None:
+    queue = model.queue("q", durable=True)
+    consumer = model.consumer(queue, 20)
+    commit(model, begun(model), results)
+    model.publish("q", b"other")
+    model.run()
+    found = list(queue.entries())
+    rids = [entry.rid for entry in found]
+    assert rids == sorted(rids)
+    ours = [entry.message.body for entry in found if entry.message.body != b"other"]
+    assert ours == [b"%d" % number for number in range(6)]
+    model.store.complete(len(model.store.waiting) - 1)  # that of the others is done first, and waits
+    model.run()
+    assert consumer.bodies == []
+    model.sync()
+    assert consumer.bodies == [entry.message.body for entry in found]
+
+
+def test_it_waits_for_the_disk_between_portions(model: Model, results: Results) -> None:
+    model.store.holds_portions = True
+    model.queue("q", durable=True)
+    commit(model, begun(model), results)
+    for written in (1, 2, 3):
+        model.run()
+        assert len(model.store.portions) == written
+        assert model.tick.turns
+        model.store.complete()
+    model.sync()
+    assert results == [None]
+    assert not model.tick.turns
+
+
+@pytest.mark.parametrize("portions", [0, 1, 2, 3])
+@pytest.mark.parametrize("cause", ["full", "failed"])
+def test_a_journal_that_refuses_a_portion_undoes_it_all(
+    model: Model, results: Results, portions: int, cause: str
+) -> None:
+    source, target = model.queue("source", durable=True), model.queue("q", durable=True)
+    taker = taken(model, source, b"a", b"b")
+    watcher = model.consumer(target, 10)
+    transaction = begun(model)
+    for entry in taker.entries:
+        transaction.accept(source, entry)
+    model.store.portions.clear()
+    commit(model, transaction, results)
+    while len(model.store.portions) < portions:
+        turn(model)
+    if cause == "full" and portions < 3:
+        target.journal.is_full = True
+    else:
+        target.journal.has_failed = source.journal.has_failed = True
+    model.sync()
+    (error,) = results
+    is_full = cause == "full" and portions < 3
+    assert isinstance(error, ResourceLimitExceededError if is_full else InternalError)
+    assert bodies(target) == []
+    assert model.store.aborted == 1
+    assert target.journal.live == {}
+    assert (source.message_count, source.available_count + source.acquired_count) == (2, 2)
+    assert model.tick.transactions_under_way == 0
+    target.journal.is_full = target.journal.has_failed = source.journal.has_failed = False
+    model.publish("q", b"later")
+    again = model.consumer(source, 2)
+    model.sync()
+    assert watcher.bodies == [b"later"]
+    assert again.bodies == [b"a", b"b"]
+    assert all(entry.is_redelivered for entry in again.entries)
+
+
+def test_an_unknown_outcome_leaves_what_is_stored(model: Model, results: Results) -> None:
+    queue = model.queue("q", durable=True)
+    commit(model, begun(model), results)
+    model.run()
+    model.store.complete(0, FakeFailedError("the disk has failed"))
+    model.run()
+    assert isinstance(results[0], InternalError)
+    assert queue.message_count == 6
+    assert queue.available_count == 0
+
+
+def test_a_limit_is_never_exceeded(model: Model, results: Results) -> None:
+    """It is checked for all messages at first; and again, when others have used the room meanwhile."""
+    arguments = typed_map({"qpid.max_count": 8, "qpid.policy_type": "reject"})
+    queue = model.queue("q", durable=True, arguments=arguments)
+    commit(model, begun(model, count=9), results)
+    model.sync()
+    assert isinstance(results.pop(), ResourceLimitExceededError)
+    assert model.store.portions == []
+    commit(model, begun(model), results)
+    while not model.store.portions:
+        turn(model)
+    model.publish("q", b"x", b"y", b"z")
+    model.sync()
+    assert isinstance(results.pop(), ResourceLimitExceededError)
+    assert bodies(queue) == [b"x", b"y", b"z"]
+    assert model.store.aborted == 1
+    commit(model, begun(model, count=5), results)
+    model.sync()
+    assert results == [None]
+    assert queue.message_count == 8
+
+
+def test_a_queue_that_is_deleted_meanwhile_gets_no_more(model: Model, results: Results) -> None:
+    gone, kept = model.queue("q", durable=True), model.queue("kept", durable=True)
+    transaction = begun(model, count=3)
+    publish(model, transaction, "kept", b"a", b"b")
+    commit(model, transaction, results)
+    while not model.store.portions:
+        turn(model)
+    del model.broker.queues["q"]
+    gone.is_deleted = True
+    model.sync()
+    assert results == [None]
+    assert bodies(kept) == [b"a", b"b"]
+    assert sum(enqueued for enqueued, _ in model.store.portions) == 4
+
+
+def test_messages_of_a_queue_that_is_being_deleted_cannot_be_accepted(model: Model, results: Results) -> None:
+    source, target = model.queue("source", durable=True), model.queue("q", durable=True)
+    consumer = taken(model, source, b"a", b"b")
+    transaction = begun(model)
+    for entry in consumer.entries:
+        transaction.accept(source, entry)
+    commit(model, transaction, results)
+    while sum(enqueued for enqueued, _ in model.store.portions) < 4:
+        turn(model)
+    source.begin_deletion()
+    model.sync()
+    assert isinstance(results[0], ResourceDeletedError)
+    assert bodies(target) == []
+
+
+def test_what_is_not_stored_needs_no_store(model: Model, results: Results) -> None:
+    queue = model.queue("q")
+    consumer = model.consumer(queue, 10)
+    transaction = begun(model)
+    commit(model, transaction, results)
+    model.run()
+    assert results == [None]
+    assert len(consumer.bodies) == 6
+    assert model.store.portions == []
+
+
+def test_a_branch_that_had_no_room_can_be_prepared_again(model: Model) -> None:
+    source, queue = model.queue("source", durable=True), model.queue("q", durable=True)
+    taker = taken(model, source, b"a")
+    answers: list[tuple[Status, ModelError | None]] = []
+
+    def done(status: Status, error: ModelError | None) -> None:
+        answers.append((status, error))
+
+    branches = model.broker.distributed
+    branch = branches.start(XID)
+    publish(model, branch.work, "q", *[b"%d" % number for number in range(6)])
+    branch.work.accept(source, taker.entries[0])
+    branches.leave(branch, has_failed=False)
+    branch.prepare(done)
+    while not model.store.portions:
+        turn(model)
+    assert branch.state is State.PREPARING
+    queue.journal.is_full = True
+    model.sync()
+    assert isinstance(answers.pop()[1], ResourceLimitExceededError)
+    assert (branch.state, bodies(queue), queue.journal.live) == (State.ACTIVE, [], {})
+    queue.journal.is_full = False
+    branch.prepare(done)
+    model.sync()
+    assert answers == [(Status.OK, None)]
+    assert branch.state is State.PREPARED
+    assert branches.in_doubt == [XID]
+    consumer = model.consumer(queue, 10)
+    model.sync()
+    assert consumer.bodies == []
+    branch.commit(done, one_phase=False)
+    model.sync()
+    assert consumer.bodies == [b"0", b"1", b"2", b"3", b"4", b"5"]
+    assert source.message_count == 0
+
+
+def test_a_large_branch_is_rolled_back(model: Model) -> None:
+    queue = model.queue("q", durable=True)
+    answers: list[Status] = []
+    branches = model.broker.distributed
+    branch = branches.start(XID)
+    publish(model, branch.work, "q", *[b"%d" % number for number in range(6)])
+    branches.leave(branch, has_failed=False)
+    branch.prepare(lambda status, _: answers.append(status))
+    model.sync()
+    branch.roll_back(lambda status, _: answers.append(status))
+    model.sync()
+    assert answers == [Status.OK, Status.OK]
+    assert (bodies(queue), queue.journal.live) == ([], {})
+
+
+def test_a_transaction_that_is_discarded_is_freed_in_turns(model: Model) -> None:
+    source = model.queue("source", durable=True)
+    consumer = taken(model, source, b"a", b"b")
+    transaction = begun(model)
+    for entry in consumer.entries:
+        transaction.accept(source, entry)
+    transaction.discard()
+    model.run()
+    assert source.available_count == 2
+    assert transaction.messages == []
