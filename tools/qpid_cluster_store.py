@@ -47,7 +47,7 @@ from qstore.store.inspect.layout import StoreKind, UnusableInputError, find_layo
 from qstore.store.inspect.offline import open_store
 from qstore.tools.console.command import EXIT_DAMAGE, PathName, fail, failing, run
 from qstore.tools.console.progress import reading_progress
-from qstore.tools.console.rows import Column, JsonLines, plain_console, print_grid, print_wrapped
+from qstore.tools.console.rows import Column, plain_console, print_grid, print_json, print_wrapped
 from qstore.tools.console.text import escape_name, printable
 
 _PROGRAM: Final = "qpid-cluster-store"
@@ -101,49 +101,44 @@ class _Uuid(click.ParamType[UUID]):
         return found
 
 
-class _Output:
-    """Writes the report as JSON lines or as text on the console.
+class _Report:
+    """Prints what was found and done, as JSON lines or as text.
 
     Args:
-        as_json: write JSON lines.
+        as_json: whether to print JSON lines.
     """
 
     def __init__(self, *, as_json: bool) -> None:
         self._console = plain_console()
-        self._lines = JsonLines(sys.stdout.buffer) if as_json else None
+        self._as_json = as_json
 
     def store(self, found: Look) -> None:
-        """Show one store."""
-        if self._lines is None:
-            show_store(self._console, found)
+        """One store."""
+        if self._as_json:
+            print_json([store_object(found)])
         else:
-            self._show(store_object(found))
+            show_store(self._console, found)
 
     def change(self, fields: Object, text: str) -> None:
-        """Report a change."""
-        if self._lines is None:
-            self._console.print(Text(printable(text)), soft_wrap=True)
+        """A change."""
+        if self._as_json:
+            print_json([fields])
         else:
-            self._show(fields)
+            self._console.print(Text(printable(text)), soft_wrap=True)
 
     def candidates(self, found: list[Candidate]) -> None:
-        """Show the stores in order, last written first."""
-        if self._lines is None:
+        """The stores in order, last written first."""
+        if self._as_json:
+            print_json(candidate_object(rank, each) for rank, each in enumerate(found, 1))
+        else:
             show_candidates(self._console, found)
-        for number, each in enumerate(found, 1):
-            self._show(candidate_object(number, each))
 
     def verdict(self, of: str, verdict: Verdict, paths: list[str]) -> None:
-        """Report whether a cluster can be formed, or joined."""
-        if self._lines is None:
-            show_verdict(self._console, of, verdict, paths)
+        """Whether a cluster can be formed, or joined."""
+        if self._as_json:
+            print_json([verdict_object(of, verdict, paths)])
         else:
-            self._show(verdict_object(of, verdict, paths))
-
-    def _show(self, fields: Object) -> None:
-        if self._lines is not None:
-            self._lines.show(fields)
-            self._lines.flush()
+            show_verdict(self._console, of, verdict, paths)
 
 
 @click.command(_PROGRAM, epilog=_EPILOG, context_settings={"help_option_names": ["-h", "--help"]})
@@ -199,34 +194,34 @@ def command(
         raise click.UsageError("--cluster-id requires -c")
     if len({Path(path).resolve() for path in paths}) < len(paths):
         raise click.UsageError("the same DIR is given twice")
-    output = _Output(as_json=as_json)
+    report = _Report(as_json=as_json)
     with failing(_PROGRAM, UnusableDirectoryError, NotToBeChangedError, StoreError, UnusableInputError):
         if clean:
-            _mark_clean(output, paths[0], cluster_id, yes=yes)
+            _mark_clean(report, paths[0], cluster_id, yes=yes)
         elif aside:
-            _discard(output, paths[0], yes=yes)
-        code = _show(output, paths, join, best=best, quiet=clean or aside)
+            _discard(report, paths[0], yes=yes)
+        code = _show(report, paths, join, best=best, quiet=clean or aside)
     context.exit(code)
 
 
-def _show(output: _Output, paths: Sequence[str], join: UUID | None, *, best: bool, quiet: bool) -> int:
+def _show(report: _Report, paths: Sequence[str], join: UUID | None, *, best: bool, quiet: bool) -> int:
     """Show the stores and the verdict; returns the exit code."""
     environment = tool_environment()
     found = [look(environment, path) for path in paths]
     for each in found:
-        output.store(each)
+        report.store(each)
     if quiet:
         return 0
     verdicts: list[tuple[str, Verdict, list[str]]] = []
     if join is not None:
         verdicts = [("join", plan_join(join, each.member), [each.path]) for each in found]
     elif best:
-        output.candidates(_best(found))
+        report.candidates(_best(found))
     elif len(found) > 1 or found[0].identity.state is State.CLEAN:
         verdicts = [("start", plan_start([each.member for each in found]), list(paths))]
     for of, verdict, members in verdicts:
         if verdict.problems or len(found) > 1 or join is not None:
-            output.verdict(of, verdict, members)
+            report.verdict(of, verdict, members)
     return EXIT_DAMAGE if any(verdict.problems for _, verdict, _ in verdicts) else 0
 
 
@@ -235,19 +230,19 @@ def _best(found: list[Look]) -> list[Candidate]:
         return ranked([candidate(disk, each.path) for each in found if each.roots])
 
 
-def _mark_clean(output: _Output, path: str, cluster_id: UUID | None, *, yes: bool) -> None:
+def _mark_clean(report: _Report, path: str, cluster_id: UUID | None, *, yes: bool) -> None:
     with held(tool_environment(), path) as identity:
         cluster_id = identity.cluster_to_mark(cluster_id)
         before = _readable(identity)
         if before.state is State.CLEAN and before.cluster_id == cluster_id:
-            output.change(change_object(path, "none", before), f"{path}: already clean; nothing was changed")
+            report.change(change_object(path, "none", before), f"{path}: already clean; nothing was changed")
             return
         _confirm(
             f"{path}: all members of the cluster will start from this store and discard their own. Mark it as clean?",
             yes=yes,
         )
         after = identity.mark_clean(identity.new_id(), cluster_id)
-    output.change(change_object(path, "clean", after), f"{path}: marked clean")
+    report.change(change_object(path, "clean", after), f"{path}: marked clean")
 
 
 def _readable(identity: StoreIdentity) -> ClusterIds:
@@ -258,13 +253,13 @@ def _readable(identity: StoreIdentity) -> ClusterIds:
         return NOBODY
 
 
-def _discard(output: _Output, path: str, *, yes: bool) -> None:
+def _discard(report: _Report, path: str, *, yes: bool) -> None:
     with held(tool_environment(), path) as identity:
         _confirm(f"{path}: move its store to a backup directory and leave it empty?", yes=yes)
         backup = identity.discard()
         after = identity.read()
     text = "there was no store; it counts as empty" if backup is None else f"its store was moved to {backup}"
-    output.change(change_object(path, "discarded", after, backup), f"{path}: {text}")
+    report.change(change_object(path, "discarded", after, backup), f"{path}: {text}")
 
 
 def _confirm(question: str, *, yes: bool) -> None:
@@ -572,11 +567,6 @@ _MEANINGS = {
     State.CLEAN: "a cluster can start from it",
 }
 _MAX_BACKUPS = 5
-_CANDIDATE_COLUMNS = (
-    Column("STORE", folds=True),
-    Column("LAST WRITE (UTC)"),
-    *(Column(title, number=True) for title in ("QUEUES", "MESSAGES", "OPEN TX", "DAMAGE")),
-)
 
 
 def show_store(console: Console, found: Look) -> None:
@@ -617,20 +607,21 @@ def _backups(found: Look) -> str:
     return earlier + ", ".join(names[-_MAX_BACKUPS:]) + (" (the newest)" if len(names) > 1 else "")
 
 
+_CANDIDATE_COLUMNS: Final = (
+    Column("STORE", lambda each: Text(printable(each.path)), folds=True),
+    Column(
+        "LAST WRITE (UTC)", lambda each: "-" if each.last_write is None else f"{each.last_write:%Y-%m-%d %H:%M:%S.%f}"
+    ),
+    Column("QUEUES", lambda each: f"{each.queues:,}", number=True),
+    Column("MESSAGES", lambda each: f"{each.messages:,}", number=True),
+    Column("OPEN TX", lambda each: f"{each.transactions:,}", number=True),
+    Column("DAMAGE", lambda each: f"{each.damage:,}", number=True),
+)
+
+
 def show_candidates(console: Console, candidates: list[Candidate]) -> None:
     """The stores, last written first."""
-    rows: list[list[str | Text]] = [
-        [
-            Text(printable(each.path)),
-            "-" if each.last_write is None else f"{each.last_write:%Y-%m-%d %H:%M:%S.%f}",
-            f"{each.queues:,}",
-            f"{each.messages:,}",
-            f"{each.transactions:,}",
-            f"{each.damage:,}",
-        ]
-        for each in candidates
-    ]
-    print_grid(console, _CANDIDATE_COLUMNS, rows)
+    print_grid(console, _CANDIDATE_COLUMNS, candidates)
     console.print(Text("The store that was written last is the most complete, provided that the hosts' clocks agree."))
 
 

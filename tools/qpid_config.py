@@ -19,8 +19,8 @@ from qstore.broker.client import ConnectionFailedError
 from qstore.broker.client.address import word_value
 from qstore.broker.management.console import Console, Data, NoObjectError
 from qstore.tools.console.amounts import reference, shown
-from qstore.tools.console.broker import EXIT_CODES, BrokerOptions, broker_options, main_of, run_on_console
-from qstore.tools.console.rows import Column, json_object, print_json, print_listing
+from qstore.tools.console.broker import EXIT_CODES, BrokerOptions, broker_options, json_object, main_of, run_on_console
+from qstore.tools.console.rows import Column, print_json, print_listing
 
 # ---- options of new queues and exchanges ----
 #

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeVar
 
 import click
 
@@ -19,11 +19,12 @@ from qstore.tools.console.broker import (
     EXIT_FAILED,
     BrokerOptions,
     broker_options,
+    json_object,
     main_of,
     run_on_console,
     say,
 )
-from qstore.tools.console.rows import Column, json_object, print_json, print_listing, sorted_rows
+from qstore.tools.console.rows import Column, print_json, print_listing
 
 # ---- lists: one table for each class, with the columns of the original ----
 #
@@ -86,6 +87,49 @@ def show_view(console: Console, view: View, choice: Choice) -> None:
         print_json(view.to_json(row) for row in chosen)
     else:
         print_listing(view.title, columns, chosen)
+
+
+_Row = TypeVar("_Row")
+
+
+def sorted_rows(
+    columns: Sequence[Column],
+    rows: Sequence[tuple[Sequence[Any], _Row]],
+    by: str | None,
+    *,
+    is_increasing: bool,
+    limit: int | None,
+) -> list[_Row]:
+    """Rows, sorted by a column and cut to a limit.
+
+    Args:
+        columns: the columns.
+        rows: the values of each row, in the order of the columns, and the row.
+        by: the title of a column, in any case; None: as they are.
+        is_increasing: whether the smallest comes first.
+        limit: number of rows; None for all.
+
+    Raises:
+        ValueError: there is no such column; the text is for the user.
+    """
+    if by is not None:
+        titles = [column.title.lower() for column in columns]
+        if by.lower() not in titles:
+            raise ValueError(
+                f"there is no column {by!r}; the columns are {', '.join(column.title for column in columns)}"
+            )
+        index = titles.index(by.lower())
+        rows = sorted(rows, key=lambda row: _key(row[0][index]), reverse=not is_increasing)
+    return [shown for _, shown in rows][:limit]
+
+
+def _key(value: Any) -> tuple[int, float, str]:
+    """Sorts numbers before texts, and what is not there first."""
+    if value is None:
+        return 0, 0.0, ""
+    if isinstance(value, (int, float)):
+        return 1, float(value), ""
+    return 2, 0.0, str(value)
 
 
 def value(name: str) -> Callable[[Any], Any]:

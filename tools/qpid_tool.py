@@ -32,8 +32,16 @@ from qstore.broker.management.console import (
     SchemaId,
 )
 from qstore.tools.console.amounts import clock, plain, reference, shown
-from qstore.tools.console.broker import EXIT_CODES, EXIT_FAILED, BrokerOptions, broker_options, main_of, run_on_console
-from qstore.tools.console.rows import Column, json_object, print_json, print_listing
+from qstore.tools.console.broker import (
+    EXIT_CODES,
+    EXIT_FAILED,
+    BrokerOptions,
+    broker_options,
+    json_object,
+    main_of,
+    run_on_console,
+)
+from qstore.tools.console.rows import Column, print_json, print_listing
 from qstore.tools.console.shell import run_lines, run_terminal
 
 

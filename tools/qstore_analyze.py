@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import csv
 import os
-import sys
 from typing import TYPE_CHECKING, Any, Final
 
 import click
@@ -18,7 +17,16 @@ from qstore import __version__
 from qstore.formats.wording import plural
 from qstore.tools.console.amounts import exact, human, parse_amount
 from qstore.tools.console.command import EXIT_DAMAGE, PathName, fail, run
-from qstore.tools.console.rows import Column, JsonLines, plain_console, print_line, print_table
+from qstore.tools.console.rows import (
+    Column,
+    JsonLines,
+    field,
+    number,
+    plain_console,
+    print_json,
+    print_line,
+    print_table,
+)
 from qstore.tools.console.text import printable
 from qstore.tools.metrics import label, percent
 from qstore.tools.report.page import render
@@ -153,9 +161,7 @@ def command(context: click.Context, /, *, master: str, force: bool, as_json: boo
     except OSError as error:
         fail(_PROGRAM, f"{error.filename or request.out}: {error.strerror or error}")
     if as_json:
-        output = JsonLines(sys.stdout.buffer)
-        output.show(summary.fields())
-        output.flush()
+        print_json([summary.fields()])
     else:
         show(plain_console(), request, summary)
     context.exit(EXIT_DAMAGE if summary.has_losses else 0)
@@ -207,16 +213,27 @@ def _private(path: str, flags: int) -> int:
     return os.open(path, flags, 0o600)
 
 
+def _present(row: dict[str, Any]) -> str:
+    pages = int(row["pages"])
+    return plural(row["files"], "file") if pages < row["pages"] else f"{row['files']} x {plural(pages, 'page')}"
+
+
+def _recommended(row: dict[str, Any]) -> str:
+    if row["pool_files"] is not None:
+        return plural(row["pool_files"], "file")
+    return "-" if row["num_jfiles"] is None else f"{row['num_jfiles']} x {plural(row['jfile_size_pgs'], 'page')}"
+
+
 _COLUMNS: Final = (
-    Column("queue", folds=True),
-    Column("store", folds=True),
-    Column(label("outstanding"), number=True),
-    Column(label("in_doubt"), number=True),
-    Column(label("peak_depth"), number=True, spare=True),
-    Column(label("live_bytes"), number=True, spare=True),
-    Column(label("peak_fill"), number=True),
-    Column("journal"),
-    Column("recommended"),
+    Column("queue", field("queue"), folds=True),
+    Column("store", field("store"), folds=True),
+    Column(label("outstanding"), number("outstanding"), number=True),
+    Column(label("in_doubt"), number("in_doubt"), number=True),
+    Column(label("peak_depth"), number("peak_depth"), number=True, spare=True),
+    Column(label("live_bytes"), lambda row: human(row["live_bytes"]), number=True, spare=True),
+    Column(label("peak_fill"), lambda row: "-" if row["peak_fill"] is None else percent(row["peak_fill"]), number=True),
+    Column("journal", _present),
+    Column("recommended", _recommended),
 )
 
 
@@ -224,7 +241,7 @@ def show(console: Console, request: Request, summary: Summary) -> None:
     """Print the fullest queues, and the summary."""
     rows = sorted(summary.queue_rows, key=lambda row: -(row["peak_fill"] or 0))
     if rows:
-        print_table(console, _COLUMNS, [_row(row) for row in rows[:_SHOWN]])
+        print_table(console, _COLUMNS, rows[:_SHOWN])
         if len(rows) > _SHOWN:
             print_line(console, f"… and {len(rows) - _SHOWN:,} more queues, in {request.path(QUEUES)}")
         print_line(console)
@@ -232,24 +249,6 @@ def show(console: Console, request: Request, summary: Summary) -> None:
         if name != "kind":
             print_line(console, f"{name.replace('_', ' ')}: {_text(name, value)}")
     print_line(console, f"results are in {printable(request.out)}")
-
-
-def _row(row: dict[str, Any]) -> list[str]:
-    fill = row["peak_fill"]
-    recommended = "-" if row["num_jfiles"] is None else f"{row['num_jfiles']} x {plural(row['jfile_size_pgs'], 'page')}"
-    pages = int(row["pages"])
-    present = plural(row["files"], "file") if pages < row["pages"] else f"{row['files']} x {plural(pages, 'page')}"
-    return [
-        printable(row["queue"]),
-        printable(row["store"]),
-        f"{row['outstanding']:,}",
-        f"{row['in_doubt']:,}",
-        f"{row['peak_depth']:,}",
-        human(row["live_bytes"]),
-        "-" if fill is None else percent(fill),
-        present,
-        recommended if row["pool_files"] is None else plural(row["pool_files"], "file"),
-    ]
 
 
 def _text(name: str, value: Any) -> str:

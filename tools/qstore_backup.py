@@ -6,7 +6,6 @@ Exit codes: 0 there is a new backup, 2 the store, the broker, the place or the c
 from __future__ import annotations
 
 import contextlib
-import sys
 import time
 from collections.abc import Collection, Iterator, Sequence
 from functools import partial
@@ -30,7 +29,7 @@ from qstore.tools.backup_places import is_local, open_repository, workers
 from qstore.tools.console.broker import broker_url, security_options, take_security
 from qstore.tools.console.command import PathName, failing, private_files, run
 from qstore.tools.console.progress import bytes_progress
-from qstore.tools.console.rows import JsonLines
+from qstore.tools.console.rows import print_json
 from qstore.tools.console.text import printable
 
 _PROGRAM: Final = "qstore-backup"
@@ -155,25 +154,25 @@ def command(
 
 def _show_json(result: BackupResult, removed: Removed | None) -> None:
     manifest = result.manifest
-    output = JsonLines(sys.stdout.buffer)
-    output.show(
-        {
-            "kind": "backup",
-            "id": manifest.id,
-            "store": manifest.store,
-            "format": manifest.kind,
-            "created": manifest.created,
-            "running": manifest.live,
-            "based_on": manifest.based_on,
-            "files": len(manifest.files),
-            "bytes": manifest.size,
-            "new_bytes": result.new,
-            "written_bytes": result.written,
-            "removed": [] if removed is None else removed.backups,
-            "removed_chunks": 0 if removed is None else removed.chunks,
-        }
+    print_json(
+        [
+            {
+                "kind": "backup",
+                "id": manifest.id,
+                "store": manifest.store,
+                "format": manifest.kind,
+                "created": manifest.created,
+                "running": manifest.live,
+                "based_on": manifest.based_on,
+                "files": len(manifest.files),
+                "bytes": manifest.size,
+                "new_bytes": result.new,
+                "written_bytes": result.written,
+                "removed": [] if removed is None else removed.backups,
+                "removed_chunks": 0 if removed is None else removed.chunks,
+            }
+        ]
     )
-    output.flush()
 
 
 def _show(result: BackupResult, removed: Removed | None, place: str, seconds: float) -> None:

@@ -24,8 +24,10 @@ from qstore.store.inspect.offline import open_store
 from qstore.tools.console.command import EXIT_DAMAGE, EXIT_UNUSABLE, PathName, failing, run
 from qstore.tools.console.progress import reading_progress
 from qstore.tools.console.rows import (
+    Cell,
     Column,
     JsonLines,
+    cells_of,
     plain_console,
     print_grid,
     print_some,
@@ -159,49 +161,6 @@ def show_report(console: Console, path: str, check: StoreCheck, seconds: float, 
     console.print(_sum(store, seconds))
 
 
-_NUMBERS: Final = ("RECORDS", "OUTSTANDING", "IN DOUBT", "OPEN TX", "FILL")
-_OLDEST_TITLE: Final = "OLDEST LIVE RECORD"
-
-
-def _show_journals(console: Console, check: StoreCheck) -> None:
-    """Print the table. If the console is too narrow, places are printed below their rows, and then names above them."""
-    journals = [journal_object(journal) for journal in check.journals]
-    names, oldest = [_name(fields) for fields in journals], [_oldest(fields) for fields in journals]
-    numbers = [
-        [f"{journal.records:,}", *_numbers(fields)] for journal, fields in zip(check.journals, journals, strict=True)
-    ]
-    room = console.width - sum(
-        max(map(len, (title, *map(str, column)))) + _GAP
-        for title, column in zip((*_NUMBERS, "DAMAGE"), zip(*numbers, strict=True), strict=True)
-    )
-    name_width = max(len("QUEUE"), *(each.cell_len for each in names))
-    has_places = room >= name_width + _GAP + max(len(_OLDEST_TITLE), *(each.cell_len for each in oldest))
-    has_names = room >= name_width
-    columns = [
-        Column("QUEUE", width=0 if has_names else len("QUEUE")),
-        *(Column(title, number=True) for title in _NUMBERS),
-        *([Column(_OLDEST_TITLE)] if has_places else []),
-        Column("DAMAGE", number=True),
-    ]
-    rows = [
-        [name if has_names else "", *row[:-1], *([place] if has_places else []), row[-1]]
-        for name, row, place in zip(names, numbers, oldest, strict=True)
-    ]
-    above = [None if has_names else name for name in names]
-    places = [[f"oldest live record: {place}"] if place.plain != "-" and not has_places else [] for place in oldest]
-    print_grid(console, columns, rows, (above, places))
-
-
-def _numbers(fields: Object) -> list[str | Text]:
-    return [
-        _number(fields["outstanding"]),
-        _in_doubt(fields),
-        _number(fields["open_transactions"]),
-        _fill(fields),
-        Text(str(fields["damage"]), style="bold red") if fields["damage"] else Text("-"),
-    ]
-
-
 def _name(fields: Object) -> Text:
     name = printable(fields["queue"])
     if fields["role"] == PREPARED_LIST:
@@ -209,8 +168,8 @@ def _name(fields: Object) -> Text:
     return Text(f"{name} (orphan)", style="yellow") if fields["role"] == ORPHAN else Text(name)
 
 
-def _number(value: int | None) -> str:
-    return "?" if value is None else f"{value:,}"
+def _count(name: str) -> Cell:
+    return lambda fields: "?" if fields[name] is None else f"{fields[name]:,}"
 
 
 def _in_doubt(fields: Object) -> str:
@@ -236,6 +195,40 @@ def _oldest(fields: Object) -> Text:
     name = printable(oldest["file"].rpartition("/")[2])
     state = "" if oldest["state"] == "outstanding" else f" ({oldest['state']})"
     return Text(f"0x{oldest['rid']:x} in {name} at 0x{oldest['offset']:x}{state}")
+
+
+def _damage(fields: Object) -> Text:
+    return Text(str(fields["damage"]), style="bold red") if fields["damage"] else Text("-")
+
+
+_QUEUE: Final = Column("QUEUE", _name)
+_NUMBERS: Final = (
+    Column("RECORDS", _count("records"), number=True),
+    Column("OUTSTANDING", _count("outstanding"), number=True),
+    Column("IN DOUBT", _in_doubt, number=True),
+    Column("OPEN TX", _count("open_transactions"), number=True),
+    Column("FILL", _fill, number=True),
+)
+_OLDEST: Final = Column("OLDEST LIVE RECORD", _oldest)
+_DAMAGE: Final = Column("DAMAGE", _damage, number=True)
+
+
+def _show_journals(console: Console, check: StoreCheck) -> None:
+    """Print the table. If the console is too narrow, places are printed below their rows, and then names above them."""
+    journals = [journal_object(journal) | {"records": journal.records} for journal in check.journals]
+
+    def width(column: Column) -> int:
+        return max(len(column.title), *(len(str(cell)) for fields in journals for cell in cells_of([column], fields)))
+
+    room = console.width - sum(width(column) + _GAP for column in (*_NUMBERS, _DAMAGE))
+    has_places = room >= width(_QUEUE) + _GAP + width(_OLDEST)
+    has_names = room >= width(_QUEUE)
+    names = _QUEUE if has_names else Column("QUEUE", lambda _: "", width=len("QUEUE"))
+    above = [None if has_names else _name(fields) for fields in journals]
+    places = [[] if has_places or fields["oldest"] is None else [f"oldest live record: {_oldest(fields)}"]
+              for fields in journals]  # fmt: skip
+    columns = (names, *_NUMBERS, *([_OLDEST] if has_places else []), _DAMAGE)
+    print_grid(console, columns, journals, (above, places))
 
 
 def _show_transactions(console: Console, check: StoreCheck) -> None:

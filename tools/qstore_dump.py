@@ -23,10 +23,11 @@ from qstore.store.inspect.layout import UnusableInputError, holder_of_store
 from qstore.store.inspect.offline import OfflineStore, RecoveredStore, open_store
 from qstore.tools.console.command import EXIT_DAMAGE, PathName, fail, failing, run
 from qstore.tools.console.progress import reading_progress
-from qstore.tools.console.rows import JsonLines, Tables, note
+from qstore.tools.console.rows import JsonLines, Output, note
 from qstore.tools.console.text import escape_name, unescape_name
-from qstore.tools.dump.dump import Output, Sections, dump_records, dump_recovered
+from qstore.tools.dump.dump import Sections, dump_records, dump_recovered
 from qstore.tools.dump.messages import BodyFileError, BodyForm, RidRange, Selection
+from qstore.tools.dump.rows import object_tables
 
 _MAX_NAMED: Final = 5  # queues or transactions that an error message lists
 
@@ -229,7 +230,7 @@ class _RecordingOutput:
 def _output(*, as_json: bool) -> Output:
     if as_json:
         return JsonLines(sys.stdout.buffer)
-    return Tables(Console())
+    return object_tables(Console())
 
 
 def _body_directory(path: str, directory: Path | None) -> Path:

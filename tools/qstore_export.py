@@ -32,7 +32,7 @@ from qstore.tools.console.amounts import Moment
 from qstore.tools.console.broker import BrokerUrl, broker_url
 from qstore.tools.console.command import EXIT_DAMAGE, PathName, fail, failing, private_files, run
 from qstore.tools.console.progress import CountingDisk, progress_bar, reading_progress
-from qstore.tools.console.rows import Column, note, plain_console, print_grid
+from qstore.tools.console.rows import MAX_SHOWN, Column, note, plain_console, print_grid
 from qstore.tools.console.text import escape_name, printable, unescape_name
 from qstore.tools.dump.messages import RidRange, Selection
 from qstore.tools.interchange.broker import BrokerExport
@@ -42,7 +42,6 @@ from qstore.tools.interchange.files import STANDARD_OUTPUT, Form, export_file, f
 from qstore.tools.interchange.items import ExportHeader, ExportWriter, InterchangeError
 
 _PROGRAM: Final = "qstore-export"
-_MAX_SHOWN: Final = 200  # queues in the report
 
 _EPILOG = """
 \b
@@ -249,11 +248,11 @@ _MAX_SELECTION: Final = 1000  # characters of the description
 
 def _show(counts: Mapping[str, int], destination: str, seconds: float) -> None:
     with failing(_PROGRAM):
-        rows = [(printable(name), f"{count:,}") for name, count in list(counts.items())[:_MAX_SHOWN]]
+        rows = [(printable(name), f"{count:,}") for name, count in list(counts.items())[:MAX_SHOWN]]
         if rows:
             print_grid(plain_console(), (Column("QUEUE", folds=True), Column("MESSAGES", number=True)), rows)
-        if len(counts) > _MAX_SHOWN:
-            click.echo(f"… and {len(counts) - _MAX_SHOWN:,} more queues")
+        if len(counts) > MAX_SHOWN:
+            click.echo(f"… and {len(counts) - MAX_SHOWN:,} more queues")
         total = sum(counts.values())
         what = f"{plural(len(counts), 'queue')} and {plural(total, 'message')}"
         click.echo(f"{what} exported to {printable(destination)} in {seconds:.1f} s")

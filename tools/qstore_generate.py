@@ -5,9 +5,8 @@ Exit codes: 0 the fleet is complete, 2 the command line is unusable, or the flee
 
 from __future__ import annotations
 
-import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -22,7 +21,7 @@ from qstore.store.key_value import CatalogueError
 from qstore.tools.console.amounts import human, parse_amount
 from qstore.tools.console.command import PathName, fail, failing, private_files, run
 from qstore.tools.console.progress import writing_progress
-from qstore.tools.console.rows import Column, JsonLines, plain_console, print_grid
+from qstore.tools.console.rows import MAX_SHOWN, Column, number, plain_console, print_grid, print_json, print_rest
 from qstore.tools.generate.fleet import DamageKind, FleetSpec, PlanError, StoreFormat, parse_sizes, parse_spread
 from qstore.tools.generate.make import MANIFEST, Fields, MakerKilledError, check_place, make_fleet, planned_fields
 
@@ -221,10 +220,7 @@ def _left(directory: str) -> str:
 def _show(stores: list[Fields], directory: str | None, *, as_json: bool, began: float) -> None:
     with failing(_PROGRAM):
         if as_json:
-            output = JsonLines(sys.stdout.buffer)
-            for store in stores:
-                output.show(store)
-            output.flush()
+            print_json(stores)
         elif directory is None:
             show_planned(plain_console(), stores)
         else:
@@ -233,61 +229,51 @@ def _show(stores: list[Fields], directory: str | None, *, as_json: bool, began: 
 
 # ---- the report ----
 
-_MAX_SHOWN: Final = 100  # stores; --json shows all
-_JOURNALS: Final = Column("BYTES OF JOURNALS", cell=lambda store: human(store["journal_bytes"]), number=True)
 
-
-def _number(title: str, name: str) -> Column:
-    return Column(title, cell=lambda store: f"{store[name]:,}", number=True)
-
-
-def _in_doubt(store: Mapping[str, Any]) -> str:
+def _in_doubt(store: Fields) -> str:
     return f"{store['in_doubt_enqueues'] + store['in_doubt_dequeues']:,}"
 
 
+_STORE: Final = Column("STORE", lambda store: store["name"])
+_QUEUES: Final = Column("QUEUES", number("queues"), number=True)
+_JOURNALS: Final = Column("BYTES OF JOURNALS", lambda store: human(store["journal_bytes"]), number=True)
 _MADE: Final = (
-    _number("QUEUES", "queues"),
-    _number("SENT", "sent"),
-    _number("DEQUEUED", "taken"),
-    _number("OUTSTANDING", "outstanding"),
-    Column("IN DOUBT", cell=_in_doubt, number=True),
-    _number("DAMAGE", "damage"),
-    _number("TORN", "torn"),
+    _STORE,
+    _QUEUES,
+    Column("SENT", number("sent"), number=True),
+    Column("DEQUEUED", number("taken"), number=True),
+    Column("OUTSTANDING", number("outstanding"), number=True),
+    Column("IN DOUBT", _in_doubt, number=True),
+    Column("DAMAGE", number("damage"), number=True),
+    Column("TORN", number("torn"), number=True),
     _JOURNALS,
 )
 _PLANNED: Final = (
-    _number("QUEUES", "queues"),
-    _number("MESSAGES (APPROX.)", "expected_messages"),
-    _number("DAMAGE (MAX.)", "damage"),
+    _STORE,
+    _QUEUES,
+    Column("MESSAGES (APPROX.)", number("expected_messages"), number=True),
+    Column("DAMAGE (MAX.)", number("damage"), number=True),
     _JOURNALS,
 )
 
 
 def show_made(console: Console, directory: str, stores: Sequence[Fields], seconds: float) -> None:
     """Print what was created."""
-    _show_table(console, _MADE, stores)
     size = sum(store["journal_bytes"] for store in stores)
     rate = f"{human(int(size / seconds))}/s" if seconds > 0 else "immediately"
-    _sum(console, stores, f"{human(size)} of journals in {directory} in {seconds:.1f} s ({rate})")
+    _show_table(console, _MADE, stores, f"{human(size)} of journals in {directory} in {seconds:.1f} s ({rate})")
 
 
 def show_planned(console: Console, stores: Sequence[Fields]) -> None:
     """Print what would be created."""
-    _show_table(console, _PLANNED, stores)
     size = sum(store["journal_bytes"] for store in stores)
-    _sum(console, stores, f"{size:,} bytes of journals ({human(size)}), nothing written")
+    _show_table(console, _PLANNED, stores, f"{size:,} bytes of journals ({human(size)}), nothing written")
 
 
-def _sum(console: Console, stores: Sequence[Fields], rest: str) -> None:
-    more = len(stores) - _MAX_SHOWN
-    if more > 0:
-        console.print(f"… and {more:,} more; --json shows all")
+def _show_table(console: Console, columns: Sequence[Column], stores: Sequence[Fields], rest: str) -> None:
+    print_grid(console, columns, stores[:MAX_SHOWN])
+    print_rest(console, len(stores), "stores")
     console.print(Text(f"{plural(len(stores), 'store')}, {rest}"))
-
-
-def _show_table(console: Console, columns: Sequence[Column], stores: Sequence[Fields]) -> None:
-    rows = [[store["name"], *(column.cell(store) for column in columns)] for store in stores[:_MAX_SHOWN]]
-    print_grid(console, (Column("STORE"), *columns), rows)
 
 
 def main() -> None:

@@ -8,7 +8,6 @@ is unusable.
 from __future__ import annotations
 
 import hashlib
-import sys
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple
@@ -24,7 +23,17 @@ from qstore.store.importing.plan import ImportPlan, PastImport
 from qstore.store.log_lines import Level, LogLine
 from qstore.tools.console.broker import BrokerUrl, broker_url
 from qstore.tools.console.command import EXIT_DAMAGE, PathName, failing, private_files, run
-from qstore.tools.console.rows import Column, JsonLines, note, plain_console, print_grid
+from qstore.tools.console.rows import (
+    MAX_SHOWN,
+    Column,
+    field,
+    note,
+    number,
+    plain_console,
+    print_grid,
+    print_json,
+    print_rest,
+)
 from qstore.tools.console.text import printable
 from qstore.tools.interchange.broker import BrokerImport
 from qstore.tools.interchange.definitions import DefinitionOptions, Unmapped, check_mapped
@@ -150,7 +159,7 @@ def command(
         note("notice", notice)
     with failing(_PROGRAM):
         if as_json:
-            show_json(report)
+            print_json([*report.queue_objects(), report.summary_object()])
         elif not quiet:
             show(report)
     context.exit(EXIT_DAMAGE if report.left_out or report.refused or definitions.unmapped else 0)
@@ -200,8 +209,6 @@ def _warn(line: LogLine) -> None:
 
 # ---- the report ----
 
-_MAX_SHOWN: Final = 200  # queues
-
 
 class ImportReport(NamedTuple):
     """An import.
@@ -238,8 +245,15 @@ class ImportReport(NamedTuple):
         """Number of messages."""
         return sum(queue.messages for queue, _ in self.queues.values()) if self.past is None else self.past.messages
 
-    def summary(self) -> dict[str, Any]:
-        """The JSON object."""
+    def queue_objects(self) -> list[dict[str, Any]]:
+        """The queues as JSON objects."""
+        return [
+            {"kind": "queue", "name": name, "created": is_new, "messages": queue.messages, "in_doubt": queue.in_doubt}
+            for name, (queue, is_new) in self.queues.items()
+        ]
+
+    def summary_object(self) -> dict[str, Any]:
+        """The totals as a JSON object."""
         return {
             "kind": "summary",
             "imported": self.past is None and not self.dry_run,
@@ -283,14 +297,12 @@ def report_of_broker(
     )  # fmt: skip
 
 
-def show_json(report: ImportReport) -> None:
-    """Print a report as JSON lines."""
-    output = JsonLines(sys.stdout.buffer)
-    for name, (queue, is_new) in report.queues.items():
-        fields = {"created": is_new, "messages": queue.messages, "in_doubt": queue.in_doubt}
-        output.show({"kind": "queue", "name": name, **fields})
-    output.show(report.summary())
-    output.flush()
+_COLUMNS: Final = (
+    Column("QUEUE", field("name"), folds=True),
+    Column("MESSAGES", lambda queue: f"{queue['messages'] - queue['in_doubt']:,}", number=True),
+    Column("IN DOUBT", number("in_doubt"), number=True),
+    Column("", lambda queue: "new" if queue["created"] else "added to"),
+)
 
 
 def show(report: ImportReport) -> None:
@@ -301,22 +313,11 @@ def show(report: ImportReport) -> None:
         what = f"{plural(past.messages, 'message')} of this export were imported into {where} at {at}"
         click.echo(f"nothing to do: {what}; --again imports them once more")
         return
-    rows = [
-        (
-            printable(name),
-            f"{queue.messages - queue.in_doubt:,}",
-            f"{queue.in_doubt:,}",
-            "new" if is_new else "added to",
-        )
-        for name, (queue, is_new) in list(report.queues.items())[:_MAX_SHOWN]
-    ]
-    columns = (
-        Column("QUEUE", folds=True), Column("MESSAGES", number=True), Column("IN DOUBT", number=True), Column("")
-    )  # fmt: skip
-    if rows:
-        print_grid(plain_console(), columns, rows)
-    if len(report.queues) > _MAX_SHOWN:
-        click.echo(f"… and {len(report.queues) - _MAX_SHOWN:,} more queues")
+    queues = report.queue_objects()
+    if queues:
+        console = plain_console()
+        print_grid(console, _COLUMNS, queues[:MAX_SHOWN])
+        print_rest(console, len(queues), "queues")
     created = f"{plural(report.exchanges, 'exchange')}, {plural(report.bindings, 'binding')}"
     what = f"{plural(report.messages, 'message')}, {created} and {plural(report.transactions, 'transaction')} in doubt"
     rids = "record ids are kept" if report.keeps_rids else "messages get new record ids"

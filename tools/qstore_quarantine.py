@@ -16,7 +16,7 @@ from rich.console import Console
 from rich.text import Text
 
 from qstore import __version__
-from qstore.formats.quarantine_index import IndexProblem, Injection, QuarantineEntry, raw_name
+from qstore.formats.quarantine_index import QuarantineEntry, raw_name
 from qstore.formats.rhm.records import Kind
 from qstore.formats.wording import plural
 from qstore.store.disk import OsDisk
@@ -25,7 +25,16 @@ from qstore.store.errors import StoreError, StoreLockedError, advice
 from qstore.store.log_lines import Level, LogLine
 from qstore.store.repair.quarantine import INDEX, Quarantine, QuarantineError
 from qstore.tools.console.command import EXIT_DAMAGE, PathName, fail, failing, run
-from qstore.tools.console.rows import Column, JsonLines, plain_console, print_grid, print_wrapped
+from qstore.tools.console.rows import (
+    Column,
+    JsonLines,
+    hexadecimal,
+    number,
+    plain_console,
+    print_grid,
+    print_json,
+    print_wrapped,
+)
 from qstore.tools.console.text import printable, unescape_name
 from qstore.tools.dump.messages import BodyForm, message_object
 from qstore.tools.quarantine import (
@@ -103,17 +112,17 @@ def list_entries(context: click.Context, directory: str, *, as_json: bool) -> No
 
 def _list(quarantine: Quarantine, *, as_json: bool) -> int:
     """Returns the number of problems."""
-    console = plain_console()
-    output, tables = JsonLines(sys.stdout.buffer), EntryTables(console)
+    console, output = plain_console(), JsonLines(sys.stdout.buffer)
+    rows: list[Object] = []
     entries = size = injected = unknown = 0
-    damage: list[str] = []
+    damage: list[Object] = []
     unlisted = set(quarantine.raw_names())
     path = quarantine.path(INDEX)
     for entry in quarantine.entries():
         if not isinstance(entry, QuarantineEntry):
-            damage.append(f"{path}, line {entry.line}: {entry.what}")
+            damage.append(problem_object(path, entry.line, entry.what))
             if as_json:
-                output.show(problem_object(path, entry))
+                output.show(damage[-1])
             continue
         unlisted.discard(raw_name(entry.number))
         problem = None if entry.raw is None else quarantine.size_problem(entry)
@@ -122,31 +131,32 @@ def _list(quarantine: Quarantine, *, as_json: bool) -> int:
             unknown += not entry.injected.is_known
             injected += entry.injected.is_known
         if problem is not None:
-            damage.append(problem)
+            damage.append({"what": problem})
+        fields = entry_object(entry, problem)
         if as_json:
-            output.show(entry_object(entry, problem))
-        else:
-            tables.show(entry, problem)
+            output.show(fields)
+            continue
+        rows.append(fields)
+        if len(rows) >= MAX_ROWS:
+            print_grid(console, _COLUMNS, rows)
+            rows = []
     for name in sorted(unlisted):
-        what = "the index has no entry for this file"
-        damage.append(f"{quarantine.path(name)}: {what}")
+        damage.append(problem_object(quarantine.path(name), None, "the index has no entry for this file"))
         if as_json:
-            output.show({"kind": "damage", "file": quarantine.path(name), "line": None, "what": what})
+            output.show(damage[-1])
     if as_json:
         summary = {"entries": entries, "bytes": size, "injected": injected, "unknown": unknown, "damage": len(damage)}
         output.show({"kind": "summary", **summary})
         output.flush()
         return len(damage)
-    tables.flush()
-    for text in damage:
-        print_wrapped(console, f"damage: {printable(text)}", style="bold red")
-    count = plural(entries, "entry", "entries")
-    console.print(f"{count}, {size:,} bytes, {injected:,} injected", soft_wrap=True, highlight=False)
+    if rows:
+        print_grid(console, _COLUMNS, rows)
+    for problem_fields in damage:
+        _line(console, f"damage: {printable(_problem_text(problem_fields))}", "bold red")
+    _line(console, f"{plural(entries, 'entry', 'entries')}, {size:,} bytes, {injected:,} injected")
     if unknown:
         text = f"{plural(unknown, 'entry', 'entries')} marked ?: an interrupted injection may have taken place"
-        console.print(
-            f"{text}: look for the message with qstore-dump", style="bold red", soft_wrap=True, highlight=False
-        )
+        _line(console, f"{text}: look for the message with qstore-dump", "bold red")
     return len(damage)
 
 
@@ -259,13 +269,12 @@ def inject_entries(
     request = InjectionRequest(numbers, None if queue is None else unescape_name(queue), force=force, again=again)
     with _failures():
         results = inject(tool_environment(), directory, store, request, __version__, _print_log_line)
-        output, console = JsonLines(sys.stdout.buffer), plain_console()
-        for result in results:
-            if as_json:
-                output.show(injected_object(result))
-            else:
+        if as_json:
+            print_json(map(injected_object, results))
+        else:
+            console = plain_console()
+            for result in results:
                 show_injected(console, result)
-        output.flush()
     context.exit(EXIT_DAMAGE if any(result.failure is not None for result in results) else 0)
 
 
@@ -290,9 +299,16 @@ def entry_object(entry: QuarantineEntry, problem: str | None) -> Object:
     }
 
 
-def problem_object(path: str, problem: IndexProblem) -> Object:
-    """An unusable line of the index."""
-    return {"kind": "damage", "file": path, "line": problem.line, "what": problem.what}
+def problem_object(path: str, line: int | None, what: str) -> Object:
+    """An unusable line of the index, or a file that it does not have."""
+    return {"kind": "damage", "file": path, "line": line, "what": what}
+
+
+def _problem_text(fields: Object) -> str:
+    if "file" not in fields:  # what is wrong with the file of an entry names it
+        return str(fields["what"])
+    line = "" if fields["line"] is None else f", line {fields['line']}"
+    return f"{fields['file']}{line}: {fields['what']}"
 
 
 def record_object(queue: str, evidence: Evidence, judgement: Judgement) -> Object:
@@ -340,56 +356,33 @@ MAX_ROWS: Final = 500  # of one table; a long list has several
 _PREVIEW: Final = 300  # characters of a body
 _MAX_HEADERS: Final = 40
 _HEX_ROW: Final = 16
-_COLUMNS: Final = (
-    Column("ENTRY", number=True),
-    Column("QUEUE", folds=True),
-    Column("RECORD", number=True),
-    Column("BYTES", number=True),
-    Column("WHERE", folds=True),
-    Column("INJECTED"),
-    Column("WHAT", folds=True),
-)
 
 
-class EntryTables:
-    """Prints entries as tables of limited length.
-
-    Args:
-        console: the output.
-    """
-
-    def __init__(self, console: Console) -> None:
-        self._console = console
-        self._rows: list[tuple[str | Text, ...]] = []
-
-    def show(self, entry: QuarantineEntry, problem: str | None) -> None:
-        """Print one entry."""
-        name = entry.file.rpartition("/")[2]
-        self._rows.append(
-            (
-                str(entry.number),
-                Text(printable(entry.queue)),
-                "?" if entry.rid is None else f"0x{entry.rid:x}",
-                f"{entry.size:,}",
-                Text(f"{printable(name)} at 0x{entry.offset:x}"),
-                _injected(entry.injected),
-                Text(printable(entry.what)) if problem is None else Text(printable(problem), style="bold red"),
-            )
-        )
-        if len(self._rows) >= MAX_ROWS:
-            self.flush()
-
-    def flush(self) -> None:
-        """Print the buffered rows."""
-        if self._rows:
-            print_grid(self._console, _COLUMNS, self._rows)
-            self._rows = []
+def _where(entry: Object) -> Text:
+    return Text(f"{printable(entry['file'].rpartition('/')[2])} at 0x{entry['offset']:x}")
 
 
-def _injected(injection: Injection | None) -> Text:
-    if injection is None:
+def _injected(entry: Object) -> Text:
+    injected = entry["injected"]
+    if injected is None:
         return Text("-")
-    return Text("yes") if injection.is_known else Text("?", style="bold red")
+    return Text("yes") if injected["is_known"] else Text("?", style="bold red")
+
+
+def _what(entry: Object) -> Text:
+    problem = entry["problem"]
+    return Text(printable(entry["what"])) if problem is None else Text(printable(problem), style="bold red")
+
+
+_COLUMNS: Final = (
+    Column("ENTRY", lambda entry: str(entry["number"]), number=True),
+    Column("QUEUE", lambda entry: Text(printable(entry["queue"])), folds=True),
+    Column("RECORD", lambda entry: hexadecimal("rid")(entry) or "?", number=True),
+    Column("BYTES", number("size"), number=True),
+    Column("WHERE", _where, folds=True),
+    Column("INJECTED", _injected),
+    Column("WHAT", _what, folds=True),
+)
 
 
 def show_entry(console: Console, entry: QuarantineEntry, problem: str | None) -> None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import fcntl
 import os
 import shutil
-import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import closing
@@ -55,9 +54,10 @@ from qstore.tools.console.command import EXIT_DAMAGE, PathName, fail, failing, p
 from qstore.tools.console.progress import CountingDisk, reading_progress
 from qstore.tools.console.rows import (
     Column,
-    JsonLines,
+    number,
     plain_console,
     print_grid,
+    print_json,
     print_some,
 )
 from qstore.tools.console.text import printable
@@ -68,7 +68,7 @@ from qstore.tools.dump.rows import (
     show_notices,
     transaction_object,
 )
-from qstore.tools.qstore_size import number, pages
+from qstore.tools.qstore_size import exact_number, pages
 
 _PROGRAM: Final = "qstore-recover"
 _WORDS: Final = {"commit": Outcome.COMMITTING, "rollback": Outcome.ABORTING}
@@ -263,10 +263,7 @@ def _show(recovery: Recovery, target: str | None, seconds: float, *, as_json: bo
         if not as_json:
             show_recovery(plain_console(), recovery, target, seconds, quiet=quiet)
             return
-        output = JsonLines(sys.stdout.buffer)
-        for fields in objects(recovery):
-            output.show(fields)
-        output.flush()
+        print_json(objects(recovery))
 
 
 # ---- JSON ----
@@ -367,9 +364,19 @@ def summary_object(recovery: Recovery) -> Object:
 
 # ---- text ----
 
+
+def _journal(queue: Object) -> str:
+    files, size = queue["geometry"]["files"], queue["geometry"]["file_size"]
+    return f"{files} × {pages(exact_number(Fraction(size - FILE_HEADER_SIZE, PAGE_SIZE)))}"
+
+
 _COLUMNS: Final = (
-    Column("QUEUE", folds=True),
-    *(Column(title, number=True) for title in ("MESSAGES", "IN DOUBT", "TORN TAIL", "QUARANTINED", "JOURNAL")),
+    Column("QUEUE", lambda queue: Text(printable(queue["name"])), folds=True),
+    Column("MESSAGES", number("messages"), number=True),
+    Column("IN DOUBT", number("in_doubt"), number=True),
+    Column("TORN TAIL", lambda queue: "cut" if queue["torn_tail"] else "-", number=True),
+    Column("QUARANTINED", lambda queue: f"{len(queue['quarantined']):,}" if queue["quarantined"] else "-", number=True),
+    Column("JOURNAL", _journal, number=True),
 )
 
 
@@ -388,7 +395,7 @@ def show_recovery(console: Console, recovery: Recovery, target: str | None, seco
     if quiet:
         queues = [queue for queue in queues if queue["quarantined"]]
     if queues:
-        print_grid(console, _COLUMNS, [_row(queue) for queue in queues])
+        print_grid(console, _COLUMNS, queues)
     if not quiet:
         _show_lines(console, [_transaction(resolved_object(each)) for each in plan.transactions], "transaction")
     orphans = [each for each in plan.orphans if each.transaction is None or not quiet]
@@ -400,18 +407,6 @@ def show_recovery(console: Console, recovery: Recovery, target: str | None, seco
     if not quiet:
         show_notices(console, plan.notices)
         console.print(_sum(recovery, target, seconds), soft_wrap=True)
-
-
-def _row(queue: Object) -> list[str | Text]:
-    geometry = queue["geometry"]
-    return [
-        Text(printable(queue["name"])),
-        f"{queue['messages']:,}",
-        f"{queue['in_doubt']:,}",
-        "cut" if queue["torn_tail"] else "-",
-        f"{len(queue['quarantined']):,}" if queue["quarantined"] else "-",
-        f"{geometry['files']} × {pages(number(Fraction(geometry['file_size'] - FILE_HEADER_SIZE, PAGE_SIZE)))}",
-    ]
 
 
 def _show_lines(console: Console, lines: list[str], title: str) -> None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
-import sys
 import tempfile
 import time
 from array import array
@@ -54,7 +53,7 @@ from qstore.tools.console.amounts import Moment
 from qstore.tools.console.broker import broker_url
 from qstore.tools.console.command import EXIT_DAMAGE, PathName, failing, private_files, run
 from qstore.tools.console.progress import bytes_progress
-from qstore.tools.console.rows import JsonLines, note
+from qstore.tools.console.rows import note, print_json
 from qstore.tools.console.text import printable, unescape_name
 from qstore.tools.dump.messages import parse_rids
 from qstore.tools.interchange.exporting import stored_data
@@ -630,23 +629,23 @@ class ReplayReport(NamedTuple):
     def show_json(self) -> None:
         """Print it as a JSON line."""
         rids = [rid or None for rid in (self.replayed.rids[:1] + self.replayed.rids[-1:])]
-        output = JsonLines(sys.stdout.buffer)
-        output.show(
-            {
-                "kind": "replay",
-                "queue": self.choice.queue,
-                "destination": self.choice.target,
-                "replayed": self.past is None and not self.dry_run,
-                "replayed_before": None if self.past is None else self.past.at,
-                "dry_run": self.dry_run,
-                "messages": self.replayed.messages,
-                "first_rid": rids[0],
-                "last_rid": rids[1],
-                "expired": self.replayed.expired,
-                "messages_left_out": self.left_out,
-            }
+        print_json(
+            [
+                {
+                    "kind": "replay",
+                    "queue": self.choice.queue,
+                    "destination": self.choice.target,
+                    "replayed": self.past is None and not self.dry_run,
+                    "replayed_before": None if self.past is None else self.past.at,
+                    "dry_run": self.dry_run,
+                    "messages": self.replayed.messages,
+                    "first_rid": rids[0],
+                    "last_rid": rids[1],
+                    "expired": self.replayed.expired,
+                    "messages_left_out": self.left_out,
+                }
+            ]
         )
-        output.flush()
 
     def show(self) -> None:
         """Print it as text."""

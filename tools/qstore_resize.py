@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from pathlib import Path
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, Final, NamedTuple, NoReturn
 
 import click
 from rich.console import Console
@@ -30,9 +30,9 @@ from qstore.store.log_lines import LogLine
 from qstore.store.repair.resize import Choose, JournalPlan, StoreResize
 from qstore.tools.console.amounts import human
 from qstore.tools.console.command import EXIT_DAMAGE, PathName, failing, run
-from qstore.tools.console.rows import Column, JsonLines, print_line, print_table
+from qstore.tools.console.rows import Cell, Column, number, print_json, print_line, print_table
 from qstore.tools.console.text import printable, unescape_name
-from qstore.tools.qstore_size import Wanted, number, pages, size_queue
+from qstore.tools.qstore_size import Wanted, exact_number, pages, size_queue
 
 _MIN_FILES = 4  # num-jfiles
 
@@ -209,13 +209,9 @@ def _show(
     request: _Request,
 ) -> None:
     if request.as_json:
-        lines = JsonLines(sys.stdout.buffer)
-        for plan in plans:
-            lines.show(plan_object(plan, kept, left))
-        for path in discarded:
-            lines.show(discarded_object(path))
-        lines.show(summary_object(plans, kept, discarded, left))
-        lines.flush()
+        print_json([plan_object(plan, kept, left) for plan in plans])
+        print_json({"kind": "discarded", "file": path} for path in discarded)
+        print_json([summary_object(plans, kept, discarded, left)])
         return
     console = Console()
     # Old journals that have just been removed are no longer reported as preserved.
@@ -292,17 +288,6 @@ def recommended_sizes(disk: Disk, path: str) -> dict[str, Geometry]:
 
 Object = dict[str, Any]
 
-_COLUMNS = (
-    Column("journal", folds=True),
-    Column("messages", number=True),
-    Column("open tx", number=True, spare=True),
-    Column("live", number=True, spare=True),
-    Column("now"),
-    Column("new"),
-    Column("capacity", number=True, spare=True),
-    Column("result"),
-)
-
 
 #: A queue's name -> a smaller recommended geometry that was not applied.
 Left = Mapping[str, Geometry]
@@ -339,11 +324,6 @@ def plan_object(plan: JournalPlan, kept: Mapping[str, str] | None, left: Left) -
     }
 
 
-def discarded_object(path: str) -> Object:
-    """An old journal that was removed."""
-    return {"kind": "discarded", "file": path}
-
-
 def summary_object(
     plans: Sequence[JournalPlan], kept: Mapping[str, str] | None, discarded: Sequence[str], left: Left
 ) -> Object:
@@ -357,7 +337,7 @@ def summary_object(
 def _geometry_object(geometry: Geometry) -> Object:
     return {
         "num_jfiles": geometry.files,
-        "jfile_size_pgs": number(Fraction(geometry.data_size, PAGE_SIZE)),
+        "jfile_size_pgs": exact_number(Fraction(geometry.data_size, PAGE_SIZE)),
         "capacity": geometry.capacity,
     }
 
@@ -365,11 +345,27 @@ def _geometry_object(geometry: Geometry) -> Object:
 # ---- text ----
 
 
+def _geometry(name: str) -> Cell:
+    return lambda journal: f"{journal[name]['num_jfiles']} x {pages(journal[name]['jfile_size_pgs'])}"
+
+
+_COLUMNS: Final = (
+    Column("journal", lambda journal: printable(journal["queue"]), folds=True),
+    Column("messages", number("messages"), number=True),
+    Column("open tx", number("open_transactions"), number=True, spare=True),
+    Column("live", lambda journal: human(journal["live_bytes"]), number=True, spare=True),
+    Column("now", _geometry("before")),
+    Column("new", _geometry("after")),
+    Column("capacity", lambda journal: human(journal["after"]["capacity"]), number=True, spare=True),
+    Column("result", lambda journal: journal["result"].replace("-", " ")),
+)
+
+
 def print_plans(console: Console, plans: Sequence[JournalPlan], kept: Mapping[str, str] | None, left: Left) -> None:
     """A line for each journal, then those that do not fit, those not shrunk, and where the old ones are."""
     if not plans:
         return
-    print_table(console, _COLUMNS, [_row(plan, kept, left) for plan in plans])
+    print_table(console, _COLUMNS, [plan_object(plan, kept, left) for plan in plans])
     for plan in plans:
         if not plan.fits:
             print_line(console, too_small_text(plan))
@@ -394,25 +390,12 @@ def too_small_text(plan: JournalPlan) -> str:
     )
 
 
-def _row(plan: JournalPlan, kept: Mapping[str, str] | None, left: Left) -> list[str]:
-    return [
-        printable(plan.name),
-        f"{plan.messages:,}",
-        f"{plan.transactions:,}",
-        human(plan.live_bytes),
-        _cell(plan.before),
-        _cell(plan.after),
-        human(plan.after.capacity),
-        result_of(plan, kept, left).replace("-", " "),
-    ]
-
-
 def _pages(geometry: Geometry) -> str:
-    return str(number(Fraction(geometry.data_size, PAGE_SIZE)))
+    return str(exact_number(Fraction(geometry.data_size, PAGE_SIZE)))
 
 
 def _cell(geometry: Geometry) -> str:
-    return f"{geometry.files} x {pages(number(Fraction(geometry.data_size, PAGE_SIZE)))}"
+    return f"{geometry.files} x {pages(exact_number(Fraction(geometry.data_size, PAGE_SIZE)))}"
 
 
 def main() -> None:

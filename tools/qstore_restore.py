@@ -6,7 +6,6 @@ command line is unusable.
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Sequence
 from typing import Any, Final
@@ -22,7 +21,7 @@ from qstore.store.errors import StoreError, advice
 from qstore.tools.backup_places import open_repository
 from qstore.tools.console.command import EXIT_DAMAGE, PathName, failing, private_files, run
 from qstore.tools.console.progress import bytes_progress
-from qstore.tools.console.rows import Column, JsonLines, note, plain_console, print_grid
+from qstore.tools.console.rows import Column, note, plain_console, print_grid, print_json
 from qstore.tools.console.text import printable
 
 _PROGRAM: Final = "qstore-restore"
@@ -89,7 +88,9 @@ def command(
             _verify(repository, manifests, problems)
     with failing(_PROGRAM):
         if as_json:
-            _show_json(manifests, dict(problems))
+            unread = dict(problems)
+            print_json([_object(manifest, unread.pop(manifest.id, None)) for manifest in manifests])
+            print_json({"kind": "backup", "id": identity, "problem": problem} for identity, problem in unread.items())
         elif destination is not None:
             what = f"{plural(len(manifests[0].files), 'file')} of {manifests[0].size:,} bytes"
             seconds = time.monotonic() - began
@@ -142,24 +143,32 @@ def _verify(repository: Repository, manifests: Sequence[Manifest], problems: lis
                 problems.append((manifest.id, f"backup {manifest.id}: {error}"))
 
 
-def _show_json(manifests: Sequence[Manifest], problems: dict[str, str]) -> None:
-    output = JsonLines(sys.stdout.buffer)
-    for manifest in manifests:
-        fields: dict[str, Any] = {"kind": "backup", "id": manifest.id, "store": manifest.store}
-        fields |= {"format": manifest.kind, "created": manifest.created, "based_on": manifest.based_on}
-        fields |= {"files": len(manifest.files), "bytes": manifest.size, "problem": problems.pop(manifest.id, None)}
-        output.show(fields)
-    for identity, problem in problems.items():
-        output.show({"kind": "backup", "id": identity, "problem": problem})
-    output.flush()
+def _object(manifest: Manifest, problem: str | None) -> dict[str, Any]:
+    return {
+        "kind": "backup",
+        "id": manifest.id,
+        "store": manifest.store,
+        "format": manifest.kind,
+        "created": manifest.created,
+        "based_on": manifest.based_on,
+        "files": len(manifest.files),
+        "bytes": manifest.size,
+        "problem": problem,
+    }
+
+
+_COLUMNS: Final = (
+    Column("BACKUP", lambda manifest: manifest.id),
+    Column("STORE", lambda manifest: printable(manifest.store), folds=True),
+    Column("FORMAT", lambda manifest: manifest.kind),
+    Column("FILES", lambda manifest: f"{len(manifest.files):,}", number=True),
+    Column("BYTES", lambda manifest: f"{manifest.size:,}", number=True),
+)
 
 
 def _show(manifests: Sequence[Manifest], *, verify: bool) -> None:
-    columns = (Column("BACKUP"), Column("STORE", folds=True), Column("FORMAT"), Column("FILES", number=True),
-               Column("BYTES", number=True))  # fmt: skip
-    rows = [(each.id, printable(each.store), each.kind, f"{len(each.files):,}", f"{each.size:,}") for each in manifests]
-    if rows:
-        print_grid(plain_console(), columns, rows)
+    if manifests:
+        print_grid(plain_console(), _COLUMNS, manifests)
     click.echo(f"{plural(len(manifests), 'backup')}{' verified' if verify else ''}")
 
 

@@ -49,9 +49,9 @@ from qstore.store.journal.write.space import depth_held
 from qstore.tools.console.amounts import MAX_AMOUNT, exact, human, parse_amount, parse_count
 from qstore.tools.console.command import EXIT_DAMAGE, PathName, fail, failing, run
 from qstore.tools.console.progress import reading_progress
-from qstore.tools.console.rows import Column, JsonLines, Tables, note, print_line, print_steps, print_table
+from qstore.tools.console.rows import Cell, Column, note, print_json, print_line, print_steps, print_table
 from qstore.tools.console.text import escape_name, printable, unescape_name
-from qstore.tools.dump.rows import damage_object
+from qstore.tools.dump.rows import damage_object, object_tables
 from qstore.tools.metrics import percent
 
 MAX_QUEUES = 1_000_000
@@ -236,9 +236,7 @@ def _show_formula(workload: Workload, queue_count: int, *, as_json: bool) -> Non
         fail("qstore-size", str(error))
     with failing("qstore-size"):
         if as_json:
-            lines = JsonLines(sys.stdout.buffer)
-            lines.show(sizing_object(sizing, queue_count))
-            lines.flush()
+            print_json([sizing_object(sizing, queue_count)])
         else:
             print_sizing(Console(), sizing, queue_count)
             sys.stdout.flush()
@@ -278,16 +276,13 @@ def _show_store(path: str, wanted: Wanted, names: frozenset[str], *, as_json: bo
 def _show_sizes(store: OfflineStore, sizes: list[QueueSize], *, as_json: bool) -> None:
     damages = [damage_object(damage) for damage in store.damage]
     if as_json:
-        lines = JsonLines(sys.stdout.buffer)
-        for fields in [*map(queue_object, sizes), *damages]:
-            lines.show(fields)
-        lines.flush()
+        print_json([*map(queue_object, sizes), *damages])
         return
     console = Console()
     print_queues(console, sizes)
     if damages:
         console.file.write("\n")
-    tables = Tables(console)
+    tables = object_tables(console)
     for fields in damages:
         tables.show(fields)
     tables.flush()
@@ -300,7 +295,7 @@ Object = dict[str, Any]
 _DEQUEUES: Final = "not counted; for a queue in steady flow, not one that fills up first, use --count-dequeues"
 
 
-def number(value: Fraction) -> int | float:
+def exact_number(value: Fraction) -> int | float:
     """A number for JSON: an integer if it is whole."""
     return value.numerator if value.denominator == 1 else float(value)
 
@@ -310,7 +305,7 @@ def choice_object(choice: Choice) -> Object:
     if isinstance(choice, RingSize):
         options: Object = {"num_jfiles": choice.files, "jfile_size_pgs": choice.pages}
     else:
-        options = {"files": choice.files, "file_size_kib": number(Fraction(choice.file_size, 1024))}
+        options = {"files": choice.files, "file_size_kib": exact_number(Fraction(choice.file_size, 1024))}
     return {**options, "capacity": choice.capacity}
 
 
@@ -330,7 +325,7 @@ def sizing_object(sizing: Sizing, queues: int) -> Object:
         "enqueue": sizing.enqueue._asdict(),
         "dequeue": sizing.dequeue._asdict(),
         "end": None if sizing.end is None else sizing.end._asdict(),
-        "bytes_per_message": number(sizing.bytes_per_message),
+        "bytes_per_message": exact_number(sizing.bytes_per_message),
         "footprint": journal.footprint,
         "recommended_bytes": journal.recommended,
         "recommended_pages": journal.pages,
@@ -619,27 +614,41 @@ def _present(journal: Journal, measurement: Measurement) -> Object:
         return choice_object(LineSize(measurement.capacity // data_size, data_size))
     return {
         "num_jfiles": journal.files.geometry.files,
-        "jfile_size_pgs": number(Fraction(data_size, PAGE_SIZE)),
+        "jfile_size_pgs": exact_number(Fraction(data_size, PAGE_SIZE)),
         "capacity": measurement.capacity,
     }
 
 
 # ---- text ----
 
+
+def _of_messages(cell: Callable[[Measurement], str]) -> Cell:
+    """A cell of what was measured in a journal; `-` if there is none."""
+    return lambda size: _NOTHING if size.journal is None or size.measurement is None else cell(size.measurement)
+
+
+def _present_files(size: QueueSize) -> str:
+    if size.journal is None or size.measurement is None:
+        return _NOTHING
+    return _files_cell(_present(size.journal, size.measurement))
+
+
 _COLUMNS: Final = (
-    Column("queue", folds=True),
-    Column("outstanding", number=True),
-    Column("in doubt", number=True, spare=True),
-    Column("mean", number=True, spare=True),
-    Column("largest", number=True, spare=True),
-    Column("live bytes", number=True, spare=True),
-    Column("capacity", number=True, spare=True),
-    Column("live share", number=True, spare=True),
-    Column("span share", number=True, spare=True),
-    Column("fill"),
-    Column("journal"),
-    Column("recommended"),
-    Column("size"),
+    Column("queue", lambda size: printable(size.name), folds=True),
+    Column("outstanding", _of_messages(lambda found: f"{found.live:,}"), number=True),
+    Column("in doubt", _of_messages(lambda found: f"{found.locked + found.pending:,}"), number=True, spare=True),
+    Column("mean", _of_messages(lambda found: _mean_cell(found.records)), number=True, spare=True),
+    Column("largest", _of_messages(lambda found: _largest_cell(found.records)), number=True, spare=True),
+    Column("live bytes", _of_messages(lambda found: human(found.live_bytes)), number=True, spare=True),
+    Column("capacity", _of_messages(lambda found: human(found.capacity)), number=True, spare=True),
+    Column("live share", _of_messages(lambda found: percent(found.live_share)), number=True, spare=True),
+    Column("span share", _of_messages(lambda found: percent(found.span_share)), number=True, spare=True),
+    Column("fill", _of_messages(lambda found: _threshold_cell(found))),
+    Column("journal", _present_files),
+    Column(
+        "recommended", lambda size: _NOTHING if size.needed is None else _files_cell(choice_object(size.needed.choice))
+    ),
+    Column("size", lambda size: _verdict(size)),
 )
 
 
@@ -648,7 +657,7 @@ def print_queues(console: Console, sizes: list[QueueSize]) -> None:
     if not sizes:
         print_line(console, "There are no queues.")
         return
-    print_table(console, _COLUMNS, [_row(size) for size in sizes])
+    print_table(console, _COLUMNS, sizes)
     notes = [each for size in sizes for each in notes_about(size)]
     if notes:
         print_line(console)
@@ -656,27 +665,12 @@ def print_queues(console: Console, sizes: list[QueueSize]) -> None:
         print_line(console, text)
 
 
-def _row(size: QueueSize) -> list[str]:
-    journal, measurement = size.journal, size.measurement
-    name = printable(size.name)
-    if journal is None or measurement is None:
-        return [name, *[_NOTHING] * (len(_COLUMNS) - 2), "no journal"]
-    records = measurement.records
-    return [
-        name,
-        f"{measurement.live:,}",
-        f"{measurement.locked + measurement.pending:,}",
-        human(round(records.mean)) if records.count else _NOTHING,
-        human(records.largest) if records.count else _NOTHING,
-        human(measurement.live_bytes),
-        human(measurement.capacity),
-        percent(measurement.live_share),
-        percent(measurement.span_share),
-        _threshold_cell(measurement),
-        _files_cell(_present(journal, measurement)),
-        _NOTHING if size.needed is None else _files_cell(choice_object(size.needed.choice)),
-        _verdict(size),
-    ]
+def _mean_cell(spread: Spread) -> str:
+    return human(round(spread.mean)) if spread.count else _NOTHING
+
+
+def _largest_cell(spread: Spread) -> str:
+    return human(spread.largest) if spread.count else _NOTHING
 
 
 def _threshold_cell(measurement: Measurement) -> str:
@@ -696,6 +690,8 @@ def _files_cell(choice: Object) -> str:
 
 
 def _verdict(size: QueueSize) -> str:
+    if size.journal is None or size.measurement is None:
+        return "no journal"
     if size.problem is not None:
         return "too many messages"
     if size.needed is None:

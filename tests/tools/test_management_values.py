@@ -16,10 +16,11 @@ from hypothesis import strategies as st
 from qstore.broker.management.console import AgentInfo, Data, Event, ObjectId, Schema, SchemaId
 from qstore.broker.management.console.schema import Argument, Method, Property
 from qstore.tools import qpid_tool
-from qstore.tools.console.rows import json_object, print_json, sorted_rows
+from qstore.tools.console.broker import json_object
+from qstore.tools.console.rows import print_json
 from qstore.tools.qpid_config import OPTIONS, attributes
 from qstore.tools.qpid_printevents import of_event, of_heartbeat
-from qstore.tools.qpid_stat import CONNECTIONS, EXCHANGES, QUEUES
+from qstore.tools.qpid_stat import CONNECTIONS, EXCHANGES, QUEUES, sorted_rows
 from qstore.tools.qpid_tool import Identities
 from tests.support.profiles import examples
 

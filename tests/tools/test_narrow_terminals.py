@@ -14,8 +14,7 @@ from qstore.store.damage import Damage, DamageKind
 from qstore.store.disk import OsDisk
 from qstore.store.inspect.check import check_store
 from qstore.store.inspect.offline import open_store
-from qstore.tools.console.rows import Tables
-from qstore.tools.dump.rows import damage_object
+from qstore.tools.dump.rows import damage_object, object_tables
 from qstore.tools.qstore_check import show_report
 from tests.support.fixtures import unpack
 
@@ -43,7 +42,7 @@ OBJECTS: list[dict[str, Any]] = [
 def shown(fields: dict[str, Any], *, width: int, is_terminal: bool) -> str:
     """The table of one object, without its colours."""
     file = io.StringIO()
-    tables = Tables(Console(file=file, width=width, force_terminal=is_terminal, color_system=None))
+    tables = object_tables(Console(file=file, width=width, force_terminal=is_terminal, color_system=None))
     tables.show(fields)
     tables.flush()
     return re.sub(r"\x1b\[[0-9;]*m", "", file.getvalue())

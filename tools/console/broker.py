@@ -28,7 +28,8 @@ import click
 
 from qstore.broker.client import MessagingError
 from qstore.broker.client.address import parse_map
-from qstore.broker.management.console import Console
+from qstore.broker.management.console import Console, Data
+from qstore.tools.console.amounts import plain
 from qstore.tools.console.command import run
 from qstore.tools.console.text import printable
 
@@ -218,3 +219,12 @@ def main_of(program: str, command: click.Command) -> Callable[[], None]:
         run(program, command)
 
     return main
+
+
+def json_object(data: Data) -> dict[str, Any]:
+    """An object as JSON: its class, its identity, and its values with their names in the schema."""
+    found: dict[str, Any] = {"kind": data.class_name}
+    if data.object_id is not None:
+        found["object"] = data.object_id.name
+    found |= plain(data.values)
+    return found

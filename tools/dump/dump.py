@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from itertools import compress
 from pathlib import Path
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Final, NamedTuple
 
 from qstore.broker.model.arguments import MAX_PRIORITY, as_text
 from qstore.broker.model.queues.arguments import HIGHEST_PRIORITY
@@ -20,6 +20,7 @@ from qstore.store.journal.records import RecordHeader
 from qstore.store.journal.recovery import LIVE, LOCKED, PENDING, OutstandingRecord
 from qstore.store.recovery.journal_recovery import torn_tail
 from qstore.store.recovery.prepared import is_two_phase
+from qstore.tools.console.rows import Output
 from qstore.tools.dump.messages import BodyForm, MessageReader, Selection, body_directory, message_object, undecoded
 from qstore.tools.dump.rows import (
     binding_object,
@@ -34,22 +35,6 @@ from qstore.tools.dump.rows import (
 )
 
 STATES = {LIVE: "outstanding", LOCKED: "in-doubt-dequeue", PENDING: "in-doubt-enqueue"}
-
-
-class Output(Protocol):
-    """The output for objects.
-
-    Attributes:
-        max_body: how many bytes of a body are used; None for all.
-    """
-
-    max_body: int | None
-
-    def show(self, fields: dict[str, Any]) -> None:
-        """Print one object."""
-
-    def flush(self) -> None:
-        """Print buffered output."""
 
 
 class Sections(NamedTuple):

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
+import re
+from collections.abc import Mapping
+from typing import Any, Final
 
 from rich.console import Console
 from rich.text import Text
@@ -30,6 +32,7 @@ from qstore.formats.rhm.records import (
     Kind,
 )
 from qstore.formats.rhm.records import RecordHeader as RhmRecordHeader
+from qstore.formats.wording import plural
 from qstore.store.catalogue.topology import StoredBinding, Topology
 from qstore.store.damage import Damage
 from qstore.store.inspect.check import ORPHAN, QUEUE, JournalCheck, StoreCheck
@@ -37,7 +40,20 @@ from qstore.store.inspect.measure import Measurement
 from qstore.store.inspect.offline import RecoveredQueue, RecoveredTransaction
 from qstore.store.journal.records import RecordHeader
 from qstore.store.journal.recovery import LIVE, LOCKED, PENDING
-from qstore.tools.console.rows import MAX_SHOWN, print_rest, print_some, print_wrapped
+from qstore.tools.console.rows import (
+    MAX_SHOWN,
+    Column,
+    Tables,
+    field,
+    hexadecimal,
+    number,
+    pairs,
+    print_rest,
+    print_some,
+    print_wrapped,
+    share,
+    yes,
+)
 from qstore.tools.console.text import printable
 
 Object = dict[str, Any]
@@ -331,3 +347,154 @@ def show_damage(console: Console, damage: list[Damage]) -> None:
 def show_notices(console: Console, notices: list[str]) -> None:
     """Print notices."""
     print_some(console, [f"notice: {printable(notice)}" for notice in notices], "notices")
+
+
+# ---- columns of the tables ----
+
+_BODY_PREVIEW: Final = 60  # characters
+_UUID_NAME: Final = re.compile(r"[0-9a-f-]{36}\.jrnl")
+
+
+def _in_doubt(fields: Mapping[str, Any]) -> str:
+    enqueues, dequeues = fields.get("in_doubt_enqueues"), fields.get("in_doubt_dequeues")
+    return "" if enqueues is None or dequeues is None else f"{enqueues + dequeues:,}"
+
+
+def _flags(fields: Mapping[str, Any]) -> str:
+    return ",".join(fields["flags"])
+
+
+def _file(fields: Mapping[str, Any]) -> str:
+    name = printable(str(fields["file"]).rpartition("/")[2])
+    # A linearstore's files are named by UUIDs; their first characters are enough to identify them.
+    return f"{name[:8]}…{name[-5:]}" if _UUID_NAME.fullmatch(name) else name
+
+
+def _body(fields: Mapping[str, Any]) -> str:
+    for name, prefix in (("body", ""), ("body_hex", "hex:"), ("body_base64", "base64:"), ("body_file", "file:")):
+        if name in fields:
+            limit = None if name == "body_file" else _BODY_PREVIEW
+            return printable(prefix + fields[name], limit)
+    return ""
+
+
+def _content(fields: Mapping[str, Any]) -> str:
+    """A record's content, in one cell."""
+    if "dequeued_rid" in fields:
+        return f"of 0x{fields['dequeued_rid']:x}"
+    if "prepared" in fields:
+        return f"prepared, {fields['prepared']}"
+    if "blocks" in fields:
+        return plural(fields["blocks"], "block")
+    message = fields.get("message")
+    if message is None:
+        return ""
+    where = f"{message['exchange'] or ''}/{message['routing_key'] or ''}"
+    return f"{printable(where)}  {plural(message['body_length'], 'byte')}  {_body(message)}".rstrip()
+
+
+#: Kind of object -> its columns.
+COLUMNS: Final[dict[str, tuple[Column, ...]]] = {
+    "exchange": (
+        Column("exchange", field("name"), width=24),
+        Column("type", field("type"), width=8),
+        Column("durable", yes("durable"), width=7),
+        Column("alternate", field("alternate_exchange"), width=16),
+        Column("arguments", pairs("arguments"), long=True),
+    ),
+    "queue": (
+        Column("queue", field("name"), width=24),
+        Column("messages", number("messages"), width=10, number=True),
+        Column("alternate", field("alternate_exchange"), width=16),
+        Column("arguments", pairs("arguments"), long=True),
+    ),
+    "binding": (
+        Column("bound exchange", field("exchange"), width=24),
+        Column("queue", field("queue"), width=24),
+        Column("key", field("key"), width=16),
+        Column("arguments", pairs("arguments"), long=True),
+    ),
+    "exchange_binding": (
+        Column("source exchange", field("source"), width=24),
+        Column("destination exchange", field("destination"), width=24),
+        Column("key", field("key"), width=16),
+        Column("arguments", pairs("arguments"), long=True),
+    ),
+    "link": (
+        Column("link", field("name"), width=24),
+        Column("host", field("host"), width=24),
+        Column("port", field("port"), width=6, number=True),
+        Column("transport", field("transport"), width=9),
+        Column("mechanism", field("mechanism"), width=10),
+        Column("user", field("user"), long=True),
+    ),
+    "bridge": (
+        Column("bridge", field("name"), width=24),
+        Column("link", field("link"), width=24),
+        Column("source", field("source"), width=16),
+        Column("destination", field("destination"), width=16),
+        Column("key", field("key"), long=True),
+    ),
+    "object": (
+        Column("object", field("name"), width=24),
+        Column("type", field("type"), width=16),
+        Column("properties", pairs("properties"), long=True),
+    ),
+    "message": (
+        Column("queue", field("queue"), width=20),
+        Column("rid", hexadecimal("rid"), width=10),
+        Column("state", field("state"), width=16),
+        Column("exchange", field("exchange"), width=14),
+        Column("routing key", field("routing_key"), width=14),
+        Column("message id", field("message_id"), width=36, whole=True),
+        Column("bytes", number("body_length"), width=8, number=True),
+        Column("headers", pairs("headers"), width=24, long=True),
+        Column("body", _body, long=True),
+        Column("xid", field("xid"), apart=True),
+    ),
+    "journal": (
+        Column("journal of", field("queue"), width=24),
+        Column("files", number("files"), width=5, number=True),
+        Column("file size", number("file_size"), width=10, number=True),
+        Column("messages", number("outstanding"), width=10, number=True),
+        Column("in doubt", _in_doubt, width=8, number=True),
+        Column("fill", share("fill"), width=6, number=True),
+        Column("damage", number("damage"), width=6, number=True),
+        Column("path", field("path"), long=True),
+    ),
+    "transaction": (
+        Column("state", field("state"), width=10),
+        Column("type", field("type"), width=5),
+        Column("format", field("format"), width=6, number=True),
+        Column("global id", field("global_id"), width=24, whole=True),
+        Column("branch id", field("branch_id"), width=24, whole=True),
+        Column("enqueues", number("enqueues"), width=8, number=True),
+        Column("dequeues", number("dequeues"), width=8, number=True),
+        Column("xid", field("xid"), whole=True),
+    ),
+    "record": (
+        Column("queue", field("queue"), width=16),
+        Column("type", field("type"), width=7),
+        Column("rid", hexadecimal("rid"), width=10),
+        Column("file", _file, width=21),
+        Column("offset", hexadecimal("offset"), width=10),
+        Column("size", number("size"), width=8, number=True),
+        Column("flush", field("flush"), width=8, number=True),
+        Column("check", field("checksum"), width=7),
+        Column("flags", _flags, width=13),
+        Column("content", _content, width=40, long=True),
+        Column("xid", field("xid"), whole=True),
+    ),
+    "damage": (
+        Column("damaged file", field("file"), width=40, whole=True),
+        Column("offset", hexadecimal("offset"), width=10),
+        Column("rid", hexadecimal("rid"), width=10),
+        Column("what is wrong", field("what"), width=40, whole=True),
+        Column("consequence", field("consequence"), whole=True),
+    ),
+}
+
+
+def object_tables(console: Console, *, fits: bool = False) -> Tables:
+    """The objects of stores as tables."""
+    return Tables(COLUMNS, console, fits=fits)

@@ -26,10 +26,11 @@ from qstore.store.importing.intake import ImportedMessage
 from qstore.store.inspect.layout import UnusableInputError
 from qstore.store.repair.quarantine import QuarantineError
 from qstore.tools.console.progress import progress_bar
-from qstore.tools.console.rows import Column, JsonLines, Tables, note, print_table
+from qstore.tools.console.rows import Column, JsonLines, Output, note, print_json, print_table
 from qstore.tools.console.shell import ask, output_console, paged
 from qstore.tools.console.text import escape_name, printable, unescape_name
 from qstore.tools.dump.messages import BodyForm
+from qstore.tools.dump.rows import object_tables
 from qstore.tools.interchange.items import InterchangeError
 from qstore.tools.interchange.json_lines import read_message
 from qstore.tools.store_shell.place import (
@@ -176,9 +177,7 @@ class Shell:
 
     def _say(self, text: str, fields: Mapping[str, Any]) -> None:
         if self._settings.is_json:
-            output = JsonLines(sys.stdout.buffer)
-            output.show(dict(fields))
-            output.flush()
+            print_json([dict(fields)])
         else:
             click.echo(printable(text))
 
@@ -569,7 +568,7 @@ _HEADER_FIELDS: Final = ("exchange", "routing_key", "message_id", "delivery_mode
 
 def show_objects(objects: Iterable[dict[str, Any]], *, is_json: bool, fits: bool = False) -> int:
     """Print objects; returns their number. With `fits`, columns are as wide as needed, and all rows buffered."""
-    output = JsonLines(sys.stdout.buffer) if is_json else Tables(output_console(), fits=fits)
+    output: Output = JsonLines(sys.stdout.buffer) if is_json else object_tables(output_console(), fits=fits)
     count = 0
     for each in objects:
         output.show(each)
