@@ -16,7 +16,7 @@ import click
 from qstore import __version__
 from qstore.broker.client import Connection, Empty, Message, Receiver, Session
 from qstore.tools.console.broker import EXIT_CODES, BrokerOptions, broker_options_named, main_of
-from qstore.tools.console.command import EXIT_INTERRUPTED
+from qstore.tools.console.command import EXIT_INTERRUPTED, JSON, SETTINGS
 from qstore.tools.console.rows import print_json
 from qstore.tools.messaging import (
     Interruption,
@@ -46,7 +46,7 @@ drain --json orders | jq .content
 """
 
 
-@click.command(PROGRAM, epilog=_EPILOG, context_settings={"help_option_names": ["-h", "--help"]})
+@click.command(PROGRAM, epilog=_EPILOG, context_settings=SETTINGS)
 @click.argument("addresses", nargs=-1, required=True, metavar="ADDRESS...")
 @broker_options_named("--broker-timeout")
 @reconnect_options
@@ -57,7 +57,7 @@ drain --json orders | jq .content
               help="Stop after this time without a message.")  # fmt: skip
 @click.option("-p", "--print", "pattern", default="%(M)s", show_default=True, metavar="FORMAT",
               help="Format of a message: M, M.content, M.subject, M.properties[NAME] and so on.")  # fmt: skip
-@click.option("--json", "is_json", is_flag=True, help="Print each message as a JSON object on a line.")
+@JSON
 @click.version_option(__version__, prog_name=PROGRAM)
 @click.pass_context
 def command(context: click.Context, /, **values: Any) -> None:
@@ -81,7 +81,7 @@ def _receive(broker: BrokerOptions, values: dict[str, Any]) -> int:
             message = _next(session, receivers, interruption, timeout)
             if message is None:
                 break
-            if values["is_json"]:
+            if values["as_json"]:
                 print_json([message_json(message)])
             else:
                 click.echo(formatted(message, values["pattern"]))

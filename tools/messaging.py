@@ -22,7 +22,7 @@ from qstore.broker.management.console import Console
 from qstore.formats.values import UINT32, TypedValue
 from qstore.formats.wording import plural
 from qstore.tools.console.amounts import plain
-from qstore.tools.console.broker import BrokerOptions, OptionMap, security_options
+from qstore.tools.console.broker import CONNECTION_OPTIONS, BrokerOptions, security_options
 from qstore.tools.console.text import printable
 
 EXIT_FAILED: Final = 1
@@ -108,8 +108,7 @@ def shared_options(function: _Function) -> _Function:
         click.option("-b", "--broker", "url", default="127.0.0.1", show_default=True, metavar="URL",
                      help="URL of the broker: [user/password@]host[:port], or several separated by commas."),
         click.option("-a", "--address", metavar="ADDRESS", help="Address in the syntax of the Qpid Messaging API."),
-        click.option("--connection-options", type=OptionMap(), default=dict,
-                     help="Connection options, such as {reconnect: true}."),
+        CONNECTION_OPTIONS,
         security_options,
         click.option("--rollback-frequency", type=click.IntRange(0), default=0, metavar="N",
                      help="Roll back every Nth transaction."),
@@ -594,11 +593,11 @@ class Interruption:
 def reconnect_options(function: _Function) -> _Function:
     """Add them to a command."""
     options: tuple[Callable[[_Function], _Function], ...] = (
-        click.option("-r", "--reconnect", is_flag=True, help="Connect again when the connection is lost."),
+        click.option("-r", "--reconnect", is_flag=True, help="Reconnect when the connection is lost."),
         click.option("-i", "--reconnect-interval", type=click.FloatRange(0), metavar="SECONDS",
                      help="Seconds between two attempts."),
         click.option("-l", "--reconnect-limit", type=click.IntRange(0), metavar="N",
-                     help="Give up after so many attempts."),
+                     help="Give up after N attempts."),
         click.option("-v", "--verbose", is_flag=True, help="Accepted for compatibility, and ignored."),
     )  # fmt: skip
     for option in reversed(options):

@@ -45,7 +45,7 @@ from qstore.store.environment import Environment, tool_environment
 from qstore.store.errors import StoreError
 from qstore.store.inspect.layout import StoreKind, UnusableInputError, find_layout
 from qstore.store.inspect.offline import open_store
-from qstore.tools.console.command import EXIT_DAMAGE, PathName, fail, failing, run
+from qstore.tools.console.command import EXIT_DAMAGE, JSON, SETTINGS, YES, PathName, fail, failing, run
 from qstore.tools.console.progress import reading_progress
 from qstore.tools.console.rows import Column, plain_console, print_grid, print_json, print_wrapped
 from qstore.tools.console.text import escape_name, printable
@@ -141,7 +141,7 @@ class _Report:
             show_verdict(self._console, of, verdict, paths)
 
 
-@click.command(_PROGRAM, epilog=_EPILOG, context_settings={"help_option_names": ["-h", "--help"]})
+@click.command(_PROGRAM, epilog=_EPILOG, context_settings=SETTINGS)
 @click.argument("paths", nargs=-1, required=True, metavar="DIR...", type=PathName(readable=False))
 @click.option("-d", "--display", is_flag=True, expose_value=False, help="Show the state; this is the default.")
 @click.option(
@@ -161,8 +161,8 @@ class _Report:
 )
 @click.option("--join", type=_Uuid(), help="Check whether each DIR may join the running cluster with this cluster-id.")
 @click.option("--best", is_flag=True, help="Read the stores and report which one was written last.")
-@click.option("-y", "--yes", is_flag=True, help="Do not ask for confirmation.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object per line instead of a report.")
+@YES
+@JSON
 @click.version_option(__version__, prog_name=_PROGRAM)
 @click.pass_context
 def command(

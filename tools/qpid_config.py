@@ -20,6 +20,7 @@ from qstore.broker.client.address import word_value
 from qstore.broker.management.console import Console, Data, NoObjectError
 from qstore.tools.console.amounts import reference, shown
 from qstore.tools.console.broker import EXIT_CODES, BrokerOptions, broker_options, json_object, main_of, run_on_console
+from qstore.tools.console.command import JSON, SETTINGS
 from qstore.tools.console.rows import Column, print_json, print_listing
 
 # ---- options of new queues and exchanges ----
@@ -84,11 +85,12 @@ OPTIONS: Final = (
     NewOption("lvq-key", "qpid.last_value_queue_key", (QUEUE,), str,
               "Last value queue: keep the last message of each value of this header."),
     NewOption("generate-queue-events", "qpid.queue_event_generation", (QUEUE,), int,
-              "For replication: 1 for events of enqueues, 2 for events of dequeues, too."),
-    NewOption("flow-stop-size", "qpid.flow_stop_size", (QUEUE,), int, "Let publishers wait above so many bytes."),
-    NewOption("flow-resume-size", "qpid.flow_resume_size", (QUEUE,), int, "Let them go on below so many bytes."),
-    NewOption("flow-stop-count", "qpid.flow_stop_count", (QUEUE,), int, "Let publishers wait above so many messages."),
-    NewOption("flow-resume-count", "qpid.flow_resume_count", (QUEUE,), int, "Let them go on below so many messages."),
+              "Replication events: 1 of enqueues, 2 also of dequeues."),
+    NewOption("flow-stop-size", "qpid.flow_stop_size", (QUEUE,), int, "Stop publishers above this many bytes."),
+    NewOption("flow-resume-size", "qpid.flow_resume_size", (QUEUE,), int, "Resume publishers below this many bytes."),
+    NewOption("flow-stop-count", "qpid.flow_stop_count", (QUEUE,), int, "Stop publishers above this many messages."),
+    NewOption("flow-resume-count", "qpid.flow_resume_count", (QUEUE,), int,
+              "Resume publishers below this many messages."),
     NewOption("group-header", "qpid.group_header_key", (QUEUE,), str,
               "Message groups: the header that has a message's group."),
     NewOption("shared-groups", "qpid.shared_msg_group", (QUEUE,), None,
@@ -482,7 +484,7 @@ class _Request(NamedTuple):
     @property
     def is_json(self) -> bool:
         """Whether to print JSON."""
-        return bool(self.values["is_json"])
+        return bool(self.values["as_json"])
 
 
 _Work = Callable[[Console], None]
@@ -589,10 +591,10 @@ def _words(request: _Request, least: int, most: int, syntax: str, *, fill: bool 
     return words + [""] * (most - len(words)) if fill else words
 
 
-@click.command(PROGRAM, epilog=_EPILOG, context_settings={"help_option_names": ["-h", "--help"]})
+@click.command(PROGRAM, epilog=_EPILOG, context_settings=SETTINGS)
 @click.argument("words", nargs=-1, metavar="[COMMAND]")
 @broker_options
-@click.option("-r", "--recursive", "--bindings", "recursive", is_flag=True, help="Show the bindings, too.")
+@click.option("-r", "--recursive", "--bindings", "recursive", is_flag=True, help="Also show the bindings.")
 @click.option("--ignore-default", is_flag=True, help="Do not show the default exchange.")
 @new_options
 @click.option("--force", is_flag=True, help="Delete a queue although it is used, or not empty.")
@@ -602,7 +604,7 @@ def _words(request: _Request, least: int, most: int, syntax: str, *, fill: bool 
 @click.option("--if-unused", is_flag=True, help="Delete a queue if it is not used, also if it is not empty.")
 @click.option("-f", "--file", metavar="FILE", help="XML exchanges: a file with an XQuery; - is standard input.")
 @click.option("--show-property", multiple=True, metavar="NAME", help="With list: show this property.")
-@click.option("--json", "is_json", is_flag=True, help="Print a JSON object a line.")
+@JSON
 @click.version_option(__version__, prog_name=PROGRAM)
 @click.pass_context
 def command(context: click.Context, /, **values: Any) -> None:

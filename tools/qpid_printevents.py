@@ -20,6 +20,7 @@ from qstore.broker.client import ConnectionFailedError, MessagingError
 from qstore.broker.management.console import AgentInfo, AnswerError, Event, aio
 from qstore.tools.console.amounts import plain, shown
 from qstore.tools.console.broker import EXIT_CODES, EXIT_FAILED, BrokerOptions, broker_options, main_of, say
+from qstore.tools.console.command import JSON, SETTINGS
 from qstore.tools.console.rows import print_json
 
 
@@ -73,21 +74,21 @@ qpid-printevents --agent-heartbeats --count 100
 """
 
 
-@click.command(PROGRAM, epilog=_EPILOG, context_settings={"help_option_names": ["-h", "--help"]})
+@click.command(PROGRAM, epilog=_EPILOG, context_settings=SETTINGS)
 @click.argument("addresses", nargs=-1, metavar="[URL]...")
 @broker_options
 @click.option("--heartbeats", is_flag=True, help="Accepted for compatibility: connections always have heartbeats.")
-@click.option("--agent-heartbeats", is_flag=True, help="Print the heartbeats of agents, too.")
+@click.option("--agent-heartbeats", is_flag=True, help="Also print the heartbeats of agents.")
 @click.option("-n", "--count", "most", type=click.IntRange(0), default=0, metavar="N",
               help="Stop after N events; 0 for no limit.")  # fmt: skip
 @click.option("--duration", type=click.FloatRange(0), metavar="SECONDS", help="Stop after this time.")
-@click.option("--json", "is_json", is_flag=True, help="Print a JSON object a line.")
+@JSON
 @click.version_option(__version__, prog_name=PROGRAM)
 @click.pass_context
 def command(context: click.Context, /, **values: Any) -> None:
     """Print the events of brokers as they happen.
 
-    URL is a broker, as with -b; there may be several. A connection that is lost is opened again.
+    URL is a broker, as with -b; there may be several. A lost connection is opened again.
     """
     broker = BrokerOptions.take(values)
     brokers = [broker.at(url) for url in values["addresses"]] or [broker]
@@ -95,7 +96,7 @@ def command(context: click.Context, /, **values: Any) -> None:
 
     def show(happened: Happened) -> bool:
         nonlocal shown
-        if values["is_json"]:
+        if values["as_json"]:
             print_json([happened.as_json()])
         else:
             click.echo(happened.line(has_broker=len(brokers) > 1))

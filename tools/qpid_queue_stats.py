@@ -16,6 +16,7 @@ import click
 from qstore import __version__
 from qstore.broker.management.console import Console
 from qstore.tools.console.broker import EXIT_CODES, BrokerOptions, broker_options, main_of, run_on_console
+from qstore.tools.console.command import JSON, SETTINGS
 from qstore.tools.console.rows import print_json
 from qstore.tools.console.text import printable
 
@@ -41,7 +42,7 @@ def _patterns(_context: click.Context, _parameter: click.Parameter, text: str) -
         raise click.BadParameter(f"{text!r} is no regular expression: {error}") from None
 
 
-@click.command(PROGRAM, epilog=_EPILOG, context_settings={"help_option_names": ["-h", "--help"]})
+@click.command(PROGRAM, epilog=_EPILOG, context_settings=SETTINGS)
 @broker_options
 @click.option("-f", "--filter", "patterns", default="", metavar="NAMES", callback=_patterns,
               help="Names of queues, or regular expressions for their beginnings, separated by commas.")  # fmt: skip
@@ -50,15 +51,15 @@ def _patterns(_context: click.Context, _parameter: click.Parameter, text: str) -
 @click.option("-n", "--count", "reports", type=click.IntRange(0), default=0, metavar="N",
               help="Stop after N reports; 0 for no limit.")  # fmt: skip
 @click.option("--active", is_flag=True, help="Only queues that have messages, or had in the interval.")
-@click.option("--json", "is_json", is_flag=True, help="Print a JSON object a line.")
+@JSON
 @click.version_option(__version__, prog_name=PROGRAM)
 @click.pass_context
 def command(context: click.Context, /, **values: Any) -> None:
-    """Print how many messages queues have, and how many they take in and give out a second."""
+    """Print how many messages queues hold, and their rates of enqueues and dequeues."""
     broker = BrokerOptions.take(values)
 
     def work(console: Console) -> None:
-        if not values["is_json"]:
+        if not values["as_json"]:
             for line in heading():
                 click.echo(line)
         before = take_sample(console, time.monotonic(), values["patterns"])
@@ -66,7 +67,7 @@ def command(context: click.Context, /, **values: Any) -> None:
             time.sleep(values["interval"])
             after = take_sample(console, time.monotonic(), values["patterns"])
             found = [each for each in rates(before, after) if each.is_active or not values["active"]]
-            if values["is_json"]:
+            if values["as_json"]:
                 print_json(each.as_json() for each in found)
             else:
                 click.echo("".join(f"{printable(each.line())}\n" for each in found), nl=False)

@@ -20,7 +20,7 @@ from qstore.broker.client import Empty, LinkError, Message, MessagingError, Rece
 from qstore.broker.client.address import format_value
 from qstore.formats.wording import plural
 from qstore.tools.console.broker import take_security
-from qstore.tools.console.command import EXIT_INTERRUPTED, run
+from qstore.tools.console.command import EXIT_INTERRUPTED, SETTINGS, run
 from qstore.tools.console.text import printable
 from qstore.tools.messaging import (
     END_OF_STREAM,
@@ -82,7 +82,7 @@ class ReceiveOptions:
     report_header: bool
 
 
-@click.command("qpid-receive", epilog=_EPILOG, context_settings={"help_option_names": ["-h", "--help"]})
+@click.command("qpid-receive", epilog=_EPILOG, context_settings=SETTINGS)
 @shared_options
 @click.option(
     "-t", "--timeout", type=Timeout(), default=0.0, help="Stop after this time without a message.  [default: 0]"

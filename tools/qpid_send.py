@@ -17,7 +17,7 @@ from qstore import __version__
 from qstore.broker.client import Message, Sender, Session
 from qstore.formats.wording import plural
 from qstore.tools.console.broker import take_security
-from qstore.tools.console.command import run
+from qstore.tools.console.command import SETTINGS, run
 from qstore.tools.messaging import (
     END_OF_STREAM,
     Contents,
@@ -90,7 +90,7 @@ class SendOptions:
     report_header: bool
 
 
-@click.command("qpid-send", epilog=_EPILOG, context_settings={"help_option_names": ["-h", "--help"]})
+@click.command("qpid-send", epilog=_EPILOG, context_settings=SETTINGS)
 @shared_options
 @click.option(
     "-m", "--messages", type=click.IntRange(0), metavar="N",

@@ -24,6 +24,7 @@ from qstore.tools.console.broker import (
     run_on_console,
     say,
 )
+from qstore.tools.console.command import JSON, SETTINGS
 from qstore.tools.console.rows import Column, print_json, print_listing
 
 # ---- lists: one table for each class, with the columns of the original ----
@@ -433,13 +434,13 @@ def _choices(function: Callable[..., Any]) -> Callable[..., Any]:
     return function
 
 
-@click.command(PROGRAM, epilog=_EPILOG, context_settings={"help_option_names": ["-h", "--help"]})
+@click.command(PROGRAM, epilog=_EPILOG, context_settings=SETTINGS)
 @click.argument("name", required=False)
 @_choices
-@click.option("-S", "--sort-by", metavar="COLUMN", help="Sort by a column, by its heading.")
+@click.option("-S", "--sort-by", metavar="COLUMN", help="Sort by the column with this heading.")
 @click.option("-I", "--increasing", is_flag=True, help="Sort from the smallest to the largest value.")
 @click.option("-L", "--limit", type=click.IntRange(1), metavar="N", help="Show at most N rows.")
-@click.option("--json", "is_json", is_flag=True, help="Print a JSON object a line, with all values of the objects.")
+@JSON
 @broker_options
 @click.version_option(__version__, prog_name=PROGRAM)
 @click.pass_context
@@ -454,7 +455,7 @@ def command(context: click.Context, /, **values: Any) -> None:
         raise click.UsageError("choose what to show: -g, -c, -e, -q, -u, -m or --acl")
     if values["name"] is not None and "queues" not in wanted:
         raise click.UsageError("a name is for -q only")
-    choice = Choice(values["sort_by"], values["increasing"], values["limit"], values["is_json"])
+    choice = Choice(values["sort_by"], values["increasing"], values["limit"], values["as_json"])
     missing: list[str] = []
 
     def work(console: Console) -> None:

@@ -41,6 +41,7 @@ from qstore.tools.console.broker import (
     main_of,
     run_on_console,
 )
+from qstore.tools.console.command import JSON, SETTINGS
 from qstore.tools.console.rows import Column, print_json, print_listing
 from qstore.tools.console.shell import run_lines, run_terminal
 
@@ -741,12 +742,14 @@ qpid-tool -e agents
 """
 
 
-@click.command(PROGRAM, epilog=_EPILOG, context_settings={"help_option_names": ["-h", "--help"]})
+@click.command(PROGRAM, epilog=_EPILOG, context_settings=SETTINGS)
 @click.argument("address", required=False, metavar="[URL]")
 @broker_options
-@click.option("-e", "--execute", "lines", multiple=True, metavar="COMMAND", help="Carry out this command, and end.")
+@click.option(
+    "-e", "--execute", "lines", multiple=True, metavar="COMMAND", help="Run this command, then exit. Repeatable."
+)
 @click.option("--agent", metavar="NAME", help="Ask this agent instead of the broker's own.")
-@click.option("--json", "is_json", is_flag=True, help="Print a JSON object a line.")
+@JSON
 @click.version_option(__version__, prog_name=PROGRAM)
 @click.pass_context
 def command(context: click.Context, /, **values: Any) -> None:
@@ -759,7 +762,7 @@ def command(context: click.Context, /, **values: Any) -> None:
 
     def work(console: Console) -> None:
         nonlocal is_fine
-        shell = Shell(console, is_json=values["is_json"])
+        shell = Shell(console, is_json=values["as_json"])
         shell.agent = values["agent"]
         if values["lines"]:
             is_fine = run_lines(shell, values["lines"])

@@ -1,7 +1,7 @@
 """`qstore-acl`: checks ACL files, and explains what they decide.
 
-Exit codes: 0 the file is right, the operation is allowed, or all expectations hold; 1 rules have no effect, it is
-denied, or an expectation does not hold; 2 the file or the command line is unusable.
+Exit codes: 0 all rules of the file have an effect, the operation is allowed, or all expectations hold; 1 rules have
+no effect, it is denied, or an expectation does not hold; 2 the file or the command line is unusable.
 """
 
 from __future__ import annotations
@@ -21,7 +21,17 @@ from qstore.broker.security.acl.reader import read_file
 from qstore.broker.security.acl.rules import AclFileError, Problem, RuleSet, resolve
 from qstore.broker.security.acl.tables import EVERY, LOOKUPS, Lookup, Permission, asked_values, lookups_for
 from qstore.formats.wording import plural
-from qstore.tools.console.command import EXIT_DAMAGE, EXIT_UNUSABLE, PathName, fail, failing, run
+from qstore.tools.console.command import (
+    EXIT_DAMAGE,
+    EXIT_UNUSABLE,
+    JSON,
+    SETTINGS,
+    PathName,
+    examples,
+    fail,
+    failing,
+    run,
+)
 from qstore.tools.console.rows import JsonLines
 
 _PROGRAM: Final = "qstore-acl"
@@ -41,27 +51,26 @@ qstore-acl test broker.acl expectations
 qstore-acl lookups
 
 \b
-Exit codes: 0 the file is right, the operation is allowed, or all expectations hold; 1 rules have no effect, it is
-denied, or an expectation does not hold; 2 the file or the command line is unusable.
+Exit codes: 0 all rules of the file have an effect, the operation is allowed, or all expectations hold; 1 rules have
+no effect, it is denied, or an expectation does not hold; 2 the file or the command line is unusable.
 """
 
 
-@click.group(_PROGRAM, epilog=_EPILOG, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(_PROGRAM, epilog=_EPILOG, context_settings=SETTINGS)
 @click.version_option(__version__, prog_name=_PROGRAM)
 def command() -> None:
     """Check the access rules of a broker (qpidd --acl-file), and explain what they decide.
 
-    The files are those of qpidd, and the two other formats of Apache's Java broker. Names of hosts are resolved, as the
-    broker does, unless --offline is given.
+    The files are those of qpidd, and the two other formats of Apache's Java broker. Host names are resolved, as by the
+    broker, unless --offline is given.
     """
 
 
-_JSON: Final = click.option("--json", "as_json", is_flag=True, help="Print one JSON object per line.")
 _REALM: Final = click.option(
-    "--realm", default="QPID", show_default=True, metavar="REALM", help="The broker's realm, for files of XML."
+    "--realm", default="QPID", show_default=True, metavar="REALM", help="The broker's realm, for XML files."
 )
 _OFFLINE: Final = click.option(
-    "--offline", is_flag=True, help="Resolve no names of hosts: rules with one match no address."
+    "--offline", is_flag=True, help="Do not resolve host names: rules with one match no address."
 )
 _FILE: Final = click.argument("file", type=PathName())
 
@@ -104,13 +113,20 @@ class Question(NamedTuple):
 # ---- commands ----
 
 
-@command.command("check")
+@command.command(
+    "check",
+    context_settings=SETTINGS,
+    epilog=examples(
+        "qstore-acl check /etc/qpid/broker.acl",
+        "qstore-acl check --offline --json broker.acl | jq .line",
+    ),
+)
 @click.argument("files", nargs=-1, required=True, type=PathName(), metavar="FILE...")
 @_REALM
 @_OFFLINE
-@_JSON
+@JSON
 def check(*, files: Sequence[str], realm: str, offline: bool, as_json: bool) -> None:
-    """Check files, and tell which of their rules have no effect."""
+    """Check files, and report rules that have no effect."""
     with _output(as_json=as_json) as out:
         codes = [_check(out, file, realm, offline=offline) for file in files]
     sys.exit(max(codes))
@@ -123,25 +139,34 @@ def _check(out: JsonLines | None, file: str, realm: str, *, offline: bool) -> in
     except AclFileError as error:
         for problem in error.problems:
             if problem.line:
-                _tell(out, "error", file, problem)
+                _show_problem(out, "error", file, problem)
             else:
                 click.echo(f"{_PROGRAM}: {file}: {problem.reason}", err=True)
         return EXIT_UNUSABLE
     for problem in rules.warnings:
-        _tell(out, "warning", file, problem)
-    _tell_summary(out, file, rules)
+        _show_problem(out, "warning", file, problem)
+    _show_summary(out, file, rules)
     return EXIT_DAMAGE if rules.warnings else 0
 
 
-@command.command("explain")
+@command.command(
+    "explain",
+    context_settings=SETTINGS,
+    short_help="Show whether a user may do something, and why.",
+    epilog=examples(
+        "qstore-acl explain broker.acl bob@QPID create queue orders durable=true queuemaxsize=1000000",
+        "qstore-acl explain broker.acl bob@QPID publish exchange orders.dead everyroutingkey='#'",
+        "qstore-acl explain broker.acl bob@QPID create connection host=10.1.2.3",
+    ),
+)
 @_FILE
 @click.argument("user")
 @click.argument("question", nargs=-1, required=True, metavar="ACTION OBJECT [NAME] [PROPERTY=VALUE]...")
 @_REALM
 @_OFFLINE
-@_JSON
+@JSON
 def explain(*, file: str, user: str, question: Sequence[str], realm: str, offline: bool, as_json: bool) -> None:
-    """Tell what USER may do, and by which rule of FILE.
+    """Show whether USER may do something, and which rule of FILE decides it.
 
     Declarations that forward messages, such as a queue with an alternate exchange, need the right to publish with every
     routing key that the messages may have: ask with everyroutingkey=PATTERN, a pattern as of a topic exchange.
@@ -153,18 +178,26 @@ def explain(*, file: str, user: str, question: Sequence[str], realm: str, offlin
             out.show(_described(asked, user, decision))
         else:
             click.echo(f"{decision.permission.value}: {decision.why}")
-            _tell_notes(asked, engine)
+            _show_notes(asked, engine)
     sys.exit(0 if decision.allows else EXIT_DAMAGE)
 
 
-@command.command("who")
+@command.command(
+    "who",
+    context_settings=SETTINGS,
+    short_help="Show the decision for each user.",
+    epilog=examples(
+        "qstore-acl who broker.acl consume queue orders",
+        "qstore-acl who broker.acl publish exchange amq.topic routingkey=stocks.ibm",
+    ),
+)
 @_FILE
 @click.argument("question", nargs=-1, required=True, metavar="ACTION OBJECT [NAME] [PROPERTY=VALUE]...")
 @_REALM
 @_OFFLINE
-@_JSON
+@JSON
 def who(*, file: str, question: Sequence[str], realm: str, offline: bool, as_json: bool) -> None:
-    """Tell for each user that FILE names, and for all others, what is decided."""
+    """Show the decision for each user that FILE names, and for all others."""
     engine, asked = _engine(file, realm, offline=offline), _question(question)
     named = {user for rule in engine.rules.rules for user in rule.users or ()}
     named.update(user for users in engine.rules.groups.values() for user in users)
@@ -177,17 +210,25 @@ def who(*, file: str, question: Sequence[str], realm: str, offline: bool, as_jso
             else:
                 click.echo(f"{user or 'all others':{width}}  {decision.permission.value:9}  {decision.why}")
         if out is None:
-            _tell_notes(asked, engine)
+            _show_notes(asked, engine)
 
 
-@command.command("test")
+@command.command(
+    "test",
+    context_settings=SETTINGS,
+    short_help="Check a file against expected decisions.",
+    epilog=examples(
+        "qstore-acl test broker.acl expectations",
+        'qstore-acl test broker.acl expectations --json | jq -c "select(.holds | not)"',
+    ),
+)
 @_FILE
 @click.argument("expectations", type=PathName())
 @_REALM
 @_OFFLINE
-@_JSON
+@JSON
 def check_expectations(*, file: str, expectations: str, realm: str, offline: bool, as_json: bool) -> None:
-    r"""Check that FILE decides as the file EXPECTATIONS says.
+    r"""Check that FILE decides as EXPECTATIONS, a file, demands.
 
     \b
     Each line is PERMISSION USER ACTION OBJECT [NAME] [PROPERTY=VALUE]..., such as
@@ -215,16 +256,24 @@ def check_expectations(*, file: str, expectations: str, realm: str, offline: boo
     sys.exit(EXIT_DAMAGE if failed else 0)
 
 
-@command.command("lookups")
-@_JSON
+@command.command(
+    "lookups",
+    context_settings=SETTINGS,
+    short_help="List the operations that the broker checks.",
+    epilog=examples(
+        "qstore-acl lookups",
+        'qstore-acl lookups --json | jq -c "select(.object == \\"queue\\")"',
+    ),
+)
+@JSON
 def show_lookups(*, as_json: bool) -> None:
-    """List what the broker asks, and the properties that a rule about it may have."""
+    """List the operations that the broker checks, with the properties of their rules."""
     with _output(as_json=as_json) as out:
         for number, each in LOOKUPS.items():
-            _tell_lookup(out, number, each)
+            _show_lookup(out, number, each)
 
 
-def _tell_lookup(out: JsonLines | None, number: int, each: Lookup) -> None:
+def _show_lookup(out: JsonLines | None, number: int, each: Lookup) -> None:
     asked = sorted(each.asked)
     if out is None:
         click.echo(f"{number:2}  {each.action.value:8} {each.object_type.value:11} {' '.join(asked)}".rstrip())
@@ -293,7 +342,7 @@ def _expectations(file: str) -> Iterator[tuple[int, Permission, str, Question]]:
             fail(_PROGRAM, f"{file}: line {number}: {error}")
 
 
-# ---- telling ----
+# ---- output ----
 
 
 @contextmanager
@@ -306,14 +355,14 @@ def _output(*, as_json: bool) -> Iterator[JsonLines | None]:
             out.flush()
 
 
-def _tell_notes(asked: Question, engine: Engine) -> None:
+def _show_notes(asked: Question, engine: Engine) -> None:
     if asked.advice:
         click.echo(f"note: {asked.advice}")
     if asked.action is Action.PUBLISH and not engine.checks_publish:
         click.echo("note: no rule is about publishing, so the broker does not check messages")
 
 
-def _tell(out: JsonLines | None, kind: str, file: str, problem: Problem) -> None:
+def _show_problem(out: JsonLines | None, kind: str, file: str, problem: Problem) -> None:
     line, reason, text = problem
     if out is not None:
         out.show({"kind": kind, "path": file, "line": line, "reason": reason, "text": text})
@@ -321,7 +370,7 @@ def _tell(out: JsonLines | None, kind: str, file: str, problem: Problem) -> None
         click.echo(f"{file}: {kind}: {f'line {line}: ' if line else ''}{reason}{f': {text[:100]!a}' if text else ''}")
 
 
-def _tell_summary(out: JsonLines | None, file: str, rules: RuleSet) -> None:
+def _show_summary(out: JsonLines | None, file: str, rules: RuleSet) -> None:
     checks = Engine(rules).checks_publish
     if out is not None:
         out.show(

@@ -16,7 +16,7 @@ from rich.console import Console
 from qstore import __version__
 from qstore.formats.wording import plural
 from qstore.tools.console.amounts import exact, human, parse_amount
-from qstore.tools.console.command import EXIT_DAMAGE, PathName, fail, run
+from qstore.tools.console.command import EXIT_DAMAGE, JSON, SETTINGS, PathName, fail, run
 from qstore.tools.console.rows import (
     Column,
     JsonLines,
@@ -100,7 +100,7 @@ def _amount(_context: click.Context, _parameter: click.Parameter, text: str | No
     return size
 
 
-@click.command(_PROGRAM, epilog=_EPILOG, context_settings={"help_option_names": ["-h", "--help"]})
+@click.command(_PROGRAM, epilog=_EPILOG, context_settings=SETTINGS)
 @click.argument("inputs", nargs=-1, required=True, metavar="INPUT...", type=PathName())
 @click.option("--out", required=True, metavar="DIR", help="Directory for the results; must be empty or not exist.")
 @click.option("--force", is_flag=True, help="Replace existing results in DIR.")
@@ -135,7 +135,7 @@ def _amount(_context: click.Context, _parameter: click.Parameter, text: str | No
     "--compare", multiple=True, metavar="STORE", help="Another store that should have the same messages. Repeatable."
 )
 @click.option("--report", is_flag=True, help="Also write report.html, a page with plots for a browser.")
-@click.option("--json", "as_json", is_flag=True, help="Print the summary as one JSON object instead of tables.")
+@JSON
 @click.version_option(__version__, prog_name=_PROGRAM)
 @click.pass_context
 def command(context: click.Context, /, *, master: str, force: bool, as_json: bool, **asked: Any) -> None:

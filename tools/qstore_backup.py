@@ -26,8 +26,8 @@ from qstore.store.errors import StoreError, advice
 from qstore.store.inspect.layout import UnusableInputError, find_layout, holder_of_store
 from qstore.store.repair.stopped_store import told_errors
 from qstore.tools.backup_places import is_local, open_repository, workers
-from qstore.tools.console.broker import broker_url, security_options, take_security
-from qstore.tools.console.command import PathName, failing, private_files, run
+from qstore.tools.console.broker import broker_url, security_options, take_security, timeout_option
+from qstore.tools.console.command import JSON, QUIET, SETTINGS, PathName, failing, private_files, run
 from qstore.tools.console.progress import bytes_progress
 from qstore.tools.console.rows import print_json
 from qstore.tools.console.text import printable
@@ -44,31 +44,29 @@ qstore-backup /var/lib/qstore /backup/qstore --keep 14     and keep the latest 1
 qstore-backup /var/lib/qstore /backup/qstore --full --verify
 qstore-backup /var/lib/qpidd s3://bucket/qpidd
 qstore-backup amqp://admin/secret@localhost /backup/qstore  a running broker, on this machine
-qstore-backup amqp://localhost /backup/qstore --full-speed  whatever else there is to do
+qstore-backup amqp://localhost /backup/qstore --full-speed  do not pause for other load
 qstore-restore /backup/qstore --list
 
 \b
-STORE is a store of qpidd (legacystore, linearstore) or of qstore; no broker may be running on it, and nothing in it is
-changed. Or it is the URL of a running qstore broker: all queues are backed up as they are at one moment, and the broker
-goes on. This command reads the broker's files itself, so run it on the same machine, as the same user or as root; it
-pauses while the machine is busy (not with --full-speed) and stands back (--nice); --max-rate spares the disk.
-PLACE is a directory, or a URL that fsspec knows; it may have backups of many stores. Every backup can be
-restored by itself. After a kill run the same command again: what was written is used. Backups are compressed, and not
-encrypted: choose a medium that is.
+STORE is a store of qpidd (legacystore, linearstore) or of qstore; no broker may be running on it, and nothing in it
+is changed. Or it is the URL of a running qstore broker: all queues are backed up as they are at one moment, and the
+broker keeps running. This command reads the broker's files itself, so run it on the same machine, as the same user or
+as root; it pauses while the machine is busy (not with --full-speed) and runs at low priority (--nice); --max-rate
+limits reading. PLACE is a directory, or a URL that fsspec knows; it may hold backups of many stores. Every backup can
+be restored on its own. After a kill run the same command again: it reuses what was written. Backups are compressed,
+and not encrypted: choose a medium that is.
 
 \b
 Exit codes: 0 there is a new backup, 2 STORE, the broker, PLACE or the command line is unusable: there is no new backup.
 """
 
 
-@click.command(_PROGRAM, epilog=_EPILOG, context_settings={"help_option_names": ["-h", "--help"]})
+@click.command(_PROGRAM, epilog=_EPILOG, context_settings=SETTINGS)
 @click.argument("store", metavar="STORE|URL", type=PathName(readable=False))
 @click.argument("place", metavar="PLACE", type=PathName(readable=False))
-@click.option("--full", is_flag=True, help="Read everything, also what was not written to since the last backup.")
-@click.option("--verify", is_flag=True, help="Read all chunks of the backup back before it counts.")
-@click.option(
-    "--keep", type=click.IntRange(1), metavar="N", help="Afterwards keep only the latest N backups of this store."
-)
+@click.option("--full", is_flag=True, help="Read everything, even if it has not changed since the last backup.")
+@click.option("--verify", is_flag=True, help="Read back and verify all chunks before the backup counts.")
+@click.option("--keep", type=click.IntRange(1), metavar="N", help="Then keep only the latest N backups of this store.")
 @click.option(
     "--store-dir",
     metavar="DIR",
@@ -79,22 +77,14 @@ Exit codes: 0 there is a new backup, 2 STORE, the broker, PLACE or the command l
     "--nice",
     type=click.IntRange(0, 19),
     metavar="N",
-    help=f"Stand back for other processes, as nice does.  [default: {_NICENESS} for a running broker, else 0]",
+    help=f"Niceness of this process.  [default: {_NICENESS} for a running broker, else 0]",
 )
 @click.option("--full-speed", is_flag=True, help="Of a running broker: do not pause while the machine is busy.")
-@click.option("--max-rate", type=click.IntRange(1), metavar="MIB", help="Read at most so many MiB a second.")
-@click.option(
-    "-t",
-    "--timeout",
-    type=click.FloatRange(0, min_open=True),
-    metavar="SECONDS",
-    default=30.0,
-    show_default=True,
-    help="Time limit for connecting, and for each answer of a broker.",
-)
+@click.option("--max-rate", type=click.IntRange(1), metavar="MIB", help="Read at most MIB MiB per second.")
+@timeout_option("-t", "--timeout", default=30.0)
 @security_options
-@click.option("--json", "as_json", is_flag=True, help="Print a JSON object instead of a report.")
-@click.option("-q", "--quiet", is_flag=True, help="Print nothing.")
+@JSON
+@QUIET
 @click.version_option(__version__, prog_name=_PROGRAM)
 def command(
     store: str,

@@ -21,7 +21,7 @@ from qstore.store.errors import advice
 from qstore.store.inspect.check import ORPHAN, PREPARED_LIST, StoreCheck, check_store
 from qstore.store.inspect.layout import UnusableInputError, holder_of_store
 from qstore.store.inspect.offline import open_store
-from qstore.tools.console.command import EXIT_DAMAGE, EXIT_UNUSABLE, PathName, failing, run
+from qstore.tools.console.command import EXIT_DAMAGE, EXIT_UNUSABLE, JSON, SETTINGS, PathName, failing, run
 from qstore.tools.console.progress import reading_progress
 from qstore.tools.console.rows import (
     Cell,
@@ -72,14 +72,9 @@ messages in rhm/orphans are damage. Nothing is ever written to the store.
 """
 
 
-@click.command("qstore-check", epilog=_EPILOG, context_settings={"help_option_names": ["-h", "--help"]})
+@click.command("qstore-check", epilog=_EPILOG, context_settings=SETTINGS)
 @click.argument("paths", nargs=-1, required=True, metavar="PATH...", type=PathName(readable=False))
-@click.option(
-    "--json",
-    "as_json",
-    is_flag=True,
-    help="Print one JSON object per line instead of a report; tools/README.md lists the fields.",
-)
+@JSON
 @click.option(
     "--paranoid",
     is_flag=True,

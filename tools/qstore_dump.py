@@ -6,7 +6,6 @@ is unusable.
 
 from __future__ import annotations
 
-import difflib
 import sys
 from pathlib import Path
 from typing import Any, Final
@@ -21,15 +20,15 @@ from qstore.store.disk import OsDisk
 from qstore.store.errors import advice
 from qstore.store.inspect.layout import UnusableInputError, holder_of_store
 from qstore.store.inspect.offline import OfflineStore, RecoveredStore, open_store
-from qstore.tools.console.command import EXIT_DAMAGE, PathName, fail, failing, run
+from qstore.tools.console.command import EXIT_DAMAGE, JSON, QUEUES, SETTINGS, PathName, fail, failing, run
 from qstore.tools.console.progress import reading_progress
 from qstore.tools.console.rows import JsonLines, Output, note
-from qstore.tools.console.text import escape_name, unescape_name
+from qstore.tools.console.text import unescape_name
 from qstore.tools.dump.dump import Sections, dump_records, dump_recovered
-from qstore.tools.dump.messages import BodyFileError, BodyForm, RidRange, Selection
+from qstore.tools.dump.messages import RIDS, BodyFileError, BodyForm, Selection, no_such_queue
 from qstore.tools.dump.rows import object_tables
 
-_MAX_NAMED: Final = 5  # queues or transactions that an error message lists
+_MAX_NAMED: Final = 5  # transactions that an error lists
 
 _EPILOG = """
 \b
@@ -70,23 +69,16 @@ class _Xid(click.ParamType[bytes]):
             self.fail(f"{value!r} is not a transaction id in hexadecimal", param, ctx)
 
 
-@click.command("qstore-dump", epilog=_EPILOG, context_settings={"help_option_names": ["-h", "--help"]})
+@click.command("qstore-dump", epilog=_EPILOG, context_settings=SETTINGS)
 @click.argument("path", type=PathName(readable=False))
 @click.option(
     "--outstanding", is_flag=True, help="Show what a restart would recover: topology, messages, open transactions."
 )
 @click.option("--transactions", is_flag=True, help="Show the open transactions, and what recovery would do with them.")
 @click.option("--topology", is_flag=True, help="Show exchanges, queues, bindings, links, bridges and other objects.")
-@click.option(
-    "--json",
-    "as_json",
-    is_flag=True,
-    help="Print one JSON object per line instead of tables; tools/README.md lists the fields.",
-)
-@click.option("--queue", "queues", multiple=True, metavar="NAME", help="Only this queue. Repeatable.")
-@click.option(
-    "--rid", "rids", type=RidRange(), metavar="A..B", help="Only these record ids: A..B, A.., ..B or A; decimal or 0x…."
-)
+@JSON
+@QUEUES
+@RIDS
 @click.option("--xid", "xids", type=_Xid(), multiple=True, metavar="HEX", help="Only this transaction. Repeatable.")
 @click.option(
     "--type", "kinds", multiple=True, help="Only records of this type. Repeatable.",
@@ -166,22 +158,10 @@ def command(
 
 
 def _check_queues(path: str, store: OfflineStore, selection: Selection) -> None:
-    """Exit with an error that lists the existing queues if a requested queue does not exist."""
-    known = {each: escape_name(each) for each in store.queue_names()}
-    for name in sorted(selection.queues - known.keys()):
-        shown = escape_name(name)
-        near = difflib.get_close_matches(shown, known.values(), _MAX_NAMED)
-        shown_names = near or sorted(known.values())[:_MAX_NAMED]
-        rest = f" and {len(known) - len(shown_names):,} more" if len(known) > len(shown_names) and not near else ""
-        listed = ", ".join(f'"{each}"' for each in shown_names) + rest
-        what = (
-            "the store has no queues"
-            if not known
-            else f"did you mean {listed}?"
-            if near
-            else f"the queues are {listed}"
-        )
-        fail("qstore-dump", f'{path}: there is no queue "{shown}"; {what}')
+    """Exit with an error if a requested queue does not exist."""
+    unknown = selection.queues - store.queue_names()
+    if unknown:
+        fail("qstore-dump", no_such_queue(path, min(unknown), store.queue_names()))
 
 
 def _check_xids(path: str, selection: Selection, output: _RecordingOutput, recovered: RecoveredStore | None) -> None:

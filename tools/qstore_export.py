@@ -19,8 +19,7 @@ from rich.progress import MofNCompleteColumn
 
 from qstore import __version__
 from qstore.broker.client import Connection, MessagingError
-from qstore.broker.model.errors import InvalidArgumentError
-from qstore.broker.model.selectors.selector import Selector, compile_selector
+from qstore.broker.model.selectors.selector import Selector
 from qstore.formats.wording import plural
 from qstore.store.damage import Damage
 from qstore.store.disk import OsDisk
@@ -30,11 +29,21 @@ from qstore.store.inspect.offline import OfflineStore, RecoveredStore, open_stor
 from qstore.store.live.delivered import delivered_of
 from qstore.tools.console.amounts import Moment
 from qstore.tools.console.broker import BrokerUrl, broker_url
-from qstore.tools.console.command import EXIT_DAMAGE, PathName, fail, failing, private_files, run
+from qstore.tools.console.command import (
+    EXIT_DAMAGE,
+    QUEUES,
+    QUIET,
+    SETTINGS,
+    PathName,
+    fail,
+    failing,
+    private_files,
+    run,
+)
 from qstore.tools.console.progress import CountingDisk, progress_bar, reading_progress
 from qstore.tools.console.rows import MAX_SHOWN, Column, note, plain_console, print_grid
 from qstore.tools.console.text import escape_name, printable, unescape_name
-from qstore.tools.dump.messages import RidRange, Selection
+from qstore.tools.dump.messages import RIDS, SELECTOR, Selection, no_such_queue
 from qstore.tools.interchange.broker import BrokerExport
 from qstore.tools.interchange.definitions import DefinitionsWriter, Unmapped, check_mapped
 from qstore.tools.interchange.exporting import ExportSelection, StoreExport
@@ -59,7 +68,7 @@ qstore-export amqp://guest/guest@localhost orders.jsonl --queue orders --take   
 \b
 STORE is a store of qpidd (legacystore, linearstore) or of qstore; nothing is ever written to it, and no broker may be
 running on it. Of a running broker, the messages of durable queues are browsed, or taken with --take; those of branches
-in doubt, and those that consumers hold, are not seen. DEST appears when it is complete; it is readable only by its
+in doubt, and those that consumers hold, are not exported. DEST appears when it is complete; it is readable only by its
 owner. Messages keep their order, record ids, redelivered marks and branches in doubt. qstore-import brings them into
 a store.
 Torn tails and stale bindings are normal after a crash: they are notices on standard error.
@@ -70,7 +79,7 @@ exported), 2 the store or the command line is unusable, or DEST cannot be writte
 """
 
 
-@click.command(_PROGRAM, epilog=_EPILOG, context_settings={"help_option_names": ["-h", "--help"]})
+@click.command(_PROGRAM, epilog=_EPILOG, context_settings=SETTINGS)
 @click.argument("source", metavar="STORE|URL", type=PathName(readable=False))
 @click.argument("destination", metavar="DEST", type=PathName(readable=False, allow_dash=True))
 @click.option(
@@ -78,17 +87,17 @@ exported), 2 the store or the command line is unusable, or DEST cannot be writte
     help="Form of DEST.  [default: by its name: .jsonl, .jsonl.zst, .parquet, .tar.zst, definitions.json; JSON lines "
     "for -]",
 )  # fmt: skip
-@click.option("--queue", "queues", multiple=True, metavar="NAME", help="Only this queue. Repeatable.")
-@click.option("--selector", metavar="TEXT", help="Only messages that this selector of JMS selects.")
-@click.option("--rid", "rids", type=RidRange(), metavar="A..B", help="Only these record ids: A..B, A.., ..B or A.")
+@QUEUES
+@SELECTOR
+@RIDS
 @click.option("--since", type=Moment(), help="Only messages with a timestamp at or after this time.")
 @click.option("--until", type=Moment(), help="Only messages with a timestamp at or before this time.")
 @click.option("--topology/--no-topology", default=True, help="Export queues, exchanges, bindings and other objects.")
 @click.option("--messages/--no-messages", default=True, help="Export messages and branches in doubt.")
-@click.option("--with-passwords", is_flag=True, help="Export the passwords of links too.")
+@click.option("--with-passwords", is_flag=True, help="Also export the passwords of links.")
 @click.option("--take", is_flag=True, help="From a broker: remove the messages when DEST is complete.")
 @click.option("--strict", is_flag=True, help="Write no definitions if they cannot express everything.")
-@click.option("-q", "--quiet", is_flag=True, help="Show only damage.")
+@QUIET
 @click.version_option(__version__, prog_name=_PROGRAM)
 @click.pass_context
 def command(
@@ -98,7 +107,7 @@ def command(
     *,
     form: str | None,
     queues: tuple[str, ...],
-    selector: str | None,
+    selector: Selector | None,
     rids: tuple[int, int] | None,
     since: int | None,
     until: int | None,
@@ -116,7 +125,7 @@ def command(
     began = time.monotonic()
     chosen = ExportSelection(
         Selection(queues=frozenset(map(unescape_name, queues)), rids=rids or Selection().rids),
-        _selector(selector),
+        selector,
         since,
         until,
         topology,
@@ -124,7 +133,7 @@ def command(
     )
     told = Form(form) if form else form_of(destination)
     if told is None:
-        raise click.BadParameter(f"{destination} does not tell its form by its name", param_hint="DEST; use --format")
+        raise click.BadParameter(f"{destination} has none of the known endings", param_hint="DEST; use --format")
     broker = broker_url(source)
     if take and (broker is None or since is not None or until is not None):
         raise click.UsageError("--take applies to a running broker, and cannot be combined with --since and --until.")
@@ -156,13 +165,6 @@ def command(
         context.exit(EXIT_DAMAGE)
 
 
-def _selector(text: str | None) -> Selector | None:
-    try:
-        return compile_selector(text) if text and text.strip() else None
-    except InvalidArgumentError as error:
-        raise click.BadParameter(f"this is not a selector{error}", param_hint="--selector") from None
-
-
 def _export(
     source: str,
     destination: str,
@@ -176,7 +178,7 @@ def _export(
     with reading_progress(OsDisk()) as disk, contextlib.closing(_open(disk, source)) as store:
         unknown = chosen.records.queues - store.queue_names()
         if unknown:
-            fail(_PROGRAM, f'{source}: there is no queue "{escape_name(min(unknown))}"; see qstore-dump --topology')
+            fail(_PROGRAM, no_such_queue(source, min(unknown), store.queue_names()))
         disk.expect("reading journals", store.size)
         recovered = store.recover()
         export = StoreExport(recovered, delivered_of(disk, store.layout), chosen)

@@ -19,7 +19,7 @@ from qstore.formats.wording import plural
 from qstore.store.errors import StoreError, advice
 from qstore.store.key_value import CatalogueError
 from qstore.tools.console.amounts import human, parse_amount
-from qstore.tools.console.command import PathName, fail, failing, private_files, run
+from qstore.tools.console.command import DRY_RUN, JSON, SETTINGS, PathName, fail, failing, private_files, run
 from qstore.tools.console.progress import writing_progress
 from qstore.tools.console.rows import MAX_SHOWN, Column, number, plain_console, print_grid, print_json, print_rest
 from qstore.tools.generate.fleet import DamageKind, FleetSpec, PlanError, StoreFormat, parse_sizes, parse_spread
@@ -76,7 +76,7 @@ def _parsed(parse: Callable[[str], _Value]) -> Callable[[click.Context, click.Pa
 _SHARE: Final = click.FloatRange(0, 1)
 
 
-@click.command(_PROGRAM, epilog=_EPILOG, context_settings={"help_option_names": ["-h", "--help"]})
+@click.command(_PROGRAM, epilog=_EPILOG, context_settings=SETTINGS)
 @click.argument("directory", metavar="OUT", type=PathName(readable=False))
 @click.option("--stores", type=click.IntRange(1, _MAX_STORES), default=1, show_default=True, help="Number of stores.")
 @click.option(
@@ -147,9 +147,11 @@ _SHARE: Final = click.FloatRange(0, 1)
     show_default=True,
     help="Number of durable exchanges in each store.",
 )
-@click.option("--num-jfiles", type=click.IntRange(4, 64), help="Number of files per journal.  [default: as needed]")
+@click.option("--num-jfiles", type=click.IntRange(4, 64), help="Number of files of each journal.  [default: as needed]")
 @click.option(
-    "--jfile-size-pgs", type=click.IntRange(1, 32767), help="File size in pages of 64 KiB.  [default: as needed]"
+    "--jfile-size-pgs",
+    type=click.IntRange(1, 32767),
+    help="Size of each file in pages of 64 KiB.  [default: as needed]",
 )
 @click.option("--damage", type=_SHARE, default=0.0, show_default=True, help="Share of the journals that are damaged.")
 @click.option(
@@ -161,8 +163,8 @@ _SHARE: Final = click.FloatRange(0, 1)
 )
 @click.option("--seed", type=int, default=1, show_default=True, help="Seed of all random numbers.")
 @click.option("--jobs", type=click.IntRange(1, 256), default=1, show_default=True, help="Number of worker processes.")
-@click.option("--dry-run", is_flag=True, help="Show the amount of data; write nothing.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object per line instead of a table.")
+@DRY_RUN
+@JSON
 @click.version_option(__version__, prog_name=_PROGRAM)
 def command(
     directory: str,

@@ -22,7 +22,19 @@ from qstore.store.importing.intake import Intake, QueueIntake
 from qstore.store.importing.plan import ImportPlan, PastImport
 from qstore.store.log_lines import Level, LogLine
 from qstore.tools.console.broker import BrokerUrl, broker_url
-from qstore.tools.console.command import EXIT_DAMAGE, PathName, failing, private_files, run
+from qstore.tools.console.command import (
+    AGAIN,
+    BROKER_RATE,
+    DRY_RUN,
+    EXIT_DAMAGE,
+    JSON,
+    QUIET,
+    SETTINGS,
+    PathName,
+    failing,
+    private_files,
+    run,
+)
 from qstore.tools.console.rows import (
     MAX_SHOWN,
     Column,
@@ -69,8 +81,9 @@ Queues, exchanges and bindings that exist are kept as they are; messages follow 
 
 \b
 Into a running broker messages are sent in transactions, straight to their queues. A queue qstore.import.<id> in the
-broker is the ledger: after a kill or a lost connection the same command goes on where it was; delete that queue when
-it is no longer needed. Record ids and links are not imported, and branches in doubt only if --in-doubt decides them.
+broker is the ledger: after a kill or a lost connection the same command continues where it stopped; delete that queue
+when it is no longer needed. Record ids and links are not imported, and branches in doubt only if --in-doubt decides
+them.
 
 \b
 EXPORT may also have the definitions of RabbitMQ (rabbitmqctl export_definitions): queues, exchanges and bindings of one
@@ -78,7 +91,7 @@ virtual host are imported. What cannot be mapped is listed in notices, and the e
 nothing is imported.
 
 \b
-Exit codes: 0 it was imported, or had been before, 1 all but some messages or definitions, which notices name: they
+Exit codes: 0 imported, or imported before, 1 imported without some messages or definitions, which notices name: they
 cannot be mapped, or the broker has refused them, 2 EXPORT, STORE, the broker or the command line is unusable.
 """
 
@@ -97,7 +110,7 @@ class _Map(click.ParamType[Renaming]):
             self.fail(str(error), param, ctx)
 
 
-@click.command(_PROGRAM, epilog=_EPILOG, context_settings={"help_option_names": ["-h", "--help"]})
+@click.command(_PROGRAM, epilog=_EPILOG, context_settings=SETTINGS)
 @click.argument("source", metavar="EXPORT", type=PathName(readable=False))
 @click.argument("destination", metavar="STORE|URL", type=PathName(readable=False))
 @click.option(
@@ -116,16 +129,16 @@ class _Map(click.ParamType[Renaming]):
     "--in-doubt", type=click.Choice([each.value for each in InDoubt]), default=InDoubt.KEEP.value, show_default=True,
     help="Keep branches in doubt, or import their messages as committed or rolled back.",
 )  # fmt: skip
-@click.option("--dry-run", is_flag=True, help="Show what would be imported; write nothing.")
-@click.option("--again", is_flag=True, help="Import it although it was imported before.")
-@click.option("--edited", is_flag=True, help="Accept JSON lines that were edited: their last line is not compared.")
+@DRY_RUN
+@AGAIN
+@click.option("--edited", is_flag=True, help="Accept edited JSON lines: their last line is not verified.")
+@BROKER_RATE
 @click.option(
-    "--rate", type=click.FloatRange(0), default=0, metavar="N", help="Into a broker: at most N messages a second."
+    "--vhost", metavar="NAME", help='RabbitMQ definitions: the virtual host to import.  [default: "/", or the only one]'
 )
-@click.option("--vhost", metavar="NAME", help='Of definitions: this virtual host.  [default: "/", or the only one]')
-@click.option("--strict", is_flag=True, help="Import nothing if something of definitions cannot be mapped.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object per line instead of a report.")
-@click.option("-q", "--quiet", is_flag=True, help="Show nothing but notices.")
+@click.option("--strict", is_flag=True, help="RabbitMQ definitions: import nothing if something cannot be mapped.")
+@JSON
+@QUIET
 @click.version_option(__version__, prog_name=_PROGRAM)
 @click.pass_context
 def command(

@@ -19,7 +19,7 @@ from qstore.broker.security.users.imports import FORMATS, SASLDB, read_import
 from qstore.broker.security.users.user_file import MAX_FILE_BYTES, UserFileError, Users
 from qstore.broker.security.users.verifiers import DEFAULT_MECHANISMS, MAX_NAME, MECHANISMS
 from qstore.formats.wording import plural, printable
-from qstore.tools.console.command import EXIT_DAMAGE, PathName, fail, run
+from qstore.tools.console.command import EXIT_DAMAGE, SETTINGS, PathName, fail, run
 
 _PROGRAM = "qstore-passwd"
 
@@ -30,7 +30,7 @@ qstore-passwd /etc/qpidd.users guest                     asks for the password t
 qstore-passwd --stdin /etc/qpidd.users guest < secret    reads the password from the first line of standard input
 qstore-passwd --delete /etc/qpidd.users guest            removes the user
 qstore-passwd --list /etc/qpidd.users                    lists the users and their SASL mechanisms
-qstore-passwd --verify /etc/qpidd.users guest            asks for the password, and tells whether it is right
+qstore-passwd --verify /etc/qpidd.users guest            asks for the password, and checks it
 qstore-passwd --import sasldb /var/lib/qpidd/qpidd.sasldb /etc/qpidd.users
 
 \b
@@ -52,12 +52,12 @@ command line is unusable.
 _BERKELEY_MAGICS: Final = (0x00061561, 0x00053162)  # hash, btree: at offset 12, in either byte order
 
 
-@click.command(_PROGRAM, epilog=_EPILOG, context_settings={"help_option_names": ["-h", "--help"]})
+@click.command(_PROGRAM, epilog=_EPILOG, context_settings=SETTINGS)
 @click.argument("file", type=PathName(readable=False))
 @click.argument("user", required=False)
 @click.option("--delete", is_flag=True, help="Remove the user.")
 @click.option("--list", "is_list", is_flag=True, help="List the users.")
-@click.option("--verify", is_flag=True, help="Tell whether a password is the user's.")
+@click.option("--verify", is_flag=True, help="Check the user's password.")
 @click.option(
     "--import", "source", type=(click.Choice(FORMATS), PathName(exists=True, dir_okay=False)), metavar="FORMAT SOURCE",
     help="Add the users of another broker's password file.",

@@ -24,7 +24,7 @@ from qstore.store.environment import tool_environment
 from qstore.store.errors import StoreError, StoreLockedError, advice
 from qstore.store.log_lines import Level, LogLine
 from qstore.store.repair.quarantine import INDEX, Quarantine, QuarantineError
-from qstore.tools.console.command import EXIT_DAMAGE, PathName, fail, failing, run
+from qstore.tools.console.command import AGAIN, EXIT_DAMAGE, JSON, SETTINGS, PathName, examples, fail, failing, run
 from qstore.tools.console.rows import (
     Column,
     JsonLines,
@@ -68,12 +68,10 @@ Exit codes: 0 success, 1 the quarantine itself is damaged, or not everything was
 or the command line is unusable.
 """
 
-_SETTINGS = {"help_option_names": ["-h", "--help"]}
 _DIRECTORY = click.argument("directory", metavar="DIR", type=PathName(readable=False))
-_JSON = click.option("--json", "as_json", is_flag=True, help="Print one JSON object per line instead of a report.")
 
 
-@click.group(_NAME, epilog=_EPILOG, context_settings=_SETTINGS)
+@click.group(_NAME, epilog=_EPILOG, context_settings=SETTINGS)
 @click.version_option(__version__, prog_name=_NAME)
 def command() -> None:
     """Inspect damaged records that were quarantined, and inject their messages into a store.
@@ -96,9 +94,16 @@ def _failures() -> Iterator[None]:
 # ---- list ----
 
 
-@command.command("list", context_settings=_SETTINGS)
+@command.command(
+    "list",
+    context_settings=SETTINGS,
+    epilog=examples(
+        "qstore-quarantine list /var/lib/saved/quarantine",
+        "qstore-quarantine list /var/lib/saved/quarantine --json | jq -c 'select(.problem != null)'",
+    ),
+)
 @_DIRECTORY
-@_JSON
+@JSON
 @click.pass_context
 def list_entries(context: click.Context, directory: str, *, as_json: bool) -> None:
     """List the entries of the quarantine DIR.
@@ -163,12 +168,21 @@ def _list(quarantine: Quarantine, *, as_json: bool) -> int:
 # ---- show ----
 
 
-@command.command("show", context_settings=_SETTINGS)
+@command.command(
+    "show",
+    context_settings=SETTINGS,
+    short_help="Show an entry, the records in it, and their messages.",
+    epilog=examples(
+        "qstore-quarantine show /var/lib/saved/quarantine 3",
+        "qstore-quarantine show /var/lib/saved/quarantine 3 --hex | less",
+        "qstore-quarantine show /var/lib/saved/quarantine 3 --raw > record.bin",
+    ),
+)
 @_DIRECTORY
 @click.argument("number", type=click.IntRange(min=1))
 @click.option("--raw", "form", flag_value="raw", help="Print only the bytes, unchanged.")
 @click.option("--hex", "form", flag_value="hex", help="Print only the bytes, in hex.")
-@_JSON
+@JSON
 @click.pass_context
 def show(context: click.Context, directory: str, number: int, *, form: str | None, as_json: bool) -> None:
     """Show entry NUMBER of the quarantine DIR, the records in it, and their messages.
@@ -232,7 +246,15 @@ def _show(quarantine: Quarantine, entry: QuarantineEntry, problem: str | None, *
 # ---- inject ----
 
 
-@command.command("inject", context_settings=_SETTINGS)
+@command.command(
+    "inject",
+    context_settings=SETTINGS,
+    short_help="Inject the messages of entries into a store.",
+    epilog=examples(
+        "qstore-quarantine inject /var/lib/saved/quarantine 3 4 --store /var/lib/saved",
+        "qstore-quarantine inject /var/lib/saved/quarantine 5 --store /var/lib/saved --queue inspected --force",
+    ),
+)
 @_DIRECTORY
 @click.argument("numbers", nargs=-1, required=True, metavar="NUMBER...", type=click.IntRange(min=1))
 @click.option(
@@ -247,8 +269,8 @@ def _show(quarantine: Quarantine, entry: QuarantineEntry, problem: str | None, *
 @click.option(
     "--force", is_flag=True, help="Also inject records that are not intact; what is wrong with them is reported."
 )
-@click.option("--again", is_flag=True, help="Also inject entries that were injected before.")
-@_JSON
+@AGAIN
+@JSON
 @click.pass_context
 def inject_entries(
     context: click.Context,

@@ -50,7 +50,18 @@ from qstore.store.repair.recover.plan import (
     make_plan,
 )
 from qstore.store.repair.recover.salts import restore_salts
-from qstore.tools.console.command import EXIT_DAMAGE, PathName, fail, failing, private_files, run
+from qstore.tools.console.command import (
+    DRY_RUN,
+    EXIT_DAMAGE,
+    JSON,
+    QUIET,
+    SETTINGS,
+    PathName,
+    fail,
+    failing,
+    private_files,
+    run,
+)
 from qstore.tools.console.progress import CountingDisk, reading_progress
 from qstore.tools.console.rows import (
     Column,
@@ -100,11 +111,11 @@ Torn tails, which were never acknowledged, are cut and do not count as lost.
 """
 
 
-@click.command(_PROGRAM, epilog=_EPILOG, context_settings={"help_option_names": ["-h", "--help"]})
+@click.command(_PROGRAM, epilog=_EPILOG, context_settings=SETTINGS)
 @click.argument("source", type=PathName(readable=False))
 @click.argument("destination", metavar="DEST", type=PathName(readable=False))
-@click.option("--dry-run", is_flag=True, help="Show what would be recovered; write nothing.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object per line instead of a report.")
+@DRY_RUN
+@JSON
 @click.option(
     "--resolve",
     "resolutions",
@@ -133,7 +144,7 @@ Torn tails, which were never acknowledged, are cut and do not count as lost.
     show_default=True,
     help="Format version of DEST: 2 is qstore's own, 1 is a legacystore for Apache qpidd.",
 )
-@click.option("-q", "--quiet", is_flag=True, help="Show only losses.")
+@QUIET
 @click.version_option(__version__, prog_name=_PROGRAM)
 @click.pass_context
 def command(

@@ -1,7 +1,7 @@
 """`qstore-replay`: put messages of a store, an export or a backup on a queue again, from one on, in the same order.
 
-Exit codes: 0 they were put there, or had been before, 1 damage was found, or messages cannot be sent, 2 the source, the
-destination or the command line is unusable.
+Exit codes: 0 the messages were replayed, or had been before, 1 damage was found, or messages cannot be sent, 2 the
+source, the destination or the command line is unusable.
 """
 
 from __future__ import annotations
@@ -22,9 +22,8 @@ import click
 
 from qstore import __version__
 from qstore.broker.client import MessagingError
-from qstore.broker.model.errors import InvalidArgumentError
 from qstore.broker.model.selectors.candidate import Candidate
-from qstore.broker.model.selectors.selector import Selector, compile_selector
+from qstore.broker.model.selectors.selector import Selector
 from qstore.broker.protocols.stored_messages import restore_message
 from qstore.formats.broker_records.message_header import MessageHeader
 from qstore.formats.broker_records.messages import HEADER_SIZE_BYTES, decode_message_header, header_size
@@ -51,11 +50,23 @@ from qstore.store.repair.stopped_messages import store_of_version_2
 from qstore.tools.backup_places import open_repository
 from qstore.tools.console.amounts import Moment
 from qstore.tools.console.broker import broker_url
-from qstore.tools.console.command import EXIT_DAMAGE, PathName, failing, private_files, run
+from qstore.tools.console.command import (
+    AGAIN,
+    BROKER_RATE,
+    DRY_RUN,
+    EXIT_DAMAGE,
+    JSON,
+    QUIET,
+    SETTINGS,
+    PathName,
+    failing,
+    private_files,
+    run,
+)
 from qstore.tools.console.progress import bytes_progress
 from qstore.tools.console.rows import note, print_json
 from qstore.tools.console.text import printable, unescape_name
-from qstore.tools.dump.messages import parse_rids
+from qstore.tools.dump.messages import SELECTOR, no_such_queue, parse_rids
 from qstore.tools.interchange.exporting import stored_data
 from qstore.tools.interchange.files import read_export
 from qstore.tools.interchange.importing import import_into_broker, import_into_store
@@ -75,19 +86,19 @@ qstore-replay /var/lib/qpidd amqp://guest/guest@localhost --queue orders --all -
 \b
 SOURCE is a stopped store of any format, a file that qstore-export wrote, or a place of qstore-backup. Of stores and
 backups, messages that were dequeued count as long as the journal has not overwritten them (--outstanding: they do not).
-DEST is a stopped qstore store, or a running broker. The replay begins with the first message that fulfils all --from
+DEST is a stopped qstore store, or a running broker. The replay begins with the first message that matches all --from
 options and --since; those that follow it are put on the queue in the order of delivery, behind what it has, marked as
 redelivered. Nothing is taken out of SOURCE.
 
 \b
-Into a store all of them take effect at once; into a broker, in transactions, and after a kill the same command goes on
-where it was. The ledger of qstore-import knows what was replayed: the same replay does not take place twice, unless
---again is given. To replay a queue of a store into itself builds its journal anew, without what was dequeued: to keep
-that, choose another queue with --to.
+Into a store all of them take effect at once; into a broker, in transactions, and after a kill the same command
+continues where it stopped. The ledger of qstore-import knows what was replayed: the same replay does not take place
+twice, unless --again is given. A replay of a queue of a store into itself rebuilds its journal without the dequeued
+messages: to keep them, choose another queue with --to.
 
 \b
-Exit codes: 0 they were put there, or had been before, 1 damage was found, or messages cannot be sent to a broker, 2
-SOURCE, DEST or the command line is unusable.
+Exit codes: 0 the messages were replayed, or had been before, 1 damage was found, or messages cannot be sent to a
+broker, 2 SOURCE, DEST or the command line is unusable.
 """
 
 
@@ -122,7 +133,7 @@ class _Rid(click.ParamType[int]):
         return first
 
 
-@click.command(_PROGRAM, epilog=_EPILOG, context_settings={"help_option_names": ["-h", "--help"]})
+@click.command(_PROGRAM, epilog=_EPILOG, context_settings=SETTINGS)
 @click.argument("source", metavar="SOURCE", type=PathName(readable=False))
 @click.argument("destination", metavar="DEST|URL", type=PathName(readable=False))
 @click.option("--queue", required=True, metavar="NAME", help="The queue in SOURCE whose messages are replayed.")
@@ -135,26 +146,22 @@ class _Rid(click.ParamType[int]):
 @click.option("--since", type=Moment(), help="Begin with the first message with a timestamp at or after this time.")
 @click.option("--all", "everything", is_flag=True, help="Begin with the first message there is.")
 @click.option("--until", type=Moment(), help="End before the first message with a later timestamp.")
-@click.option("--selector", metavar="TEXT", help="Of these, only messages that this selector of JMS selects.")
-@click.option("--limit", type=click.IntRange(1), metavar="N", help="Only so many messages.")
+@SELECTOR
+@click.option("--limit", type=click.IntRange(1), metavar="N", help="At most N messages.")
 @click.option("--outstanding", is_flag=True, help="Only messages that are still in the queue, not dequeued ones.")
 @click.option("--backup", metavar="ID", help="SOURCE is a place of backups: use this one.  [default: the latest]")
-@click.option("--dry-run", is_flag=True, help="Show what would be done; write nothing.")
-@click.option("--again", is_flag=True, help="Do it although it was done before.")
-@click.option(
-    "--rate", type=click.FloatRange(0), default=0, metavar="N", help="Into a broker: at most N messages a second."
-)
-@click.option("--json", "as_json", is_flag=True, help="Print a JSON object instead of a report.")
-@click.option("-q", "--quiet", is_flag=True, help="Show nothing but notices and damage.")
+@DRY_RUN
+@AGAIN
+@BROKER_RATE
+@JSON
+@QUIET
 @click.version_option(__version__, prog_name=_PROGRAM)
 @click.pass_context
 def command(context: click.Context, /, source: str, destination: str, **values: Any) -> None:
-    """Put messages of the queue --queue in SOURCE on a queue in DEST again, in the order of delivery."""
+    """Put messages of a queue in SOURCE on a queue in DEST again, in the order of delivery."""
     starts = [values[name] for name in ("rid", "message_id", "header", "since")]
     if values["everything"] is any(each is not None for each in starts):
-        raise click.UsageError(
-            "tell with which message to begin: --from-rid, --from-id, --from-header, --since, or --all."
-        )
+        raise click.UsageError("choose where to begin: --from-rid, --from-id, --from-header, --since, or --all.")
     broker = broker_url(destination)
     if values["rate"] and broker is None:
         raise click.UsageError("--rate applies to a running broker.")
@@ -162,7 +169,7 @@ def command(context: click.Context, /, source: str, destination: str, **values: 
     target = queue if values["target"] is None else unescape_name(values["target"])
     choice = Choice(
         queue, target, values["rid"], values["message_id"], values["header"], values["since"],
-        values["until"], _selector(values["selector"]), values["limit"],
+        values["until"], values["selector"], values["limit"],
     )  # fmt: skip
     began, dry_run, again = time.monotonic(), values["dry_run"], values["again"]
     failures = (UnusableInputError, InterchangeError, StoreError, MessagingError)
@@ -197,13 +204,6 @@ def _tell(replay: Replay, left_out: int) -> None:
         note("notice", notice)
     for damage in replay.damage:
         note("damage", f"{damage.where}: {damage.what}")
-
-
-def _selector(text: str | None) -> Selector | None:
-    try:
-        return compile_selector(text) if text and text.strip() else None
-    except InvalidArgumentError as error:
-        raise click.BadParameter(f"this is not a selector{error}", param_hint="--selector") from None
 
 
 def _warn(line: LogLine) -> None:
@@ -414,7 +414,7 @@ class Replay:
         self.replayed = found = passing.replayed
         queue = self._choice.queue
         if queue not in passing.queues:
-            raise InterchangeError(f'{self._source.title}: there is no queue "{queue}"')
+            raise InterchangeError(no_such_queue(self._source.title, queue, passing.queues))
         if not found.messages:
             text = f"none of {found.seen:,} messages of queue {queue} is what the replay begins with"
             raise InterchangeError(f"{self._source.title}: {text}, or selected after it")

@@ -29,9 +29,10 @@ from qstore.store.inspect.sizing import RingSize
 from qstore.store.log_lines import LogLine
 from qstore.store.repair.resize import Choose, JournalPlan, StoreResize
 from qstore.tools.console.amounts import human
-from qstore.tools.console.command import EXIT_DAMAGE, PathName, failing, run
+from qstore.tools.console.command import DRY_RUN, EXIT_DAMAGE, JSON, SETTINGS, PathName, failing, run
 from qstore.tools.console.rows import Cell, Column, number, print_json, print_line, print_table
 from qstore.tools.console.text import printable, unescape_name
+from qstore.tools.dump.messages import no_such_queue
 from qstore.tools.qstore_size import Wanted, exact_number, pages, size_queue
 
 _MIN_FILES = 4  # num-jfiles
@@ -81,16 +82,16 @@ class _Request(NamedTuple):
     as_json: bool
 
 
-@click.command("qstore-resize", epilog=_EPILOG, context_settings={"help_option_names": ["-h", "--help"]})
+@click.command("qstore-resize", epilog=_EPILOG, context_settings=SETTINGS)
 @click.argument("store", type=PathName(readable=False))
 @click.argument("queues", nargs=-1, metavar="[QUEUE]...")
 @click.option(
     "--num-jfiles", type=click.IntRange(_MIN_FILES, MAX_FILES), metavar="N",
-    help=f"Number of journal files, {_MIN_FILES} to {MAX_FILES}.  [default: unchanged]",
+    help="Number of files of each journal.  [default: unchanged]",
 )  # fmt: skip
 @click.option(
     "--jfile-size-pgs", type=click.IntRange(1, MAX_PAGES), metavar="M",
-    help=f"Size of each file in pages of 64 KiB, 1 to {MAX_PAGES}.  [default: unchanged]",
+    help="Size of each file in pages of 64 KiB.  [default: unchanged]",
 )  # fmt: skip
 @click.option(
     "--auto",
@@ -99,13 +100,13 @@ class _Request(NamedTuple):
 )
 @click.option("--shrink", is_flag=True, help="With --auto: use the recommended size even if it is smaller.")
 @click.option("--tpl", is_flag=True, help="Resize the transaction prepared list; without QUEUE, only that.")
-@click.option("--dry-run", is_flag=True, help="Show what would be done; write nothing.")
+@DRY_RUN
 @click.option(
     "--discard-old",
     is_flag=True,
     help="Remove the old journals of the given queues, or of all. With a new size: after resizing.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object per line instead of a table.")
+@JSON
 @click.version_option(__version__, prog_name="qstore-resize")
 @click.pass_context
 def command(
@@ -173,7 +174,7 @@ def _run(path: str, request: _Request) -> int:
     with StoreResize(environment, path, version, read_only=request.dry_run, log=_warn) as resize:
         for name in request.names:
             if name not in resize.queues:
-                raise StoreError(f'{path}: there is no queue "{name}"')
+                raise StoreError(no_such_queue(path, name, resize.queues))
         names = request.names or ([] if request.prepared_list else list(resize.queues))
         if request.auto:
             rule = ByRule(recommended_sizes(environment.disk, path), request.shrink)

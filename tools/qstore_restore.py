@@ -1,6 +1,6 @@
 """`qstore-restore`: restore a backup that `qstore-backup` made; list and verify backups.
 
-Exit codes: 0 it was restored, or all is well, 1 a backup is damaged (--verify), 2 the place, the destination or the
+Exit codes: 0 restored, or no damage was found, 1 a backup is damaged (--verify), 2 the place, the destination or the
 command line is unusable.
 """
 
@@ -19,7 +19,7 @@ from qstore.store.backup.restore import restore
 from qstore.store.disk import OsWritableDisk
 from qstore.store.errors import StoreError, advice
 from qstore.tools.backup_places import open_repository
-from qstore.tools.console.command import EXIT_DAMAGE, PathName, failing, private_files, run
+from qstore.tools.console.command import EXIT_DAMAGE, JSON, SETTINGS, PathName, failing, private_files, run
 from qstore.tools.console.progress import bytes_progress
 from qstore.tools.console.rows import Column, note, plain_console, print_grid, print_json
 from qstore.tools.console.text import printable
@@ -32,27 +32,27 @@ Examples:
 qstore-restore /backup/qstore --list
 qstore-restore /backup/qstore /var/lib/restored                   the latest backup
 qstore-restore /backup/qstore /var/lib/restored --backup 000007-20261124T194500Z-0a1b
-qstore-restore s3://bucket/qpidd --verify                         all backups: every chunk is there, and as it was
+qstore-restore s3://bucket/qpidd --verify                         all backups: every chunk is there and unchanged
 
 \b
 DEST appears when every byte of it is written and verified; until then it is DEST.restoring. After a kill run the same
-command again: it goes on. DEST has the same bytes as the store had; files are readable only by the user who restores
+command again: it continues. DEST has the same bytes as the store had; files are readable only by the user who restores
 them. Start a broker on DEST, or look at it first: qstore-check DEST --paranoid
 
 \b
-Exit codes: 0 it was restored, or all is well, 1 a backup is damaged (--verify), 2 PLACE, DEST or the command line is
+Exit codes: 0 restored, or no damage was found, 1 a backup is damaged (--verify), 2 PLACE, DEST or the command line is
 unusable.
 """
 
 
-@click.command(_PROGRAM, epilog=_EPILOG, context_settings={"help_option_names": ["-h", "--help"]})
+@click.command(_PROGRAM, epilog=_EPILOG, context_settings=SETTINGS)
 @click.argument("place", metavar="PLACE", type=PathName(readable=False))
 @click.argument("destination", metavar="[DEST]", type=PathName(readable=False), required=False)
 @click.option("--backup", "wanted", metavar="ID", help="This backup.  [default: the latest; with --verify: all]")
-@click.option("--store", "of_store", metavar="PATH", help="Of the backups of this store, where PLACE has several.")
+@click.option("--store", "of_store", metavar="PATH", help="Use backups of this store, if PLACE has those of several.")
 @click.option("--list", "lists", is_flag=True, help="List the backups.")
 @click.option("--verify", is_flag=True, help="Read all chunks, and report damaged ones; restore nothing.")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON objects instead of a report.")
+@JSON
 @click.version_option(__version__, prog_name=_PROGRAM)
 @click.pass_context
 def command(

@@ -18,8 +18,15 @@ from qstore import __version__
 from qstore.broker.client.errors import ConnectionFailedError
 from qstore.store.errors import advice
 from qstore.store.log_lines import Level, LogLine
-from qstore.tools.console.broker import BrokerOptions, OptionMap, broker_url, security_options, take_security
-from qstore.tools.console.command import PathName, failing, private_files, run
+from qstore.tools.console.broker import (
+    CONNECTION_OPTIONS,
+    BrokerOptions,
+    broker_url,
+    security_options,
+    take_security,
+    timeout_option,
+)
+from qstore.tools.console.command import JSON, SETTINGS, YES, PathName, failing, private_files, run
 from qstore.tools.console.shell import run_lines, run_terminal
 from qstore.tools.console.text import printable
 from qstore.tools.store_shell.broker import BrokerPlace
@@ -42,10 +49,10 @@ qstore-shell /var/lib/qstore -f cleanup.txt                  a script: a command
 qstore-shell amqp://guest/guest@localhost -c 'list all'      a running broker
 
 \b
-STORE is a store of qstore, or of qpidd (legacystore, linearstore), on which no broker is running: it is locked as long
-as the shell has it. qpidd's can be read; to change one, convert it with qstore-recover. Every change is shown before
-it is made, takes effect as a whole, and is on the disk when the prompt is back; moves and removals of very many
-messages take effect in portions. What cannot be undone is asked for, unless --yes is given.
+STORE is a store of qstore, or of qpidd (legacystore, linearstore), on which no broker is running; the shell locks it
+while it is open. qpidd's can be read; to change one, convert it with qstore-recover. Every change is shown before it
+is made, takes effect as a whole, and is on the disk when the prompt is back; moves and removals of very many messages
+take effect in portions. What cannot be undone must be confirmed, unless --yes is given.
 
 \b
 Exit codes: 0 fine, 1 a command has failed (the ones after it are not carried out), 2 the store, the broker or the
@@ -53,19 +60,18 @@ command line is unusable.
 """
 
 
-@click.command(PROGRAM, epilog=_EPILOG, context_settings={"help_option_names": ["-h", "--help"]})
+@click.command(PROGRAM, epilog=_EPILOG, context_settings=SETTINGS)
 @click.argument("where", required=False, metavar="[STORE|URL]", type=PathName(readable=False))
-@click.option("-c", "--command", "lines", multiple=True, metavar="COMMANDS", help="Carry out these commands, and end.")
-@click.option("-f", "--file", "script", metavar="FILE", type=PathName(), help="Carry out the commands in this file.")
-@click.option("--json", "is_json", is_flag=True, help="Print a JSON object a line.")
-@click.option("-y", "--yes", "agrees", is_flag=True, help="Do what cannot be undone without asking.")
-@click.option("--pager/--no-pager", "pages", default=True, help="Show long output on a terminal by a pager (PAGER).")
-@security_options
-@click.option("--connection-options", type=OptionMap(), default=dict, help="Connection options: {heartbeat: 5}.")
+@click.option("-c", "--command", "lines", multiple=True, metavar="COMMANDS", help="Run these commands, then exit.")
 @click.option(
-    "-t", "--timeout", type=click.FloatRange(0, min_open=True), default=10.0, show_default=True, metavar="SECONDS",
-    help="Time limit for connecting to a broker, and for each of its answers.",
-)  # fmt: skip
+    "-f", "--file", "script", metavar="FILE", type=PathName(), help="Run the commands in this file, then exit."
+)
+@JSON
+@YES
+@click.option("--pager/--no-pager", "pages", default=True, help="Page long output on a terminal, with PAGER.")
+@security_options
+@CONNECTION_OPTIONS
+@timeout_option("-t", "--timeout")
 @click.version_option(__version__, prog_name=PROGRAM)
 @click.pass_context
 def command(context: click.Context, /, **values: Any) -> None:
@@ -86,7 +92,7 @@ def command(context: click.Context, /, **values: Any) -> None:
         return StorePlace(where, _warn)
 
     _take_any_input()
-    shell = Shell(open_place, Settings(values["is_json"], values["agrees"], values["pages"]))
+    shell = Shell(open_place, Settings(values["as_json"], values["yes"], values["pages"]))
     is_fine = True
     try:
         with failing(PROGRAM, *FAILURES, advise=advice), private_files():

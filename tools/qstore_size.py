@@ -47,7 +47,7 @@ from qstore.store.journal.records import MAX_XID_SIZE
 from qstore.store.journal.recovery import LIVE, LOCKED, PENDING
 from qstore.store.journal.write.space import depth_held
 from qstore.tools.console.amounts import MAX_AMOUNT, exact, human, parse_amount, parse_count
-from qstore.tools.console.command import EXIT_DAMAGE, PathName, fail, failing, run
+from qstore.tools.console.command import EXIT_DAMAGE, JSON, QUEUES, SETTINGS, PathName, fail, failing, run
 from qstore.tools.console.progress import reading_progress
 from qstore.tools.console.rows import Cell, Column, note, print_json, print_line, print_steps, print_table
 from qstore.tools.console.text import escape_name, printable, unescape_name
@@ -124,7 +124,7 @@ class _Described(NamedTuple):
     queues: int | None
 
 
-@click.command("qstore-size", epilog=_EPILOG, context_settings={"help_option_names": ["-h", "--help"]})
+@click.command("qstore-size", epilog=_EPILOG, context_settings=SETTINGS)
 @click.option("--message-size", type=_SIZE, help="Average size of a message's content in bytes.")
 @click.option("--header-size", type=_SIZE, help="Average size of a message's header in bytes.")
 @click.option(
@@ -150,10 +150,8 @@ class _Described(NamedTuple):
     "--from", "source", type=PathName(readable=False), metavar="PATH",
     help="Measure the queues of this store (or journal) instead of describing the messages.",
 )  # fmt: skip
-@click.option("--queue", "names", multiple=True, metavar="NAME", help="With --from, only this queue. Repeatable.")
-@click.option(
-    "--json", "as_json", is_flag=True, help="Print one JSON object per line, with exact numbers, instead of tables."
-)
+@QUEUES
+@JSON
 @click.version_option(__version__, prog_name="qstore-size")
 @click.pass_context
 def command(
@@ -169,7 +167,7 @@ def command(
     queue_count: int | None,
     store_type: str | None,
     source: str | None,
-    names: tuple[str, ...],
+    queues: tuple[str, ...],
     as_json: bool,
 ) -> None:
     """Calculate how large a queue's journal must be.
@@ -180,7 +178,7 @@ def command(
     """
     described = _Described(message_size, header_size, transactions, xid_size, store_type, queue_count)
     if source is None:
-        workload = _workload(described, depth, transaction_depth, names, count_dequeues=count_dequeues)
+        workload = _workload(described, depth, transaction_depth, queues, count_dequeues=count_dequeues)
         _show_formula(workload, queue_count or 1, as_json=as_json)
         return
     for name, value in described._asdict().items():
@@ -188,7 +186,7 @@ def command(
             option = "--" + name.replace("_", "-")
             raise click.UsageError(f"{option} cannot be combined with --from, which measures the messages in a store.")
     wanted = Wanted(depth, transaction_depth or 1, count_dequeues)
-    if _show_store(source, wanted, frozenset(map(unescape_name, names)), as_json=as_json):
+    if _show_store(source, wanted, frozenset(map(unescape_name, queues)), as_json=as_json):
         context.exit(EXIT_DAMAGE)
 
 

@@ -15,6 +15,7 @@ import click
 from qstore import __version__
 from qstore.broker.client import Connection, Message
 from qstore.tools.console.broker import EXIT_CODES, BrokerOptions, broker_options_named, main_of
+from qstore.tools.console.command import JSON, SETTINGS
 from qstore.tools.console.rows import print_json
 from qstore.tools.messaging import (
     NameValue,
@@ -42,7 +43,7 @@ spout -b user/password@host:5672 -r orders hello
 """
 
 
-@click.command(PROGRAM, epilog=_EPILOG, context_settings={"help_option_names": ["-h", "--help"]})
+@click.command(PROGRAM, epilog=_EPILOG, context_settings=SETTINGS)
 @click.argument("address")
 @click.argument("words", nargs=-1, metavar="[CONTENT]...")
 @broker_options_named("--broker-timeout")
@@ -57,8 +58,8 @@ spout -b user/password@host:5672 -r orders hello
 @click.option("-P", "--property", "properties", type=NameValue(), multiple=True, help="Property of the messages.")
 @click.option("-M", "--map", "--entry", "entries", type=NameValue(), multiple=True,
               help="Entry of a map, which is sent as content.")  # fmt: skip
-@click.option("--content", metavar="TEXT", help="Content of the messages, as the words behind the address.")
-@click.option("--json", "is_json", is_flag=True, help="Print each message as a JSON object on a line.")
+@click.option("--content", metavar="TEXT", help="Content of the messages, instead of words after the address.")
+@JSON
 @click.version_option(__version__, prog_name=PROGRAM)
 @click.pass_context
 def command(context: click.Context, /, **values: Any) -> None:
@@ -88,7 +89,7 @@ def _send(broker: BrokerOptions, values: dict[str, Any]) -> int:
                 properties={"spout-id": f"{identity}:{number}", **dict(values["properties"])},
             )
             sender.send(message, sync=False)
-            if values["is_json"]:
+            if values["as_json"]:
                 print_json([message_json(message)])
             else:
                 click.echo(described(message))

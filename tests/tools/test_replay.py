@@ -183,8 +183,8 @@ def test_into_a_broker(url: str, archive: Path, broker: RunningBroker) -> None:
 def test_what_is_refused(tmp_path: Path, target: Path, archive: Path) -> None:
     to = ("--queue", "q")
     for arguments, told in (
-        ((archive, target, *to), "tell with which message to begin"),
-        ((archive, target, *to, "--all", "--since", "5"), "tell with which message to begin"),
+        ((archive, target, *to), "choose where to begin"),
+        ((archive, target, *to, "--all", "--since", "5"), "choose where to begin"),
         ((archive, target, *to, "--all", "--rate", "5"), "applies to a running broker"),
         ((archive, target, *to, "--all", "--selector", "n >"), "this is not a selector"),
         ((archive, target, *to, "--from-header", "n"), "is not NAME=VALUE"),

@@ -142,6 +142,20 @@ def take_security(values: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in found.items() if value is not None}
 
 
+CONNECTION_OPTIONS: Final = click.option(
+    "--connection-options", type=OptionMap(), default=dict,
+    help="Connection options, such as {virtual_host: x, heartbeat: 5}.",
+)  # fmt: skip
+
+
+def timeout_option(*names: str, default: float = _DEFAULT_TIMEOUT) -> Callable[[_Function], _Function]:
+    """The time limit of commands that reach a broker."""
+    return click.option(
+        *names, type=click.FloatRange(0, min_open=True), metavar="SECONDS", default=default, show_default=True,
+        help="Time limit for connecting to a broker, and for each of its answers.",
+    )  # fmt: skip
+
+
 def security_options(function: _Function) -> _Function:
     """Add the options of SASL and TLS to a command."""
     function = click.option(
@@ -163,13 +177,10 @@ def broker_options_named(*timeout_flags: str) -> Callable[[_Function], _Function
         click.option("-b", "--broker", "-a", "--broker-addr", "--broker-address", "url", default="localhost",
                      show_default=True, metavar="URL",
                      help="URL of the broker: [user/password@]host[:port], or several separated by commas."),
-        click.option(*timeout_flags, "broker_timeout", type=click.FloatRange(0, min_open=True), metavar="SECONDS",
-                     default=_DEFAULT_TIMEOUT, show_default=True,
-                     help="Time limit for connecting, and for each answer of the broker."),
+        timeout_option(*timeout_flags, "broker_timeout"),
         security_options,
         click.option("--ha-admin", is_flag=True, help="Accepted for compatibility, and ignored."),
-        click.option("--connection-options", type=OptionMap(), default=dict,
-                     help="Connection options, such as {virtual_host: x}."),
+        CONNECTION_OPTIONS,
     )  # fmt: skip
 
     def add(function: _Function) -> _Function:

@@ -1,4 +1,10 @@
-"""Shared by all commands of this package: exit codes, signal handling and error reporting."""
+"""How commands run: exit codes, signals, errors in one line, and the options that several of them have.
+
+0          fine
+1          damage or losses were found; of a management command: it has failed
+2          the input or the command line is unusable
+128 + n    ended by the signal n, as a shell reports it: 130 after Ctrl-C
+"""
 
 from __future__ import annotations
 
@@ -68,6 +74,27 @@ def failing(program: str, *failures: type[Exception], advise: Callable[[OSError]
         fail(program, f"{error.filename or 'standard output'}: {error.strerror or error}{advise(error)}")
 
 
+# ---- options that several commands have ----
+
+SETTINGS: Final = {"help_option_names": ["-h", "--help"]}
+
+
+def examples(*lines: str) -> str:
+    """The end of a subcommand's help."""
+    return "\b\nExamples:\n" + "\n".join(lines)
+
+
+JSON: Final = click.option("--json", "as_json", is_flag=True, help="Print one JSON object per line instead of text.")
+QUIET: Final = click.option("-q", "--quiet", is_flag=True, help="Print only what needs attention, and errors.")
+DRY_RUN: Final = click.option("--dry-run", is_flag=True, help="Show what would be done; write nothing.")
+YES: Final = click.option("-y", "--yes", is_flag=True, help="Do not ask for confirmation.")
+AGAIN: Final = click.option("--again", is_flag=True, help="Do it although it was done before.")
+QUEUES: Final = click.option("--queue", "queues", multiple=True, metavar="NAME", help="Only this queue. Repeatable.")
+BROKER_RATE: Final = click.option(
+    "--rate", type=click.FloatRange(0), default=0, metavar="N", help="Into a broker: at most N messages a second."
+)
+
+
 class PathName(click.Path):
     """A path on the command line. The empty string, as from an unset variable, is rejected."""
 
@@ -96,6 +123,11 @@ def run(program: str, command: click.Command) -> NoReturn:
         sys.stdout.reconfigure(errors="backslashreplace")
     try:
         code = command.main(prog_name=program, standalone_mode=False)
+    except click.exceptions.NoArgsIsHelpError as error:
+        error.show()
+        sys.exit(error.exit_code)
+    except click.UsageError as error:
+        fail(program, _usage_text(program, error))
     except click.ClickException as error:
         error.show()
         sys.exit(error.exit_code)
@@ -108,6 +140,14 @@ def run(program: str, command: click.Command) -> NoReturn:
     except KeyboardInterrupt as error:
         _interrupted(program, error)
     sys.exit(code if isinstance(code, int) else 0)
+
+
+def _usage_text(program: str, error: click.UsageError) -> str:
+    text = error.format_message().rstrip(".")
+    if text[1:2].islower():
+        text = text[0].lower() + text[1:]
+    path = program if error.ctx is None else error.ctx.command_path
+    return f"{text}{' See' if text.endswith('?') else '; see'} {path} --help"
 
 
 @contextmanager

@@ -2,6 +2,15 @@
 
 from __future__ import annotations
 
+import difflib
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from qstore.tools.console.text import escape_name
+
+if TYPE_CHECKING:
+    from qstore.broker.model.selectors.selector import Selector
+
 import base64
 import hashlib
 import os
@@ -30,6 +39,7 @@ from qstore.store.journal.journal import Journal
 _NUMBER = r"(0x[0-9a-f]+|[0-9]+)"
 _RANGE = re.compile(rf"(?P<first>{_NUMBER})?\.\.(?P<last>{_NUMBER})?|(?P<only>{_NUMBER})")
 _HIGHEST_RID = (1 << 64) - 1
+_MAX_NAMED: Final = 5  # queues that an error lists
 
 
 class BodyForm(Enum):
@@ -101,6 +111,20 @@ def _number(text: str) -> int:
     return number
 
 
+def no_such_queue(where: str, name: str, known: Iterable[str]) -> str:
+    """What is told if there is no queue of this name: which queues there are, or those with a similar name."""
+    names = sorted(map(escape_name, known))
+    near = difflib.get_close_matches(escape_name(name), names, _MAX_NAMED)
+    listed = ", ".join(f'"{each}"' for each in near or names[:_MAX_NAMED])
+    if near:
+        what = f"did you mean {listed}?"
+    elif len(names) > _MAX_NAMED:
+        what = f"the queues are {listed} and {len(names) - _MAX_NAMED:,} more"
+    else:
+        what = f"the queues are {listed}" if names else "it has no queues"
+    return f'{where}: there is no queue "{escape_name(name)}"; {what}'
+
+
 class RidRange(click.ParamType[tuple[int, int]]):
     """A range of record ids, as an option of a command."""
 
@@ -114,6 +138,40 @@ class RidRange(click.ParamType[tuple[int, int]]):
             return parse_rids(str(value))
         except ValueError as error:
             self.fail(str(error), param, ctx)
+
+
+class _JmsSelector(click.ParamType["Selector | None"]):
+    """A selector, as an option of a command; an empty one selects everything."""
+
+    name = "TEXT"
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> Selector | None:
+        if value is None or not str(value).strip():
+            return None
+        try:
+            return selector_of(str(value))
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
+
+
+def selector_of(text: str) -> Selector:
+    """The selector. Raises ValueError: it is not valid; the text is for the user."""
+    # Selectors need a parser generator, whose grammar takes a moment to load.
+    from qstore.broker.model.errors import InvalidArgumentError
+    from qstore.broker.model.selectors.selector import compile_selector
+
+    try:
+        return compile_selector(text)
+    except InvalidArgumentError as error:
+        raise ValueError(f"this is not a selector{error}") from None
+
+
+RIDS: Final = click.option(
+    "--rid", "rids", type=RidRange(), metavar="A..B", help="Only these record ids: A..B, A.., ..B or A; decimal or 0x…."
+)
+SELECTOR: Final = click.option(
+    "--selector", type=_JmsSelector(), metavar="TEXT", help="Only messages that this JMS selector selects."
+)
 
 
 # ---- bodies as files ----

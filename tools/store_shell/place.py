@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 from qstore.formats.wording import plural
 from qstore.store.importing.intake import ImportedMessage
 from qstore.tools.console.text import unescape_name
-from qstore.tools.dump.messages import BodyForm, parse_rids
+from qstore.tools.dump.messages import BodyForm, parse_rids, selector_of
 
 if TYPE_CHECKING:
     from qstore.broker.model.selectors.selector import Selector
@@ -156,14 +156,10 @@ def _is_detail(word: str) -> bool:
 
 
 def _selector(text: str) -> Selector:
-    # Selectors need a parser generator, whose grammar takes a moment to load.
-    from qstore.broker.model.errors import InvalidArgumentError
-    from qstore.broker.model.selectors.selector import compile_selector
-
     try:
-        return compile_selector(text)
-    except InvalidArgumentError as error:
-        raise ShellError(f"this is not a selector{error}") from None
+        return selector_of(text)
+    except ValueError as error:
+        raise ShellError(str(error)) from None
 
 
 # ---- stores and brokers ----
