@@ -1,4 +1,4 @@
-"""The repository that a command's argument names: a directory, or a URL that fsspec knows."""
+"""The repository of backups that a command's argument names: a directory, or a URL that fsspec knows."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def is_local(place: str) -> bool:
 
 
 def open_repository(disk: WritableDisk, place: str, max_unsynced: int = MAX_UNSYNCED) -> Repository:
-    """The repository, which syncs so many bytes together. Raises StoreError."""
+    """The repository, which syncs after this many bytes. Raises StoreError."""
     return DiskRepository(disk, place, max_unsynced) if is_local(place) else RemoteRepository(place)
 
 

@@ -2,7 +2,7 @@
 
     options       those of the commands on one journal, parsed with `optparse`, as in the originals, so that
                   abbreviations and usage errors are the same
-    exit codes    1 for whatever goes wrong, with one line on standard error; 2 for unusable options
+    exit codes    1 after any error, with one line on standard error; 2 for unusable options
     bytes, times  as text, by the rules of the originals
     transactions  the pending operations of those that are open
     walk          what follows a record's header, read when it is needed

@@ -1,4 +1,11 @@
-"""The options of both commands, and the value types of the original commands' options."""
+"""What `qpid-send`, `qpid-receive`, `spout` and `drain` share, on top of the broker's client.
+
+options        those that both Qpid commands have, and the value types of the originals
+Contents       what is sent: generated, from standard input, or given; headers and groups
+StallWatch     what a sender waits for, if the broker confirms nothing
+Reporter       throughput and latency, in the format of the originals; `Pace` limits the rate
+formatted      messages as text; Ctrl-C, and connections that are lost
+"""
 
 from __future__ import annotations
 
@@ -325,11 +332,11 @@ class StallWatch:
         asking.join(_ANSWER_SECONDS)
         return "".join(said) or (
             "A queue may be above its flow control threshold, or the broker may be short of memory or disk, or not "
-            "answer at all: its log tells"
+            "answer: see its log"
         )
 
     def _flow_of(self, queue: str) -> str:
-        """What flow control does to publishers of a queue; empty if it does nothing, or nobody tells."""
+        """What flow control does to publishers of a queue; empty if there is none, or it is not known."""
         with contextlib.suppress(MessagingError, LookupError, TypeError):
             with Console(self._connection, timeout=_ANSWER_SECONDS) as console:
                 values = console.find(f"queue:{queue}").values

@@ -239,7 +239,7 @@ def bind(console: Console, exchange: str, queue: str, rest: Sequence[str], query
     try:
         kind = console.find(f"exchange:{exchange}").get("type")
     except NoObjectError:
-        kind = None  # the broker tells
+        kind = None  # the broker finds it
     key, *conditions = rest or [""]
     if kind == "headers" and key in _MATCHES and conditions and "=" in conditions[0]:
         key, conditions = "", [key, *conditions]

@@ -146,7 +146,7 @@ async def watch(
     Args:
         brokers: the brokers.
         show: shows each event.
-        complain: is told of events that cannot be read.
+        complain: called for events that cannot be read.
         has_heartbeats: whether heartbeats are shown, too.
         seconds: time limit; None for none.
 

@@ -117,7 +117,7 @@ class Rates(NamedTuple):
 
     @property
     def is_active(self) -> bool:
-        """Whether there is anything to tell."""
+        """Whether anything happened."""
         return bool(self.depth or self.enqueues or self.dequeues)
 
     def line(self) -> str:
@@ -144,7 +144,7 @@ def heading() -> Iterator[str]:
 
 
 def read_patterns(text: str) -> list[re.Pattern[str]]:
-    """Names or regular expressions, separated by commas. Raises re.error for one that is none."""
+    """Names or regular expressions, separated by commas. Raises re.error for an invalid one."""
     return [re.compile(part.strip()) for part in text.split(",") if part.strip()]
 
 
@@ -160,7 +160,7 @@ def take_sample(console: Console, now: float, patterns: Sequence[re.Pattern[str]
 
 
 def rates(before: Sample, after: Sample) -> Iterable[Rates]:
-    """What the queues did that are in both samples; not those that were created anew between them."""
+    """What the queues did that are in both samples; not those that were recreated between them."""
     seconds = after.time - before.time
     for name, counts in after.queues.items():
         earlier = before.queues.get(name)

@@ -2,7 +2,7 @@
 
 Exit codes: 0 done; 1 not done, and nothing was changed, or the new journal is more than 80 % full, which standard error
 states; 2 usage. Options are parsed with `optparse`, as in the original. The procedure, and where it differs, is
-described in `store.repair.version_1_resize` and `tools.resize.drop_in`.
+described in `store.repair.version_1_resize` and below.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ import sys
 import uuid
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import click
 
@@ -43,7 +43,7 @@ from qstore.tools.console.broker import (
 )
 from qstore.tools.console.command import JSON, SETTINGS
 from qstore.tools.console.rows import Column, print_json, print_listing
-from qstore.tools.console.shell import run_lines, run_terminal
+from qstore.tools.console.shell import CommandShell, ShellCommand, run_lines, run_terminal
 
 
 class WordError(MessagingError):
@@ -55,31 +55,31 @@ class WordError(MessagingError):
 # Each is a row of `COMMANDS`: what may follow it, what it does, and the function that does it with the words behind it.
 
 
-class Shell:
+class Shell(CommandShell):
     """What the commands share.
 
     Args:
         console: the console.
-        is_json: whether to print JSON.
+        as_json: whether to print JSON lines.
 
     Attributes:
         numbers: short names of objects.
         agent: the agent that is asked; None for the broker's own.
-        has_ended: whether `quit` was given.
     """
 
     program = "qpid-tool"
     banner = "Management Tool for QPID"
     farewell = "Exiting..."
     prompt = "qpid: "
+    word_error = WordError
     failures: tuple[type[Exception], ...] = (MessagingError,)
     fatal: tuple[type[Exception], ...] = (ConnectionFailedError,)
 
-    def __init__(self, console: Console, *, is_json: bool) -> None:
-        self._console, self._is_json = console, is_json
+    def __init__(self, console: Console, *, as_json: bool) -> None:
+        super().__init__(as_json=as_json)
+        self._console = console
         self.numbers = Identities()
         self.agent: str | None = None
-        self.has_ended = False
         self._is_long = False
         self._classes: list[SchemaId] | None = None
         self._schemas: dict[str, Schema | None] = {}
@@ -89,7 +89,7 @@ class Shell:
         """Carry out a command.
 
         Raises:
-            WordError: it is none.
+            WordError: there is no such command.
             MessagingError: it has failed.
         """
         try:
@@ -99,10 +99,12 @@ class Shell:
         if not words:
             return
         name, *rest = words
-        found = COMMANDS.get(name.lower())
-        if found is None:
-            raise WordError(f"unknown command {name!r}; help lists the commands")
-        found.work(self, rest)
+        self.command(name).work(self, rest)
+
+    @property
+    def commands(self) -> Mapping[str, ShellCommand]:
+        """Name -> command."""
+        return COMMANDS
 
     # ---- what the completion needs ----
 
@@ -113,7 +115,7 @@ class Shell:
         return self._classes
 
     def schema(self, name: str) -> Schema | None:
-        """A class of the agent; None if the agent does not tell."""
+        """A class of the agent; None if the agent does not have it."""
         if name not in self._schemas:
             try:
                 self._schemas[name] = self._console.schema(name, agent=self.agent)
@@ -127,8 +129,8 @@ class Shell:
 
     # ---- commands ----
 
-    def help(self, _words: Sequence[str]) -> None:
-        """Print what there is."""
+    def print_commands(self) -> None:
+        """Print the commands with what may follow them, as the original does."""
         rows = [(f"{name} {each.syntax}".strip(), each.help) for name, each in COMMANDS.items()]
         print_listing(self.banner, (Column("Command"), Column("Purpose", folds=True)), rows, indent="    ")
 
@@ -138,7 +140,7 @@ class Shell:
             self._summary()
             return
         objects = self._find(words)
-        if self._is_json:
+        if self._as_json:
             print_json(json_object(each) for each in objects)
         elif "all" in words[1:]:
             self._show_contents(objects)
@@ -152,7 +154,7 @@ class Shell:
                 for each in self._console.query(of.name, package=of.package, agent=self.agent):
                     (deleted if each.deleted else active)[of.package, of.name] += 1
         counts = {name: (active[name], deleted[name]) for name in active | deleted}
-        if self._is_json:
+        if self._as_json:
             print_json(
                 {"kind": "class", "package": package, "class": name, "active": active, "deleted": deleted}
                 for (package, name), (active, deleted) in sorted(counts.items())
@@ -189,7 +191,7 @@ class Shell:
         if not words:
             raise WordError("show what? Give a number, CLASS:KEY, or a class")
         objects = self._find(words)
-        if self._is_json:
+        if self._as_json:
             print_json(json_object(each) for each in objects)
         else:
             self._show_contents(objects)
@@ -208,7 +210,7 @@ class Shell:
         wanted = self._target(target)
         method = self._method(_class_in(wanted), name)
         results = self._console.call(wanted, name, method_arguments(method, rest), agent=self.agent)
-        if self._is_json:
+        if self._as_json:
             print_json([{"kind": "result", "method": name, "results": plain(results)}])
         else:
             show_result(name, results)
@@ -244,7 +246,7 @@ class Shell:
         raise WordError(f"{word} are several objects; a method is called on one")
 
     def _method(self, class_name: str, name: str) -> Method | None:
-        """A method of a class; None if the agent does not tell."""
+        """A method of a class; None if the agent does not have it."""
         schema = self.schema(class_name) if class_name else None
         if schema is None:
             return None
@@ -257,7 +259,7 @@ class Shell:
     def describe(self, words: Sequence[str]) -> None:
         """Print the classes, or the schema of one."""
         if not words:
-            if self._is_json:
+            if self._as_json:
                 print_json(
                     {"kind": "class", "package": each.package, "class": each.name, "is_event": each.is_event}
                     for each in self.classes()
@@ -267,7 +269,7 @@ class Shell:
             return
         for word in words:
             schema = self._console.schema(word, agent=self.agent)
-            if self._is_json:
+            if self._as_json:
                 print_json([schema_json(schema)])
             else:
                 show_schema(schema)
@@ -275,7 +277,7 @@ class Shell:
     def agents(self, _words: Sequence[str]) -> None:
         """Print the agents."""
         self._agents = self._console.agents()
-        if self._is_json:
+        if self._as_json:
             print_json(agent_json(each) for each in self._agents)
         else:
             show_agents(self._agents, self.agent, is_long=self._is_long)
@@ -296,7 +298,7 @@ class Shell:
 
     def identities(self, _words: Sequence[str]) -> None:
         """Print which number is which object."""
-        if self._is_json:
+        if self._as_json:
             print_json({"kind": "id", "id": number, "object": each.name} for number, each in self.numbers.items())
         else:
             show_identities(self.numbers)
@@ -309,33 +311,25 @@ class Shell:
 
     def quit(self, _words: Sequence[str]) -> None:
         """End the shell."""
-        self.has_ended = True
+        self.end()
 
 
-class _Command(NamedTuple):
-    """A command."""
-
-    syntax: str
-    help: str
-    work: Callable[[Shell, Sequence[str]], None]
-
-
-COMMANDS: Final = {
-    "help": _Command("", "Print the commands", Shell.help),
-    "list": _Command(
+COMMANDS: Final[Mapping[str, ShellCommand]] = {
+    "help": ShellCommand("[COMMAND]", "Print the commands, or what may follow one", Shell.show_help),
+    "list": ShellCommand(
         "[CLASS [all|active] [NAME=VALUE ...]]",
         "Print a summary, or the objects of a class: with numbers; all: with their contents",
         Shell.list,
     ),
-    "show": _Command("ID ...|CLASS:KEY|CLASS [NAME=VALUE ...]", "Print the contents of objects", Shell.show),
-    "call": _Command("ID|CLASS:KEY|broker METHOD [ARGUMENT ...]", "Call a method of an object", Shell.call),
-    "schema": _Command("[CLASS ...]", "Print the classes, or what the objects of one have", Shell.describe),
-    "agents": _Command("", "Print the agents of this broker", Shell.agents),
-    "agent": _Command("[NAME|NUMBER]", "Ask this agent; without a name: the broker's own", Shell.choose),
-    "id": _Command("", "Print which number is which object", Shell.identities),
-    "set": _Command("time-format short|long", "Print times without or with their dates", Shell.set),
-    "quit": _Command("", "End, as ^D does", Shell.quit),
-    "exit": _Command("", "The same", Shell.quit),
+    "show": ShellCommand("ID ...|CLASS:KEY|CLASS [NAME=VALUE ...]", "Print the contents of objects", Shell.show),
+    "call": ShellCommand("ID|CLASS:KEY|broker METHOD [ARGUMENT ...]", "Call a method of an object", Shell.call),
+    "schema": ShellCommand("[CLASS ...]", "Print the classes, or what the objects of one have", Shell.describe),
+    "agents": ShellCommand("", "Print the agents of this broker", Shell.agents),
+    "agent": ShellCommand("[NAME|NUMBER]", "Ask this agent; without a name: the broker's own", Shell.choose),
+    "id": ShellCommand("", "Print which number is which object", Shell.identities),
+    "set": ShellCommand("time-format short|long", "Print times without or with their dates", Shell.set),
+    "quit": ShellCommand("", "End, as ^D does", Shell.quit),
+    "exit": ShellCommand("", "The same", Shell.quit),
 }
 
 
@@ -343,7 +337,7 @@ def completions(shell: Shell, before: Sequence[str], word: str) -> Iterator[str]
     """How a word may be completed, after those before it on its line."""
     candidates: Iterable[Any] = ()
     try:
-        if not before:
+        if not before or before[0] == "help":
             candidates = COMMANDS
         elif before[0] in ("list", "show", "schema", "call") and len(before) == 1:
             candidates = ("broker", *sorted({each.name for each in shell.classes() if not each.is_event}))
@@ -601,7 +595,7 @@ def show_objects(objects: Iterable[Data], numbers: Identities, *, is_long: bool)
 
 
 def show_contents(data: Data, schema: Schema | None, numbers: Identities, *, is_long: bool) -> None:
-    """All that an object tells."""
+    """The values of an object."""
     known = {} if schema is None else {each.name: each for each in schema.properties}
     rows = []
     for name, value in data.values.items():
@@ -660,7 +654,7 @@ def show_classes(classes: Iterable[SchemaId]) -> None:
 
 
 def show_schema(schema: Schema) -> None:
-    """A class: what its objects tell, and its methods."""
+    """A class: its properties, statistics and methods."""
     rows = []
     for each in schema.properties:
         notes = [word for word, is_so in (("index", each.is_index), ("optional", each.is_optional)) if is_so]
@@ -762,7 +756,7 @@ def command(context: click.Context, /, **values: Any) -> None:
 
     def work(console: Console) -> None:
         nonlocal is_fine
-        shell = Shell(console, is_json=values["as_json"])
+        shell = Shell(console, as_json=values["as_json"])
         shell.agent = values["agent"]
         if values["lines"]:
             is_fine = run_lines(shell, values["lines"])

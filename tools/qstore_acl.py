@@ -90,7 +90,7 @@ class Question(NamedTuple):
     values: dict[str, str] | None
 
     def ask(self, engine: Engine, user: str) -> Decision:
-        """What is decided. If no rule is about publishing, everybody may publish everything."""
+        """The decision. If no rule is about publishing, all users may publish."""
         if self.action is Action.PUBLISH and not engine.checks_publish:
             return Decision(Permission.ALLOW, None)
         return engine.decide(user, self.action, self.object_type, self.name, self.values)
@@ -304,7 +304,7 @@ def _question(words: Sequence[str]) -> Question:
 
 
 def _parse(words: Sequence[str]) -> Question:
-    """A question. Raises ValueError: it is none."""
+    """Parse a question. Raises ValueError."""
     if len(words) < 2:
         raise ValueError(f"{' '.join(words)}: an action and an object are needed, such as create queue")
     try:

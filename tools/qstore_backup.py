@@ -177,9 +177,9 @@ def _show(result: BackupResult, removed: Removed | None, place: str, seconds: fl
 
 # ---- a running broker: its agent takes a snapshot, whose files this process reads ----
 #
-# The broker goes on meanwhile; its journals grow instead of overwriting what the snapshot has. A journal that cannot
+# The broker keeps running; its journals grow instead of overwriting what the snapshot has. A journal that cannot
 # grow (of fixed size, or because the disk is full) may be overwritten before it was read: then there is another
-# snapshot, of which that journal is read first, and what is known to be right of the earlier one is not read again.
+# snapshot, of which that journal is read first, and what was read correctly from the earlier one is not read again.
 
 _ATTEMPTS: Final = 5
 _BEGIN_SECONDS: Final = 120.0  # time limit of a snapshot

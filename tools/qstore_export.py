@@ -131,15 +131,15 @@ def command(
         topology,
         messages,
     )
-    told = Form(form) if form else form_of(destination)
-    if told is None:
+    chosen_form = Form(form) if form else form_of(destination)
+    if chosen_form is None:
         raise click.BadParameter(f"{destination} has none of the known endings", param_hint="DEST; use --format")
     broker = broker_url(source)
     if take and (broker is None or since is not None or until is not None):
         raise click.UsageError("--take applies to a running broker, and cannot be combined with --since and --until.")
     if broker is not None and rids is not None:
-        raise click.UsageError("--rid applies to a store: a broker does not tell record ids.")
-    if told is Form.DEFINITIONS:
+        raise click.UsageError("--rid applies to a store: a broker does not show record ids.")
+    if chosen_form is Form.DEFINITIONS:
         if take:
             raise click.UsageError("definitions have no messages: --take cannot be combined with them.")
         chosen = replace(chosen, messages=False)
@@ -147,10 +147,10 @@ def command(
     unmapped = Unmapped()
     with failing(_PROGRAM, UnusableInputError, InterchangeError, MessagingError, advise=advice), private_files():
         if broker is not None:
-            counts = _export_broker(broker, destination, told, chosen, unmapped, take=take, strict=strict)
+            counts = _export_broker(broker, destination, chosen_form, chosen, unmapped, take=take, strict=strict)
         else:
             recovered, counts = _export(
-                source, destination, told, chosen, unmapped, with_passwords=with_passwords, strict=strict
+                source, destination, chosen_form, chosen, unmapped, with_passwords=with_passwords, strict=strict
             )
             damaged = recovered.store.damage
             for notice in recovered.store.notices:

@@ -227,7 +227,7 @@ class Choice:
         since: its timestamp is this one or a later one, in seconds since 1970.
         until: it ends before the first message with a later timestamp.
         selector: only messages that it selects.
-        limit: only so many.
+        limit: their largest number; None for all.
     """
 
     queue: str
@@ -337,7 +337,7 @@ class ReplaySink:
 
 
 def moment_of(header: MessageHeader) -> int | None:
-    """When a message was sent, in seconds since 1970; None if it does not tell."""
+    """When a message was sent, in seconds since 1970; None if it has no timestamp."""
     if header.amqp_1_0 is not None and header.amqp_1_0.creation_time is not None:
         return header.amqp_1_0.creation_time // 1000
     return header.timestamp
@@ -485,7 +485,7 @@ def open_replay(path: str, destination: str, choice: Choice, *, backup: str | No
         is_whole: whether messages of stores count that were dequeued.
 
     Raises:
-        UnusableInputError, StoreError, InterchangeError, OSError: it is none of these, or in use.
+        UnusableInputError, StoreError, InterchangeError, OSError: it has another format, or is in use.
     """
     disk = OsWritableDisk()
     is_place = backup is not None or "://" in path

@@ -1,4 +1,4 @@
-"""Analysis of quarantined bytes: the records in them, and the messages in those records.
+"""Quarantined bytes: the records in them, the messages in those records, and their injection into a store.
 
 A record is *proved* if its format's own check passes: version 2's checksum, with the salt of its file; the
 linearstore's checksum and serial; version 1's tail, which is weaker. Other records are reported with everything that is

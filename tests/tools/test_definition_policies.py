@@ -73,7 +73,7 @@ def test_every_key() -> None:
         "x-message-ttl": 5, "x-expires": 6, "x-max-length": 7, "x-max-length-bytes": 8, "x-overflow": "reject-publish",
         "x-dead-letter-exchange": "dead", "x-dead-letter-routing-key": "k",
     }  # fmt: skip
-    assert listed == ['policy "all": what is known of it is set for 1 queue, and not for those that are declared later']
+    assert listed == ['policy "all": its known settings apply to 1 queue, and not to those declared later']
 
 
 @pytest.mark.parametrize(
@@ -131,7 +131,7 @@ def test_the_operators_policy_is_one_more() -> None:
 def test_exchanges() -> None:
     sink, listed = read([policy("ae", "^events$", {"alternate-exchange": "dead", "message-ttl": 5})], {"events": {}})
     assert (sink.alternates, sink.queues) == ({"events": "dead"}, {"events": {"x-message-ttl": 5}})
-    assert "set for 1 queue and 1 exchange, and not for those" in listed[-1]
+    assert "apply to 1 queue and 1 exchange, and not to those" in listed[-1]
 
 
 def test_what_is_listed() -> None:
@@ -204,7 +204,7 @@ def test_in_a_broker(tmp_path: Path, make_broker: BrokerMaker) -> None:
     url = f"amqp://127.0.0.1:{broker.port}"
     result = bring(tmp_path / "definitions.json", url)
     assert (result.exit_code, result.stderr.count("\n")) == (1, 1)
-    assert 'policy "limit": what is known of it is set for 1 queue' in result.stderr
+    assert 'policy "limit": its known settings apply to 1 queue' in result.stderr
     assert bring(tmp_path / "definitions.json", tmp_path / "store", "--strict").exit_code == 2
     with Connection(url.removeprefix("amqp://")) as connection:
         sender = connection.session().sender("few")

@@ -18,7 +18,7 @@ from qstore.store.disk import OsWritableDisk
 from qstore.store.environment import tool_environment
 from qstore.store.repair.quarantine import QuarantineWriter
 from qstore.tools.qstore_shell import command as qstore_shell
-from qstore.tools.store_shell.commands import EXAMPLES, Settings, Shell
+from qstore.tools.store_shell.commands import COMMANDS, Settings, Shell
 from qstore.tools.store_shell.place import ShellError, read_line, read_wanted, split_commands
 from qstore.tools.store_shell.store import StorePlace
 from tests.support.dump import dump
@@ -118,13 +118,14 @@ def test_help(unchanged: Path) -> None:
         assert f"\n{name} " in shown
         assert f"Usage: {name}" in text(unchanged, f"help {name}")
     assert "\nExample: purge old\n" in text(unchanged, "help purge")
-    assert told["example"] == EXAMPLES["purge"]
+    assert told["example"] == COMMANDS["purge"].example
 
 
 def test_the_examples_of_the_help(tmp_path: Path) -> None:
     store = made(tmp_path / "store", 70)
-    for example in EXAMPLES.values():
-        text(store, example.replace("amq.topic", "market"), options=("--yes",))
+    for each in COMMANDS.values():
+        if each.example:
+            text(store, each.example.replace("amq.topic", "market"), options=("--yes",))
     assert bodies(store, "orders") == [*map(str, range(10, 61)), "hello world"]
 
 
@@ -351,7 +352,7 @@ def test_input_that_is_no_text(store: Path) -> None:
 
 
 def test_large_files_are_not_read_whole(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("qstore.tools.store_shell.message._MAX_FILE", 1000)
+    monkeypatch.setattr("qstore.tools.store_shell.commands._MAX_FILE", 1000)
     assert "more than 1,000 bytes" in fails(store, "inject old file=/dev/zero")
 
 

@@ -151,7 +151,7 @@ def test_branches_in_doubt(url: str, queue: str) -> None:
 
 def test_what_is_refused(url: str, queue: str, broker: RunningBroker) -> None:
     for line, told in (
-        (f"show {queue} 0x10", "does not tell record ids"),
+        (f"show {queue} 0x10", "does not show record ids"),
         ("select nosuch", 'there is no queue "nosuch"'),
         (f"move {queue} to nosuch", 'there is no queue "nosuch"'),
         (f"move {queue} to {queue}", "both source and destination"),

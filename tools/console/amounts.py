@@ -1,4 +1,10 @@
-"""Parsing and formatting numbers of bytes."""
+"""Sizes, numbers, times and values: as text for people, and read from a command line.
+
+parse_amount, human, exact   bytes: 4K or 4KiB is 4096, 4KB is 4000; `9.16 MiB`; `9,600,000 bytes (9.16 MiB)`
+compact, full, duration      counters and times of a broker's objects: `1.23k`, `1,230`, `3d 4h 5m 6s`
+clock, shown, plain          points in time, any value in one line, any value as JSON
+Moment                       an option that takes a point in time
+"""
 
 from __future__ import annotations
 

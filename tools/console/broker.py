@@ -1,4 +1,4 @@
-"""The options by which commands reach a broker: its address, time limits, SASL and TLS.
+"""How commands reach a broker: the options for its address, time limits, SASL and TLS; and running on its console.
 
     option                       connection option of the client
     ---------------------------  ------------------------------------------

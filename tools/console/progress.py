@@ -83,7 +83,7 @@ def writing_progress(what: str, total: int) -> Iterator[Callable[[int], None]]:
 
 @contextmanager
 def bytes_progress() -> Iterator[tuple[Callable[[str, int], None], Callable[[int], None]]]:
-    """Yields two callbacks: one begins a stage of so many bytes, the other takes numbers of bytes that are done."""
+    """Yields two callbacks: one begins a stage of a number of bytes, the other takes numbers of bytes done."""
     with progress_bar("opening", *_of_bytes()) as bar:
         if bar is None:
             yield (lambda *_: None), (lambda _: None)

@@ -1,6 +1,7 @@
-"""The loop of a shell: lines from a terminal, with history and completion, from a pipe, or from the command line.
+"""The loop of a shell, run by `qpid-tool` and `qstore-shell`: where lines come from, and where long output goes.
 
-The shells of `qpid-tool` and `qstore-shell` are run by it.
+Lines come from a terminal, with history and completion, from a pipe, or from the command line; a `CommandShell` runs
+them by its table of commands, and says which of its errors end it. Long output on a terminal goes through a pager.
 """
 
 from __future__ import annotations
@@ -15,22 +16,49 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import IO, Final, Protocol
+from typing import IO, Any, Final, NamedTuple
 
 import click
 from rich.console import Console
 
 from qstore.tools.console.broker import say
 from qstore.tools.console.command import TerminatedError
+from qstore.tools.console.rows import Column, print_json, print_table
 
 _MOST_HISTORY: Final = 1000
 _SECRET: Final = re.compile(r"://.*@")  # a URL with a user, and perhaps a password
 
 
-class Interpreter(Protocol):
-    """Carries out commands.
+class ShellCommand(NamedTuple):
+    """A command of a shell.
+
+    Attributes:
+        syntax: what may follow its name.
+        help: what it does.
+        work: does it, with the shell and what follows the name.
+        more: further lines of its help.
+        example: one line.
+        has_where: whether a selector may follow.
+        is_long: whether its output may be long, and goes through the pager.
+    """
+
+    syntax: str
+    help: str
+    work: Callable[[Any, Any], None]
+    more: tuple[str, ...] = ()
+    example: str = ""
+    has_where: bool = False
+    is_long: bool = False
+
+
+class CommandShell(ABC):
+    """A shell: a table of commands, and what they share.
+
+    Args:
+        as_json: whether to print JSON lines.
 
     Attributes:
         program: the command's name, for errors and the file of its history.
@@ -38,28 +66,85 @@ class Interpreter(Protocol):
         farewell: printed when it ends there; empty for nothing.
         failures: the errors of a command: printed in one line.
         fatal: those of them that end the shell.
-        has_ended: whether it was told to end.
+        word_error: the one about the words of a command.
+        has_ended: whether `quit` was given.
     """
 
     program: str
     banner: str
-    farewell: str
+    farewell = ""
     failures: tuple[type[Exception], ...]
     fatal: tuple[type[Exception], ...]
-    has_ended: bool
+    word_error: type[Exception]
+
+    def __init__(self, *, as_json: bool) -> None:
+        self._as_json = as_json
+        self.has_ended = False
 
     @property
+    @abstractmethod
+    def commands(self) -> Mapping[str, ShellCommand]:
+        """Name -> command."""
+
+    @property
+    @abstractmethod
     def prompt(self) -> str:
         """What is shown in front of a line."""
 
+    @abstractmethod
     def run(self, line: str) -> None:
-        """Carry out a command."""
+        """Run what a line says. Raises one of `failures`."""
 
+    @abstractmethod
     def completions(self, before: Sequence[str], word: str) -> Iterable[str]:
         """How a word may be completed, after those before it on its line."""
 
+    def command(self, name: str) -> ShellCommand:
+        """The command of this name, in any case. Raises `word_error`."""
+        found = self.commands.get(name.lower())
+        if found is None:
+            raise self.word_error(f"unknown command {name!r}; help lists the commands")
+        return found
 
-def run_lines(shell: Interpreter, lines: Iterable[str], *, stops: bool = False) -> bool:
+    def usage_error(self, name: str, question: str) -> Exception:
+        """The error for words that are not those of the command `name`."""
+        return self.word_error(f"{question} Usage: {name} {self.commands[name].syntax}")
+
+    # ---- commands that every shell has ----
+
+    def show_help(self, words: Sequence[str]) -> None:
+        """Print the commands, or one of them."""
+        names = [word.lower() for word in words[:1]]
+        found = [self.command(name) for name in names]
+        if self._as_json:
+            print_json(self._command_object(name) for name in names or self.commands)
+        elif not found:
+            self.print_commands()
+        else:
+            click.echo(f"{found[0].help}.\nUsage: {names[0]} {found[0].syntax}".rstrip())
+            for each in found[0].more:
+                click.echo(f"  {each}")
+            if found[0].example:
+                click.echo(f"Example: {found[0].example}")
+
+    def print_commands(self) -> None:
+        """Print the commands and what they do."""
+        click.echo("Available Commands")
+        rows = [(name, each.help) for name, each in self.commands.items()]
+        print_table(Console(highlight=False), (Column("Command"), Column("Description", folds=True)), rows)
+        click.echo("help COMMAND shows what may follow it.")
+
+    def _command_object(self, name: str) -> dict[str, Any]:
+        found = self.commands[name]
+        return {"kind": "command", "name": name, "syntax": found.syntax, "help": found.help, "more": list(found.more),
+                "example": found.example or None}  # fmt: skip
+
+    def end(self) -> None:
+        """End the shell."""
+        self.has_ended = True
+
+
+def run_lines(shell: CommandShell, lines: Iterable[str], *, stops: bool = False) -> bool:
     """Carry out commands until one of them ends the shell. Returns whether all of them succeeded.
 
     Args:
@@ -95,7 +180,7 @@ def run_lines(shell: Interpreter, lines: Iterable[str], *, stops: bool = False) 
     return is_fine
 
 
-def run_terminal(shell: Interpreter) -> None:
+def run_terminal(shell: CommandShell) -> None:
     """Carry out what a person types. Raises as `run_lines`."""
     click.echo(shell.banner)
     with _history(shell.program), _completion(shell):
@@ -113,7 +198,7 @@ def ask(question: str) -> str:
         return ""
 
 
-def _typed(shell: Interpreter) -> Iterator[str]:
+def _typed(shell: CommandShell) -> Iterator[str]:
     while True:
         try:
             yield _input(shell.prompt, lambda line: _SECRET.search(line) is None)
@@ -153,7 +238,7 @@ def _history(program: str) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _completion(shell: Interpreter) -> Iterator[None]:
+def _completion(shell: CommandShell) -> Iterator[None]:
     found: list[str] = []
 
     def complete(word: str, index: int) -> str | None:

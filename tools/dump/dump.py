@@ -1,4 +1,10 @@
-"""What recovery would preserve of a store, in the order in which a dump shows it."""
+"""The content of a store in the order in which a dump shows it.
+
+    dump_recovered   what recovery would preserve: topology, messages in delivery order, open transactions
+    dump_records     every record of every journal, as it was written
+
+Damage comes last, since some is found only while content is read.
+"""
 
 from __future__ import annotations
 

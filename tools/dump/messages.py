@@ -1,4 +1,9 @@
-"""Which records and messages to show, and how to show a body."""
+"""Stored messages: which ones are selected, how their bodies are shown, and what they are as JSON objects.
+
+Selection, RIDS, SELECTOR   by queue, record id, transaction, type of record; the options of commands for these
+BodyForm                    a body as text, in hex, not at all, or as a file of its own
+MessageReader               an enqueue record as a message; `message_object` is its JSON object
+"""
 
 from __future__ import annotations
 
@@ -89,7 +94,7 @@ def parse_rids(text: str) -> tuple[int, int]:
     """Parse `A..B`, `A..`, `..B` or `A`, decimal or 0x…, both ends included.
 
     Raises:
-        ValueError: it is none of these, or the range is reversed.
+        ValueError: it has another form, or the range is reversed.
     """
     found = _RANGE.fullmatch(text.strip().lower())
     if found is None or not any(found.groups()):
@@ -112,7 +117,7 @@ def _number(text: str) -> int:
 
 
 def no_such_queue(where: str, name: str, known: Iterable[str]) -> str:
-    """What is told if there is no queue of this name: which queues there are, or those with a similar name."""
+    """The error for a queue that does not exist: it lists queues with similar names, or those that there are."""
     names = sorted(map(escape_name, known))
     near = difflib.get_close_matches(escape_name(name), names, _MAX_NAMED)
     listed = ", ".join(f'"{each}"' for each in near or names[:_MAX_NAMED])

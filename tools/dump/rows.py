@@ -1,4 +1,7 @@
-"""Everything except messages as JSON objects: topology, transactions, damage, records."""
+"""The content of stores as objects, and the columns of their tables: topology, journals, transactions, records, damage.
+
+An object has the same fields in every command that shows it; `tools/README.md` lists them. Messages are in `messages`.
+"""
 
 from __future__ import annotations
 

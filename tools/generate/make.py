@@ -2,7 +2,7 @@
 
     OUT/MANIFEST.jsonl       a line about the fleet (kind "fleet": the request), then one about each store
         STORE-0001/          a store
-        STORE-0001.jsonl     its content: see `make`
+        STORE-0001.jsonl     its content: see below
 
 MANIFEST.jsonl is written last: if it exists, the fleet is complete.
 """

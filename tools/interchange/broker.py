@@ -1,4 +1,4 @@
-"""Exports from a running broker: its durable topology, as management tells it, and the messages of its queues.
+"""Exports from a running broker: its durable topology, from its management agent, and the messages of its queues.
 
 Messages are browsed, and stay; or taken: they are acknowledged when the file is complete and synced, so that a kill
 leaves them in the broker. Those that others have acquired, and those of branches in doubt, are not seen.
@@ -158,7 +158,7 @@ def _table(data: Data) -> Any:
 #
 #     token    durable message, amqp/map: {"messages": number imported, "done": boolean, "at": seconds since 1970}
 #
-# The export is read twice: once to prove that it is whole, and to count; then to send. Branches in doubt cannot be told
+# The export is read twice: once to prove that it is whole, and to count; then to send. Branches in doubt cannot be sent
 # to a broker in this way, and are refused: they can be imported as decided.
 
 _BATCH: Final = 500  # messages of one transaction
@@ -502,7 +502,9 @@ class _Sending:
                 self._session.acknowledge(self._old, sync=False)
             self._session.commit()
         except MessagingError as error:
-            error.add_note(f"{self._count - self._sent:,} messages were imported; run the same command again to go on")
+            error.add_note(
+                f"{self._count - self._sent:,} messages were imported; run the same command again to continue"
+            )
             raise
         self._sent = self._bytes = 0
         if not done:
@@ -511,7 +513,7 @@ class _Sending:
 
 # ---- messages ----
 #
-# What cannot be told to a broker is lost on the way in: the exchange to which the message was once published and its
+# What cannot be sent to a broker is lost on the way in: the exchange to which the message was once published and its
 # routing key, as it goes to its queue directly; its record id. A message of AMQP 0-9-1 or 1.0 is converted to 0-10.
 
 _SOON: Final = 0.001  # seconds that a message lives which has expired

@@ -176,7 +176,7 @@ class _Reader:
         left_out = self._exchanges(vhost, sink, policies)
         self._queues(vhost, sink, left_out, policies)
         self._bindings(vhost, sink, left_out)
-        policies.tell()
+        policies.list_notices()
         for key, value in self._fields.items():
             if key not in _TOPOLOGY and key not in _SILENT and isinstance(value, list):
                 more = [each for each in value if not (isinstance(each, dict) and str(each.get("name")) in _DEFAULTS)]
@@ -589,7 +589,7 @@ def _is_declared(key: str, value: object) -> bool:
 #
 #     which       of those whose pattern is found in the name and that apply to its kind, the one with the highest
 #                 priority; of the operator's policies, one more
-#     both        of a number that both tell, the smaller one counts; of the rest, what the operator's says
+#     both        of a number that both set, the smaller one counts; of the rest, what the operator's says
 #     argument    of a number that the queue was declared with too, the smaller one; of the rest, its declaration
 #
 # A policy is not kept, as this broker has none: it is set for what the definitions have, and not for what is declared
@@ -733,12 +733,12 @@ class Policies:
         self._left -= time.process_time() - began
         return is_found
 
-    def tell(self) -> None:
+    def list_notices(self) -> None:
         """List what became of each."""
         for policy in (*self._own, *self._operator):
             counts = ((policy.queues, "queue"), (policy.exchanges, "exchange"))
             where = " and ".join(plural(count, what) for count, what in counts if count)
-            text = f"what is known of it is set for {where}, and not for those that are declared later"
+            text = f"its known settings apply to {where}, and not to those declared later"
             self._unmapped.add(policy.title, policy.name, text if where else "it is set for nothing: it is left out")
 
 

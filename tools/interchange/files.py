@@ -62,7 +62,7 @@ _WRITERS: Final[dict[Form, Callable[..., ExportWriter]]] = {
 
 
 def form_of(path: str) -> Form | None:
-    """The form that the name of a file tells; None if it tells none."""
+    """The form of a file by the ending of its name; None if it has no known one."""
     if path == STANDARD_OUTPUT:
         return Form.JSON
     return next((form for suffix, form in _SUFFIXES.items() if path.endswith(suffix)), None)
@@ -133,7 +133,7 @@ def _compressed(file: BinaryIO, form: Form) -> Iterator[BinaryIO]:
 def read_export(
     path: str, sink: ItemSink, *, is_edited: bool = False, definitions: DefinitionOptions | None = None
 ) -> ReadExport:
-    """Read an export of any form, which its first bytes tell.
+    """Read an export of any form, which its first bytes show.
 
     Args:
         path: the file.

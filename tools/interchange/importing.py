@@ -1,4 +1,8 @@
-"""Imports what a reader reads, into a stopped store or a running broker: planned, once, with progress."""
+"""Imports into a stopped store or a running broker: what changes on the way, and doing it once.
+
+`Changes` renames, leaves out and decides branches in doubt between a reader and what takes its items. An import is
+planned first; then it takes place, with progress, unless the ledger of its destination has it.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an export consists of, and who takes it."""
+"""What an export consists of, and the interface of those that take its items."""
 
 from __future__ import annotations
 

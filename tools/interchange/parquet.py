@@ -222,7 +222,7 @@ def read_parquet(path: Path, sink: ItemSink) -> ReadExport:
 
 
 def _line(error: Exception) -> str:
-    """The first line of what Arrow tells, which may be many."""
+    """The first line of Arrow's error."""
     lines = str(error).splitlines()
     return lines[0] if lines else type(error).__name__
 

@@ -127,13 +127,13 @@ class BrokerPlace:
         ]
 
     def transactions(self) -> Iterable[Object]:
-        """The branches that the broker knows. qpidd does not tell them."""
+        """The branches that the broker knows. qpidd does not list them."""
         for each in self._objects("transaction"):
             outcome = _STATES.get(each["state"], Outcome.UNPREPARED)
             yield transaction_object(RecoveredTransaction(bytes.fromhex(each["xid"]), outcome, True, None, None))
 
     def journals(self) -> Iterable[Object]:
-        """The journals, as the broker tells them."""
+        """The journals, as the broker's agent lists them."""
         for each in self._objects("journal"):
             fields = {name: each.get(known) for known, name in _JOURNAL.items()}
             yield {"kind": "journal", "role": "queue", "queue": each.get("name"), **fields}
@@ -149,7 +149,7 @@ class BrokerPlace:
     def check(self, wanted: Wanted) -> int:
         """The number of messages in a queue that is selected. Raises ShellError if a selection is not possible."""
         if wanted.rids:
-            raise ShellError("a broker does not tell record ids: select messages with where, or first=N")
+            raise ShellError("a broker does not show record ids: select messages with where, or first=N")
         return int(self._queue(wanted.queue)["msgDepth"])
 
     def _queue(self, name: str) -> Data:
@@ -231,7 +231,7 @@ class BrokerPlace:
         return {"messages": count}
 
     def _take(self, wanted: Wanted, target: str | None, count: int, advance: Advance) -> Mapping[str, Any]:
-        """Move or remove so many messages, in transactions."""
+        """Move or remove this many messages, in transactions."""
         done = size = uncommitted = 0
         with self._connection.session(transactional=True) as session:
             sender = None if target is None else session.sender(queue_address(target))

@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import click
-from rich.console import Console
 from rich.progress import MofNCompleteColumn
 
 from qstore.broker.client import MessagingError
@@ -26,8 +25,8 @@ from qstore.store.importing.intake import ImportedMessage
 from qstore.store.inspect.layout import UnusableInputError
 from qstore.store.repair.quarantine import QuarantineError
 from qstore.tools.console.progress import progress_bar
-from qstore.tools.console.rows import Column, JsonLines, Output, note, print_json, print_table
-from qstore.tools.console.shell import ask, output_console, paged
+from qstore.tools.console.rows import JsonLines, Output, note, print_json
+from qstore.tools.console.shell import CommandShell, ShellCommand, ask, output_console, paged
 from qstore.tools.console.text import escape_name, printable, unescape_name
 from qstore.tools.dump.messages import BodyForm
 from qstore.tools.dump.rows import object_tables
@@ -66,7 +65,7 @@ class Settings(NamedTuple):
     pages: bool = True
 
 
-class Shell:
+class Shell(CommandShell):
     """What the commands share.
 
     Args:
@@ -76,21 +75,25 @@ class Shell:
     Attributes:
         place: the store or the broker; None if there is none.
         wanted: the messages that are selected; None if there are none.
-        has_ended: whether `quit` was given.
     """
 
     program = PROGRAM
     banner = "qstore-shell - for examining and changing message stores; help lists the commands"
-    farewell = ""
+    word_error = ShellError
     failures: tuple[type[Exception], ...] = (*FAILURES, OSError)
     fatal: tuple[type[Exception], ...] = (ConnectionFailedError,)
 
     def __init__(self, open_place: Callable[[str], Place], settings: Settings) -> None:
+        super().__init__(as_json=settings.is_json)
         self._open_place, self._settings = open_place, settings
         self.place: Place | None = None
         self._where = ""
         self.wanted: Wanted | None = None
-        self.has_ended = False
+
+    @property
+    def commands(self) -> Mapping[str, ShellCommand]:
+        """Name -> command."""
+        return COMMANDS
 
     @property
     def prompt(self) -> str:
@@ -121,9 +124,7 @@ class Shell:
             if not command.words or self.has_ended:
                 continue
             name, *rest = command.words
-            found = COMMANDS.get(name.lower())
-            if found is None:
-                raise ShellError(f"unknown command {name!r}; help lists the commands")
+            found = self.command(name)
             if command.where is not None and not found.has_where:
                 raise ShellError(f"{name} does not take a selector (where)")
             try:
@@ -185,33 +186,13 @@ class Shell:
 
     def help(self, line: Line) -> None:
         """Print the commands, or one of them."""
-        if line.words:
-            name = line.words[0].lower()
-            if name not in COMMANDS:
-                raise ShellError(f"unknown command {name!r}; help lists the commands")
-            command = COMMANDS[name]
-            if self._settings.is_json:
-                self._show([_command_object(name)])
-                return
-            click.echo(f"{command.help}.\nUsage: {name} {command.syntax}".rstrip())
-            for each in command.more:
-                click.echo(f"  {each}")
-            if name in EXAMPLES:
-                click.echo(f"Example: {EXAMPLES[name]}")
-            return
-        if self._settings.is_json:
-            self._show(map(_command_object, COMMANDS))
-            return
-        click.echo("Available Commands")
-        rows = [(name, each.help) for name, each in COMMANDS.items()]
-        print_table(Console(highlight=False), (Column("Command"), Column("Description", folds=True)), rows)
-        click.echo("help COMMAND tells what may follow it.")
+        self.show_help(line.words)
 
     def list(self, line: Line) -> None:
         """Print queues, exchanges and so on."""
         what, exchange = (*line.words, None, None)[:2] if line.words else ("", None)
         if what not in _LISTS or len(line.words) > (2 if what in ("queues", "bindings") else 1):
-            raise ShellError(f"list what? Usage: list {COMMANDS['list'].syntax}")
+            raise self.usage_error("list", "list what?")
         place, named = self.opened(), None if exchange is None else unescape_name(exchange)
         lists: dict[str, Callable[[], Iterable[Object]]] = {
             "exchanges": place.exchanges,
@@ -277,7 +258,7 @@ class Shell:
     def load(self, line: Line) -> None:
         """Open another store or broker."""
         if len(line.words) != 1:
-            raise ShellError(f"load what? Usage: load {COMMANDS['load'].syntax}")
+            raise self.usage_error("load", "load what?")
         try:
             self.open(line.words[0])
         except ConnectionFailedError as error:  # what was open before is open still
@@ -302,7 +283,7 @@ class Shell:
     def purge(self, line: Line) -> None:
         """Remove all messages of a queue."""
         if len(line.words) != 1:
-            raise ShellError(f"purge which queue? Usage: purge {COMMANDS['purge'].syntax}")
+            raise self.usage_error("purge", "purge which queue?")
         self._change(self.opened().plan_removal(Wanted(unescape_name(line.words[0])), "purge"))
 
     def inject(self, line: Line) -> None:
@@ -312,7 +293,7 @@ class Shell:
             self._change(place.plan_quarantine(*_quarantine_words(line.words[1:])))
             return
         if not line.words:
-            raise ShellError(f"inject what? Usage: inject {COMMANDS['inject'].syntax}")
+            raise self.usage_error("inject", "inject what?")
         queue, *fields = line.words
         self._change(place.plan_message(message_of(unescape_name(queue), fields)))
 
@@ -320,7 +301,7 @@ class Shell:
         """Commit a transaction in doubt, or roll it back."""
         outcomes = {"commit": True, "rollback": False}
         if len(line.words) != 2 or line.words[1] not in outcomes:
-            raise ShellError(f"resolve which transaction, and how? Usage: resolve {COMMANDS['resolve'].syntax}")
+            raise self.usage_error("resolve", "resolve which transaction, and how?")
         try:
             xid = bytes.fromhex(line.words[0])
         except ValueError:
@@ -348,13 +329,13 @@ class Shell:
         if "first_rid" in more:
             first, last = more["first_rid"], more["last_rid"]
             rids = f", as record 0x{first:x}" + (f" to 0x{last:x}" if last != first else "")
-        told = f" ({plural(more['messages'], 'message')})" if "messages" in more else ""
-        self._say(f"done{told}{rids}", {**base, **more, "done": True})
+        count = f" ({plural(more['messages'], 'message')})" if "messages" in more else ""
+        self._say(f"done{count}{rids}", {**base, **more, "done": True})
 
     def quit(self, line: Line) -> None:
         """End the shell."""
         _no_words("quit", line)
-        self.has_ended = True
+        self.end()
 
 
 def _no_words(name: str, line: Line) -> None:
@@ -374,17 +355,6 @@ def _quarantine_words(words: Sequence[str]) -> tuple[str | None, list[int], str 
     return named.get("from"), numbers, unescape_name(named["to"]) if "to" in named else None
 
 
-class _Command(NamedTuple):
-    """A command."""
-
-    syntax: str
-    help: str
-    work: Callable[[Shell, Line], None]
-    more: tuple[str, ...] = ()
-    has_where: bool = False
-    is_long: bool = False
-
-
 _SELECTION: Final = "[QUEUE] [RID ...] [first=N] [where SELECTOR]"
 _TRANSFER: Final = "[QUEUE] [RID ...] [first=N] to QUEUE [where SELECTOR]"
 _SELECTION_HELP: Final = (
@@ -392,32 +362,68 @@ _SELECTION_HELP: Final = (
     "SELECTOR is as of JMS, and comes last: where region = 'EU' AND priority > 4",
 )
 
-COMMANDS: Final = {
-    "help": _Command("[COMMAND]", "Print the commands, or what may follow one", Shell.help),
-    "list": _Command(
+COMMANDS: Final[Mapping[str, ShellCommand]] = {
+    "help": ShellCommand("[COMMAND]", "Print the commands, or what may follow one", Shell.help),
+    "list": ShellCommand(
         "queues [EXCHANGE] | exchanges | bindings [EXCHANGE] | transactions | journals | all",
         "List available items",
         Shell.list,
         is_long=True,
+        example="list bindings amq.topic",
     ),
-    "select": _Command(
-        _SELECTION, "Perform a selection: the messages for the other commands", Shell.select, _SELECTION_HELP, True
+    "select": ShellCommand(
+        _SELECTION,
+        "Perform a selection: the messages for the other commands",
+        Shell.select,
+        _SELECTION_HELP,
+        has_where=True,
+        example="select orders first=100 where region = 'EU'",
     ),
-    "clear": _Command("", "Clear the selection", Shell.clear),
-    "show": _Command(_SELECTION, "Show the headers of messages", Shell.show, _SELECTION_HELP, True, True),
-    "dump": _Command(
+    "clear": ShellCommand("", "Clear the selection", Shell.clear),
+    "show": ShellCommand(
+        _SELECTION,
+        "Show the headers of messages",
+        Shell.show,
+        _SELECTION_HELP,
+        has_where=True,
+        is_long=True,
+        example="show orders 0x10..0x1f",
+    ),
+    "dump": ShellCommand(
         f"[show=content|headers|all] [as=hex] {_SELECTION}",
         "Dump the content of messages",
         Shell.dump,
         _SELECTION_HELP,
-        True,
-        True,
+        has_where=True,
+        is_long=True,
+        example="dump orders first=1 show=all",
     ),
-    "copy": _Command(_TRANSFER, "Copy messages to a queue", Shell.copy, _SELECTION_HELP, True),
-    "move": _Command(_TRANSFER, "Move messages to a queue", Shell.move, _SELECTION_HELP, True),
-    "delete": _Command(_SELECTION, "Remove messages", Shell.delete, _SELECTION_HELP, True),
-    "purge": _Command("QUEUE", "Remove all messages of a queue", Shell.purge),
-    "inject": _Command(
+    "copy": ShellCommand(
+        _TRANSFER,
+        "Copy messages to a queue",
+        Shell.copy,
+        _SELECTION_HELP,
+        has_where=True,
+        example="copy orders first=100 to old",
+    ),
+    "move": ShellCommand(
+        _TRANSFER,
+        "Move messages to a queue",
+        Shell.move,
+        _SELECTION_HELP,
+        has_where=True,
+        example="move orders to old where n > 60",
+    ),
+    "delete": ShellCommand(
+        _SELECTION,
+        "Remove messages",
+        Shell.delete,
+        _SELECTION_HELP,
+        has_where=True,
+        example="delete orders where n < 10",
+    ),
+    "purge": ShellCommand("QUEUE", "Remove all messages of a queue", Shell.purge, example="purge old"),
+    "inject": ShellCommand(
         "QUEUE body=TEXT|file=PATH [NAME=VALUE ...] | quarantine NUMBER ...|all [from DIR] [to QUEUE]",
         "Add a message to a queue, or those of a store's quarantine",
         Shell.inject,
@@ -426,31 +432,13 @@ COMMANDS: Final = {
             "reply_to (EXCHANGE/KEY), user_id, app_id, expiration and timestamp (seconds since 1970), ttl (in",
             "milliseconds), or header.NAME; a message is persistent",
         ),
+        example="inject orders body='hello world' content_type=text/plain header.region=EU",
     ),
-    "resolve": _Command("XID commit|rollback", "Decide a transaction in doubt", Shell.resolve),
-    "load": _Command("PATH | amqp://[user/password@]host[:port]", "Open another store or broker", Shell.load),
-    "quit": _Command("", "Quit the shell, as ^D does", Shell.quit),
-    "exit": _Command("", "The same", Shell.quit),
+    "resolve": ShellCommand("XID commit|rollback", "Decide a transaction in doubt", Shell.resolve),
+    "load": ShellCommand("PATH | amqp://[user/password@]host[:port]", "Open another store or broker", Shell.load),
+    "quit": ShellCommand("", "Quit the shell, as ^D does", Shell.quit),
+    "exit": ShellCommand("", "The same", Shell.quit),
 }
-
-EXAMPLES: Final = {
-    "list": "list bindings amq.topic",
-    "select": "select orders first=100 where region = 'EU'",
-    "show": "show orders 0x10..0x1f",
-    "dump": "dump orders first=1 show=all",
-    "copy": "copy orders first=100 to old",
-    "move": "move orders to old where n > 60",
-    "delete": "delete orders where n < 10",
-    "purge": "purge old",
-    "inject": "inject orders body='hello world' content_type=text/plain header.region=EU",
-}
-
-
-def _command_object(name: str) -> Object:
-    found = COMMANDS[name]
-    return {"kind": "command", "name": name, "syntax": found.syntax, "help": found.help, "more": list(found.more),
-            "example": EXAMPLES.get(name)}  # fmt: skip
-
 
 _BARE_WORDS: Final = frozenset(("first=", "where", "show=content", "show=headers", "show=all"))
 _MORE_WORDS: Final[Mapping[str, Sequence[str]]] = {
@@ -527,7 +515,7 @@ def _set(fields: dict[str, Any], name: str, value: str) -> None:
     elif name.startswith(_HEADER) and len(name) > len(_HEADER):
         fields["headers"][name.removeprefix(_HEADER)] = _plain(value)
     else:
-        raise ShellError(f"a message has no field {name!r}; help inject tells which there are")
+        raise ShellError(f"a message has no field {name!r}; help inject lists them")
 
 
 def _content(path: str) -> bytes:
@@ -582,8 +570,8 @@ def show_content(message: Mapping[str, Any], *, headers: bool, body: bool, is_he
     rid = "" if message["rid"] is None else f" record 0x{message['rid']:x}"
     marks = [*([message["state"]] if message["state"] != "outstanding" else [])]
     marks += ["redelivered"] if message["redelivered"] else []
-    told = f" ({', '.join(marks)})" if marks else ""
-    click.echo(f"--- {printable(message['queue'])}{rid}{told}, {message['body_length']:,} bytes")
+    state = f" ({', '.join(marks)})" if marks else ""
+    click.echo(f"--- {printable(message['queue'])}{rid}{state}, {message['body_length']:,} bytes")
     if headers:
         for name, value in _header_lines(message):
             click.echo(f"{name}: {value}")
@@ -601,8 +589,8 @@ def _header_lines(message: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
             yield name, printable(str(value))
     for name, value in message["headers"].items():
         kind = message["header_types"].get(name)
-        told = "" if kind is None else f" ({printable(str(kind))})"
-        yield f"header {printable(name)}", printable(str(value)) + told
+        type_name = "" if kind is None else f" ({printable(str(kind))})"
+        yield f"header {printable(name)}", printable(str(value)) + type_name
 
 
 def _body_lines(message: Mapping[str, Any], *, is_hex: bool) -> Iterator[str]:

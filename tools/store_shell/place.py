@@ -1,7 +1,10 @@
-"""A line as commands and words, and the words that select messages.
+"""What the shell works on, a stopped store or a running broker, and the words of a line that select its messages.
 
-Commands are separated by semicolons. Quotes and backslashes are those of a POSIX shell; a comment begins with a number
-sign at the beginning of a word. What follows the word `where` is a selector, verbatim: its quotes are its own.
+A line has commands separated by semicolons. Quotes and backslashes are those of a POSIX shell; a comment begins with a
+number sign at the beginning of a word. What follows the word `where` is a selector, verbatim: its quotes are its own.
+
+Stores and brokers describe their content by the same objects, those of `qstore-dump --json` and `qstore-check --json`
+(tools/README.md), and make a plan of every change before it is made (`Place`, `Plan`).
 """
 
 from __future__ import annotations
@@ -87,7 +90,7 @@ class Wanted:
     Attributes:
         queue: its name.
         rids: ranges of record ids; empty for all.
-        first: only so many of those that match; None for all.
+        first: at most this many of those that match; None for all.
         selector: only those that it selects; None for all.
     """
 
@@ -197,7 +200,7 @@ class Place(Protocol):
 
     Attributes:
         title: what it is, for people.
-        notices: what is to be told about it, one line each.
+        notices: one line each, shown before the change.
     """
 
     title: str

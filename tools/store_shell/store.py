@@ -353,7 +353,7 @@ class StorePlace:
     # ---- writing ----
 
     def _copy_many(self, source: str, rids: array[int], target: str) -> None:
-        """Copy more messages than fit into memory: as an import, which builds the target's journal anew."""
+        """Copy more messages than fit into memory: as an import, which rebuilds the target's journal."""
         path, chosen = store_of_version_2(tool_environment(), self._path, __version__), frozenset(rids)
         with self._released(), StoreImport(tool_environment(), path, __version__, log=self._log) as work:
             with contextlib.closing(open_store(self._disk, path)) as store:
