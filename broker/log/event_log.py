@@ -1,10 +1,12 @@
-"""The log lines about events, one for each kind of event."""
+"""The log lines about events, one for each kind of event; and client properties in the log, which are untrusted.
+
+Source: AMQP 0-10, connection.start-ok, client-properties; the names that begin with `qpid.` are those of Qpid clients.
+"""
 
 from __future__ import annotations
 
 from typing import Final
 
-from qstore.broker.log.client_properties import described
 from qstore.broker.log.logs import DEBUG, log_of
 from qstore.broker.model.events import (
     Bind,
@@ -25,6 +27,33 @@ from qstore.broker.model.events import (
     Unbind,
     Unsubscribe,
 )
+from qstore.formats.values import TypedMap
+from qstore.formats.wording import printable
+
+#: Property -> its name in the log, in the order of the log.
+_SHOWN: Final = {
+    "product": "product",
+    "version": "version",
+    "platform": "platform",
+    "qpid.client_process": "process",
+    "qpid.client_pid": "pid",
+}
+_MAX_LENGTH: Final = 64
+
+
+def described(properties: TypedMap | None) -> str:
+    """The properties that identify the program, as " (product …, version …)"; empty if there are none."""
+    given = {} if properties is None else {name: typed.value for name, typed in properties.entries}
+    found = [f"{called} {_text(given[name])}" for name, called in _SHOWN.items() if name in given]
+    return f" ({', '.join(found)})" if found else ""
+
+
+def _text(value: object) -> str:
+    text = value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
+    return printable(text[:_MAX_LENGTH])
+
+
+# ---- events ----
 
 _LOG: Final = log_of("Model")
 _PROTOCOL: Final = log_of("Protocol")
@@ -33,7 +62,7 @@ _PROTOCOL: Final = log_of("Protocol")
 def log_event(event: Event) -> None:
     """Log an event, if its level is enabled.
 
-    Refused clients are logged where they are refused, since these lines need a rate limit (`budget`). Disconnected
+    Refused clients are logged where they are refused, since these lines need a rate limit (`LogBudget`). Disconnected
     clients are logged by their socket, which also covers connections that were never opened. That a journal is full is
     logged by the store.
     """

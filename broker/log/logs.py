@@ -16,6 +16,10 @@ C++ Broker Book, 1.1.8.3):
     5  no match               hidden
 
 `sinks` writes the lines.
+
+Log lines that any peer can cause have a rate limit: a flood of failed logins must not fill the log's disk. In each
+period up to `MAX_LINES` lines of one kind are logged at their level, further ones at level debug, and their number at
+its end (`LogBudget`).
 """
 
 from __future__ import annotations
@@ -23,7 +27,7 @@ from __future__ import annotations
 import logging
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Final, NamedTuple, Protocol
+from typing import Final, NamedTuple
 
 from qstore.formats.wording import printable
 
@@ -210,24 +214,78 @@ class Rules:
         return any(rule.function is not None for rule in (*self._enabled, *self._disabled))
 
 
-class LogControl(Protocol):
-    """The log of a running broker, as management changes it."""
-
-    @property
-    def rules(self) -> Rules:
-        """The rules in force."""
-
-    @property
-    def has_microseconds(self) -> bool:
-        """Whether the time of a line has them."""
-
-    def select(self, rules: Rules) -> None:
-        """Show the lines that these rules select."""
-
-    def show_microseconds(self, *, is_on: bool) -> None:
-        """Write the time with microseconds, or without."""
-
-
 def enabled_rules(rules: Sequence[str], *, trace: bool) -> Sequence[str]:
     """The rules of `--log-enable`, or the default rule, and the rule of `--trace`."""
     return [*(rules or [DEFAULT_RULE]), *(["trace+"] if trace else [])]
+
+
+# ---- rate limits ----
+
+MAX_LINES: Final = 20
+PERIOD_SECONDS: Final = 60.0
+
+
+class LineLimit:
+    """The rate limit of one kind of lines.
+
+    Args:
+        max_lines: lines in a period.
+    """
+
+    def __init__(self, max_lines: int) -> None:
+        self._max_lines = max_lines
+        self._began = 0.0
+        self._written = self._left_out = 0
+
+    def admits(self, now: float) -> bool:
+        """Whether one more line may be written. `now` is the time of a monotonic clock, in seconds, here and below."""
+        if not self._written:
+            self._began = now
+        if self._written < self._max_lines:
+            self._written += 1
+            return True
+        self._left_out += 1
+        return False
+
+    def ended(self, now: float, period: float = PERIOD_SECONDS) -> tuple[int, float]:
+        """End the period if it is over. Returns how many lines were left out, and in how many seconds; 0 if none."""
+        took = now - self._began
+        if not self._written or took < period:
+            return 0, 0.0
+        left_out, self._written, self._left_out = self._left_out, 0, 0
+        return left_out, took
+
+
+class LogBudget:
+    """The rate limit of one kind of lines.
+
+    Args:
+        log: the log to write to.
+        level: the level of the lines.
+        what: what the lines report, in the plural, such as "failed logins".
+    """
+
+    def __init__(self, log: CategoryLog, level: int, what: str) -> None:
+        self._log, self._level, self._what = log, level, what
+        self._limit = LineLimit(MAX_LINES)
+
+    def write(self, now: float, text: str, *arguments: object) -> None:
+        """Log a line, at level debug if the limit of the period is reached.
+
+        Args:
+            now: the time of a monotonic clock, in seconds.
+            text: the text, as for `CategoryLog.log`.
+            *arguments: its arguments.
+        """
+        self.on_timer(now)
+        if self._limit.admits(now):
+            self._log.log(self._level, text, *arguments)
+        else:
+            self._log.debug(text, *arguments)
+
+    def on_timer(self, now: float) -> None:
+        """End the period if it is over, and log the number of suppressed lines."""
+        left_out, seconds = self._limit.ended(now)
+        if left_out:
+            text = "%d more %s within %.0f seconds; log level debug+ shows each of them"
+            self._log.log(self._level, text, left_out, self._what, seconds)

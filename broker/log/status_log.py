@@ -16,19 +16,17 @@ Where this broker differs from the one that the messages were made for: there is
 channel, and has no prefetch when it is created; its flow is stopped by message.stop and started again by message.flow;
 management listens on the ports for clients; the options of the log are part of the broker's configuration file.
 
-Source: Qpid wiki, "Operational Logging" (seed 004, lines 5733-6424; `status_messages`).
+Source: Qpid wiki, "Operational Logging" (seed 004, lines 5733-6424).
 """
 
 from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from qstore.broker.log.budget import PERIOD_SECONDS, LineLimit
-from qstore.broker.log.logs import NOTICE, STATUS
-from qstore.broker.log.status_messages import STATUS_MESSAGES
+from qstore.broker.log.logs import NOTICE, PERIOD_SECONDS, STATUS, LineLimit
 from qstore.broker.model.caller import Caller
 from qstore.broker.model.events import (
     Bind,
@@ -55,6 +53,50 @@ from qstore.broker.model.events import (
 )
 from qstore.formats.values import TypedMap
 from qstore.formats.wording import plural
+
+STATUS_MESSAGES: Final[Mapping[str, str]] = {
+    # BRK  the broker              CON  a connection      EXH  an exchange
+    # MNG  management              CHN  a session         BND  a binding
+    # VHT  the virtual host        QUE  a queue           SUB  a subscription
+    # MST  the message store
+    "BRK-1001": "Startup : Version: {} Build: {}",
+    "BRK-1002": "Starting : Listening on {} port {}",
+    "BRK-1003": "Shutting down : {} port {}",
+    "BRK-1004": "Ready",
+    "BRK-1005": "Stopped",
+    "BRK-1006": "Using configuration : {}",
+    "BRK-1007": "Using logging configuration : {}",
+    "MNG-1001": "Startup",
+    "MNG-1002": "Starting : {} : Listening on port {}",
+    "MNG-1003": "Shutting down : {} : port {}",
+    "MNG-1004": "Ready",
+    "MNG-1005": "Stopped",
+    "MNG-1006": "Using SSL Keystore : {}",
+    "VHT-1001": "Created : {}",
+    "VHT-1002": "Closed",
+    "MST-1001": "Created : {}",
+    "MST-1002": "Store location : {}",
+    "MST-1003": "Closed",
+    "MST-1004": "Recovery Start{}",
+    "MST-1005": "Recovered {} for queue {}",
+    "MST-1006": "Recovery Complete{}",
+    "CON-1001": "Open : Client ID {} : Protocol Version : {}",
+    "CON-1002": "Close",
+    "CHN-1001": "Create : Prefetch {}",
+    "CHN-1002": "Flow {}",
+    "CHN-1003": "Close",
+    "QUE-1001": "Create : {}",
+    "QUE-1002": "Deleted",
+    "EXH-1001": "Create : {}Type:{} Name:{}",
+    "EXH-1002": "Deleted",
+    "BND-1001": "Create{}",
+    "BND-1002": "Deleted",
+    "SUB-1001": "Create{}",
+    "SUB-1002": "Close",
+}
+
+
+# ---- the log ----
 
 MAX_LINES: Final = 1000
 """Of one message that clients cause, in a minute: when 1,000 clients connect, each of them is told."""

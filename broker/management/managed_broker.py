@@ -17,7 +17,7 @@ from qstore.broker.management.objects.backup import Snapshots
 from qstore.broker.model.counters import QueueTotals, difference_of, sum_of
 
 if TYPE_CHECKING:
-    from qstore.broker.log.logs import LogControl
+    from qstore.broker.log.sinks import Logging
     from qstore.broker.log.status_log import StatusLog
     from qstore.broker.management.identity import Identity
     from qstore.broker.management.remote_agents import RemoteAgent
@@ -128,7 +128,7 @@ class ManagedBroker:
         ports: Callable[[], Sequence[int]],
         machines: Callable[[], list[Machine]],
         shut_down: Callable[[], None],
-        log: LogControl | None,
+        log: Logging | None,
         security: Server | None = None,
         status: StatusLog | None = None,
         detached: Callable[[], list[DetachedSession]] = list,

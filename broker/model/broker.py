@@ -35,13 +35,12 @@ from qstore.broker.model.router import Router
 from qstore.broker.model.selectors.candidate import LastCandidate
 from qstore.broker.model.store_protocol import Store, TellProgress
 from qstore.broker.model.tick import Tick
-from qstore.broker.model.topology.access import Access
-from qstore.broker.model.topology.bindings import BindingMaker
+from qstore.broker.model.topology.bindings import BindingMaker, ExchangeBindings
+from qstore.broker.model.topology.changes import TopologyStorage
+from qstore.broker.model.topology.checks import Access
 from qstore.broker.model.topology.deletion import QueueRemoval
-from qstore.broker.model.topology.exchange_bindings import ExchangeBindings
 from qstore.broker.model.topology.redirection import Redirections
 from qstore.broker.model.topology.topology import Topology
-from qstore.broker.model.topology.topology_storage import TopologyStorage
 from qstore.broker.model.transactions.distributed import DistributedTransactions
 from qstore.broker.model.transactions.local import LocalTransaction
 from qstore.broker.settings import BrokerSettings

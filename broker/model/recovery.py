@@ -23,8 +23,7 @@ from qstore.broker.model.store_protocol import (
     Store,
     TellProgress,
 )
-from qstore.broker.model.topology.bindings import recover_bindings
-from qstore.broker.model.topology.exchange_bindings import recover_exchange_bindings
+from qstore.broker.model.topology.bindings import recover_bindings, recover_exchange_bindings
 from qstore.broker.model.transactions.effects import Effects
 from qstore.formats.errors import BrokerRecordError
 from qstore.formats.values import TypedMap

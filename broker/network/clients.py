@@ -11,8 +11,7 @@ import math
 import time
 from typing import Final, Protocol
 
-from qstore.broker.log.budget import LogBudget
-from qstore.broker.log.logs import WARNING, log_of
+from qstore.broker.log.logs import WARNING, LogBudget, log_of
 from qstore.broker.model.authorization import Action, ObjectType
 from qstore.broker.model.broker import Broker
 from qstore.broker.model.caller import Publisher

@@ -49,8 +49,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any, Final
 
-from qstore.broker.log.budget import LogBudget
-from qstore.broker.log.logs import WARNING, log_of
+from qstore.broker.log.logs import WARNING, LogBudget, log_of
 from qstore.broker.security.sasl.exchange import Answer, Failure, PasswordCheck, Refused
 from qstore.broker.settings import BrokerSettings
 

@@ -20,7 +20,8 @@ import traceback
 from collections.abc import Callable
 from typing import Any, Final
 
-from qstore.broker.log.logs import LogControl, log_of
+from qstore.broker.log.logs import log_of
+from qstore.broker.log.sinks import Logging
 from qstore.broker.log.status_log import StatusLog
 from qstore.broker.management.agent import Agent
 from qstore.broker.management.identity import Identity
@@ -77,7 +78,7 @@ class Server:
         broker: Broker,
         settings: BrokerSettings,
         version: str = "",
-        log: LogControl | None = None,
+        log: Logging | None = None,
         status: StatusLog | None = None,
     ) -> None:
         self.broker, self.settings, self._status = broker, settings, status

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from qstore.broker.log.budget import MAX_LINES, PERIOD_SECONDS, LogBudget
-from qstore.broker.log.logs import WARNING, log_of
+from qstore.broker.log.logs import MAX_LINES, PERIOD_SECONDS, WARNING, LogBudget, log_of
 
 
 def test_a_flood_is_cut_off_counted_and_told(caplog: pytest.LogCaptureFixture) -> None:

@@ -17,7 +17,7 @@ from qstore.broker.model.errors import InvalidArgumentError
 from qstore.broker.model.message import Message
 from qstore.broker.model.selectors.candidate import Candidate
 from qstore.broker.model.selectors.grammar import MAX_DEPTH
-from qstore.broker.model.selectors.like import Pattern
+from qstore.broker.model.selectors.nodes import Pattern
 from qstore.broker.model.selectors.selector import MAX_LENGTH, Selector, read_selector
 from qstore.broker.protocols.amqp_0_10.publishing import TransferReader
 from qstore.formats.amqp_0_10.structs import ReplyTo

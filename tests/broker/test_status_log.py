@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from qstore.broker.log.budget import PERIOD_SECONDS
-from qstore.broker.log.logs import STATUS, Rules
+from qstore.broker.log.logs import PERIOD_SECONDS, STATUS, Rules
 from qstore.broker.log.sinks import LineFormat, Logging, Sinks
 from qstore.broker.log.status_log import MAX_LINES, StatusLog
 from qstore.broker.model.caller import Client

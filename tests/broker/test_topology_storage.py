@@ -12,7 +12,7 @@ import pytest
 import qstore.broker.model.topology.deletion
 from qstore.broker.model.errors import InternalError, InvalidArgumentError, NotFoundError, ResourceLimitExceededError
 from qstore.broker.model.settlement import Settled, accept
-from qstore.broker.model.topology.serial_executor import SerialExecutor
+from qstore.broker.model.topology.changes import SerialExecutor
 from qstore.formats.rhm.geometry import Geometry
 from qstore.formats.values import typed_map
 from qstore.store.errors import StoreError

@@ -28,7 +28,7 @@ from qstore.broker.model.residency.sources import JournalSource, Loaded
 from qstore.broker.model.residency.stretch import Stretch
 from qstore.broker.model.router import Router
 from qstore.broker.model.tick import Tick
-from qstore.broker.model.topology.topology_storage import TopologyStorage
+from qstore.broker.model.topology.changes import TopologyStorage
 from qstore.broker.model.transactions.local import LocalTransaction
 from qstore.broker.model.transactions.planned import Planned, Rids
 from qstore.broker.protocols.amqp_0_9_1 import acknowledgements

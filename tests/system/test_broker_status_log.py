@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from qstore.broker.client import Connection, Message
-from qstore.broker.log.status_messages import STATUS_MESSAGES
+from qstore.broker.log.status_log import STATUS_MESSAGES
 from qstore.broker.management.console import AgentError, Console
 from qstore.formats.values import typed_map
 from tests.support.certificates import Certificates

@@ -62,7 +62,7 @@ from qstore.formats.values import TypedMap, TypedValue
 from qstore.formats.wording import printable
 
 if TYPE_CHECKING:
-    from qstore.broker.log.logs import LogControl
+    from qstore.broker.log.sinks import Logging
     from qstore.broker.management.managed_broker import ManagedBroker
     from qstore.broker.management.schema import Results
     from qstore.broker.model.broker import Broker
@@ -319,7 +319,7 @@ async def set_hires(managed: ManagedBroker, _broker: object, arguments: Argument
     return {}
 
 
-def _log(managed: ManagedBroker) -> LogControl:
+def _log(managed: ManagedBroker) -> Logging:
     if managed.log is None:
         raise NotImplementedByBrokerError("the log of this broker cannot be changed")
     return managed.log

@@ -48,8 +48,7 @@ from functools import partial
 from math import inf
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
-from qstore.broker.log.budget import LogBudget
-from qstore.broker.log.logs import INFO, NOTICE, WARNING, log_of
+from qstore.broker.log.logs import INFO, NOTICE, WARNING, LogBudget, log_of
 from qstore.broker.model.errors import InvalidArgumentError
 from qstore.broker.model.events import (
     Event,

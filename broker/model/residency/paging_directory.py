@@ -23,8 +23,7 @@ from functools import partial
 from logging import ERROR
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
-from qstore.broker.log.budget import LogBudget
-from qstore.broker.log.logs import log_of
+from qstore.broker.log.logs import LogBudget, log_of
 from qstore.formats.errors import BrokerRecordError
 from qstore.formats.page_file import Extent, PayloadCompressor
 

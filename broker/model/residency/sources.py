@@ -17,8 +17,7 @@ from functools import partial
 from logging import ERROR
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
 
-from qstore.broker.log.budget import LogBudget
-from qstore.broker.log.logs import log_of
+from qstore.broker.log.logs import LogBudget, log_of
 from qstore.formats.errors import BrokerRecordError
 
 if TYPE_CHECKING:

@@ -72,7 +72,7 @@ class Candidate:
         self.message, self.is_redelivered = message, is_redelivered
         self._properties: Properties | None = None
         self._headers: dict[str, TypedValue] | None = None
-        self._values: dict[object, Value] = {}  # header, or function of `told_by` -> its value
+        self._values: dict[object, Value] = {}  # header, or function of `memoized` -> its value
         self.work = 0
 
     @property
@@ -83,8 +83,8 @@ class Candidate:
             self._properties = self.message.properties()
         return self._properties
 
-    def told_by(self, get: Callable[[Candidate], Value]) -> Value:
-        """What the function tells of it; called only once."""
+    def memoized(self, get: Callable[[Candidate], Value]) -> Value:
+        """The result of a function of it, which is called only once."""
         values = self._values
         if get in values:
             return values[get]

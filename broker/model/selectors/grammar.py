@@ -20,8 +20,6 @@ from lark import Lark, Token, Transformer
 from lark.exceptions import UnexpectedCharacters, UnexpectedToken
 
 from qstore.broker.model.arguments import shown
-from qstore.broker.model.selectors.identifiers import identifier
-from qstore.broker.model.selectors.like import Pattern
 from qstore.broker.model.selectors.nodes import (
     AllOf,
     AnyOf,
@@ -35,6 +33,8 @@ from qstore.broker.model.selectors.nodes import (
     Negative,
     Node,
     Not,
+    Pattern,
+    identifier,
 )
 
 MAX_DEPTH: Final = 100

@@ -8,18 +8,158 @@
 - `x NOT IN (...)` is false if a value in the list is of another kind than x, and none equals it.
 - Where a condition is expected, what is not a boolean is unknown. A message is selected if the whole is true.
 
-Sources: JMS 1.1, 3.8.1; Apache Qpid C++, Selector: types that do not compare, and NOT IN, are as there.
+**Patterns of LIKE**: "_" matches one character, "%" any number of them. The parts between the "%" are searched from
+left to right, each at its first place after the one before, so that nothing is tried twice. The time is linear in the
+length of the text for parts without "_"; for parts with "_" it is the length of the text times that of the part, and
+for long ones that of the part in machine words. (A regular expression with repeats may take exponential time; those
+here have none.)
+
+**Names:**
+
+    name                        alias             value
+    --------------------------  ----------------  -----------------------------------------------------------------
+    amqp.absolute_expiry_time   JMSExpiration     milliseconds since 1970; 0 if the message does not expire
+    amqp.correlation_id         JMSCorrelationID  string
+    amqp.creation_time          JMSTimestamp      milliseconds since 1970: timestamp of the delivery-properties; or 0
+    amqp.delivery_mode          JMSDeliveryMode   'PERSISTENT' or 'NON_PERSISTENT'
+    amqp.durable                                  boolean: whether it is persistent
+    amqp.jms_type                                 string: the application header jms-type
+    amqp.message_id             JMSMessageID      string; a UUID without "ID:"
+    amqp.priority               JMSPriority       0 to 9
+    amqp.redelivered            JMSRedelivered    boolean: whether it was delivered before
+    amqp.reply_to               JMSReplyTo        string: exchange/key, or the one that is given
+    amqp.subject                JMSType           string: the routing key; on the default exchange the application
+                                                  header qpid.subject
+    amqp.to                     JMSDestination    string: the exchange; on the default exchange the routing key
+
+All other names that begin with "amqp." are NULL. Every other name is an application header; a name in double quotes may
+have any characters. What the message does not have is NULL, and so is an empty string in this table.
+
+Sources: JMS 1.1, 3.8.1; Apache Qpid C++, Selector: types that do not compare, and NOT IN, are as there; its table of
+identifiers, and MessageTransfer. There, names that begin with "JMS" and have no row are NULL; here they are headers,
+such as JMSXGroupID. `durable` is in that table, but not implemented there.
 """
 
 from __future__ import annotations
 
 import operator
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
-from qstore.broker.model.selectors.candidate import Candidate, Value, fitting
-from qstore.broker.model.selectors.like import Pattern
+from qstore.broker.model.selectors.candidate import Candidate, Value, as_string, fitting
+
+if TYPE_CHECKING:
+    from qstore.broker.model.message import MessageId
+
+_MAX_EXPRESSION: Final = 64  # characters of a part up to which an expression is faster than a loop
+_WILD_WORK: Final = 32  # searching a part with "_" takes up to so many times as long as one without
+
+_ANY: Final = None  # in a part: any one character
+
+
+class Part:
+    """The characters between two "%"; None stands for any one character."""
+
+    __slots__ = ("_accepting", "_expression", "_literal", "_masks", "characters", "length")
+
+    def __init__(self, characters: list[str | None]) -> None:
+        self.characters, self.length = characters, len(characters)
+        self._literal = None if _ANY in characters else "".join(each for each in characters if each is not None)
+        self._expression: re.Pattern[str] | None = None
+        if self._literal is None and self.length <= _MAX_EXPRESSION:
+            written = "".join("." if each is _ANY else re.escape(each) for each in characters)
+            self._expression = re.compile(written, re.DOTALL)
+        self._accepting = 1 << self.length >> 1
+        self._masks: dict[str | None, int] = {}  # character -> its places in the part, as bits; None: any other
+        for place, character in enumerate(characters):
+            if character is not _ANY:
+                self._masks[character] = self._masks.get(character, 0) | 1 << place
+        wild = sum(1 << place for place, character in enumerate(characters) if character is _ANY)
+        self._masks = {character: mask | wild for character, mask in self._masks.items()}
+        self._masks[_ANY] = wild
+
+    @property
+    def work(self) -> int:
+        """How long it takes to search it, relative to a part without "_"."""
+        return 1 if self._literal is not None else _WILD_WORK
+
+    def is_at(self, text: str, begin: int) -> bool:
+        """Whether the text continues with the part at `begin`."""
+        if self._literal is not None:
+            return text.startswith(self._literal, begin)
+        if begin + self.length > len(text):
+            return False
+        for place, character in enumerate(self.characters):
+            if character is not _ANY and text[begin + place] != character:
+                return False
+        return True
+
+    def find(self, text: str, begin: int, end: int) -> int:
+        """Where its first place between `begin` and `end` ends; -1 if there is none."""
+        if self._literal is not None:
+            at = text.find(self._literal, begin, end)
+            return at if at < 0 else at + self.length
+        if self._expression is not None:
+            found = self._expression.search(text, begin, end)
+            return -1 if found is None else found.end()
+        # Bit n of the state: the last n+1 characters are the first n+1 of the part (the algorithm "shift-and").
+        state, others, masks = 0, self._masks[_ANY], self._masks
+        for at in range(begin, end):
+            state = (state << 1 | 1) & masks.get(text[at], others)
+            if state & self._accepting:
+                return at + 1
+        return -1
+
+
+class Pattern:
+    """A pattern.
+
+    Args:
+        pattern: the pattern.
+        escape: the character before a "_", "%" or itself that stands for itself; "" for none.
+    """
+
+    __slots__ = ("_parts", "_work")
+
+    def __init__(self, pattern: str, escape: str = "") -> None:
+        parts: list[list[str | None]] = [[]]
+        is_escaped = False
+        for character in pattern:
+            if character == escape and not is_escaped:
+                is_escaped = True
+                continue
+            if character == "%" and not is_escaped:
+                if parts[-1] or len(parts) == 1:
+                    parts.append([])
+            else:
+                parts[-1].append(_ANY if character == "_" and not is_escaped else character)
+            is_escaped = False
+        self._parts = [Part(part) for part in parts]
+        self._work = sum(part.work for part in self._parts[1:-1])
+
+    def work(self, text: str) -> int:
+        """How much `matches` reads at most, in characters compared one by one (`Candidate.work`)."""
+        return len(text) * self._work // _WILD_WORK
+
+    def matches(self, text: str) -> bool:
+        """Whether all of the text matches."""
+        parts = self._parts
+        first, last = parts[0], parts[-1]
+        if not first.is_at(text, 0):
+            return False
+        if len(parts) == 1:
+            return first.length == len(text)
+        at, end = first.length, len(text) - last.length
+        for part in parts[1:-1]:
+            at = part.find(text, at, end)
+            if at < 0:
+                return False
+        return at <= end and last.is_at(text, end)
+
+
+# ---- nodes ----
 
 #: Symbol -> what it tells of two numbers.
 RELATIONS: Final[dict[str, Callable[[Any, Any], bool]]] = {
@@ -103,7 +243,7 @@ class Property(Node):
 
     def value(self, candidate: Candidate) -> Value:
         """The property's value."""
-        return candidate.told_by(self._get)
+        return candidate.memoized(self._get)
 
 
 class AllOf(Node):
@@ -321,3 +461,105 @@ def calculated(left: Any, symbol: str, right: Any) -> Value:
     else:
         result = left - right
     return fitting(result) if isinstance(result, int) else float(result)
+
+
+# ---- names ----
+
+_PREFIX: Final = "amqp."
+
+
+def _absolute_expiry_time(candidate: Candidate) -> Value:
+    return int(candidate.message.expires_at * 1000)
+
+
+def _correlation_id(candidate: Candidate) -> Value:
+    return _id(candidate.properties.correlation_id)
+
+
+def _creation_time(candidate: Candidate) -> Value:
+    return int((candidate.properties.created_at or 0) * 1000)
+
+
+def _delivery_mode(candidate: Candidate) -> Value:
+    return "PERSISTENT" if candidate.message.is_persistent else "NON_PERSISTENT"
+
+
+def _durable(candidate: Candidate) -> Value:
+    return candidate.message.is_persistent
+
+
+def _jms_type(candidate: Candidate) -> Value:
+    return _text(candidate.header("jms-type"))
+
+
+def _message_id(candidate: Candidate) -> Value:
+    return _id(candidate.properties.message_id)
+
+
+def _priority(candidate: Candidate) -> Value:
+    return candidate.message.handling.priority
+
+
+def _redelivered(candidate: Candidate) -> Value:
+    return candidate.is_redelivered
+
+
+def _reply_to(candidate: Candidate) -> Value:
+    reply_to = candidate.properties.reply_to
+    return None if reply_to is None else "/".join(each for each in reply_to if each) or None
+
+
+def _subject(candidate: Candidate) -> Value:
+    message = candidate.message
+    if message.exchange:
+        return message.routing_key or None
+    return candidate.properties.subject or _text(candidate.header("qpid.subject"))
+
+
+def _to(candidate: Candidate) -> Value:
+    return candidate.message.exchange or candidate.message.routing_key or None
+
+
+def _nothing(_candidate: Candidate) -> Value:
+    return None
+
+
+def _id(value: MessageId | None) -> Value:
+    """An id as a string."""
+    if value is None or isinstance(value, (str, bytes)):
+        return as_string(value) if value else None
+    return str(value)
+
+
+def _text(value: Value) -> Value:
+    """A header as a string; None if it is neither a string nor a whole number."""
+    if isinstance(value, str):
+        return value or None
+    return str(value) if type(value) is int else None
+
+
+_PROPERTIES: Final[dict[str, tuple[str, Callable[[Candidate], Value]]]] = {
+    "absolute_expiry_time": ("JMSExpiration", _absolute_expiry_time),
+    "correlation_id": ("JMSCorrelationID", _correlation_id),
+    "creation_time": ("JMSTimestamp", _creation_time),
+    "delivery_mode": ("JMSDeliveryMode", _delivery_mode),
+    "durable": ("", _durable),
+    "jms_type": ("", _jms_type),
+    "message_id": ("JMSMessageID", _message_id),
+    "priority": ("JMSPriority", _priority),
+    "redelivered": ("JMSRedelivered", _redelivered),
+    "reply_to": ("JMSReplyTo", _reply_to),
+    "subject": ("JMSType", _subject),
+    "to": ("JMSDestination", _to),
+}
+_BY_NAME: Final = {_PREFIX + name: get for name, (_, get) in _PROPERTIES.items()} | {
+    alias: get for alias, get in _PROPERTIES.values() if alias
+}
+
+
+def identifier(name: str) -> Node:
+    """The node for a name."""
+    get = _BY_NAME.get(name)
+    if get is not None:
+        return Property(get)
+    return Property(_nothing) if name.startswith(_PREFIX) else Header(name)

@@ -1,12 +1,39 @@
-"""Checks of names, owners and repeated declarations, before the topology is changed."""
+"""Checks before the topology is changed: whether the caller may, and names, owners and repeated declarations.
+
+The authorizer is asked about queues, exchanges and bindings, with their properties (`authorization`):
+
+    durable, autodelete, exclusive, alternate     of the declaration; of the object, if it is deleted, or exists already
+                                                  and is declared passively
+    policytype                                    reject, ring, ring_strict, self-destruct or flow_to_disk
+    queuemaxsize, queuemaxcount                   bytes and messages; 0 for no limit. The broker's default limit counts
+    filemaxsize, filemaxcount                     pages of 64 KiB in a file of the journal, and files; 0 if not given
+    paging, pages, pagefactor                     as given; 0 if not
+
+A declaration that forwards messages asks for publishing, too (`Authorization.check_forwarding`):
+
+    a dead-letter exchange        with its x-dead-letter-routing-key; with every key if messages keep their own
+    an alternate exchange         of a queue or an exchange: with every key
+    qpid.queue_event_generation   the queue or exchange for events of replicated queues (--replication-queue and so on)
+    a binding between exchanges   from a direct exchange: with the binding's key; from a topic exchange: with every key
+                                  that it matches; from others: with every key
+
+Declaring a queue or an exchange that exists already forwards nothing new, and is not checked for this.
+
+The caller is checked before the declaration, so that nobody without permission learns what is wrong with it, or whether
+the object exists. A value that should be a number and is not counts as the largest one.
+
+Source: Qpid C++ Broker Book, table 1.15.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import contextlib
+from collections.abc import Callable, Mapping, Sequence
 from types import NoneType
-from typing import Final
+from typing import TYPE_CHECKING, Any, Final
 
-from qstore.broker.model.arguments import plain, shown
+from qstore.broker.model.arguments import as_text, is_set, plain, shown
+from qstore.broker.model.authorization import EVERY_KEY, Action, ObjectType
 from qstore.broker.model.caller import BROKER, Caller
 from qstore.broker.model.errors import (
     InvalidArgumentError,
@@ -16,9 +43,214 @@ from qstore.broker.model.errors import (
     ResourceLockedError,
 )
 from qstore.broker.model.exchanges.exchange import Exchange
+from qstore.broker.model.queues.arguments import (
+    DEAD_KEY,
+    EVENT_GENERATION,
+    LIFETIME,
+    MAX_COUNT,
+    MAX_SIZE,
+    OVERFLOW,
+    POLICY_TYPE,
+    REJECT,
+    dead_letter_arguments,
+    mapped,
+    policy_named,
+)
 from qstore.broker.model.queues.queue import Queue
 from qstore.formats.broker_records.topology import MAX_NAME, problem_of_new_name
 from qstore.formats.values import TypedArray, TypedMap
+
+if TYPE_CHECKING:
+    from qstore.broker.model.authorization import Authorization
+
+_LARGEST: Final = (1 << 64) - 1
+_WILDCARDS: Final = frozenset("*#")
+_AUTO_DELETE: Final = ("delete-if-unused", "delete-on-close", "delete-if-unused-and-empty")
+
+#: Property -> argument, of those that matter only when a queue is created.
+_AT_CREATION: Final[Mapping[str, str]] = {
+    "filemaxsize": "qpid.file_size",
+    "filemaxcount": "qpid.file_count",
+    "pages": "qpid.max_pages_loaded",
+    "pagefactor": "qpid.page_factor",
+}
+
+
+class Access:
+    """Asks the authorizer of one broker.
+
+    Args:
+        authorization: checks operations.
+        default_limit: the default limit of a queue, in bytes; 0 for none (`QueueFactory.default_bytes`).
+        events_to: where events of queues are sent: an exchange, and a routing key, or None for any.
+    """
+
+    def __init__(
+        self,
+        authorization: Authorization,
+        default_limit: Callable[..., int],
+        events_to: Sequence[tuple[str, str | None]],
+    ) -> None:
+        self._authorization, self._default_limit, self._events_to = authorization, default_limit, events_to
+
+    def declare_queue(
+        self,
+        caller: Caller,
+        name: str,
+        queue: Queue | None,
+        *,
+        passive: bool,
+        durable: bool,
+        auto_delete: bool,
+        exclusive: bool,
+        alternate: str,
+        arguments: TypedMap,
+    ) -> None:
+        """Raise UnauthorizedError unless the caller may declare a queue; `queue` is what has its name already."""
+        if not self._authorization.is_on:
+            return
+        if passive and queue is not None:
+            declared = self._existing(queue)
+        else:
+            declared = self._declared(durable, auto_delete, exclusive, alternate, arguments, is_new=not passive)
+        action = Action.ACCESS if passive else Action.CREATE
+        self._authorization.check(caller, action, ObjectType.QUEUE, name, **declared)
+        if not passive and queue is None:
+            self._check_ways(caller, name, alternate, arguments)
+
+    def _check_ways(self, caller: Caller, name: str, alternate: str, arguments: TypedMap) -> None:
+        """The ways that messages of a new queue may take."""
+        if alternate:
+            self._check_alternate(caller, f'queue "{name}"', alternate)
+        with contextlib.suppress(InvalidArgumentError):  # the declaration will tell
+            dead_letter = dead_letter_arguments(arguments)
+            if dead_letter is not None and dead_letter.routing_key is not None:
+                self._authorization.check_publish(caller, dead_letter.exchange, dead_letter.routing_key)
+            elif dead_letter is not None:
+                purpose = f'the dead-letter exchange of queue "{name}", which has no {DEAD_KEY},'
+                self._authorization.check_forwarding(caller, dead_letter.exchange, EVERY_KEY, purpose)
+        if arguments.get(EVENT_GENERATION) is None:
+            return
+        for exchange, key in self._events_to:
+            if key is not None:
+                self._authorization.check_publish(caller, exchange, key)
+            else:
+                purpose = f'{EVENT_GENERATION} of queue "{name}"'
+                self._authorization.check_forwarding(caller, exchange, EVERY_KEY, purpose)
+
+    def _check_alternate(self, caller: Caller, whose: str, alternate: str) -> None:
+        purpose = f"the alternate exchange of {whose}"
+        self._authorization.check_forwarding(caller, alternate, EVERY_KEY, purpose)
+
+    def delete_queue(self, caller: Caller, name: str, queue: Queue | None) -> None:
+        """Raise UnauthorizedError unless the caller may delete a queue; None if there is none."""
+        if not self._authorization.is_on:
+            return
+        existing = {} if queue is None else self._existing(queue)
+        what = {each: value for each, value in existing.items() if not each.startswith("queuemax")}
+        self._authorization.check(caller, Action.DELETE, ObjectType.QUEUE, name, **what)
+
+    def declare_exchange(
+        self,
+        caller: Caller,
+        name: str,
+        exchange: Exchange | None,
+        *,
+        passive: bool,
+        type_name: str,
+        durable: bool,
+        auto_delete: bool,
+        alternate: str,
+    ) -> None:
+        """Raise UnauthorizedError unless the caller may declare an exchange; `exchange` has its name already."""
+        if not self._authorization.is_on:
+            return
+        if passive and exchange is not None:
+            what = {**_existing_exchange(exchange), "autodelete": exchange.auto_delete}
+        else:
+            what = {"type": type_name, "durable": durable, "autodelete": auto_delete, "alternate": alternate}
+        action = Action.ACCESS if passive else Action.CREATE
+        self._authorization.check(caller, action, ObjectType.EXCHANGE, name, **what)
+        if alternate and not passive and exchange is None:
+            self._check_alternate(caller, f'exchange "{name}"', alternate)
+
+    def delete_exchange(self, caller: Caller, name: str, exchange: Exchange | None) -> None:
+        """Raise UnauthorizedError unless the caller may delete an exchange; None if there is none."""
+        if self._authorization.is_on:
+            what = {} if exchange is None else _existing_exchange(exchange)
+            self._authorization.check(caller, Action.DELETE, ObjectType.EXCHANGE, name, **what)
+
+    def binding(self, caller: Caller, action: Action, exchange: str, queue: str, key: str) -> None:
+        """Raise UnauthorizedError unless the caller may bind or unbind."""
+        self._authorization.check(caller, action, ObjectType.EXCHANGE, exchange, queuename=queue, routingkey=key)
+
+    def exchange_binding(
+        self, caller: Caller, source: str, exchange: Exchange | None, destination: str, key: str
+    ) -> None:
+        """Raise UnauthorizedError unless the caller may bind an exchange to another one, the source, with a key."""
+        self.binding(caller, Action.BIND, source, destination, key)
+        kind = "" if exchange is None else exchange.type_name
+        if kind == "direct" or (kind == "topic" and _WILDCARDS.isdisjoint(key.split("."))):
+            self._authorization.check_publish(caller, destination, key)
+            return
+        pattern = key if kind == "topic" else EVERY_KEY
+        purpose = f'the binding of exchange "{destination}" to exchange "{source}"'
+        self._authorization.check_forwarding(caller, destination, pattern, purpose)
+
+    def _existing(self, queue: Queue) -> dict[str, Any]:
+        alternate = "" if queue.alternate is None else queue.alternate.name
+        is_exclusive = queue.owner is not None
+        return self._declared(queue.durable, queue.auto_delete, is_exclusive, alternate, queue.arguments, is_new=False)
+
+    def _declared(
+        self,
+        durable: bool,
+        auto_delete: bool,
+        exclusive: bool,
+        alternate: str,
+        arguments: TypedMap,
+        *,
+        is_new: bool,
+    ) -> dict[str, Any]:
+        has_overflow = any(name == OVERFLOW for name, _ in arguments.entries)
+        with contextlib.suppress(InvalidArgumentError):  # the declaration will tell
+            arguments = mapped(arguments)
+        given = {name: as_text(typed.value) for name, typed in arguments.entries}
+        lifetime, policy = given.get(LIFETIME), policy_named(given.get(POLICY_TYPE, REJECT))
+        count = _number(given.get(MAX_COUNT))
+        default = self._default_limit(policy, durable=durable, has_other=has_overflow or count > 0)
+        found: dict[str, Any] = {
+            "durable": durable,
+            "autodelete": auto_delete if lifetime is None else lifetime in _AUTO_DELETE,
+            "exclusive": exclusive,
+            "alternate": alternate,
+            "policytype": policy,
+            "queuemaxsize": _number(given.get(MAX_SIZE, default)),
+            "queuemaxcount": count,
+        }
+        if is_new:
+            found["paging"] = is_set(given.get("qpid.paging"))
+            found.update({name: _number(given.get(argument)) for name, argument in _AT_CREATION.items()})
+        return found
+
+
+def _existing_exchange(exchange: Exchange) -> dict[str, Any]:
+    return {
+        "type": exchange.type_name,
+        "durable": exchange.durable,
+        "alternate": "" if exchange.alternate is None else exchange.alternate.name,
+    }
+
+
+def _number(value: object) -> int:
+    if value is None:
+        return 0
+    if isinstance(value, str) and value.isascii() and value.isdigit() and len(value) <= len(str(_LARGEST)):
+        return int(value)
+    return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else _LARGEST
+
+
+# ---- names, owners and repeated declarations ----
 
 #: Prefixes reserved for standard queues and exchanges: AMQP 0-10, reserved-prefix and reserved-names; qpidd.
 QUEUE_NAMES: Final = ("amq.",)

@@ -29,7 +29,7 @@ from qstore.broker.model.exchanges.matching import MAX_STEPS
 from qstore.broker.model.exchanges.route import Binding
 from qstore.broker.model.queues.entry import Entry
 from qstore.broker.model.queues.queue import Queue
-from qstore.broker.model.topology.topology_storage import TopologyStorage
+from qstore.broker.model.topology.changes import TopologyStorage
 
 if TYPE_CHECKING:
     from qstore.broker.model.exchanges.route import Alternate

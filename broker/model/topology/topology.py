@@ -51,7 +51,8 @@ from qstore.broker.model.exchanges.onward import refresh
 from qstore.broker.model.exchanges.route import Binding
 from qstore.broker.model.exchanges.types import PROTECTED_EXCHANGES, STANDARD_EXCHANGES, exchange_type
 from qstore.broker.model.queues.queue import Queue
-from qstore.broker.model.topology.bindings import BindingMaker
+from qstore.broker.model.topology.bindings import BindingMaker, ExchangeBindings
+from qstore.broker.model.topology.changes import TopologyStorage, serialized
 from qstore.broker.model.topology.checks import (
     EXCHANGE_NAMES,
     QUEUE_NAMES,
@@ -67,9 +68,6 @@ from qstore.broker.model.topology.checks import (
     owner_of,
 )
 from qstore.broker.model.topology.deletion import QueueRemoval, in_portions, unbind_all
-from qstore.broker.model.topology.exchange_bindings import ExchangeBindings
-from qstore.broker.model.topology.serial_executor import serialized
-from qstore.broker.model.topology.topology_storage import TopologyStorage
 from qstore.formats.values import EMPTY_MAP, TypedMap
 from qstore.formats.wording import plural
 
@@ -78,7 +76,7 @@ if TYPE_CHECKING:
     from qstore.broker.model.queues.composition import QueueFactory
     from qstore.broker.model.queues.expiry import IdleQueues
     from qstore.broker.model.quotas import Quotas
-    from qstore.broker.model.topology.access import Access
+    from qstore.broker.model.topology.checks import Access
 
 _LOG: Final = log_of("Model")
 

@@ -20,8 +20,7 @@ from functools import partial
 from heapq import heapify, heappop, heappush
 from typing import TYPE_CHECKING, Any, Final
 
-from qstore.broker.log.budget import LogBudget
-from qstore.broker.log.logs import WARNING, log_of
+from qstore.broker.log.logs import WARNING, LogBudget, log_of
 from qstore.broker.model.authorization import Action, ObjectType
 from qstore.broker.model.caller import BROKER
 from qstore.broker.model.errors import (

@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Coroutine
 from typing import Any, ClassVar, Final
 
-from qstore.broker.log.client_properties import described
+from qstore.broker.log.event_log import described
 from qstore.broker.log.logs import log_of
 from qstore.broker.model.broker import Broker
 from qstore.broker.model.caller import Publisher

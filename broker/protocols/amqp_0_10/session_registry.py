@@ -23,8 +23,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final, NamedTuple
 
-from qstore.broker.log.budget import LogBudget
-from qstore.broker.log.logs import WARNING, log_of
+from qstore.broker.log.logs import WARNING, LogBudget, log_of
 from qstore.broker.model.broker import Broker
 from qstore.broker.model.errors import ResourceLimitExceededError
 from qstore.broker.model.events import SessionEnded

@@ -47,9 +47,8 @@ from functools import partial
 from typing import Any, ClassVar, Final, NamedTuple
 
 from qstore import __version__
-from qstore.broker.log.budget import LogBudget
-from qstore.broker.log.client_properties import described
-from qstore.broker.log.logs import WARNING, log_of
+from qstore.broker.log.event_log import described
+from qstore.broker.log.logs import WARNING, LogBudget, log_of
 from qstore.broker.model.broker import Broker
 from qstore.broker.model.caller import BROKER, Caller, Publisher
 from qstore.broker.model.errors import ModelError

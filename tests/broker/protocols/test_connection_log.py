@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from qstore.broker.log.budget import MAX_LINES, PERIOD_SECONDS
+from qstore.broker.log.logs import MAX_LINES, PERIOD_SECONDS
 from qstore.broker.model.events import ClientConnect, ClientConnectFail, ClientDisconnect, Event
 from qstore.broker.security.authentication import Authentication, Policy
 from qstore.broker.settings import BrokerSettings
