@@ -55,7 +55,7 @@ spout -b user/password@host:5672 -r orders hello
 @click.option("-I", "--id", "identity", metavar="ID", help="First part of the property spout-id.  [default: a UUID]")
 @click.option("-S", "--subject", metavar="TEXT", help="Subject of the messages.")
 @click.option("-R", "--reply-to", metavar="ADDRESS", help="Address for replies.")
-@click.option("-P", "--property", "properties", type=NameValue(), multiple=True, help="Property of the messages.")
+@click.option("-P", "--property", "properties", type=NameValue(), multiple=True, help="Property of all messages.")
 @click.option("-M", "--map", "--entry", "entries", type=NameValue(), multiple=True,
               help="Entry of a map, which is sent as content.")  # fmt: skip
 @click.option("--content", metavar="TEXT", help="Content of the messages, instead of words after the address.")
