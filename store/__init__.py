@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from qstore.store.errors import StoreDamagedError, StoreError
     from qstore.store.live.message_store import MessageStore
     from qstore.store.live.queue_journal import QueueJournal
-    from qstore.store.live.snapshot_copy import copy_snapshot
+    from qstore.store.live.snapshot import copy_snapshot
     from qstore.store.log_lines import Level, LogLine
     from qstore.store.parameters import OnDamage, StoreParameters
 
@@ -51,7 +51,7 @@ _MODULES: Final = {
     "qstore.store.errors": ("StoreDamagedError", "StoreError"),
     "qstore.store.live.message_store": ("MessageStore",),
     "qstore.store.live.queue_journal": ("QueueJournal",),
-    "qstore.store.live.snapshot_copy": ("copy_snapshot",),
+    "qstore.store.live.snapshot": ("copy_snapshot",),
     "qstore.store.log_lines": ("Level", "LogLine"),
     "qstore.store.parameters": ("OnDamage", "StoreParameters"),
 }

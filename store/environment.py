@@ -30,7 +30,7 @@ from typing import Protocol, TypeAlias, TypeVar
 from qstore.store.disk import OsWritableDisk, WritableDisk
 from qstore.store.key_value import KeyValue, RocksKeyValue, open_copy
 from qstore.store.sync import SyncDriver, choose_sync_driver
-from qstore.store.sync.inline import InlineSync
+from qstore.store.sync.threads import InlineSync
 
 Result = TypeVar("Result")
 

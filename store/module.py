@@ -19,8 +19,7 @@ from qstore.formats.rhm.headers import data_crc
 from qstore.store.environment import system_environment
 from qstore.store.errors import JournalError, JournalFailedError, JournalFullError, StoreError
 from qstore.store.key_value import CatalogueError
-from qstore.store.live.message_store import MessageStore
-from qstore.store.live.metrics import journal_metrics, store_metrics
+from qstore.store.live.message_store import MessageStore, journal_metrics, store_metrics
 from qstore.store.live.queue_journal import QueueJournal
 from qstore.store.log_lines import LogLine
 from qstore.store.parameters import (

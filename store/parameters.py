@@ -37,7 +37,7 @@ from typing import Any, Final, NamedTuple
 from qstore.formats.rhm.geometry import DEFAULT_FILES, MAX_FILES, MAX_PAGES, MAX_RING_FILES, PAGE_SIZE, Geometry
 from qstore.formats.wording import printable
 from qstore.store.log_lines import LogLine, above_maximum, below_minimum, not_legal, not_needed
-from qstore.store.sync.choice import AUTO, SYNC_DRIVERS
+from qstore.store.sync.supervision import AUTO, SYNC_DRIVERS
 
 _KIB: Final = 1024
 _WHOLE_NUMBER: Final = re.compile(r"[+-]?[0-9]{1,40}")  # no meaningful number has more digits

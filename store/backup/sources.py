@@ -4,7 +4,7 @@
 byte. For a qstore store that was closed cleanly, the record of the close has the last flush of each journal.
 
 `RunningSource` is the snapshot of a running store: the files that a copy of it has. Another process holds the snapshot
-(`live/shared_snapshot` says what there is on the disk). It is told which journals were read, and answers which of them
+(`live/snapshot` says what there is on the disk). It is told which journals were read, and answers which of them
 may have been overwritten before that. Journals with the least room left are read first.
 
     mark of a file    of one that was full at the cut: the SHA-256 of its header, which has a random salt and the
@@ -32,10 +32,7 @@ from qstore.store.environment import Environment
 from qstore.store.errors import StoreError, StoreLockedError
 from qstore.store.inspect.layout import StoreKind, StoreLayout, find_layout
 from qstore.store.journal.directory import INFO_SUFFIX
-from qstore.store.live.cut_file import CutDescription, decode_cut
-from qstore.store.live.journal_image import ImageFile, JournalImage
-from qstore.store.live.shared_snapshot import CUT
-from qstore.store.live.snapshot import JournalSnapshot
+from qstore.store.live.snapshot import CUT, CutDescription, ImageFile, JournalImage, JournalSnapshot, decode_cut
 from qstore.store.recovery.close_record import closing_of
 from qstore.store.repair.stopped_store import BUILDING
 from qstore.store.unfinished import CATALOGUE, ROOT, STORE, unfinished_stores

@@ -38,9 +38,8 @@ from qstore.store.environment import Environment, InlineBackground
 from qstore.store.journal.journal import Journal
 from qstore.store.journal.recovery import JournalRecovery
 from qstore.store.journal.write.storage import remove_journal
-from qstore.store.live.queue_journal import TPL_NAME
-from qstore.store.live.rids import RecordIds
-from qstore.store.live.taking_up import journal_info
+from qstore.store.live.appender import RecordIds
+from qstore.store.live.queue_journal import TPL_NAME, journal_info
 from qstore.store.parameters import StoreParameters
 from qstore.store.recovery.journal_content import JournalContent, content_at_most
 from qstore.store.recovery.prepared import prepare_data

@@ -42,8 +42,7 @@ from qstore.store.environment import Environment
 from qstore.store.errors import StoreError, StoreLockedError, advice, disk_advice
 from qstore.store.journal.write.storage import create_journal
 from qstore.store.key_value import CatalogueError, KeyValue
-from qstore.store.live.queue_journal import TPL_NAME
-from qstore.store.live.taking_up import journal_info
+from qstore.store.live.queue_journal import TPL_NAME, journal_info
 from qstore.store.unfinished import (
     CONVERTED,
     DISCARDED,

@@ -65,8 +65,7 @@ from qstore.store.journal.write.storage import mark_deleted, remove_journal, unm
 from qstore.store.key_value import CatalogueError
 from qstore.store.live.delivered import add_delivered
 from qstore.store.live.message_store import MessageStore
-from qstore.store.live.queue_journal import TPL_NAME
-from qstore.store.live.taking_up import journal_info
+from qstore.store.live.queue_journal import TPL_NAME, journal_info
 from qstore.store.log_lines import LogLine
 from qstore.store.parameters import OnDamage, StoreParameters
 from qstore.store.recovery.journal_content import JournalContent, content_of

@@ -7,17 +7,29 @@ A journal may have `bound` unsynced bytes: the pages of its write cache. If it e
 immediately, while the caller waits, so that memory stays bounded; a broker checks `gathered` and stops reading before
 that happens. A journal that is short of room (JournalBusyError) is likewise flushed, while the caller waits and
 compaction copies old records forward. One that is full (JournalFullError) gets more files, if it may have them.
+
+**Record ids** are unique for every record of the whole store, and never reused. They are reserved in the catalogue in
+blocks, synced before the first id of a block is used; after a restart counting continues after the last reserved block.
+So that appending never waits for the catalogue, the next block is reserved when half of the current one is used up.
+
+**Compression** of queues that are declared with `qpid.compress` comes before that. A message is compressed if that
+saves at least one block of its record; small ones rarely do, and are not tried.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Final
 
 import qstore.store.log_lines as log_lines
+from qstore.formats.rhm.compressed import Compressor
 from qstore.formats.rhm.geometry import BLOCK_SIZE
-from qstore.formats.rhm.headers import FIXED_SIZE
+from qstore.formats.rhm.headers import FIXED_SIZE, data_crc, record_blocks
+from qstore.formats.values import TypedMap
+from qstore.store.catalogue.catalogue import Catalogue
+from qstore.store.environment import Background
 from qstore.store.errors import (
     JournalBusyError,
     JournalFullError,
@@ -25,13 +37,13 @@ from qstore.store.errors import (
     RecordTooLongError,
     ThresholdError,
 )
-from qstore.store.journal.write.flushes import PLAIN_MESSAGE, StoredMessage
+from qstore.store.journal.write.flushes import COMPRESSED_MESSAGE, PLAIN_MESSAGE, StoredMessage
 from qstore.store.journal.write.space import threshold_error
-from qstore.store.live.expansion import Expansion
-from qstore.store.live.flusher import Flusher
+from qstore.store.live.commit import Flusher
+from qstore.store.live.growth import Expansion
 from qstore.store.live.queue_journal import QueueJournal
-from qstore.store.live.rids import RecordIds
 from qstore.store.log_lines import LogLine
+from qstore.store.parameters import ParameterError, queue_compresses
 
 MAX_AROUND_DATA: Final = FIXED_SIZE + BLOCK_SIZE - 1  # bytes of a record around data and xid: header, tail, padding
 _MAX_ROUNDS: Final = 10_000  # attempts to make room; each frees a file or copies some pages
@@ -250,3 +262,111 @@ def _stored(journals: Sequence[QueueJournal], parts: Sequence[bytes], size: int,
         return [plain] * len(journals)
     compressed = compression.stored(parts, size, crc)
     return [plain if journal.compression is None else compressed for journal in journals]
+
+
+class RecordIds:
+    """A source of record ids.
+
+    Args:
+        catalogue: stores the reserved blocks.
+        background: runs the reservations.
+        failed: called if a block cannot be reserved.
+        highest: the highest record id in any journal; ids continue above it, whatever was reserved.
+
+    Attributes:
+        next: the next record id.
+        limit: the first id that may not be used without `more`.
+    """
+
+    __slots__ = ("_background", "_blocks", "_catalogue", "_failed", "_is_asked", "_reserved", "limit", "next")
+
+    def __init__(
+        self, catalogue: Catalogue, background: Background, failed: Callable[[Exception], None], highest: int = 0
+    ) -> None:
+        self._catalogue, self._background, self._failed = catalogue, background, failed
+        self._blocks: deque[range] = deque()  # reserved, but not in use yet
+        block = catalogue.reserve_rids(highest)
+        self.next = max(block.start, 1)  # 0 is not a valid record id
+        self._reserved = block.stop
+        self._is_asked = False
+        self.limit = self._middle()
+
+    def take(self) -> int:
+        """Take a record id. Raises CatalogueError if none is left and none can be reserved."""
+        rid = self.next
+        if rid >= self.limit:
+            self.more()
+            rid = self.next
+        self.next = rid + 1
+        return rid
+
+    def take_all(self, count: int) -> list[int]:
+        """Take several record ids, in ascending order. Raises as `take`."""
+        first = self.next
+        if first + count <= self.limit:
+            self.next = first + count
+            return list(range(first, first + count))
+        return [self.take() for _ in range(count)]
+
+    def more(self) -> None:
+        """Extend the limit, which is reached. Raises CatalogueError as `take`."""
+        if self.next < self._reserved:
+            if not self._is_asked:
+                self._is_asked = True
+                self._background.run(self._reserve, lambda _: self._take_over(), self._failed)
+            self.limit = self._reserved
+            return
+        self._background.wait()  # no callbacks are called here: appenders do not expect them
+        if not self._blocks:
+            self._reserve()
+        self._take_over()
+
+    def _reserve(self) -> None:
+        self._blocks.append(self._catalogue.reserve_rids())
+
+    def _take_over(self) -> None:
+        if not self._blocks:
+            return  # a caller that could not wait has done it
+        block = self._blocks.popleft()
+        # Ids are contiguous unless another process reserved some; then those in between stay unused.
+        if self.next >= self._reserved:
+            self.next = max(self.next, block.start)
+        self._reserved = block.stop
+        self._is_asked = False
+        self.limit = self._middle()
+
+    def _middle(self) -> int:
+        return self.next + (self._reserved - self.next) // 2
+
+
+MIN_SIZE: Final = 2 * BLOCK_SIZE  # bytes of data, header included, from which on compressing may be worthwhile
+
+
+class Compression:
+    """Compresses messages; one for a whole store."""
+
+    __slots__ = ("_compressor",)
+
+    def __init__(self) -> None:
+        self._compressor = Compressor()
+
+    def of(self, arguments: TypedMap) -> Compression | None:
+        """This one, if the arguments of a queue's declaration say that its messages are compressed; else None."""
+        try:
+            return self if queue_compresses({name: typed.value for name, typed in arguments.entries}) else None
+        except ParameterError:  # of a store that another software wrote
+            return None
+
+    def stored(self, parts: Sequence[bytes], size: int, crc: int) -> StoredMessage:
+        """A message in the form in which it is to be stored.
+
+        Args:
+            parts: its data, in parts.
+            size: bytes of all parts.
+            crc: their `data_crc`.
+        """
+        if size >= MIN_SIZE:
+            data = self._compressor.compress(b"".join(parts))
+            if data is not None and record_blocks(len(data)) < record_blocks(size):
+                return (data,), len(data), data_crc((data,)), COMPRESSED_MESSAGE
+        return parts, size, crc, PLAIN_MESSAGE

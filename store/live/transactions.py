@@ -56,7 +56,7 @@ from qstore.store.journal.write.flushes import MessageData
 from qstore.store.journal.write.space import twice
 from qstore.store.key_value import CatalogueError
 from qstore.store.live.appender import Appender
-from qstore.store.live.flusher import Flusher
+from qstore.store.live.commit import Flusher
 from qstore.store.live.queue_journal import Done, QueueJournal
 from qstore.store.recovery.prepared import LOCAL, PreparedTransaction, prepare_data
 

@@ -43,9 +43,8 @@ from qstore.store.journal.write.storage import (
 )
 from qstore.store.journal.write.version_2_writer import NotResumableError, state_of
 from qstore.store.key_value import CatalogueError
-from qstore.store.live.held_directories import MAX_REMOVED
-from qstore.store.live.queue_journal import TPL_NAME, QueueJournal
-from qstore.store.live.taking_up import journal_info, take_up
+from qstore.store.live.growth import MAX_REMOVED
+from qstore.store.live.queue_journal import TPL_NAME, QueueJournal, journal_info, take_up
 from qstore.store.log_lines import Level, LogLine
 from qstore.store.parameters import OnDamage, StoreParameters
 from qstore.store.recovery.journal_content import described

@@ -1,4 +1,7 @@
-"""Handles sync drivers that die or hang.
+"""Chooses the sync driver, starts it, and replaces one that dies.
+
+The broker starts it while the store is recovered (`StartingDriver`): the helper process takes as long as some ten
+thousand records.
 
     the driver                                       action
     -----------------------------------------------  ----------------------------------------------------------------
@@ -18,13 +21,85 @@ disk and the driver. Every event is one line in the log.
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections import deque
 from collections.abc import Callable
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from qstore.store.log_lines import Level, LogLine
 from qstore.store.sync.driver import SyncDriver, SyncDriverError
+from qstore.store.sync.io_uring import IoUringSync
+from qstore.store.sync.process import HelperProcessSync
+from qstore.store.sync.threads import InlineSync, ThreadSync
+
+if TYPE_CHECKING:
+    from qstore.store.environment import Background
+
+AUTO: Final = "auto"
+_DRIVERS: Final[dict[str, Callable[[], SyncDriver]]] = {
+    "io-uring": IoUringSync,
+    "process": HelperProcessSync,
+    "thread": ThreadSync,
+    "inline": InlineSync,
+}
+SYNC_DRIVERS: Final = (AUTO, *_DRIVERS)
+"""The values accepted by `choose_sync_driver`."""
+
+
+def choose_sync_driver(name: str = AUTO) -> SyncDriver:
+    """Start the named driver; `auto` is the first of io_uring, a helper process and threads that can be started.
+
+    Raises:
+        SyncDriverError: io_uring or the helper process, requested by name, cannot be started.
+        ValueError: the name is unknown.
+    """
+    if name == AUTO:
+        for start in (IoUringSync, HelperProcessSync):
+            with contextlib.suppress(SyncDriverError):
+                return start()
+        return ThreadSync()
+    if name not in _DRIVERS:
+        raise ValueError(f"sync driver {name!r} is unknown: choose one of {', '.join(SYNC_DRIVERS)}")
+    return _DRIVERS[name]()
+
+
+class StartingDriver:
+    """A sync driver that is being started.
+
+    Args:
+        background: starts it. It is closed when the driver is taken.
+        make: makes it, and waits until it has started.
+    """
+
+    __slots__ = ("_background", "_errors", "_is_taken", "_started")
+
+    def __init__(self, background: Background, make: Callable[[], SyncDriver]) -> None:
+        self._background, self._is_taken = background, False
+        self._started: list[SyncDriver] = []
+        self._errors: list[Exception] = []
+        background.run(make, self._started.append, self._errors.append)
+
+    def take(self) -> SyncDriver:
+        """The driver, which the caller closes. Raises what `make` has raised."""
+        self._is_taken = True
+        self._finish()
+        if self._errors:
+            raise self._errors[0]
+        return self._started.pop()
+
+    def close(self) -> None:
+        """Close the driver, unless it was taken."""
+        if not self._is_taken:
+            self._finish()
+            for driver in self._started:
+                driver.close()
+
+    def _finish(self) -> None:
+        self._background.wait()
+        self._background.collect()
+        self._background.close()
+
 
 MAX_DEATHS: Final = 5
 """Deaths with files to sync and nothing synced in between: another driver would die for the same reason."""

@@ -17,9 +17,9 @@ from qstore.formats.rhm.jinf import JournalInfo
 from qstore.store.catalogue.catalogue import Catalogue
 from qstore.store.catalogue.store_directory import StoreDirectory
 from qstore.store.journal.write.storage import create_journal, remove_journal
-from qstore.store.live.changes import Changes
-from qstore.store.live.flusher import Flusher
+from qstore.store.live.commit import Flusher
 from qstore.store.live.queue_journal import Done, QueueJournal
+from qstore.store.live.topology_changes import Changes
 from qstore.store.live.transactions import (
     CommitGroup,
     Dequeue,

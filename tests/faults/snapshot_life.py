@@ -8,9 +8,7 @@ from collections.abc import Callable
 from typing import Final, TypeVar
 
 from qstore.store.live.message_store import MessageStore
-from qstore.store.live.shared_snapshot import SharedSnapshot
-from qstore.store.live.snapshot import Describe, Snapshot, Taken
-from qstore.store.live.snapshot_copy import copy_snapshot
+from qstore.store.live.snapshot import Describe, SharedSnapshot, Snapshot, Taken, copy_snapshot
 from qstore.store.log_lines import Level, LogLine
 from tests.faults.simulated_disk import SimulatedDisk
 from tests.faults.store_harness import StoreLife

@@ -21,7 +21,7 @@ from qstore.store.journal.recovery import LIVE
 from qstore.store.live.message_store import MessageStore
 from qstore.store.parameters import StoreParameters
 from qstore.store.sync.driver import Completion, FileWrite, SyncDriver, SyncDriverError
-from qstore.store.sync.inline import InlineSync
+from qstore.store.sync.threads import InlineSync
 from tests.faults.simulated_disk import SimulatedDisk
 from tests.faults.simulated_key_value import SimulatedKeyValue
 from tests.faults.store_model import Found, FoundQueue, require

@@ -32,7 +32,7 @@ from qstore.store.log_lines import Level, LogLine
 from qstore.store.parameters import OnDamage, StoreParameters
 from qstore.store.recovery.prepared import prepared_transactions
 from qstore.store.repair.conversion import MARK, convert, mark_converted
-from qstore.store.sync.inline import InlineSync
+from qstore.store.sync.threads import InlineSync
 from qstore.store.unfinished import CONVERTED
 from tests.faults.simulated_disk import Call, Killed, SimulatedDisk
 from tests.faults.simulated_key_value import SimulatedKeyValue

@@ -23,8 +23,8 @@ JOURNAL = f"{PATH}/rhm/jrnl/2"
 @pytest.fixture(autouse=True)
 def few_at_a_time() -> Iterator[None]:
     with (
-        patch("qstore.store.live.held_directories.MAX_REMOVED", MOST),
-        patch("qstore.store.live.spare_files.MAX_REMOVED", MOST),
+        patch("qstore.store.live.growth.MAX_REMOVED", MOST),
+        patch("qstore.store.live.growth.MAX_REMOVED", MOST),
         patch("qstore.store.start.apply.MAX_REMOVED", MOST),
     ):
         yield
@@ -98,7 +98,7 @@ def test_what_is_left_goes_after_the_next_start(clean: bool) -> None:
     left = files_of(shop)
     assert left > MOST
     if clean:
-        with patch("qstore.store.live.held_directories.CLOSE_NS", 0):
+        with patch("qstore.store.live.growth.CLOSE_NS", 0):
             assert shop.store.close()
         assert files_of(shop) == left
     disk.crash(power_loss=True)

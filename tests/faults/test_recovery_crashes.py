@@ -19,7 +19,7 @@ from qstore.store.parameters import StoreParameters
 from qstore.store.repair.quarantine import Quarantine
 from qstore.store.repair.recover.build import check_destination, recover_into
 from qstore.store.repair.recover.plan import OrphanPolicy, make_plan
-from qstore.store.sync.inline import InlineSync
+from qstore.store.sync.threads import InlineSync
 from qstore.store.unfinished import RECOVERED, RECOVERING
 from tests.faults.simulated_disk import Call, SimulatedDisk
 from tests.support.old_store import OldStore, content_of

@@ -18,7 +18,7 @@ from qstore.store.backup.create import BackupResult, StoreBackup
 from qstore.store.backup.repository import MANIFEST, DiskRepository, backup_names, read_manifest, verify_chunks
 from qstore.store.backup.restore import restore
 from qstore.store.backup.sources import OvertakenError, RunningSource
-from qstore.store.live.shared_snapshot import SharedSnapshot
+from qstore.store.live.snapshot import SharedSnapshot
 from qstore.store.unfinished import SNAPSHOTS
 from tests.faults.simulated_disk import Call, SimulatedDisk
 from tests.faults.snapshot_life import BACKUP, SnapshotLife, begin, begin_again, check_copy, check_source, settle

@@ -14,8 +14,7 @@ import pytest
 
 from qstore.store.catalogue.store_directory import Found, StoreDirectory
 from qstore.store.errors import JournalFullError, StoreError
-from qstore.store.live.snapshot import Snapshot
-from qstore.store.live.snapshot_copy import copy_snapshot
+from qstore.store.live.snapshot import Snapshot, copy_snapshot
 from tests.faults.simulated_disk import Call, Killed, SimulatedDisk
 from tests.faults.snapshot_life import (
     BACKUP,

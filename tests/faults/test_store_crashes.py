@@ -12,7 +12,7 @@ from typing import Final
 
 import pytest
 
-import qstore.store.live.expansion as expansion
+import qstore.store.live.growth as growth
 import qstore.store.live.transactions as transactions
 from tests.faults.broken_stores import BROKEN, BROKEN_LARGE
 from tests.faults.store_harness import CompressingLife, GrowingLife, LargeLife
@@ -51,7 +51,7 @@ def test_what_was_promised_is_kept_under_every_crash(part: int) -> None:
 
 @pytest.mark.parametrize("part", range(2))
 def test_what_was_promised_is_kept_by_journals_that_grow(part: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(expansion, "_IDLE_LOOKS", 0)
+    monkeypatch.setattr(growth, "_IDLE_LOOKS", 0)
     matrix = CrashMatrix(share=0.08, life_class=GrowingLife)
     for seed in seeds_of_the_day(2)[part::2]:
         matrix.run(seed, steps=120)
@@ -91,7 +91,7 @@ def test_large_transactions_are_whole_for_hours(seed: int, monkeypatch: pytest.M
 @pytest.mark.soak
 @pytest.mark.parametrize("seed", range(200_000, 200_000 + SOAK_SEEDS))
 def test_journals_that_grow_for_hours(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(expansion, "_IDLE_LOOKS", 0)
+    monkeypatch.setattr(growth, "_IDLE_LOOKS", 0)
     matrix = CrashMatrix(life_class=GrowingLife)
     matrix.run(seed, steps=120)
     assert matrix.kill_points

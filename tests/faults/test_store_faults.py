@@ -14,7 +14,7 @@ from functools import partial
 
 import pytest
 
-import qstore.store.live.expansion as expansion
+import qstore.store.live.growth as growth
 from qstore.formats.rhm.geometry import Geometry
 from qstore.store.disk import WritableFile
 from qstore.store.errors import StoreError
@@ -44,7 +44,7 @@ def tiny_blocks() -> Iterator[None]:
 def test_a_call_that_fails_is_told_and_breaks_no_promise(
     seed: int, life_class: type[StoreLife], code: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(expansion, "_IDLE_LOOKS", 0)
+    monkeypatch.setattr(growth, "_IDLE_LOOKS", 0)
     rng = random.Random(seed)
     disk = SimulatedDisk(seed)
     life = life_class(disk, Model(), rng)

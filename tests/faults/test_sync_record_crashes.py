@@ -13,8 +13,8 @@ from unittest.mock import patch
 
 import pytest
 
+import qstore.store.live.growth as growth
 from qstore.formats.rhm.close_record import SyncedJournal
-from qstore.store.live import expansion
 from qstore.store.live.queue_journal import QueueJournal
 from qstore.store.recovery import close_record
 from qstore.store.recovery.close_record import SyncRecorder
@@ -58,7 +58,7 @@ def test_no_bound_is_ahead_of_the_disk(part: int) -> None:
 
 
 def test_no_bound_is_ahead_of_journals_that_grow_and_shrink(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(expansion, "_IDLE_LOOKS", 0)
+    monkeypatch.setattr(growth, "_IDLE_LOOKS", 0)
     matrix = CrashMatrix(share=0.08, life_class=GrowingRecordingLife)
     for seed in seeds_of_the_day(1):
         matrix.run(seed, steps=120)

@@ -17,7 +17,7 @@ from qstore.store.disk import OsDisk
 from qstore.store.environment import Environment, InlineBackground
 from qstore.store.inspect.offline import RecoveredStore, open_store
 from qstore.store.key_value import KeyValue
-from qstore.store.sync.inline import InlineSync
+from qstore.store.sync.threads import InlineSync
 from tests.faults.simulated_disk import SimulatedDisk
 from tests.support.old_store import OldStore, Watcher, build_version_1, content_of
 from tests.support.profiles import today

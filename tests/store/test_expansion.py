@@ -12,8 +12,7 @@ from pathlib import Path
 
 import pytest
 
-import qstore.store.live.expansion as expansion
-import qstore.store.live.spare_files as spare_files
+import qstore.store.live.growth as growth
 from qstore.formats.rhm.headers import data_crc
 from qstore.formats.rhm.jinf import JournalInfo, decode_jinf, encode_jinf
 from qstore.formats.values import typed_map
@@ -21,7 +20,7 @@ from qstore.store.disk import OsWritableDisk
 from qstore.store.environment import tool_environment
 from qstore.store.errors import JournalFailedError, RecordTooLongError, ThresholdError
 from qstore.store.journal.directory import open_journal
-from qstore.store.live.metrics import journal_metrics
+from qstore.store.live.message_store import journal_metrics
 from qstore.store.live.queue_journal import QueueJournal
 from qstore.store.parameters import StoreParameters
 from tests.support.opened_store import OpenedStore
@@ -64,7 +63,7 @@ def data_files(journal: QueueJournal) -> set[str]:
 
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(expansion, "_IDLE_LOOKS", 0)
+    monkeypatch.setattr(growth, "_IDLE_LOOKS", 0)
     return iter(())
 
 
@@ -150,7 +149,7 @@ def emptied(path: Path, *names: str) -> tuple[OpenedStore, list[QueueJournal]]:
 
 def test_few_files_are_removed_at_a_time(tmp_path: Path, impatient: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of all journals together."""
-    monkeypatch.setattr(spare_files, "MAX_REMOVED", 6)
+    monkeypatch.setattr(growth, "MAX_REMOVED", 6)
     store, journals = emptied(tmp_path, "a", "b", "c")
     look(store, 2)
     assert [journal.geometry.files for journal in journals] == [4, 4, 4]
@@ -186,7 +185,7 @@ def test_what_is_not_removed_yet(tmp_path: Path, impatient: None, is_killed: boo
 def test_a_ring_that_grows_again_before_its_files_are_removed(
     tmp_path: Path, impatient: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(spare_files, "MAX_REMOVED", 1)
+    monkeypatch.setattr(growth, "MAX_REMOVED", 1)
     store, (journal,) = emptied(tmp_path, "q")
     for _ in range(3):
         look(store, 3)
@@ -204,7 +203,7 @@ def test_a_ring_that_grows_again_before_its_files_are_removed(
 def test_files_are_removed_at_once_if_the_disk_is_short(
     tmp_path: Path, impatient: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(spare_files, "MAX_REMOVED", 1)
+    monkeypatch.setattr(growth, "MAX_REMOVED", 1)
     store, (journal, other) = emptied(tmp_path, "q", "other")
     look(store, 2)
     assert len(data_files(journal)) >= 28

@@ -19,9 +19,8 @@ from qstore.store.errors import JournalFailedError
 from qstore.store.journal.write.space import SIZE_BITS, SIZE_MASK
 from qstore.store.journal.write.storage import JournalStorage, create_journal
 from qstore.store.journal.write.version_2_writer import new_state
-from qstore.store.live.flusher import Flusher
-from qstore.store.live.queue_journal import QueueJournal
-from qstore.store.live.taking_up import journal_info, take_up
+from qstore.store.live.commit import Flusher
+from qstore.store.live.queue_journal import QueueJournal, journal_info, take_up
 from qstore.store.log_lines import Level, LogLine
 from qstore.store.sync import Completion, FileWrite, InlineSync, SyncDriver, SyncDriverError, supervision
 

@@ -26,7 +26,6 @@ from qstore.store.sync import (
     SyncDriverError,
     choose_sync_driver,
     io_uring,
-    kernel_ring,
 )
 from tests.support.sync_files import FileMaker, collect, needs_io_uring
 
@@ -269,8 +268,8 @@ def test_requests_that_the_kernel_refuses(
         raise OSError(errno.EBUSY, os.strerror(errno.EBUSY))
 
     with monkeypatch.context() as patched:
-        patched.setattr(kernel_ring, "_call", refuse)
-        patched.setattr(kernel_ring, "_PAUSE_SECONDS", 0.0)
+        patched.setattr(io_uring, "_call", refuse)
+        patched.setattr(io_uring, "_PAUSE_SECONDS", 0.0)
         with pytest.raises(SyncDriverError, match="io_uring fails: Device or resource busy"):
             own.submit(2, [file], [a_write(file, 0, b"refused")])
     with pytest.raises(SyncDriverError, match="io_uring fails"):
@@ -285,7 +284,7 @@ def test_requests_that_the_kernel_refuses(
 
 def test_the_successor_where_io_uring_was_disabled_meanwhile(own: IoUringSync, monkeypatch: pytest.MonkeyPatch) -> None:
     own.kill("is of no use")
-    monkeypatch.setattr(kernel_ring, "MACHINE", "another")
+    monkeypatch.setattr(io_uring, "MACHINE", "another")
     successor = own.successor()
     assert type(successor) is HelperProcessSync
     successor.close()
@@ -313,7 +312,7 @@ def test_results_beside_a_chain_that_cannot_go_on(
         raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
 
     with monkeypatch.context() as patched:
-        patched.setattr(kernel_ring, "_call", refuse)
+        patched.setattr(io_uring, "_call", refuse)
         with pytest.raises(SyncDriverError, match="io_uring fails: Invalid argument"):
             own.completed()
     began = time.monotonic()
@@ -325,14 +324,14 @@ def test_a_moment_without_memory_is_waited_for(
     own: IoUringSync, make_files: FileMaker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (file,) = make_files(1)
-    left, call = [errno.EAGAIN, errno.ENOMEM, errno.EINTR], kernel_ring._call
+    left, call = [errno.EAGAIN, errno.ENOMEM, errno.EINTR], io_uring._call
 
     def refuse(number: int, *arguments: int) -> int:
         if left:
             raise OSError(left.pop(), "for now")
         return call(number, *arguments)
 
-    monkeypatch.setattr(kernel_ring, "_call", refuse)
+    monkeypatch.setattr(io_uring, "_call", refuse)
     own.submit(1, [file], [a_write(file, 0, b"later")])
     assert collect(own, 1) == [(1, None)]
     assert file.read(0, 5) == b"later"
@@ -344,11 +343,11 @@ def test_systems_without_it_have_a_helper_process(how: str, monkeypatch: pytest.
         raise OSError(errno.EPERM, os.strerror(errno.EPERM))
 
     if how == "machine":
-        monkeypatch.setattr(kernel_ring, "MACHINE", "another")
+        monkeypatch.setattr(io_uring, "MACHINE", "another")
     elif how == "system":
-        monkeypatch.setattr(kernel_ring, "_call", refuse)
+        monkeypatch.setattr(io_uring, "_call", refuse)
     else:
-        monkeypatch.setitem(kernel_ring._NEEDED, "something new", 1 << 31)
+        monkeypatch.setitem(io_uring._NEEDED, "something new", 1 << 31)
     before = len(os.listdir("/proc/self/fd"))
     with pytest.raises(SyncDriverError, match="io_uring is not available: "):
         choose_sync_driver("io-uring")

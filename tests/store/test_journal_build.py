@@ -25,7 +25,7 @@ from qstore.store.journal.directory import open_journal
 from qstore.store.journal.recovery import JournalRecovery
 from qstore.store.journal.write.storage import create_journal
 from qstore.store.journal.write.version_2_writer import new_state
-from qstore.store.live.taking_up import take_up
+from qstore.store.live.queue_journal import take_up
 from qstore.store.recovery.journal_content import FLUSH_BYTES, JournalContent, described, fitting_geometry
 from qstore.store.sync.driver import sync_all
 from tests.faults.simulated_disk import SimulatedDisk

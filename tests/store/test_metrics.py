@@ -13,8 +13,7 @@ from qstore.formats.rhm.geometry import Geometry
 from qstore.formats.rhm.headers import data_crc
 from qstore.store.environment import tool_environment
 from qstore.store.errors import JournalFullError
-from qstore.store.live.message_store import MessageStore
-from qstore.store.live.metrics import JournalMetrics, StoreMetrics, journal_metrics, store_metrics
+from qstore.store.live.message_store import JournalMetrics, MessageStore, StoreMetrics, journal_metrics, store_metrics
 from qstore.store.live.queue_journal import QueueJournal
 from qstore.store.live.reading import as_bytes
 from qstore.store.log_lines import LogLine

@@ -29,7 +29,7 @@ from qstore.store.parameters import (
     queue_geometry,
     store_directory,
 )
-from qstore.store.sync.choice import SYNC_DRIVERS
+from qstore.store.sync.supervision import SYNC_DRIVERS
 
 NUMBERS = [option for option in OPTIONS if option.kind is Kind.NUMBER and not option.not_needed]
 NOT_NEEDED = [option for option in OPTIONS if option.not_needed]

@@ -26,7 +26,7 @@ from qstore.store.journal.journal import Journal
 from qstore.store.journal.reader import JournalEnd
 from qstore.store.journal.recovery import JournalRecovery, Outcome
 from qstore.store.journal.write.version_2_writer import state_of
-from qstore.store.live.taking_up import take_up
+from qstore.store.live.queue_journal import take_up
 from qstore.store.recovery.prepared import prepared_transactions
 from tests.faults.simulated_disk import SimulatedDisk
 from tests.faults.store_simulation import simulated_environment

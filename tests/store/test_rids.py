@@ -11,7 +11,7 @@ import pytest
 from qstore.store.catalogue.catalogue import Catalogue
 from qstore.store.environment import Background, InlineBackground, ThreadBackground
 from qstore.store.key_value import CatalogueError
-from qstore.store.live.rids import RecordIds
+from qstore.store.live.appender import RecordIds
 from tests.support.memory_disk import MemoryKeyValue
 
 STORE_ID = UUID(int=1, version=4)

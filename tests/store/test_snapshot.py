@@ -16,8 +16,7 @@ from qstore.store.environment import Environment, system_environment, tool_envir
 from qstore.store.errors import StoreError
 from qstore.store.live.message_store import MessageStore
 from qstore.store.live.queue_journal import QueueJournal
-from qstore.store.live.snapshot import Snapshot
-from qstore.store.live.snapshot_copy import copy_snapshot
+from qstore.store.live.snapshot import Snapshot, copy_snapshot
 from tests.support.profiles import today
 from tests.support.store_lab import GEOMETRY, PARAMETERS, Lab, check_sound, lab, read
 

@@ -13,7 +13,7 @@ import pytest
 from qstore.store.disk import OsFile, OsWritableDisk
 from qstore.store.errors import JournalFullError, StoreError, StoreLockedError
 from qstore.store.key_value import RocksKeyValue
-from qstore.store.live.snapshot_copy import copy_snapshot
+from qstore.store.live.snapshot import copy_snapshot
 from tests.support.store_lab import check_sound, lab, read
 
 

@@ -11,7 +11,7 @@ import pytest
 from qstore.store.environment import Background, InlineBackground, ThreadBackground, tool_environment
 from qstore.store.errors import StoreError
 from qstore.store.sync import InlineSync, SyncDriver, SyncDriverError
-from qstore.store.sync.starting import StartingDriver
+from qstore.store.sync.supervision import StartingDriver
 from tests.support.opened_store import OpenedStore
 
 

@@ -16,7 +16,7 @@ from qstore.store.errors import StoreError
 from qstore.store.inspect.check import check_store
 from qstore.store.inspect.offline import open_store
 from qstore.store.key_value import CatalogueError
-from qstore.store.live.held_directories import HeldDirectories
+from qstore.store.live.growth import HeldDirectories
 from qstore.store.log_lines import Level
 from tests.support.opened_store import GEOMETRY, Calls, OpenedStore
 

@@ -19,8 +19,7 @@ from qstore.store.inspect.layout import find_layout
 from qstore.store.inspect.offline import OfflineStore
 from qstore.store.live.message_store import MessageStore
 from qstore.store.live.queue_journal import QueueJournal
-from qstore.store.live.snapshot import Snapshot
-from qstore.store.live.snapshot_copy import copy_snapshot
+from qstore.store.live.snapshot import Snapshot, copy_snapshot
 from qstore.store.log_lines import Level, LogLine
 from qstore.store.parameters import StoreParameters
 from qstore.tools.qstore_check import command as check

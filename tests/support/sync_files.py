@@ -10,7 +10,7 @@ import pytest
 
 from qstore.store.disk import OsWritableFile
 from qstore.store.sync import Completion, SyncDriver
-from qstore.store.sync.kernel_ring import KernelRing
+from qstore.store.sync.io_uring import KernelRing
 from tests.support.processes import PATIENCE_SECONDS
 
 

@@ -24,7 +24,7 @@ _MESSAGES: Final = int(os.environ.get("QSTORE_SOAK_MESSAGES", "1000000"))
 _SIZE: Final = 1024
 _PATIENCE_SECONDS: Final = 60.0 + _MESSAGES / 20_000  # files are given back little by little
 _MORE_FILES: Final = 4
-"""That a journal may keep ready (`live/expansion`)."""
+"""That a journal may keep ready (`live/growth`)."""
 _MORE_MEMORY: Final = STEP + (16 << 20)
 """Bytes that stay, however long the backlog was: what is not worth returning, and what a first one brings into use."""
 _INDEX_BYTES: Final = 40

@@ -17,7 +17,7 @@ from qstore.store.backup.sources import RunningSource, stopped_store
 from qstore.store.disk import OsDisk, OsWritableDisk
 from qstore.store.environment import tool_environment
 from qstore.store.errors import StoreError
-from qstore.store.live.shared_snapshot import SharedSnapshot
+from qstore.store.live.snapshot import SharedSnapshot
 from tests.support.opened_store import Calls, OpenedStore, message
 
 #: Backs a store up, which it closes.

@@ -23,7 +23,7 @@ from qstore.store.backup.create import ChunkWriter, Effort
 from qstore.store.backup.repository import DiskRepository
 from qstore.store.disk import OsDisk
 from qstore.store.environment import tool_environment
-from qstore.store.live.shared_snapshot import SharedSnapshot
+from qstore.store.live.snapshot import SharedSnapshot
 from qstore.tools.backup_places import workers
 from qstore.tools.qstore_check import command as check_command
 from tests.support.dump import dump
@@ -220,7 +220,7 @@ def test_a_snapshot_belongs_to_its_connection(tmp_path: Path, broker: RunningBro
 
 
 def test_what_describes_a_snapshot_is_not_believed(tmp_path: Path, broker: RunningBroker) -> None:
-    from qstore.store.live.cut_file import decode_cut
+    from qstore.store.live.snapshot import decode_cut
 
     with Console(f"127.0.0.1:{broker.port}") as console:
         (agent,) = console.query("backup", package="qstore")

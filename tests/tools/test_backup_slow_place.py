@@ -13,7 +13,7 @@ from qstore.store.backup.create import StoreBackup
 from qstore.store.backup.repository import DiskRepository
 from qstore.store.disk import OsDisk, OsWritableDisk
 from qstore.store.environment import tool_environment
-from qstore.store.live.shared_snapshot import SharedSnapshot
+from qstore.store.live.snapshot import SharedSnapshot
 from tests.support.opened_store import Calls, OpenedStore, message
 
 _SLOW_SECONDS = 2.0

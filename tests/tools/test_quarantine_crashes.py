@@ -16,7 +16,7 @@ from qstore.store.environment import Environment
 from qstore.store.errors import StoreError
 from qstore.store.live.message_store import MessageStore
 from qstore.store.repair.quarantine import Quarantine, QuarantineError, QuarantineWriter
-from qstore.store.sync.inline import InlineSync
+from qstore.store.sync.threads import InlineSync
 from qstore.tools.quarantine import Injected, InjectionRequest, inject
 from tests.faults.simulated_disk import Call, SimulatedDisk
 from tests.faults.store_simulation import simulated_environment

@@ -20,7 +20,7 @@ from qstore.store.journal.write.space import SIZE_BITS
 from qstore.store.journal.write.storage import JournalStorage, create_journal
 from qstore.store.journal.write.version_1_writer import Version1Writer
 from qstore.store.journal.write.version_2_writer import new_state
-from qstore.store.live.taking_up import take_up
+from qstore.store.live.queue_journal import take_up
 
 _WRITE_BYTES: Final = 1 << 20  # largest single write
 _MAX_WAITS: Final = 1000  # of space, for one record

@@ -30,8 +30,7 @@ from qstore.store.catalogue.catalogue import Catalogue
 from qstore.store.catalogue.store_directory import StoreDirectory
 from qstore.store.environment import Environment, tool_environment
 from qstore.store.journal.write.storage import remove_journal
-from qstore.store.live.queue_journal import TPL_NAME
-from qstore.store.live.taking_up import journal_info
+from qstore.store.live.queue_journal import TPL_NAME, journal_info
 from qstore.store.parameters import StoreParameters
 from qstore.tools.generate.fleet import (
     BEGINNING,

@@ -1,6 +1,6 @@
 """The class backup: snapshots of the store, which other processes read, as a backup of the running broker does.
 
-The caller reads the files of the store itself (`store/live/shared_snapshot` describes them), on this machine; so its
+The caller reads the files of the store itself (`store/live/snapshot` describes them), on this machine; so its
 right to read messages is that to read these files. Whether it may ask for a snapshot is a matter of the access rules:
 `ACCESS METHOD` with schemaclass=backup, and `UPDATE BROKER`.
 

@@ -6,7 +6,7 @@ the result or the error. A second queue, exchange or general object with the sam
     create_queue    the journal is built and synced, with its directory; then the catalogue's batch is the commit point
     delete_queue    pending work is finished, the journal is marked; the batch (the queue and its bindings) is the
                     commit point; then the journal's directory is removed, unless a snapshot holds it, or little by
-                    little (`held_directories`)
+                    little (`growth`)
     all others      the batch alone
 """
 
@@ -49,12 +49,10 @@ from qstore.store.journal.write.storage import (
 )
 from qstore.store.journal.write.version_2_writer import new_state
 from qstore.store.key_value import CatalogueError
-from qstore.store.live.compression import Compression
-from qstore.store.live.expansion import Expansion
-from qstore.store.live.flusher import Flusher
-from qstore.store.live.held_directories import HeldDirectories
-from qstore.store.live.queue_journal import QueueJournal
-from qstore.store.live.taking_up import journal_info, take_up
+from qstore.store.live.appender import Compression
+from qstore.store.live.commit import Flusher
+from qstore.store.live.growth import Expansion, HeldDirectories
+from qstore.store.live.queue_journal import QueueJournal, journal_info, take_up
 from qstore.store.log_lines import LogLine, Outage
 from qstore.store.parameters import StoreParameters
 

@@ -4,7 +4,7 @@
 that takes writes does these too. `collect` takes the synced steps, continues with the next ones, and calls the waiters.
 While a journal's flush is under way, records collect in its next batch: group commit without a timer. Nothing here
 blocks, except `drain`; and `start` for one sync of a fast disk, if its caller has nothing else to do
-(`store.sync.idle`).
+(`store.sync.threads`).
 
 Only a journal that has urgent waiters is flushed at once (`awaited`). Records without them, such as the removal of a
 message that was delivered without acknowledgement, or the outcome of a transaction that was decided, stay in `dirty`:
@@ -35,6 +35,19 @@ Only one step of a journal is under way at a time, and every earlier step has be
 lost with the error.
 
 An error that a driver does report fails the journal, for the same reasons, and is not retried.
+
+**Filling ahead** prepares files for small flushes, when nothing waits for the disk. The first write to a block that is
+only allocated makes the next sync wait for the file system's own journal too, which takes about as long again
+(`WritableFile.fill_ahead`). So zeros are written over many such blocks at once. If that were part of a flush, one
+message in some hundred would wait two or three times as long as the others. So after a flush for which the event loop
+itself has waited, it is done when the messages are delivered and confirmed:
+
+    the event loop   writes the zeros to the page cache, since only one thread writes to a journal
+    the background   opens the file once more, and syncs it
+
+An error of that sync is ignored: the journal's own descriptor gets it with the next flush, because each open file
+description is told of a write-back error (errseq_t; fsync(2)). And the next flush syncs the zeros too, if the
+background has not done it yet.
 """
 
 from __future__ import annotations
@@ -42,14 +55,17 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import closing
+from functools import partial
 from typing import Final
 
-from qstore.store.disk import WritableFile
+from qstore.store.disk import WritableDisk, WritableFile
+from qstore.store.environment import Background
 from qstore.store.live.queue_journal import Done, QueueJournal, SyncBarrier
 from qstore.store.log_lines import Level, LogLine, journal_failed
 from qstore.store.sync.driver import FileWrite, SyncDriver, SyncDriverError
-from qstore.store.sync.idle import IdleSync
 from qstore.store.sync.supervision import Supervision
+from qstore.store.sync.threads import IdleSync
 
 _LOOK_SECONDS: Final = 0.5  # between checks of a driver while waiting for it
 
@@ -444,3 +460,21 @@ class Flusher:
             self._log(LogLine(Level.WARNING, text))
         self._is_closed = True
         self._driver.close()
+
+
+def fill_ahead(journal: QueueJournal, disk: WritableDisk, background: Background) -> None:
+    """Prepare the blocks after the journal's last step, if it was small and they need it."""
+    if journal.is_deleted or journal.writer.is_under_way:
+        return
+    path = journal.storage.fill_ahead()
+    if path:
+        background.run(partial(_sync, disk, path), _ignore, _ignore)
+
+
+def _sync(disk: WritableDisk, path: str) -> None:
+    with closing(disk.open_writable(path)) as file:
+        file.sync()
+
+
+def _ignore(_: Exception | None) -> None:
+    """What is not synced yet is synced by the next flush."""

@@ -10,15 +10,32 @@
                 make room run low, the journal is not tight
     idle        for some seconds, half of the ring or more was not needed: files are removed, down to twice of what is
                 needed, and never below the number with which the journal was created; from the disk little by little
-                (`spare_files`)
+                (`SpareFiles`)
 
 A journal grows up to its own limit, and as long as the disk keeps the share free that the option disk-free-limit says.
 Beyond that it refuses enqueues at the threshold, like one of fixed size. The prepared list does not grow.
+
+**Removal.** Hundreds of files that are removed at once stop the syncs of all others for some 450 ms on a disk that is
+mounted with `discard`. So those that journals have given back, and those of deleted queues with many files, go few at a
+time: at most 64 at each look, and all that were given back if the disk is short of room. When the store is closed,
+these go too; those of deleted queues as far as two seconds are enough.
+
+Files that were given back are listed as spare in the info file of their journal until then. After a kill the next start
+removes them, and a ring that grows meanwhile may take their numbers: then they are its files again. The directory of a
+deleted queue has the mark of the deletion until then: what a kill leaves, the next start takes over.
+
+**Held directories.** A snapshot of the store names journals whose queues may be deleted before it is copied. While it
+is held, directories stay; they are removed when the last snapshot is released. All of this happens in the background,
+in order of the catalogue's changes: so a queue whose directory is removed before a hold is not in the catalogue copy
+made after it. After a crash such a directory is missing in the catalogue, as after a crash in the middle of a deletion.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import posixpath
+import sys
+from collections import deque
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Final
 
@@ -28,12 +45,12 @@ from qstore.formats.values import TypedMap
 from qstore.store.disk import WritableDisk
 from qstore.store.environment import Background
 from qstore.store.errors import disk_advice
-from qstore.store.journal.write.growth import RingChange, RingUnknownError, make_ring_change
-from qstore.store.live.flusher import Flusher
-from qstore.store.live.held_directories import HeldDirectories
+from qstore.store.journal.directory import DELETED
+from qstore.store.journal.write.growth import RingChange, RingUnknownError, make_ring_change, remove_spare
+from qstore.store.journal.write.storage import remove_journal
+from qstore.store.live.commit import Flusher
 from qstore.store.live.queue_journal import QueueJournal
-from qstore.store.live.spare_files import SpareFiles
-from qstore.store.log_lines import LogLine, Outage, journal_has_files
+from qstore.store.log_lines import Level, LogLine, Outage, journal_has_files
 from qstore.store.parameters import ParameterError, StoreParameters, queue_max_files
 
 MIN_STEP: Final = 4  # files added at once ...
@@ -261,3 +278,163 @@ def _set_low_room(journal: QueueJournal) -> None:
     journal.writer.space.spares_pins = not is_limited
     room = min(max(files // 4, min(MIN_STEP, files // 2)), MAX_STEP // 2) * journal.geometry.data_size // BLOCK_SIZE
     journal.low_room = -1 if is_limited else room
+
+
+class SpareFiles:
+    """The files that are still to be removed.
+
+    Args:
+        disk: where they are.
+        background: removes them, in the order of the other changes of journals.
+        held: has the directories of deleted queues.
+    """
+
+    __slots__ = ("_background", "_disk", "_held", "_is_removing", "_waiting")
+
+    def __init__(self, disk: WritableDisk, background: Background, held: HeldDirectories) -> None:
+        self._disk, self._background, self._held = disk, background, held
+        self._waiting: dict[QueueJournal, list[int]] = {}
+        self._is_removing = False
+
+    def add(self, journal: QueueJournal, numbers: tuple[int, ...]) -> None:
+        """A journal has given files back: they are spare, on the disk too."""
+        self._waiting.setdefault(journal, []).extend(reversed(numbers))
+
+    def taken(self, journal: QueueJournal, numbers: tuple[int, ...]) -> None:
+        """New files of a journal will have these numbers. To be called before the background creates them."""
+        waiting = self._waiting.get(journal)
+        if waiting is not None:
+            again = set(numbers)
+            waiting[:] = [number for number in waiting if number not in again]
+
+    def look(self) -> None:
+        """Begin to remove some, if those before are gone. Call it about every half second."""
+        if not self._is_removing:
+            self._remove(MAX_REMOVED)
+
+    def remove_all(self) -> None:
+        """Begin to remove all of them: their room is needed."""
+        self._remove(sys.maxsize)
+
+    def will_close(self) -> None:
+        """Begin to remove what is left: the store is about to be closed."""
+        self._remove(sum(map(len, self._waiting.values())))
+        self._background.run(self._held.remove_for_a_while, self._removed, self._removed)
+
+    def _remove(self, most: int) -> None:
+        parts = []
+        while most and self._waiting:
+            journal, numbers = next(iter(self._waiting.items()))
+            chosen = [numbers.pop() for _ in range(min(most, len(numbers)))]
+            if not numbers:
+                del self._waiting[journal]
+            parts.append(partial(remove_spare, self._disk, journal.directory, journal.base_name, chosen))
+            most -= len(chosen)
+        if most and self._held.has_long:
+            parts.append(partial(self._held.remove_some, most))
+        if parts:
+            self._is_removing = True
+            self._background.run(lambda: [part() for part in parts], self._removed, self._removed)
+
+    def _removed(self, _: object) -> None:
+        self._is_removing = False
+
+
+MAX_REMOVED: Final = 64
+"""Files that are removed at once: hundreds stop the syncs of all others for some 450 ms on a disk with `discard`."""
+
+CLOSE_NS: Final = 2_000_000_000  # that the removal takes when a store is closed
+
+
+class HeldDirectories:
+    """Removes directories, except while they are held. All but `has_long` is for the background's thread.
+
+    Args:
+        disk: where they are.
+        log: receives log lines.
+        clock: returns nanoseconds.
+        remains: directories of which the removal was begun by an earlier process.
+    """
+
+    __slots__ = ("_clock", "_disk", "_holders", "_log", "_long", "_names", "_waiting")
+
+    def __init__(
+        self, disk: WritableDisk, log: Callable[[LogLine], None], clock: Callable[[], int], remains: Iterable[str] = ()
+    ) -> None:
+        self._disk, self._log, self._clock = disk, log, clock
+        self._holders = 0
+        self._waiting: list[str] = []
+        self._long = deque(remains)  # those that are removed little by little
+        self._names: list[str] = []  # what is to be removed of the first
+
+    @property
+    def has_long(self) -> bool:
+        """Whether there are journals to be removed little by little. Thread-safe."""
+        return bool(self._long)
+
+    def hold(self) -> None:
+        """Keep all directories to be removed from now on until `let_go`."""
+        self._holders += 1
+
+    def let_go(self) -> None:
+        """End one hold."""
+        self._holders -= 1
+        if not self._holders:
+            waiting, self._waiting = self._waiting, []
+            for directory in waiting:
+                self._remove(directory)
+
+    def remove(self, directory: str) -> None:
+        """Remove a journal's directory, now or later. Errors are logged."""
+        if self._holders:
+            self._waiting.append(directory)
+        else:
+            self._remove(directory)
+
+    def _remove(self, directory: str) -> None:
+        try:
+            if len(self._disk.names(directory)) > MAX_REMOVED:
+                self._long.append(directory)
+                return
+            remove_journal(self._disk, directory)
+            self._disk.sync_directory(posixpath.dirname(directory))
+        except OSError as error:
+            self._failed(directory, error)
+
+    def remove_some(self, most: int) -> None:
+        """Remove files of long journals, at most so many."""
+        while most > 0 and self._long:
+            directory = self._long[0]
+            try:
+                most -= self._remove_part(directory, most)
+            except OSError as error:
+                self._failed(directory, error)
+                self._end()
+
+    def remove_for_a_while(self) -> None:
+        """The store is about to be closed: what this does not remove, the next start takes over."""
+        end = self._clock() + CLOSE_NS
+        while self._long and self._clock() < end:
+            self.remove_some(MAX_REMOVED)
+
+    def _remove_part(self, directory: str, most: int) -> int:
+        """Remove files of the first. Returns how many were chosen."""
+        if not self._names:
+            self._names = [name for name in self._disk.names(directory) if name != DELETED]
+        chosen = self._names[-most:]
+        for name in chosen:
+            self._disk.remove(posixpath.join(directory, name))
+        del self._names[-most:]
+        if not self._names:
+            self._end()
+            remove_journal(self._disk, directory)  # the mark
+            self._disk.sync_directory(posixpath.dirname(directory))
+        return max(len(chosen), 1)
+
+    def _end(self) -> None:
+        self._long.popleft()
+        self._names = []
+
+    def _failed(self, directory: str, error: OSError) -> None:
+        text = f"{directory}: the journal of a deleted queue cannot be removed: {error.strerror}"
+        self._log(LogLine(Level.WARNING, text))
