@@ -36,7 +36,12 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from qstore.broker.model.counters import QueueCounters, QueueTotals, Watermark
-from qstore.broker.model.errors import InternalError, InvalidArgumentError, ResourceLimitExceededError
+from qstore.broker.model.errors import (
+    InternalError,
+    InvalidArgumentError,
+    ModelError,
+    ResourceLimitExceededError,
+)
 from qstore.broker.model.memory import MESSAGE_OVERHEAD
 from qstore.broker.model.queues.barriers import NO_LIMIT, Barrier, Barriers
 from qstore.broker.model.queues.consumers import MAX_DECLINED, TAKEN, Consumers, PerConsumerOrder
@@ -215,7 +220,7 @@ class Queue:
 
         Raises:
             ResourceLimitExceededError: there is no room for it.
-            The store's `failed_error`, if the journal's disk has failed.
+            InternalError: its journal cannot be written.
         """
         if self.message_ttl is not None:
             message = self.limited(message)
@@ -223,23 +228,26 @@ class Queue:
             return False
         if self.limit is not None:
             self.limit.check(self, message)
-        append = self._append
-        is_stored = append is not None and message.is_persistent
-        if is_stored:
-            assert append is not None
-            assert self.store is not None
-            parts, size, crc = message.stored_form()
-            try:
-                rid = append.enqueue(self.journal, parts, size, crc)
-            except self.store.full_error as error:
-                raise ResourceLimitExceededError(str(error)) from error
-            entry = self.add_held(message, rid)
-        else:
-            entry = self.add(message, 0)
+        is_stored = message.is_persistent and self._append is not None
+        entry = self.add_held(message, self._record(message)) if is_stored else self.add(message, 0)
         watch = self.watch
         if self.messages_enqueued > watch.count_mark or self.bytes_enqueued > watch.bytes_mark:
             return watch.risen(self, entry) or is_stored
         return is_stored
+
+    def _record(self, message: Message) -> int:
+        """Append a message to the journal. Returns its record id, and raises as `publish`.
+
+        Handlers on the way of each message stand in small functions: while no memory can be allocated, CPython cannot
+        leave one that is far from the beginning of its function (`tests/broker/test_memory`).
+        """
+        assert self._append is not None
+        assert self.store is not None
+        parts, size, crc = message.stored_form()
+        try:
+            return self._append.enqueue(self.journal, parts, size, crc)
+        except self.store.errors as error:
+            raise refusal(self.store, error) from error
 
     def add(self, message: Message, rid: int) -> Entry:
         """Enqueue a message that is already in the journal, or is not stored. A MemoryError comes before any change."""
@@ -389,15 +397,8 @@ class Queue:
             awaits = residency.references.awaits
         if consumers.browsers:
             consumers.show(limit, self._clock, awaits)
-        if consumers.has_backlog or self._chooser is not None:
-            try:
-                if self._chooser is not None:
-                    self._chooser.distribute(consumers, limit, self._clock, self._drop_offered, awaits)
-                    limit = 0
-                elif not consumers.offer_backlog(self._clock, self._drop_offered, awaits):
-                    limit = 0
-            finally:
-                self._acquired += consumers.taken
+        if (consumers.has_backlog or self._chooser is not None) and not self._offer_others(limit, awaits):
+            limit = 0
         while waiting:
             entry = order.next_available(limit)
             if entry is None:
@@ -431,6 +432,17 @@ class Queue:
             residency.serve()
         if self.expiries is not None and order.cursor.state != END:
             self.expiries.look(self)
+
+    def _offer_others(self, limit: int, awaits: Callable[[Entry], bool] | None) -> bool:
+        """Deliver what is not simply the next message. Returns whether those that follow can be delivered then."""
+        consumers = self._consumers
+        try:
+            if self._chooser is None:
+                return consumers.offer_backlog(self._clock, self._drop_offered, awaits)
+            self._chooser.distribute(consumers, limit, self._clock, self._drop_offered, awaits)
+            return False
+        finally:
+            self._acquired += consumers.taken
 
     @property
     def is_unfinished(self) -> bool:
@@ -759,6 +771,11 @@ class Queue:
     def do_in_turns(self, work: Iterator[None]) -> None:
         """Do work of the queue in turns of the event loop (`tick.Turns`)."""
         self._tick.turns.do(self, work)
+
+
+def refusal(store: Store, error: Exception) -> ModelError:
+    """The error for the publisher of a message that the store has not taken."""
+    return ResourceLimitExceededError(str(error)) if isinstance(error, store.full_error) else InternalError(str(error))
 
 
 class Deletion:
