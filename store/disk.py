@@ -309,7 +309,7 @@ class OsWritableFile(OsFile):
             self.write(offset, content)
 
     def read_cached(self, offset: int, length: int) -> bytes | None:
-        """As `read`, if the page cache has all of it; None otherwise, or if the file system cannot tell."""
+        """As `read`, if the page cache has all of it; None otherwise, or if the file system does not know."""
         shared = self._buffer
         buffer = memoryview(bytearray(length) if shared is None or length > len(shared) else shared)[:length]
         try:

@@ -205,7 +205,7 @@ class StoreParameters:
     """The values of the options, all of them legal if parsed by `parse_parameters`.
 
     Each attribute has the name of its option. `store_dir` is None if not given. The number of pages in a write cache
-    defaults to qpidd's for the page size. `starts_small` tells that nothing sets the size of a queue's journal.
+    defaults to qpidd's for the page size. `starts_small`: nothing sets the size of a queue's journal.
     """
 
     store_dir: str | None = None

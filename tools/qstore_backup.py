@@ -24,7 +24,7 @@ from qstore.store.disk import OsDisk
 from qstore.store.environment import tool_environment
 from qstore.store.errors import StoreError, advice
 from qstore.store.inspect.layout import UnusableInputError, find_layout, holder_of_store
-from qstore.store.repair.stopped_store import told_errors
+from qstore.store.repair.stopped_store import reported_errors
 from qstore.tools.backup_places import is_local, open_repository, workers
 from qstore.tools.console.broker import broker_url, security_options, take_security, timeout_option
 from qstore.tools.console.command import JSON, QUIET, SETTINGS, PathName, failing, private_files, run
@@ -129,7 +129,7 @@ def command(
                     with Console(broker.text, timeout=timeout, connect_timeout=timeout, **security) as console:
                         result = BrokerBackup(console, broker.shown, store_dir).run(backup, full=full, verify=verify)
                 else:
-                    with told_errors(store), stopped_store(environment, OsDisk(), store) as source:
+                    with reported_errors(store), stopped_store(environment, OsDisk(), store) as source:
                         result = backup.run(source, full=full, verify=verify)
             if keep is not None:
                 removed = keep_latest(repository, result.manifest.store, keep)

@@ -111,7 +111,8 @@ def decode_header(buffer: bytes, offset: int = 0) -> RecordHeader:
     """The record header at `offset`.
 
     Raises:
-        QlsError: there is none: too few bytes, an unknown magic or version, or sizes that contradict the kind.
+        QlsError: this is no record header: too few bytes, an unknown magic or version, or sizes that contradict the
+            kind.
     """
     try:
         (magic,) = _MAGIC.unpack_from(buffer, offset)

@@ -138,8 +138,8 @@ def decode_header(buffer: bytes, offset: int = 0) -> RecordHeader:
     """The record header at `offset`.
 
     Raises:
-        RhmError: there is none: too few bytes, an unknown magic, an unknown version (by its number), a writer of the
-            other byte order, or sizes that contradict the record's kind.
+        RhmError: this is no record header: too few bytes, an unknown magic, an unknown version (by its number), a
+            writer of the other byte order, or sizes that contradict the record's kind.
     """
     try:
         magic, version, endian, flags = COMMON.unpack_from(buffer, offset)

@@ -8,7 +8,7 @@
 An incremental backup writes only chunks that are new, like every backup; and it does not even read what cannot have
 changed since the one before: journals with the same incarnation and last flush, and of a running store also data files
 with the same header that were full. Both only if each data file is the same version of the same file: a store that was
-restored from an older backup goes on with the same numbers and headers, and so does a new one at the same path.
+restored from an older backup continues with the same numbers and headers, and so does a new one at the same path.
 
 After a kill the next backup finds the chunks that were written, and writes the others.
 
@@ -70,7 +70,7 @@ from qstore.store.backup.repository import (
 from qstore.store.backup.sources import Read, Source, SourceFile, SourceJournal
 from qstore.store.environment import Environment
 from qstore.store.errors import StoreError
-from qstore.store.repair.stopped_store import told_errors
+from qstore.store.repair.stopped_store import reported_errors
 
 # ---- processors: how many there are for this process, and how many of them are idle ----
 
@@ -102,7 +102,7 @@ class Machine(Protocol):
         """How many this process may occupy."""
 
     def idle(self) -> float | None:
-        """How many of them had nothing to do since the last call; None if the machine does not tell."""
+        """How many of them had nothing to do since the last call; None if that is unknown."""
 
 
 class Quota(NamedTuple):
@@ -189,7 +189,7 @@ class LinuxMachine:
 
 
 def _machine_time(processors: Collection[int]) -> tuple[int, int] | None:
-    """Of these processors; of all, if the kernel does not tell of each one by its number, as in some containers."""
+    """Of these processors; of all, if the kernel does not list each one by its number, as in some containers."""
     wanted = {b"cpu%d" % number for number in processors}
     try:
         with _STATISTICS.open("rb") as file:
@@ -427,7 +427,7 @@ class ChunkWriter:
         self._settle(self._most)
 
     def _keep_pace(self, size: int) -> None:
-        """Wait until so many bytes more do not exceed the rate."""
+        """Wait until `size` bytes more do not exceed the rate."""
         self._read += size
         while self._max_rate and (ahead := self._began + self._read / self._max_rate - time.monotonic()) > 0:
             self.alive()
@@ -570,7 +570,7 @@ class StoreBackup:
         Raises:
             StoreError: it cannot be made; there is no new backup.
         """
-        with told_errors(source.store):
+        with reported_errors(source.store):
             check_mark(self._repository, create=True)
             seconds = self._environment.clock() // 1_000_000_000
             manifest = Manifest(

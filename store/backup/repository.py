@@ -45,7 +45,7 @@ from orjson import JSONDecodeError, dumps, loads
 
 from qstore.store.disk import DiskLock, WritableDisk, read_whole
 from qstore.store.errors import StoreError
-from qstore.store.repair.stopped_store import told_errors
+from qstore.store.repair.stopped_store import reported_errors
 
 FORMAT: Final = "qstore-backup"
 VERSION: Final = 1
@@ -343,7 +343,7 @@ def write_manifest(repository: Repository, manifest: Manifest) -> None:
 
 
 def read_manifest(repository: Repository, identity: str) -> Manifest:
-    """Read a manifest. Raises StoreError: there is none, or it is damaged; OSError."""
+    """Read a manifest. Raises StoreError: it does not exist or is damaged; OSError."""
     where = f"{repository.path}: backup {identity}"
     try:
         raw = repository.get(f"{BACKUPS}/{identity}{MANIFEST}", MAX_MANIFEST + 1)
@@ -471,7 +471,7 @@ def keep_latest(repository: Repository, store: str, count: int) -> Removed:
         StoreError: a manifest is damaged: then nothing is removed.
     """
     assert count > 0
-    with told_errors(repository.path):
+    with reported_errors(repository.path):
         manifests = [read_manifest(repository, identity) for identity in backup_names(repository)]
         old = [each.id for each in manifests if each.store == store][:-count]
         for identity in old:

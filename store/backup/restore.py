@@ -5,8 +5,8 @@
                    rhm.partial/ the store, or qls.partial; renamed to `rhm` or `qls` when it is complete
     DEST                        the same directory, after one more rename; then the mark is removed
 
-After a kill the same command goes on: chunks that are there already, with the right bytes, are not read from the backup
-again. A directory DEST.restoring without the mark, or with that of another backup, is not touched.
+After a kill the same command continues: chunks that are there already, with the right bytes, are not read from the
+backup again. A directory DEST.restoring without the mark, or with that of another backup, is not touched.
 
 Files and directories are readable only by the user who restores them, whatever they were.
 """
@@ -23,7 +23,7 @@ from typing import Final
 from qstore.store.backup.repository import CHUNK_SIZE, BackupFile, Manifest, Repository, plain_chunk, sizes_of
 from qstore.store.disk import WritableDisk, WritableFile, read_whole, write_new
 from qstore.store.errors import StoreError
-from qstore.store.repair.stopped_store import told_errors
+from qstore.store.repair.stopped_store import reported_errors
 
 _BUILDING: Final = ".restoring"
 _MARK: Final = "RESTORING"
@@ -49,7 +49,7 @@ def restore(
     Raises:
         StoreError: it cannot be restored; DEST does not exist, or is unchanged.
     """
-    with told_errors(destination):
+    with reported_errors(destination):
         _Restore(disk, repository, manifest, destination.rstrip("/"), advance).run()
 
 

@@ -48,7 +48,7 @@ class SourceFile(NamedTuple):
         path: its path below the root.
         size: its bytes.
         open: opens it; raises OSError.
-        mark: with the same path, mark and version it is the same as in an earlier backup; empty if nothing tells that.
+        mark: with the same path, mark and version it is the same as in an earlier backup; empty if that is unknown.
         version: see `store.disk.Disk.version`; empty for a file that is read in any case.
     """
 
@@ -126,12 +126,12 @@ def stopped_store(environment: Environment, disk: Disk, path: str) -> Iterator[S
         path: the store directory.
 
     Raises:
-        StoreError: it is no store, or is in use.
+        StoreError: it is not a store, or is in use.
         OSError: it cannot be read.
     """
     layout = find_layout(disk, path)
     if layout.kind not in _KINDS:
-        raise StoreError(f"{path}: this is no whole store, but: {layout.kind.value}")
+        raise StoreError(f"{path}: not a complete store, but: {layout.kind.value}")
     with _held(environment, disk, path, layout):
         yield StoppedSource(disk, path, layout)
 
@@ -179,7 +179,7 @@ class StoppedSource:
         layout: what there is.
 
     Raises:
-        StoreError: there is something in it that is no part of a store.
+        StoreError: it contains something that is not part of a store.
         OSError: it cannot be read.
     """
 
@@ -361,7 +361,7 @@ class RunningSource:
             return decode_cut(read_whole(self._disk, path, _MAX_CUT), self._top)
         except FileNotFoundError:
             text = "the broker's snapshot is not there: run this command where the broker's files are"
-            raise StoreError(f"{path}: {text} (--store-dir tells another path to them)") from None
+            raise StoreError(f"{path}: {text} (use --store-dir if they are at another path)") from None
         except ValueError as error:
             raise StoreError(f"{path}: the description of the snapshot cannot be read: {error}") from None
 
@@ -390,13 +390,13 @@ class RunningSource:
             try:
                 key, files = self._journal(journal)
             except (StoreError, OSError) as error:
-                self._tell_overtaken(journal, error)
+                self._report_overtaken(journal, error)
                 raise
             yield SourceJournal(key, files, journal.queue_id)
         own = [SourceFile(name, size, partial(self._open_own, name)) for name, size in self._sizes.items()]
         yield SourceJournal(None, own)
 
-    def _tell_overtaken(self, journal: JournalSnapshot, error: Exception) -> None:
+    def _report_overtaken(self, journal: JournalSnapshot, error: Exception) -> None:
         if self._copied([journal.queue_id]):
             raise OvertakenError(str(error), [journal.queue_id]) from error
 

@@ -75,7 +75,7 @@ class JournalCopy:
         removal_rids: NewRecordIds | None = None,
         is_prepared_list: bool = False,
     ) -> None:
-        self._journal, self._recovery, self._tell_left_out = journal, recovery, left_out
+        self._journal, self._recovery, self._report_left_out = journal, recovery, left_out
         self._message_rids, self._removal_rids = message_rids, removal_rids
         self._is_prepared_list = is_prepared_list
         self._is_verified = journal.format is JournalFormat.VERSION_2
@@ -168,7 +168,7 @@ class JournalCopy:
     def _leave_out(self, place: int, end: int, rid: int, kind: DamageKind, **details: str) -> None:
         file, offset = self._journal.stream.locate(place)
         self.left_out += 1
-        self._tell_left_out(Damage(file.path, offset, rid, kind, Effect.MESSAGE_LEFT_OUT, **details), place, end)
+        self._report_left_out(Damage(file.path, offset, rid, kind, Effect.MESSAGE_LEFT_OUT, **details), place, end)
 
     def _message(
         self, build: JournalBuild, rid: int, parts: list[bytes], xid: bytes, *, compressed: bool = False

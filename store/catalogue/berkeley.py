@@ -347,8 +347,8 @@ class _Recovering:
                 rows = (*self.reading.tables[table], *recovered.tables[table])
                 recovered.tables[table] = tuple(dict.fromkeys(rows))
         recovered.damage = [each for each in recovered.damage if posixpath.basename(each.file) not in names]
-        told = [each for each in self.reading.damage if posixpath.basename(each.file) in names]
-        return _environment(recovered, self.notices, [*told, *self.wrong, *self.log_damage], recovered=True)
+        known = [each for each in self.reading.damage if posixpath.basename(each.file) in names]
+        return _environment(recovered, self.notices, [*known, *self.wrong, *self.log_damage], recovered=True)
 
     def _run(self, databases: Mapping[str, bytes]) -> _Reading:
         """Recover a private copy of the log and these database files, and read it; of the log alone if there are none.

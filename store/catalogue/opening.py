@@ -188,8 +188,8 @@ class MirroredKeyValue:
         try:
             self._keep(changes)
         except (OSError, CatalogueError) as error:
-            told = advice(error) if isinstance(error, OSError) else ""
-            text = f"{self._failure(error)}{told}; queues, exchanges and bindings cannot be changed until it is"
+            hint = advice(error) if isinstance(error, OSError) else ""
+            text = f"{self._failure(error)}{hint}; queues, exchanges and bindings cannot be changed until it is"
             self._log(LogLine(Level.CRITICAL, text))
 
     def _failure(self, error: OSError | CatalogueError) -> str:
@@ -265,7 +265,7 @@ def salvaged(
 ) -> tuple[dict[bytes, bytes], str]:
     """The entries of the rebuilt catalogue, and a text about what was restored and lost."""
     salvage = _Salvage(disk, directory, judgement)
-    return salvage.encoded(store_id), salvage.told
+    return salvage.encoded(store_id), salvage.summary
 
 
 class _Salvage:
@@ -332,7 +332,7 @@ class _Salvage:
         return dict(map(encode, entries))
 
     @property
-    def told(self) -> str:
+    def summary(self) -> str:
         """What was restored, and what was not, as text."""
         why = "it is missing" if self._judgement.copy_is_missing else self._judgement.copy_problem
         gone = f"; without a journal, and so considered deleted: {shown(self._gone)}" if self._gone else ""
@@ -408,7 +408,7 @@ class CatalogueOpening:
             self._close()
             self._restore(judgement, view)
         elif judgement.verdict is Verdict.COPY_LOST and not read_only:
-            self._tell_lost_copy(judgement)
+            self._report_lost_copy(judgement)
             is_directory = self._disk.is_directory(self._directory.part(NAME))  # no file can replace it
             if is_directory or (self._has_switched and not judgement.copy_is_missing):
                 self._set_aside(self._directory.part(NAME))
@@ -451,7 +451,7 @@ class CatalogueOpening:
                 self._key_value.close()
             self._key_value = None
 
-    def _tell_lost_copy(self, judgement: Judgement) -> None:
+    def _report_lost_copy(self, judgement: Judgement) -> None:
         text = f"{self._directory.part(NAME)}: the second copy of the catalogue is unusable: {judgement.copy_problem}"
         if judgement.copy_is_damaged and self._refusal is not None:
             raise StoreDamagedError(f"{printable(text)}; {self._refusal}")
@@ -490,10 +490,10 @@ class CatalogueOpening:
     def _restore(self, judgement: Judgement, view: CatalogueView) -> None:
         """Rebuild the catalogue next to the old one, switch the two, and open it."""
         directory, disk, path = self._directory, self._disk, self._directory.catalogue
-        entries, told = judgement.entries, ""
+        entries, summary = judgement.entries, ""
         if judgement.verdict is Verdict.SALVAGE:
-            entries, told = salvaged(disk, directory, self._store_id, judgement)
-        self._tell(judgement, view, entries, told)  # after the switch a start has nothing to report
+            entries, summary = salvaged(disk, directory, self._store_id, judgement)
+        self._tell(judgement, view, entries, summary)  # after the switch a start has nothing to report
         new = directory.part(NEW_CATALOGUE)
         if NEW_CATALOGUE in disk.names(directory.root):
             remove_tree(disk, new)
@@ -533,12 +533,12 @@ class CatalogueOpening:
         kept = self._directory.set_aside(path, "quarantine")
         self._log(LogLine(Level.NOTICE, f"{path}: the damaged one was moved to {kept}"))
 
-    def _tell(self, judgement: Judgement, view: CatalogueView, entries: Mapping[bytes, bytes], told: str) -> None:
+    def _tell(self, judgement: Judgement, view: CatalogueView, entries: Mapping[bytes, bytes], summary: str) -> None:
         path = self._directory.catalogue
         lost, gone = differences(view.entries, entries)
         where = f"{path}: {judgement.damage[0]}"
         if judgement.verdict is Verdict.SALVAGE:
-            self._log(LogLine(Level.CRITICAL, printable(f"{where}; {told}")))
+            self._log(LogLine(Level.CRITICAL, printable(f"{where}; {summary}")))
             return
         restored = f"it is restored from its second copy, {self._directory.part(NAME)}"
         restored += ", which may lack the last change" if judgement.may_lack_last else ", and nothing is lost"

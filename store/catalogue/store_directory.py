@@ -143,10 +143,10 @@ class StoreDirectory:
         except FileExistsError:
             raise StoreError(f"{self.path}: the store directory cannot be used: it is not a directory") from None
         except OSError as error:
-            where, told = self.path, advice(error)
-            if error.filename == self.below(LOCK) and not told:
-                where, told = self.below(LOCK), "; it is not the lock of a store: remove it, or move it elsewhere"
-            text = f"the store directory cannot be used: {error.strerror}{told}"
+            where, hint = self.path, advice(error)
+            if error.filename == self.below(LOCK) and not hint:
+                where, hint = self.below(LOCK), "; it is not the lock of a store: remove it, or move it elsewhere"
+            text = f"the store directory cannot be used: {error.strerror}{hint}"
             raise StoreError(f"{where}: {text}") from error
 
     def finish_interrupted(self) -> None:
@@ -312,8 +312,8 @@ class StoreDirectory:
         except store_file.StoreFileError as error:
             raise StoreError(f"{path}: {error}; {self._salvage_advice}") from error
         except OSError as error:
-            told = advice(error) or f"; {self._salvage_advice}"
-            raise StoreError(f"{path}: cannot be read: {error.strerror}{told}") from error
+            hint = advice(error) or f"; {self._salvage_advice}"
+            raise StoreError(f"{path}: cannot be read: {error.strerror}{hint}") from error
 
     def mark(self, store_id: UUID, *, clean: bool, close_record: bool = False) -> None:
         """Mark whether the store is closed cleanly, and whether there is a record of that. Raises OSError."""

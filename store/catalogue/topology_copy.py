@@ -215,35 +215,41 @@ def batch_of(entries: Mapping[bytes, bytes]) -> int:
 
 def judge(catalogue: CatalogueView, copy: CopyView) -> Judgement:
     """Decide which of the two is used, by the table above."""
-    told, least = copy.content, copy.least
+    content, least = copy.content, copy.least
     is_damaged = bool(copy.problem) and not copy.is_missing
     damage = catalogue.damage
-    if not damage and told is not None and told.last_batch > catalogue.batch:
-        ends = f"it ends with change {catalogue.batch}, its second copy with change {told.last_batch}"
+    if not damage and content is not None and content.last_batch > catalogue.batch:
+        ends = f"it ends with change {catalogue.batch}, its second copy with change {content.last_batch}"
         damage = (CatalogueDamage("", f"the catalogue went back in time: {ends}"),)
     elif not damage and catalogue.batch < least:
         ends = f"it ends with change {catalogue.batch}, but it had change {least}"
         damage = (CatalogueDamage("", f"the catalogue went back in time: {ends}"),)
-    elif not damage and told is not None and not copy.problem and told.batch == catalogue.batch:
-        if told.entries == catalogue.entries:
+    elif not damage and content is not None and not copy.problem and content.batch == catalogue.batch:
+        if content.entries == catalogue.entries:
             verdict = Verdict.STALE if copy.is_torn else Verdict.SOUND
             return Judgement(verdict, catalogue.entries, catalogue.batch, (), "", copy_is_missing=False)
         what = f"the catalogue's entries differ from those of its second copy after the same change, {catalogue.batch}"
         damage = (CatalogueDamage("", what),)
     if damage:
-        if told is not None and not copy.problem:
-            may_lack = copy.is_torn or catalogue.batch > told.batch
+        if content is not None and not copy.problem:
+            may_lack = copy.is_torn or catalogue.batch > content.batch
             return Judgement(
-                Verdict.RESTORE, told.entries, told.batch, damage, "", copy_is_missing=False, may_lack_last=may_lack
+                Verdict.RESTORE,
+                content.entries,
+                content.batch,
+                damage,
+                "",
+                copy_is_missing=False,
+                may_lack_last=may_lack,
             )
         best = catalogue.entries
-        if told is not None and (told.batch > catalogue.batch or not catalogue.entries):
-            best = told.entries
-        batch = max(catalogue.batch, least, 0 if told is None else told.last_batch)
+        if content is not None and (content.batch > catalogue.batch or not catalogue.entries):
+            best = content.entries
+        batch = max(catalogue.batch, least, 0 if content is None else content.last_batch)
         return Judgement(Verdict.SALVAGE, best, batch, damage, copy.problem, copy.is_missing, is_damaged)
     problem = copy.problem
-    if told is not None and not problem:
-        missing = catalogue.batch - told.batch
+    if content is not None and not problem:
+        missing = catalogue.batch - content.batch
         if missing == 1:
             return Judgement(Verdict.STALE, catalogue.entries, catalogue.batch, (), "", copy_is_missing=False)
         problem = f"the last {missing} changes of the catalogue are missing from it"
@@ -257,8 +263,8 @@ def differences(old: Mapping[bytes, bytes], new: Mapping[bytes, bytes]) -> tuple
     """The entries missing or different in `old`, and those that `new` no longer has. Described for people."""
     lost = [key for key in new if old.get(key) != new[key]]
     gone = [key for key in old if key not in new]
-    return [_named(key, new) for key in sorted(lost) if _is_told(key)], [
-        _named(key, old) for key in sorted(gone) if _is_told(key)
+    return [_named(key, new) for key in sorted(lost) if _is_named(key)], [
+        _named(key, old) for key in sorted(gone) if _is_named(key)
     ]
 
 
@@ -268,7 +274,7 @@ def shown(names: list[str]) -> str:
     return ", ".join(names[:_MAX_NAMED]) + more
 
 
-def _is_told(key: bytes) -> bool:
+def _is_named(key: bytes) -> bool:
     return key[:1] in (Kind.QUEUE.prefix, Kind.EXCHANGE.prefix, Kind.BINDING.prefix, Kind.GENERAL.prefix)
 
 

@@ -272,8 +272,8 @@ def _can_keep(intakes: Iterable[QueueIntake]) -> bool:
 def geometry_for(record: Queue, parameters: StoreParameters) -> Geometry:
     """The size of a new queue's journal, by its arguments."""
     arguments = {option.name: record.arguments.get(option.name) for option in QUEUE_ARGUMENTS}
-    told = {name: value.value for name, value in arguments.items() if value is not None}
+    values = {name: value.value for name, value in arguments.items() if value is not None}
     try:
-        return queue_geometry(told, parameters)[0]
+        return queue_geometry(values, parameters)[0]
     except ParameterError:
         return parameters.geometry

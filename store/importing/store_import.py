@@ -72,7 +72,7 @@ from qstore.store.recovery.journal_content import JournalContent, content_of
 from qstore.store.recovery.journal_recovery import RecoveredJournal
 from qstore.store.recovery.prepared import DISTRIBUTED
 from qstore.store.repair.resize import read_journal
-from qstore.store.repair.stopped_store import BUILDING, StoppedStore, told_errors
+from qstore.store.repair.stopped_store import BUILDING, StoppedStore, reported_errors
 from qstore.store.unfinished import KEPT, NEW_LIST, Unfinished, unfinished_list
 
 
@@ -373,11 +373,11 @@ class ImportSwitch:
 
     def _half_done(self, error: OSError | CatalogueError) -> StoreError:
         """The error of an import that failed when it was about to become effective."""
-        text, told, where = str(error), f"; {disk_advice()}", self._directory.path
+        text, hint, where = str(error), f"; {disk_advice()}", self._directory.path
         if isinstance(error, OSError):
-            text, told, where = error.strerror or text, advice(error), error.filename or where
+            text, hint, where = error.strerror or text, advice(error), error.filename or where
         rest = "whether the import took place shows when it is repeated: the ledger knows"
-        return StoreError(f"{where}: {text}{told}; {rest}")
+        return StoreError(f"{where}: {text}{hint}; {rest}")
 
     def _clean_up(self, built: Sequence[_Built], lists: Sequence[_Built], kept: Sequence[str]) -> None:
         """Remove the marks and what is no longer needed; the next start does the same. Raises OSError."""
@@ -451,7 +451,7 @@ class StoreImport(AbstractContextManager["StoreImport"]):
         self._store: StoppedStore | None = None
         self._is_created = self._had_directory = self._is_applied = False
         try:
-            with told_errors(path):
+            with reported_errors(path):
                 self._open(dry_run=dry_run)
         except BaseException:
             self._opened.close()

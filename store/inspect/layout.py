@@ -122,11 +122,11 @@ def find_layout(disk: Disk, path: str) -> StoreLayout:
     if not disk.is_file(path) and not disk.is_directory(path):
         raise UnusableInputError(f"{path}: no such directory or regular file")
     layout = _find(disk, path)
-    tell_recovery(disk, layout)
+    report_recovery(disk, layout)
     return layout
 
 
-def tell_recovery(disk: Disk, layout: StoreLayout) -> None:
+def report_recovery(disk: Disk, layout: StoreLayout) -> None:
     """Report a recovery that was building, or had built, the store when it was killed. Raises OSError."""
     recovery = recovery_around(disk, layout.path)
     if recovery is None:

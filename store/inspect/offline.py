@@ -373,11 +373,11 @@ def _read_version_2(disk: Disk, layout: StoreLayout, found: Surroundings, *, is_
     found.topology, found.rid_high_water = of_catalogue.topology, of_catalogue.rid_high_water
     found.damage[:0] = of_catalogue.damage
     if judgement.copy_problem and judgement.entries is view.entries:
-        _tell_copy(judgement, layout.topology_copy or posixpath.join(root, TOPOLOGY), found)
+        _report_copy(judgement, layout.topology_copy or posixpath.join(root, TOPOLOGY), found)
 
 
-def _tell_copy(judgement: Judgement, path: str, found: Surroundings) -> None:
-    """Report a second copy that is unusable; one that older software did not write, or not to its end, is no damage."""
+def _report_copy(judgement: Judgement, path: str, found: Surroundings) -> None:
+    """Report a second copy that is unusable; one that older software did not write, or finish, is not damage."""
     if judgement.copy_is_damaged:
         kind = DamageKind.TOPOLOGY_COPY_UNUSABLE
         effect = Effect.COPY_USELESS if judgement.damage else Effect.COPY_REWRITTEN

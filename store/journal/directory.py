@@ -224,7 +224,7 @@ def _believed_geometry(
 def _commonest_size(files: dict[int, int]) -> tuple[int, int]:
     """The most frequent file size, in whole sectors, and how many files have it; 0 if none can be a journal file's.
 
-    A file with a hole of terabytes is none: reading it would take too long.
+    A file with a hole of terabytes does not count: reading it would take too long.
     """
     whole = [size // SECTOR_SIZE * SECTOR_SIZE for size in files.values()]
     usable = [size for size in whole if FILE_HEADER_SIZE + SECTOR_SIZE <= size <= MAX_FILE_SIZE]

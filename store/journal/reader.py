@@ -186,7 +186,7 @@ class JournalReader:
             resumed = self._records.after_break(place, self._claimed_end(place, verdict))
             if resumed is None:
                 return self._end(place, verdict)
-            self._tell_break(place, resumed, verdict, sink)
+            self._report_break(place, resumed, verdict, sink)
             place = resumed
             file_end = self._file_end(place)
         state = self._records.end_state()
@@ -207,10 +207,10 @@ class JournalReader:
             if first is not None:
                 return self._first_in(index, begin, begin + first, sink)
             if file.begins_no_record(stream.geometry):
-                found = self._records.search(begin) if self._records.tells_first_record(index) else None
+                found = self._records.search(begin) if self._records.may_precede_first_record(index) else None
                 if found is None or found >= begin + stream.data_size:
                     continue
-                self._tell_first(file, found, None, sink)
+                self._report_first(file, found, None, sink)
                 return found
             if file.first_record_offset is not None:
                 kind, field = DamageKind.FIRST_RECORD_OUTSIDE, self._records.first_record_field
@@ -226,15 +226,15 @@ class JournalReader:
         if recorded == begin:
             self._records.file_entered(begin)
             return begin
-        searched = self._records.tells_first_record(index) or self._records.examine(recorded).problem is not None
+        searched = self._records.may_precede_first_record(index) or self._records.examine(recorded).problem is not None
         found = self._records.search(begin) if searched else None
         if found is None or found >= recorded:
             return recorded
         offset = recorded - begin + self._stream.geometry.header_size
-        self._tell_first(self._stream.files[index], found, offset, sink)
+        self._report_first(self._stream.files[index], found, offset, sink)
         return found
 
-    def _tell_first(self, file: JournalFile[Any], found: int, recorded: int | None, sink: RecordSink) -> None:
+    def _report_first(self, file: JournalFile[Any], found: int, recorded: int | None, sink: RecordSink) -> None:
         """Report a record before the offset that the file header states; None if it states that none begins there."""
         field, offset = self._records.first_record_field, self._stream.locate(found)[1]
         if recorded is None:
@@ -304,7 +304,7 @@ class JournalReader:
             return None  # it continued in a lost file
         return end
 
-    def _tell_break(self, place: int, resumed: int, verdict: Verdict, sink: RecordSink) -> None:
+    def _report_break(self, place: int, resumed: int, verdict: Verdict, sink: RecordSink) -> None:
         """Report that the chain is broken at `place` and continues at `resumed`."""
         data_size = self._stream.data_size
         rid = verdict.header.rid if verdict.header is not None and not verdict.stale else None
@@ -313,7 +313,7 @@ class JournalReader:
             gap = file.gap_before()
             if gap is not None:
                 sink.damaged(gap)
-        if self._is_told_already(place):
+        if self._is_reported(place):
             return
         self._breaks += 1
         if self._breaks <= MAX_BREAKS:
@@ -322,7 +322,7 @@ class JournalReader:
             file, offset = self._stream.locate(place)
             sink.damaged(Damage(file.path, offset, None, DamageKind.MORE_BREAKS, breaks=MAX_BREAKS))
 
-    def _is_told_already(self, place: int) -> bool:
+    def _is_reported(self, place: int) -> bool:
         """Whether `place` is in a file already reported as missing, cut short, or not verifiable."""
         file, offset = self._stream.locate(place)
         return offset >= file.size or not self._records.can_verify(place)

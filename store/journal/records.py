@@ -36,7 +36,7 @@ class RecordSink(Protocol):
     """Receives the results of a walk, in order of writing."""
 
     def enqueue(self, rid: int, place: int, blocks: int = 0) -> None:
-        """A persistent message outside of any transaction, whose record takes so many blocks; 0 if unknown."""
+        """A persistent message outside of any transaction, whose record has `blocks` blocks; 0 if unknown."""
 
     def dequeue(self, rid: int, dequeued_rid: int, place: int) -> None:
         """A dequeue outside of any transaction."""
@@ -157,7 +157,7 @@ class JournalRecords(ABC):
         """The flush before `place`, the first record header in a file, and its own, if flushes between are missing."""
         return None
 
-    def tells_first_record(self, _index: int) -> bool:
+    def may_precede_first_record(self, _index: int) -> bool:
         """Whether a good record that `search` finds at the beginning of a file counts, whatever the header states."""
         return True
 

@@ -129,7 +129,7 @@ class EnqueueMap:
             self._add_late(rid, place, state)
 
     def add_live(self, rid: int, place: int, blocks: int = 0) -> None:
-        """As `add`, of a live record that takes so many blocks; 0 if unknown."""
+        """As `add`, of a live record of `blocks` blocks; 0 if unknown."""
         if rid > self._last:
             self._rids.append(rid)
             self._places.append(place)

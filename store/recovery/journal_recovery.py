@@ -154,7 +154,7 @@ def recover_directory(
         path: its directory.
         name: the queue's, or "TplStore".
         closing: how the store was closed.
-        progress: is told how far the walk is.
+        progress: reports how far the walk is.
 
     Raises:
         NotAJournalError: there is no journal.
@@ -177,7 +177,7 @@ def recover_journal(
         journal: the journal.
         closing: how the store was closed.
         if_readable: report it as damage, and not as an error, if the system refuses to continue reading.
-        progress: is told how far the walk is.
+        progress: reports how far the walk is.
 
     Raises:
         OSError: it cannot be read.

@@ -98,7 +98,7 @@ def mark_converted(environment: Environment, directory: StoreDirectory) -> None:
 
 Log = Callable[[LogLine], None]
 
-_MAX_TOLD: Final = 200  # maximum lines about damage, and notices; qstore-check reports all
+_MAX_LINES: Final = 200  # maximum lines about damage, and notices; qstore-check reports all
 
 
 class ConversionReport(NamedTuple):
@@ -138,7 +138,7 @@ def convert(
         directory: the store's.
         parameters: the options: how to treat damage, and default sizes.
         log: receives log lines.
-        progress: is told how far it is.
+        progress: reports how far it is.
 
     Raises:
         StoreDamagedError: the old store is damaged, and the option on-damage is set to refuse it.
@@ -226,7 +226,7 @@ class _Conversion:
     def build(self, store_id: UUID) -> StoreDirectory:
         """Build the new store, synced and marked. Raises as `convert`, or OSError, CatalogueError."""
         recovered = self._source.recover()
-        self._tell_what_was_found()
+        self._log_findings()
         new = self._directory.in_the_making
         try:
             self._directory.begin_new(self._parameters.tpl_geometry, self._parameters.flush_alignment)
@@ -323,14 +323,14 @@ class _Conversion:
 
     # ---- reporting ----
 
-    def _tell_what_was_found(self) -> None:
+    def _log_findings(self) -> None:
         """Log damage and notices. Raises StoreDamagedError."""
         source = self._source
         for damage in source.damage:
             self._found(damage)
         if source.topology is not None and not source.topology.complete and not source.topology.damage:
             self._found(Damage(self._directory.part("dat"), None, None, DamageKind.ENVIRONMENT_NOT_RECOVERED))
-        for notice in source.notices[:_MAX_TOLD]:
+        for notice in source.notices[:_MAX_LINES]:
             self._log(LogLine(Level.NOTICE, printable(notice)))
 
     def _file(self, name: str) -> str:
@@ -345,7 +345,7 @@ class _Conversion:
                 f"run qstore-check {self._directory.path}"
             )
         self._made["damage"] += 1
-        if self._made["damage"] <= _MAX_TOLD:
+        if self._made["damage"] <= _MAX_LINES:
             self._log(LogLine(Level.CRITICAL, text))
 
 

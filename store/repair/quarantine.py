@@ -49,7 +49,7 @@ class QuarantineError(Exception):
 
 
 class QuarantineWriter:
-    """Writes a quarantine. The directory is created with the first entry; without any there is none.
+    """Writes a quarantine. The directory is created with the first entry.
 
     Args:
         disk: the disk for it.

@@ -233,7 +233,7 @@ class StoreResize(AbstractContextManager["StoreResize"]):
             environment, path, software_version, version_1=_VERSION_1, read_only=read_only, log=log
         )
         self._directory, self._catalogue = self._store.directory, self._store.catalogue
-        self._entries, self._told = self._store.entries, self._store.errors
+        self._entries, self._errors = self._store.entries, self._store.errors
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -260,7 +260,7 @@ class StoreResize(AbstractContextManager["StoreResize"]):
             StoreError: a journal cannot be read.
         """
         plans = []
-        with self._told():
+        with self._errors():
             for name in names:
                 entry = self._entries[name]
                 plans.append(self._plan(name, self._directory.journal(entry.journal_id), entry, choose))
@@ -295,7 +295,7 @@ class StoreResize(AbstractContextManager["StoreResize"]):
         changes = [plan for plan in plans if plan.is_change]
         if not changes:
             return {}
-        with self._told():
+        with self._errors():
             built = self._build_all(changes, progress or (lambda _: None))
         kept: dict[str, str] = {}
         try:
@@ -308,12 +308,12 @@ class StoreResize(AbstractContextManager["StoreResize"]):
 
     def _half_done(self, error: OSError | CatalogueError, kept: Collection[str], count: int) -> StoreError:
         """The error of a resize that failed during the switch."""
-        text, told, where = str(error), f"; {disk_advice()}", self._directory.path
+        text, hint, where = str(error), f"; {disk_advice()}", self._directory.path
         if isinstance(error, OSError):
-            text, told, where = error.strerror or text, advice(error), error.filename or where
+            text, hint, where = error.strerror or text, advice(error), error.filename or where
         done = ", ".join(map(printable, kept)) or "no queue"
         rest = ", and for one more this is unknown: the next start finds the complete old or new one"
-        return StoreError(f"{where}: {text}{told}; {done} had been switched before{rest * (len(kept) < count)}")
+        return StoreError(f"{where}: {text}{hint}; {done} had been switched before{rest * (len(kept) < count)}")
 
     def _build_all(self, plans: Sequence[JournalPlan], progress: Progress) -> list[_Built]:
         """Build the new journals, and move them where the switch needs them. On failure nothing is left of them."""
@@ -442,7 +442,7 @@ class StoreResize(AbstractContextManager["StoreResize"]):
         if wanted is not None and prepared_list:
             wanted.add(0)
         removed = []
-        with self._told():
+        with self._errors():
             for path in [posixpath.join(parent, name) for name in disk.names(parent)]:
                 if wanted is None or self._owner(path) in wanted:
                     remove_tree(disk, path)

@@ -2,7 +2,7 @@
 
 Every change is one transaction, so that a crash leaves all or nothing of it, and durable when its method returns. Moves
 and removals of more messages than fit into one are done in portions, each of which is a transaction: after a crash
-some of them have taken place, no message is lost or doubled, and the same change goes on with the rest.
+some of them have taken place, no message is lost or doubled, and the same change continues with the rest.
 
 A message is copied as it is stored: its header and body byte for byte, and whether it may have been delivered before.
 Only the record id is new, as a queue's order is that of its ids.
@@ -180,7 +180,7 @@ class StoppedMessages(AbstractContextManager["StoppedMessages"]):
         for rid in rids:
             packed = where(rid)
             if packed is None:
-                text = f"record 0x{rid:x} is no message of this queue; nothing was changed"
+                text = f"record 0x{rid:x} is not a message of this queue; nothing was changed"
                 raise StoreError(f'queue "{printable(journal.name)}": {text}')
             sizes.append((packed & SIZE_MASK) * BLOCK_SIZE)
         return sizes

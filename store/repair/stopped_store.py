@@ -34,7 +34,7 @@ BUILDING: Final = "resized.new"
 
 
 @contextlib.contextmanager
-def told_errors(path: str) -> Iterator[None]:
+def reported_errors(path: str) -> Iterator[None]:
     """Convert errors of the system or the catalogue to a StoreError about the store at `path`."""
     try:
         yield
@@ -166,7 +166,7 @@ class StoppedStore(AbstractContextManager["StoppedStore"]):
 
     def errors(self) -> AbstractContextManager[None]:
         """Convert errors of the system or the catalogue to one line."""
-        return told_errors(self.directory.path)
+        return reported_errors(self.directory.path)
 
     def info_of(self, info: JournalInfo, geometry: Geometry) -> JournalInfo:
         """The info file of a journal that is built anew from the one with `info`, before it grows again."""

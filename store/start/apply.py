@@ -83,7 +83,7 @@ def apply_start(
         parameters: the store's options.
         plan: the plan, made from the present state. Its files are closed if it cannot be applied.
         log: receives log lines.
-        progress: is told how far it is.
+        progress: reports how far it is.
 
     Raises:
         StoreDamagedError: something is damaged, and the option on-damage is set to refuse the store.

@@ -2,7 +2,7 @@
 
     need       found                                          action of `start`
     ---------  ---------------------------------------------  ---------------------------------------------------------
-    TAKE_UP    a sound journal                                it is resumed where it ends
+    RESUME     a sound journal                                it is resumed where it ends
     REBUILD    a damaged journal                              rebuilt from its readable content; the old one is
                                                               quarantined
     MAKE       none, or one that cannot be opened             damage; an empty one is created
@@ -284,7 +284,7 @@ def _record(journal: Journal) -> Queue | None:
 class Need(Enum):
     """What a journal needs before it can accept records."""
 
-    TAKE_UP = "take up"
+    RESUME = "resume"
     REBUILD = "rebuild"
     MAKE = "make"
     REPLACE = "replace"
@@ -393,7 +393,7 @@ def plan_start(
         entries: the queues in its catalogue, by number.
         closing: how it was closed.
         damage: the damage to that information.
-        progress: is told how far it is.
+        progress: reports how far it is.
 
     Returns:
         The plan. The journals that were read are open; `StartPlan.close` closes them.
@@ -433,7 +433,7 @@ def _plan_leftovers(
         return Leftovers()
     needs = {queue.entry.queue_id: queue.journal.need for queue in queues}
     replaced = {number for number, need in needs.items() if need in (Need.REBUILD, Need.REPLACE)}
-    handled = {posixpath.basename(each.journal.path) for each in queues if each.journal.need is not Need.TAKE_UP}
+    handled = {posixpath.basename(each.journal.path) for each in queues if each.journal.need is not Need.RESUME}
     if Need.MAKE in needs.values() or Need.REPLACE in needs.values():
         # A journal that a start began to create is created again under the same number, which is not known yet.
         handled.update(name for name in disk.names(parent) if name.endswith(MAKING))
@@ -468,7 +468,7 @@ def plan_queue(
         entry: its entry in the catalogue, or its future one.
         closing: how the store was closed.
         renamed: why the journal must be rebuilt under another name; None if it need not be.
-        progress: is told how far it is.
+        progress: reports how far it is.
 
     Raises:
         StoreDamagedError: the queue's record cannot be decoded.
@@ -511,4 +511,4 @@ def _planned(
     if found is None:
         return PlannedJournal(path, name, Need.MAKE, missing=missing)
     found.damage.extend(besides)
-    return PlannedJournal(path, name, Need.REBUILD if found.damage else Need.TAKE_UP, found)
+    return PlannedJournal(path, name, Need.REBUILD if found.damage else Need.RESUME, found)

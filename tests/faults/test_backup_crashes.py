@@ -28,7 +28,7 @@ from qstore.store.backup.repository import (
 from qstore.store.backup.restore import restore
 from qstore.store.backup.sources import stopped_store
 from qstore.store.errors import StoreError
-from qstore.store.repair.stopped_store import told_errors
+from qstore.store.repair.stopped_store import reported_errors
 from tests.faults.simulated_disk import Call, SimulatedDisk
 from tests.faults.store_simulation import PATH, TinyParameters, simulated_environment, tiny_rid_blocks
 from tests.faults.test_import_crashes import base, run
@@ -59,7 +59,7 @@ class Backup:
         lock = self.repository.lock()
         try:
             environment = simulated_environment(self.disk, random.Random(seed))
-            with told_errors(PATH), stopped_store(environment, self.disk, PATH) as source:
+            with reported_errors(PATH), stopped_store(environment, self.disk, PATH) as source:
                 result = StoreBackup(environment, self.repository, "test").run(source, verify=bool(seed % 2))
             if keep is not None:
                 keep_latest(self.repository, PATH, keep)

@@ -246,7 +246,7 @@ def test_what_is_refused() -> None:
     environment = simulated_environment(disk, random.Random(4))
     with StoppedMessages(environment, PATH, "test", lambda _: None) as store:
         for wrong, text in (
-            (lambda: store.copy("old", [10**6], "new"), "is no message of this queue; nothing was changed"),
+            (lambda: store.copy("old", [10**6], "new"), "is not a message of this queue; nothing was changed"),
             (lambda: store.move("old", rids["old"], "old"), "both source and destination"),
             (lambda: store.remove("nosuch", []), 'there is no queue "nosuch"'),
             (lambda: store.remove("old", [rids["old"][-1] + 1]), "nothing was changed"),  # the branch has it

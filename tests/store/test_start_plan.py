@@ -105,12 +105,12 @@ def nothing(_disk: SimulatedDisk) -> None:
 @pytest.mark.parametrize(
     ("happened", "list_needs", "queue_needs"),
     [
-        (nothing, Need.TAKE_UP, Need.TAKE_UP),
-        (damage_journal, Need.TAKE_UP, Need.REBUILD),
-        (lose_journal, Need.TAKE_UP, Need.MAKE),
-        (withdraw_journal, Need.TAKE_UP, Need.REPLACE),
-        (lose_list, Need.MAKE, Need.TAKE_UP),
-        (leave_new_list, Need.FINISH, Need.TAKE_UP),
+        (nothing, Need.RESUME, Need.RESUME),
+        (damage_journal, Need.RESUME, Need.REBUILD),
+        (lose_journal, Need.RESUME, Need.MAKE),
+        (withdraw_journal, Need.RESUME, Need.REPLACE),
+        (lose_list, Need.MAKE, Need.RESUME),
+        (leave_new_list, Need.FINISH, Need.RESUME),
     ],
 )
 def test_what_each_journal_needs(
@@ -124,10 +124,10 @@ def test_what_each_journal_needs(
     assert plan.prepared_list.need is list_needs
     assert [(each.record.name, each.journal.need) for each in plan.queues] == [
         ("queue-0", queue_needs),
-        ("queue-1", Need.TAKE_UP),
+        ("queue-1", Need.RESUME),
     ]
     for planned in journals_of(plan):
-        assert (planned.found is not None) == (planned.need in (Need.TAKE_UP, Need.REBUILD))
+        assert (planned.found is not None) == (planned.need in (Need.RESUME, Need.REBUILD))
     plan.close()
     assert disk.open_now == 0
 
@@ -139,7 +139,7 @@ def test_what_was_applied_needs_nothing_more(happened: Callable[[SimulatedDisk],
     assert Shop(disk).store.close()
     disk.crash(power_loss=False)
     plan = plan_of(disk)
-    assert [each.need for each in journals_of(plan)] == [Need.TAKE_UP] * 3
+    assert [each.need for each in journals_of(plan)] == [Need.RESUME] * 3
     plan.close()
 
 
@@ -224,7 +224,7 @@ def test_leftovers_are_in_the_plan() -> None:
     disk.sync_directory(f"{PATH}/rhm/jrnl")
     plan = plan_start(disk, directory, entries[:1], *read_closing(disk, directory.root, mark))
     assert [(each.record.name, each.journal.path, each.journal.need) for each in plan.lost] == [
-        ("queue-1", lost_path, Need.TAKE_UP)
+        ("queue-1", lost_path, Need.RESUME)
     ]
     assert plan.leftovers.removed == [f"{PATH}/rhm/jrnl/strange"]
     assert plan.leftovers.highest_rid > 0

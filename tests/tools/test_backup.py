@@ -193,7 +193,7 @@ def test_stores_and_places_that_are_not_for_it(tmp_path: Path, store: Path) -> N
     (tmp_path / "full" / "file").touch()
     refused(backup(store, tmp_path / "full"), "is not empty (file), and has no backups")
     refused(backup(store, tmp_path / "no" / "where"), "no such directory; create it first")
-    refused(backup(store / "rhm" / "jrnl" / "1", tmp_path / "place"), "this is no whole store")
+    refused(backup(store / "rhm" / "jrnl" / "1", tmp_path / "place"), "not a complete store")
     opened = OpenedStore(tool_environment(), store)
     refused(backup(store, tmp_path / "place"), "stop the broker first")
     opened.store.close()

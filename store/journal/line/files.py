@@ -369,7 +369,7 @@ def read_line(
         _check_size(entry, data_size, damage)
     files = _in_order(own, damage)
     _believe_records(files, {entry.path: entry.record_serial for entry in own}, damage, notices)
-    _tell_gaps(files, directory)
+    _mark_gaps(files, directory)
     geometry = linear_geometry(max(len(files), 1), data_size)
     return Line(JournalFormat.LINEAR, geometry, files, damage, queue_name, head, notices)
 
@@ -581,7 +581,7 @@ def _believe_records(
             notices.append(f"{file.path}: {mismatch.what}: its records are from a previous use and are not read")
 
 
-def _tell_gaps(files: Sequence[LinearFile], directory: str) -> None:
+def _mark_gaps(files: Sequence[LinearFile], directory: str) -> None:
     """Mark each file before which numbers are missing."""
     for earlier, later in pairwise(files):
         missing = later.number - earlier.number - 1

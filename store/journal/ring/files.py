@@ -159,7 +159,7 @@ def read_ring(
     has_creation_headers = info is not None and info.creation_headers
     lacks_one = has_creation_headers and any(file.is_blank for file in files)
     if version is None:
-        tell_zeros(files, damage, has_creation_headers=has_creation_headers)
+        report_zeros(files, damage, has_creation_headers=has_creation_headers)
         used = [file for file in files if file.used]
         return Ring(
             None, geometry, used, damage, lacks_creation_header=lacks_one, numbers=numbers, has_changed=has_changed
@@ -173,7 +173,7 @@ def read_ring(
         _forget_torn_headers(files, damage)
     leave_out_strangers(files, version, info, damage)
     placed = by_number(files, damage)
-    tell_zeros(placed, damage, has_creation_headers=has_creation_headers)
+    report_zeros(placed, damage, has_creation_headers=has_creation_headers)
     wasted: list[RingFile] = []
     if version == 2:
         wasted = [file for file in wasted_files(placed) if not _holds_later_flush(disk, file)]
@@ -232,8 +232,8 @@ def _examine(opened: ReadableFile, number: int, path: str, geometry: Geometry, d
     file = RingFile(number, path, opened.size, None, used=True)
     try:
         sector = opened.read(0, FILE_HEADER_SIZE)
-        told = decode_header_sector(sector)
-        file.header, file.entered_again = told.header, told.was_entered_again
+        decoded = decode_header_sector(sector)
+        file.header, file.entered_again = decoded.header, decoded.was_entered_again
     except RhmError as error:
         if opened.size >= FILE_HEADER_SIZE:  # otherwise its size is reported
             kind = DamageKind.FILE_HEADER_CHECKSUM if error.fails_checksum else DamageKind.FILE_HEADER_BROKEN
@@ -246,7 +246,7 @@ def _examine(opened: ReadableFile, number: int, path: str, geometry: Geometry, d
         damage.append(Damage(path, 0, None, DamageKind.FILE_HEADER_UNREADABLE, reason=reason))
     else:
         if file.header is None:
-            file.used, file.is_blank = _has_data(opened), not told.has_creation_header
+            file.used, file.is_blank = _has_data(opened), not decoded.has_creation_header
             if file.used:
                 damage.append(Damage(path, 0, None, DamageKind.FILE_HEADER_MISSING))
             return _with_indicator(opened, file, geometry)
@@ -464,7 +464,7 @@ def _believe_second_number(file: RingFile, damage: list[Damage]) -> None:
     file.header = replace(header, file_number=file.number)
 
 
-def tell_zeros(placed: Sequence[RingFile], damage: list[Damage], *, has_creation_headers: bool) -> None:
+def report_zeros(placed: Sequence[RingFile], damage: list[Damage], *, has_creation_headers: bool) -> None:
     """Report files that look as if never written, though a later one was written; and files that are all zeros.
 
     Args:

@@ -120,7 +120,7 @@ class Version1Records(JournalRecords):
         if header is not None:
             self._compare_header_rid(place, header.rid)
 
-    def tells_first_record(self, index: int) -> bool:
+    def may_precede_first_record(self, index: int) -> bool:
         """Only in the very first file, written once: otherwise the end of an overwritten message may be there."""
         return self._files[index].number == 0 and len(self._files) < self._stream.geometry.files
 

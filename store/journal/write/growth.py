@@ -1,7 +1,7 @@
 """Adds files to the ring of a version-2 journal that is being written, and gives back those that it does not need.
 
 `RingGrowth` plans a change of the ring, `make_ring_change` makes it on the disk, for which the writer does not wait; it
-takes effect in the writer when it is on the disk. Until then the writer goes on with the files that it has, but does
+takes effect in the writer when it is on the disk. Until then the writer continues with the files that it has, but does
 not enter the *anchor* again, the file before which the ring changes: `FileRing` says why.
 
 A new file comes before the oldest one that is in use. What readers see of it (formats/rhm/README.md, 8.7):
@@ -26,7 +26,7 @@ renaming, so a kill at any point leaves one of the two rings:
 
 The copy is read if the info file is lost, since nothing else has the order of the files.
 
-So a file that exists and is not in the ring is listed as spare: it is no damage. `settle_ring` removes such files.
+So a file that exists and is not in the ring is listed as spare: it is not damage. `settle_ring` removes such files.
 """
 
 from __future__ import annotations
@@ -126,7 +126,7 @@ class RingGrowth:
         )
 
     def begin_removal(self, files: int) -> RingChange | None:
-        """Plan to remove at most so many free files. Returns None if none can be removed at the moment."""
+        """Plan to remove at most `files` free files. Returns None if none can be removed at the moment."""
         self._space.reclaim(self._flushes.synced_place)  # a snapshot may have been released since the last flush
         anchor, space, ring = self._fix_anchor(), self._space, self._ring
         current = self._batch.index
@@ -248,7 +248,7 @@ def make_ring_change(disk: WritableDisk, directory: str, base_name: str, change:
 
 
 def _copy(disk: WritableDisk, path: str, info: JournalInfo) -> None:
-    """Replace the copy of the info file. If the disk refuses it there is none: an old one would be wrong."""
+    """Replace the copy of the info file. If the disk refuses it, the copy is removed: an old one would be wrong."""
     try:
         _write(disk, path + COPY_SUFFIX + _NEW, info)
         disk.rename(path + COPY_SUFFIX + _NEW, path + COPY_SUFFIX)

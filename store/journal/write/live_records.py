@@ -670,7 +670,7 @@ class LiveRecords:
         """An open transaction enqueues the messages from `first` up to, not including, `end`."""
         runs, pending = transaction.enqueues, self.pending
         if runs and runs[-1] == first and pending[-1] == first:
-            runs[-1] = pending[-1] = end  # the last run of both goes on
+            runs[-1] = pending[-1] = end  # extends the last run of both
         else:
             add_run(runs, first, end)
             add_run(pending, first, end)

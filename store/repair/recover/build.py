@@ -31,10 +31,10 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Final, NamedTuple, Protocol
+from typing import Final, NamedTuple
 from uuid import UUID
 
-from qstore.formats.broker_records.topology import Binding, Bridge, Exchange, GeneralObject, Link, encode_binding
+from qstore.formats.broker_records.topology import Binding, encode_binding
 from qstore.formats.rhm.geometry import BLOCK_SIZE, padded
 from qstore.formats.rhm.records import TAIL_SIZE
 from qstore.formats.wording import plural
@@ -62,7 +62,7 @@ from qstore.store.unfinished import DISCARDED, NEW, RECOVERED, RECOVERING, recov
 
 _CHUNK: Final = 1 << 20
 _MAX_NAME: Final = 80
-_MAX_TOLD: Final = 1000  # maximum stretches of one journal in the report; the quarantine's index has all
+_MAX_LISTED: Final = 1000  # maximum stretches of one journal in the report; the quarantine's index has all
 
 
 class Stretch(NamedTuple):
@@ -113,7 +113,7 @@ class Salvage:
             chunks = (journal.stream.read(at, length) for at, length in _pieces(journal, place, end))
             number = self._writer.add(queue, file.path, offset, chunks, what, rid, salt=salt)
         self.entries += 1
-        if len(stretches) < _MAX_TOLD:
+        if len(stretches) < _MAX_LISTED:
             stretches.append(Stretch(file.path, offset, size, rid, what, number))
 
     def keep_record(self, queue: str, journal: Journal, place: int, rid: int, what: str) -> None:
@@ -276,20 +276,6 @@ _QUARANTINE: Final = "quarantine"
 _STARTED: Final = frozenset((_ROOT, NEW, DISCARDED, _QUARANTINE))
 _MARKS: Final = frozenset((RECOVERING, RECOVERED))
 _OURS: Final = _STARTED | _MARKS | {LOCK}
-
-
-class _Build(Protocol):
-    """A store being built, of either version."""
-
-    def prepared_list(self, prepared: Mapping[bytes, str]) -> None: ...
-
-    def queue(self, queue: QueueToBuild) -> None: ...
-
-    def exchange(self, number: int, exchange: Exchange) -> None: ...
-
-    def binding(self, exchange_id: int, binding: Binding) -> None: ...
-
-    def general(self, number: int, general: Link | Bridge | GeneralObject) -> None: ...
 
 
 @dataclass(slots=True)
@@ -540,7 +526,7 @@ class _Work:
         build.finish()
         plan.notices.extend(build.notices)
 
-    def _fill(self, build: _Build) -> None:
+    def _fill(self, build: StoreBuild | Version1Build) -> None:
         """Write everything into the new store."""
         plan = self._recovery.plan
         users = {each.xid: each.user for each in plan.transactions}

@@ -40,7 +40,7 @@ from qstore.store.inspect.layout import (
     UnusableInputError,
     find_journals,
     find_layout,
-    tell_recovery,
+    report_recovery,
 )
 from qstore.store.inspect.offline import RecoveredQueue, RecoveredStore, RecoveredTransaction
 from qstore.store.journal.directory import journal_base_names
@@ -69,7 +69,7 @@ def find_source(disk: Disk, path: str) -> StoreLayout:
         find_journals(disk, path, layout)
         if not layout.journals:
             raise
-        tell_recovery(disk, layout)
+        report_recovery(disk, layout)
     _find_prepared_list(disk, layout)
     return layout
 
@@ -304,8 +304,8 @@ class _Planning:
                 return geometry
         try:
             arguments = {option.name: record.arguments.get(option.name) for option in QUEUE_ARGUMENTS}
-            told = {name: value.value for name, value in arguments.items() if value is not None}
-            return queue_geometry(told, self._parameters)[0]
+            values = {name: value.value for name, value in arguments.items() if value is not None}
+            return queue_geometry(values, self._parameters)[0]
         except ParameterError:
             return self._parameters.geometry
 
@@ -378,10 +378,10 @@ class _Planning:
                 plan.bindings.append((numbers[exchange], replace(record, queue_id=new)))
         bound = {binding.queue_name for _, binding in plan.bindings}
         if self._recovered.store.topology is None or not topology.complete or topology.damage:
-            told = "the catalogue is lost" if self._recovered.store.topology is None else "the catalogue is damaged"
+            state = "the catalogue is lost" if self._recovered.store.topology is None else "the catalogue is damaged"
             for queue in plan.queues:
                 if queue.name not in bound and not queue.name.startswith(LOST_AND_FOUND):
-                    what = f"{told}: bindings of this queue, if it had any, must be created again"
+                    what = f"{state}: bindings of this queue, if it had any, must be created again"
                     plan.lost_bindings.append(LostBinding(None, queue.name, None, what))
 
     # ---- reporting ----
