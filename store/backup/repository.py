@@ -261,7 +261,7 @@ def unpacked(content: bytes, limit: int) -> bytes:
     try:
         stated = zstandard.get_frame_parameters(content).content_size
         if stated > limit:
-            raise ValueError("it states a size that it cannot have")
+            raise ValueError("it states an impossible size")
         return zstandard.ZstdDecompressor().decompress(content, max_output_size=limit, allow_extra_data=False)
     except zstandard.ZstdError as error:
         raise ValueError(str(error)) from None
@@ -368,9 +368,9 @@ def _decoded(fields: Any, identity: str) -> Manifest:
     texts = (manifest.id, manifest.software, manifest.store, manifest.kind)
     numbers = type(manifest.created) is int and type(manifest.live) is bool
     if not all(isinstance(text, str) for text in texts) or not numbers:
-        raise TypeError("a field is not what it must be")
+        raise TypeError("a field is malformed")
     if manifest.id != identity or manifest.root not in ROOTS:
-        raise ValueError("it is that of another backup")
+        raise ValueError("it belongs to another backup")
     _check_tree(manifest)
     return manifest
 
@@ -382,11 +382,11 @@ def _check_tree(manifest: Manifest) -> None:
     places += [(file.path, False) for file in manifest.files] + [(link.path, False) for link in manifest.links]
     for path, is_directory in places:
         if not is_safe(path) or path in known or not known.get(path.rpartition("/")[0]):
-            raise ValueError(f"{path!r} is not a place within a store")
+            raise ValueError(f"{path!r} is not a path within a store")
         known[path] = is_directory
     for path, size, chunks, mark, version in manifest.files:
         if not isinstance(mark, str) or not isinstance(version, str):
-            raise TypeError("a mark is not what it must be")
+            raise TypeError("a mark is malformed")
         if type(size) is not int or not 0 <= size <= MAX_FILE or len(chunks) != -(-size // CHUNK_SIZE):
             raise ValueError(f"{path!r} does not have the size of its chunks")
         if not all(map(is_digest, chunks)):
@@ -396,7 +396,7 @@ def _check_tree(manifest: Manifest) -> None:
             raise ValueError(f"{link.path!r} leads to something that is not in the backup")
     for each in manifest.journals:
         if len(each) != len(("id", "incarnation", "flush")) or any(type(number) is not int for number in each):
-            raise ValueError("the journals are not what they must be")
+            raise ValueError("the journals are malformed")
 
 
 def is_safe(path: object) -> bool:
@@ -427,7 +427,7 @@ def plain_chunk(repository: Repository, digest: str, size: int) -> bytes:
     except ValueError as error:
         raise StoreError(f"{repository.path}: chunk {digest} is damaged: {error}") from None
     if len(content) != size or sha256(content).hexdigest() != digest:
-        raise StoreError(f"{repository.path}: chunk {digest} is damaged: it has other bytes than were backed up")
+        raise StoreError(f"{repository.path}: chunk {digest} is damaged: its content differs from what was backed up")
     return content
 
 

@@ -252,7 +252,7 @@ class StoppedMessages(AbstractContextManager["StoppedMessages"]):
             self._store.collect(None)
         if done[0] is not None:
             text = f"it is unknown whether the change took place: {done[0]}"
-            raise UnknownOutcomeError(f"{text}; look before you repeat it") from done[0]
+            raise UnknownOutcomeError(f"{text}; check before you repeat it") from done[0]
 
 
 def _holds(rids: array[int], rid: int) -> bool:
