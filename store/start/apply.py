@@ -1,4 +1,4 @@
-"""Starts a store: the plan (`start_plan`) is applied, journal by journal, and each journal is resumed.
+"""Starts a store: the plan (`plan`) is applied, journal by journal, and each journal is resumed.
 
 The order is qpidd's (formats/broker_records/README.md, 4.6): the prepared list first, then each queue's journal,
 resolved through it. Transactions that are open but not in doubt are completed: one that was decided, or local and

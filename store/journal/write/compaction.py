@@ -94,9 +94,8 @@ class Compactor:
         self._wanted = 0  # free blocks that a record waits for
         self._pass_end = 0  # a full pass ends when this file is the oldest
         self._spent = 0  # live blocks with which a full pass did not free enough
-        self._oldest = (
-            self._next_held
-        ) = -1  # the file that `_to_copy` is about, and the first with live records after it
+        self._oldest = -1  # the file that `_to_copy` is about
+        self._next_held = -1  # the first file after it that holds live records
         self._to_copy: deque[int] = deque()
         self._to_copy_blocks = 0
         live = records.live

@@ -157,7 +157,7 @@ class JournalStorage:
         for number, offset, content in step.writes:
             file = self.file(number)
             if later is not None:
-                later.append(FileWrite(file, offset, _pieces(content), len(content)))
+                later.append(FileWrite(file, offset, _as_pieces(content), len(content)))
             elif isinstance(content, Pieces):
                 file.write_all(offset, content.pieces, content.size)
             else:
@@ -285,7 +285,7 @@ class JournalStorage:
         return file
 
 
-def _pieces(content: bytes | memoryview | Pieces) -> Sequence[bytes]:
+def _as_pieces(content: bytes | memoryview | Pieces) -> Sequence[bytes]:
     if isinstance(content, Pieces):
         return content.pieces
     if isinstance(content, memoryview):
