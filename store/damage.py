@@ -114,12 +114,12 @@ class Effect(Enum):
     FILE_NAMES_TAKEN = Loss.NOTHING, "the actual file names are used"
     FILE_SIZES_TAKEN = Loss.NOTHING, "the actual number and size of the files are used"
     RECORDS_SERIAL_TAKEN = Loss.NOTHING, "the records' serial is used"
-    FILES_BELIEVED = Loss.NOTHING, "the files are trusted"
-    DIRECTORY_BELIEVED = Loss.NOTHING, "the directory is trusted"
-    NAME_BELIEVED = Loss.NOTHING, "the file name is trusted"
-    NAME_BELIEVED_ONLY = Loss.NOTHING, "the file name is trusted, and the header is ignored"
-    HEADER_BELIEVED = Loss.NOTHING, "the header is trusted, because the records match it"
-    HEADER_NOT_BELIEVED = Loss.NOTHING, "the header is not trusted"
+    FILES_TRUSTED = Loss.NOTHING, "the files are trusted"
+    DIRECTORY_TRUSTED = Loss.NOTHING, "the directory is trusted"
+    NAME_TRUSTED = Loss.NOTHING, "the file name is trusted"
+    NAME_TRUSTED_ONLY = Loss.NOTHING, "the file name is trusted, and the header is ignored"
+    HEADER_TRUSTED = Loss.NOTHING, "the header is trusted, because the records match it"
+    HEADER_NOT_TRUSTED = Loss.NOTHING, "the header is not trusted"
     NOT_CLOSED_CLEANLY = Loss.NOTHING, "the store counts as not closed cleanly"
     RIDS_GO_ON = Loss.NOTHING, "new record ids continue above the highest in use"
     NOT_MISSED = Loss.NOTHING, "no data loss: nothing in it is needed"
@@ -189,7 +189,7 @@ class Effect(Enum):
         Loss.RECORDS,
         "the salt is lost too: records that begin in the file cannot be verified and are not read",
     )
-    SALT_NOT_BELIEVED = Loss.RECORDS, "the file name is trusted, and the header is ignored"
+    SALT_NOT_TRUSTED = Loss.RECORDS, "the file name is trusted, and the header is ignored"
     NUMBER_TAKEN = (
         Loss.RECORDS, "the file is not read, because file {recorded} exists; the content of file {number} is lost"
     )  # fmt: skip
@@ -349,10 +349,10 @@ class DamageKind(Enum):
             "info file of queue id {recorded_queue}, incarnation {recorded_incarnation} in the journal of queue id "
             "{queue}, incarnation {incarnation}"
         ),
-        Effect.FILES_BELIEVED,
+        Effect.FILES_TRUSTED,
     )
     INFO_FILE_QUEUE_NAME = (
-        'info file states queue "{recorded}", but the directory belongs to "{queue}"', Effect.DIRECTORY_BELIEVED
+        'info file states queue "{recorded}", but the directory belongs to "{queue}"', Effect.DIRECTORY_TRUSTED
     )  # fmt: skip
     INFO_FILE_QUEUE_RECORD = "invalid queue record in the info file: {problem}", Effect.ARGUMENTS_LOST
 
@@ -389,11 +389,11 @@ class DamageKind(Enum):
     )
     FILE_NUMBER = (
         "file header states file number {recorded}, but the file name states {number}",
-        Effect.HEADER_BELIEVED, Effect.NAME_BELIEVED_ONLY, Effect.SALT_NOT_BELIEVED, Effect.NUMBER_TAKEN,
+        Effect.HEADER_TRUSTED, Effect.NAME_TRUSTED_ONLY, Effect.SALT_NOT_TRUSTED, Effect.NUMBER_TAKEN,
     )  # fmt: skip
     FILE_NUMBERS_DIFFER = (
         "file header states file number {recorded}, but the file name and the logical number state {number}",
-        Effect.NAME_BELIEVED,
+        Effect.NAME_TRUSTED,
     )
     FILE_ALL_ZEROS = (
         "file is all zeros, as if never written, but the later file {later} was written", Effect.RECORDS_IN_IT_LOST
@@ -441,7 +441,7 @@ class DamageKind(Enum):
     FILE_OUT_OF_PLACE = "file number {recorded} contradicts the other files", Effect.PLACED_BY_RIDS
     FILE_DATA_SIZE = (
         "file header states a data area of {recorded} bytes, but the journal's other sizes imply {size}",
-        Effect.HEADER_NOT_BELIEVED,
+        Effect.HEADER_NOT_TRUSTED,
     )
     FILE_SERIAL = (
         "file header has serial 0x{recorded:x}, but the records have 0x{found:x}", Effect.RECORDS_SERIAL_TAKEN

@@ -192,7 +192,7 @@ class _Opening:
         if not linear and not linear_file_names(self._disk.names(place.directory)):
             journal = open_journal(self._disk, place.directory, name=place.name)
             if self._layout.kind is StoreKind.LEGACY and journal.format is JournalFormat.VERSION_1:
-                _believe_directory(journal, place.name)
+                _trust_directory(journal, place.name)
             return journal
         if self._layout.kind is StoreKind.LOOSE:
             return open_line(self._disk, place.directory, None, self._taken, follow_links=True)
@@ -254,7 +254,7 @@ def _unreadable(directory: str, error: NotAJournalError | OSError, effect: Effec
     return Damage(directory, None, None, DamageKind.JOURNAL_BROKEN, effect, problem=str(error))
 
 
-def _believe_directory(journal: Journal, name: str) -> None:
+def _trust_directory(journal: Journal, name: str) -> None:
     """In qpidd's store a directory has its queue's name, which counts; an info file with another name is damage.
 
     But resizing leaves the old journal in a subdirectory of the new one.
@@ -352,7 +352,7 @@ def _read_version_2(disk: Disk, layout: StoreLayout, found: Surroundings, *, is_
     if layout.catalogue is not None:
         view = _read_catalogue(layout.catalogue, of_catalogue)
     found.store_id = of_catalogue.store_id
-    store_id = None if mark is None else _believed(mark, layout, found, is_open=is_open)
+    store_id = None if mark is None else _trusted_store_id(mark, layout, found, is_open=is_open)
     root = posixpath.dirname(layout.store_file or layout.topology_copy or layout.catalogue or layout.path)
     if mark is None and found.store_id is not None:
         found.closing, damage = read_bounds(disk, root, found.store_id)
@@ -477,7 +477,9 @@ def _read_store_file(disk: Disk, layout: StoreLayout, found: Surroundings) -> st
     return mark
 
 
-def _believed(mark: store_file.StoreFile, layout: StoreLayout, found: Surroundings, *, is_open: bool) -> UUID | None:
+def _trusted_store_id(
+    mark: store_file.StoreFile, layout: StoreLayout, found: Surroundings, *, is_open: bool
+) -> UUID | None:
     """The id of the store in its STORE file; None if the catalogue is that of another store."""
     path = layout.store_file
     assert path is not None

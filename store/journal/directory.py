@@ -78,7 +78,7 @@ def open_journal(disk: Disk, directory: str, name: str | None = None) -> Journal
     if info is None and disk.is_file(info_path + COPY_SUFFIX):
         info = _read_info(disk, info_path + COPY_SUFFIX, damage)
     files = _look_at_files(disk, directory, base, names)
-    geometry = _believed_geometry(info, files, info_path, damage)
+    geometry = _trusted_geometry(info, files, info_path, damage)
     if geometry is None:
         if info is None and not any(files.values()):
             raise UnmadeJournalError(f"{directory}: all files of the journal are empty")
@@ -177,7 +177,7 @@ def data_path(directory: str, base: str, number: int) -> str:
     return posixpath.join(directory, f"{base}.{number:04x}{DATA_SUFFIX}")
 
 
-def _believed_geometry(
+def _trusted_geometry(
     info: JournalInfo | None, files: dict[int, int], info_path: str, damage: list[Damage]
 ) -> Geometry | None:
     """The info file's geometry, unless the files themselves contradict it (missing ones do not).
@@ -204,8 +204,8 @@ def _believed_geometry(
         size = recorded.file_size
     if not size:
         return None
-    believed = Geometry(count, size - FILE_HEADER_SIZE)
-    if believed != recorded:
+    trusted = Geometry(count, size - FILE_HEADER_SIZE)
+    if trusted != recorded:
         damage.append(
             Damage(
                 info_path,
@@ -218,7 +218,7 @@ def _believed_geometry(
                 size=size,
             )
         )
-    return believed
+    return trusted
 
 
 def _commonest_size(files: dict[int, int]) -> tuple[int, int]:

@@ -368,7 +368,7 @@ def read_line(
     for entry in own:
         _check_size(entry, data_size, damage)
     files = _in_order(own, damage)
-    _believe_records(files, {entry.path: entry.record_serial for entry in own}, damage, notices)
+    _trust_records(files, {entry.path: entry.record_serial for entry in own}, damage, notices)
     _mark_gaps(files, directory)
     geometry = linear_geometry(max(len(files), 1), data_size)
     return Line(JournalFormat.LINEAR, geometry, files, damage, queue_name, head, notices)
@@ -561,7 +561,7 @@ def _without_copies(alike: Sequence[FoundFile], damage: list[Damage]) -> list[Fo
     return list(kept.values())
 
 
-def _believe_records(
+def _trust_records(
     files: Sequence[LinearFile], record_serials: Mapping[str, int | None], damage: list[Damage], notices: list[str]
 ) -> None:
     """Decide between header and records if the first record has another serial than the header.

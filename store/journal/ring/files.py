@@ -381,15 +381,15 @@ def leave_out_strangers(
     """
     identities = Counter(owner_of(file.header) for file in files if file.header and file.header.version == version)
     own = (info.queue_id, info.incarnation) if info is not None else None
-    believed = own if own in identities else next(iter(dict(identities.most_common(1))), None)
+    trusted = own if own in identities else next(iter(dict(identities.most_common(1))), None)
     for file in files:
         if file.header is None:
             continue
         if file.header.version != version:
             recorded = file.header.version
             found = Damage(file.path, 0, None, DamageKind.FILE_OF_OTHER_VERSION, recorded=recorded, version=version)
-        elif believed is not None and owner_of(file.header) != believed:
-            found = _of_other_incarnation(file.path, file.header, believed)
+        elif trusted is not None and owner_of(file.header) != trusted:
+            found = _of_other_incarnation(file.path, file.header, trusted)
         else:
             continue
         damage.append(found)
@@ -401,7 +401,7 @@ def owner_of(header: FileHeader) -> tuple[int, int]:
     return header.queue_id, header.incarnation
 
 
-def _of_other_incarnation(path: str, header: FileHeader, believed: tuple[int, int]) -> Damage:
+def _of_other_incarnation(path: str, header: FileHeader, trusted: tuple[int, int]) -> Damage:
     return Damage(
         path,
         0,
@@ -409,8 +409,8 @@ def _of_other_incarnation(path: str, header: FileHeader, believed: tuple[int, in
         DamageKind.FILE_OF_OTHER_INCARNATION,
         recorded_queue=header.queue_id,
         recorded_incarnation=header.incarnation,
-        queue=believed[0],
-        incarnation=believed[1],
+        queue=trusted[0],
+        incarnation=trusted[1],
     )
 
 
@@ -419,7 +419,7 @@ def by_number(files: Sequence[RingFile], damage: list[Damage]) -> list[RingFile]
     if len(files) == 1:
         return list(files)  # the name of a single file means nothing
     for file in files:
-        _believe_second_number(file, damage)
+        _trust_second_number(file, damage)
     numbers = [file.number for file in files]
     places = {file.number: file for file in files if file.header is not None and _number(file) == file.number}
     moved = [file for file in files if file.header is not None and _number(file) != file.number]
@@ -429,13 +429,13 @@ def by_number(files: Sequence[RingFile], damage: list[Damage]) -> list[RingFile]
         assert file.header is not None
         number, version = _number(file), file.header.version
         if number not in known or not (file.goes_with_header if version == 2 else all_go):
-            effect = Effect.SALT_NOT_BELIEVED if version == 2 else Effect.NAME_BELIEVED_ONLY
+            effect = Effect.SALT_NOT_TRUSTED if version == 2 else Effect.NAME_TRUSTED_ONLY
             file.header = None
         elif number in places:
             effect = Effect.NUMBER_TAKEN
             file.leave_out()
         else:
-            effect = Effect.HEADER_BELIEVED
+            effect = Effect.HEADER_TRUSTED
             places[number] = file
         offset, kind = FILE_NUMBER_OFFSETS[version], DamageKind.FILE_NUMBER
         damage.append(Damage(file.path, offset, None, kind, effect, recorded=number, number=file.number))
@@ -452,7 +452,7 @@ def _number(file: RingFile) -> int:
     return file.number if file.header is None else file.header.file_number
 
 
-def _believe_second_number(file: RingFile, damage: list[Damage]) -> None:
+def _trust_second_number(file: RingFile, damage: list[Damage]) -> None:
     """Version 1 has the number twice in the header: if the second one agrees with the name, the first is wrong."""
     header = file.header
     if header is None or header.version != 1 or header.file_number == file.number:

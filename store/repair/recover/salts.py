@@ -43,7 +43,7 @@ _MIN_AGREEING: Final = 2  # records that must agree
 _SAMPLE: Final = 4096  # maximum records examined in a file
 _WORK: Final = 4  # maximum multiple of a file's bytes to checksum
 #: The effects of a lost or ignored file header that are resolved when the salt is restored.
-_FOUND: Final = {Effect.SALT_LOST: Effect.SALT_FOUND, Effect.SALT_NOT_BELIEVED: Effect.NAME_BELIEVED_ONLY}
+_FOUND: Final = {Effect.SALT_LOST: Effect.SALT_FOUND, Effect.SALT_NOT_TRUSTED: Effect.NAME_TRUSTED_ONLY}
 
 
 class _Candidate(NamedTuple):
