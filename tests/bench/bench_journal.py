@@ -31,8 +31,13 @@ from rich.table import Table
 from qstore.formats.broker_records.topology import Queue
 from qstore.formats.rhm.geometry import BLOCK_SIZE, Geometry
 from qstore.formats.rhm.headers import data_crc, record_blocks
-from qstore.store.environment import system_environment
+from qstore.formats.rhm.jinf import DEFAULT_BASE_NAME, JournalInfo
+from qstore.store.builders.journal_build import JournalBuild
+from qstore.store.environment import system_environment, tool_environment
+from qstore.store.journal.directory import open_journal
+from qstore.store.journal.recovery import JournalRecovery
 from qstore.store.journal.write.flushes import PLAIN_MESSAGE, RecordBuffer
+from qstore.store.journal.write.storage import create_journal
 from qstore.store.live.message_store import MessageStore
 from qstore.store.live.queue_journal import QueueJournal
 from qstore.store.log_lines import LogLine
@@ -359,7 +364,26 @@ def _encoding(table: Table) -> None:
             table.add_row(f"encoding a record {how}, parts in a {kind.__name__}", f"{took * 1e9:.0f} ns", "", "")
 
 
-def _processor_time(work: Callable[[], None]) -> float:
+def _walking(directory: Path, table: Table) -> None:
+    """The walk of a recovery over a journal of messages of 100 bytes."""
+    environment, count = tool_environment(), 150_000
+    path = tempfile.mkdtemp(prefix="qstore-bench-", dir=directory) + "/journal"
+    try:
+        info = JournalInfo(2, "q", DEFAULT_BASE_NAME, _LARGE, flush_alignment=512, creation_headers=True)
+        create_journal(environment.disk, path, info)
+        build, data = JournalBuild(environment, path, info), bytes(100)
+        crc = data_crc((data,))
+        for rid in range(1, count + 1):
+            build.enqueue(rid, data, crc)
+        build.finish()
+        journal = open_journal(environment.disk, path)
+        took = min(_processor_time(lambda: journal.walk(JournalRecovery())) for _ in range(5)) / count
+        table.add_row("walking a record, 100 B", f"{took * 1e9:.0f} ns", "", "")
+    finally:
+        shutil.rmtree(Path(path).parent)
+
+
+def _processor_time(work: Callable[[], object]) -> float:
     begun = time.process_time()
     work()
     return time.process_time() - begun
@@ -385,6 +409,7 @@ def main(directory: Path, rounds: int, driver: str, quick: bool) -> None:
     _creation(directory, driver, table)
     _latency(directory, driver, scale, table)
     _encoding(table)
+    _walking(directory, table)
     Console(width=120).print(table)
 
 
