@@ -16,15 +16,7 @@ import pytest
 from tests.support.planted_damage import Original, Plant, linear_store, version_1_store, version_2_store
 from tests.support.profiles import today
 from tests.support.recover_runs import examine_recovery, sync_at_once
-from tests.tools import (
-    test_check_damage_linear,
-    test_check_damage_linear_files,
-    test_check_damage_linear_links,
-    test_check_damage_version_1,
-    test_check_damage_version_1_files,
-    test_check_damage_version_2,
-    test_check_damage_version_2_files,
-)
+from tests.tools import planted_linear, planted_version_1, planted_version_2
 
 _STEP: Final = 14
 
@@ -85,14 +77,14 @@ def test_the_undamaged_store(stores: Callable[[str], Original], name: str, tmp_p
 #: Here records of the prepared list come into a queue: they are no messages of which a body could tell the name.
 NOT_OF_THE_HISTORY: Final = "file of another queue, newer than the rest of its own"
 VERSION_1: Final = [
-    *some(test_check_damage_version_1.RECORDS),
-    *some(test_check_damage_version_1.HEADERS),
-    *half(test_check_damage_version_1.NO_DAMAGE),
-    *half([plant for plant in test_check_damage_version_1_files.FILES if plant.name != NOT_OF_THE_HISTORY]),
-    *half(test_check_damage_version_1_files.PREPARED),
-    *half(test_check_damage_version_1_files.COPIES),
-    *half(test_check_damage_version_1_files.INFOS),
-    *half(test_check_damage_version_1_files.MORE_INFOS),
+    *some(planted_version_1.RECORDS),
+    *some(planted_version_1.HEADERS),
+    *half(planted_version_1.NO_DAMAGE),
+    *half([plant for plant in planted_version_1.FILES if plant.name != NOT_OF_THE_HISTORY]),
+    *half(planted_version_1.PREPARED),
+    *half(planted_version_1.COPIES),
+    *half(planted_version_1.INFOS),
+    *half(planted_version_1.MORE_INFOS),
 ]
 
 
@@ -104,24 +96,24 @@ def test_version_1(stores: Callable[[str], Original], plant: Plant, tmp_path: Pa
 # ---- version 2 ----
 
 VERSION_2: Final = [
-    *some(test_check_damage_version_2.RECORDS),
-    *some(test_check_damage_version_2.HEADERS),
-    *half(test_check_damage_version_2.INFOS),
-    *half(test_check_damage_version_2.STORES),
-    *half(test_check_damage_version_2_files.FILES),
-    *half(test_check_damage_version_2_files.COPIES),
+    *some(planted_version_2.RECORDS),
+    *some(planted_version_2.HEADERS),
+    *half(planted_version_2.INFOS),
+    *half(planted_version_2.STORES),
+    *half(planted_version_2.FILES),
+    *half(planted_version_2.COPIES),
 ]
 
 
 @pytest.mark.parametrize("plant", third(VERSION_2), ids=str)
 def test_version_2(stores: Callable[[str], Original], plant: Plant, tmp_path: Path) -> None:
     """A file's header that is lost costs nothing here: its records tell the salt."""
-    if any(finding.consequence == test_check_damage_version_2.NO_SALT for finding in plant.findings):
+    if any(finding.consequence == planted_version_2.NO_SALT for finding in plant.findings):
         plant = replace(plant, changes={})
     examine_recovery(stores("version 2"), plant, tmp_path)
 
 
-@pytest.mark.parametrize("plant", test_check_damage_version_2_files.NO_DAMAGE, ids=str)
+@pytest.mark.parametrize("plant", planted_version_2.NO_DAMAGE, ids=str)
 def test_what_a_crash_leaves_of_version_2(stores: Callable[[str], Original], plant: Plant, tmp_path: Path) -> None:
     examine_recovery(stores("left"), plant, tmp_path)
 
@@ -129,12 +121,12 @@ def test_what_a_crash_leaves_of_version_2(stores: Callable[[str], Original], pla
 # ---- linearstore ----
 
 LINEAR: Final = [
-    *some(test_check_damage_linear.RECORDS),
-    *some(test_check_damage_linear.HEADERS),
-    *half(test_check_damage_linear.NO_DAMAGE),
-    *half(test_check_damage_linear_files.FILES),
-    *half(test_check_damage_linear_files.COPIES),
-    *half(test_check_damage_linear_links.LINKS),
+    *some(planted_linear.RECORDS),
+    *some(planted_linear.HEADERS),
+    *half(planted_linear.NO_DAMAGE),
+    *half(planted_linear.FILES),
+    *half(planted_linear.COPIES),
+    *half(planted_linear.LINKS),
 ]
 
 

@@ -38,7 +38,7 @@ from tests.support.recover_runs import (
     states,
     sync_at_once,
 )
-from tests.tools.test_check_damage_version_2 import in_catalogue
+from tests.tools.planted_version_2 import in_catalogue
 
 MESSAGE: Final = encode_message(b"hello", destination="", delivery_properties={"routing_key": "q", "delivery_mode": 2})
 NAMES: Final = {

@@ -29,7 +29,7 @@ from tests.support.planted_damage import (
     version_2_store,
 )
 from tests.support.recover_runs import Recovery, as_qpidd_delivers, expected_states, recover, states
-from tests.tools.test_check_damage_version_2 import in_catalogue
+from tests.tools.planted_version_2 import in_catalogue
 
 Changes = dict[str, str | None]
 #: Without the prepared list: what was prepared counts as never prepared, and what was not decided is undone.

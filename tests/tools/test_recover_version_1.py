@@ -13,7 +13,7 @@ from tests.support.fixtures import StoreFixture, StoreOpener
 from tests.support.old_store import OldStore, content_of
 from tests.support.planted_damage import Original, Plant, linear_store, version_1_store, version_2_store
 from tests.support.recover_runs import expected_states, facts, recover, states
-from tests.tools.test_check_damage_version_1 import RECORDS
+from tests.tools.planted_version_1 import RECORDS
 
 TO_VERSION_1 = ("--to-version", "1")
 
