@@ -40,7 +40,7 @@ from qstore.broker.client.errors import (
 from qstore.broker.client.machine import WireConnection
 from qstore.broker.client.options import Endpoint, client_context, connection_options, parse_url
 from qstore.broker.client.session import SessionCore
-from qstore.broker.protocols.amqp_0_10.connection import Phase
+from qstore.broker.protocols.connection import Phase
 from qstore.broker.security.sasl.table import Credentials
 from qstore.broker.security.tls import tls_reason
 

@@ -26,8 +26,8 @@ from qstore.broker.client.errors import (
 from qstore.broker.client.options import ConnectionOptions
 from qstore.broker.model.completion import Done
 from qstore.broker.protocols.amqp_0_10.client_connection import ClientConnection, ClientSession
-from qstore.broker.protocols.amqp_0_10.connection import Phase
 from qstore.broker.protocols.amqp_0_10.session import State, detach_reason, unwrap
+from qstore.broker.protocols.connection import Phase
 from qstore.broker.security.sasl.exchange import ClientMechanism
 from qstore.broker.security.sasl.simple import ANONYMOUS, EXTERNAL
 from qstore.broker.security.sasl.table import TABLE, Credentials, Needs, choose_mechanism

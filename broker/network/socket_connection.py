@@ -24,9 +24,8 @@ from qstore.broker.network.half_open import network_of
 from qstore.broker.network.login_checks import LoginCheck
 from qstore.broker.network.tls_layer import TlsLayer
 from qstore.broker.network.work import Work
-from qstore.broker.protocols.detection import TLS_HELLO, foreign_client
 from qstore.broker.protocols.machine import Machine, Peer
-from qstore.broker.protocols.table import HEADER_BYTES
+from qstore.broker.protocols.table import HEADER_BYTES, TLS_HELLO, foreign_client
 from qstore.broker.security.authentication import Link
 from qstore.broker.security.sasl.exchange import Answer, PasswordCheck
 from qstore.broker.security.tls import ServerContexts, TlsSession, certificate_user

@@ -1,1 +1,1 @@
-"""The protocols that the broker speaks: each a sans-I/O state machine on top of the model."""
+"""The protocols that the broker speaks: sans-I/O state machines on top of the model, on one engine."""

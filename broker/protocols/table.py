@@ -1,44 +1,38 @@
 """The protocols that the broker speaks, selected by the first bytes that a client sends.
 
 Each has a row: its name, its header of eight bytes, and a factory for its connections. A client with another header is
-identified in the log, and answered with the header of the first protocol that is offered, as every version of AMQP
-requires (`detection`).
+identified in the log (`foreign_client`), and answered with the header of the first protocol that is offered, as every
+version of AMQP requires; then the connection is closed. So are clients of other protocols.
+
+An AMQP client begins with eight bytes, the last four of which give the protocol and version, in an order that differs
+between versions:
+
+    AMQP 0-8, 0-9      "AMQP" 1 1 major minor
+    AMQP 0-9-1         "AMQP" 0 major minor revision
+    AMQP 0-10          "AMQP" class instance major minor
+    AMQP 1.0           "AMQP" id major minor revision; id 0 plain, 2 TLS, 3 SASL
+    TLS                22, a record of kind handshake, then its version, of which the first byte is 3
+    HTTP               a method
+
+Source: AMQP 0-9-1, section 4.2.2; 0-10, transport, version negotiation; 1.0, transport, section 2.2; RFC 8446, section
+5.1; RFC 9110, section 9.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final, NamedTuple, Protocol
+from typing import Final, NamedTuple
 
 from qstore.broker.model.broker import Broker
 from qstore.broker.protocols.amqp_0_9_1.connection import Amqp091Connections
 from qstore.broker.protocols.amqp_0_10.server_connection import Amqp010Connections
-from qstore.broker.protocols.machine import DetachedSession, Host, Machine, Peer
+from qstore.broker.protocols.broker_connection import Connections
+from qstore.broker.protocols.machine import DetachedSession
 from qstore.broker.security.authentication import Authentication
 from qstore.formats.amqp_0_9_1.frames import PROTOCOL_HEADER as AMQP_0_9_1_HEADER
 from qstore.formats.amqp_0_10.frames import PROTOCOL_HEADER as AMQP_0_10_HEADER
 
 HEADER_BYTES: Final = 8
-
-
-class Connections(Protocol):
-    """The connections of one protocol, with their shared state."""
-
-    def connect(self, host: Host, peer: Peer) -> Machine:
-        """Create the machine of a new connection."""
-
-    def on_timer(self, now: float) -> None:
-        """Run periodic work; `now` is in seconds of a monotonic clock."""
-
-    def detached_sessions(self) -> list[DetachedSession]:
-        """The sessions that wait to be attached again."""
-
-    @property
-    def unfinished_bytes(self) -> int:
-        """Bytes received of incomplete messages."""
-
-    def close(self) -> None:
-        """The broker stops: end everything that outlives a connection."""
 
 
 class ProtocolRow(NamedTuple):
@@ -109,3 +103,35 @@ class Protocols:
         """The broker stops."""
         for each in self._by_header.values():
             each.close()
+
+
+_HEADERS: Final = {
+    b"AMQP\x01\x01\x08\x00": "an AMQP 0-8 client",
+    b"AMQP\x01\x01\x00\x08": "an AMQP 0-8 client",
+    b"AMQP\x01\x01\x00\x09": "an AMQP 0-9 client",
+    b"AMQP\x01\x01\x09\x01": "an AMQP 0-9-1 client",
+    b"AMQP\x00\x00\x09\x01": "an AMQP 0-9-1 client",
+    b"AMQP\x00\x01\x00\x00": "an AMQP 1.0 client",
+    b"AMQP\x02\x01\x00\x00": "an AMQP 1.0 client that requests TLS",
+    b"AMQP\x03\x01\x00\x00": "an AMQP 1.0 client that requests SASL",
+}
+TLS_HELLO: Final = b"\x16\x03"
+"""The first bytes of a client that speaks TLS."""
+_HTTP: Final = tuple(
+    method + b" "
+    for method in (b"GET", b"HEAD", b"POST", b"PUT", b"DELETE", b"CONNECT", b"OPTIONS", b"TRACE", b"PATCH", b"PRI")
+)
+
+
+def foreign_client(begin: bytes) -> str:
+    """A description of the client, with an article, by its first bytes: eight, or all that it has sent."""
+    named = _HEADERS.get(begin)
+    if named is not None:
+        return named
+    if begin.startswith(TLS_HELLO):
+        return "a TLS client"
+    if begin.startswith(_HTTP):
+        return "an HTTP client"
+    if begin.startswith(b"AMQP"):
+        return f"a client of an unknown AMQP version (header {begin.hex(' ')})"
+    return f"a client of an unknown protocol (first bytes {begin!a})"

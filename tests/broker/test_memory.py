@@ -206,7 +206,7 @@ def test_the_reserve_is_freed_without_memory() -> None:
     "function",
     [
         Queue._record, Queue._offer_others, Router.publish, Router.publish_to, SocketConnection.data_received,
-        ServerConnection.message, _publish_now,
+        ServerConnection.command, _publish_now,
     ],
 )  # fmt: skip
 def test_handlers_on_the_way_of_a_message_can_be_left_without_memory(function: Any) -> None:

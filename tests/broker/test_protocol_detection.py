@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from qstore.broker.protocols.detection import foreign_client
-from qstore.broker.protocols.table import TABLE
+from qstore.broker.protocols.table import TABLE, foreign_client
 from qstore.formats.amqp_0_10.frames import PROTOCOL_HEADER
 from tests.support.processes import PATIENCE_SECONDS
 from tests.support.served import served

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import gc
-import time
 import tracemalloc
 from collections.abc import Coroutine
 from typing import Any, Final
 from uuid import UUID
 
-from qstore.broker.protocols.amqp_0_10.connection import Phase
-from qstore.broker.protocols.amqp_0_10.server_connection import ServerConnection
-from qstore.broker.protocols.amqp_0_10.session_registry import SessionRegistry
+from qstore.broker.protocols.amqp_0_10.server_connection import Amqp010Connections, ServerConnection
+from qstore.broker.protocols.connection import Phase
+from qstore.broker.protocols.machine import Peer
 from qstore.broker.security.authentication import Authentication, Link, Policy
 from qstore.formats.amqp_0_10.commands import encode_control
 from qstore.formats.amqp_0_10.frames import PROTOCOL_HEADER, encode_control_frame
@@ -51,15 +50,7 @@ def control(name: str, channel: int = 0, /, **values: Any) -> bytes:
 def opened(model: Model) -> ServerConnection:
     """A connection with a session attached."""
     authentication = Authentication(Policy(is_on=False), None)
-    connection = ServerConnection(
-        Host(),
-        SessionRegistry(model.broker),
-        model.tick,
-        model.broker.settings,
-        authentication,
-        link=Link(is_local=True),
-        now=time.monotonic,
-    )
+    connection = Amqp010Connections(model.broker, authentication).connect(Host(), Peer("", Link(is_local=True)))
     connection.receive(
         PROTOCOL_HEADER
         + control("connection.start-ok", client_properties=TypedMap(), mechanism="ANONYMOUS", locale="en_US")

@@ -17,7 +17,7 @@ import pytest
 
 from qstore.broker.network import server, socket_connection
 from qstore.broker.network.socket_connection import SocketConnection
-from qstore.broker.protocols.amqp_0_10.server_connection import ROOM
+from qstore.broker.protocols.output import ROOM
 from qstore.formats.amqp_0_10.codes import ErrorCode
 from qstore.store.disk import OsWritableDisk
 from tests.support.processes import PATIENCE_SECONDS

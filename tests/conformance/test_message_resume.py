@@ -158,7 +158,7 @@ def test_what_is_kept_is_bounded_in_bytes() -> None:
         interrupted(world.open_client(), 2, resume_id=str(number))
     client = world.open_client()
     assert [offset(client, str(number)) for number in range(4)] == [0, 0, 2 * ROOM, 2 * ROOM]
-    assert world.sessions.budget.used == 0
+    assert world.connections.budget.used == 0
 
 
 def test_what_is_kept_is_bounded_in_number() -> None:

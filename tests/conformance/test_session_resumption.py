@@ -186,7 +186,7 @@ def test_a_message_that_was_begun_is_sent_again_from_its_beginning() -> None:
     frames = encode_command_frames(1, payload, header(routing_key="q"), content, 65535)
     client.send(b"".join(frames[:-1]))
     client.machine.closed()
-    assert world.sessions.budget.used == 0
+    assert world.connections.budget.used == 0
     back = resumed(world, client)
     back.publish("q", content)
     back.sync()

@@ -27,12 +27,10 @@ from qstore.broker.model.residency.paging_directory import PagingDirectory
 from qstore.broker.model.residency.references import Reference
 from qstore.broker.model.residency.stretch import Portions, Stretch
 from qstore.broker.model.transactions import effects, planned, work
-from qstore.broker.protocols.amqp_0_9_1.connection import Phase as BasicPhase
+from qstore.broker.protocols.amqp_0_9_1.connection import Amqp091Connections
 from qstore.broker.protocols.amqp_0_9_1.connection import ServerConnection as BasicConnection
-from qstore.broker.protocols.amqp_0_9_1.connection import Shared
-from qstore.broker.protocols.amqp_0_10.connection import Phase
-from qstore.broker.protocols.amqp_0_10.server_connection import ServerConnection
-from qstore.broker.protocols.amqp_0_10.session_registry import SessionRegistry
+from qstore.broker.protocols.amqp_0_10.server_connection import Amqp010Connections, ServerConnection
+from qstore.broker.protocols.connection import Phase
 from qstore.broker.protocols.machine import Peer
 from qstore.broker.protocols.stored_messages import restore_message
 from qstore.broker.security.authentication import Authentication, Link, Policy
@@ -166,20 +164,14 @@ class Wire:
         self._process, self.client = process, client
         self._on_the_way = b""
         self.is_closed = False
-        authentication, link = Authentication(Policy(is_on=False), None), Link(is_local=True)
+        peer = Peer("127.0.0.1:5", Link(is_local=True))
         self.machine: ServerConnection | BasicConnection
-        if is_basic:
-            peer = Peer("127.0.0.1:5", link, "")
-            self.machine = BasicConnection(self, process.basic, authentication, peer, process.clock)
-        else:
-            self.machine = ServerConnection(
-                self, process.sessions, process.broker.tick, _SETTINGS, authentication, link=link, now=process.clock
-            )
+        self.machine = (process.basic if is_basic else process.modern).connect(self, peer)
 
     @property
     def is_over(self) -> bool:
         """Whether the broker is done with the connection."""
-        return self.machine.phase in (Phase.CLOSED, BasicPhase.CLOSED)
+        return self.machine.phase is Phase.CLOSED
 
     # ---- what tests do to it ----
 
@@ -290,7 +282,11 @@ class BrokerProcess:
             directory = PagingDirectory(self.paging_disk, "/paging", self._run_aside, self.paging_disk.random_bits)
             directory.prepare()
             self.broker.queue_factory.use_paging(directory, 0)
-        self.sessions, self.basic = SessionRegistry(self.broker), Shared(self.broker)
+        authentication = Authentication(Policy(is_on=False), None)
+        self.modern = Amqp010Connections(self.broker, authentication)
+        self.basic = Amqp091Connections(self.broker, authentication)
+        self.modern.now = self.basic.now = clock
+        self.sessions = self.modern.sessions
         try:
             self.broker.recover(restore_message)
             require(may_be_in_doubt or not self.broker.distributed.branches, "a transaction in doubt")

@@ -1,11 +1,12 @@
 """AMQP 0-10: connections and sessions, for the broker and for its client.
 
-In the order in which a message passes through them, from the socket to the model and back:
+They add to the engine of all protocols (`broker.protocols`), in the order in which a message passes through them, from
+the socket to the model and back:
 
-    assembly            bytes -> frames -> controls and commands with their content, and large content -> frames
-    connection          negotiation, channels, heartbeats: the part common to broker and client
+    assembly            its frames, for the assembler of the engine; and large content -> frames
+    connection          controls: the part common to broker and client
     session             command numbers, completion, replay: the part common to broker and client
-    server_connection   the broker's side: security, tuning, attaching sessions
+    server_connection   the broker's side: tuning, attaching sessions
     session_registry    sessions that outlive their connection, and interrupted messages
     publishing          decodes the header of a transfer, but only the fields that routing needs
     message             a message in its 0-10 form: decoded once, stored as received, changed where the broker must

@@ -1,37 +1,32 @@
-"""From bytes to commands: splits input into frames, and assembles them into controls and commands.
+"""From bytes to commands: the frames of AMQP 0-10 for the engine's assembler (`protocols.assembly`); and back.
 
 A command has up to three segments (command, header, body), each of one or several frames. Nearly all frequent commands
 are either one frame, or a transfer of exactly three; those are sliced directly from the read buffer. All others go
-through `_Partial`, one per channel, which collects them; content stays in the pieces in which it arrived
-(`broker.model.content`).
-
-Most transfers of a publisher have the same command, and headers and bodies of the same sizes. Two of that kind make a
-pattern (`_Pattern`), and those that follow are recognized by comparing bytes, without decoding their frames.
+through `_Partial`.
 
     frame: flags u8 | segment type u8 | size u16 | 0 u8 | track u8 | channel u16 | 0 u32 | payload
 
 The session of a channel may have ended before its peer knows: frames in flight still arrive, and may begin or end in
-the middle of a command. Between `drop` and `accept` the command frames of that channel are discarded, in whatever order
-they arrive. Controls are still passed on, and so is a command that is complete in the read buffer: the receiver ignores
-it.
-
-The other way, a command with large content is cut into frames from the pieces of the content, without copying them
-(`content_frames`).
+the middle of a command. They are discarded, in whatever order they arrive. Controls are still passed on, and so is a
+command that is complete in the read buffer: the receiver ignores it.
 
 Limits: a frame has at most the negotiated size; command and header segments together have at most 65,523 bytes, the
 capacity of one frame of a stored message; all incomplete commands of a connection together have a limit, too.
+
+The other way, a command with large content is cut into frames from the pieces of the content, without copying them
+(`content_frames`).
 
 Source: AMQP 0-10, transport (frames, segments, tracks).
 """
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable, Iterator
-from typing import Final, NamedTuple, Protocol
+from collections.abc import Iterator
+from typing import Final, NamedTuple
 
-from qstore.broker.model.message import Buffer, Content, IncomingContent, LargeContent, pieces_of
-from qstore.broker.protocols.budget import FRAMES_PER_LOOK, MAX_SECONDS, Budget, Pace
+from qstore.broker.model.message import Buffer, Content, IncomingContent
+from qstore.broker.protocols.assembly import Assembler, Budget, Partial, ProtocolError, Receiver
+from qstore.broker.protocols.output import parts_of
 from qstore.formats.amqp_0_10.frames import (
     BODY,
     COMMAND,
@@ -60,40 +55,8 @@ _LAST_WHOLE: Final = LAST_SEGMENT | _WHOLE_SEGMENT
 _unpack: Final = FRAME.unpack_from
 
 
-class FramingError(Exception):
+class FramingError(ProtocolError):
     """The input is not a valid AMQP 0-10 frame, or not valid in this state. The connection must be closed."""
-
-
-class Receiver(Protocol):
-    """Receives the controls and commands that an `Assembler` has put together."""
-
-    def control(self, channel: int, payload: bytes) -> None:
-        """A control was received: class, code and fields."""
-
-    def command(self, channel: int, payload: bytes, header: bytes | None, body: Content | None) -> None:
-        """A command was received, with its header segment and its body; None if it has none."""
-
-    def begins(self, channel: int) -> bool:
-        """An incomplete command begins. Returns whether there is a session for it; otherwise it is discarded.
-
-        Raises:
-            FramingError: it is not valid now.
-        """
-
-    def too_large(self, channel: int) -> None:
-        """The incomplete commands exceed their limit; that of `channel` was discarded, and its session must end.
-
-        Later frames of that channel are discarded.
-        """
-
-    def stalled(self, channel: int) -> None:
-        """Likewise, a command whose sender has stalled."""
-
-    def pause(self) -> None:
-        """Do not read on: a command waits for room."""
-
-    def resume(self) -> None:
-        """Read on."""
 
 
 class PartialMessage(NamedTuple):
@@ -104,13 +67,13 @@ class PartialMessage(NamedTuple):
     body: Content
 
 
-class _Partial:
+class _Partial(Partial):
     """An incomplete command."""
 
-    __slots__ = ("body", "header", "pace", "payload", "segment", "segment_is_open", "small_bytes")
+    __slots__ = ("body", "header", "payload", "segment", "segment_is_open", "small_bytes")
 
     def __init__(self) -> None:
-        self.pace = Pace()
+        super().__init__()
         self.payload = bytearray()  # not a list of pieces: they may have one byte each
         self.header: bytearray | None = None
         self.body: IncomingContent | None = None
@@ -119,159 +82,46 @@ class _Partial:
         self.small_bytes = 0
 
     @property
-    def size(self) -> int:
+    def held_bytes(self) -> int:
+        """Bytes of its segments."""
         body = 0 if self.body is None else self.body.size
         return len(self.payload) + len(self.header or b"") + body
 
-
-class _Pattern:
-    """Transfers on one channel with the same command, and with headers and bodies of the same sizes."""
-
-    __slots__ = ("_last", "begin", "body_head", "channel", "header_size", "payload", "rest_size")
-
-    def __init__(self) -> None:
-        self.begin = b""  # the command's frame, and the frame header before the header; empty without a pattern
-        self.payload = b""  # the command
-        self.header_size = 0  # without its frame header
-        self.body_head = b""  # the frame header before the body
-        self.rest_size = 0  # of the body with its frame header
-        self.channel = 0
-        self._last = (0, 0, 0)  # sizes of the frames of the last transfer that was read frame by frame
-
-    def learn(self, data: bytes, at: int, header_at: int, body_at: int, after: int, channel: int) -> bytes:
-        """A transfer was read frame by frame. Returns its command."""
-        payload = data[at + _HEAD : header_at]
-        sizes = (header_at - at, body_at - header_at, after - body_at)
-        if sizes == self._last:  # otherwise the next one is probably not alike either
-            self.channel, self.payload = channel, payload
-            self.begin, self.body_head = data[at : header_at + _HEAD], data[body_at : body_at + _HEAD]
-            self.header_size, self.rest_size = body_at - header_at - _HEAD, after - body_at
-        self._last = sizes
-        return payload
+    @property
+    def told_size(self) -> int:
+        """No frame tells the size of a segment: what has come of it."""
+        return self.held_bytes
 
 
-class Assembler:
-    """Assembles the input of one connection.
+class CommandAssembler(Assembler[_Partial]):
+    """Assembles the input of one connection; `max_body` is for all incomplete commands together, with their bodies."""
 
-    Args:
-        receiver: receives controls and commands.
-        max_frame: maximum frame size in bytes; set by `Connection` when it is negotiated.
-        max_body: limit in bytes for all incomplete commands together, with their bodies.
-
-    Attributes:
-        max_at_once: transfers plus other frames processed per call, before yielding to other connections.
-        clock: seconds of a monotonic clock, for the time that a call may take (`budget`); by default it stands still.
-        is_paused: input is buffered until `resume`; set by code that cannot process more.
-        is_behind: a full batch was processed, or its time is used up, and input is left: `resume` must be called soon.
-        frames, transfers: frames received, and messages among them; updated at the end of each read.
-    """
-
-    __slots__ = (
-        "_budget",
-        "_dropping",
-        "_partial",
-        "_pattern",
-        "_receiver",
-        "_rest",
-        "clock",
-        "frames",
-        "is_behind",
-        "is_paused",
-        "max_at_once",
-        "max_body",
-        "max_frame",
-        "pending_bytes",
-        "transfers",
-    )  # fmt: skip
-    __deletable__ = ("_receiver",)  # for the compiler
+    __slots__ = ()
 
     def __init__(self, receiver: Receiver, max_frame: int, max_body: int, budget: Budget | None = None) -> None:
-        self._receiver = receiver
-        self.max_frame, self.max_body = max_frame, max_body
-        self._budget = Budget(max_body) if budget is None else budget
-        self.max_at_once = sys.maxsize
-        self.clock: Callable[[], float] = _standing_still
-        self.is_paused = self.is_behind = False
-        self.pending_bytes = self.frames = self.transfers = 0
-        self._rest = b""
-        self._pattern = _Pattern()
-        self._partial: dict[int, _Partial] = {}
-        self._dropping: set[int] = set()  # channels; none of them is in _partial
+        super().__init__(receiver, max_frame, max_body, budget, _HEAD)
 
-    def receive(self, data: bytes) -> None:
-        """Process bytes from the socket.
-
-        Raises:
-            FramingError: they are not valid; the rest of the stream cannot be parsed.
-        """
-        if self._rest:
-            data = self._rest + data
-        end = len(data)
-        at = taken = transfers = 0
-        receiver, pattern, clock = self._receiver, self._pattern, self.clock
-        until, look_at = clock() + MAX_SECONDS, 1  # when the time is used up; the frame before which to look
-        last = b""  # the header of a transfer
-        self.is_behind = False
-        for taken in range(self.max_at_once):
-            if end - at < _HEAD or self.is_paused:
-                break
-            if taken >= look_at:
-                if clock() >= until:
-                    self.is_behind = True
-                    break
-                look_at = taken + FRAMES_PER_LOOK
-            begin = pattern.begin
-            if begin and data.startswith(begin, at) and pattern.channel not in self._partial:
-                header_at = at + len(begin)
-                body_at = header_at + pattern.header_size
-                following = body_at + pattern.rest_size
-                if following <= end and data.startswith(pattern.body_head, body_at):
-                    header, body = data[header_at:body_at], data[body_at + _HEAD : following]
-                    if header != last:  # the routing key is in it
-                        last, look_at = header, 0
-                    receiver.command(pattern.channel, pattern.payload, header, body)
-                    at = following
-                    transfers += 1
-                    continue
-            flags, segment, size, _, track, channel, _ = _unpack(data, at)
-            if size < _HEAD or size > self.max_frame:
-                raise FramingError(f"a frame of {size} bytes, where {_HEAD} to {self.max_frame} are allowed")
-            following = at + size
-            if following > end:
-                break
-            position = flags & _POSITION
-            if segment == COMMAND and track == TRACK_COMMAND and channel not in self._partial:
-                code = data[at + _HEAD : at + _HEAD + 2]
-                if position == _WHOLE_COMMAND:
-                    if code == _TRANSFER:
-                        self.transfers += 1
-                    if code != _ACCEPT:
-                        look_at = 0
-                    receiver.command(channel, data[at + _HEAD : following], None, None)
-                    at = following
-                    continue
-                if position == _COMMAND_OF_CONTENT and code == _TRANSFER:
-                    look_at = 0
-                    after = self._take_transfer(data, at, following, end, channel)
-                    if after:
-                        at = after
-                        transfers += 1
-                        continue
-            look_at = 0
-            if not self._takes_frame(position, segment, track, channel, data[at + _HEAD : following]):
-                break
-            at = following
-        else:
-            taken = self.max_at_once
-            self.is_behind = end - at >= _HEAD
-        self.frames += taken + 2 * transfers  # `taken` counts a transfer once, and it has three frames
-        self.transfers += transfers
-        self._rest = data[at:] if at < end else b""
-
-    def resume(self) -> None:
-        """Continue after a pause. Raises as `receive` does."""
-        self.is_paused = False
-        self.receive(b"")
+    def _take(self, data: bytes, at: int, end: int) -> int:
+        flags, segment, size, _, track, channel, _ = _unpack(data, at)
+        if size < _HEAD or size > self.max_frame:
+            raise FramingError(f"a frame of {size} bytes, where {_HEAD} to {self.max_frame} are allowed")
+        following: int = at + size
+        if following > end:
+            return 0
+        position = flags & _POSITION
+        if segment == COMMAND and track == TRACK_COMMAND and channel not in self._partial:
+            code = data[at + _HEAD : at + _HEAD + 2]
+            if position == _WHOLE_COMMAND:
+                if code == _TRANSFER:
+                    self.messages += 1
+                self._is_cheap = code == _ACCEPT
+                self._receiver.command(channel, data[at + _HEAD : following], None, None)
+                return following
+            if position == _COMMAND_OF_CONTENT and code == _TRANSFER:
+                after = self._take_transfer(data, at, following, end, channel)
+                if after:
+                    return after
+        return following if self._takes_frame(position, segment, track, channel, data[at + _HEAD : following]) else 0
 
     def _take_transfer(self, data: bytes, at: int, header_at: int, end: int, channel: int) -> int:
         """Pass on a transfer whose three frames are all in the buffer. Returns where it ends; 0 if it is not one."""
@@ -290,7 +140,8 @@ class Assembler:
             return 0
         position = flags & _POSITION
         if position == _LAST_WHOLE:
-            self.frames -= 1  # it has no body frame
+            self.frames += 1
+            self.messages += 1
             self._receiver.command(channel, data[at + _HEAD : header_at], data[header_at + _HEAD : body_at], None)
             return int(body_at)
         if position != _WHOLE_SEGMENT or body_at + _HEAD > end:
@@ -307,21 +158,17 @@ class Assembler:
             or after > end
         ):
             return 0
-        payload = self._pattern.learn(data, at, header_at, body_at, after, channel)
+        payload = data[at + _HEAD : header_at]
+        pattern = self._pattern
+        if pattern.is_repeated(header_at - at, body_at - header_at, after - body_at):
+            pattern.channel, pattern.payload = channel, payload
+            pattern.begin, pattern.middle = data[at : header_at + _HEAD], data[body_at : body_at + _HEAD]
+            pattern.header_at, pattern.header_end = header_at + _HEAD - at, body_at - at
+            pattern.body_at, pattern.body_end, pattern.size = body_at + _HEAD - at, after - at, after - at
+        self.frames += 2
+        self.messages += 1
         self._receiver.command(channel, payload, data[header_at + _HEAD : body_at], data[body_at + _HEAD : after])
         return int(after)
-
-    def drop(self, channel: int) -> None:
-        """The session of `channel` has ended: discard its incomplete command, and its frames from now on."""
-        partial = self._partial.pop(channel, None)
-        if partial is not None:
-            self._count(-partial.size)
-        self._dropping.add(channel)
-
-    def accept(self, channel: int) -> None:
-        """A session is attached to `channel`: assemble its commands again. There must be no incomplete one."""
-        assert channel not in self._partial
-        self._dropping.discard(channel)
 
     def partial_message(self, channel: int) -> PartialMessage | None:
         """The incomplete message on `channel`; None if there is none, or none of its content has arrived."""
@@ -330,46 +177,6 @@ class Assembler:
             return None
         return PartialMessage(bytes(partial.payload), bytes(partial.header), partial.body.content())
 
-    def close(self) -> None:
-        """Discard all incomplete commands."""
-        for channel in list(self._partial):
-            self.drop(channel)
-        self._dropping.clear()
-        self._rest = b""
-        self._budget.forget(self)
-
-    def drop_receiver(self) -> None:
-        """Drop the reference to the receiver, after `close`: it breaks a reference cycle."""
-        del self._receiver
-
-    def _count(self, size: int) -> None:
-        self.pending_bytes += size
-        budget = self._budget
-        budget.used += size
-        budget.holds(self, self.pending_bytes)
-        if size < 0:
-            budget.freed()
-
-    def found_room(self) -> None:
-        """As `Holder.found_room`."""
-        self._receiver.resume()
-
-    def on_timer(self, now: float) -> None:
-        """Refuse commands whose senders have stalled, and what has waited for room for too long."""
-        budget = self._budget
-        if budget.is_overdue(self, now):
-            budget.forget(self)
-            for channel in list(self._partial):
-                self.drop(channel)
-                self._receiver.too_large(channel)
-            self.found_room()
-            return
-        is_read = not self.is_paused
-        for channel, partial in list(self._partial.items()):
-            if partial.pace.has_stalled(partial.size, now, budget, is_read=is_read):
-                self.drop(channel)
-                self._receiver.stalled(channel)
-
     # ---- single frames ----
 
     def _takes_frame(self, position: int, segment: int, track: int, channel: int, payload: bytes) -> bool:
@@ -377,7 +184,7 @@ class Assembler:
         if segment == CONTROL:
             if track != TRACK_CONTROL or position != _WHOLE_COMMAND:
                 raise FramingError("a control must be a single frame on the control track")
-            self._receiver.control(channel, payload)
+            self._receiver.frame(channel, payload)
             return True
         if segment > BODY or track != TRACK_COMMAND:
             raise FramingError(f"a frame with segment type {segment} on track {track}")
@@ -385,7 +192,7 @@ class Assembler:
         has_room = True
         if channel not in self._dropping:
             size, budget = len(payload), self._budget
-            has_room = budget.has_room(size, size if partial is None else size + partial.size)
+            has_room = budget.has_room(size, size if partial is None else size + partial.held_bytes)
             if not has_room and self.pending_bytes + size <= self.max_body and budget.may_wait(self):
                 self._receiver.pause()
                 return False
@@ -443,33 +250,21 @@ class Assembler:
             partial.body.add(payload)
         self._count(len(payload))
         if self.pending_bytes > self.max_body or not has_room:
-            self.drop(channel)
-            self._receiver.too_large(channel)
+            self._refuse(channel, partial.held_bytes)
             return False
         return True
 
     def _finish(self, channel: int, partial: _Partial) -> None:
         self._partial.pop(channel, None)
-        self._count(-partial.size)
+        self._count(-partial.held_bytes)
         header = None if partial.header is None else bytes(partial.header)
         body = None if partial.body is None else partial.body.content()
         if partial.payload.startswith(_TRANSFER):
-            self.transfers += 1
+            self.messages += 1
         self._receiver.command(channel, bytes(partial.payload), header, body)
 
 
-def _standing_still() -> float:
-    return 0.0
-
-
-MAX_AT_ONCE: Final = 256 * 1024  # bytes; larger content is sent in portions of this size
-
 _WHOLE: Final = FIRST_FRAME | LAST_FRAME
-
-
-def is_large(body: Content | None) -> bool:
-    """Whether a body is sent in portions, from its pieces."""
-    return isinstance(body, LargeContent) or (body is not None and len(body) > MAX_AT_ONCE)
 
 
 def content_frames(
@@ -492,11 +287,9 @@ def content_frames(
         place |= FIRST_FRAME
         if not left:
             yield (FRAME.pack(place | LAST_FRAME, segment, FRAME.size, 0, TRACK_COMMAND, channel, 0),)
-        for piece in pieces_of(content):
-            for start in range(0, len(piece), room):
-                size = min(room, len(piece) - start)
-                left -= size
-                flags = place if left else place | LAST_FRAME
-                head = FRAME.pack(flags, segment, FRAME.size + size, 0, TRACK_COMMAND, channel, 0)
-                yield head, piece if size == len(piece) else memoryview(piece)[start : start + size]
-                place &= ~FIRST_FRAME
+        for part in parts_of(content, room):
+            size = len(part)
+            left -= size
+            flags = place if left else place | LAST_FRAME
+            yield FRAME.pack(flags, segment, FRAME.size + size, 0, TRACK_COMMAND, channel, 0), part
+            place &= ~FIRST_FRAME

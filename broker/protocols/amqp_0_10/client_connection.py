@@ -13,15 +13,25 @@ import socket
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 from qstore.broker.model.message import Content
-from qstore.broker.protocols.amqp_0_10.assembly import FramingError
-from qstore.broker.protocols.amqp_0_10.connection import MAX_FRAME, MIN_MAX_FRAME, Connection, Phase
+from qstore.broker.protocols.amqp_0_10.assembly import CommandAssembler, FramingError
+from qstore.broker.protocols.amqp_0_10.connection import (
+    MAX_FRAME,
+    MIN_MAX_FRAME,
+    check_is_open,
+    close_frame,
+    control_frame,
+    do_control,
+)
 from qstore.broker.protocols.amqp_0_10.session import Session, State
+from qstore.broker.protocols.assembly import ProtocolError
+from qstore.broker.protocols.connection import Connection, Phase
 from qstore.broker.security.sasl.exchange import ClientMechanism
 from qstore.formats.amqp_0_10.codes import CloseCode, DetachCode
 from qstore.formats.amqp_0_10.frames import PROTOCOL_HEADER
+from qstore.formats.errors import FormatError
 
 _LOCALE: Final = "en_US"
 
@@ -39,7 +49,7 @@ class ClientSession(Session):
         """A command was received."""
 
 
-class ClientConnection(Connection[ClientSession]):
+class ClientConnection(Connection):
     """The client's end.
 
     Args:
@@ -47,11 +57,15 @@ class ClientConnection(Connection[ClientSession]):
         client_properties: sent to the broker.
         virtual_host: the virtual host to open.
         heartbeat: seconds between heartbeats; 0 for none.
-        max_message_bytes: as in `Connection`.
+        max_message_bytes: limit for all incomplete messages together.
 
     Attributes:
+        sessions: channel -> attached session.
+        max_frame: maximum size in bytes of a frame that is sent.
         server_properties: received from the broker.
     """
+
+    protocol_header: ClassVar[bytes] = PROTOCOL_HEADER
 
     def __init__(
         self,
@@ -62,7 +76,10 @@ class ClientConnection(Connection[ClientSession]):
         heartbeat: int = 0,
         max_message_bytes: int,
     ) -> None:
-        super().__init__(max_message_bytes)
+        self._max_message_bytes = max_message_bytes
+        super().__init__()
+        self.sessions: dict[int, ClientSession] = {}
+        self.max_frame = MIN_MAX_FRAME
         self._choose_mechanism, self._virtual_host = choose_mechanism, virtual_host
         self._client_properties: dict[str, Any] = {
             "product": "qstore",
@@ -82,6 +99,55 @@ class ClientConnection(Connection[ClientSession]):
 
     def on_open(self) -> None:
         """The connection is open: sessions can be attached."""
+
+    def on_closed(self) -> None:
+        """The connection is closed or lost."""
+
+    def has_output(self) -> None:
+        """Output was added to `output`."""
+
+    # ---- as an end of a connection ----
+
+    def make_assembler(self) -> CommandAssembler:
+        """As `Connection.make_assembler`."""
+        return CommandAssembler(self, MAX_FRAME, self._max_message_bytes)
+
+    def frame(self, channel: int, payload: bytes) -> None:
+        """A control was received."""
+        do_control(self, channel, payload)
+
+    def send_control(self, control: str, /, **values: Any) -> None:
+        """Send a control of the connection."""
+        self.send_frame(control_frame(0, control, **values))
+
+    def send_heartbeat(self) -> None:
+        """As `Connection.send_heartbeat`."""
+        self.send_control("connection.heartbeat")
+
+    def send_close(self, code: int, text: str, cause: bytes) -> None:  # noqa: ARG002 – for other protocols
+        """As `Connection.send_close`."""
+        self.send_frame(close_frame(code, text))
+
+    def fail(self, code: int, text: str) -> None:
+        """Close the connection after a fatal error of the peer: send the reason, and do not wait for close-ok."""
+        self.close(code, text)
+        self.closed()
+
+    def on_violation(self, error: ProtocolError | FormatError) -> None:
+        """As `Connection.on_violation`."""
+        self.fail(CloseCode.FRAMING_ERROR, str(error))
+
+    def on_silence(self, text: str) -> None:
+        """As `Connection.on_silence`."""
+        self.fail(CloseCode.CONNECTION_FORCED, text)
+
+    def on_unattached(self, channel: int) -> None:
+        """Input on a channel without a session is ignored."""
+
+    def begins(self, channel: int) -> bool:
+        """As `Receiver.begins`."""
+        check_is_open(self.phase)
+        return channel in self.sessions
 
     # ---- negotiation ----
 
@@ -166,7 +232,7 @@ class ClientConnection(Connection[ClientSession]):
 
     def attach(self, session: ClientSession) -> None:
         """Attach a session; its channel must be free."""
-        self.accept_commands(session.channel)
+        self._assembler.accept(session.channel)
         self.sessions[session.channel] = session
         session.send_control("session.attach", name=session.name)
 
@@ -188,7 +254,7 @@ class ClientConnection(Connection[ClientSession]):
 
     def _detached(self, session: ClientSession, code: int) -> None:
         del self.sessions[session.channel]
-        self.drop_commands(session.channel)
+        self._assembler.drop(session.channel)
         session.detached()
         session.on_detached(code)
 
@@ -198,6 +264,10 @@ class ClientConnection(Connection[ClientSession]):
         if session is not None and session.state is not State.ATTACHING:
             session.on_command(payload, header, None if body is None else bytes(body))
 
-    def too_large(self, channel: int) -> None:
+    def too_large(self, channel: int, size: int) -> None:  # noqa: ARG002 – for other protocols
         """Close the connection: a message is larger than this client accepts."""
         self.fail(CloseCode.FRAMING_ERROR, f"a message on channel {channel} is larger than this client accepts")
+
+    def stalled(self, channel: int, size: int) -> None:
+        """As `Receiver.stalled`."""
+        self.too_large(channel, size)

@@ -34,7 +34,6 @@ from qstore.broker.model.errors import (
     NotFoundError,
     NotImplementedByBrokerError,
     ResourceLimitExceededError,
-    UnauthorizedError,
 )
 from qstore.broker.model.events import SessionFlow
 from qstore.broker.model.message import Content
@@ -54,7 +53,7 @@ from qstore.broker.model.settlement import (
     release_in_turns,
     subscribe,
 )
-from qstore.broker.protocols.amqp_0_10.message import TransferMessage, user_id_of
+from qstore.broker.protocols.amqp_0_10.message import TransferMessage
 from qstore.broker.protocols.amqp_0_10.server_session import MESSAGE_TRANSFER, ServerSession
 from qstore.broker.protocols.amqp_0_10.session import wrap_ranges
 from qstore.broker.protocols.amqp_0_10.subscription import SelectiveSubscription, Subscription
@@ -404,7 +403,6 @@ def do_command(session: ServerSession, payload: bytes, header: bytes | None, bod
         return
     tick = session.tick
     tick.workers[session] = None
-    tick.schedule()
     number = session.begin_command()
     if number < 0:
         return
@@ -457,15 +455,7 @@ def _transfer(session: ServerSession, number: int, payload: bytes, header: bytes
     except Amqp010Error as error:
         raise InvalidArgumentError(f"message.transfer: {error}") from error
     if transfers.has_rare:
-        if transfers.is_memory_short:
-            transfers.has_published = True
-            broker.check_memory(message, exchange, in_transaction=session.transaction is not None)
-        if transfers.checks_user_ids:
-            _check_user_id(session, message.header)
-        if transfers.checks_publish:
-            target = destination, message.routing_key
-            if target not in transfers.allowed and broker.authorization.check_publish(session, *target):
-                transfers.allow(target)
+        transfers.check(message, exchange, broker, session, in_transaction=session.transaction is not None)
         if message.handling.is_immediate:
             _transfer_immediate(session, number, message, exchange)
             return
@@ -495,12 +485,6 @@ def _read_destination(session: ServerSession, payload: bytes) -> str:
         session.destinations.clear()
     session.destinations[payload] = destination
     return destination
-
-
-def _check_user_id(session: ServerSession, header: bytes) -> None:
-    user_id = user_id_of(header)
-    if user_id is not None and user_id not in (session.user, session.user.rpartition("@")[0]):
-        raise UnauthorizedError(f"the message's user id {user_id!r} is not that of the connection")
 
 
 # ---- execution ----

@@ -41,23 +41,21 @@ from __future__ import annotations
 import struct
 import sys
 import uuid
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Mapping
 from functools import lru_cache
 from math import ceil
 from typing import Any, Final, NamedTuple
 
-from qstore.broker.model.errors import HeaderTooLargeError, InternalError, InvalidArgumentError
-from qstore.broker.model.message import (
-    Content,
-    Handling,
-    LargeContent,
-    Message,
-    NewMessage,
-    Properties,
-    ReplyAddress,
-    StoredForm,
+from qstore.broker.model.errors import HeaderTooLargeError, InvalidArgumentError
+from qstore.broker.model.message import Content, Handling, Message, NewMessage, Properties, ReplyAddress
+from qstore.broker.protocols.message import (
+    CONTENT_TYPES,
+    MESSAGE_ID_HEADER,
+    SUBJECT_HEADER,
+    NativeMessage,
+    SharedHead,
+    encoded_content,
 )
-from qstore.broker.protocols.shared_head import SharedHead
 from qstore.formats.amqp_0_10.codes import DeliveryMode
 from qstore.formats.amqp_0_10.commands import decode_struct, encode_command
 from qstore.formats.amqp_0_10.frames import (
@@ -75,13 +73,10 @@ from qstore.formats.amqp_0_10.maps import encode_value
 from qstore.formats.amqp_0_10.structs import DELIVERY_PROPERTIES, MESSAGE_PROPERTIES, ReplyTo, encode_struct
 from qstore.formats.amqp_0_10.types import Amqp010Error, wire_type_of
 from qstore.formats.broker_records.messages import HEADER_SIZE_BYTES, frames_problem, header_size
-from qstore.formats.checksum import extend_crc32c
 from qstore.formats.errors import BrokerRecordError
-from qstore.formats.plain import plain_typed_value
-from qstore.formats.values import EMPTY_MAP, Family, TypedMap, TypedValue, typed_value
+from qstore.formats.values import EMPTY_MAP, TypedMap, TypedValue, typed_value
 
 DEFAULT_PRIORITY: Final = 4
-CONTENT_TYPES: Final = {Family.MAP: "amqp/map", Family.LIST: "amqp/list"}
 MAX_HEADER_BYTES: Final = 0xFFFF - FRAME.size - 400  # of a received header: the rest is for what the broker adds
 
 _DELIVERY: Final = 0x0401
@@ -125,16 +120,15 @@ class DeliveryProperties(NamedTuple):
     resume_ttl: int = 0
 
 
-class TransferMessage(Message):
+class TransferMessage(NativeMessage):
     """A message received by message.transfer.
 
     Attributes:
         header: the structs of its header segment, delivery-properties first.
         has_body: whether it has a body segment, which may be empty.
-        head: shared with other messages that have the same header, exchange and number of segments; None for none.
     """
 
-    __slots__ = ("_crc", "has_body", "head", "header")
+    __slots__ = ("has_body",)
 
     def __init__(
         self,
@@ -155,32 +149,9 @@ class TransferMessage(Message):
         self.size = len(header) + len(body)
         self._crc = -1
 
-    def stored_form(self) -> StoredForm:
-        """The bytes that a journal stores."""
-        body, head = self.body, self.head
-        if head is not None and isinstance(body, bytes) and len(head.encoded):
-            form = head.stored_form(body, self._crc)
-            self._crc = form[2]
-            return form
-        parts, size = self.stored_parts()
-        if self._crc < 0:
-            crc = 0
-            for part in parts:
-                crc = extend_crc32c(crc, part)
-            self._crc = crc
-        return parts, size, self._crc
-
-    def stored_parts(self) -> tuple[Sequence[bytes], int]:
-        """As `Message.stored_parts`."""
-        header, body, head = self.header, self.body, self.head
-        if head is not None:
-            if not head.encoded:
-                head.encode(_prefix(self.exchange, len(header), not self.has_body) + header)
-            if not isinstance(body, LargeContent):
-                return (head.encoded, body), len(head.encoded) + len(body)
-        prefix = _prefix(self.exchange, len(header), not self.has_body)
-        pieces = body.pieces if isinstance(body, LargeContent) else (body,)
-        return (prefix, header, *pieces), len(prefix) + len(header) + len(body)
+    def stored_begin(self) -> bytes:
+        """As `NativeMessage.stored_begin`."""
+        return _prefix(self.exchange, len(self.header), not self.has_body)
 
     def headers(self) -> TypedMap:
         """Its application headers."""
@@ -485,22 +456,7 @@ def _prefix(exchange: str, length: int, is_last: bool) -> bytes:
     return (len(method) + len(head) + length).to_bytes(HEADER_SIZE_BYTES, "big") + method + head
 
 
-TEXT: Final = "text/plain"
-_SUBJECT: Final = "qpid.subject"
-_MESSAGE_ID: Final = "x-amqp-message-id"
 _HIGHEST_PRIORITY: Final = 9
-
-
-def transfer_of(message: Message) -> TransferMessage | None:
-    """A message that is on a queue as a transfer, read back if it is out of memory.
-
-    None if it cannot be read, or AMQP 0-10 cannot represent it.
-    """
-    try:
-        message = message.whole()
-    except InternalError:
-        return None
-    return message if isinstance(message, TransferMessage) else message.converted(as_transfer)
 
 
 def as_transfer(message: Message) -> TransferMessage | None:
@@ -526,30 +482,15 @@ def as_transfer(message: Message) -> TransferMessage | None:
     return TransferMessage(header, body, message.exchange, delivery, message.expires_at)
 
 
-def encoded_content(content: Content | TypedValue, content_type: str | None) -> tuple[str | None, Content]:
-    """Content type and body of a content, where a typed value is in the encoding of AMQP 0-10. Raises Amqp010Error."""
-    if not isinstance(content, TypedValue):
-        return content_type, content
-    family, value = content.type.family, content.value
-    if family in CONTENT_TYPES:
-        return CONTENT_TYPES[family], encode_value(wire_type_of(content.type), value)
-    if family is Family.NOTHING:
-        return content_type, b""
-    if isinstance(value, bytes):
-        return content_type, value
-    text = value if isinstance(value, str) else str(plain_typed_value(content))
-    return content_type or TEXT, text.encode("utf-8", "surrogateescape")
-
-
 def _fields(properties: Properties) -> dict[str, Any]:
     """The fields of message-properties."""
     entries = list(properties.headers.entries)
     names = {name for name, _ in entries}
     message_id = _uuid(properties.message_id)
-    if message_id is None and properties.message_id is not None and _MESSAGE_ID not in names:
-        entries.append((_MESSAGE_ID, typed_value(properties.message_id)))
-    if properties.subject and _SUBJECT not in names:
-        entries.append((_SUBJECT, typed_value(properties.subject)))
+    if message_id is None and properties.message_id is not None and MESSAGE_ID_HEADER not in names:
+        entries.append((MESSAGE_ID_HEADER, typed_value(properties.message_id)))
+    if properties.subject and SUBJECT_HEADER not in names:
+        entries.append((SUBJECT_HEADER, typed_value(properties.subject)))
     fields = {
         "message_id": message_id,
         "correlation_id": _raw(properties.correlation_id),

@@ -13,18 +13,20 @@ from collections.abc import Callable, Mapping
 from math import ceil
 from typing import Any, Final, Self, TypeAlias
 
-from qstore.broker.model.message import Content, Handling
+from qstore.broker.model.errors import UnauthorizedError
+from qstore.broker.model.message import Content, Handling, Message
 from qstore.broker.protocols.amqp_0_10.message import (
     MAX_HEADER_BYTES,
     DeliveryProperties,
     TransferMessage,
     read_delivery_properties,
     split_header,
+    user_id_of,
     with_property,
     without_times,
 )
-from qstore.broker.protocols.publish_checks import PublishChecks
-from qstore.broker.protocols.shared_head import SharedHead
+from qstore.broker.protocols.message import SharedHead
+from qstore.broker.protocols.publishing import PublishChecks
 from qstore.formats.amqp_0_10.types import Amqp010Error
 
 _REMEMBERED: Final = 2048
@@ -100,6 +102,15 @@ class TransferReader(PublishChecks):
         reader.is_memory_short, reader.has_rare = other.is_memory_short, other.has_rare
         reader.has_flags = other.has_flags
         return reader
+
+    def user_id_of(self, message: Message) -> str | None:
+        """As `PublishChecks.user_id_of`."""
+        assert isinstance(message, TransferMessage)
+        return user_id_of(message.header)
+
+    def foreign_user_id(self, user_id: str, user: str) -> Exception:  # noqa: ARG002 – for other protocols
+        """As `PublishChecks.foreign_user_id`."""
+        return UnauthorizedError(f"the message's user id {user_id!r} is not that of the connection")
 
     def read(self, header: bytes, body: Content | None, exchange: str, clock: Callable[[], float]) -> TransferMessage:
         """The message of a transfer to `exchange`.

@@ -38,15 +38,16 @@ from qstore.broker.model.errors import (
     ResourceLockedError,
 )
 from qstore.broker.model.message import Content
-from qstore.broker.model.queues.entry import ACQUIRED, Entry
+from qstore.broker.model.queues.entry import Entry
 from qstore.broker.model.queues.flow_control import HeldTransfers
 from qstore.broker.model.queues.queue import Queue
-from qstore.broker.model.settlement import AT_ONCE, release_in_turns, unsubscribe
-from qstore.broker.protocols.amqp_0_10.assembly import content_frames, is_large
+from qstore.broker.model.settlement import unsubscribe
+from qstore.broker.protocols.amqp_0_10.assembly import content_frames
 from qstore.broker.protocols.amqp_0_10.session import Session, State, shown_name, wrap
 from qstore.broker.protocols.amqp_0_10.subscription import UNLIMITED, Deliveries, Subscription
+from qstore.broker.protocols.consumer import give_back
 from qstore.broker.protocols.machine import SessionAction
-from qstore.broker.protocols.streams import Stream
+from qstore.broker.protocols.output import COST_OF_MESSAGE, Stream, is_large
 from qstore.formats.amqp_0_10.codes import DetachCode, ErrorCode
 from qstore.formats.amqp_0_10.frames import encode_command_frames, encode_control_frame
 
@@ -91,9 +92,6 @@ _LOG: Final = log_of("Protocol")
 
 _FRAMES_OF_TRANSFER: Final = 512  # bytes of a frame reserved for its frame header, with some to spare
 
-
-COST_OF_MESSAGE: Final = 64
-"""Bytes of a connection's room that a message takes besides its own: many small ones take time, too."""
 
 MESSAGE_TRANSFER: Final = b"\x04\x01"
 """The first bytes of a message.transfer's payload: class and code."""
@@ -290,7 +288,7 @@ class ServerSession(Session):
     def _resume_paused(self) -> None:
         paused, self._paused = self._paused, []
         for each in paused:  # more than one if other connections took the session over meanwhile
-            each.resume()
+            each.unpause()
 
     def completed_later(self, number: int) -> None:
         """Complete a postponed command."""
@@ -343,7 +341,7 @@ class ServerSession(Session):
             super()._write(payload, header, body)
             return
         connection = self.connection
-        connection.transfers_sent += header is not None
+        connection.messages_sent += header is not None
         if self._stream is None:
             self._stream = connection.streams[self.channel] = Stream()
             self.can_send = False  # no message is sent before its end
@@ -416,16 +414,7 @@ class ServerSession(Session):
         queue = subscription.queue
         unsubscribe(self.broker, self, queue, subscription, subscription.destination)
         if not queue.is_deleted:
-            self._leave(queue)
-
-    def _leave(self, queue: Queue) -> None:
-        """A queue has lost a consumer or its owner: delete it, at once or later, if it is auto-delete and unused."""
-        if not queue.auto_delete or not queue.is_unused or queue.is_deleted:
-            return
-        if queue.auto_delete_seconds or (queue.is_kept_until_empty and not queue.is_empty):
-            self.broker.idle_queues.begin(queue)
-        else:
-            self.connection.run(self.broker.topology.delete_if_unused(queue), _ignore)
+            self.connection.leave(queue)
 
     def flush(self, number: int, subscription: Subscription) -> None:
         """Deliver as far as a subscription has credit, and take away the rest of its credit.
@@ -557,19 +546,10 @@ class ServerSession(Session):
             self._held_transfers = None
         for subscription in list(self.subscriptions.values()):
             self.drop_subscription(subscription)
-        turns = self.tick.turns
-        if len(self.deliveries.unsettled) > AT_ONCE or turns.has(self):  # what it has asked for before comes first
-            turns.do(self, self._give_back_in_turns())
-        else:
-            for queue, entry in self.deliveries.take_all():
-                if not queue.is_gone and entry.state == ACQUIRED:
-                    queue.release(entry, is_redelivered=True)
+        give_back(self, self.tick.turns, len(self.deliveries.unsettled), self.deliveries.take_all())
         owned, self.exclusive_queues = list(self.exclusive_queues), {}
         for queue in owned:
             self._disown(queue)
-
-    def _give_back_in_turns(self) -> Iterator[None]:
-        yield from release_in_turns(self.deliveries.take_all(), is_redelivered=True)
 
     def add_exclusive_queue(self, queue: Queue) -> None:
         """Make a queue exclusive to the session, which may have ended by now."""
@@ -581,11 +561,7 @@ class ServerSession(Session):
     def _disown(self, queue: Queue) -> None:
         if queue.owner is self:
             queue.owner = None
-        self._leave(queue)
-
-
-def _ignore(_error: ModelError | None) -> None:
-    """For calls whose result is not needed."""
+        self.connection.leave(queue)
 
 
 _COUNTING: Final = frozenset(("session.command-point", "session.gap"))

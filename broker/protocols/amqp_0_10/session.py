@@ -31,7 +31,8 @@ from typing import Any, Final, Protocol, TypeAlias
 
 from qstore.broker.model.completion import CompletionLedger, Done, Runs
 from qstore.broker.model.message import Buffer, Content
-from qstore.broker.protocols.amqp_0_10.assembly import FramingError, content_frames, is_large
+from qstore.broker.protocols.amqp_0_10.assembly import FramingError, content_frames
+from qstore.broker.protocols.output import is_large
 from qstore.formats.amqp_0_10.codes import DetachCode
 from qstore.formats.amqp_0_10.commands import encode_command, encode_completed, encode_control
 from qstore.formats.amqp_0_10.frames import encode_command_frames, encode_control_frame
@@ -240,7 +241,7 @@ class Transport(Protocol):
     max_frame: int
     output: list[Buffer]
     frames_sent: int
-    transfers_sent: int
+    messages_sent: int
 
     def has_output(self) -> None:
         """Output was added to `output`."""
@@ -331,7 +332,7 @@ class Session:
     def _write(self, payload: bytes, header: bytes | None, body: Content | None) -> None:
         transport = self.transport
         assert transport is not None
-        transport.transfers_sent += header is not None
+        transport.messages_sent += header is not None
         if body is None or (isinstance(body, bytes) and not is_large(body)):
             frames = encode_command_frames(self.channel, payload, header, body, transport.max_frame)
             transport.output.extend(frames)

@@ -1,8 +1,7 @@
 """The sessions of a broker, attached and detached, and the messages whose transfer was interrupted.
 
 A session belongs to a user and has a name, which is unique among the user's sessions. One that was granted a timeout
-outlives its connection for that long; the number of detached sessions is limited. Other state shared by connections is
-here, too: the budget of incomplete messages, and that of log lines.
+outlives its connection for that long; the number of detached sessions is limited.
 
 A sender that may have to resume a message gives it a resume-id, and a resume-ttl: milliseconds for which the received
 part is kept if the session ends, or is detached, in the middle of the content. The sender asks with message.resume how
@@ -23,16 +22,13 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final, NamedTuple
 
-from qstore.broker.log.logs import WARNING, LogBudget, log_of
 from qstore.broker.model.broker import Broker
 from qstore.broker.model.errors import ResourceLimitExceededError
 from qstore.broker.model.events import SessionEnded
 from qstore.broker.model.message import Content, content_of, pieces_of
-from qstore.broker.protocols.admission import Admission
 from qstore.broker.protocols.amqp_0_10.assembly import PartialMessage
 from qstore.broker.protocols.amqp_0_10.message import MAX_HEADER_BYTES, read_delivery_properties, split_header
 from qstore.broker.protocols.amqp_0_10.server_session import ServerSession
-from qstore.broker.protocols.budget import Budget
 from qstore.broker.protocols.machine import DetachedSession
 from qstore.broker.settings import BrokerSettings
 from qstore.formats.amqp_0_10.types import Amqp010Error
@@ -53,34 +49,16 @@ class SessionRegistry:
 
     Attributes:
         clock: seconds since 1970.
-        budget: limits incomplete messages over all connections; at least the maximum message size.
-        events: emits events to listeners.
         interrupted: interrupted messages that their senders may resume.
-        admission: admits clients whose user is known.
-        failed_logins: log lines about rejected clients.
-        arguments: logs what is ignored.
     """
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
         self.clock, settings = broker.clock, broker.settings
-        largest = settings.max_message_bytes
-        self.budget = Budget(max(settings.max_unfinished_bytes, largest), largest, broker.tick.turns)
-        self.events, self.arguments = broker.events, broker.arguments
+        self._events = broker.events
         self.interrupted = InterruptedMessages(settings)
-        self.admission = Admission(broker.authorization, broker.quotas)
-        self.failed_logins = LogBudget(log_of("Security"), WARNING, "failed logins")
         self._sessions: dict[tuple[str, bytes], ServerSession] = {}
         self._detached: dict[ServerSession, _Timeout] = {}  # in order of detaching
-
-    def next_number(self) -> int:
-        """The number of a new connection, from 1."""
-        return self._broker.next_connection()
-
-    @property
-    def has_timestamps(self) -> bool:
-        """Whether messages of new connections get their time of arrival."""
-        return self._broker.has_timestamps
 
     def __len__(self) -> int:
         return len(self._sessions)
@@ -115,12 +93,11 @@ class SessionRegistry:
             del self._sessions[(session.user, session.name)]
         session.end()
         if is_known:
-            self.events.emit(SessionEnded(), session)
+            self._events.emit(SessionEnded(), session)
 
     def on_timer(self, now: float) -> None:
         """End sessions whose timeout is over, and discard expired interrupted messages."""
         self.interrupted.on_timer(now)
-        self.failed_logins.on_timer(now)
         for session, timeout in list(self._detached.items()):
             if timeout.ends <= now:
                 self.end(session)

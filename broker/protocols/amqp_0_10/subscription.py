@@ -40,8 +40,10 @@ from qstore.broker.model.queues.queue import Queue
 from qstore.broker.model.selectors.candidate import LastCandidate
 from qstore.broker.model.selectors.selector import Selector
 from qstore.broker.model.settlement import AT_ONCE, drained
-from qstore.broker.protocols.amqp_0_10.message import TransferMessage, transfer_of
+from qstore.broker.protocols.amqp_0_10.message import TransferMessage, as_transfer
 from qstore.broker.protocols.amqp_0_10.session import merge_ranges, unwrap_ranges
+from qstore.broker.protocols.consumer import SendingConsumer
+from qstore.broker.protocols.message import native_of
 from qstore.formats.amqp_0_10.codes import AcceptMode, CreditUnit, FlowMode
 from qstore.formats.amqp_0_10.commands import encode_command
 from qstore.formats.amqp_0_10.frames import (
@@ -63,10 +65,9 @@ if TYPE_CHECKING:
 
 UNLIMITED: Final = 0xFFFFFFFF
 _WHOLE: Final = FIRST_FRAME | LAST_FRAME
-_HEADS_KEPT: Final = 1024
 
 
-class Subscription:
+class Subscription(SendingConsumer):
     """A consumer.
 
     Args:
@@ -77,46 +78,21 @@ class Subscription:
         acquires: whether it acquires messages, or browses them.
 
     Attributes:
-        session, destination, queue, acquires: as above.
-        is_accepting: whether messages are dequeued only when the client accepts them.
+        session: as above.
         is_windowed: whether the flow mode is window.
         epoch: how often its credit was taken away: earlier deliveries return no credit.
         message_credit, byte_credit: remaining credit.
-        arguments: those with which the client has subscribed.
+        payload: the command that is sent with each message.
     """
 
-    __slots__ = (
-        "_body_heads",
-        "_given",
-        "_heads",
-        "_unlimited",
-        "acquires",
-        "arguments",
-        "byte_credit",
-        "cursor",
-        "destination",
-        "epoch",
-        "is_accepting",
-        "is_waiting",
-        "is_windowed",
-        "message_credit",
-        "payload",
-        "queue",
-        "session",
-    )
-
-    __deletable__ = ("cursor",)  # for the compiler
-
-    cursor: Entry
+    __slots__ = ("_given", "_unlimited", "byte_credit", "epoch", "message_credit", "payload", "session")
 
     def __init__(
         self, session: ServerSession, destination: str, queue: Queue, accept_mode: int, *, acquires: bool
     ) -> None:
-        self.session, self.destination, self.queue, self.acquires = session, destination, queue, acquires
-        self.is_accepting = accept_mode == AcceptMode.EXPLICIT
-        self.is_waiting = False
-        self.is_windowed = True
-        self.arguments = EMPTY_MAP
+        is_accepting = accept_mode == AcceptMode.EXPLICIT
+        super().__init__(destination, queue, acquires=acquires, is_accepting=is_accepting, arguments=EMPTY_MAP)
+        self.session = session
         self.epoch = 0
         self.message_credit = self.byte_credit = 0
         self._given = 0  # message credit granted, minus credit taken away
@@ -124,8 +100,6 @@ class Subscription:
         self.payload = encode_command(
             "message.transfer", destination=destination, accept_mode=accept_mode, acquire_mode=int(not acquires)
         )
-        self._heads: dict[int, bytes] = {}
-        self._body_heads: dict[int, bytes] = {}
 
     # ---- credit ----
 
@@ -213,7 +187,7 @@ class Subscription:
             return REFUSED
         message = entry.message
         if not isinstance(message, TransferMessage):
-            transfer = transfer_of(message)
+            transfer = native_of(message, TransferMessage, as_transfer)
             if transfer is None:
                 return NOT_FOR_ME
             message = transfer
@@ -239,36 +213,25 @@ class Subscription:
             session.sent = number + 1
             heads = self._heads
             length = len(header)
-            head = heads.get(length) or self._make_head(length)
+            head = heads.get(length) or self.make_head(length)
             length = len(body)
-            body_head = self._body_heads.get(length) or self._make_body_head(length)
+            body_head = self._body_heads.get(length) or self.make_body_head(length)
             connection.output += (head, header, body_head, body)  # type: ignore[arg-type]  # one frame: it is bytes
         session.delivered(number, self, entry, size)
         if session.is_failed:
             return TAKEN  # it was already removed from the queue's ring, and TAKEN_LAST would remove another consumer
         return TAKEN if credit and connection.room > 0 else TAKEN_LAST
 
-    def forget_heads(self) -> None:
-        """Clear the cached frame headers: the session has another channel."""
-        self._heads.clear()
-        self._body_heads.clear()
-
-    def _make_head(self, length: int) -> bytes:
-        """The command's frame and the header's frame header."""
+    def encode_head(self, length: int) -> bytes:
+        """As `SendingConsumer.encode_head`: the command's frame, and the header's frame header."""
         channel = self.session.channel
         command = encode_frame(FIRST_SEGMENT | _WHOLE, COMMAND, TRACK_COMMAND, channel, self.payload)
-        head = command + FRAME.pack(_WHOLE, HEADER, FRAME.size + length, 0, TRACK_COMMAND, channel, 0)
-        if len(self._heads) < _HEADS_KEPT:
-            self._heads[length] = head
-        return head
+        return command + FRAME.pack(_WHOLE, HEADER, FRAME.size + length, 0, TRACK_COMMAND, channel, 0)
 
-    def _make_body_head(self, length: int) -> bytes:
-        """The body's frame header."""
+    def encode_body_head(self, length: int) -> bytes:
+        """As `SendingConsumer.encode_body_head`: the body's frame header."""
         flags = LAST_SEGMENT | _WHOLE
-        head = FRAME.pack(flags, BODY, FRAME.size + length, 0, TRACK_COMMAND, self.session.channel, 0)
-        if len(self._body_heads) < _HEADS_KEPT:
-            self._body_heads[length] = head
-        return head
+        return FRAME.pack(flags, BODY, FRAME.size + length, 0, TRACK_COMMAND, self.session.channel, 0)
 
     def queue_deleted(self) -> None:
         """The queue was deleted: end the session, at once or when this subscription gets credit."""

@@ -23,16 +23,17 @@ from qstore.broker.model.authorization import Action, ObjectType
 from qstore.broker.model.completion import Runs
 from qstore.broker.model.errors import InternalError, ModelError
 from qstore.broker.model.events import SessionEnded
-from qstore.broker.model.message import Buffer, LargeContent
+from qstore.broker.model.message import Buffer
 from qstore.broker.model.queues.consumers import FOREMOST
-from qstore.broker.model.queues.entry import ACQUIRED, Entry
+from qstore.broker.model.queues.entry import Entry
 from qstore.broker.model.queues.flow_control import HeldTransfers
 from qstore.broker.model.queues.queue import Queue
-from qstore.broker.model.settlement import AT_ONCE, drained, release_in_turns, unsubscribe
-from qstore.broker.protocols.amqp_0_9_1.consumer import LARGE, BasicConsumer, Delivery, Getter
+from qstore.broker.model.settlement import drained, unsubscribe
+from qstore.broker.protocols.amqp_0_9_1.consumer import BasicConsumer, Delivery, Getter
 from qstore.broker.protocols.amqp_0_9_1.errors import SoftError, locked, missing
 from qstore.broker.protocols.amqp_0_9_1.message import BasicMessage, content_frames
-from qstore.broker.protocols.streams import Stream
+from qstore.broker.protocols.consumer import give_back
+from qstore.broker.protocols.output import Stream, is_large
 from qstore.formats.amqp_0_9_1.codes import ReplyCode
 from qstore.formats.amqp_0_9_1.frames import METHOD, encode_frame
 from qstore.formats.amqp_0_9_1.methods import encode_method
@@ -161,21 +162,19 @@ class Channel:
 
     def send_method(self, payload: bytes) -> None:
         """Send an encoded method without content."""
-        frame = encode_frame(METHOD, self.number, payload)
-        connection = self.connection
-        connection.frames_sent += 1
-        if self._stream is not None:
-            self._stream.add([(frame,)])
+        frame, connection = encode_frame(METHOD, self.number, payload), self.connection
+        if self._stream is None:
+            connection.send_frame(frame)
         else:
-            connection.output.append(frame)
-        connection.has_output()
+            self._stream.add([(frame,)])
+            connection.has_output()
 
     def send_content(self, method: bytes, message: BasicMessage) -> None:
         """Send a method with content in as many frames as it needs, in portions if it is large."""
         connection, body = self.connection, message.body
         connection.messages_sent += 1
         frames = content_frames(self.number, method, message.header, body, connection.max_payload)
-        if self._stream is None and not isinstance(body, LargeContent) and len(body) <= LARGE:
+        if self._stream is None and not is_large(body):
             for frame in frames:
                 connection.output += frame
                 connection.frames_sent += 1
@@ -191,6 +190,8 @@ class Channel:
         self._stream = None
         self.broker.tick.workers[self] = None  # to report confirms that had to wait
         self.wake_all()
+        if self.is_gone:
+            self.connection.forget_channel(self)
 
     def wake_all(self) -> None:
         """Messages may be sent again."""
@@ -509,16 +510,7 @@ class Channel:
         for consumer in list(self.consumers.values()):
             self.drop_consumer(consumer)
         held = len(self.unsettled) + len(self.settled) + len(self.refused)
-        turns = self.broker.tick.turns
-        if held > AT_ONCE or turns.has(self):  # what the client has asked for before comes first
-            turns.do(self, self._give_back_in_turns())
-            return
-        for queue, entry in self._take_all():
-            if not queue.is_gone and entry.state == ACQUIRED:
-                queue.release(entry, is_redelivered=True)
-
-    def _give_back_in_turns(self) -> Iterator[None]:
-        yield from release_in_turns(self._take_all(), is_redelivered=True)
+        give_back(self, self.broker.tick.turns, held, self._take_all())
 
     def _take_all(self) -> Iterator[tuple[Queue, Entry]]:
         """All messages that the client has not settled for good, which the channel forgets."""

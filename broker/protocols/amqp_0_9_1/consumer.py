@@ -20,7 +20,10 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from qstore.broker.model.queues.consumers import NOT_FOR_ME, REFUSED, TAKEN, TAKEN_LAST, PerConsumerOrder
 from qstore.broker.model.queues.entry import Entry
 from qstore.broker.model.queues.queue import Queue
-from qstore.broker.protocols.amqp_0_9_1.message import BasicMessage, basic_of
+from qstore.broker.protocols.amqp_0_9_1.message import BasicMessage, as_basic
+from qstore.broker.protocols.consumer import SendingConsumer
+from qstore.broker.protocols.message import native_of
+from qstore.broker.protocols.output import COST_OF_MESSAGE
 from qstore.formats.amqp_0_9_1.frames import BODY, FRAME, FRAME_END, HEADER, METHOD
 from qstore.formats.amqp_0_9_1.methods import deliver_start, encode_deliver, encode_get_ok
 from qstore.formats.values import EMPTY_MAP, TypedMap
@@ -29,13 +32,7 @@ if TYPE_CHECKING:
     from qstore.broker.protocols.amqp_0_9_1.channel import Channel
 
 UNLIMITED: Final = 1 << 62
-LARGE: Final = 256 * 1024
-"""Bytes of a body beyond which it is sent in portions."""
-
-COST_OF_MESSAGE: Final = 64
-"""Bytes of a connection's room that a message takes besides its own: many small ones take time, too."""
-
-_HEADS_KEPT: Final = 1024
+_STARTS_KEPT: Final = 1024
 _END: Final = bytes((FRAME_END,))
 _TAG: Final = struct.Struct(">QB")
 _pack_frame: Final = FRAME.pack
@@ -55,7 +52,7 @@ class Delivery(NamedTuple):
     consumer: Any
 
 
-class BasicConsumer:
+class BasicConsumer(SendingConsumer):
     """A consumer.
 
     Args:
@@ -70,19 +67,12 @@ class BasicConsumer:
     Attributes:
         channel, tag, queue, no_ack, limit: as above.
         credit: messages that may be delivered to it before some are acknowledged.
-        acquires, cursor, is_waiting: as of `Consumer`.
-        destination, is_accepting, is_windowed, arguments: as of `ManagedSubscription`.
         delivered: messages delivered.
     """
 
     __slots__ = (
-        "_body_heads", "_header_heads", "_no_local", "_start", "_starts", "acquires", "arguments", "channel", "credit",
-        "cursor", "delivered", "destination", "is_accepting", "is_cancelled", "is_waiting", "is_windowed", "limit",
-        "no_ack", "queue", "tag",
+        "_no_local", "_start", "_starts", "channel", "credit", "delivered", "is_cancelled", "limit", "no_ack", "tag",
     )  # fmt: skip
-    __deletable__ = ("cursor",)  # for the compiler
-
-    cursor: Entry
 
     def __init__(
         self,
@@ -95,17 +85,15 @@ class BasicConsumer:
         limit: int,
         arguments: TypedMap = EMPTY_MAP,
     ) -> None:
-        self.arguments = arguments
-        self.channel, self.tag, self.queue, self.no_ack, self.limit = channel, tag, queue, no_ack, limit
-        self.destination, self.is_accepting, self.is_windowed = tag, not no_ack, True
-        self.acquires, self.is_waiting, self.is_cancelled = not queue.is_browse_only, False, False
+        acquires = not queue.is_browse_only
+        super().__init__(tag, queue, acquires=acquires, is_accepting=not no_ack, arguments=arguments)
+        self.channel, self.tag, self.no_ack, self.limit = channel, tag, no_ack, limit
+        self.is_cancelled = False
         self.credit = UNLIMITED if no_ack else limit
         self.delivered = 0
         self._no_local = no_local
         self._start = deliver_start(tag.encode("utf-8", "surrogateescape"))
         self._starts: dict[int, bytes] = {}  # by the length of exchange and routing key: frame header, begin of method
-        self._header_heads: dict[int, bytes] = {}  # by size of the header: end of the method, frame header
-        self._body_heads: dict[int, bytes] = {}  # by size of the body: end of the header, frame header
 
     @property
     def publisher(self) -> object:
@@ -140,7 +128,7 @@ class BasicConsumer:
             return REFUSED
         message = entry.message
         if not isinstance(message, BasicMessage):
-            converted = basic_of(message)
+            converted = native_of(message, BasicMessage, as_basic)
             if converted is None:
                 return NOT_FOR_ME
             message = converted
@@ -153,8 +141,8 @@ class BasicConsumer:
         length = len(body)
         if 0 < length <= connection.max_payload and isinstance(body, bytes):
             start = self._starts.get(len(routed)) or self._make_start(len(routed))
-            header_head = self._header_heads.get(len(header)) or self._make_header_head(len(header))
-            body_head = self._body_heads.get(length) or self._make_body_head(length)
+            header_head = self._heads.get(len(header)) or self.make_head(len(header))
+            body_head = self._body_heads.get(length) or self.make_body_head(length)
             connection.output += (
                 start, _pack_tag(tag, entry.is_redelivered), routed, header_head, header, body_head, body, _END
             )  # fmt: skip
@@ -180,21 +168,17 @@ class BasicConsumer:
         """The frame header of the method, and its begin."""
         size = len(self._start) + _TAG.size + length
         start = _pack_frame(METHOD, self.channel.number, size) + self._start
-        if len(self._starts) < _HEADS_KEPT:
+        if len(self._starts) < _STARTS_KEPT:
             self._starts[length] = start
         return start
 
-    def _make_header_head(self, length: int) -> bytes:
-        head = _END + _pack_frame(HEADER, self.channel.number, length)
-        if len(self._header_heads) < _HEADS_KEPT:
-            self._header_heads[length] = head
-        return head
+    def encode_head(self, length: int) -> bytes:
+        """As `SendingConsumer.encode_head`: the end of the method, and the frame header."""
+        return _END + _pack_frame(HEADER, self.channel.number, length)
 
-    def _make_body_head(self, length: int) -> bytes:
-        head = _END + _pack_frame(BODY, self.channel.number, length)
-        if len(self._body_heads) < _HEADS_KEPT:
-            self._body_heads[length] = head
-        return head
+    def encode_body_head(self, length: int) -> bytes:
+        """As `SendingConsumer.encode_body_head`: the end of the header, and the frame header."""
+        return _END + _pack_frame(BODY, self.channel.number, length)
 
     def queue_deleted(self) -> None:
         """The queue was deleted: the client is told, and the consumer ends."""
@@ -246,7 +230,7 @@ class Getter:
         connection = channel.connection
         if self.is_done or connection.room <= 0 or not channel.can_answer:
             return REFUSED
-        message = basic_of(entry.message)
+        message = native_of(entry.message, BasicMessage, as_basic)
         if message is None or len(message.header) > connection.max_payload:
             return NOT_FOR_ME
         self.is_done = True

@@ -29,13 +29,14 @@ from __future__ import annotations
 from typing import Final
 
 from qstore.broker.model import errors
+from qstore.broker.protocols.assembly import ProtocolError
 from qstore.formats.amqp_0_9_1.codes import HARD_ERRORS, Amqp091Error, ContentClassError, ReplyCode
 from qstore.formats.amqp_0_9_1.methods import encode_method
 
 _MAX_TEXT: Final = 255
 
 
-class ProtocolError(Exception):
+class CodedError(ProtocolError):
     """An error that the client is told with a reply code.
 
     Args:
@@ -53,11 +54,11 @@ class ProtocolError(Exception):
         return f"{self.code.name} - {self}"
 
 
-class SoftError(ProtocolError):
+class SoftError(CodedError):
     """A soft error: the channel is closed."""
 
 
-class HardError(ProtocolError):
+class HardError(CodedError):
     """A hard error: the connection is closed."""
 
 
@@ -88,7 +89,7 @@ _CODES: Final[dict[type[errors.ModelError], ReplyCode]] = {
 }
 
 
-def malformed(error: Amqp091Error) -> HardError:
+def malformed(error: Exception) -> HardError:
     """Bytes of a client that cannot be decoded."""
     is_unexpected = isinstance(error, ContentClassError)
     return HardError(ReplyCode.UNEXPECTED_FRAME if is_unexpected else ReplyCode.FRAME_ERROR, str(error))
@@ -107,10 +108,12 @@ def locked(name: str) -> SoftError:
     )
 
 
-def protocol_error(error: Exception) -> ProtocolError:
+def coded_error(error: Exception) -> CodedError:
     """What a client is told of an error of the model, or of the store."""
-    if isinstance(error, ProtocolError):
+    if isinstance(error, CodedError):
         return error
+    if isinstance(error, Amqp091Error):
+        return malformed(error)
     if isinstance(error, errors.NotFoundError) and error.kind:
         return missing(error.kind, error.name)
     code = _CODES[type(error)] if isinstance(error, errors.ModelError) else ReplyCode.INTERNAL_ERROR

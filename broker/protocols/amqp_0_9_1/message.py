@@ -26,23 +26,27 @@ from collections.abc import Hashable, Iterator, Mapping, Sequence
 from math import ceil
 from typing import Any, Final
 
-from qstore.broker.model.errors import HeaderTooLargeError, InternalError, InvalidArgumentError
+from qstore.broker.model.errors import HeaderTooLargeError, InvalidArgumentError
 from qstore.broker.model.message import (
     BCC,
     CC,
     Buffer,
     Content,
     Handling,
-    LargeContent,
     Message,
     ReplyAddress,
     StoredForm,
-    pieces_of,
     selected_keys,
 )
 from qstore.broker.model.message import Properties as NeutralProperties
-from qstore.broker.protocols.amqp_0_10.message import encoded_content
-from qstore.broker.protocols.shared_head import SharedHead
+from qstore.broker.protocols.message import (
+    MESSAGE_ID_HEADER,
+    SUBJECT_HEADER,
+    NativeMessage,
+    SharedHead,
+    encoded_content,
+)
+from qstore.broker.protocols.output import parts_of
 from qstore.formats.amqp_0_9_1.codes import Amqp091Error
 from qstore.formats.amqp_0_9_1.frames import BODY, FRAME, FRAME_END, HEADER, METHOD, OVERHEAD, encode_frame
 from qstore.formats.amqp_0_9_1.methods import encode_routed
@@ -50,7 +54,6 @@ from qstore.formats.amqp_0_9_1.properties import Properties, body_size, decode_h
 from qstore.formats.amqp_0_10.types import Amqp010Error
 from qstore.formats.broker_records.amqp_0_9_1_messages import encode_begin, milliseconds, split_record
 from qstore.formats.broker_records.messages import HEADER_SIZE_BYTES, header_size
-from qstore.formats.checksum import extend_crc32c
 from qstore.formats.errors import BrokerRecordError
 from qstore.formats.values import EMPTY_MAP, STR16, TypedMap, TypedValue
 
@@ -74,11 +77,8 @@ def content_frames(
     """
     yield (encode_frame(METHOD, channel, method),)
     yield (FRAME.pack(HEADER, channel, len(header)), header, _END)
-    for piece in pieces_of(body):
-        for start in range(0, len(piece), max_payload):
-            size = min(max_payload, len(piece) - start)
-            part = piece if size == len(piece) else memoryview(piece)[start : start + size]
-            yield FRAME.pack(BODY, channel, size), part, _END
+    for part in parts_of(body, max_payload):
+        yield FRAME.pack(BODY, channel, len(part)), part, _END
 
 
 _SIZE_AT: Final = 4  # where the size of the body begins in a content header, after class and weight
@@ -86,7 +86,7 @@ _SIZE_END: Final = 12
 _MAX_HEADER: Final = 0xFFFF  # bytes that one may get by what the broker adds: all but small frames have room for it
 
 
-class BasicMessage(Message):
+class BasicMessage(NativeMessage):
     """A message received by basic.publish.
 
     Args:
@@ -98,10 +98,10 @@ class BasicMessage(Message):
         head: shared with other messages that have the same header and routing; None for none.
 
     Attributes:
-        header, routed, head: as above.
+        routed: as above.
     """
 
-    __slots__ = ("_crc", "head", "header", "routed")
+    __slots__ = ("routed",)
 
     def __init__(
         self,
@@ -121,32 +121,9 @@ class BasicMessage(Message):
         self.is_persistent, self.handling, self.expires_at = is_persistent, handling, expires_at
         self._crc = -1
 
-    def stored_form(self) -> StoredForm:
-        """The bytes that a journal stores."""
-        body, head = self.body, self.head
-        if head is not None and isinstance(body, bytes) and len(head.encoded):
-            form = head.stored_form(body, self._crc)
-            self._crc = form[2]
-            return form
-        parts, size = self.stored_parts()
-        if self._crc < 0:
-            crc = 0
-            for part in parts:
-                crc = extend_crc32c(crc, part)
-            self._crc = crc
-        return parts, size, self._crc
-
-    def stored_parts(self) -> tuple[Sequence[bytes], int]:
-        """As `Message.stored_parts`."""
-        header, body, head = self.header, self.body, self.head
-        if head is not None:
-            if not head.encoded:
-                head.encode(encode_begin(0, self.routed, len(header)) + header)
-            if not isinstance(body, LargeContent):
-                return (head.encoded, body), len(head.encoded) + len(body)
-        begin = encode_begin(ceil(self.expires_at * 1000), self.routed, len(header))
-        pieces = body.pieces if isinstance(body, LargeContent) else (body,)
-        return (begin, header, *pieces), len(begin) + len(header) + len(body)
+    def stored_begin(self) -> bytes:
+        """As `NativeMessage.stored_begin`."""
+        return encode_begin(ceil(self.expires_at * 1000), self.routed, len(self.header))
 
     def basic_properties(self) -> Properties:
         """Its properties as AMQP 0-9-1 has them; empty if they cannot be decoded."""
@@ -363,8 +340,6 @@ def restored(message: BasicMessage) -> BasicMessage:
 _PERSISTENT: Final = 2
 _TRANSIENT: Final = 1
 _MAX_SHORT: Final = 0xFF
-_SUBJECT: Final = "qpid.subject"
-_MESSAGE_ID: Final = "x-amqp-message-id"
 #: Properties that are texts of at most 255 bytes; the headers that have longer ones.
 _LONG: Final = {
     name: f"x-amqp-{name.replace('_', '-')}"
@@ -372,18 +347,6 @@ _LONG: Final = {
         "content_type", "content_encoding", "correlation_id", "reply_to", "message_id", "type", "user_id", "app_id"
     )
 }  # fmt: skip
-
-
-def basic_of(message: Message) -> BasicMessage | None:
-    """A message that is on a queue in its 0-9-1 form, read back if it is out of memory.
-
-    None if it cannot be read, or AMQP 0-9-1 cannot represent it.
-    """
-    try:
-        message = message.whole()
-    except InternalError:
-        return None
-    return message if isinstance(message, BasicMessage) else message.converted(as_basic)
 
 
 def as_basic(message: Message) -> BasicMessage | None:
@@ -408,14 +371,14 @@ def _basic(message: Message, header: bytes, body: Content, routed: bytes) -> Bas
 
 def _properties(message: Message, neutral: NeutralProperties) -> Properties:
     """The properties, with texts that are too long among the headers. Raises Amqp091Error."""
-    entries = [(name, typed) for name, typed in neutral.headers.entries if name != _MESSAGE_ID]
+    entries = [(name, typed) for name, typed in neutral.headers.entries if name != MESSAGE_ID_HEADER]
     named = dict(neutral.headers.entries)
     message_id = neutral.message_id
-    if message_id is None and _MESSAGE_ID in named:
-        message_id = _text(named[_MESSAGE_ID].value)
+    if message_id is None and MESSAGE_ID_HEADER in named:
+        message_id = _text(named[MESSAGE_ID_HEADER].value)
     subject = neutral.subject
-    if subject is None and _SUBJECT in named:
-        subject = _text(named[_SUBJECT].value)
+    if subject is None and SUBJECT_HEADER in named:
+        subject = _text(named[SUBJECT_HEADER].value)
     reply = neutral.reply_to
     texts: dict[str, Any] = {
         "content_type": neutral.content_type,
@@ -430,7 +393,7 @@ def _properties(message: Message, neutral: NeutralProperties) -> Properties:
     for name, text in texts.items():
         if text is not None and len(text.encode("utf-8", "surrogateescape")) > _MAX_SHORT:
             texts[name] = None
-            if name != "type" or _SUBJECT not in named:
+            if name != "type" or SUBJECT_HEADER not in named:
                 entries.append((_LONG[name], TypedValue(STR16, text)))
     created = neutral.created_at
     return Properties(

@@ -521,7 +521,7 @@ def do_method(channel: Channel, payload: bytes) -> None:
 
     Raises:
         Amqp091Error: it cannot be decoded.
-        ProtocolError, ModelError: it has failed.
+        CodedError, ModelError: it has failed.
     """
     if payload[:4] == ACK:
         acknowledge(channel, *decode_ack(payload))

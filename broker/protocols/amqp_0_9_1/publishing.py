@@ -22,13 +22,13 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from qstore.broker.model.errors import QueueOverflowError, ResourceLimitExceededError, RoutingLimitError
-from qstore.broker.model.message import Content, Handling
+from qstore.broker.model.message import Content, Handling, Message
 from qstore.broker.model.queues.expiry import NO_TIME, NO_TIME_STORED
 from qstore.broker.protocols.amqp_0_9_1.arguments import exchange_name
 from qstore.broker.protocols.amqp_0_9_1.errors import HardError, SoftError, missing
 from qstore.broker.protocols.amqp_0_9_1.message import BasicMessage, CopiedMessage, handling_priority, with_keys
-from qstore.broker.protocols.publish_checks import PublishChecks
-from qstore.broker.protocols.shared_head import SharedHead
+from qstore.broker.protocols.message import SharedHead
+from qstore.broker.protocols.publishing import PublishChecks
 from qstore.formats.amqp_0_9_1.codes import ReplyCode
 from qstore.formats.amqp_0_9_1.methods import decode_publish, encode_method
 from qstore.formats.amqp_0_9_1.properties import decode_header, encode_header, read_handling, user_id_of, with_reply_to
@@ -89,6 +89,16 @@ class Publishing(PublishChecks):
         self._last_header = b""
         self._last_target: Target | None = None
         self._last: BasicMessage | None = None  # with that header and target; it does not expire
+
+    def user_id_of(self, message: Message) -> str | None:
+        """As `PublishChecks.user_id_of`."""
+        assert isinstance(message, BasicMessage)
+        return user_id_of(message.header)
+
+    def foreign_user_id(self, user_id: str, user: str) -> Exception:
+        """As `PublishChecks.foreign_user_id`."""
+        text = f"user_id property set to '{user_id}' but authenticated user was '{user}'"
+        return SoftError(ReplyCode.PRECONDITION_FAILED, text)
 
     def read_target(self, payload: bytes) -> Target:
         """The target of a basic.publish that is not in `targets`.
@@ -207,7 +217,7 @@ def publish(channel: Channel, payload: bytes, header: bytes, body: Content) -> N
         raise SoftError(ReplyCode.ACCESS_REFUSED, text)
     message = publishing.read(target, header, body, broker.clock, channel.reply_to)
     if publishing.has_rare:
-        _check(channel, publishing, message, exchange)
+        publishing.check(message, exchange, broker, channel.connection, in_transaction=channel.transaction is not None)
     confirms = channel.confirms
     number = 0
     if confirms is not None:
@@ -280,22 +290,3 @@ def _return(target: Target) -> bytes:
         exchange=target.named,
         routing_key=target.routing_key,
     )
-
-
-def _check(channel: Channel, publishing: Publishing, message: BasicMessage, exchange: Exchange) -> None:
-    """The rare checks of a message. Raises SoftError or UnauthorizedError."""
-    broker, connection = channel.broker, channel.connection
-    if publishing.is_memory_short:
-        publishing.has_published = True
-        broker.check_memory(message, exchange, in_transaction=channel.transaction is not None)
-    if publishing.checks_user_ids:
-        user_id = user_id_of(message.header)
-        if user_id and user_id not in (connection.user, connection.user.rpartition("@")[0]):
-            text = f"user_id property set to '{user_id}' but authenticated user was '{connection.user}'"
-            raise SoftError(ReplyCode.PRECONDITION_FAILED, text)
-    if publishing.checks_publish:
-        further = message.keys if isinstance(message, CopiedMessage) else ()
-        for key in (message.routing_key, *further):
-            place = message.exchange, key
-            if place not in publishing.allowed and broker.authorization.check_publish(connection, *place):
-                publishing.allow(place)

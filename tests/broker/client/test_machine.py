@@ -19,7 +19,7 @@ from qstore.broker.client.links import number_ranges
 from qstore.broker.client.machine import WireConnection, WireSession
 from qstore.broker.client.message import Message, encode_message
 from qstore.broker.client.options import ConnectionOptions
-from qstore.broker.protocols.amqp_0_10.connection import Phase
+from qstore.broker.protocols.connection import Phase
 from qstore.broker.security.sasl.table import Credentials
 from qstore.formats.amqp_0_10.commands import encode_command, encode_control, encode_result
 from qstore.formats.amqp_0_10.frames import PROTOCOL_HEADER, encode_command_frames, encode_control_frame

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from qstore.broker.protocols.amqp_0_9_1.connection import ServerConnection, Shared
+from qstore.broker.protocols.amqp_0_9_1.connection import Amqp091Connections, ServerConnection
 from qstore.broker.protocols.amqp_0_9_1.message import MAX_FRAME
 from qstore.broker.protocols.machine import Peer
 from qstore.broker.security.authentication import Link
@@ -55,13 +55,13 @@ class BasicClient:
         capabilities: dict[str, bool] | None = None,
         product: str = "test",
         refusal: str = "",
-        make: type[ServerConnection] = ServerConnection,
     ) -> None:
         self.world, self.host = world, Host(world)
-        shared = getattr(world, "basic_shared", None) or Shared(world.broker)
-        world.basic_shared = shared  # type: ignore[attr-defined]
+        shared = getattr(world, "basic_connections", None) or Amqp091Connections(world.broker, world.authentication)
+        shared.now = lambda: world.now
+        world.basic_connections = shared  # type: ignore[attr-defined]
         peer = Peer("127.0.0.1:5", Link(is_local=True), refusal)
-        self.machine = make(self.host, shared, world.authentication, peer, lambda: world.now)
+        self.machine: ServerConnection = shared.connect(self.host, peer)
         world.machines.append(self.machine)  # type: ignore[arg-type]
         self.received: list[Received] = []
         self.heartbeats = 0

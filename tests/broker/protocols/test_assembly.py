@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qstore.broker.protocols.amqp_0_10.assembly import MAX_SEGMENT_BYTES, Assembler, FramingError
+from qstore.broker.protocols.amqp_0_10.assembly import MAX_SEGMENT_BYTES, CommandAssembler, FramingError
 from qstore.formats.amqp_0_10.commands import encode_command, encode_control
 from qstore.formats.amqp_0_10.frames import (
     BODY,
@@ -52,15 +52,15 @@ class Receiver:
         self.came: list[Came] = []
         self.dropped: list[int] = []
         self.pauses = pauses
-        self.assembler = Assembler(self, max_frame, max_body)
+        self.assembler = CommandAssembler(self, max_frame, max_body)
 
-    def control(self, channel: int, payload: bytes) -> None:
+    def frame(self, channel: int, payload: bytes) -> None:
         self._take(Came(channel, payload))
 
     def command(self, channel: int, payload: bytes, header: bytes | None, body: bytes | None) -> None:
         self._take(Came(channel, payload, header, body or None))
 
-    def too_large(self, channel: int) -> None:
+    def too_large(self, channel: int, size: int) -> None:
         self.dropped.append(channel)
 
     def begins(self, channel: int) -> bool:
@@ -172,7 +172,7 @@ def test_transfers_that_are_alike(streams: list[Item], cuts: list[int], order: l
         at += size
     assert by_channel(receiver.came) == by_channel([item.came for item in streams])
     assert receiver.assembler.frames == len(frames)
-    assert receiver.assembler.transfers == sum(item.came.header is not None for item in streams)
+    assert receiver.assembler.messages == sum(item.came.header is not None for item in streams)
 
 
 def test_the_command_of_transfers_that_are_alike_is_one_object() -> None:

@@ -117,7 +117,7 @@ def entered(link: Link, mechanism: str, response: bytes, *, is_on: bool = True) 
     """A client that has sent its start-ok."""
     world = World(authentication=Authentication(Policy(is_on=is_on), None))
     client = BasicClient(world)
-    client.machine._negotiation.login = type(client.machine._negotiation.login)(world.authentication, link)
+    client.machine.login = type(client.machine.login)(world.authentication, link)
     client.start(mechanism, response)
     return client
 

@@ -7,7 +7,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qstore.broker.protocols.amqp_0_9_1.connection import Phase
+from qstore.broker.protocols.connection import Phase
 from qstore.formats.amqp_0_9_1.frames import BODY, HEADER, METHOD, PROTOCOL_HEADER, encode_frame
 from qstore.formats.amqp_0_9_1.methods import METHODS, Method, encode_method
 from qstore.formats.amqp_0_9_1.properties import encode_header

@@ -27,7 +27,7 @@ def world() -> World:
 def test_every_frame_of_an_incomplete_message_counts(world: World, kind: int) -> None:
     channels = range(1, 51)
     client = BasicClient(world).open(*channels, frame_max=MAX_FRAME)
-    budget = world.basic_shared.budget  # type: ignore[attr-defined]
+    budget = world.basic_connections.budget  # type: ignore[attr-defined]
     for channel in channels:
         client.send(encode_frame(METHOD, channel, PUBLISH + bytes(100_000 * (kind == METHOD))))
         if kind != METHOD:
@@ -84,7 +84,7 @@ def test_the_largest_message_has_room() -> None:
         client.publish("q", bytes(500_000), Properties(headers=headers))
         client.sync()
     assert world.broker.queues["q"].message_count == 2
-    assert world.basic_shared.budget.used == 0  # type: ignore[attr-defined]
+    assert world.basic_connections.budget.used == 0  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize("is_whole", [True, False])
@@ -172,7 +172,7 @@ def test_a_message_waits_for_others_to_be_complete(world: World, queue: str) -> 
     world.run()
     assert world.broker.queues[queue].message_count == 2
     assert not second.client.machine.is_paused
-    assert world.basic_shared.budget.used == 0  # type: ignore[attr-defined]
+    assert world.basic_connections.budget.used == 0  # type: ignore[attr-defined]
 
 
 def test_large_messages_leave_room_for_small_ones(world: World, queue: str) -> None:
@@ -225,7 +225,7 @@ def test_a_stalled_message_is_not_kept_for_ever(world: World, queue: str) -> Non
     stalled.go_on(3)
     stalled.wait(62.0)
     assert "its sender has stalled" in stalled.refusal
-    assert world.basic_shared.budget.used == 0  # type: ignore[attr-defined]
+    assert world.basic_connections.budget.used == 0  # type: ignore[attr-defined]
 
 
 def test_what_would_wait_for_nobody_is_refused(world: World, queue: str) -> None:
@@ -250,5 +250,5 @@ def test_one_that_waits_may_go(world: World, queue: str) -> None:
     first.go_on()
     world.run()
     assert world.broker.queues[queue].message_count == 1
-    assert world.basic_shared.budget.used == 0  # type: ignore[attr-defined]
-    assert not world.basic_shared.budget.waiting  # type: ignore[attr-defined]
+    assert world.basic_connections.budget.used == 0  # type: ignore[attr-defined]
+    assert not world.basic_connections.budget.waiting  # type: ignore[attr-defined]

@@ -5,8 +5,10 @@ from __future__ import annotations
 import pytest
 
 from qstore import __version__
-from qstore.broker.protocols.amqp_0_9_1.connection import CLOSE_SECONDS, MAX_CHANNELS, MAX_NEGOTIATING_FRAME, Phase
+from qstore.broker.protocols.amqp_0_9_1.connection import MAX_CHANNELS, MAX_NEGOTIATING_FRAME
 from qstore.broker.protocols.amqp_0_9_1.message import MAX_FRAME
+from qstore.broker.protocols.broker_connection import CLOSE_SECONDS
+from qstore.broker.protocols.connection import Phase
 from qstore.broker.security.authentication import Authentication, Policy
 from qstore.broker.security.sasl.exchange import Refused
 from qstore.broker.settings import BrokerSettings

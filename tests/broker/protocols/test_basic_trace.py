@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from qstore.broker.log.logs import TRACE
-from qstore.broker.protocols.amqp_0_9_1.connection import TracedConnection, traced
+from qstore.broker.protocols.amqp_0_9_1.connection import traced
 from qstore.broker.protocols.amqp_0_9_1.message import MAX_FRAME
 from qstore.broker.protocols.frame_log import FrameLog
 from qstore.formats.amqp_0_9_1.frames import BODY, HEADER, HEARTBEAT, METHOD, PROTOCOL_HEADER, encode_frame
@@ -61,7 +61,7 @@ def test_any_bytes_are_borne(parts: list[bytes], at: int, damage: bytes) -> None
 
 def test_a_conversation_is_traced_in_both_directions(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(TRACE, "Protocol")
-    BasicClient(World(), make=TracedConnection).open(1)
+    BasicClient(World()).open(1)
     lines = [record.getMessage() for record in caplog.records]
     for direction, name in (("SENT", "connection.start"), ("RECV", "connection.open"), ("SENT", "connection.open-ok")):
         assert any(line.startswith(direction) and f": {name}, " in line for line in lines), (direction, name)

@@ -61,7 +61,7 @@ def other_lives(client: Client) -> None:
     client.sync()
     assert queue.message_count == before + 1
     assert client.machine._assembler.pending_bytes == 0
-    assert client.world.sessions.budget.used == 0
+    assert client.world.connections.budget.used == 0
 
 
 # ---- the ways in which a session ends while something is under way ----

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from qstore.broker.protocols.amqp_0_10.client_connection import ClientConnection, ClientSession
-from qstore.broker.protocols.amqp_0_10.connection import MIN_MAX_FRAME, Phase
+from qstore.broker.protocols.amqp_0_10.connection import MIN_MAX_FRAME
+from qstore.broker.protocols.connection import Phase
 from qstore.broker.security.authentication import Authentication, Policy
 from qstore.broker.security.sasl.exchange import Failure, Refused, Success
 from qstore.broker.security.sasl.simple import AnonymousClient

@@ -83,7 +83,7 @@ def test_a_flood_of_failed_logins_does_not_fill_the_log(caplog: pytest.LogCaptur
     for _ in range(3 * MAX_LINES):
         log_in(world, "PLAIN", b"\0anna\0wrong")
     assert len(logged(caplog)) == MAX_LINES
-    world.sessions.on_timer(world.now + PERIOD_SECONDS)
+    world.connections.on_timer(world.now + PERIOD_SECONDS)
     assert [text for _, _, text in logged(caplog)] == [
         f"{2 * MAX_LINES} more failed logins within 60 seconds; log level debug+ shows each of them"
     ]

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qstore.broker.protocols.amqp_0_10.server_connection import ROOM
+from qstore.broker.protocols.output import ROOM
 from tests.broker.protocols.filled import completed, filled, left, numbered
 from tests.broker.protocols.world import BYTES, CREDIT, MESSAGES, UNLIMITED, WINDOW
 from tests.support.profiles import examples

@@ -13,7 +13,7 @@ from typing import Any, Final
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qstore.broker.protocols.amqp_0_10.connection import Phase
+from qstore.broker.protocols.connection import Phase
 from qstore.broker.settings import BrokerSettings
 from qstore.formats.amqp_0_10.commands import COMMANDS, CONTROLS, Command, encode_command, encode_control
 from qstore.formats.amqp_0_10.frames import PROTOCOL_HEADER, encode_command_frames, encode_control_frame

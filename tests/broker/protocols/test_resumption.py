@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from qstore.broker.protocols.amqp_0_10.assembly import MAX_AT_ONCE
+from qstore.broker.protocols.output import LARGE as MAX_AT_ONCE
 from qstore.broker.security.sasl.simple import AnonymousClient
 from qstore.formats.amqp_0_10.commands import encode_command
 from tests.broker.protocols.world import BYTES, MESSAGES, UNLIMITED, Client, World, header

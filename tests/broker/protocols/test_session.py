@@ -23,7 +23,7 @@ class Pipe:
     def __init__(self, max_frame: int = 65535) -> None:
         self.max_frame = max_frame
         self.output: list[bytes] = []
-        self.frames_sent = self.transfers_sent = 0
+        self.frames_sent = self.messages_sent = 0
 
     def has_output(self) -> None:
         """It is taken when the test asks for it."""

@@ -356,7 +356,7 @@ def test_a_large_message_waits_until_another_is_complete() -> None:
     world.run()
     assert world.broker.queues["q"].message_count == 2
     assert not clients[1].machine.is_paused
-    assert world.sessions.budget.used == 0
+    assert world.connections.budget.used == 0
 
 
 def test_a_stalled_message_is_refused_while_another_waits() -> None:

@@ -7,8 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from qstore.broker.model.message import Buffer, Content, LargeContent, content_of
-from qstore.broker.protocols.amqp_0_10.assembly import MAX_AT_ONCE, Assembler, content_frames
+from qstore.broker.protocols.amqp_0_10.assembly import CommandAssembler, content_frames
 from qstore.broker.protocols.amqp_0_10.server_session import Stream
+from qstore.broker.protocols.output import LARGE as MAX_AT_ONCE
 from qstore.formats.amqp_0_10.codes import ErrorCode
 from qstore.formats.amqp_0_10.commands import encode_command
 from qstore.formats.amqp_0_10.frames import FRAME, encode_command_frames
@@ -74,7 +75,7 @@ def test_a_piece_is_never_split_more_than_a_frame_asks_for() -> None:
     body: Content = content_of([bytes(65_523)] * 10)
     frames = list(content_frames(1, TRANSFER, b"", body, 65_535))
     assert len(frames) == 2 + 10
-    assert isinstance(receiver.assembler, Assembler)
+    assert isinstance(receiver.assembler, CommandAssembler)
 
 
 def test_a_socket_that_takes_no_more_gets_no_more() -> None:

@@ -16,7 +16,7 @@ from qstore.broker.model.queues.expiry import MAX_AT_ONCE as EXPIRED_AT_ONCE
 from qstore.broker.model.queues.expiry import expire_heads
 from qstore.broker.model.queues.queue import Queue
 from qstore.broker.model.settlement import AT_ONCE, MOVED_AT_ONCE
-from qstore.broker.protocols.budget import FRAMES_PER_LOOK, MAX_SECONDS
+from qstore.broker.protocols.assembly import FRAMES_PER_LOOK, MAX_SECONDS
 from qstore.formats.amqp_0_9_1.frames import METHOD, encode_frame
 from qstore.formats.amqp_0_9_1.methods import encode_method
 from qstore.formats.amqp_0_9_1.properties import Properties

@@ -20,10 +20,10 @@ from typing import Any, Final, NamedTuple
 from qstore.broker.model.broker import Broker
 from qstore.broker.model.errors import ModelError
 from qstore.broker.model.queues.queue import Queue
-from qstore.broker.protocols.amqp_0_10.connection import Phase
-from qstore.broker.protocols.amqp_0_10.server_connection import ServerConnection
+from qstore.broker.protocols.amqp_0_10.server_connection import Amqp010Connections, ServerConnection
 from qstore.broker.protocols.amqp_0_10.server_session import ServerSession
-from qstore.broker.protocols.amqp_0_10.session_registry import SessionRegistry
+from qstore.broker.protocols.connection import Phase
+from qstore.broker.protocols.machine import Peer
 from qstore.broker.security.authentication import Authentication, Link, Policy
 from qstore.broker.security.sasl.exchange import Answer, PasswordCheck
 from qstore.broker.settings import BrokerSettings
@@ -231,7 +231,9 @@ class World:
             monotonic=lambda: self.now,
         )
         self.broker.router._store_errors = self.store.errors
-        self.sessions = SessionRegistry(self.broker)
+        self.connections = Amqp010Connections(self.broker, self.authentication)
+        self.connections.now = lambda: self.now
+        self.sessions = self.connections.sessions
         self.machines: list[ServerConnection] = []
 
     def run(self) -> None:
@@ -309,15 +311,7 @@ class Client:
     def __init__(self, world: World, *, is_local: bool = True) -> None:
         self.world = world
         self.host = Host(world)
-        self.machine = ServerConnection(
-            self.host,
-            world.sessions,
-            world.broker.tick,
-            world.settings,
-            world.authentication,
-            link=Link(is_local=is_local),
-            now=lambda: world.now,
-        )
+        self.machine = world.connections.connect(self.host, Peer("", Link(is_local=is_local)))
         world.machines.append(self.machine)
         self.header = b""
         self.all: list[Sent] = []

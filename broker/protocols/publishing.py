@@ -1,13 +1,20 @@
-"""Which checks the messages of one connection need before they are published; most need none."""
+"""The messages that are published over one connection: which checks they need. Most need none."""
 
 from __future__ import annotations
 
-from typing import Final
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from qstore.broker.model.broker import Broker
+    from qstore.broker.model.caller import Caller
+    from qstore.broker.model.exchanges.exchange import Exchange
+    from qstore.broker.model.message import Message
 
 _REMEMBERED: Final = 2048
 
 
-class PublishChecks:
+class PublishChecks(ABC):
     """The checks of one connection's messages.
 
     Args:
@@ -34,11 +41,37 @@ class PublishChecks:
         self.is_memory_short = self.has_published = self.has_flags = False
         self.has_rare = checks_user_ids or checks_publish
 
-    def allow(self, target: tuple[str, str]) -> None:
-        """The user may publish to an exchange with a routing key."""
-        if len(self.allowed) >= _REMEMBERED:
-            self.allowed.clear()
-        self.allowed.add(target)
+    @abstractmethod
+    def user_id_of(self, message: Message) -> str | None:
+        """The user id of a message that was just read; None or empty if it has none."""
+
+    @abstractmethod
+    def foreign_user_id(self, user_id: str, user: str) -> Exception:
+        """The error of a message whose user id is not the user's own."""
+
+    def check(
+        self, message: Message, exchange: Exchange, broker: Broker, caller: Caller, *, in_transaction: bool
+    ) -> None:
+        """Check a message, if `has_rare`.
+
+        Raises:
+            ModelError, or the protocol's own error: it must not be published.
+        """
+        if self.is_memory_short:
+            self.has_published = True
+            broker.check_memory(message, exchange, in_transaction=in_transaction)
+        if self.checks_user_ids:
+            user_id = self.user_id_of(message)
+            if user_id and user_id not in (caller.user, caller.user.rpartition("@")[0]):
+                raise self.foreign_user_id(user_id, caller.user)
+        if self.checks_publish:
+            further = [each.routing_key for each in message.under_further_keys()]
+            for key in (message.routing_key, *further):
+                target = message.exchange, key
+                if target not in self.allowed and broker.authorization.check_publish(caller, *target):
+                    if len(self.allowed) >= _REMEMBERED:
+                        self.allowed.clear()
+                    self.allowed.add(target)
 
     def watch_rules(self, *, checks_publish: bool) -> None:
         """The authorizer has other rules, by which it checks messages, or does not."""

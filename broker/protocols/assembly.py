@@ -1,0 +1,418 @@
+"""From bytes to frames to contents: what an assembler does for every protocol. A protocol adds its frame layout.
+
+    input      what one read brings is split into frames; those of a command with content are put together
+    frame      a command that is one frame is passed on at once (`Receiver.frame`)
+    message    the frames of most messages are all in one read: they are sliced directly from its buffer
+    partial    all other commands are collected, one for each channel; content stays in the pieces in which it arrived
+               (`broker.model.content`)
+
+Most messages of a publisher have the same command, and headers and bodies of the same sizes. Two of that kind make a
+pattern, and those that follow are recognized by comparing bytes, without decoding their frames:
+
+    begin (fixed) | header (of a fixed size, and its start may be in the begin) | middle (fixed) | body | end byte
+
+An error may end a channel while frames for it are in flight: between `drop` and `accept` those with content are
+discarded.
+
+**Time.** A connection processes the input of one read, or what is left of it, for `MAX_SECONDS` at a time; the rest
+waits until other connections were served. The clock is read once for every `FRAMES_PER_LOOK` frames of the hot path,
+and after each other one, as those may be expensive: a declaration, or a message that is not like the one before, whose
+route may be new.
+
+**Memory.** That of incomplete messages is limited for each message and for all connections of a protocol together
+(`Budget`). A message for which there is no room waits: its connection is not read until others are complete. So that
+this ends,
+
+    room         messages of more than an eighth of the limit leave an eighth of it to smaller ones, unless the limit
+                 is hardly more than one message may have
+    refused      is a message that could never get room: all connections that hold incomplete messages wait themselves
+    stalled      is a message of which nothing comes for `STALLED_SECONDS`; while others wait, one of which less than
+                 `PROGRESS` bytes come in `CONTENDED_SECONDS`. It is refused, and its bytes are free for others
+    at most      a message waits for `STALLED_SECONDS`, and is refused then
+"""
+
+from __future__ import annotations
+
+import sys
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Final, Generic, Protocol, TypeVar
+
+if TYPE_CHECKING:
+    from qstore.broker.model.message import Content
+    from qstore.broker.model.tick import Turns
+
+MAX_SECONDS: Final = 0.010
+"""How long a connection processes input before it yields to others, but for the end of a command."""
+
+FRAMES_PER_LOOK: Final = 8
+
+STALLED_SECONDS: Final = 60.0
+CONTENDED_SECONDS: Final = 10.0
+PROGRESS: Final = 64 * 1024
+
+_SMALL: Final = 8  # the part of the limit that a small message has at most
+_RESERVED: Final = 8  # the part that is left to small ones
+
+
+class ProtocolError(Exception):
+    """The peer has sent what is not valid, or not valid in this state."""
+
+
+# ---- the memory of incomplete messages ----
+
+
+class Holder(Protocol):
+    """Has incomplete messages of one connection."""
+
+    def found_room(self) -> None:
+        """There may be room for what has waited."""
+
+
+class Budget:
+    """A limit of bytes for the incomplete messages of many connections.
+
+    Args:
+        max_bytes: the limit.
+        largest: bytes that one message may have, for which there is room in any case; None for as many as the limit.
+        turns: in which waiting connections are resumed; None: none waits, and what finds no room is refused.
+
+    Attributes:
+        max_bytes: as above.
+        used: bytes in use.
+        waiting: who waits for room -> since when, by the clock of `is_overdue`; 0.0 before its first call.
+    """
+
+    __slots__ = ("_holders", "_max_large", "_turns", "max_bytes", "used", "waiting")
+
+    def __init__(self, max_bytes: int, largest: int | None = None, turns: Turns | None = None) -> None:
+        self.max_bytes, self._turns = max_bytes, turns
+        largest = max_bytes if largest is None else min(largest, max_bytes)
+        self._max_large = max(max_bytes - max_bytes // _RESERVED, largest)
+        self.used = 0
+        self._holders: dict[Holder, None] = {}
+        self.waiting: dict[Holder, float] = {}
+
+    def has_room(self, size: int, of_message: int) -> bool:
+        """Whether there is room for `size` bytes of a message that has, or will have, `of_message` bytes."""
+        limit = self.max_bytes if of_message <= self.max_bytes // _SMALL else self._max_large
+        return self.used + size <= limit
+
+    def holds(self, holder: Holder, size: int) -> None:
+        """A connection's incomplete messages now have `size` bytes."""
+        if size > 0:
+            self._holders[holder] = None
+        elif holder in self._holders:
+            del self._holders[holder]
+
+    def freed(self) -> None:
+        """Bytes that were in use are free: resume those that wait for room."""
+        if self.waiting and self._turns is not None and not self._turns.has(self):
+            self._turns.do(self, self._resume_waiting())
+
+    def _resume_waiting(self) -> Iterator[None]:
+        yield  # not now: the caller that freed them is in the middle of an operation
+        for holder in list(self.waiting):
+            if holder in self.waiting:
+                holder.found_room()  # which waits on if there is not enough
+                yield
+
+    def may_wait(self, holder: Holder) -> bool:
+        """Wait for room. False if none would ever be freed: the message must be refused."""
+        if self._turns is None or all(each is holder or each in self.waiting for each in self._holders):
+            self.waiting.pop(holder, None)
+            return False
+        self.waiting.setdefault(holder, 0.0)
+        return True
+
+    def has_found(self, holder: Holder) -> None:
+        """It no longer waits."""
+        self.waiting.pop(holder, None)
+
+    def is_overdue(self, holder: Holder, now: float) -> bool:
+        """Whether it has waited for too long."""
+        since = self.waiting.get(holder)
+        if since is None:
+            return False
+        if not since:
+            self.waiting[holder] = now
+        return 0 < since < now - STALLED_SECONDS
+
+    def forget(self, holder: Holder) -> None:
+        """A connection is closed, or no longer waits."""
+        self._holders.pop(holder, None)
+        self.waiting.pop(holder, None)
+        self.freed()
+
+
+class Partial(ABC):
+    """An incomplete command with its content.
+
+    Attributes:
+        since: when it had the bytes that are marked; 0.0 before it was looked at.
+    """
+
+    __slots__ = ("_marked", "since")
+
+    def __init__(self) -> None:
+        self._marked, self.since = 0, 0.0
+
+    @property
+    @abstractmethod
+    def held_bytes(self) -> int:
+        """Bytes of its frames that are held."""
+
+    @property
+    @abstractmethod
+    def told_size(self) -> int:
+        """Bytes of its content, as far as they are known."""
+
+    def has_stalled(self, now: float, budget: Budget, *, is_read: bool) -> bool:
+        """Whether its sender has stalled. `is_read`: whether its connection is being read."""
+        size, wanted, limit = self.held_bytes, 1, STALLED_SECONDS
+        if budget.waiting and size > PROGRESS:
+            wanted, limit = PROGRESS, CONTENDED_SECONDS
+        if not self.since or not is_read or size - self._marked >= wanted:
+            self._marked, self.since = size, now
+            return False
+        return now - self.since > limit
+
+
+# ---- the assembler ----
+
+
+class Receiver(Protocol):
+    """Receives what an `Assembler` has put together."""
+
+    def frame(self, channel: int, payload: bytes) -> None:
+        """A frame was received that is complete in itself: a control of 0-10, a method without content of 0-9-1."""
+
+    def command(self, channel: int, payload: bytes, header: bytes | None, body: Content | None) -> None:
+        """A command was received, with its header and its content; None if it has none."""
+
+    def begins(self, channel: int) -> bool:
+        """A command begins whose frames are not all here. Returns whether it is accepted; otherwise it is discarded.
+
+        Raises:
+            ProtocolError: it is not valid now.
+        """
+
+    def too_large(self, channel: int, size: int) -> None:
+        """A message of `size` bytes exceeds a limit; it was discarded, and later content on the channel will be."""
+
+    def stalled(self, channel: int, size: int) -> None:
+        """Likewise, a message whose sender has stalled."""
+
+    def pause(self) -> None:
+        """Do not read on: a message waits for room."""
+
+    def unpause(self) -> None:
+        """Read on."""
+
+
+class Pattern:
+    """Messages on one channel with the same command, and with headers and bodies of the same sizes.
+
+    Attributes:
+        begin: their fixed first bytes; empty without a pattern.
+        middle: the fixed bytes between header and body.
+        end_byte: that of each message; 0 if it has none.
+        payload: their command.
+        channel: their channel.
+        header_at, header_end, body_at, body_end, size: places and the end of a message, relative to its begin.
+    """
+
+    __slots__ = (
+        "_last", "begin", "body_at", "body_end", "channel", "end_byte", "header_at", "header_end", "middle", "payload",
+        "size",
+    )  # fmt: skip
+
+    def __init__(self) -> None:
+        self.begin = self.middle = self.payload = b""
+        self.header_at = self.header_end = self.body_at = self.body_end = self.size = 0
+        self.channel = self.end_byte = 0
+        self._last = (0, 0, 0)  # sizes of the frames of the last message that was read frame by frame
+
+    def is_repeated(self, command: int, header: int, body: int) -> bool:
+        """Whether a message read frame by frame has frames of the sizes of the one before: the next may be alike."""
+        sizes = (command, header, body)
+        is_repeated = sizes == self._last
+        self._last = sizes
+        return is_repeated
+
+
+PartialT = TypeVar("PartialT", bound=Partial)
+
+
+class Assembler(ABC, Generic[PartialT]):
+    """Assembles the input of one connection.
+
+    Args:
+        receiver: receives commands.
+        max_frame: maximum size of a frame in bytes; set by the connection when it is negotiated.
+        max_body: maximum size in bytes of a body, or of all incomplete commands (see the protocol's).
+        budget: limits incomplete messages over all connections; None: that of this connection is `max_body`.
+        least: bytes of the smallest frame.
+
+    Attributes:
+        max_frame, max_body: as above.
+        max_at_once: messages plus other frames processed per call, before yielding to other connections.
+        clock: seconds of a monotonic clock, for the time that a call may take; by default it stands still.
+        is_paused: input is buffered until `resume`.
+        is_behind: a full batch was processed, or its time is used up, and input is left: `resume` must be called soon.
+        frames, messages: frames received, and messages; updated at the end of each read.
+        pending_bytes: of incomplete commands.
+    """
+
+    __slots__ = (
+        "_budget", "_dropping", "_is_cheap", "_least", "_partial", "_pattern", "_receiver", "_rest", "clock", "frames",
+        "is_behind", "is_paused", "max_at_once", "max_body", "max_frame", "messages", "pending_bytes",
+    )  # fmt: skip
+    __deletable__ = ("_receiver",)  # for the compiler
+
+    def __init__(self, receiver: Receiver, max_frame: int, max_body: int, budget: Budget | None, least: int) -> None:
+        self._receiver, self._least = receiver, least
+        self._budget = Budget(max_body) if budget is None else budget
+        self.max_frame, self.max_body = max_frame, max_body
+        self.max_at_once = sys.maxsize
+        self.clock: Callable[[], float] = _standing_still
+        self.is_paused = self.is_behind = self._is_cheap = False
+        self.pending_bytes = self.frames = self.messages = 0
+        self._rest = b""
+        self._pattern = Pattern()
+        self._partial: dict[int, PartialT] = {}
+        self._dropping: set[int] = set()  # channels; none of them is in _partial
+
+    @abstractmethod
+    def _take(self, data: bytes, at: int, end: int) -> int:
+        """Take a frame, or a message, that begins at a position. Returns where it ends; 0 if it must wait.
+
+        It sets `_is_cheap` for a frame of the hot path, such as one with an acknowledgement.
+
+        Raises:
+            ProtocolError, FormatError: it is not valid.
+        """
+
+    def receive(self, data: bytes) -> None:
+        """Process bytes from the socket.
+
+        Raises:
+            ProtocolError, FormatError: they are not valid; the rest of the stream cannot be parsed.
+        """
+        if self._rest:
+            data = self._rest + data
+            self._rest = b""
+        end, least = len(data), self._least
+        at = taken = messages = 0
+        receiver, pattern, clock = self._receiver, self._pattern, self.clock
+        until, look_at = clock() + MAX_SECONDS, 1  # when the time is used up; the frame before which to look
+        last = b""  # the header of a message
+        self.is_behind = False
+        for taken in range(self.max_at_once):
+            if end - at < least or self.is_paused:
+                break
+            if taken >= look_at:
+                if clock() >= until:
+                    self.is_behind = True
+                    break
+                look_at = taken + FRAMES_PER_LOOK
+            begin = pattern.begin
+            if begin and data.startswith(begin, at) and pattern.channel not in self._partial:
+                following = at + pattern.size
+                header_end = at + pattern.header_end
+                if (
+                    following <= end
+                    and data.startswith(pattern.middle, header_end)
+                    and (not pattern.end_byte or data[following - 1] == pattern.end_byte)
+                ):
+                    header = data[at + pattern.header_at : header_end]
+                    body = data[at + pattern.body_at : at + pattern.body_end]
+                    if header != last:  # its route may be new
+                        last, look_at = header, 0
+                    at = following
+                    messages += 1
+                    receiver.command(pattern.channel, pattern.payload, header, body)
+                    continue
+            following = self._take(data, at, end)
+            if not following:
+                break
+            at = following
+            if self._is_cheap:
+                self._is_cheap = False
+            else:
+                look_at = 0
+        else:
+            taken = self.max_at_once
+            self.is_behind = end - at >= least
+        self.frames += taken + 2 * messages  # `taken` counts a message once, and it has three frames
+        self.messages += messages
+        self._rest = data[at:] if at < end else b""
+
+    def resume(self) -> None:
+        """Continue after a pause. Raises as `receive` does."""
+        self.is_paused = False
+        self.receive(b"")
+
+    # ---- channels ----
+
+    def drop(self, channel: int) -> None:
+        """A channel is ending: discard its incomplete command, and its content from now on."""
+        partial = self._partial.pop(channel, None)
+        if partial is not None:
+            self._count(-partial.held_bytes)
+        self._dropping.add(channel)
+
+    def accept(self, channel: int) -> None:
+        """A channel is opened: accept its content. There must be no incomplete command."""
+        assert channel not in self._partial
+        self._dropping.discard(channel)
+
+    def close(self) -> None:
+        """Discard all incomplete commands."""
+        for channel in list(self._partial):
+            self.drop(channel)
+        self._dropping.clear()
+        self._rest = b""
+        self._budget.forget(self)
+
+    def drop_receiver(self) -> None:
+        """Drop the reference to the receiver, after `close`: it breaks a reference cycle."""
+        del self._receiver
+
+    # ---- the budget ----
+
+    def _count(self, size: int) -> None:
+        self.pending_bytes += size
+        budget = self._budget
+        budget.used += size
+        budget.holds(self, self.pending_bytes)
+        if size < 0:
+            budget.freed()
+
+    def _refuse(self, channel: int, size: int) -> None:
+        self.drop(channel)
+        self._receiver.too_large(channel, size)
+
+    def found_room(self) -> None:
+        """As `Holder.found_room`."""
+        self._receiver.unpause()
+
+    def on_timer(self, now: float) -> None:
+        """Refuse messages whose senders have stalled, and what has waited for room for too long."""
+        budget = self._budget
+        if budget.is_overdue(self, now):
+            budget.forget(self)
+            for channel, partial in list(self._partial.items()):
+                self._refuse(channel, partial.told_size)
+            self.found_room()
+            return
+        is_read = not self.is_paused
+        for channel, partial in list(self._partial.items()):
+            if partial.has_stalled(now, budget, is_read=is_read):
+                size = partial.told_size
+                self.drop(channel)
+                self._receiver.stalled(channel, size)
+
+
+def _standing_still() -> float:
+    return 0.0
