@@ -164,7 +164,7 @@ class Partial(ABC):
 
     @property
     @abstractmethod
-    def told_size(self) -> int:
+    def known_size(self) -> int:
         """Bytes of its content, as far as they are known."""
 
     def has_stalled(self, now: float, budget: Budget, *, is_read: bool) -> bool:
@@ -257,7 +257,7 @@ class Assembler(ABC, Generic[PartialT]):
     Attributes:
         max_frame, max_body: as above.
         max_at_once: messages plus other frames processed per call, before yielding to other connections.
-        clock: seconds of a monotonic clock, for the time that a call may take; by default it stands still.
+        clock: seconds of a monotonic clock, for the time that a call may take; by default it does not advance.
         is_paused: input is buffered until `resume`.
         is_behind: a full batch was processed, or its time is used up, and input is left: `resume` must be called soon.
         frames, messages: frames received, and messages; updated at the end of each read.
@@ -275,7 +275,7 @@ class Assembler(ABC, Generic[PartialT]):
         self._budget = Budget(max_body) if budget is None else budget
         self.max_frame, self.max_body = max_frame, max_body
         self.max_at_once = sys.maxsize
-        self.clock: Callable[[], float] = _standing_still
+        self.clock: Callable[[], float] = _no_clock
         self.is_paused = self.is_behind = self._is_cheap = False
         self.pending_bytes = self.frames = self.messages = 0
         self._rest = b""
@@ -403,16 +403,16 @@ class Assembler(ABC, Generic[PartialT]):
         if budget.is_overdue(self, now):
             budget.forget(self)
             for channel, partial in list(self._partial.items()):
-                self._refuse(channel, partial.told_size)
+                self._refuse(channel, partial.known_size)
             self.found_room()
             return
         is_read = not self.is_paused
         for channel, partial in list(self._partial.items()):
             if partial.has_stalled(now, budget, is_read=is_read):
-                size = partial.told_size
+                size = partial.known_size
                 self.drop(channel)
                 self._receiver.stalled(channel, size)
 
 
-def _standing_still() -> float:
+def _no_clock() -> float:
     return 0.0

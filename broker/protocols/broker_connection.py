@@ -226,9 +226,9 @@ class BrokerConnection(Connection):
     def begin_login(self) -> str:
         """The mechanisms were offered. Returns why the client must be refused if there are none."""
         if not self.login.offered:
-            told, logged = self.login.why_none()
+            reason, logged = self.login.why_none()
             self._log_failed_login(logged)
-            return told
+            return reason
         return ""
 
     def handle_outcome(self, outcome: Outcome) -> None:
@@ -257,14 +257,14 @@ class BrokerConnection(Connection):
         self._emit(ClientConnectFail(self.peer, "", reason, self.client_properties))
 
     def admit(self) -> str:
-        """Why a client that is logged in is refused all the same; empty if it is not."""
+        """Why a client that is logged in is refused nevertheless; empty if it is admitted."""
         refusal = self._refusal or self._shared.admission.refusal(self.publisher)
         if refusal:
             self._emit(ClientConnectFail(self.peer, self.user, refusal, self.client_properties))
         return refusal
 
     def announce(self) -> None:
-        """The connection is open, and the client was told."""
+        """The connection is open, and open-ok was sent."""
         self._is_announced = True
         self._emit(ClientConnect(self.peer, self.user, self.client_properties, self.protocol))
 

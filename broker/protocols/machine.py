@@ -157,7 +157,7 @@ class Machine(Protocol):
     Attributes:
         user: the authenticated user; empty before authentication.
         peer: the client's address.
-        client_properties: what the client has told about itself.
+        client_properties: the properties that the client has sent.
         created_at: when it was made, in seconds since 1970.
     """
 
@@ -221,7 +221,7 @@ class Machine(Protocol):
         """Memory is short, so that each message must be checked against the ceiling; or it is ample again."""
 
     def watch_disk(self, *, is_short: bool) -> None:
-        """The disk is short for its messages, which are slowed down; or no longer. The client is told if possible."""
+        """The disk is short for its messages, which are slowed down; or no longer. Notifies the client if possible."""
 
     def watch_rules(self) -> None:
         """The authorizer has other rules."""

@@ -199,7 +199,7 @@ def _zero_bytes(value_type: ValueType) -> bytes:
 
 def _write_typed_value(typed: TypedValue, depth: int) -> bytes:
     if typed.value.__class__ is int and not typed.value:
-        return _zero_bytes(typed.type)  # most of what management tells
+        return _zero_bytes(typed.type)  # most values of management
     wire_type = wire_type_of(typed.type)
     assert wire_type.code is not None
     return bytes([wire_type.code]) + encode_value(wire_type, typed.value, depth)

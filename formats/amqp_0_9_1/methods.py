@@ -209,7 +209,7 @@ def encode_ack(delivery_tag: int, *, multiple: bool) -> bytes:
 
 
 def encode_nack(delivery_tag: int) -> bytes:
-    """As `encode_method` of basic.nack, which tells that a message that was published is lost."""
+    """As `encode_method` of basic.nack, for a published message that is lost."""
     return _ACK.pack(_NACK_CODE, delivery_tag, 0)
 
 

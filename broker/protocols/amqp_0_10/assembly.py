@@ -88,8 +88,8 @@ class _Partial(Partial):
         return len(self.payload) + len(self.header or b"") + body
 
     @property
-    def told_size(self) -> int:
-        """No frame tells the size of a segment: what has come of it."""
+    def known_size(self) -> int:
+        """What has come of it: frames do not give the size of a segment."""
         return self.held_bytes
 
 

@@ -178,7 +178,7 @@ class ClientConnection(Connection):
     def _start(self, values: dict[str, Any]) -> None:
         self.server_properties = values["server_properties"]
         if not values["mechanisms"]:
-            return  # the broker refuses this client, and tells why
+            return  # the broker refuses this client, and sends the reason
         try:
             mechanism = self._choose_mechanism(tuple(values["mechanisms"]))
             response = mechanism.start()

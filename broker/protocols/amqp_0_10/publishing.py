@@ -34,7 +34,7 @@ _MAX_REMEMBERED_BYTES: Final = 512  # of one entry: larger ones are rare and not
 _struct_size: Final = struct.Struct(">I").unpack_from
 _NOTHING: Final[Mapping[bytes, Any]] = {}
 _RECENT: Final = 8  # headers, beside that of the message before
-_PAUSE: Final = 256  # messages, when so many different ones came that recent headers are of no use
+_PAUSE: Final = 256  # messages for which recent headers are not looked for, after as many different ones
 
 TakeInterrupted: TypeAlias = Callable[[str, Content | None], tuple[bytes, Content] | None]
 """Given a resume-id and the content of a transfer: header and content of the completed message; None if the transfer is
@@ -96,7 +96,7 @@ class TransferReader(PublishChecks):
 
     @classmethod
     def continuing(cls, other: TransferReader) -> Self:
-        """A reader that goes on where another one of the same connection has stopped."""
+        """A reader that continues another one of the same connection."""
         reader = cls(other.publisher, checks_user_ids=other.checks_user_ids, checks_publish=other.checks_publish)
         reader.take_interrupted, reader.has_published = other.take_interrupted, other.has_published
         reader.is_memory_short, reader.has_rare = other.is_memory_short, other.has_rare

@@ -77,14 +77,14 @@ class Confirms:
         published: number of the last message.
     """
 
-    __slots__ = ("_all_told", "_refused", "_reported", "_score", "ledger", "published")
+    __slots__ = ("_all_sent", "_refused", "_reported", "_score", "ledger", "published")
 
     def __init__(self) -> None:
         self.ledger = CompletionLedger(1)
         self.published = 0
         self._reported = Done(1)
         self._score = 0  # from the last messages that came after all before were confirmed: negative if they came late
-        self._all_told = 0.0  # when that was; 0 since then a message has come
+        self._all_sent = 0.0  # when that was; 0 since then a message has come
         self._refused: list[int] = []
 
     def refuse(self, number: int) -> None:
@@ -108,22 +108,22 @@ class Confirms:
 
     @property
     def is_awaited(self) -> bool:
-        """Whether every message is done, and the publisher has sent nothing since because it waits to be told."""
+        """Whether every message is done, and the publisher has sent nothing since because it waits for the confirm."""
         return self._score > 0 and self.is_all_done
 
-    def has_told(self, now: float) -> None:
+    def sent(self, now: float) -> None:
         """What `take` has returned is sent. `now` is in seconds of a monotonic clock."""
         if self.is_all_done:
-            self._all_told = now
+            self._all_sent = now
 
     def has_more(self, now: float) -> None:
         """Messages that came since the last call, if there are any, were written."""
-        if self._all_told and not self.is_all_done:
-            if now - self._all_told < PROMPT:
+        if self._all_sent and not self.is_all_done:
+            if now - self._all_sent < PROMPT:
                 self._score = min(self._score + 1, _MAX_SCORE)
             else:
                 self._score = max(self._score - 2, -_MAX_SCORE)
-            self._all_told = 0.0
+            self._all_sent = 0.0
 
     def take(self) -> list[bytes]:
         """The methods to send: what has been done since the last call."""

@@ -49,10 +49,10 @@ def exchange_name(name: str) -> str:
 
 
 def with_exchange_name(arguments: TypedMap, name: str) -> TypedMap:
-    """The same arguments; an exchange that the argument `name` tells has the name that it has here."""
-    told = arguments.get(name)
+    """The same arguments; an exchange that the argument `name` names has the name that it has here."""
+    given = arguments.get(name)
     own, other = HEADERS_NAMES
-    if told is None or as_text(told.value) != other:
+    if given is None or as_text(given.value) != other:
         return arguments
     here = TypedValue(STR16, own)
     return replace(
@@ -61,7 +61,7 @@ def with_exchange_name(arguments: TypedMap, name: str) -> TypedMap:
 
 
 def is_supported(name: str, value: object) -> bool:
-    """Whether a queue can have this argument of RabbitMQ with this value, as far as the table tells."""
+    """Whether a queue can have this argument of RabbitMQ with this value, according to the table."""
     given = TypedMap(((name, TypedValue(STR16, value)),))
     return bool(rows_of(Of.QUEUE, name)) and not any(each.is_refused for each in lacking(Of.QUEUE, given))
 
@@ -81,8 +81,8 @@ def _check(of: Of, what: str, arguments: TypedMap) -> None:
     missing = [each for each in lacking(of, arguments, (), AMQP_0_9_1) if each.is_refused and _is_feature(each.name)]
     missing.sort(key=lambda each: each.name != QUEUE_TYPE)  # others are arguments that only this type has
     for each in missing:
-        told = f"{what} argument '{each.name}' with value {shown(each.value)} is not supported"
-        raise InvalidArgumentError(f"{told}: {each.why}")
+        text = f"{what} argument '{each.name}' with value {shown(each.value)} is not supported"
+        raise InvalidArgumentError(f"{text}: {each.why}")
     for name in arguments:
         if _is_feature(name) and not rows_of(of, name):
             raise InvalidArgumentError(f"{what} argument {shown(name)} is not supported")
@@ -102,7 +102,7 @@ def alternate_of(arguments: TypedMap) -> str:
     """The name of an exchange's alternate exchange; empty for none.
 
     Raises:
-        InvalidArgumentError: an argument of the exchange is not supported, or the name is none.
+        InvalidArgumentError: an argument of the exchange is not supported, or the name is not valid.
     """
     _check(Of.EXCHANGE, "exchange", arguments)
     return exchange_name(alternate_in(arguments))

@@ -50,7 +50,7 @@ class _Partial(Partial):
         return len(self.payload) + len(self.header) + self.body.size
 
     @property
-    def told_size(self) -> int:
+    def known_size(self) -> int:
         """The size that its header gives."""
         return max(self.size, 0)
 
@@ -176,7 +176,7 @@ class MethodAssembler(Assembler[_Partial]):
         return True
 
     def _has_room(self, size: int, of_message: int) -> bool:
-        """Whether so many bytes of an incomplete message can be kept; then they are counted."""
+        """Whether there is room for `size` more bytes of an incomplete message; then they are counted."""
         budget = self._budget
         if not budget.has_room(size, of_message):
             return False

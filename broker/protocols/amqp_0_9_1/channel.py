@@ -121,7 +121,7 @@ class Channel:
 
     @property
     def subscriptions(self) -> Mapping[str, BasicConsumer]:
-        """Consumer tag -> consumer, without that of direct replies, whose queue nobody else can see."""
+        """Consumer tag -> consumer, without that of direct replies, whose queue others cannot see."""
         if not self.reply_to:
             return self.consumers
         return {tag: each for tag, each in self.consumers.items() if each.queue.name != self.reply_to}
@@ -420,7 +420,7 @@ class Channel:
         stops.clear()
 
     def hold_input(self) -> None:
-        """A message was put on stopped queues, and nobody waits for its confirm: do not read on until it may."""
+        """A message without confirms was put on stopped queues: stop reading until they have drained."""
         stops = self.broker.router.stops
         self._holding += 1
         self.connection.publisher_waits(stops[0][0])
@@ -472,7 +472,7 @@ class Channel:
             self.confirms.fail(runs)
 
     def report_completed(self) -> None:
-        """Send the confirms that are due, after the end of a stream; and see to basic.get."""
+        """Send the confirms that are due, after the end of a stream; and answer basic.get."""
         if self._getter is not None:
             self._continue_get()
         confirms = self.confirms
@@ -485,7 +485,7 @@ class Channel:
             connection.output += frames
             connection.frames_sent += len(frames)
             connection.has_output()
-            confirms.has_told(self.broker.monotonic())
+            confirms.sent(self.broker.monotonic())
 
     # ---- end ----
 

@@ -12,14 +12,14 @@
     channels; heartbeats while nothing else is sent
     connection.close              <->   connection.close-ok
 
-A client that does not say that it understands it is not told why a login has failed: as the specification has it, the
-socket is closed. An error of the connection is sent with connection.close, and then everything is ignored until the
-client has answered, or some seconds are over. Queues that are exclusive to the connection are deleted with it:
+The reason of a failed login is sent only to a client with the capability for it; for others, as the specification has
+it, the socket is closed. An error of the connection is sent with connection.close, and then everything is ignored until
+the client has answered, or some seconds are over. Queues that are exclusive to the connection are deleted with it:
 before close-ok, if the client closes it.
 
 **Capabilities.** A client uses an extension only if the broker names it; the broker uses one only if the client does.
 The broker names itself, and not RabbitMQ: clients that look at `product` and `version` do so to learn which of
-RabbitMQ's releases, with their quirks and their kinds of queues, they are talking to, and this is none of them. It is
+RabbitMQ's releases, with their quirks and their kinds of queues, they are talking to, and it is not one of them. It is
 connection.start that has these properties, before anything is known about the client, so they are the same for all.
 
 One client needs more than names. kombu, on which Celery is built, sets the prefetch count of its running consumers
@@ -235,7 +235,7 @@ class ServerConnection(BrokerConnection):
         return any(channel.consumers for channel in self.channels.values())
 
     def watch_memory(self, *, is_short: bool) -> None:
-        """As `Machine.watch_memory`; a client that has published is told."""
+        """As `Machine.watch_memory`; a client that has published is answer."""
         super().watch_memory(is_short=is_short)
         if is_short and self._assembler.messages:
             self.block(Blocker.MEMORY, _MEMORY_IS_SHORT)
@@ -295,8 +295,8 @@ class ServerConnection(BrokerConnection):
         if self.phase is Phase.CLOSING:
             self.closed()
             return
-        told = error if isinstance(error, CodedError) else malformed(error)
-        self.close(told.code, told.reply_text)
+        answer = error if isinstance(error, CodedError) else malformed(error)
+        self.close(answer.code, answer.reply_text)
 
     def frame(self, channel: int, payload: bytes) -> None:
         """A method without content was received."""
@@ -310,8 +310,8 @@ class ServerConnection(BrokerConnection):
         try:
             self._do_own_method(channel, payload)
         except (HardError, Amqp091Error) as error:
-            told = error if isinstance(error, HardError) else malformed(error)
-            self.close(told.code, told.reply_text, payload)
+            answer = error if isinstance(error, HardError) else malformed(error)
+            self.close(answer.code, answer.reply_text, payload)
 
     def command(self, channel: int, payload: bytes, header: Any, body: Any) -> None:
         """A message was received: its basic.publish, content header and body, which are never None."""
@@ -493,14 +493,14 @@ class ServerConnection(BrokerConnection):
         """A method of a channel has failed: close the channel, or the connection."""
         if not channel.is_open or self.phase is not Phase.OPEN:
             return
-        told = coded_error(error)
-        _LOG.info("Client %s, channel %d: %s", self.peer, channel.number, told.reply_text)
-        if not isinstance(told, SoftError):
-            self.close(told.code, told.reply_text, payload)
+        answer = coded_error(error)
+        _LOG.info("Client %s, channel %d: %s", self.peer, channel.number, answer.reply_text)
+        if not isinstance(answer, SoftError):
+            self.close(answer.code, answer.reply_text, payload)
             return
         channel.end()
         self._assembler.drop(channel.number)
-        channel.send_method(encode_close("channel.close", told.code, told.reply_text, payload))
+        channel.send_method(encode_close("channel.close", answer.code, answer.reply_text, payload))
 
     def own(self, queue: Queue) -> None:
         """A queue was declared exclusive to this connection, which may have ended by now: it is deleted with it."""

@@ -181,7 +181,7 @@ class BasicConsumer(SendingConsumer):
         return _END + _pack_frame(BODY, self.channel.number, length)
 
     def queue_deleted(self) -> None:
-        """The queue was deleted: the client is told, and the consumer ends."""
+        """The queue was deleted: notify the client, and end the consumer."""
         self.channel.consumer_lost(self)
 
 

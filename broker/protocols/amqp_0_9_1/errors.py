@@ -11,7 +11,7 @@
     HeaderTooLargeError            406 precondition-failed
     NotImplementedByBrokerError    406 precondition-failed: an argument asks for something that is missing
     ResourceLimitExceededError     406 precondition-failed; of a message that is published: 311 content-too-large
-    QueueOverflowError             the same; without confirms, a publisher is not told
+    QueueOverflowError             the same; without confirms, the publisher is not notified
     RoutingLimitError              406 precondition-failed
     IllegalStateError              406 precondition-failed
     CommandInvalidError            406 precondition-failed
@@ -37,7 +37,7 @@ _MAX_TEXT: Final = 255
 
 
 class CodedError(ProtocolError):
-    """An error that the client is told with a reply code.
+    """An error that is reported to the client with a reply code.
 
     Args:
         code: the reply code.
@@ -109,7 +109,7 @@ def locked(name: str) -> SoftError:
 
 
 def coded_error(error: Exception) -> CodedError:
-    """What a client is told of an error of the model, or of the store."""
+    """The error that a client gets for one of the model, or of the store."""
     if isinstance(error, CodedError):
         return error
     if isinstance(error, Amqp091Error):

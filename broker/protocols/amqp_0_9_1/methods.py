@@ -192,13 +192,13 @@ def _get(channel: Channel, values: _Values, _payload: bytes) -> None:
 
 def _purge(channel: Channel, values: _Values, _payload: bytes) -> None:
     queue = channel.find_queue(values["queue"], Action.PURGE)
-    connection, is_told = channel.connection, not values["nowait"]
+    connection, wants_answer = channel.connection, not values["nowait"]
     connection.pause()
 
     def done(count: int, error: Exception | None) -> None:
         if error is not None:
             connection.fail(channel, error)
-        elif channel.is_open and is_told:
+        elif channel.is_open and wants_answer:
             channel.send("queue.purge-ok", message_count=count)
         connection.unpause()
 
