@@ -265,8 +265,8 @@ class Assembler(ABC, Generic[PartialT]):
     """
 
     __slots__ = (
-        "_budget", "_dropping", "_is_cheap", "_least", "_partial", "_pattern", "_receiver", "_rest", "clock", "frames",
-        "is_behind", "is_paused", "max_at_once", "max_body", "max_frame", "messages", "pending_bytes",
+        "_budget", "_dropping", "_is_expensive", "_least", "_partial", "_pattern", "_receiver", "_rest", "clock",
+        "frames", "is_behind", "is_paused", "max_at_once", "max_body", "max_frame", "messages", "pending_bytes",
     )  # fmt: skip
     __deletable__ = ("_receiver",)  # for the compiler
 
@@ -276,7 +276,7 @@ class Assembler(ABC, Generic[PartialT]):
         self.max_frame, self.max_body = max_frame, max_body
         self.max_at_once = sys.maxsize
         self.clock: Callable[[], float] = _no_clock
-        self.is_paused = self.is_behind = self._is_cheap = False
+        self.is_paused = self.is_behind = self._is_expensive = False
         self.pending_bytes = self.frames = self.messages = 0
         self._rest = b""
         self._pattern = Pattern()
@@ -287,7 +287,7 @@ class Assembler(ABC, Generic[PartialT]):
     def _take(self, data: bytes, at: int, end: int) -> int:
         """Take a frame, or a message, that begins at a position. Returns where it ends; 0 if it must wait.
 
-        It sets `_is_cheap` for a frame of the hot path, such as one with an acknowledgement.
+        It sets `_is_expensive`, except for frames of the hot path, such as those with an acknowledgement.
 
         Raises:
             ProtocolError, FormatError: it is not valid.
@@ -337,10 +337,8 @@ class Assembler(ABC, Generic[PartialT]):
             if not following:
                 break
             at = following
-            if self._is_cheap:
-                self._is_cheap = False
-            else:
-                look_at = 0
+            if self._is_expensive:
+                self._is_expensive, look_at = False, 0
         else:
             taken = self.max_at_once
             self.is_behind = end - at >= least

@@ -114,13 +114,16 @@ class CommandAssembler(Assembler[_Partial]):
             if position == _WHOLE_COMMAND:
                 if code == _TRANSFER:
                     self.messages += 1
-                self._is_cheap = code == _ACCEPT
+                if code != _ACCEPT:
+                    self._is_expensive = True
                 self._receiver.command(channel, data[at + _HEAD : following], None, None)
                 return following
             if position == _COMMAND_OF_CONTENT and code == _TRANSFER:
+                self._is_expensive = True
                 after = self._take_transfer(data, at, following, end, channel)
                 if after:
                     return after
+        self._is_expensive = True
         return following if self._takes_frame(position, segment, track, channel, data[at + _HEAD : following]) else 0
 
     def _take_transfer(self, data: bytes, at: int, header_at: int, end: int, channel: int) -> int:

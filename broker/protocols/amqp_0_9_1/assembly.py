@@ -78,12 +78,15 @@ class MethodAssembler(Assembler[_Partial]):
         if kind == METHOD and channel not in self._partial:
             method = data[at + _HEAD : at + _HEAD + 4]
             if method != PUBLISH:
-                self._is_cheap = method == ACK
+                if method != ACK:
+                    self._is_expensive = True
                 self._receiver.frame(channel, data[at + _HEAD : following - 1])
                 return following
+            self._is_expensive = True
             after = self._take_message(data, at, following, end, channel)
             if after:
                 return after
+        self._is_expensive = True
         return following if self._takes_frame(kind, channel, data[at + _HEAD : following - 1]) else 0
 
     def _take_message(self, data: bytes, at: int, header_at: int, end: int, channel: int) -> int:
