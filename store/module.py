@@ -17,7 +17,7 @@ from typing import Any, ClassVar, Final, Literal, NamedTuple, TypeAlias
 from qstore.formats.rhm.geometry import Geometry
 from qstore.formats.rhm.headers import data_crc
 from qstore.store.environment import system_environment
-from qstore.store.errors import JournalError, JournalFailedError, JournalFullError, StoreError
+from qstore.store.errors import JournalError, JournalFullError, StoreError
 from qstore.store.key_value import CatalogueError
 from qstore.store.live.message_store import MessageStore, journal_metrics, store_metrics
 from qstore.store.live.queue_journal import QueueJournal
@@ -84,13 +84,11 @@ class PluggedStore(MessageStore):
     Attributes:
         errors: the errors that its calls raise by design.
         full_error: a journal has no room until messages are dequeued.
-        failed_error: a journal's disk has failed.
         argument_error: an argument of a queue's declaration is invalid.
     """
 
     errors: ClassVar[tuple[type[Exception], ...]] = (JournalError, StoreError, CatalogueError)
     full_error: ClassVar[type[Exception]] = JournalFullError
-    failed_error: ClassVar[type[Exception]] = JournalFailedError
     argument_error: ClassVar[type[Exception]] = ParameterError
 
     def crc(self, parts: Iterable[bytes]) -> int:

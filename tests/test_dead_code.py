@@ -28,7 +28,6 @@ AHEAD: Final = {
     "Transactions.abort_prepared": "as commit_prepared",
     "StoreTransactions.commit_prepared": "as above, seen from the broker",
     "StoreTransactions.abort_prepared": "as above, seen from the broker",
-    "StoreOf.failed_error": "told in the interface, so that a caller can catch it",
     "Snapshot.overtaken": "for those who follow a snapshot",
 }
 """What management reads, and what the store offers to programs besides the broker."""

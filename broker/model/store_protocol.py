@@ -1,18 +1,19 @@
-"""What the broker requires of a store, and of the module that provides one.
+"""What the broker asks of a store, and of the module that provides one.
 
-The broker never imports a store: it finds a module by name (`modules`), which opens one. Both satisfy these protocols:
+The broker never imports a store: it finds a module by name (`process/modules`), which opens one. The protocols keep the
+two rooms apart; `tests/broker/test_store_protocol.py`, which mypy checks, holds the store against them.
 
-* **No call blocks**, except opening and closing. Appended records are written after the next `start` or `flush`, which
-  is called once per batch. A caller that needs to know passes a callback, `Done`; it is called once, with None when
-  everything is on the disk, or with the error that prevented it.
-* Callbacks run from `collect`, which is to be called when `fileno` is readable, and sometimes from `start` and `flush`.
-  A callback may append, and need not call `start`: its records are written without it.
+* **No call blocks**, except opening and closing. Appended records are written after the next `flush`, which is called
+  once per batch. A caller that needs to know passes a callback, `Done`; it is called once, with None when everything is
+  on the disk, or with the error that prevented it.
+* Callbacks run from `collect`, which is to be called when `fileno` is readable, and sometimes from `flush`. A callback
+  may append, and need not flush: its records are written without it.
 * An operation that can be refused is refused at once, by an exception, and then nothing was written. `full_error`: the
-  journal is full until messages are dequeued; its text is fit for the client. `failed_error`: the journal's disk has
-  failed. Both are among `errors`, which are the only exceptions that the calls below raise by design.
+  journal is full until messages are dequeued; its text is fit for the client. It is among `errors`, which are the only
+  exceptions that the calls below raise by design. Their text is one line for a person.
 * A message's record id is its position: queue order is the order of record ids, before a restart and after.
-
-`StoreOf` has the types of journals and recovered queues as parameters, for type checkers; the broker uses `Store`.
+* What a transaction writes counts from its commit point on, or not at all. If `done` gets `full_error`, there was no
+  room for it, and nothing of it is left. After any other error the outcome is unknown until the next start.
 """
 
 from __future__ import annotations
@@ -21,378 +22,266 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, Literal, Protocol, TypeAlias, TypeVar
 
 from qstore.broker.model.message import MessagesRead, RestoreMessage
-from qstore.broker.model.shared_snapshot import SharedSnapshot
 from qstore.formats.broker_records.topology import Binding, Bridge, Exchange, GeneralObject, Link, Queue
 from qstore.formats.catalogue import BindingEntry
 from qstore.formats.rhm.geometry import Geometry
 
-Done: TypeAlias = Callable[[Exception | None], None]
-
-Refused: TypeAlias = Callable[[str, bool], None]
-"""Called with a journal's name and whether it is full; else it still accepts dequeues. It must not call the store."""
-
 _Result = TypeVar("_Result")
 
-#: Called with the result of a change, or with None and the error. A deletion has no result: None and None.
+Done: TypeAlias = Callable[[Exception | None], None]
 Changed: TypeAlias = Callable[[_Result | None, Exception | None], None]
-
-LIVE: Final = 1
-"""State of a recovered message: available on its queue."""
-LOCKED: Final = 2
-"""State of a recovered message: dequeued by an in-doubt distributed transaction."""
-PENDING: Final = 3
-"""State of a recovered message: enqueued by an in-doubt distributed transaction."""
-
-# ---- the log ----
-
-
-class StoreLine(Protocol):
-    """A log line of a store."""
-
-    @property
-    def level(self) -> str:
-        """One of the broker's levels, such as "notice"."""
-
-    @property
-    def text(self) -> str:
-        """The text: one line, without time and level."""
-
-
-StoreLog: TypeAlias = Callable[[StoreLine], None]
-
+"""Called with the result of a change, or with None and the error. A deletion has no result: None and None."""
+Refused: TypeAlias = Callable[[str, bool], None]
+"""Called with a journal's name and whether it is full; else it still accepts dequeues. It must not call the store."""
+StoreLog: TypeAlias = Callable[["StoreLine"], None]
 TellProgress: TypeAlias = Callable[[Callable[[], str]], None]
-"""Receives what makes the text that tells how far a start is; made only if the text is used."""
+"""Receives what makes the text about the progress of a start; made only if the text is used."""
 
-# ---- journals and their records ----
+JournalHandle: TypeAlias = Any  # a journal, of the store's own type, which satisfies `Journal`
+QueueHandle: TypeAlias = Any  # likewise, a `RecoveredQueue`
+Enqueues: TypeAlias = Sequence[tuple[JournalHandle, list[tuple[Sequence[bytes], int, int]]]]
+"""Messages of a transaction by journal, in order; of each the arguments of `Appends.enqueue`."""
+Dequeues: TypeAlias = Sequence[tuple[JournalHandle, int]]
+
+LIVE: Final = 1  # states of a recovered message: available on its queue,
+LOCKED: Final = 2  # dequeued by a distributed transaction in doubt,
+PENDING: Final = 3  # enqueued by one
 
 
 class Journal(Protocol):
-    """The journal of one durable queue. Counters count records since the store was opened."""
+    """The journal of one durable queue. Counters count from the opening of the store on.
+
+    Beyond `bound` unsynced bytes, an append waits for the disk. A journal is tight when it is nearly full, and the disk
+    has no room for it to grow.
+    """
 
     @property
-    def queue_id(self) -> int:
-        """The queue's number, which is never reused."""
-
+    def queue_id(self) -> int: ...
     @property
-    def name(self) -> str:
-        """The queue's name."""
-
+    def name(self) -> str: ...
     @property
-    def geometry(self) -> Geometry:
-        """Number and size of its files."""
-
+    def geometry(self) -> Geometry: ...
     @property
-    def bound(self) -> int:
-        """Limit of unsynced bytes. Beyond it, an append waits for the disk."""
-
+    def bound(self) -> int: ...
     @property
-    def unsynced(self) -> int:
-        """Bytes appended but not on the disk yet. The broker stops reading before they reach `bound`."""
-
+    def unsynced(self) -> int: ...
     @property
-    def is_tight(self) -> bool:
-        """Whether it is nearly full, and the disk has no room for it to grow."""
-
+    def is_tight(self) -> bool: ...
     @property
-    def depth(self) -> int:
-        """Messages enqueued, including those of open transactions."""
-
+    def depth(self) -> int: ...
     @property
-    def enqueues(self) -> int:
-        """Messages enqueued outside transactions."""
-
+    def enqueues(self) -> int: ...
     @property
-    def transaction_enqueues(self) -> int:
-        """Messages enqueued by transactions."""
-
-    @property
-    def dequeues(self) -> int:
-        """Messages dequeued outside transactions."""
-
+    def transaction_enqueues(self) -> int: ...
     def load(self, rid: int) -> bytes:
         """The data of a message, from the disk if it is there. Raises `Store.errors` or OSError."""
 
 
+# ---- what a start has found ----
+
+
 class RecoveredMessage(Protocol):
-    """A stored message."""
+    """A stored message; `xid` is that of the transaction in doubt that holds it."""
 
     @property
-    def rid(self) -> int:
-        """Its record id."""
-
+    def rid(self) -> int: ...
     @property
-    def data(self) -> bytes:
-        """Its bytes as enqueued."""
-
+    def data(self) -> bytes: ...
     @property
-    def state(self) -> int:
-        """LIVE, LOCKED or PENDING."""
-
+    def state(self) -> int: ...
     @property
-    def xid(self) -> bytes | None:
-        """The in-doubt transaction that holds it; None if there is none."""
-
+    def xid(self) -> bytes | None: ...
     @property
-    def redelivered(self) -> bool:
-        """Whether it may have been delivered before."""
+    def redelivered(self) -> bool: ...
 
 
 class IndexPortion(Protocol):
-    """Consecutive stored messages that were not read, all of them LIVE; and one after them that a branch holds."""
+    """Consecutive stored messages that were not read, all LIVE.
+
+    `sizes` are bytes on the disk; `redelivered` has the numbers, from 0, of those that may have been delivered before;
+    `held` is the message after them, if a branch holds that.
+    """
 
     @property
-    def rids(self) -> Sequence[int]:
-        """Record ids of those that were not read; may be empty."""
-
+    def rids(self) -> Sequence[int]: ...
     @property
-    def sizes(self) -> Sequence[int]:
-        """Bytes of their records on the disk."""
-
+    def sizes(self) -> Sequence[int]: ...
     @property
-    def redelivered(self) -> Sequence[int]:
-        """Those of them that may have been delivered before, by number from 0."""
-
+    def redelivered(self) -> Sequence[int]: ...
     @property
-    def held(self) -> RecoveredMessage | None:
-        """The message after them, LOCKED or PENDING; None if there is none."""
+    def held(self) -> RecoveredMessage | None: ...
 
 
 class RecoveredQueue(Protocol):
     """A stored durable queue."""
 
     @property
-    def queue_id(self) -> int:
-        """Its number."""
-
+    def queue_id(self) -> int: ...
     @property
-    def record(self) -> Queue:
-        """Its name, arguments and so on, as declared."""
-
+    def record(self) -> Queue: ...
     @property
-    def journal(self) -> Journal:
-        """Its journal."""
+    def journal(self) -> Journal: ...
 
 
 class RecoveredBinding(Protocol):
-    """A stored binding of a durable queue to an exchange."""
+    """A stored binding; `entry` is the handle for deleting it, None only in a store that is not open for writing."""
 
     @property
-    def exchange(self) -> Exchange:
-        """The exchange."""
-
+    def exchange(self) -> Exchange: ...
     @property
-    def record(self) -> Binding:
-        """The queue, the key and the arguments."""
-
+    def record(self) -> Binding: ...
     @property
-    def entry(self) -> BindingEntry | None:
-        """The handle for deleting it; None only in stores that are not open for writing."""
+    def entry(self) -> BindingEntry | None: ...
 
 
 class StoredTopology(Protocol):
-    """Exchanges, bindings and other objects found when the store was opened."""
+    """By number: exchanges, and links, bridges and other objects; bindings whose queue and exchange exist, in order."""
 
     @property
-    def exchanges(self) -> Mapping[int, Exchange]:
-        """Number -> exchange."""
-
+    def exchanges(self) -> Mapping[int, Exchange]: ...
     @property
-    def bindings(self) -> Sequence[RecoveredBinding]:
-        """Those whose queue and exchange exist, in order of creation."""
-
+    def bindings(self) -> Sequence[RecoveredBinding]: ...
     @property
-    def general(self) -> Mapping[int, Link | Bridge | GeneralObject]:
-        """Number -> link, bridge or other object."""
+    def general(self) -> Mapping[int, Link | Bridge | GeneralObject]: ...
 
 
-# ---- operations of a store ----
-
-_JournalT = TypeVar("_JournalT")
-_JournalUsed = TypeVar("_JournalUsed", contravariant=True)
-_QueueT = TypeVar("_QueueT")
+# ---- operations ----
 
 
-class Appends(Protocol[_JournalUsed]):
-    """Appends enqueues and dequeues to journals, outside transactions. Raises `Store.errors`."""
+class Appends(Protocol):
+    """Enqueues and dequeues outside transactions. A message is its parts, their size, and their checksum (`crc`)."""
 
-    def enqueue(self, journal: _JournalUsed, parts: Sequence[bytes], size: int, crc: int, /) -> int:
-        """Append a message of `size` bytes with checksum `crc` (`Store.crc`). Returns its record id."""
+    def enqueue(self, journal: JournalHandle, parts: Sequence[bytes], size: int, crc: int, /) -> int:
+        """Append a message. Returns its record id."""
 
-    def enqueue_all(
-        self, journals: Sequence[_JournalUsed], parts: Sequence[bytes], size: int, crc: int, /
-    ) -> list[int]:
+    def enqueue_all(self, journals: Any, parts: Sequence[bytes], size: int, crc: int, /) -> list[int]:
         """Append a message to all of these journals, or to none. Returns its record id in each."""
 
-    def dequeue(self, journal: _JournalUsed, target: int, /) -> None:
+    def dequeue(self, journal: JournalHandle, target: int, /) -> None:
         """Append the dequeue of the message `target`."""
 
 
-class StoreTransactions(Protocol[_JournalUsed]):
-    """Transactions: messages to enqueue, by journal and in order, as for `Appends.enqueue`; and those to dequeue."""
+class StoreTransactions(Protocol):
+    """Transactions over several journals: local ones, and branches of distributed ones, by their xid."""
 
     @property
-    def in_doubt(self) -> list[bytes]:
-        """The xids of distributed transactions that are prepared but neither committed nor aborted."""
-
+    def in_doubt(self) -> list[bytes]: ...
     def user_of(self, xid: bytes) -> str:
-        """The user who has prepared one of these; empty if the store does not know."""
+        """The user who has prepared a branch in doubt; empty if the store does not know."""
 
-    def commit(
-        self,
-        enqueues: Sequence[tuple[_JournalUsed, list[tuple[Sequence[bytes], int, int]]]],
-        dequeues: Sequence[tuple[_JournalUsed, int]],
-        done: Done,
-        /,
-    ) -> list[int]:
-        """Commit all of this, or nothing. Returns the record ids of the enqueued messages. Raises `Store.errors`.
+    def commit(self, enqueues: Enqueues, dequeues: Dequeues, done: Done, /) -> list[int]:
+        """Commit all of this. Returns the record ids of the enqueued messages. Call `Store.flush` afterwards."""
 
-        Call `Store.start` afterwards. If `done` gets `full_error`, there was no room for the commit: nothing of it is
-        left. After any other error the outcome is unknown until the next start.
-        """
-
-    def prepare(
-        self,
-        xid: bytes,
-        enqueues: Sequence[tuple[_JournalUsed, list[tuple[Sequence[bytes], int, int]]]],
-        dequeues: Sequence[tuple[_JournalUsed, int]],
-        done: Done,
-        user: str,
-        /,
-    ) -> list[int]:
-        """Write a branch of a user, so that it can be committed or aborted after any crash; otherwise as `commit`."""
+    def prepare(self, xid: bytes, enqueues: Enqueues, dequeues: Dequeues, done: Done, user: str, /) -> list[int]:
+        """Write a branch, so that it can be committed or aborted after any crash; otherwise as `commit`."""
 
     def begin_large(self, xid: bytes = b"", user: str = "", /) -> Any:
-        """Begin a transaction that is appended in portions: a local one, or a branch to be prepared. Raises as these.
+        """Begin a transaction that is appended in portions: a local one, or a branch to be prepared."""
 
-        All of its records count from its end on, or none. After an error it must be aborted.
-        """
-
-    def append_portion(
-        self,
-        large: Any,
-        enqueues: Sequence[tuple[_JournalUsed, list[tuple[Sequence[bytes], int, int]]]],
-        dequeues: Sequence[tuple[_JournalUsed, int]],
-        /,
-    ) -> list[int]:
-        """Append all of this, or nothing. Returns the record ids of the enqueued messages. Raises `Store.errors`."""
+    def append_portion(self, large: Any, enqueues: Enqueues, dequeues: Dequeues, /) -> list[int]:
+        """Append all of this, or nothing; then it must be aborted. Returns the record ids of the enqueued messages."""
 
     def when_written(self, large: Any, then: Callable[[], None], /) -> None:
         """Begin to write what was appended, and call `then` when the next portion may be: perhaps at once."""
 
     def end_large(self, large: Any, done: Done, /) -> None:
-        """Commit or prepare it; otherwise as `commit` and `prepare`."""
+        """Commit or prepare it; otherwise as `commit` and `prepare`. If it is refused, it must be aborted."""
 
     def abort_large(self, large: Any, done: Callable[[], None], /) -> None:
         """Take everything back, and call `done` when its dequeued messages may be dequeued by others."""
 
-    def commit_prepared(self, xid: bytes, done: Done) -> None:
-        """Commit a prepared branch. Raises `Store.errors`."""
-
-    def abort_prepared(self, xid: bytes, done: Done) -> None:
-        """Abort a prepared branch. Raises `Store.errors`."""
+    def commit_prepared(self, xid: bytes, done: Done) -> None: ...
+    def abort_prepared(self, xid: bytes, done: Done) -> None: ...
 
 
-class StoreChanges(Protocol[_JournalT]):
-    """Changes of stored objects other than messages. They are made in the order of the calls."""
+class StoreChanges(Protocol):
+    """Changes of stored objects other than messages, made in the order of the calls; results are handles or numbers."""
 
-    def create_queue(self, record: Queue, geometry: Geometry, done: Changed[_JournalT], /) -> None:
-        """Create a durable queue; `done` gets its journal."""
-
-    def delete_queue(self, journal: _JournalT, done: Changed[None], /) -> None:
+    def create_queue(self, record: Queue, geometry: Geometry, done: Changed[Any], /) -> None: ...
+    def delete_queue(self, journal: JournalHandle, done: Changed[None], /) -> None:
         """Delete a queue, its messages and all bindings to it. Its journal must not be appended to any more."""
 
-    def create_exchange(self, record: Exchange, done: Changed[int], /) -> None:
-        """Create a durable exchange; `done` gets its number."""
-
-    def delete_exchange(self, number: int, done: Changed[None], /) -> None:
-        """Delete an exchange and all its bindings."""
-
+    def create_exchange(self, record: Exchange, done: Changed[int], /) -> None: ...
+    def delete_exchange(self, number: int, done: Changed[None], /) -> None: ...
     def delete_exchange_with(self, number: int, general: Sequence[int], done: Changed[None], /) -> None:
         """Delete an exchange, all its bindings, and other objects by number, in one step."""
 
-    def create_binding(self, exchange_id: int, record: Binding, done: Changed[BindingEntry], /) -> None:
-        """Bind a queue to an exchange; `done` gets the handle for deleting the binding."""
-
-    def delete_binding(self, binding: BindingEntry, done: Changed[None], /) -> None:
-        """Delete one binding."""
-
-    def create_general(self, record: Link | Bridge | GeneralObject, done: Changed[int], /) -> None:
-        """Store a link, a bridge or another object; `done` gets its number."""
-
-    def delete_general(self, number: int, done: Changed[None], /) -> None:
-        """Delete a link, a bridge or another object."""
+    def create_binding(self, exchange_id: int, record: Binding, done: Changed[BindingEntry], /) -> None: ...
+    def delete_binding(self, binding: BindingEntry, done: Changed[None], /) -> None: ...
+    def create_general(self, record: Link | Bridge | GeneralObject, done: Changed[int], /) -> None: ...
+    def delete_general(self, number: int, done: Changed[None], /) -> None: ...
 
 
-class StoreOf(Protocol[_QueueT, _JournalT]):
-    """An open store. The rules are in the module's docstring."""
+class SharedSnapshot(Protocol):
+    """The whole store at one moment, for another process: `name` is the path of its files below `directory`."""
 
     @property
-    def was_clean(self) -> bool:
-        """Whether it was closed cleanly the last time."""
+    def directory(self) -> str: ...
+    @property
+    def name(self) -> str: ...
+    def copied(self, queue_ids: Iterable[int], /) -> list[int]:
+        """These queues' journals (0: the prepared transactions) were read. Returns those overwritten before that."""
+
+    def release(self) -> None:
+        """It is not needed any more. May be called twice."""
+
+
+class Store(Protocol):
+    """An open store."""
+
+    # ---- its parts, its errors, and what it has found ----
 
     @property
-    def topology(self) -> StoredTopology:
-        """Exchanges, bindings and other objects found when it was opened."""
-
+    def append(self) -> Appends: ...
     @property
-    def recovered_queues(self) -> Sequence[_QueueT]:
-        """The recovered queues, until `end_recovery`."""
-
+    def transactions(self) -> StoreTransactions: ...
     @property
-    def journals(self) -> Mapping[int, _JournalT]:
-        """Queue id -> journal."""
-
+    def changes(self) -> StoreChanges: ...
     @property
-    def append(self) -> Appends[_JournalT]:
-        """Enqueues and dequeues outside transactions."""
-
+    def errors(self) -> tuple[type[Exception], ...]: ...
     @property
-    def transactions(self) -> StoreTransactions[_JournalT]:
-        """Transactions over several queues."""
-
+    def full_error(self) -> type[Exception]: ...
     @property
-    def changes(self) -> StoreChanges[_JournalT]:
-        """Creates and deletes queues, exchanges, bindings and so on."""
-
-    # ---- errors ----
-
+    def argument_error(self) -> type[Exception]: ...
     @property
-    def errors(self) -> tuple[type[Exception], ...]:
-        """All errors that the store raises, or passes to a callback, by design. The text is one line for a person."""
-
+    def was_clean(self) -> bool: ...
     @property
-    def full_error(self) -> type[Exception]:
-        """A journal is full until messages are dequeued from it."""
-
+    def topology(self) -> StoredTopology: ...
     @property
-    def failed_error(self) -> type[Exception]:
-        """A journal's disk has failed: it accepts nothing more until the store is opened again."""
-
-    @property
-    def argument_error(self) -> type[Exception]:
-        """An argument of a queue's declaration is not valid."""
-
-    def on_refusal(self, refused: Refused, /) -> None:
-        """Call `refused` when a journal begins to refuse records for want of room: once, until it accepts a message."""
-
-    # ---- recovery ----
-
-    def messages(self, queue: _QueueT, /) -> Iterator[RecoveredMessage]:
+    def recovered_queues(self) -> Sequence[QueueHandle]: ...
+    def messages(self, queue: QueueHandle, /) -> Iterator[RecoveredMessage]:
         """The messages of a recovered queue, in order. Read them before appending to the queue."""
 
-    def index(self, queue: _QueueT, /) -> Iterator[IndexPortion] | None:
+    def index(self, queue: QueueHandle, /) -> Iterator[IndexPortion] | None:
         """Where the messages of a recovered queue are, in order; None if they are few, and `messages` reads them."""
 
     def end_recovery(self) -> None:
-        """End recovery: no more stored messages will be read."""
+        """No more stored messages will be read; `recovered_queues` is empty from now on."""
 
-    # ---- normal operation ----
+    # ---- messages ----
 
     def crc(self, parts: Iterable[bytes], /) -> int:
         """The checksum of a message's data, computed once for all of its queues."""
 
+    def read(self, journal: JournalHandle, rids: Sequence[int], decode: RestoreMessage, done: MessagesRead, /) -> None:
+        """Read and decode messages, and call `done` with each, or the error: at once, if that need not wait."""
+
+    def will_read(self, journal: JournalHandle, rids: Sequence[int], /) -> None:
+        """Have the system read ahead: these messages will be read soon."""
+
+    def put_away(self, journal: JournalHandle, rids: Sequence[int], /) -> None:
+        """Keep only a compact index of these messages, with ascending ids: they are out of the broker's memory."""
+
     def queue_geometry(self, arguments: Mapping[str, Any], /) -> Geometry:
         """Size of a queue's journal, according to its declaration's arguments. Raises `argument_error`."""
+
+    def on_refusal(self, refused: Refused, /) -> None:
+        """Call `refused` when a journal begins to refuse records for want of room: once, until it accepts a message."""
+
+    # ---- the disk ----
+
+    def flush(self, journals: Any, done: Done, *, is_idle: bool = False) -> None:
+        """Flush these journals; `done` is called when all their appended records are on the disk, or with an error."""
 
     def start_aged(self) -> None:
         """Start writing the records that were appended before the last call of this method and are still unflushed."""
@@ -401,32 +290,8 @@ class StoreOf(Protocol[_QueueT, _JournalT]):
     def has_unflushed(self) -> bool:
         """Whether records without waiters are unwritten, or waiters uncalled: a later flush or `start_aged` does it."""
 
-    def metrics(self) -> Mapping[str, int | str]:
-        """What management shows: names of the class Store of the schema of legacystore, in snake case -> value."""
-
-    def journal_metrics(self, journal: _JournalT, /) -> Mapping[str, int | str]:
-        """Likewise, of the class Journal."""
-
-    def flush(self, journals: Iterable[_JournalT], done: Done, *, is_idle: bool = False) -> None:
-        """Flush `journals`; `done` is called when all their appended records are on the disk, or with an error."""
-
     def fill_ahead(self) -> None:
         """Prepare for the next small flushes. To be called when nothing waits for the disk, and all output is sent."""
-
-    def read(self, journal: _JournalT, rids: Sequence[int], decode: RestoreMessage, done: MessagesRead, /) -> None:
-        """Read and decode messages, and call `done` with each, or the error: at once, if that need not wait."""
-
-    def will_read(self, journal: _JournalT, rids: Sequence[int], /) -> None:
-        """Have the system read ahead: these messages will be read soon."""
-
-    def put_away(self, journal: _JournalT, rids: Sequence[int], /) -> None:
-        """Keep only a compact index of these messages, with ascending ids: they are out of the broker's memory."""
-
-    def purge(self, journal: _JournalT, rids: Iterable[int], done: Done) -> None:
-        """Remove messages of a queue; `done` is called when that is on the disk. Raises `errors`."""
-
-    def share_snapshot(self, done: Changed[SharedSnapshot], /) -> None:
-        """Take a snapshot of everything appended so far, for another process; `done` gets it."""
 
     def collect(self, timeout: float | None = 0.0) -> None:
         """Process completed disk operations, and run callbacks. Waits `timeout` seconds for one (None: no limit)."""
@@ -444,12 +309,23 @@ class StoreOf(Protocol[_QueueT, _JournalT]):
     def look(self) -> None:
         """Check that disk operations make progress, and log it if not. To be called about every second."""
 
-    def will_close(self) -> None:
-        """From now on no wait is unbounded. Any thread may call it."""
-
     @property
     def progress(self) -> int:
         """A number that grows with completed disk operations. Any thread may read it."""
+
+    # ---- management, and the end ----
+
+    def metrics(self) -> Mapping[str, int | str]:
+        """What management shows: names of the class Store of the schema of legacystore, in snake case -> value."""
+
+    def journal_metrics(self, journal: JournalHandle, /) -> Mapping[str, int | str]:
+        """Likewise, of the class Journal."""
+
+    def share_snapshot(self, done: Changed[SharedSnapshot], /) -> None:
+        """Take a snapshot of everything appended so far, for another process; `done` gets it."""
+
+    def will_close(self) -> None:
+        """From now on no wait is unbounded. Any thread may call it."""
 
     def close(self, delivered: Mapping[int, Iterable[int]] | None = None) -> bool:
         """Finish pending operations and close the store. Returns whether it is marked clean.
@@ -458,53 +334,47 @@ class StoreOf(Protocol[_QueueT, _JournalT]):
         """
 
 
-Store: TypeAlias = StoreOf[Any, Any]
-"""A store with any types of journal and recovered queue; they satisfy `Journal` and `RecoveredQueue`."""
-
 # ---- the module that provides it ----
 
 OptionKind: TypeAlias = Literal["number", "switch", "choice", "text"]
 
 
+class StoreLine(Protocol):
+    """A log line of a store: one of the broker's levels, such as "notice", and one line of text."""
+
+    @property
+    def level(self) -> str: ...
+    @property
+    def text(self) -> str: ...
+
+
 class ModuleOption(Protocol):
-    """An option that a module adds to the broker's options."""
+    """An option that a module adds to the broker's.
+
+    Its name without `--`, an alternative name, its kind (a switch is yes or no), its default as shown, and its help.
+    """
 
     @property
-    def name(self) -> str:
-        """Its name, without the leading `--`."""
-
+    def name(self) -> str: ...
     @property
-    def alias(self) -> str:
-        """An alternative name; empty for none."""
-
+    def alias(self) -> str: ...
     @property
-    def kind(self) -> OptionKind:
-        """The kind of its value; a switch is yes or no."""
-
+    def kind(self) -> OptionKind: ...
     @property
-    def default(self) -> str:
-        """The default as shown in --help; empty for none."""
-
+    def default(self) -> str: ...
     @property
-    def help(self) -> str:
-        """The help text: one line."""
+    def help(self) -> str: ...
 
 
 class StoreModule(Protocol):
-    """The object that a module's entry point provides."""
+    """The object that a module's entry point provides: the heading of its options, these, and what `open` raises."""
 
     @property
-    def title(self) -> str:
-        """The heading of its options, such as "Store"."""
-
+    def title(self) -> str: ...
     @property
-    def options(self) -> Sequence[ModuleOption]:
-        """Its options, in the order of --help."""
-
+    def options(self) -> Sequence[ModuleOption]: ...
     @property
-    def errors(self) -> tuple[type[Exception], ...]:
-        """Errors that `open` raises. The text is one line for a person."""
-
+    def errors(self) -> tuple[type[Exception], ...]: ...
     def open(
         self,
         values: Mapping[str, str],
@@ -516,13 +386,6 @@ class StoreModule(Protocol):
     ) -> Store:
         """Open the store, in any state, and recover it.
 
-        Args:
-            values: the given options, by name or alias, as text.
-            data_directory: the broker's, which exists; None if it has none.
-            version: the broker's, recorded in the store.
-            log: receives log lines.
-            progress: is told how far it is, again and again.
-
-        Raises:
-            `errors`
+        `values` are the given options, by name or alias; the broker's data directory exists, or is None; its version is
+        recorded in the store.
         """

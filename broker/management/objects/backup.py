@@ -37,8 +37,7 @@ if TYPE_CHECKING:
     from qstore.broker.management.request import Arguments
     from qstore.broker.management.schema import Results
     from qstore.broker.model.caller import Caller
-    from qstore.broker.model.shared_snapshot import SharedSnapshot
-    from qstore.broker.model.store_protocol import Store
+    from qstore.broker.model.store_protocol import SharedSnapshot, Store
 
 _LOG: Final = log_of("Store")
 LEASE_SECONDS: Final = 30
