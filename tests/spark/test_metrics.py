@@ -25,7 +25,7 @@ from qstore.tools.metrics import METRICS, label, percent
 from qstore.tools.qstore_analyze import show, write_results
 from qstore.tools.qstore_size import command as size_command
 from qstore.tools.report.content import FindingKind, QueueReport, ReportContent
-from qstore.tools.report.text import count
+from qstore.tools.report.markup import count
 from qstore.tools.spark.analyze.request import Request
 from tests.spark.analyses import analyzed
 from tests.support.dump import Line, dump

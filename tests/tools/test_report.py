@@ -25,9 +25,9 @@ from qstore.tools.report.content import (
     Sizing,
     Waits,
     WaitUnit,
+    worst_first,
 )
 from qstore.tools.report.page import render
-from qstore.tools.report.ranking import worst_first
 from tests.support.profiles import examples
 from tests.support.report_content import STORE, Page, content, fleet, full_queue, plain_queue, summed
 

@@ -25,8 +25,10 @@ from qstore.tools.report.content import (
     Totals,
     Waits,
     WaitUnit,
+    near_limit,
+    severity,
+    worst_first,
 )
-from qstore.tools.report.ranking import near_limit, severity, worst_first
 from tests.support.report_content import MADE_AT, content, full_queue, plain_queue
 
 NONE = Totals(0, 0, 0, 0, 0, 0, 0, 0, 0)

@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from qstore.tools.console.text import MAX_TEXT, visible
+from qstore.tools.report.charts import Scale, positions, powers, times, upward, waiting, waiting_powers
 from qstore.tools.report.content import MAX_AT, MAX_WAIT
-from qstore.tools.report.scales import Scale, positions, powers, times, upward, waiting, waiting_powers
-from qstore.tools.report.text import duration, rate, share, short, short_size, size_rate
+from qstore.tools.report.markup import duration, rate, share, short, short_size, size_rate
 
 COUNTS = st.integers(0, 1 << 63)
 WAITS = st.floats(0, MAX_WAIT, allow_nan=False)

@@ -1,31 +1,290 @@
-"""The plots of a queue: its depth, message sizes, waiting times, and how full its journal became."""
+"""The plots of a queue: its depth, message sizes, waiting times, and how full its journal became.
+
+Ticks of axes are at round values: 1, 2 or 5 times a power of ten for counts, powers of two for bytes, whole seconds,
+minutes, hours or days for times. There are at most about `MAX_STEPS` of them.
+
+A plot is inline SVG, an image of `WIDTH` × `HEIGHT` that the page scales to its column. Colours come from the style
+sheet, by class, so that light, dark and print need no second image. The meaning of an element is in its `title`, which
+browsers show as a tooltip; `aria-label` describes the whole plot in words.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from math import ceil
-from typing import Final
+from collections.abc import Callable, Iterable, Sequence
+from datetime import UTC, datetime
+from itertools import pairwise
+from math import ceil, floor, log10
+from typing import Final, NamedTuple
 
 from qstore.formats.wording import plural
 from qstore.tools.console.amounts import human
 from qstore.tools.report.content import MAX_AT, Axis, DepthPoint, DepthSeries, SizeBin, Sizing, Waits, WaitUnit
-from qstore.tools.report.markup import Markup, join, tag
-from qstore.tools.report.plots import AREA, bands, bar, columns_axis, dot, meter, picture, rows_axis, steps, words
-from qstore.tools.report.scales import Scale, Tick, positions, powers, times, upward, waiting, waiting_powers
-from qstore.tools.report.text import count, day, duration, moment, share, short, short_size
+from qstore.tools.report.markup import Markup, count, day, duration, join, moment, share, short, short_size, tag
+
+# ---- axes ----
+
+MAX_STEPS: Final = 5  # steps between the ticks of an axis
+_DAY: Final = 86400
+_MIN: Final = 1e-12  # shorter durations count as zero
+#: Seconds between ticks, and the format of a tick.
+_TIME_STEPS: Final = (
+    *((step, "%H:%M:%S") for step in (1, 2, 5, 10, 15, 30)),
+    *((step * 60, "%H:%M") for step in (1, 2, 5, 10, 15, 30, 60, 120, 180, 360, 720)),
+    *((step * _DAY, "%Y-%m-%d") for step in (1, 2, 7, 14, 30, 60, 91, 182)),
+    *((step * 365 * _DAY, "%Y-%m-%d") for step in (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000)),
+)
+
+
+_MIN_WHOLE: Final = 10  # seconds: from here on, steps are those of a clock
+#: Ticks of a logarithmic time axis, in seconds.
+_SHORT_WAITS: Final = (1e-9, 1e-8, 1e-7, 1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 1e-1, 1.0, 10.0)
+_LONG_WAITS: Final = (60.0, 600.0, 3600.0, 36_000.0, *(_DAY * 10.0**power * 4 for power in range(14)))
+
+
+class Tick(NamedTuple):
+    """A value on an axis, and its label."""
+
+    value: float
+    label: str
+
+
+class Scale(NamedTuple):
+    """An axis from `low` to `high`, drawn from `start` to `stop`.
+
+    Attributes:
+        low, high: the values at its ends, `low` less than `high`.
+        start, stop: their coordinates; `stop` may be less (upwards).
+        ticks: from `low` to `high`.
+        is_log: whether the axis is logarithmic.
+    """
+
+    low: float
+    high: float
+    start: float
+    stop: float
+    ticks: tuple[Tick, ...]
+    is_log: bool = False
+
+    def at(self, value: float) -> float:
+        """Coordinate of a value."""
+        if self.is_log:
+            part = (log10(value) - log10(self.low)) / (log10(self.high) - log10(self.low))
+        else:
+            part = (value - self.low) / (self.high - self.low)
+        return self.start + part * (self.stop - self.start)
+
+
+def round_step(span: float, *, minimum: float = 0.0) -> float:
+    """The step (1, 2 or 5 times a power of ten, at least `minimum`) that gives at most `MAX_STEPS` parts of `span`."""
+    if span < _MIN:
+        return minimum or 1.0
+    power = 10.0 ** floor(log10(span / MAX_STEPS))
+    step = next((factor * power for factor in (1, 2, 5) if span / (factor * power) <= MAX_STEPS), 10 * power)
+    return max(step, minimum)
+
+
+def binary_step(span: float) -> float:
+    """The power of two that divides `span` into at most `MAX_STEPS` parts."""
+    step = 1.0
+    while span / step > MAX_STEPS:
+        step *= 2
+    return step
+
+
+def upward(
+    most: float, start: float, stop: float, label: Callable[[float], str] = short, minimum: float = 1.0
+) -> Scale:
+    """An axis from 0 to a round value of at least `most`."""
+    step = binary_step(most) if label is short_size else round_step(most, minimum=minimum)
+    steps = max(ceil(most / step), 1)
+    ticks = tuple(Tick(index * step, label(index * step)) for index in range(steps + 1))
+    return Scale(0, steps * step, start, stop, ticks)
+
+
+def waiting(longest: float, start: float, stop: float) -> Scale:
+    """An axis of durations in seconds, from 0 to a round value of at least `longest`."""
+    whole = (float(entry[0]) for entry in _TIME_STEPS if entry[0] >= _MIN_WHOLE and longest / entry[0] <= MAX_STEPS)
+    # Below a minute, and beyond thousands of years, which only forged times reach, decimal steps are enough.
+    step = next(whole, 0.0) if longest > _MIN_WHOLE * MAX_STEPS else 0.0
+    step = step or round_step(longest)
+    steps = max(ceil(longest / step), 1)
+    ticks = tuple(Tick(index * step, duration(index * step)) for index in range(steps + 1))
+    return Scale(0, steps * step, start, stop, ticks)
+
+
+def positions(low: float, high: float, start: float, stop: float) -> Scale:
+    """An axis of positions in a journal, in bytes."""
+    step = binary_step(high - low)
+    ticks = tuple(Tick(value, short_size(value)) for value in _multiples(low, high, step))
+    return Scale(low, high, start, stop, ticks)
+
+
+def times(low: float, high: float, start: float, stop: float) -> Scale:
+    """An axis of times in seconds since 1970."""
+    step, form = next((entry for entry in _TIME_STEPS if (high - low) / entry[0] <= MAX_STEPS), _TIME_STEPS[-1])
+    ticks = tuple(
+        Tick(value, datetime.fromtimestamp(value, UTC).strftime(form)) for value in _multiples(low, high, step)
+    )
+    return Scale(low, high, start, stop, ticks)
+
+
+def _multiples(low: float, high: float, step: float) -> list[float]:
+    return [index * step for index in range(ceil(low / step), floor(high / step) + 1)]
+
+
+def waiting_powers(low: float, high: float, start: float, stop: float) -> Scale:
+    """A logarithmic axis of durations in seconds around `low` to `high`, both positive, in steps of about ten."""
+    return _log_axis([*_SHORT_WAITS, *_LONG_WAITS], low, high, start, stop, duration)
+
+
+def powers(low: float, high: float, start: float, stop: float, label: Callable[[float], str]) -> Scale:
+    """A logarithmic axis around `low` to `high`, from 1 on: in factors of ten, for bytes of 32."""
+    factor = 32.0 if label is short_size else 10.0
+    values = [factor**power for power in range(ceil(log10(max(high, 1))) + 2)]
+    return _log_axis(values, low, high, start, stop, label)
+
+
+def _log_axis(
+    values: list[float], low: float, high: float, start: float, stop: float, label: Callable[[float], str]
+) -> Scale:
+    first = max((index for index, value in enumerate(values) if value <= low), default=0)
+    last = next((index for index, value in enumerate(values) if value >= high and index > first), len(values) - 1)
+    ticks = tuple(Tick(value, label(value)) for value in values[first : last + 1])
+    return Scale(min(values[first], low), max(values[last], high), start, stop, ticks, is_log=True)
+
+
+# ---- elements ----
+
+WIDTH: Final = 400
+HEIGHT: Final = 220
+_LEFT: Final = 52
+_RIGHT: Final = WIDTH - 12
+_TOP: Final = 20
+_BOTTOM: Final = HEIGHT - 42
+_LETTER: Final = 6.6  # width of a character of a label, at 11 pixels
+_GAP: Final = 10  # between two labels
+_RADIUS: Final = 3  # radius of a bar's upper corners
+METER_HEIGHT: Final = 30
+
+
+class Area(NamedTuple):
+    """The plotting area; y grows downwards."""
+
+    left: float
+    right: float
+    top: float
+    bottom: float
+
+
+AREA: Final = Area(_LEFT, _RIGHT, _TOP, _BOTTOM)
+
+
+def picture(description: str, *marks: str, height: int = HEIGHT) -> Markup:
+    """A plot of the given elements; `description` describes it in words."""
+    box = f"0 0 {WIDTH} {height}"
+    return tag("svg", *marks, viewBox=box, role="img", aria_label=description)
+
+
+def words(text: str, x: float, y: float, *, anchor: str = "middle", class_: str = "tick") -> Markup:
+    """A line of text."""
+    return tag("text", text, x=float(x), y=float(y), text_anchor=anchor, class_=class_)
+
+
+def rows_axis(scale: Scale, area: Area = AREA) -> Markup:
+    """The axis on the left, with a grid line for each tick."""
+    lines = []
+    for value, label in scale.ticks:
+        y = scale.at(value)
+        kind = "base" if value == scale.low else "grid"
+        lines.append(tag("line", x1=area.left, x2=area.right, y1=y, y2=y, class_=kind))
+        lines.append(words(label, area.left - 8, y + 4, anchor="end"))
+    return join(lines)
+
+
+def columns_axis(scale: Scale, title: str, area: Area = AREA, *, grid: bool = False) -> Markup:
+    """The axis at the bottom; if labels would overlap, only every second, third … tick has one."""
+    parts = [words(title, (area.left + area.right) / 2, area.bottom + 36, class_="axis")]
+    widest = max((len(tick.label) for tick in scale.ticks), default=0) * _LETTER
+    places = [scale.at(tick.value) for tick in scale.ticks]
+    apart = min((right - left for left, right in pairwise(places)), default=float(WIDTH))
+    every = ceil((widest + _GAP) / apart)
+    for index, (x, (_, label)) in enumerate(zip(places, scale.ticks, strict=True)):
+        if grid:
+            parts.append(tag("line", x1=x, x2=x, y1=area.top, y2=area.bottom, class_="grid"))
+        parts.append(tag("line", x1=x, x2=x, y1=area.bottom, y2=area.bottom + 4, class_="base"))
+        if index % every == 0:
+            parts.append(words(label, min(x, WIDTH - len(label) * _LETTER / 2), area.bottom + 17))
+    return join(parts)
+
+
+def steps(points: Sequence[tuple[float, float]], end: float, base: float) -> Markup:
+    """A step line through the points, the last one up to `end`, and the area between it and `base`."""
+    parts = [f"M{points[0][0]:.1f} {points[0][1]:.1f}"]
+    for x, y in points[1:]:
+        parts.append(f"H{x:.1f}V{y:.1f}")
+    line = "".join(parts) + f"H{end:.1f}"
+    area = f"{line}V{base:.1f}H{points[0][0]:.1f}Z"
+    return join((tag("path", d=area, class_="area"), tag("path", d=line, class_="line")))
+
+
+def bands(places: Iterable[tuple[float, float, str]], area: Area = AREA) -> Markup:
+    """Invisible columns from x to x with tooltips."""
+    return join(
+        tag("rect", tag("title", text), x=left, y=area.top, width=max(right - left, 0.5),
+            height=area.bottom - area.top, class_="band")
+        for left, right, text in places
+    )  # fmt: skip
+
+
+def bar(left: float, right: float, top: float, bottom: float, text: str) -> Markup:
+    """A bar on `bottom` with rounded upper corners."""
+    radius = min(_RADIUS, (right - left) / 2, bottom - top)
+    path = (
+        f"M{left:.1f} {bottom:.1f}V{top + radius:.1f}Q{left:.1f} {top:.1f} {left + radius:.1f} {top:.1f}"
+        f"H{right - radius:.1f}Q{right:.1f} {top:.1f} {right:.1f} {top + radius:.1f}V{bottom:.1f}Z"
+    )
+    return tag("path", tag("title", text), d=path, class_="bar")
+
+
+def dot(x: float, y: float, text: str, radius: float = 5.0) -> Markup:
+    """A dot."""
+    return tag("circle", tag("title", text), cx=x, cy=y, r=radius, class_="dot")
+
+
+def meter(fill: float, limit: float, state: str, description: str) -> Markup:
+    """A share on a scale from 0 to 1, with a line at the limit. More than 1 fills the scale.
+
+    Args:
+        fill: the share.
+        limit: position of the line.
+        state: the class that sets the colour.
+        description: describes it in words.
+    """
+    length, mark = WIDTH * min(fill, 1.0), WIDTH * limit
+    return picture(
+        description,
+        tag("rect", x=0, y=6, width=WIDTH, height=12, rx=6, class_="track"),
+        tag("rect", x=0, y=6, width=length, height=12, rx=min(6.0, length / 2), class_=f"fill {state}"),
+        tag("line", x1=mark, x2=mark, y1=0, y2=24, class_="limit"),
+        tag("title", description),
+        height=METER_HEIGHT,
+    )
+
+
+# ---- plots ----
 
 _BANDS: Final = 60  # points along a plot with a tooltip
 _LOG_FROM: Final = 50  # times the median: if the longest wait is at least this, the axis is logarithmic
 _NEARBY: Final = 1e-6  # of a position: width of the axis around a single one
 _WIDEST: Final = 48.0  # a bar, in the units of a plot
-_MIN: Final = 1e-9  # of the longest wait: smaller values are drawn at the left end
+_LEAST: Final = 1e-9  # of the longest wait: smaller values are drawn at the left end
 
 
 def _figure(title: str, drawing: Markup) -> Markup:
     return tag("figure", tag("figcaption", title), drawing)
 
 
-# ---------------------------------------------------------------------------------------------- depth
+# ---- depth ----
 
 
 def depth_chart(series: DepthSeries) -> Markup:
@@ -97,7 +356,7 @@ def _band_text(axis: Axis, group: Sequence[DepthPoint], end: float) -> str:
     return f"{place(group[0].at)} to {place(end)}: {deepest} at most"
 
 
-# ---------------------------------------------------------------------------------------------- sizes
+# ---- sizes ----
 
 
 def size_chart(bins: tuple[SizeBin, ...]) -> Markup:
@@ -133,7 +392,7 @@ def _bin_text(entry: SizeBin, total: int) -> str:
     return f"{short_size(entry.low)} to below {short_size(entry.high)}: {messages} ({share(entry.messages / total)})"
 
 
-# ---------------------------------------------------------------------------------------------- waits
+# ---- waits ----
 
 
 def wait_text(value: float, unit: WaitUnit) -> str:
@@ -174,7 +433,7 @@ def _wait_axis(waits: Waits) -> Scale:
     label = short_size if waits.unit is WaitUnit.BYTES else short
     in_seconds = waits.unit is WaitUnit.SECONDS
     if waits.p50 > 0 and waits.longest > waits.p50 * _LOG_FROM:
-        low = max(waits.p50, waits.longest * _MIN)
+        low = max(waits.p50, waits.longest * _LEAST)
         if in_seconds:
             return waiting_powers(low, waits.longest, AREA.left, AREA.right)
         return powers(low, waits.longest, AREA.left, AREA.right, label)
@@ -183,7 +442,7 @@ def _wait_axis(waits: Waits) -> Scale:
     return upward(waits.longest, AREA.left, AREA.right, label)
 
 
-# ---------------------------------------------------------------------------------------------- fill level
+# ---- fill ---- level
 
 
 def fill_meter(sizing: Sizing, fill: float, *, near: bool) -> Markup:

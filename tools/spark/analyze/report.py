@@ -16,7 +16,6 @@ from pyspark.sql import DataFrame, Row
 
 from qstore.formats.rhm.geometry import PAGE_SIZE
 from qstore.tools.console.amounts import human
-from qstore.tools.report.cards import journal_text
 from qstore.tools.report.content import (
     DEFAULT_PLOTS,
     MAX_EXAMPLES,
@@ -37,9 +36,10 @@ from qstore.tools.report.content import (
     Totals,
     Waits,
     WaitUnit,
+    worst_first,
 )
-from qstore.tools.report.ranking import worst_first
-from qstore.tools.report.text import share
+from qstore.tools.report.markup import share
+from qstore.tools.report.page import journal_text
 from qstore.tools.spark.analyze.report_rows import (
     Key,
     counted_findings,
