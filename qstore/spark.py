@@ -14,8 +14,8 @@ from __future__ import annotations
 
 from qstore.tools.spark.data_source import QstoreDataSource, register
 from qstore.tools.spark.needed import SparkMissingError, use_this_python
-from qstore.tools.spark.pipeline.effects import NEEDED as OUTSTANDING_COLUMNS
-from qstore.tools.spark.pipeline.outstanding import outstanding
+from qstore.tools.spark.pipeline import outstanding
+from qstore.tools.spark.recovery import NEEDED as OUTSTANDING_COLUMNS
 
 __all__ = [
     "OUTSTANDING_COLUMNS",

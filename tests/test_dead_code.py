@@ -29,6 +29,7 @@ AHEAD: Final = {
     "StoreTransactions.commit_prepared": "as above, seen from the broker",
     "StoreTransactions.abort_prepared": "as above, seen from the broker",
     "Snapshot.overtaken": "for those who follow a snapshot",
+    "PageFile.file_bytes": "the size on disk, which compaction limits",
 }
 """What management reads, and what the store offers to programs besides the broker."""
 

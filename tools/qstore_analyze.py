@@ -30,7 +30,8 @@ from qstore.tools.console.rows import (
 from qstore.tools.console.text import printable
 from qstore.tools.metrics import label, percent
 from qstore.tools.report.page import render
-from qstore.tools.spark.analyze.request import (
+from qstore.tools.spark.needed import missing
+from qstore.tools.spark.request import (
     QUEUES,
     REPORT,
     STEPS,
@@ -40,10 +41,9 @@ from qstore.tools.spark.analyze.request import (
     clean_up,
     prepare,
 )
-from qstore.tools.spark.needed import missing
 
 if TYPE_CHECKING:
-    from qstore.tools.spark.analyze.summary import Summary
+    from qstore.tools.spark.analysis import Summary
 
 _PROGRAM: Final = "qstore-analyze"
 _LOCAL: Final = "local[*]"
@@ -117,7 +117,7 @@ def _amount(_context: click.Context, _parameter: click.Parameter, text: str | No
     "--split-bytes",
     callback=_amount,
     metavar="SIZE",
-    help="Size of a partition of journal data.  [default: by amount of data]",
+    help="Largest size of the stores that one task reads.  [default: equal numbers of stores]",
 )
 @click.option(
     "--publisher-log",
@@ -169,13 +169,12 @@ def command(context: click.Context, /, *, master: str, force: bool, as_json: boo
 
 def _analyzed(request: Request, master: str) -> Summary:
     """Run Spark and return the summary. Raises UnusableRequestError."""
-    from qstore.tools.spark.analyze.progress import spark_progress
-    from qstore.tools.spark.analyze.run import analyze  # PySpark is installed only with the extra
-    from qstore.tools.spark.analyze.session import SparkFailedError, session
+    from qstore.tools.spark.analysis import analyze  # PySpark is installed only with the extra
+    from qstore.tools.spark.session import SparkFailedError, session, spark_progress
 
     try:
         with (
-            session(master, small=request.is_small, by_store=request.is_by_store) as spark,
+            session(master, small=request.is_small) as spark,
             spark_progress(spark) as stage,
         ):
             return analyze(spark, request, stage)

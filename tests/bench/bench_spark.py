@@ -176,8 +176,8 @@ def _scan(session: Any, directory: Path, columns: str, split: int) -> int:
 
 
 def _outstanding(session: Any, directory: Path, split: int) -> int:
-    from qstore.tools.spark.pipeline.effects import NEEDED
-    from qstore.tools.spark.pipeline.outstanding import outstanding
+    from qstore.tools.spark.pipeline import outstanding
+    from qstore.tools.spark.recovery import NEEDED
 
     reader = session.read.format("qstore").option("columns", ",".join(NEEDED))
     if split:

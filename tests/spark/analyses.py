@@ -9,7 +9,7 @@ from typing import Any, Final, NamedTuple
 from qstore.tools.generate.fleet import FleetSpec, StoreFormat
 from qstore.tools.generate.make import make_store
 from qstore.tools.report.content import ReportContent
-from qstore.tools.spark.analyze.request import Request, prepare
+from qstore.tools.spark.request import Request, prepare
 from tests.support.dump import Line, dump
 
 UNVERIFIED: Final = "-XX:+UnlockDiagnosticVMOptions -XX:-BytecodeVerificationRemote"
@@ -84,7 +84,7 @@ def make_fleet(directory: Path, real: Callable[[str], Any]) -> Fleet:
 
 def analyzed(spark: Any, request: Request) -> Any:
     """The summary of an analysis in the tests' session."""
-    from qstore.tools.spark.analyze.run import analyze
+    from qstore.tools.spark.analysis import analyze
 
     prepare(request, force=False)
     return analyze(spark, request, lambda _: None)

@@ -5,12 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from qstore.store.disk import Disk
-from qstore.tools.spark.batches import BODY_LIMIT, read_stretch
-from qstore.tools.spark.columns import table_columns
+from qstore.tools.spark.columns import Selection, table_columns
 from qstore.tools.spark.inputs import Input
-from qstore.tools.spark.plan import stretches
-from qstore.tools.spark.selection import Selection
+from qstore.tools.spark.records import BODY_LIMIT, read_stretch
 from qstore.tools.spark.store_tables import read_store
+from qstore.tools.spark.stretches import stretches
 
 Row = dict[str, Any]
 

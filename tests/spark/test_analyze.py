@@ -16,9 +16,9 @@ from click.testing import CliRunner
 
 from qstore.tools import qstore_analyze
 from qstore.tools.report.page import render
-from qstore.tools.spark.analyze import scale
-from qstore.tools.spark.analyze.request import Request, UnusableRequestError, clean_up, prepare
+from qstore.tools.spark import request as request_module
 from qstore.tools.spark.needed import missing
+from qstore.tools.spark.request import Request, UnusableRequestError, clean_up, prepare
 from tests.spark.analyses import SHORT_LIVED, Analysis, Fleet, analyzed
 from tests.spark.report_checks import check_findings, check_plots, check_queues, check_the_file
 from tests.support.dump import ROOT
@@ -39,7 +39,7 @@ def test_large_fleets_are_read_by_spark_and_say_the_same(
 ) -> None:
     small = fleet.request(tmp_path / "small")
     summary = analyzed(spark, small)
-    monkeypatch.setattr(scale, "SMALL_BYTES", 0)
+    monkeypatch.setattr(request_module, "SMALL_BYTES", 0)
     large = fleet.request(tmp_path / "large")
     assert not large.is_small
     analysis = Analysis(fleet, large, analyzed(spark, large))
@@ -106,7 +106,7 @@ def check_damage(spark: Any, analysis: Analysis) -> None:
 def test_steps_that_are_left_out_leave_nothing(
     spark: Any, fleet: Fleet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(scale, "SMALL_BYTES", 0)  # as a large fleet: read by Spark, in many partitions
+    monkeypatch.setattr(request_module, "SMALL_BYTES", 0)  # as a large fleet: read by Spark, in many partitions
     (tmp_path / "fleet").mkdir()
     (tmp_path / "fleet" / "good").symlink_to(fleet.paths[0])
     (tmp_path / "fleet" / "nothing").mkdir()
@@ -136,7 +136,7 @@ def test_a_report_is_a_file_of_this_machine() -> None:
 
 
 def test_a_log_that_cannot_be_used_is_one_line(spark: Any, tmp_path: Path) -> None:
-    from qstore.tools.spark.analyze.tables import publisher_log
+    from qstore.tools.spark.analysis import publisher_log
 
     (tmp_path / "log.jsonl").write_text('{"number": 1}\n')
     for name, what in ((str(tmp_path / "log.jsonl"), 'no column "id"'), (str(tmp_path / "none.csv"), "cannot be read")):
@@ -148,7 +148,7 @@ def test_a_log_that_cannot_be_used_is_one_line(spark: Any, tmp_path: Path) -> No
 def test_a_failure_of_spark_is_one_line(spark: Any, tmp_path: Path) -> None:
     from pyspark.errors import PySparkException
 
-    from qstore.tools.spark.analyze.session import reason
+    from qstore.tools.spark.session import reason
 
     (tmp_path / "empty").mkdir()
     with pytest.raises(PySparkException) as raised:

@@ -16,10 +16,9 @@ from qstore.formats.rhm.geometry import Geometry
 from qstore.store.environment import tool_environment
 from qstore.store.inspect.layout import UnusableInputError
 from qstore.tools.spark import needed
-from qstore.tools.spark.columns import OptionError
+from qstore.tools.spark.columns import OptionError, Selection
 from qstore.tools.spark.inputs import Input, named_inputs
-from qstore.tools.spark.plan import stretches
-from qstore.tools.spark.selection import Selection
+from qstore.tools.spark.stretches import stretches
 from tests.spark.reading import in_order, records, table
 from tests.support.journal_builder import JournalBuilder
 from tests.support.linear_builder import LinearBuilder
@@ -69,8 +68,8 @@ def test_a_file_that_cannot_be_opened_is_damage_and_the_rest_is_read(tmp_path: P
     assert [row for row in rows if row["type"] == "damage" and "0001" in row["file"]]
     assert [row for row in rows if row["type"] == "enqueue" and "0000" in row["file"]]
     # It went after the plan was made: what was read before stays, the rest of the stretch is told.
-    from qstore.tools.spark.batches import read_stretch
     from qstore.tools.spark.columns import table_columns
+    from qstore.tools.spark.records import read_stretch
 
     (stretch,) = planned
     batches = read_stretch(stretch, stretch.source.disk()[0], table_columns("records"), Selection())

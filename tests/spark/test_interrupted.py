@@ -30,8 +30,8 @@ MOMENTS: Final[dict[str, Moment]] = {
     "a process is started": lambda running: len(running.commands()) > 1,
     "Java puts its command together": lambda running: any("launcher.Main" in each for each in running.commands()),
     "Spark starts": lambda running: any("deploy.SparkSubmit" in each for each in running.commands()),
-    "journals are read": lambda running: (running.out / "qstore-analyze.work").exists(),
-    "results are written": lambda running: (running.out / "outstanding").exists(),
+    "journals are read": lambda running: (running.out / "queues").exists(),
+    "results are written": lambda running: (running.out / "export").exists(),
 }
 
 

@@ -26,7 +26,7 @@ from qstore.tools.qstore_analyze import show, write_results
 from qstore.tools.qstore_size import command as size_command
 from qstore.tools.report.content import FindingKind, QueueReport, ReportContent
 from qstore.tools.report.markup import count
-from qstore.tools.spark.analyze.request import Request
+from qstore.tools.spark.request import Request
 from tests.spark.analyses import analyzed
 from tests.support.dump import Line, dump
 from tests.support.fixtures import StoreOpener

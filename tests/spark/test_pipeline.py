@@ -17,10 +17,8 @@ from tests.support.profiles import only_on_its_day, today
 
 pytest.importorskip("pyspark", reason="pyspark not installed: pip install 'qstore[spark]'")
 
-from qstore.tools.spark.pipeline.effects import NEEDED, operations
-from qstore.tools.spark.pipeline.findings import open_transactions
-from qstore.tools.spark.pipeline.outstanding import outstanding
-from qstore.tools.spark.pipeline.prepared import prepared_transactions
+from qstore.tools.spark.pipeline import open_transactions, operations, outstanding, prepared_transactions
+from qstore.tools.spark.recovery import NEEDED
 
 Told = dict[tuple[str, str], list[tuple[Any, ...]]]
 

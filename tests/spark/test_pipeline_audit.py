@@ -26,23 +26,29 @@ pytest.importorskip("pyspark", reason="pyspark not installed: pip install 'qstor
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as sql
 
-from qstore.tools.spark.pipeline.depth import depth, peaks
-from qstore.tools.spark.pipeline.effects import NEEDED, operations
-from qstore.tools.spark.pipeline.export import export
-from qstore.tools.spark.pipeline.findings import (
+from qstore.tools.spark.pipeline import (
     damage,
     dangling,
+    depth,
     duplicates,
+    export,
     gaps,
     in_doubt_transactions,
+    lifetimes,
+    messages,
+    messages_of,
     open_transactions,
+    operations,
     overwritten,
+    peak_use,
+    peaks,
+    prepared_transactions,
+    rates,
+    reconcile,
+    sizing,
+    waits,
 )
-from qstore.tools.spark.pipeline.lifetimes import lifetimes, rates, waits
-from qstore.tools.spark.pipeline.messages import messages, messages_of
-from qstore.tools.spark.pipeline.prepared import prepared_transactions
-from qstore.tools.spark.pipeline.reconcile import reconcile
-from qstore.tools.spark.pipeline.sizing import peak_use, sizing
+from qstore.tools.spark.recovery import NEEDED
 
 STORE = "/s"
 BLOCK = 128

@@ -13,8 +13,7 @@ pytest.importorskip("fsspec", reason="fsspec not installed: pip install 'qstore[
 
 import fsspec
 
-from qstore.tools.spark.inputs import Input, named_inputs
-from qstore.tools.spark.remote_disk import BLOCK, RemoteDisk
+from qstore.tools.spark.inputs import BLOCK, Input, RemoteDisk, named_inputs
 from tests.spark.reading import Row, records, table
 from tests.support.fixtures import StoreOpener
 from tests.support.planted_damage import version_2_store
@@ -83,6 +82,8 @@ def test_what_is_not_there_is_an_oserror(memory: Any) -> None:
     for call in (lambda: disk.open(f"{ROOT}/none"), lambda: disk.names(f"{ROOT}/none"), lambda: disk.open(ROOT)):
         with pytest.raises(OSError, match="fleet"):
             call()
+    with pytest.raises(FileNotFoundError):
+        disk.open(f"{ROOT}/none")
     assert disk.is_directory(ROOT)
     assert not disk.is_file(ROOT)
     assert not disk.is_directory(f"{ROOT}/file")

@@ -8,8 +8,7 @@ import pytest
 
 pytest.importorskip("pyarrow", reason="pyarrow not installed: pip install 'qstore[spark]'")
 
-from qstore.tools.spark.columns import OptionError
-from qstore.tools.spark.selection import HIGHEST, Selection, chosen, push
+from qstore.tools.spark.columns import HIGHEST, OptionError, Selection, chosen, push
 from tests.spark.reading import in_order, records
 from tests.support.fixtures import StoreFixture, StoreOpener
 

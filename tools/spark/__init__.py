@@ -1,4 +1,4 @@
-"""Stores as Spark tables: the data source "qstore".
+"""Stores as Spark tables: the data source "qstore", and the analysis of whole fleets.
 
     from qstore.tools.spark.data_source import register
 
@@ -6,18 +6,23 @@
     records = spark.read.format("qstore").load("/var/lib/qpidd")
     queues = spark.read.format("qstore").option("table", "queues").load(["/fleet/*/qpidd"])
 
-columns       the tables: name, type and definition of each column
-inputs        paths, globs and URLs -> stores; remote_disk reads those that are not on a local disk
-plan          stores -> partitions: stretches of journals
-stretches     a stretch of a journal -> the records that begin in it
-batches       records -> Arrow record batches; messages extracts their message fields
-selection     which rows are read: options, and filters that Spark pushes down
-store_tables  the small tables, which are read store by store
-arrays        values -> Arrow arrays; headers decodes the headers of many records at once
-outcomes      the records of a whole journal -> the outcome of each, and the messages: the pipeline's work without Spark
-data_source   the interface to Spark
-pipeline/     the analysis, as functions of DataFrames
-analyze/      the work of `qstore-analyze`: the pipeline over a fleet, and its report
+Reading stores, without PySpark:
 
-Only `data_source`, `pipeline` and `analyze` need PySpark; `needed` reports missing packages.
+columns        the tables: name, type and definition of each column; which rows are read; values as Arrow arrays
+inputs         paths, globs and URLs -> stores
+stretches      stores -> parts of journals, and the records that begin in each
+records        records -> Arrow record batches
+store_tables   the small tables, which are read store by store
+recovery       the records of a journal -> what the store's own recovery makes of them, as columns
+audit          the messages of a journal, queue or store -> the tables of an analysis
+stores         the work of a task of `qstore-analyze`: stores, each read once -> all tables
+
+With it (`needed` reports what is not installed):
+
+data_source    the interface to Spark
+pipeline       the analysis as functions from DataFrames to DataFrames
+request        what `qstore-analyze` is asked for, and where the results go
+session        a quiet Spark session for a command, local by default
+analysis       the steps, and the totals
+report_content the content of the HTML report
 """

@@ -70,12 +70,11 @@ except ImportError:
     raise SparkMissingError(missing() or "PySpark is older than 4.0: pip install 'qstore[spark]'") from None
 
 from qstore.store.inspect.layout import UnusableInputError
-from qstore.tools.spark.batches import BODY_LIMIT, read_stretch
-from qstore.tools.spark.columns import Column, OptionError, table_columns
+from qstore.tools.spark.columns import Column, OptionError, Selection, chosen, push, table_columns
 from qstore.tools.spark.inputs import Input, named_inputs
-from qstore.tools.spark.plan import Stretch, partitions, stretches
-from qstore.tools.spark.selection import Selection, chosen, push
+from qstore.tools.spark.records import BODY_LIMIT, read_stretch
 from qstore.tools.spark.store_tables import read_store
+from qstore.tools.spark.stretches import Stretch, partitions, stretches
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -17,10 +17,8 @@ from qstore.store.journal.directory import NotAJournalError
 from qstore.store.journal.files import JournalFile
 from qstore.store.journal.journal import Journal
 from qstore.tools.dump.rows import binding_object, exchange_object, queue_object, transaction_object
-from qstore.tools.spark.arrays import array, arrow_schema
-from qstore.tools.spark.columns import Column
+from qstore.tools.spark.columns import Column, Selection, array, arrow_schema
 from qstore.tools.spark.inputs import Input, opened
-from qstore.tools.spark.selection import Selection
 
 Row = dict[str, Any]
 Reader = Callable[[Input, OfflineStore], Iterator[Row]]

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+import glob
+import os
 import re
 import shutil
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 from typing import Final
-
-from qstore.tools.spark.analyze.scale import has_small_journals, is_small
 
 STEPS: Final = ("outstanding", "audit", "sizing", "export")
 SUMMARY: Final = "summary.json"
@@ -37,7 +37,7 @@ class Request:
         out: directory, or URL, of the results.
         steps: which of `STEPS` to run.
         bodies: whether bodies are included in the results.
-        split_bytes: largest size of a partition; None for automatic.
+        split_bytes: largest size of the stores that a task reads; None for automatic.
         publisher_log: a table of sent messages; None for none.
         publisher_id: its column of message ids.
         compare: paths of a store to compare with; may be empty.
@@ -65,13 +65,8 @@ class Request:
 
     @property
     def is_small(self) -> bool:
-        """Whether the inputs are local and small enough for another way of processing (`scale`)."""
+        """Whether the inputs are local and small enough for reading without Spark."""
         return not self.is_remote and is_small(self.read)
-
-    @cached_property
-    def is_by_store(self) -> bool:
-        """Whether each store is read as a whole (`stores`): the results are local, and so are journals of that size."""
-        return not self.is_remote and has_small_journals(self.inputs)
 
     @property
     def read(self) -> tuple[str, ...]:
@@ -127,3 +122,48 @@ def _remove(path: Path) -> None:
         shutil.rmtree(path)
     else:
         path.unlink()
+
+
+# ---- the amount of data ----
+
+SMALL_BYTES: Final = 128 << 20
+_FILE_COST: Final = 16 << 10  # bytes that could be read in the time in which a file is opened
+
+
+def size_of(path: str) -> int:
+    """Bytes of the files at a local path."""
+    return sum(_sizes(path))
+
+
+def is_small(paths: Iterable[str]) -> bool:
+    """Whether the files at these paths and globs have at most `SMALL_BYTES` in total; False for URLs."""
+    left = SMALL_BYTES
+    for pattern in paths:
+        if _URL.match(pattern):
+            return False
+        for size in _sizes(pattern):
+            left -= size + _FILE_COST
+            if left < 0:
+                return False
+    return True
+
+
+def _matching(pattern: str) -> list[str]:
+    return [pattern] if Path(pattern).exists() else glob.glob(pattern)  # noqa: PTH207  # any path, absolute or not
+
+
+def _sizes(pattern: str) -> Iterator[int]:
+    """Bytes of the files; unreadable ones are skipped here and reported when they are read."""
+    for path in _matching(pattern):
+        if not Path(path).is_dir():
+            yield _size(path)
+        for directory, _, names in os.walk(path):
+            for name in names:
+                yield _size(os.path.join(directory, name))  # noqa: PTH118  # as os.walk has it
+
+
+def _size(path: str) -> int:
+    try:
+        return os.stat(path).st_size  # noqa: PTH116
+    except OSError:
+        return 0

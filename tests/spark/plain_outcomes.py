@@ -1,66 +1,20 @@
-"""The records of one journal, read whole -> the outcome of each, and the messages that they lead to.
+"""What becomes of a journal's records and messages, by a plain walk over them: the reference of the tables.
 
-This is what `pipeline.operations`, `messages`, `depth`, `duplicates`, `gaps` and `prepared_transactions` compute with
-Spark from the table of records, and the results are the same, column by column. Those functions take any records,
-wherever they come from, and distribute even a single journal. But a window and an aggregation over all records cost
-many times as much as the walk that reads them, and a journal has its records in order: here one pass over them is
-enough. Memory is that of one journal's records without bodies, so `analyze` uses this for journals of limited size.
-
-`pipeline.effects` explains times, and `pipeline.messages` what becomes of a message.
+The product makes the same tables with Arrow's columns and the store's recovery (`tools.spark.recovery`, `audit`). Here
+one loop over the records, in order, states the rules once more, record by record.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import pairwise
 from operator import itemgetter
 from typing import Any, Final, NamedTuple
 
-import pyarrow as pa
-import pyarrow.compute as pc
-
 from qstore.formats.rhm.geometry import BLOCK_SIZE
 
-AT_THE_END: Final = 1 << 61  # as in `pipeline.effects`
-#: Columns that are appended to the records of a journal.
-OUTCOME: Final = pa.schema([
-    ("fate", pa.string()), ("time", pa.int64()), ("branch", pa.int64()), ("ended", pa.int64()),
-])  # fmt: skip
-_PLACED: Final = ("store", "format", "queue", "journal")
-_NAMES: Final = [(name, pa.string()) for name in _PLACED]
-MESSAGES: Final = pa.schema([
-    *_NAMES, ("rid", pa.int64()), ("state", pa.string()), ("position", pa.int64()), ("size", pa.int64()),
-    ("added", pa.int64()), ("removed", pa.int64()), ("branch", pa.int64()), ("enqueues", pa.int64()),
-    ("dequeues", pa.int64()), ("transactional", pa.bool_()), ("timestamp", pa.int64()), ("added_flush", pa.int64()),
-    ("removed_flush", pa.int64()), ("dequeue_position", pa.int64()), ("last_position", pa.int64()),
-])  # fmt: skip
-DEPTH: Final = pa.schema([
-    *_NAMES, ("bucket", pa.int32()), ("begin", pa.int64()), ("end", pa.int64()), ("enqueues", pa.int64()),
-    ("dequeues", pa.int64()), ("bytes", pa.int64()), ("depth", pa.int64()), ("live_bytes", pa.int64()),
-    ("peak", pa.int64()), ("peak_bytes", pa.int64()), ("peak_reserved", pa.int64()),
-])  # fmt: skip
-LIFETIMES: Final = pa.schema([
-    *_NAMES, ("rid", pa.int64()), ("state", pa.string()), ("enqueued", pa.int64()), ("dequeued", pa.int64()),
-    ("enqueued_flush", pa.int64()), ("dequeued_flush", pa.int64()), ("timestamp", pa.int64()), ("size", pa.int64()),
-    ("transactional", pa.bool_()), ("distance", pa.int64()), ("enqueued_written", pa.int64()),
-    ("dequeued_written", pa.int64()), ("waited", pa.float64()),
-])  # fmt: skip
-OUTSTANDING: Final = pa.schema([
-    *_NAMES, ("rid", pa.int64()), ("state", pa.string()), ("xid", pa.string()), ("position", pa.int64()),
-    ("size", pa.int64()), ("delivery", pa.int64()),
-])  # fmt: skip
-PREPARED: Final = pa.schema([
-    ("store", pa.string()), ("xid", pa.string()), ("two_phase", pa.string()), ("outcome", pa.string()),
-    ("branch", pa.int64()),
-])  # fmt: skip
-USE: Final = pa.schema([*_NAMES, ("reserved", pa.int64()), ("longest", pa.int64())])
-GAPS: Final = pa.schema([
-    ("store", pa.string()), ("after", pa.int64()), ("before", pa.int64()), ("missing", pa.int64()),
-])  # fmt: skip
-DUPLICATES: Final = pa.schema([
-    ("store", pa.string()), ("queue", pa.string()), ("what", pa.string()), ("message_id", pa.string()),
-    ("first_rid", pa.int64()), ("last_rid", pa.int64()), ("copies", pa.int64()),
-])  # fmt: skip
-_BUCKETS: Final = 200  # as in `pipeline.depth`
+AT_THE_END: Final = 1 << 61  # as in `recovery`
+_BUCKETS: Final = 200  # as in `audit.depth`
 
 
 _NANOSECONDS: Final = 1_000_000_000
@@ -103,46 +57,25 @@ class _Message:
 
 
 class Records:
-    """The records of a journal: each column that is needed here as a list.
+    """The records of a journal, in order, as rows: each field that is needed here as a list."""
 
-    Args:
-        batches: with the columns of `pipeline.effects.NEEDED`, flush, timestamp and message_id.
-    """
-
-    def __init__(self, batches: Sequence[Any]) -> None:
-        table = pa.Table.from_batches(batches)
-        column = table.column
-        self.table = table
-        names, codes = _coded(column("type"))
-        self.kinds: list[str] = [names[code] for code in codes.to_pylist()]
-        self.positions: list[int] = column("position").to_pylist()
-        self.rids: list[int] = column("rid").to_pylist()
-        self.targets: list[int] = pc.coalesce(column("dequeued_rid"), column("rid")).to_pylist()
-        self.xids: list[str | None] = _values(column("xid"))
-        self.sizes: list[int] = column("size").to_pylist()
-        self.flushes: list[int | None] = _values(column("flush"))
-        self.timestamps: list[int | None] = _values(column("timestamp"))
-        self._flags = _coded(pc.binary_join(column("flags"), ","))
+    def __init__(self, rows: Sequence[Mapping[str, Any]]) -> None:
+        self.kinds: list[str] = [row["type"] for row in rows]
+        self.positions: list[int] = [row["position"] for row in rows]
+        self.rids: list[int] = [row["rid"] for row in rows]
+        self.targets: list[int] = [row["rid"] if row["dequeued_rid"] is None else row["dequeued_rid"] for row in rows]
+        self.xids: list[str | None] = [row["xid"] for row in rows]
+        self.sizes: list[int] = [row["size"] for row in rows]
+        self.flushes: list[int | None] = [row["flush"] for row in rows]
+        self.timestamps: list[int | None] = [row["timestamp"] for row in rows]
+        self.prepared: list[str | None] = [row["prepared"] for row in rows]
+        self.message_ids: list[str | None] = [row["message_id"] for row in rows]
+        self._flags = [row["flags"] for row in rows]
         self.transient, self.moved = self.flagged("transient"), self.flagged("moved")
 
     def flagged(self, flag: str) -> frozenset[int]:
         """The records that have a flag."""
-        names, codes = self._flags
-        having = {code for code, name in enumerate(names) if name and flag in name.split(",")}
-        if not having:
-            return frozenset()
-        return frozenset(index for index, code in enumerate(codes.to_pylist()) if code in having)
-
-
-def _coded(column: Any) -> tuple[list[str], Any]:
-    """A column with few different values: these, and for each row the number of its value."""
-    coded = column.combine_chunks().dictionary_encode()
-    return coded.dictionary.to_pylist(), coded.indices
-
-
-def _values(column: Any) -> list[Any]:
-    """The values; a column of nulls is common, and costs nothing."""
-    return [None] * len(column) if column.null_count == len(column) else column.to_pylist()
+        return frozenset(index for index, flags in enumerate(self._flags) if flag in flags)
 
 
 # ---- the prepared list ----
@@ -150,7 +83,7 @@ def _values(column: Any) -> list[Any]:
 
 def decisions(records: Records) -> list[tuple[str, str | None, Decision]]:
     """The open transactions of a prepared list: xid, dtx or local or None, what recovery does with it."""
-    prepared = records.table.column("prepared").to_pylist()
+    prepared = records.prepared
     committed = records.flagged("commit")
     still_open: dict[str, list[int]] = {}
     for index, (kind, xid) in enumerate(zip(records.kinds, records.xids, strict=True)):
@@ -186,10 +119,6 @@ class Outcomes(NamedTuple):
     times: list[int | None]
     branches: list[int | None]
     ends: list[int | None]
-
-    def arrays(self) -> list[Any]:
-        """The columns of `OUTCOME`."""
-        return [pa.array(values, field.type) for values, field in zip(self, OUTCOME, strict=True)]
 
 
 def outcomes(records: Records, decided: Mapping[str, Decision]) -> Outcomes:
@@ -292,7 +221,7 @@ def _least(one: int | None, other: int | None) -> int | None:
 
 
 def message_rows(every: Mapping[int, _Message]) -> list[tuple[Any, ...]]:
-    """For each message the columns of `MESSAGES` from rid on."""
+    """For each message the columns of `recovery.MESSAGES`."""
     rows = []
     for rid, message in every.items():
         removed, added = message.removed, message.added
@@ -323,7 +252,7 @@ def message_rows(every: Mapping[int, _Message]) -> list[tuple[Any, ...]]:
 def outstanding_rows(
     rows: Iterable[tuple[Any, ...]], branches: Mapping[int, str], *, by_position: bool
 ) -> Iterator[tuple[Any, ...]]:
-    """The columns of `OUTSTANDING` from rid on, for rows of `message_rows`.
+    """rid, state, xid, position, size, delivery, for rows of `message_rows`.
 
     Args:
         rows: the messages.
@@ -339,7 +268,7 @@ def outstanding_rows(
 def lifetime_rows(
     rows: Iterable[tuple[Any, ...]], written: Mapping[int, int], data_size: int
 ) -> Iterator[tuple[Any, ...]]:
-    """The columns of `LIFETIMES` from rid on, for rows of `message_rows`.
+    """The columns of `audit.LIFETIMES`, for rows of `message_rows`.
 
     Args:
         rows: the messages.
@@ -363,7 +292,7 @@ def lifetime_rows(
 def use_row(
     rows: Iterable[tuple[Any, ...]], records: Records, found: Outcomes, data_size: int
 ) -> tuple[int | None, int | None]:
-    """The columns of `USE` from reserved on, as `pipeline.sizing.peak_use`.
+    """reserved and longest, as `audit.use` has them.
 
     Args:
         rows: from `message_rows`.
@@ -388,7 +317,7 @@ def use_row(
 
 
 def depth_rows(rows: Sequence[tuple[Any, ...]]) -> Iterator[tuple[int, ...]]:
-    """The columns of `DEPTH` from bucket on, for rows of `message_rows`."""
+    """The columns of `audit.DEPTH`, for rows of `message_rows`."""
     last = max((max((row[2] or 0) + (row[3] or 0), row[14] + BLOCK_SIZE) for row in rows), default=1)
     width = max(-(-last // _BUCKETS), 1)
     changes = []
@@ -432,8 +361,7 @@ def duplicate_ids(journals: Iterable[tuple[Records, Outcomes]]) -> dict[str, lis
     several: dict[str, list[int]] = {}
     once: dict[str, int] = {}
     for records, found in journals:
-        ids = _values(records.table.column("message_id"))
-        for index, name in enumerate(ids):
+        for index, name in enumerate(records.message_ids):
             if name is None or found.times[index] is None or records.kinds[index] != "enqueue":
                 continue
             if index in records.moved or index in records.transient:
@@ -448,11 +376,7 @@ def duplicate_ids(journals: Iterable[tuple[Records, Outcomes]]) -> dict[str, lis
     return several
 
 
-def gaps(rids: Sequence[Any]) -> list[Any]:
-    """The columns of `GAPS` from after on: the ranges of ids that are missing in arrays of record ids."""
-    ids = pc.unique(pa.chunked_array(rids, pa.int64()))
-    ordered = ids.take(pc.sort_indices(ids))
-    after, before = ordered.slice(0, max(len(ordered) - 1, 0)), ordered.slice(1)
-    missing = pc.subtract(pc.subtract(before, after), 1)
-    is_gap = pc.greater(missing, 0)
-    return [column.filter(is_gap) for column in (after, before, missing)]
+def gaps(rids: Iterable[int]) -> set[tuple[int, int, int]]:
+    """The ranges of ids that are missing: after, before, missing."""
+    ordered = sorted(set(rids))
+    return {(after, before, before - after - 1) for after, before in pairwise(ordered) if before - after > 1}

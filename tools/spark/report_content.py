@@ -1,18 +1,19 @@
-"""The HTML report (`tools.report`), filled from the results of an analysis.
+"""The HTML report (`tools.report`), filled from what the tasks of an analysis found.
 
-Only small results go to the driver: a row for each queue and store; then, for the few queues shown with plots, a row
-for each bucket of their depth and each bin of their sizes, and the first examples of their findings. Results of omitted
-steps are not in the report.
+There is a row for each queue and store, the first examples of findings, and bins of record sizes; the depths of the few
+queues shown with plots are read from their table. Results of omitted steps are not in the report.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Iterator, Mapping
+import heapq
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Final
 
-from pyspark.sql import DataFrame, Row
+import pyarrow.compute as pc
+import pyarrow.dataset
 
 from qstore.formats.rhm.geometry import PAGE_SIZE
 from qstore.tools.console.amounts import human
@@ -40,16 +41,9 @@ from qstore.tools.report.content import (
 )
 from qstore.tools.report.markup import share
 from qstore.tools.report.page import journal_text
-from qstore.tools.spark.analyze.report_rows import (
-    Key,
-    counted_findings,
-    depths,
-    examples,
-    queue_rows,
-    size_bins,
-    store_rows,
-)
-from qstore.tools.spark.analyze.tables import Tables
+from qstore.tools.spark import stores
+from qstore.tools.spark.request import Request
+from qstore.tools.spark.stores import Found
 
 _TITLE: Final = "qstore-analyze"
 _NOTES: Final = (
@@ -59,57 +53,88 @@ _NOTES: Final = (
     "Waits in seconds are accurate to within the time in which a file was filled; other waits are in bytes of journal.",
     "Rates are over the time between the first and the last timestamp of the messages.",
 )
-_STEPS: Final = {"audit/depth": "audit", "sizing": "sizing"}
 
-#: Queues that have the same instance of a finding, as some transactions: so many more are read for the examples.
+#: Queues that have the same instance of a finding, as some transactions: so many more have examples.
 _QUEUES_OF: Final = {kind: 4 if kind is FindingKind.IN_DOUBT else 1 for kind in FindingKind}
 
-_Findings = dict[Key, list[Finding]]
+Row = Mapping[str, Any]
+Key = tuple[str, str]
 
 
 def report_content(
-    tables: Tables, made: Mapping[str, DataFrame], fields: Mapping[str, Any], made_at: datetime
+    request: Request, found: Sequence[Found], fields: Mapping[str, Any], made_at: datetime
 ) -> ReportContent:
     """The content of the report.
 
     Args:
-        tables: the tables of the analysis.
-        made: its results: path below their directory -> table.
-        fields: the fields of its summary.
+        request: the request, whose results are written.
+        found: of each store.
+        fields: the fields of the summary.
         made_at: creation time, with a time zone.
     """
-    stores = store_rows(tables)
-    counts = counted_findings(tables, made)
-    found = _findings(counts, {})
-    every = worst_first(_queue(row, found.get((row["store"], row["queue"]), [])) for row in queue_rows(tables, made))
-    shown = _findings(counts, examples(tables, made, _exemplary(every)))
-    every = [_with_findings(queue, shown.get((queue.store, queue.queue), [])) for queue in every]
-    plotted = _plotted(every[:DEFAULT_PLOTS], tables, made)
-    missing = sorted({step for path, step in _STEPS.items() if path not in made})
+    stores = sorted((store for store in found if store.totals.get("stores")), key=lambda store: store.store)
+    every = worst_first(
+        _queue(row, _findings(store.findings.get(row["queue"], ()))) for store in stores for row in store.queues
+    )
+    exemplary = _exemplary(every)
+    every = [queue if _key(queue) in exemplary else _without_examples(queue) for queue in every]
+    rows = {(row["store"], row["queue"]): row for store in stores for row in store.queues}
+    plotted = _plotted(every[:DEFAULT_PLOTS], rows, request)
+    missing = sorted({"audit", "sizing"} - request.steps)
     return ReportContent(
         title=_TITLE,
         made_at=made_at,
         totals=_totals(fields),
         inputs=tuple(
-            Input(row["store"], row["format"] or "-", row["queues"] or 0, row["size"] or 0)
-            for row in stores[:MAX_INPUTS]
+            Input(store.store, store.format or "-", len(store.queues), store.totals["journal_bytes"])
+            for store in stores[:MAX_INPUTS]
         ),
         queues=(*plotted, *every[DEFAULT_PLOTS:MAX_QUEUES]),
-        findings=tuple(shown.get((None, None), [])),
+        findings=tuple(_findings(_united(store.findings.get(None, ()) for store in found))),
         notes=(*_NOTES, *(f"The step {step} was omitted, so its results are missing here." for step in missing)),
     )
 
 
+def _key(queue: QueueReport) -> Key:
+    return queue.store, queue.queue
+
+
+def _united(each: Iterable[Iterable[stores.Finding]]) -> list[stores.Finding]:
+    """The findings of all stores that belong to no queue, each kind once."""
+    counts: dict[str, int] = {}
+    examples: dict[str, list[tuple[str, str]]] = {}
+    for findings in each:
+        for kind, count, first in findings:
+            counts[kind] = counts.get(kind, 0) + count
+            examples[kind] = heapq.nsmallest(MAX_EXAMPLES, [*examples.get(kind, ()), *first])
+    return [stores.Finding(kind, count, examples[kind]) for kind, count in counts.items()]
+
+
+def _findings(found: Iterable[stores.Finding]) -> list[Finding]:
+    return [
+        Finding(FindingKind[kind], count, tuple(Example(*each) for each in examples[:count]))
+        for kind, count, examples in sorted(found)
+    ]
+
+
 def _exemplary(ordered: list[QueueReport]) -> set[Key]:
-    """The queues whose findings are read: those with plots, and for each kind the first ones that have it."""
-    keys: set[Key] = {(queue.store, queue.queue) for queue in ordered[:DEFAULT_PLOTS]}
+    """The queues whose findings have examples: those with plots, and for each kind the first ones that have it."""
+    keys = {_key(queue) for queue in ordered[:DEFAULT_PLOTS]}
     counted = dict.fromkeys(FindingKind, 0)
     for queue in ordered:
         for finding in queue.findings:
             if counted[finding.kind] < MAX_EXAMPLES * _QUEUES_OF[finding.kind]:
                 counted[finding.kind] += finding.count
-                keys.add((queue.store, queue.queue))
+                keys.add(_key(queue))
     return keys
+
+
+def _without_examples(queue: QueueReport) -> QueueReport:
+    """The queue without the examples of its findings, except that of its journal."""
+    findings = (
+        each if each.kind is FindingKind.NEARLY_FULL else Finding(each.kind, each.count) for each in queue.findings
+    )
+    return dataclasses.replace(queue, findings=tuple(findings))
 
 
 def _totals(fields: Mapping[str, Any]) -> Totals:
@@ -123,28 +148,22 @@ def _totals(fields: Mapping[str, Any]) -> Totals:
 
 
 def _queue(row: Row, findings: list[Finding]) -> QueueReport:
-    span = None if row["last_timestamp"] is None else row["last_timestamp"] - row["first_timestamp"]
+    span = None if row.get("last_timestamp") is None else row["last_timestamp"] - row["first_timestamp"]
     return QueueReport(
         store=row["store"],
         queue=row["queue"],
-        outstanding=row["outstanding"] or 0,
-        live_bytes=row["live_bytes"] or 0,
-        enqueues=row["enqueues"] or 0,
-        dequeues=row["dequeues"] or 0,
-        record_bytes=row["record_bytes"] or 0,
-        in_doubt=row["in_doubt"] or 0,
-        peak_depth=None if row["peak"] is None else max(row["peak"], 0),
+        outstanding=row.get("outstanding", 0),
+        live_bytes=row.get("live_bytes", 0),
+        enqueues=row.get("enqueues", 0),
+        dequeues=row.get("dequeues", 0),
+        record_bytes=row.get("record_bytes", 0),
+        in_doubt=row.get("in_doubt", 0),
+        peak_depth=None if row.get("peak") is None else max(row["peak"], 0),
         seconds=span or None,
         waits=_waits(row),
         sizing=(sizing := _sizing(row)),
         findings=(*findings, *_nearly_full(sizing, row)),
     )
-
-
-def _with_findings(queue: QueueReport, findings: list[Finding]) -> QueueReport:
-    """The queue with the examples of its findings; that of its journal it has already."""
-    own = (finding for finding in queue.findings if finding.kind is FindingKind.NEARLY_FULL)
-    return dataclasses.replace(queue, findings=(*findings, *own))
 
 
 def _nearly_full(sizing: Sizing | None, row: Row) -> Iterator[Finding]:
@@ -159,7 +178,7 @@ def _nearly_full(sizing: Sizing | None, row: Row) -> Iterator[Finding]:
 def _waits(row: Row) -> Waits | None:
     """In seconds, unless most messages were dequeued within the file in which they were enqueued."""
     for name, unit in (("waited", WaitUnit.SECONDS), ("distance", WaitUnit.BYTES)):
-        numbers = [row[f"{name}_{of}"] for of in ("50", "90", "99", "most")]
+        numbers: list[Any] = [row.get(f"{name}_{of}") for of in ("50", "90", "99", "most")]
         if all(number is not None and number >= 0 for number in numbers) and (numbers[0] or unit is WaitUnit.BYTES):
             p50, p90, p99, longest = sorted(numbers)
             return Waits(unit, row["measured"], p50, p90, p99, longest)
@@ -167,7 +186,7 @@ def _waits(row: Row) -> Waits | None:
 
 
 def _sizing(row: Row) -> Sizing | None:
-    if row["files"] is None:
+    if row.get("files") is None:
         return None
     present = JournalSize(row["files"], round(row["pages"] * PAGE_SIZE))
     advised = None
@@ -181,39 +200,37 @@ def _sizing(row: Row) -> Sizing | None:
 # ---- plots of the first queues ----
 
 
-def _plotted(queues: list[QueueReport], tables: Tables, made: Mapping[str, DataFrame]) -> list[QueueReport]:
+def _plotted(queues: list[QueueReport], rows: Mapping[Key, Row], request: Request) -> list[QueueReport]:
     if not queues:
         return []
-    keys = {(queue.store, queue.queue) for queue in queues}
-    sizes = _by_queue(size_bins(tables, keys).collect())
-    points = _by_queue(depths(made["audit/depth"], keys).collect()) if "audit/depth" in made else {}
-    plotted = []
-    for queue in queues:
-        key = (queue.store, queue.queue)
-        plotted.append(dataclasses.replace(queue, depth=_series(points.get(key, [])), sizes=_bins(sizes.get(key, []))))
-    return plotted
+    points: dict[Key, list[Row]] = {}
+    if "audit" in request.steps:
+        names = ["store", "queue", "begin", "end", "peak", "depth"]
+        own = pc.field("queue").isin([queue.queue for queue in queues])
+        table = pyarrow.dataset.dataset(request.path("audit", "depth")).to_table(columns=names, filter=own)
+        for row in sorted(table.to_pylist(), key=lambda row: row["begin"]):
+            points.setdefault((row["store"], row["queue"]), []).append(row)
+    return [
+        dataclasses.replace(
+            queue, depth=_series(points.get(_key(queue), [])), sizes=_bins(rows[_key(queue)].get("sizes", []))
+        )
+        for queue in queues
+    ]
 
 
-def _bins(rows: list[Row]) -> tuple[SizeBin, ...]:
+def _bins(found: Sequence[tuple[int, int, int]]) -> tuple[SizeBin, ...]:
     """The bins, with those in between that have no messages."""
     bins: list[SizeBin] = []
-    widths = {row["high"] - row["low"] for row in rows}
-    for row in rows:
-        while bins and bins[-1].high < row["low"]:
-            low = bins[-1].high
-            bins.append(SizeBin(low, low * 2 if len(widths) > 1 else low + min(widths), 0))
-        bins.append(SizeBin(row["low"], row["high"], row["messages"]))
+    widths = {high - low for low, high, _ in found}
+    for low, high, count in found:
+        while bins and bins[-1].high < low:
+            begin = bins[-1].high
+            bins.append(SizeBin(begin, begin * 2 if len(widths) > 1 else begin + min(widths), 0))
+        bins.append(SizeBin(low, high, count))
     return tuple(bins)
 
 
-def _by_queue(rows: Iterable[Row]) -> dict[Key, list[Row]]:
-    by_queue: dict[Key, list[Row]] = {}
-    for row in rows:
-        by_queue.setdefault((row["store"], row["queue"]), []).append(row)
-    return by_queue
-
-
-def _series(rows: list[Row]) -> DepthSeries | None:
+def _series(rows: Sequence[Row]) -> DepthSeries | None:
     """The peak of each bucket; buckets without changes have the depth of the one before."""
     points: list[DepthPoint] = []
     for index, row in enumerate(rows):
@@ -222,16 +239,3 @@ def _series(rows: list[Row]) -> DepthSeries | None:
         if not is_followed:
             points.append(DepthPoint(row["end"], max(row["depth"], 0)))
     return DepthSeries(Axis.POSITION, tuple(points)) if points else None
-
-
-# ---- findings ----
-
-
-def _findings(counts: list[Row], found: Mapping[tuple[Key, str], list[Example]]) -> _Findings:
-    """Queue, or None for those that belong to none -> findings."""
-    findings: _Findings = {}
-    for row in counts:
-        key = (row["store"], row["queue"])
-        shown = tuple(found.get((key, row["kind"]), []))[: row["count"]]
-        findings.setdefault(key, []).append(Finding(FindingKind[row["kind"]], row["count"], shown))
-    return findings
