@@ -112,6 +112,28 @@ def test_positional_arguments_have_names_of_their_own() -> None:
     assert {each.arg for node in functions for each in node.args.posonlyargs} & {"name", "type", "value"} == set()
 
 
+def test_classes_of_fields_are_there_when_they_are_named() -> None:
+    """The class of a dataclass's or named tuple's field is looked up when that is defined, and crashes if it is not."""
+    found = set()
+    for module in COMPILED:
+        later = {
+            alias.asname or alias.name
+            for node in ast.walk(trees()[module])
+            if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
+            for each in node.body
+            if isinstance(each, ast.ImportFrom) and f"{each.module}".replace(".", "/") + ".py" in COMPILED
+            for alias in each.names
+        }
+        for node in classes(module):
+            if not node.decorator_list and "NamedTuple" not in names_of_bases(node):
+                continue
+            fields = [each for each in node.body if isinstance(each, ast.AnnAssign)]
+            found |= {
+                (module, node.name, ast.unparse(each)) for each in fields if ast.unparse(each.annotation) in later
+            }
+    assert found == set()
+
+
 def test_nested_functions_do_not_refer_to_each_other() -> None:
     """A compiled one is then in a cycle with the variables of the outer one: only the collector frees what these hold.
 

@@ -30,7 +30,7 @@ from rich.console import Console as Screen
 from rich.table import Table
 
 from qstore.broker.model.errors import ResourceLimitExceededError
-from qstore.broker.model.exchanges.onward import ExchangeBinding, refresh
+from qstore.broker.model.exchanges.exchange import ExchangeBinding, refresh
 from qstore.broker.model.queues.queue import Queue
 from qstore.broker.model.selectors.selector import compile_selector
 from qstore.formats.amqp_0_9_1.frames import encode_content

@@ -13,9 +13,8 @@ from hypothesis import strategies as st
 
 from qstore.broker.model.errors import InternalError, InvalidArgumentError, NotFoundError, NotImplementedByBrokerError
 from qstore.broker.model.events import ExchangeBind, ExchangeUnbind
-from qstore.broker.model.exchanges import onward
-from qstore.broker.model.exchanges.exchange import Exchange
-from qstore.broker.model.exchanges.onward import ExchangeBinding, refresh
+from qstore.broker.model.exchanges import exchange as exchange_module
+from qstore.broker.model.exchanges.exchange import Exchange, ExchangeBinding, refresh
 from qstore.broker.model.exchanges.types import EXCHANGE_TYPES
 from qstore.formats.broker_records.topology import (
     EXCHANGE_BINDING_KIND,
@@ -117,7 +116,7 @@ def test_the_same_binding_is_one_and_others_are_others() -> None:
 @replaces
 @pytest.mark.parametrize("limit", ["MAX_FOUND", "MAX_FOUND_QUEUES"])
 def test_few_routes_of_headers_are_kept(monkeypatch: pytest.MonkeyPatch, limit: str) -> None:
-    monkeypatch.setattr(onward, limit, 3)
+    monkeypatch.setattr(exchange_module, limit, 3)
     a, b = exchanges(a="headers", b="headers")
     queues = fake_queues("pqrst")
     for number, queue in enumerate(queues):

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from qstore.broker.model.errors import RoutingLimitError
 from qstore.broker.model.exchanges import matching
+from qstore.broker.model.exchanges.exchange import ExchangeBinding, refresh
 from qstore.broker.model.exchanges.matching import MAX_STEPS, Steps, TopicIndex, _Below, _Node
-from qstore.broker.model.exchanges.onward import ExchangeBinding, refresh
 from qstore.broker.model.exchanges.route import route_by_all
 from qstore.broker.model.exchanges.topic import TopicExchange
 from tests.broker.exchange_parts import FakeMessage, fake_queues, routed

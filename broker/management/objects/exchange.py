@@ -26,8 +26,7 @@ from qstore.formats.plain import plain_map
 if TYPE_CHECKING:
     from qstore.broker.management.managed_broker import ManagedBroker
     from qstore.broker.management.schema import Reference
-    from qstore.broker.model.exchanges.exchange import Exchange
-    from qstore.broker.model.exchanges.onward import ExchangeBinding
+    from qstore.broker.model.exchanges.exchange import Exchange, ExchangeBinding
     from qstore.broker.model.exchanges.route import Binding, RoutedCounts
 
 

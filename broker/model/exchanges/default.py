@@ -12,9 +12,8 @@ from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, ClassVar
 
 from qstore.broker.model.errors import NotAllowedError
-from qstore.broker.model.exchanges.exchange import MAX_ROUTES, BoundResult, Exchange
+from qstore.broker.model.exchanges.exchange import MAX_ROUTES, BoundResult, Exchange, Headers
 from qstore.broker.model.exchanges.matching import Steps
-from qstore.broker.model.exchanges.onward import Headers
 from qstore.broker.model.exchanges.route import Binding, Route
 from qstore.formats.values import TypedMap
 

@@ -14,9 +14,8 @@ from collections.abc import Collection
 from typing import TYPE_CHECKING, ClassVar
 
 from qstore.broker.model.arguments import EXCLUSIVE_BINDING, is_switched_on
-from qstore.broker.model.exchanges.exchange import Exchange
+from qstore.broker.model.exchanges.exchange import Exchange, Headers
 from qstore.broker.model.exchanges.matching import Steps
-from qstore.broker.model.exchanges.onward import Headers
 from qstore.broker.model.exchanges.route import Binding
 from qstore.formats.values import TypedMap
 

@@ -14,9 +14,8 @@ from collections.abc import Collection, Hashable, Mapping
 from typing import TYPE_CHECKING, ClassVar
 
 from qstore.broker.model.errors import InternalError, NotAllowedError
-from qstore.broker.model.exchanges.exchange import MAX_ROUTED_QUEUES, MAX_ROUTES, Exchange
+from qstore.broker.model.exchanges.exchange import MAX_ROUTED_QUEUES, MAX_ROUTES, Exchange, Headers
 from qstore.broker.model.exchanges.matching import PRESENT, Criteria, Steps, comparable, parse_criteria
-from qstore.broker.model.exchanges.onward import Headers
 from qstore.broker.model.exchanges.route import Binding, Route
 from qstore.formats.values import EMPTY_MAP, TypedMap
 

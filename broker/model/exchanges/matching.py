@@ -1,6 +1,6 @@
 """How binding keys and arguments match messages: the patterns of topics, and the criteria of headers.
 
-Exchanges of these types use it, and bindings between exchanges (`onward`).
+Exchanges of these types use it, and bindings between exchanges (`exchange.Onward`).
 """
 
 from __future__ import annotations

@@ -11,9 +11,8 @@ from collections.abc import Collection
 from typing import TYPE_CHECKING, ClassVar
 
 from qstore.broker.model.errors import NotImplementedByBrokerError
-from qstore.broker.model.exchanges.exchange import Exchange
+from qstore.broker.model.exchanges.exchange import Exchange, Headers
 from qstore.broker.model.exchanges.matching import Steps
-from qstore.broker.model.exchanges.onward import Headers
 from qstore.broker.model.exchanges.route import Binding
 from qstore.broker.model.replication.replica import Replica
 from qstore.formats.values import EMPTY_MAP, TypedMap

@@ -9,9 +9,8 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import TYPE_CHECKING, ClassVar
 
-from qstore.broker.model.exchanges.exchange import Exchange
+from qstore.broker.model.exchanges.exchange import Exchange, Headers
 from qstore.broker.model.exchanges.matching import Steps, TopicIndex
-from qstore.broker.model.exchanges.onward import Headers
 from qstore.broker.model.exchanges.route import Binding
 from qstore.formats.values import EMPTY_MAP, TypedMap
 

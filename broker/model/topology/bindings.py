@@ -34,8 +34,7 @@ from qstore.broker.model.authorization import Action
 from qstore.broker.model.caller import BROKER, Caller
 from qstore.broker.model.errors import InternalError, ModelError, NotFoundError
 from qstore.broker.model.events import ExchangeBind, ExchangeUnbind
-from qstore.broker.model.exchanges.exchange import Exchange
-from qstore.broker.model.exchanges.onward import ExchangeBinding, check_binding, refresh
+from qstore.broker.model.exchanges.exchange import Exchange, ExchangeBinding, check_binding, refresh
 from qstore.broker.model.exchanges.route import Binding
 from qstore.broker.model.queues.queue import Queue
 from qstore.broker.model.store_protocol import Store

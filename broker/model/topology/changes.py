@@ -16,8 +16,7 @@ from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
 
 from qstore.broker.model.errors import InternalError, InvalidArgumentError
 from qstore.broker.model.events import Event, JournalCreated
-from qstore.broker.model.exchanges.exchange import Exchange
-from qstore.broker.model.exchanges.onward import ExchangeBinding
+from qstore.broker.model.exchanges.exchange import Exchange, ExchangeBinding
 from qstore.broker.model.exchanges.route import Binding
 from qstore.broker.model.queues.queue import Queue
 from qstore.broker.model.store_protocol import Changed, Journal, Store

@@ -46,8 +46,7 @@ from qstore.broker.model.events import (
     QueueDelete,
     Unbind,
 )
-from qstore.broker.model.exchanges.exchange import BoundReply, Exchange, with_internal
-from qstore.broker.model.exchanges.onward import refresh
+from qstore.broker.model.exchanges.exchange import BoundReply, Exchange, refresh, with_internal
 from qstore.broker.model.exchanges.route import Binding
 from qstore.broker.model.exchanges.types import PROTECTED_EXCHANGES, STANDARD_EXCHANGES, exchange_type
 from qstore.broker.model.queues.queue import Queue
