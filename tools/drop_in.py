@@ -29,10 +29,9 @@ from typing import Final, NamedTuple, NoReturn, Protocol, TypeAlias
 from qstore.formats.rhm.jinf import DEFAULT_BASE_NAME
 from qstore.store.journal.records import RecordHeader
 from qstore.store.journal.stream import JournalStream
-from qstore.tools.console.command import no_advice
+from qstore.tools.console.command import EXIT_FAILED, no_advice
 from qstore.tools.console.text import one_line
 
-EXIT_FAILED: Final = 1
 _VERSION: Final = "1.0"  # of the originals
 
 

@@ -30,9 +30,8 @@ from qstore.formats.values import UINT32, TypedValue
 from qstore.formats.wording import plural
 from qstore.tools.console.amounts import plain
 from qstore.tools.console.broker import CONNECTION_OPTIONS, BrokerOptions, security_options
+from qstore.tools.console.command import EXIT_FAILED
 from qstore.tools.console.text import printable
-
-EXIT_FAILED: Final = 1
 
 _WORDS: Final = {
     "yes": True,

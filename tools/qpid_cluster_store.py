@@ -17,7 +17,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 from uuid import UUID, uuid4
 
 import click
@@ -47,7 +47,7 @@ from qstore.store.inspect.layout import StoreKind, UnusableInputError, find_layo
 from qstore.store.inspect.offline import open_store
 from qstore.tools.console.command import EXIT_DAMAGE, JSON, SETTINGS, YES, PathName, fail, failing, run
 from qstore.tools.console.progress import reading_progress
-from qstore.tools.console.rows import Column, plain_console, print_grid, print_json, print_wrapped
+from qstore.tools.console.rows import Column, Object, plain_console, print_grid, print_json, print_wrapped
 from qstore.tools.console.text import escape_name, printable
 
 _PROGRAM: Final = "qpid-cluster-store"
@@ -500,8 +500,6 @@ def _is_locked_by_qpidd(path: str) -> bool:
 # change     path, change (`clean`, `discarded`, `none`), cluster_id, shutdown_id, backup
 # candidate  path, rank (from 1), last_write, queues, messages, transactions, damage
 # verdict    of (`start`, `join`), possible, cluster_id, problems, actions (path -> `begin`, `restore`, …)
-
-Object = dict[str, Any]
 
 
 def store_object(found: Look) -> Object:

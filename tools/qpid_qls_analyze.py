@@ -88,10 +88,10 @@ from qstore.store.journal.line.files import PARTITION_NAME, FilePool, LinearFile
 from qstore.store.journal.line.records import LinearRecords
 from qstore.store.journal.recovery import EnqueueMap
 from qstore.store.journal.stream import JournalStream
+from qstore.tools.console.command import EXIT_FAILED
 from qstore.tools.console.text import one_line
 from qstore.tools.drop_in import (
     ENQUEUE,
-    EXIT_FAILED,
     JournalWalk,
     OpenTransaction,
     Read,

@@ -16,7 +16,6 @@ from qstore.broker.management.console import Console, Data, NoObjectError
 from qstore.tools.console.amounts import clock, compact, duration, full, plain, reference, shown
 from qstore.tools.console.broker import (
     EXIT_CODES,
-    EXIT_FAILED,
     BrokerOptions,
     broker_options,
     json_object,
@@ -24,7 +23,7 @@ from qstore.tools.console.broker import (
     run_on_console,
     say,
 )
-from qstore.tools.console.command import JSON, SETTINGS
+from qstore.tools.console.command import EXIT_FAILED, JSON, SETTINGS
 from qstore.tools.console.rows import Column, print_json, print_listing
 
 # ---- lists: one table for each class, with the columns of the original ----

@@ -64,10 +64,10 @@ from qstore.store.journal.recovery import LIVE, LOCKED, PENDING, EnqueueMap
 from qstore.store.journal.ring.files import RingFile
 from qstore.store.journal.ring.records import Version1Records
 from qstore.store.journal.stream import JournalStream
+from qstore.tools.console.command import EXIT_FAILED
 from qstore.tools.console.text import one_line
 from qstore.tools.drop_in import (
     ENQUEUE,
-    EXIT_FAILED,
     CheckError,
     JournalOptions,
     JournalWalk,

@@ -32,16 +32,8 @@ from qstore.broker.management.console import (
     SchemaId,
 )
 from qstore.tools.console.amounts import clock, plain, reference, shown
-from qstore.tools.console.broker import (
-    EXIT_CODES,
-    EXIT_FAILED,
-    BrokerOptions,
-    broker_options,
-    json_object,
-    main_of,
-    run_on_console,
-)
-from qstore.tools.console.command import JSON, SETTINGS
+from qstore.tools.console.broker import EXIT_CODES, BrokerOptions, broker_options, json_object, main_of, run_on_console
+from qstore.tools.console.command import EXIT_FAILED, JSON, SETTINGS
 from qstore.tools.console.rows import Column, print_json, print_listing
 from qstore.tools.console.shell import CommandShell, ShellCommand, run_lines, run_terminal
 

@@ -27,6 +27,7 @@ from qstore.tools.console.rows import (
     Cell,
     Column,
     JsonLines,
+    Object,
     cells_of,
     plain_console,
     print_grid,
@@ -34,7 +35,6 @@ from qstore.tools.console.rows import (
 )
 from qstore.tools.console.text import printable
 from qstore.tools.dump.rows import (
-    Object,
     damage_object,
     journal_object,
     notice_object,

@@ -28,6 +28,7 @@ from qstore.tools.console.command import AGAIN, EXIT_DAMAGE, JSON, SETTINGS, Pat
 from qstore.tools.console.rows import (
     Column,
     JsonLines,
+    Object,
     hexadecimal,
     number,
     plain_console,
@@ -306,8 +307,6 @@ def _print_log_line(line: LogLine) -> None:
 
 
 # ---- JSON ----
-
-Object = dict[str, Any]
 
 
 def entry_object(entry: QuarantineEntry, problem: str | None) -> Object:

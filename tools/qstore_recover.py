@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import closing
 from fractions import Fraction
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import click
 from rich.console import Console
@@ -65,6 +65,7 @@ from qstore.tools.console.command import (
 from qstore.tools.console.progress import CountingDisk, reading_progress
 from qstore.tools.console.rows import (
     Column,
+    Object,
     number,
     plain_console,
     print_grid,
@@ -278,8 +279,6 @@ def _show(recovery: Recovery, target: str | None, seconds: float, *, as_json: bo
 
 
 # ---- JSON ----
-
-Object = dict[str, Any]
 
 _RESOLVED = {Outcome.COMMITTING: "commit", Outcome.ABORTING: "rollback"}
 

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from pathlib import Path
-from typing import Any, Final, NamedTuple, NoReturn
+from typing import Final, NamedTuple, NoReturn
 
 import click
 from rich.console import Console
@@ -30,7 +30,7 @@ from qstore.store.log_lines import LogLine
 from qstore.store.repair.resize import Choose, JournalPlan, StoreResize
 from qstore.tools.console.amounts import human
 from qstore.tools.console.command import DRY_RUN, EXIT_DAMAGE, JSON, SETTINGS, PathName, failing, run
-from qstore.tools.console.rows import Cell, Column, number, print_json, print_line, print_table
+from qstore.tools.console.rows import Cell, Column, Object, number, print_json, print_line, print_table
 from qstore.tools.console.text import printable, unescape_name
 from qstore.tools.dump.messages import no_such_queue
 from qstore.tools.qstore_size import Wanted, exact_number, pages, size_queue
@@ -286,8 +286,6 @@ def recommended_sizes(disk: Disk, path: str) -> dict[str, Geometry]:
 
 
 # ---- the report ----
-
-Object = dict[str, Any]
 
 
 #: A queue's name -> a smaller recommended geometry that was not applied.

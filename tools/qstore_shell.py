@@ -26,7 +26,7 @@ from qstore.tools.console.broker import (
     take_security,
     timeout_option,
 )
-from qstore.tools.console.command import JSON, SETTINGS, YES, PathName, failing, private_files, run
+from qstore.tools.console.command import EXIT_FAILED, JSON, SETTINGS, YES, PathName, failing, private_files, run
 from qstore.tools.console.shell import run_lines, run_terminal
 from qstore.tools.console.text import printable
 from qstore.tools.store_shell.broker import BrokerPlace
@@ -34,7 +34,6 @@ from qstore.tools.store_shell.commands import FAILURES, PROGRAM, Settings, Shell
 from qstore.tools.store_shell.place import Place, ShellError
 from qstore.tools.store_shell.store import StorePlace
 
-EXIT_FAILED: Final = 1
 _HEARTBEAT: Final = 10
 
 _EPILOG: Final = """

@@ -44,14 +44,13 @@ from qstore.store.inspect.sizing import (
 from qstore.store.journal.files import JournalFormat
 from qstore.store.journal.journal import Journal
 from qstore.store.journal.records import MAX_XID_SIZE
-from qstore.store.journal.recovery import LIVE, LOCKED, PENDING
 from qstore.store.journal.write.space import depth_held
 from qstore.tools.console.amounts import MAX_AMOUNT, exact, human, parse_amount, parse_count
 from qstore.tools.console.command import EXIT_DAMAGE, JSON, QUEUES, SETTINGS, PathName, fail, failing, run
 from qstore.tools.console.progress import reading_progress
-from qstore.tools.console.rows import Cell, Column, note, print_json, print_line, print_steps, print_table
+from qstore.tools.console.rows import Cell, Column, Object, note, print_json, print_line, print_steps, print_table
 from qstore.tools.console.text import escape_name, printable, unescape_name
-from qstore.tools.dump.rows import damage_object, object_tables
+from qstore.tools.dump.rows import STATES, damage_object, object_tables
 from qstore.tools.metrics import percent
 
 MAX_QUEUES = 1_000_000
@@ -288,8 +287,6 @@ def _show_sizes(store: OfflineStore, sizes: list[QueueSize], *, as_json: bool) -
 
 # ---- described messages: the published formulas, step by step ----
 
-Object = dict[str, Any]
-
 _DEQUEUES: Final = "not counted; for a queue in steady flow, not one that fills up first, use --count-dequeues"
 
 
@@ -460,7 +457,6 @@ def _options(choice: Choice) -> list[tuple[str, str]]:
 
 # ---- measured messages: how full each journal is, and how large it should be ----
 
-_STATES: Final = {LIVE: "outstanding", LOCKED: "in-doubt-dequeue", PENDING: "in-doubt-enqueue"}
 _NOTHING: Final = "-"
 _HELD_BACK: Final = 2  # a span of this many times the live bytes is caused by the oldest message
 
@@ -587,7 +583,7 @@ def _measured_fields(measurement: Measurement) -> Object:
         round(measurement.live_share, 6),
         round(measurement.span_share, 6),
         None if oldest is None else oldest.rid,
-        None if oldest is None else _STATES[oldest.state],
+        None if oldest is None else STATES[oldest.state],
         None if oldest is None else escape_name(oldest.path),
         None if oldest is None else oldest.offset,
         None if threshold is None else threshold.limit,
@@ -729,7 +725,7 @@ def _held_back(size: QueueSize, measurement: Measurement) -> list[str]:
     if not version_1 or oldest is None or measurement.span < _HELD_BACK * measurement.live_bytes:
         return []
     what = (
-        f"{printable(size.name)}: the oldest message, 0x{oldest.rid:x} ({_STATES[oldest.state]}, in "
+        f"{printable(size.name)}: the oldest message, 0x{oldest.rid:x} ({STATES[oldest.state]}, in "
         f"{printable(oldest.path)} at 0x{oldest.offset:x}), holds back {human(measurement.span)}, of which "
         f"{human(measurement.live_bytes)} are still needed"
     )

@@ -30,7 +30,7 @@ from qstore.broker.client import MessagingError
 from qstore.broker.client.address import parse_map
 from qstore.broker.management.console import Console, Data
 from qstore.tools.console.amounts import plain
-from qstore.tools.console.command import run
+from qstore.tools.console.command import EXIT_FAILED, run
 from qstore.tools.console.text import printable
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
@@ -194,8 +194,6 @@ def broker_options_named(*timeout_flags: str) -> Callable[[_Function], _Function
 # ---- running a management command ----
 #
 # Exit codes: 0 fine, 1 failed (no connection, the broker has refused), 2 invalid command line.
-
-EXIT_FAILED = 1
 
 EXIT_CODES = "Exit codes: 0 fine, 1 failed, 2 invalid command line."
 

@@ -1,7 +1,7 @@
 """How commands run: exit codes, signals, errors in one line, and the options that several of them have.
 
 0          fine
-1          damage or losses were found; of a management command: it has failed
+1          damage or losses were found; of commands that talk to a broker, and of Apache's: it has failed
 2          the input or the command line is unusable
 128 + n    ended by the signal n, as a shell reports it: 130 after Ctrl-C
 """
@@ -22,22 +22,14 @@ import click
 from qstore.tools.console.text import printable
 
 EXIT_DAMAGE: Final = 1
+EXIT_FAILED: Final = 1
 EXIT_UNUSABLE: Final = 2
 _SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)  # terminated by a signal in this set
 _EXIT_SIGNAL: Final = 128  # plus the signal number, as a shell reports it
 EXIT_INTERRUPTED: Final = _EXIT_SIGNAL + signal.SIGINT
 
 
-class TerminatedError(KeyboardInterrupt):
-    """SIGTERM or SIGHUP was received; a command cleans up in the same way as after Ctrl-C.
-
-    Attributes:
-        number: the signal number.
-    """
-
-    def __init__(self, number: int) -> None:
-        super().__init__(number)
-        self.number = number
+# ---- errors ----
 
 
 def fail(program: str, text: str) -> NoReturn:
@@ -105,6 +97,9 @@ class PathName(click.Path):
         return super().convert(value, param, ctx)
 
 
+# ---- running ----
+
+
 def run(program: str, command: click.Command) -> NoReturn:
     """Run a console script. A closed output pipe (`| head`) ends it silently, as with other Unix commands.
 
@@ -135,8 +130,8 @@ def run(program: str, command: click.Command) -> NoReturn:
         cause = error.__cause__ or error.__context__  # click.Abort is raised at a prompt
         if isinstance(cause, KeyboardInterrupt):
             _interrupted(program, cause)
-        click.echo("Aborted!", err=True)
-        sys.exit(1)
+        click.echo(f"{program}: aborted", err=True)
+        sys.exit(EXIT_FAILED)
     except KeyboardInterrupt as error:
         _interrupted(program, error)
     sys.exit(code if isinstance(code, int) else 0)
@@ -148,6 +143,21 @@ def _usage_text(program: str, error: click.UsageError) -> str:
         text = text[0].lower() + text[1:]
     path = program if error.ctx is None else error.ctx.command_path
     return f"{text}{' See' if text.endswith('?') else '; see'} {path} --help"
+
+
+# ---- signals and files ----
+
+
+class TerminatedError(KeyboardInterrupt):
+    """SIGTERM or SIGHUP was received; a command cleans up in the same way as after Ctrl-C.
+
+    Attributes:
+        number: the signal number.
+    """
+
+    def __init__(self, number: int) -> None:
+        super().__init__(number)
+        self.number = number
 
 
 @contextmanager

@@ -48,6 +48,8 @@ _BATCH_ROWS: Final = 100  # rows per table of objects on a terminal
 _FRAMED_ROWS: Final = 500  # more rows of a listing are not framed, since that takes long
 _PREVIEW: Final = 60  # characters of a set of values in a cell
 
+#: What is shown: a `kind`, and values by name.
+Object: TypeAlias = dict[str, Any]
 #: Derives a cell from an object: text, or in a grid also a `Text`.
 Cell: TypeAlias = Callable[[Any], Any]
 
@@ -137,7 +139,7 @@ class Output(Protocol):
 
     max_body: int | None
 
-    def show(self, fields: dict[str, Any]) -> None:
+    def show(self, fields: Object) -> None:
         """Print one object."""
 
     def flush(self) -> None:
@@ -167,7 +169,7 @@ class JsonLines:
         # creating them.
         self._gathered = bytearray()
 
-    def show(self, fields: dict[str, Any]) -> None:
+    def show(self, fields: Object) -> None:
         """Print one object."""
         try:
             line = dumps(fields, option=OPT_APPEND_NEWLINE)
@@ -224,7 +226,7 @@ def escape_fields(fields: dict[str, Any]) -> dict[str, Any]:
     return plain
 
 
-def print_json(objects: Iterable[dict[str, Any]]) -> None:
+def print_json(objects: Iterable[Object]) -> None:
     """Print one JSON object a line."""
     lines = JsonLines(sys.stdout.buffer)
     for each in objects:
@@ -460,7 +462,7 @@ class Tables:
         self._kind = ""
         self._rows: list[list[str]] = []
 
-    def show(self, fields: dict[str, Any]) -> None:
+    def show(self, fields: Object) -> None:
         """Print one object."""
         kind = fields["kind"]
         if kind != self._kind:

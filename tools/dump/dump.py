@@ -23,12 +23,13 @@ from qstore.store.damage import Damage
 from qstore.store.inspect.offline import OfflineStore, RecoveredQueue, RecoveredStore
 from qstore.store.journal.journal import Journal
 from qstore.store.journal.records import RecordHeader
-from qstore.store.journal.recovery import LIVE, LOCKED, PENDING, OutstandingRecord
+from qstore.store.journal.recovery import OutstandingRecord
 from qstore.store.recovery.journal_recovery import torn_tail
 from qstore.store.recovery.prepared import is_two_phase
 from qstore.tools.console.rows import Output
 from qstore.tools.dump.messages import BodyForm, MessageReader, Selection, body_directory, message_object, undecoded
 from qstore.tools.dump.rows import (
+    STATES,
     binding_object,
     damage_object,
     exchange_binding_object,
@@ -39,8 +40,6 @@ from qstore.tools.dump.rows import (
     record_object,
     transaction_object,
 )
-
-STATES = {LIVE: "outstanding", LOCKED: "in-doubt-dequeue", PENDING: "in-doubt-enqueue"}
 
 
 class Sections(NamedTuple):

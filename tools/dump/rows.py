@@ -46,6 +46,7 @@ from qstore.store.journal.recovery import LIVE, LOCKED, PENDING
 from qstore.tools.console.rows import (
     MAX_SHOWN,
     Column,
+    Object,
     Tables,
     field,
     hexadecimal,
@@ -58,8 +59,6 @@ from qstore.tools.console.rows import (
     yes,
 )
 from qstore.tools.console.text import printable
-
-Object = dict[str, Any]
 
 _FLAG_NAMES = {
     OVERWRITE_INDICATOR: "overwrite-indicator",
@@ -237,7 +236,7 @@ def _checksum_state(header: RecordHeader) -> str:
 # ---- a checked store ----
 
 
-_STATES = {LIVE: "outstanding", LOCKED: "in-doubt-dequeue", PENDING: "in-doubt-enqueue"}
+STATES: Final = {LIVE: "outstanding", LOCKED: "in-doubt-dequeue", PENDING: "in-doubt-enqueue"}
 
 
 def store_object(path: str, check: StoreCheck, *, paranoid: bool) -> Object:
@@ -320,7 +319,7 @@ def _measurement(measurement: Measurement) -> Object:
         "near_threshold": threshold is not None and threshold.is_near,
         "oldest": None
         if oldest is None
-        else {"rid": oldest.rid, "file": oldest.path, "offset": oldest.offset, "state": _STATES[oldest.state]},
+        else {"rid": oldest.rid, "file": oldest.path, "offset": oldest.offset, "state": STATES[oldest.state]},
     }
 
 

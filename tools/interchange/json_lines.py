@@ -64,8 +64,8 @@ from qstore.store.errors import StoreError
 from qstore.store.importing.intake import MAX_RID, ImportedMessage
 from qstore.tools.console.rows import escaped_line
 from qstore.tools.console.text import escape_name, printable, unescape_name
-from qstore.tools.dump.dump import STATES
 from qstore.tools.dump.messages import BodyForm, decode_message, message_object
+from qstore.tools.dump.rows import STATES
 from qstore.tools.interchange.items import ExportHeader, InterchangeError, ItemSink, ReadExport, read_header
 
 

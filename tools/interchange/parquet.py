@@ -23,8 +23,8 @@ from qstore.store.importing.intake import MAX_RID, ImportedMessage
 from qstore.store.journal.recovery import LIVE
 from qstore.tools.console.rows import escape_fields
 from qstore.tools.console.text import unescape_name
-from qstore.tools.dump.dump import STATES
 from qstore.tools.dump.messages import BodyForm, decode_message, message_object
+from qstore.tools.dump.rows import STATES
 from qstore.tools.interchange.items import ExportHeader, InterchangeError, ItemSink, ReadExport, read_header
 from qstore.tools.interchange.json_lines import MAX_XID, ObjectWriter, parse_object, pass_object
 

@@ -25,10 +25,11 @@ from qstore.store.journal.recovery import Outcome
 from qstore.store.repair.stopped_messages import MAX_COPIED_BYTES, MAX_COPIED_MESSAGES
 from qstore.tools.console.amounts import plain, reference
 from qstore.tools.console.broker import BrokerOptions
+from qstore.tools.console.rows import Object
 from qstore.tools.dump.messages import BodyForm, decode_message, message_object
 from qstore.tools.dump.rows import transaction_object
 from qstore.tools.interchange.broker import client_message, stored_message
-from qstore.tools.store_shell.place import Advance, Object, Plan, ShellError, Wanted
+from qstore.tools.store_shell.place import Advance, Plan, ShellError, Wanted
 
 _PREFETCH: Final = 500
 PORTION: Final = 500  # messages of a transaction that moves or removes

@@ -25,24 +25,14 @@ from qstore.store.importing.intake import ImportedMessage
 from qstore.store.inspect.layout import UnusableInputError
 from qstore.store.repair.quarantine import QuarantineError
 from qstore.tools.console.progress import progress_bar
-from qstore.tools.console.rows import JsonLines, Output, note, print_json
+from qstore.tools.console.rows import JsonLines, Object, Output, note, print_json
 from qstore.tools.console.shell import CommandShell, ShellCommand, ask, output_console, paged
 from qstore.tools.console.text import escape_name, printable, unescape_name
 from qstore.tools.dump.messages import BodyForm
 from qstore.tools.dump.rows import object_tables
 from qstore.tools.interchange.items import InterchangeError
 from qstore.tools.interchange.json_lines import read_message
-from qstore.tools.store_shell.place import (
-    Line,
-    Object,
-    Place,
-    Plan,
-    ShellError,
-    Wanted,
-    read_line,
-    read_wanted,
-    split_commands,
-)
+from qstore.tools.store_shell.place import Line, Place, Plan, ShellError, Wanted, read_line, read_wanted, split_commands
 
 PROGRAM: Final = "qstore-shell"
 FAILURES: Final = (ShellError, StoreError, UnusableInputError, QuarantineError, InterchangeError, MessagingError)

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 from qstore.formats.wording import plural
 from qstore.store.importing.intake import ImportedMessage
+from qstore.tools.console.rows import Object
 from qstore.tools.console.text import unescape_name
 from qstore.tools.dump.messages import BodyForm, parse_rids, selector_of
 
@@ -168,8 +169,6 @@ def _selector(text: str) -> Selector:
 # ---- stores and brokers ----
 #
 # The objects are those of `qstore-dump --json` and `qstore-check --json` (tools/README.md).
-
-Object = dict[str, Any]
 
 #: Receives numbers of messages that are done.
 Advance = Callable[[int], None]

@@ -43,9 +43,11 @@ from qstore.store.repair.stopped_messages import (
     store_of_version_2,
 )
 from qstore.tools.console.command import signals_wait
-from qstore.tools.dump.dump import STATES, DeliveryOrder
+from qstore.tools.console.rows import Object
+from qstore.tools.dump.dump import DeliveryOrder
 from qstore.tools.dump.messages import BodyForm, MessageReader, message_object
 from qstore.tools.dump.rows import (
+    STATES,
     binding_object,
     exchange_binding_object,
     exchange_bindings,
@@ -57,7 +59,7 @@ from qstore.tools.dump.rows import (
 from qstore.tools.interchange.exporting import ExportSelection, stored_data
 from qstore.tools.qpid_store_resize import without_broker
 from qstore.tools.quarantine import InjectionRequest, inject
-from qstore.tools.store_shell.place import Advance, Object, Plan, ShellError, Wanted
+from qstore.tools.store_shell.place import Advance, Plan, ShellError, Wanted
 
 _STOP: Final = "stop the broker first, or ask it for its content: qstore-shell amqp://localhost"
 _CONVERT: Final = "this shell changes qstore stores only: convert it with qstore-recover {} DEST"
