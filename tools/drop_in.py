@@ -29,7 +29,7 @@ from typing import Final, NamedTuple, NoReturn, Protocol, TypeAlias
 from qstore.formats.rhm.jinf import DEFAULT_BASE_NAME
 from qstore.store.journal.records import RecordHeader
 from qstore.store.journal.stream import JournalStream
-from qstore.tools.console.command import EXIT_FAILED, no_advice
+from qstore.tools.console.command import EXIT_FAILED, os_error_text
 from qstore.tools.console.text import one_line
 
 _VERSION: Final = "1.0"  # of the originals
@@ -105,7 +105,7 @@ def shown(values: Values) -> Show:
 
 
 def exit_code(
-    work: Callable[[], str | None], *failures: type[Exception], advise: Callable[[OSError], str] = no_advice
+    work: Callable[[], str | None], *failures: type[Exception], advise: Callable[[OSError], str] = lambda _: ""
 ) -> int:
     """Run `work`, which returns an error text or None, and print that error on standard error.
 
@@ -120,8 +120,7 @@ def exit_code(
     except failures as error:
         problem = str(error)
     except OSError as error:
-        # Errors of reading always name the file, so an error without a name is an error of writing the output.
-        problem = f"{error.filename or 'standard output'}: {error.strerror or error}{advise(error)}"
+        problem = os_error_text(error, advise)
     if problem is None:
         return 0
     sys.stderr.write(f"{one_line(problem)}\n")

@@ -30,7 +30,7 @@ from qstore.formats.values import UINT32, TypedValue
 from qstore.formats.wording import plural
 from qstore.tools.console.amounts import plain
 from qstore.tools.console.broker import CONNECTION_OPTIONS, BrokerOptions, security_options
-from qstore.tools.console.command import EXIT_FAILED
+from qstore.tools.console.command import EXIT_FAILED, say
 from qstore.tools.console.text import printable
 
 _WORDS: Final = {
@@ -149,17 +149,17 @@ def run_messaging(program: str, work: Callable[[], int], summary: Callable[[], s
         code = work()
         sys.stdout.flush()
     except MessagingError as error:
-        click.echo(f"{program}: {printable(str(error))}", err=True)
+        say(program, str(error))
         code = EXIT_FAILED
     except BrokenPipeError:
         raise
     except OSError as error:
         text = f"{error.filename or 'standard input or output'}: {error.strerror or error}"
-        click.echo(f"{program}: {printable(text)}", err=True)
+        say(program, text)
         code = EXIT_FAILED
     finally:
         if text := summary():
-            click.echo(f"{program}: {printable(text)}", err=True)
+            say(program, text)
     return code
 
 

@@ -19,8 +19,8 @@ from qstore import __version__
 from qstore.broker.client import ConnectionFailedError, MessagingError
 from qstore.broker.management.console import AgentInfo, AnswerError, Event, aio
 from qstore.tools.console.amounts import plain, shown
-from qstore.tools.console.broker import EXIT_CODES, BrokerOptions, broker_options, main_of, say
-from qstore.tools.console.command import EXIT_FAILED, JSON, SETTINGS
+from qstore.tools.console.broker import EXIT_CODES, BrokerOptions, broker_options, main_of
+from qstore.tools.console.command import EXIT_FAILED, JSON, SETTINGS, say
 from qstore.tools.console.rows import print_json
 
 

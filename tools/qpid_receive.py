@@ -20,8 +20,7 @@ from qstore.broker.client import Empty, LinkError, Message, MessagingError, Rece
 from qstore.broker.client.address import format_value
 from qstore.formats.wording import plural
 from qstore.tools.console.broker import take_security
-from qstore.tools.console.command import EXIT_INTERRUPTED, SETTINGS, run
-from qstore.tools.console.text import printable
+from qstore.tools.console.command import EXIT_INTERRUPTED, SETTINGS, run, say
 from qstore.tools.messaging import (
     END_OF_STREAM,
     SEQUENCE,
@@ -282,7 +281,7 @@ class _Work:
                 self._senders[address] = self._stalls.add(self._session.sender(address))
             except LinkError as error:
                 self._senders[address] = None
-                click.echo(f"qpid-receive: cannot reply to {printable(address)}: {printable(str(error))}", err=True)
+                say("qpid-receive", f"cannot reply to {address}: {error}")
         sender = self._senders[address]
         if sender is not None:
             message.reply_to = None

@@ -21,9 +21,8 @@ from qstore.tools.console.broker import (
     json_object,
     main_of,
     run_on_console,
-    say,
 )
-from qstore.tools.console.command import EXIT_FAILED, JSON, SETTINGS
+from qstore.tools.console.command import EXIT_FAILED, JSON, SETTINGS, say
 from qstore.tools.console.rows import Column, print_json, print_listing
 
 # ---- lists: one table for each class, with the columns of the original ----

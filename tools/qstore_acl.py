@@ -31,6 +31,7 @@ from qstore.tools.console.command import (
     fail,
     failing,
     run,
+    say,
 )
 from qstore.tools.console.rows import JsonLines
 
@@ -141,7 +142,7 @@ def _check(out: JsonLines | None, file: str, realm: str, *, offline: bool) -> in
             if problem.line:
                 _show_problem(out, "error", file, problem)
             else:
-                click.echo(f"{_PROGRAM}: {file}: {problem.reason}", err=True)
+                say(_PROGRAM, f"{file}: {problem.reason}")
         return EXIT_UNUSABLE
     for problem in rules.warnings:
         _show_problem(out, "warning", file, problem)

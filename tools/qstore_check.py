@@ -6,8 +6,8 @@ checked at all, or the command line is unusable.
 
 from __future__ import annotations
 
-import sys
 import time
+from collections.abc import Iterator
 from typing import Any, Final
 
 import click
@@ -21,16 +21,16 @@ from qstore.store.errors import advice
 from qstore.store.inspect.check import ORPHAN, PREPARED_LIST, StoreCheck, check_store
 from qstore.store.inspect.layout import UnusableInputError, holder_of_store
 from qstore.store.inspect.offline import open_store
-from qstore.tools.console.command import EXIT_DAMAGE, EXIT_UNUSABLE, JSON, SETTINGS, PathName, failing, run
+from qstore.tools.console.command import EXIT_DAMAGE, EXIT_UNUSABLE, JSON, SETTINGS, PathName, failing, run, say
 from qstore.tools.console.progress import reading_progress
 from qstore.tools.console.rows import (
     Cell,
     Column,
-    JsonLines,
     Object,
     cells_of,
     plain_console,
     print_grid,
+    print_json,
     print_some,
 )
 from qstore.tools.console.text import printable
@@ -79,8 +79,7 @@ messages in rhm/orphans are damage. Nothing is ever written to the store.
     "--paranoid",
     is_flag=True,
     help="Read everything twice, the second time with independent checksum code, and also check padding and "
-    "decode every "
-    "outstanding message's header. 5 to 20 times slower.",
+    "decode every outstanding message's header. 5 to 20 times slower.",
 )
 @click.version_option(__version__, prog_name="qstore-check")
 @click.pass_context
@@ -95,49 +94,40 @@ def command(context: click.Context, paths: tuple[str, ...], *, as_json: bool, pa
     shows its process id: the result may then be inconsistent.
     """
     code = 0
-    output = JsonLines(sys.stdout.buffer) if as_json else None
-    console = plain_console()
     for number, path in enumerate(paths):
-        if number and output is None:
-            console.print()
-        code = max(code, _check(path, output, console, paranoid=paranoid))
+        if number and not as_json:
+            click.echo()
+        code = max(code, _check(path, as_json=as_json, paranoid=paranoid))
     context.exit(code)
 
 
-def _check(path: str, output: JsonLines | None, console: Console, *, paranoid: bool) -> int:
+def _check(path: str, *, as_json: bool, paranoid: bool) -> int:
     began = time.monotonic()
     try:
         with reading_progress(OsDisk()) as disk:
             store = open_store(disk, path, holder_of_store)
             checked = check_store(disk, store, paranoid=paranoid, stage=disk.expect)
     except UnusableInputError as error:
-        click.echo(f"qstore-check: {printable(str(error))}", err=True)
+        say("qstore-check", str(error))
         return EXIT_UNUSABLE
     except OSError as error:
-        click.echo(
-            f"qstore-check: {printable(f'{error.filename or path}: {error.strerror or error}{advice(error)}')}",
-            err=True,
-        )
+        say("qstore-check", f"{error.filename or path}: {error.strerror or error}{advice(error)}")
         return EXIT_UNUSABLE
     with failing("qstore-check"):
-        if output is None:
-            show_report(console, path, checked, time.monotonic() - began, paranoid=paranoid)
+        if as_json:
+            print_json(_objects(path, checked, paranoid=paranoid))
         else:
-            _show_json(output, path, checked, paranoid=paranoid)
+            show_report(plain_console(), path, checked, time.monotonic() - began, paranoid=paranoid)
     return EXIT_DAMAGE if checked.damage else 0
 
 
-def _show_json(output: JsonLines, path: str, checked: StoreCheck, *, paranoid: bool) -> None:
-    output.show(store_object(path, checked, paranoid=paranoid))
-    for journal in checked.journals:
-        output.show(journal_object(journal))
-    for fields in transactions_of(checked):
-        output.show(fields)
-    for damage in checked.damage:
-        output.show(damage_object(damage))
-    for notice in checked.notices:
-        output.show(notice_object(notice))
-    output.flush()
+def _objects(path: str, checked: StoreCheck, *, paranoid: bool) -> Iterator[Object]:
+    """The store, its journals, open transactions, damage and notices."""
+    yield store_object(path, checked, paranoid=paranoid)
+    yield from map(journal_object, checked.journals)
+    yield from transactions_of(checked)
+    yield from map(damage_object, checked.damage)
+    yield from map(notice_object, checked.notices)
 
 
 _FULL: Final = 1.0

@@ -20,7 +20,6 @@ from qstore.formats.wording import plural
 from qstore.store.errors import StoreError, advice
 from qstore.store.importing.intake import Intake, QueueIntake
 from qstore.store.importing.plan import ImportPlan, PastImport
-from qstore.store.log_lines import Level, LogLine
 from qstore.tools.console.broker import BrokerUrl, broker_url
 from qstore.tools.console.command import (
     AGAIN,
@@ -32,6 +31,7 @@ from qstore.tools.console.command import (
     SETTINGS,
     PathName,
     failing,
+    log_printer,
     private_files,
     run,
 )
@@ -202,7 +202,9 @@ class _Request(NamedTuple):
 
 def _into_store(request: _Request) -> ImportReport:
     began, path = time.monotonic(), request.destination
-    done = import_into_store(request.read, path, dry_run=request.dry_run, again=request.again, log=_warn)
+    done = import_into_store(
+        request.read, path, dry_run=request.dry_run, again=request.again, log=log_printer(_PROGRAM)
+    )
     return report_of_plan(done.plan, done.past, path, time.monotonic() - began, dry_run=request.dry_run)
 
 
@@ -213,11 +215,6 @@ def _into_broker(request: _Request, broker: BrokerUrl) -> ImportReport:
     )
     seconds = time.monotonic() - began
     return report_of_broker(done.work, done.intake, done.past, broker.shown, seconds, dry_run=request.dry_run)
-
-
-def _warn(line: LogLine) -> None:
-    if line.level >= Level.WARNING:
-        click.echo(f"{_PROGRAM}: {printable(line.text)}", err=True)
 
 
 # ---- the report ----

@@ -18,8 +18,8 @@ from qstore import __version__
 from qstore.broker.security.users.imports import FORMATS, SASLDB, read_import
 from qstore.broker.security.users.user_file import MAX_FILE_BYTES, UserFileError, Users
 from qstore.broker.security.users.verifiers import DEFAULT_MECHANISMS, MAX_NAME, MECHANISMS
-from qstore.formats.wording import plural, printable
-from qstore.tools.console.command import EXIT_DAMAGE, SETTINGS, PathName, fail, run
+from qstore.formats.wording import plural
+from qstore.tools.console.command import EXIT_DAMAGE, SETTINGS, PathName, fail, run, say
 
 _PROGRAM = "qstore-passwd"
 
@@ -141,7 +141,7 @@ def _import(users: Users, kind: str, source: str, mechanisms: tuple[str, ...], r
     if new:
         users.put_all(new)
     for line in problems:
-        click.echo(f"{_PROGRAM}: {source}: {printable(line)}", err=True)
+        say(_PROGRAM, f"{source}: {line}")
     click.echo(f"{plural(len(new), 'user')} imported")
     if any(user.md5 for user in found.users if user.name in new):
         click.echo("They can log in with PLAIN only, until they get a new password: the file has hashes, no passwords.")

@@ -22,9 +22,20 @@ from qstore.formats.wording import plural
 from qstore.store.disk import OsDisk
 from qstore.store.environment import tool_environment
 from qstore.store.errors import StoreError, StoreLockedError, advice
-from qstore.store.log_lines import Level, LogLine
 from qstore.store.repair.quarantine import INDEX, Quarantine, QuarantineError
-from qstore.tools.console.command import AGAIN, EXIT_DAMAGE, JSON, SETTINGS, PathName, examples, fail, failing, run
+from qstore.tools.console.command import (
+    AGAIN,
+    EXIT_DAMAGE,
+    JSON,
+    SETTINGS,
+    PathName,
+    examples,
+    fail,
+    failing,
+    log_printer,
+    run,
+    say,
+)
 from qstore.tools.console.rows import (
     Column,
     JsonLines,
@@ -51,7 +62,7 @@ from qstore.tools.quarantine import (
     judge,
 )
 
-_NAME = "qstore-quarantine"
+_PROGRAM = "qstore-quarantine"
 _MAX_SHOWN = 50  # records shown per entry; --json shows all
 
 _EPILOG = """
@@ -72,8 +83,8 @@ or the command line is unusable.
 _DIRECTORY = click.argument("directory", metavar="DIR", type=PathName(readable=False))
 
 
-@click.group(_NAME, epilog=_EPILOG, context_settings=SETTINGS)
-@click.version_option(__version__, prog_name=_NAME)
+@click.group(_PROGRAM, epilog=_EPILOG, context_settings=SETTINGS)
+@click.version_option(__version__, prog_name=_PROGRAM)
 def command() -> None:
     """Inspect damaged records that were quarantined, and inject their messages into a store.
 
@@ -85,11 +96,11 @@ def command() -> None:
 @contextmanager
 def _failures() -> Iterator[None]:
     """Report errors in one line and exit."""
-    with failing(_NAME, QuarantineError, StoreError, advise=advice):
+    with failing(_PROGRAM, QuarantineError, StoreError, advise=advice):
         try:
             yield
         except StoreLockedError:
-            fail(_NAME, "the store is in use by a broker or another tool; stop that one first (qpidd --quit)")
+            fail(_PROGRAM, "the store is in use by a broker or another tool; stop that one first (qpidd --quit)")
 
 
 # ---- list ----
@@ -198,7 +209,7 @@ def show(context: click.Context, directory: str, number: int, *, form: str | Non
         quarantine = Quarantine(OsDisk(), directory)
         entry = quarantine.find([number]).get(number)
         if entry is None:
-            fail(_NAME, f"{directory}: there is no entry {number}; {_NAME} list shows the entries")
+            fail(_PROGRAM, f"{directory}: there is no entry {number}; {_PROGRAM} list shows the entries")
         if form == "raw":
             for chunk in quarantine.raw(entry):
                 sys.stdout.buffer.write(chunk)
@@ -233,7 +244,7 @@ def _show(quarantine: Quarantine, entry: QuarantineEntry, problem: str | None, *
         elif count <= _MAX_SHOWN:
             show_record(console, fields)
     if finder.gave_up:
-        click.echo(f"{_NAME}: entry {entry.number}: {GAVE_UP}", err=True)
+        say(_PROGRAM, f"entry {entry.number}: {GAVE_UP}")
     if as_json:
         output.flush()
     elif is_large:
@@ -291,7 +302,7 @@ def inject_entries(
     """
     request = InjectionRequest(numbers, None if queue is None else unescape_name(queue), force=force, again=again)
     with _failures():
-        results = inject(tool_environment(), directory, store, request, __version__, _print_log_line)
+        results = inject(tool_environment(), directory, store, request, __version__, log_printer(_PROGRAM))
         if as_json:
             print_json(map(injected_object, results))
         else:
@@ -299,11 +310,6 @@ def inject_entries(
             for result in results:
                 show_injected(console, result)
     context.exit(EXIT_DAMAGE if any(result.failure is not None for result in results) else 0)
-
-
-def _print_log_line(line: LogLine) -> None:
-    if line.level in (Level.WARNING, Level.CRITICAL):
-        click.echo(f"{_NAME}: {printable(line.text)}", err=True)
 
 
 # ---- JSON ----
@@ -493,7 +499,7 @@ def _line(console: Console, text: str, style: str = "") -> None:
 
 def main() -> None:
     """Console script entry point."""
-    run(_NAME, command)
+    run(_PROGRAM, command)
 
 
 if __name__ == "__main__":

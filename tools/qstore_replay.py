@@ -45,7 +45,6 @@ from qstore.store.journal.files import JournalFormat
 from qstore.store.journal.journal import Journal
 from qstore.store.journal.records import RecordHeader
 from qstore.store.journal.recovery import LIVE, PENDING
-from qstore.store.log_lines import Level, LogLine
 from qstore.store.repair.stopped_messages import store_of_version_2
 from qstore.tools.backup_places import open_repository
 from qstore.tools.console.amounts import Moment
@@ -60,6 +59,7 @@ from qstore.tools.console.command import (
     SETTINGS,
     PathName,
     failing,
+    log_printer,
     private_files,
     run,
 )
@@ -182,7 +182,9 @@ def command(context: click.Context, /, source: str, destination: str, **values: 
                 past, left_out = sent.past, sent.work.left_out
             else:
                 store_of_version_2(tool_environment(), destination, __version__)
-                past = import_into_store(replay.read, destination, dry_run=dry_run, again=again, log=_warn).past
+                past = import_into_store(
+                    replay.read, destination, dry_run=dry_run, again=again, log=log_printer(_PROGRAM)
+                ).past
     where = destination if broker is None else broker.shown
     report = ReplayReport(choice, replay.replayed, where, past, dry_run, left_out, time.monotonic() - began)
     _tell(replay, left_out)
@@ -204,11 +206,6 @@ def _tell(replay: Replay, left_out: int) -> None:
         note("notice", notice)
     for damage in replay.damage:
         note("damage", f"{damage.where}: {damage.what}")
-
-
-def _warn(line: LogLine) -> None:
-    if line.level >= Level.WARNING:
-        click.echo(f"{_PROGRAM}: {printable(line.text)}", err=True)
 
 
 # ---- which messages are replayed ----

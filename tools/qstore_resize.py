@@ -26,10 +26,9 @@ from qstore.store.errors import StoreDamagedError, StoreError, advice
 from qstore.store.inspect.layout import UnusableInputError
 from qstore.store.inspect.offline import open_store
 from qstore.store.inspect.sizing import RingSize
-from qstore.store.log_lines import LogLine
 from qstore.store.repair.resize import Choose, JournalPlan, StoreResize
 from qstore.tools.console.amounts import human
-from qstore.tools.console.command import DRY_RUN, EXIT_DAMAGE, JSON, SETTINGS, PathName, failing, run
+from qstore.tools.console.command import DRY_RUN, EXIT_DAMAGE, JSON, SETTINGS, PathName, failing, log_printer, run, say
 from qstore.tools.console.rows import Cell, Column, Object, number, print_json, print_line, print_table
 from qstore.tools.console.text import printable, unescape_name
 from qstore.tools.dump.messages import no_such_queue
@@ -159,7 +158,7 @@ def _is_root(path: str) -> bool:
 
 
 def _damaged(error: StoreDamagedError) -> NoReturn:
-    click.echo(f"qstore-resize: {printable(str(error))}", err=True)
+    say("qstore-resize", str(error))
     sys.exit(EXIT_DAMAGE)
 
 
@@ -171,7 +170,7 @@ def _run(path: str, request: _Request) -> int:
     kept: Mapping[str, str] | None = None
     discarded: list[str] = []
     rule: ByRule | None = None
-    with StoreResize(environment, path, version, read_only=request.dry_run, log=_warn) as resize:
+    with StoreResize(environment, path, version, read_only=request.dry_run, log=log_printer("qstore-resize")) as resize:
         for name in request.names:
             if name not in resize.queues:
                 raise StoreError(no_such_queue(path, name, resize.queues))
@@ -190,10 +189,6 @@ def _run(path: str, request: _Request) -> int:
     smaller = {} if rule is None else {plan.name: rule.not_shrunk(plan.name, plan.before) for plan in plans}
     _show(plans, kept, discarded, {name: size for name, size in smaller.items() if size is not None}, request)
     return 0 if fits else EXIT_DAMAGE
-
-
-def _warn(line: LogLine) -> None:
-    click.echo(f"qstore-resize: {printable(line.text)}", err=True)
 
 
 def _progress(name: str) -> None:

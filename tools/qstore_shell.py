@@ -17,7 +17,6 @@ import click
 from qstore import __version__
 from qstore.broker.client.errors import ConnectionFailedError
 from qstore.store.errors import advice
-from qstore.store.log_lines import Level, LogLine
 from qstore.tools.console.broker import (
     CONNECTION_OPTIONS,
     BrokerOptions,
@@ -26,9 +25,18 @@ from qstore.tools.console.broker import (
     take_security,
     timeout_option,
 )
-from qstore.tools.console.command import EXIT_FAILED, JSON, SETTINGS, YES, PathName, failing, private_files, run
+from qstore.tools.console.command import (
+    EXIT_FAILED,
+    JSON,
+    SETTINGS,
+    YES,
+    PathName,
+    failing,
+    log_printer,
+    private_files,
+    run,
+)
 from qstore.tools.console.shell import run_lines, run_terminal
-from qstore.tools.console.text import printable
 from qstore.tools.store_shell.broker import BrokerPlace
 from qstore.tools.store_shell.commands import FAILURES, PROGRAM, Settings, Shell
 from qstore.tools.store_shell.place import Place, ShellError
@@ -88,7 +96,7 @@ def command(context: click.Context, /, **values: Any) -> None:
             raise ShellError(error.message) from None
         if broker is not None:
             return BrokerPlace(BrokerOptions(broker.text, connection, timeout), broker.shown)
-        return StorePlace(where, _warn)
+        return StorePlace(where, log_printer(PROGRAM))
 
     _take_any_input()
     shell = Shell(open_place, Settings(values["as_json"], values["yes"], values["pages"]))
@@ -121,11 +129,6 @@ def _lines(given: tuple[str, ...], script: str | None) -> Iterator[str]:
         yield from Path(script).read_text(errors="surrogateescape").splitlines()
     elif not given:
         yield from sys.stdin
-
-
-def _warn(line: LogLine) -> None:
-    if line.level >= Level.WARNING:
-        click.echo(f"{PROGRAM}: {printable(line.text)}", err=True)
 
 
 def main() -> None:

@@ -9,6 +9,8 @@ from rich.console import Console
 from rich.text import Text
 
 from qstore.store.disk import OsDisk
+from qstore.store.log_lines import Level, LogLine
+from qstore.tools.console.command import log_printer
 from qstore.tools.console.progress import progress_bar, reading_progress, writing_progress
 from qstore.tools.console.rows import Column, print_grid, print_objects, print_table, print_wrapped
 from qstore.tools.console.text import one_line, printable, visible
@@ -30,6 +32,12 @@ from qstore.tools.console.text import one_line, printable, visible
 )
 def test_text_from_anyone(text: str, on_consoles: str, in_reports: str, in_drop_ins: str) -> None:
     assert (printable(text), visible(text), one_line(text)) == (on_consoles, in_reports, in_drop_ins)
+
+
+def test_warnings_and_critical_messages_of_a_store_are_printed(capfd: pytest.CaptureFixture[str]) -> None:
+    for level in Level:
+        log_printer("qstore-import")(LogLine(level, f"a {level.value} message"))
+    assert capfd.readouterr().err == "qstore-import: a warning message\nqstore-import: a critical message\n"
 
 
 def test_text_is_cut() -> None:

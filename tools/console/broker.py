@@ -30,8 +30,7 @@ from qstore.broker.client import MessagingError
 from qstore.broker.client.address import parse_map
 from qstore.broker.management.console import Console, Data
 from qstore.tools.console.amounts import plain
-from qstore.tools.console.command import EXIT_FAILED, run
-from qstore.tools.console.text import printable
+from qstore.tools.console.command import EXIT_FAILED, os_error_text, run, say
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 _DEFAULT_TIMEOUT: Final = 10.0
@@ -210,14 +209,9 @@ def run_on_console(program: str, options: BrokerOptions, work: Callable[[Console
     except BrokenPipeError:
         raise
     except OSError as error:
-        say(program, f"{error.filename or 'standard output'}: {error.strerror or error}")
+        say(program, os_error_text(error))
         return EXIT_FAILED
     return 0
-
-
-def say(program: str, text: str) -> None:
-    """Print a line on standard error."""
-    click.echo(f"{program}: {printable(text)}", err=True)
 
 
 def main_of(program: str, command: click.Command) -> Callable[[], None]:

@@ -19,6 +19,7 @@ from typing import Any, Final, NoReturn
 
 import click
 
+from qstore.store.log_lines import Level, LogLine
 from qstore.tools.console.text import printable
 
 EXIT_DAMAGE: Final = 1
@@ -32,22 +33,42 @@ EXIT_INTERRUPTED: Final = _EXIT_SIGNAL + signal.SIGINT
 # ---- errors ----
 
 
+def say(program: str, text: str) -> None:
+    """Print a line on standard error."""
+    click.echo(f"{program}: {printable(text)}", err=True)
+
+
+def log_printer(program: str) -> Callable[[LogLine], None]:
+    """Print the warnings and critical messages of the store's log on standard error."""
+
+    def show(line: LogLine) -> None:
+        if line.level in (Level.WARNING, Level.CRITICAL):
+            say(program, line.text)
+
+    return show
+
+
+def os_error_text(error: OSError, advise: Callable[[OSError], str] = lambda _: "") -> str:
+    """An error of the system in one line, with advice.
+
+    Errors of reading always name the file, so an error without a name is one of writing the output.
+    """
+    return f"{error.filename or 'standard output'}: {error.strerror or error}{advise(error)}"
+
+
 def fail(program: str, text: str) -> NoReturn:
     """Print the reason on standard error and exit with `EXIT_UNUSABLE`."""
-    click.echo(f"{program}: {printable(text)}", err=True)
+    say(program, text)
     if sys.__stdout__ is not None and sys.stdout is sys.__stdout__:
         # Buffered output could not be written either; Python would report that again at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.__stdout__.fileno())
     sys.exit(EXIT_UNUSABLE)
 
 
-def no_advice(_error: OSError) -> str:
-    """Default for `advise`: no advice."""
-    return ""
-
-
 @contextmanager
-def failing(program: str, *failures: type[Exception], advise: Callable[[OSError], str] = no_advice) -> Iterator[None]:
+def failing(
+    program: str, *failures: type[Exception], advise: Callable[[OSError], str] = lambda _: ""
+) -> Iterator[None]:
     """Turn expected errors into one line on standard error and an exit code; a closed pipe ends the command silently.
 
     Args:
@@ -62,8 +83,7 @@ def failing(program: str, *failures: type[Exception], advise: Callable[[OSError]
     except BrokenPipeError:
         raise
     except OSError as error:
-        # Errors of reading always name the file, so an error without a name is an error of writing the output.
-        fail(program, f"{error.filename or 'standard output'}: {error.strerror or error}{advise(error)}")
+        fail(program, os_error_text(error, advise))
 
 
 # ---- options that several commands have ----
@@ -130,7 +150,7 @@ def run(program: str, command: click.Command) -> NoReturn:
         cause = error.__cause__ or error.__context__  # click.Abort is raised at a prompt
         if isinstance(cause, KeyboardInterrupt):
             _interrupted(program, cause)
-        click.echo(f"{program}: aborted", err=True)
+        say(program, "aborted")
         sys.exit(EXIT_FAILED)
     except KeyboardInterrupt as error:
         _interrupted(program, error)
@@ -222,5 +242,5 @@ def _interrupted(program: str, error: KeyboardInterrupt) -> NoReturn:
     """Report the interruption with the notes that were added to `error`: the unfinished work that remains on disk."""
     number = error.number if isinstance(error, TerminatedError) else signal.SIGINT
     text = "; ".join(("interrupted", *getattr(error, "__notes__", ())))
-    click.echo(f"{program}: {printable(text)}", err=True)
+    say(program, text)
     sys.exit(_EXIT_SIGNAL + number)

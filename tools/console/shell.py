@@ -24,8 +24,7 @@ from typing import IO, Any, Final, NamedTuple
 import click
 from rich.console import Console
 
-from qstore.tools.console.broker import say
-from qstore.tools.console.command import TerminatedError
+from qstore.tools.console.command import TerminatedError, say
 from qstore.tools.console.rows import Column, print_json, print_table
 
 _MOST_HISTORY: Final = 1000
