@@ -37,8 +37,7 @@ METRICS: Final = {
     "live_share": "live bytes as a share of the capacity",
     "limit": "bytes that may be in use before enqueues are refused; null for a linearstore",
     "used": "bytes in use, as counted against the limit: version 2 counts live records and one block for each; "
-        "version 1 counts "
-            "everything from the file of the oldest live record to the end of the journal",
+        "version 1 counts everything from the file of the oldest live record to the end of the journal",
     "fill": "used as a share of the limit: at 100 % enqueues are refused; null for a linearstore",
     "peak_used": "largest value of used, as far as the journal shows",
     "peak_fill": "peak_used as a share of the limit",

@@ -459,9 +459,8 @@ def _check_owner(path: str) -> None:
     owner = Path(path).stat().st_uid
     if os.geteuid() == 0 and owner != 0:
         raise NotToBeChangedError(
-            f"{path}: the directory belongs to another user than root, and the broker could not read files that "
-            "root writes "
-            f"there; run this as that user: sudo -u '#{owner}' …"
+            f"{path}: the directory belongs to another user than root, and the broker could not read files that root "
+            f"writes there; run this as that user: sudo -u '#{owner}' …"
         )
 
 

@@ -135,8 +135,7 @@ Torn tails, which were never acknowledged, are cut and do not count as lost.
     default=OrphanPolicy.REPORT.value,
     show_default=True,
     help="What to do with messages that belong to no queue: report them only, also preserve them in "
-    "DEST/quarantine (aside), "
-    "or create queues lost.found.<id> for them (recover).",
+    "DEST/quarantine (aside), or create queues lost.found.<id> for them (recover).",
 )
 @click.option(
     "--to-version",
