@@ -61,7 +61,7 @@ def broker(make_broker: BrokerMaker, tmp_path: Path) -> RunningBroker:
     return make_broker("--auth", "yes", "--user-file", str(users)).start()
 
 
-def test_who_has_the_password_is_let_in_and_nobody_else(broker: RunningBroker) -> None:
+def test_only_the_right_password_is_accepted(broker: RunningBroker) -> None:
     with Anna(broker.port) as anna:
         anna.declare("q", durable=False)
         anna.end()
@@ -72,7 +72,7 @@ def test_who_has_the_password_is_let_in_and_nobody_else(broker: RunningBroker) -
         assert "anna" not in refused.value.args[1]
 
 
-def test_what_is_not_offered_is_not_taken(broker: RunningBroker) -> None:
+def test_mechanism_that_is_not_offered_is_refused(broker: RunningBroker) -> None:
     """Whoever asks for ANONYMOUS nevertheless is refused as if the password had been wrong."""
     with RawConnection(broker.port) as connection:
         connection.exchange_headers()

@@ -104,7 +104,7 @@ def test_messages_that_are_given_back_are_available_to_anyone() -> None:
     assert [(each.body, each.is_redelivered) for each in other.deliveries] == [(b"1", True)]
 
 
-def test_what_was_accepted_in_a_branch_is_no_longer_the_session_s() -> None:
+def test_session_does_not_own_messages_accepted_in_a_branch() -> None:
     """The session can neither release it, nor give it back by ending."""
     world, client, other = furnished()
     moved(client)

@@ -86,7 +86,7 @@ class TestSequence:
         send(client, b"1")
         assert received(client, "q") == [(b"1", None)]
 
-    def test_what_the_message_says_else_stays(self, client: Client) -> None:
+    def test_other_properties_of_the_message_stay(self, client: Client) -> None:
         declare(client, "direct", NUMBERED, "q")
         given = {
             "correlation_id": b"\x00\xff",
@@ -183,7 +183,7 @@ class TestSequence:
 
 
 class TestInitialValue:
-    def test_who_binds_later_gets_the_last_message(self, client: Client) -> None:
+    def test_late_binding_gets_the_last_message(self, client: Client) -> None:
         declare(client, "direct", BOTH, "early")
         send(client, b"1", b"2")
         client.declare("late")

@@ -113,7 +113,7 @@ class TestBound:
         assert ask(client, exchange=exchange, queue="bound", binding_key="unbound") == {"key_not_matched"}
         assert ask(client, exchange=exchange, queue="none") == {"queue_not_found"}
 
-    def test_what_is_not_there(self, client: Client) -> None:
+    def test_missing_exchange_and_queue_are_reported(self, client: Client) -> None:
         assert ask(client, exchange="none") == {"exchange_not_found"}
         assert ask(client, exchange="none", queue="bound", binding_key="k") == {"exchange_not_found"}
         assert ask(client, exchange="none", queue="none") == {"exchange_not_found", "queue_not_found"}

@@ -109,7 +109,7 @@ def test_other_channels_of_the_connection_go_on_meanwhile(broker: RunningBroker)
             rest -= len(frame.payload) if frame.segment == BODY else 0
 
 
-def test_what_the_same_session_sends_besides_comes_after_it(broker: RunningBroker) -> None:
+def test_other_commands_of_the_session_follow_a_large_message(broker: RunningBroker) -> None:
     """Results and other messages are commands, and cannot come within one; completion is told after the result."""
     with _declared(broker) as peer:
         peer.wait_for(publish_large(peer, "q", _LARGE))

@@ -86,7 +86,7 @@ def test_however_often_it_is_interrupted(parts: list[int]) -> None:
     assert bodies(world) == [whole[:at] + b"the end"]
 
 
-def test_what_nobody_asks_about_comes_whole() -> None:
+def test_transfer_without_resume_query_is_sent_whole() -> None:
     world = World()
     interrupted(declared(world), 4)
     client = world.open_client()
@@ -150,7 +150,7 @@ def test_it_is_kept_for_its_time() -> None:
     assert offset(world.open_client(name=b"later")) == 0
 
 
-def test_what_is_kept_is_bounded_in_bytes() -> None:
+def test_unfinished_messages_are_bounded_in_bytes() -> None:
     settings = BrokerSettings(auth=False, max_message_bytes=5 * ROOM, max_unfinished_bytes=5 * ROOM)
     world = World(settings)
     declared(world).machine.closed()
@@ -161,7 +161,7 @@ def test_what_is_kept_is_bounded_in_bytes() -> None:
     assert world.connections.budget.used == 0
 
 
-def test_what_is_kept_is_bounded_in_number() -> None:
+def test_unfinished_messages_are_bounded_in_number() -> None:
     world = World()
     declared(world).machine.closed()
     for number in range(MAX_KEPT + 2):

@@ -56,7 +56,7 @@ def test_one_that_was_made_exclusive_later_goes_with_its_session() -> None:
 
 
 @pytest.mark.parametrize("durable", [False, True])
-def test_what_is_left_goes_to_the_alternate_exchange_with_what_was_acquired(durable: bool) -> None:
+def test_remaining_and_acquired_messages_go_to_the_alternate_exchange(durable: bool) -> None:
     world, here, there = clients()
     there.declare("dead")
     there.command("exchange.bind", queue="dead", exchange="amq.fanout", binding_key="")

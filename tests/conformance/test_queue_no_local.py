@@ -20,7 +20,7 @@ def furnished(value: Any = "true", *, how: str = "exclusive", timeout: int = 0) 
 
 @pytest.mark.parametrize("how", ["exclusive", "subscription"])
 @pytest.mark.parametrize("value", ["true", 1, 0, ""])
-def test_whatever_the_owners_connection_sends_is_dropped(how: str, value: Any) -> None:
+def test_messages_of_the_owners_connection_are_dropped(how: str, value: Any) -> None:
     world, here, there = furnished(value, how=how)
     here.publish("q", b"own")
     here.publish("q", b"beside", on=BESIDE)
@@ -107,7 +107,7 @@ def test_the_connection_that_a_session_has_now_is_the_local_one() -> None:
     assert bodies(world, "q") == [b"2", b"4"]
 
 
-def test_what_is_dropped_goes_to_no_alternate_exchange() -> None:
+def test_dropped_messages_do_not_go_to_the_alternate_exchange() -> None:
     world, here, there = furnished()
     there.declare("dead")
     there.command("exchange.declare", exchange="x", type="fanout", alternate_exchange="amq.fanout")

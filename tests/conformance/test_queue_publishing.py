@@ -32,7 +32,7 @@ def with_alternate(timestamp: bool = False) -> Clients:
 
 @pytest.mark.parametrize("accept_mode", [0, 1])
 @pytest.mark.parametrize("discard", [False, True])
-def test_what_no_queue_wants_goes_to_the_alternate_exchange_unless_it_may_be_dropped(
+def test_unroutable_message_goes_to_the_alternate_exchange_unless_it_may_be_discarded(
     accept_mode: int, discard: bool
 ) -> None:
     world, here, _there = with_alternate()
@@ -54,7 +54,7 @@ def test_without_an_alternate_exchange_it_is_dropped_and_completed(discard: bool
     assert not here.exceptions
 
 
-def test_what_a_consumer_rejects_is_not_unroutable() -> None:
+def test_rejected_message_is_not_unroutable() -> None:
     world, here, _there = with_alternate()
     here.declare("r", alternate_exchange="amq.fanout")
     here.publish("r", b"m", discard_unroutable=True)
@@ -221,7 +221,7 @@ def test_the_time_is_kept_with_the_message() -> None:
 
 
 @pytest.mark.parametrize("values", [{"qpid.max_count": 2}, {"qpid.max_count": "2"}])
-def test_who_sends_more_than_a_queue_holds_is_told(values: dict[str, object]) -> None:
+def test_publisher_to_a_full_queue_gets_an_error(values: dict[str, object]) -> None:
     world, here, there = clients()
     here.declare("small", arguments=arguments({**values, "qpid.policy_type": "reject"}))
     there.publish("small", b"1", b"2", b"3")

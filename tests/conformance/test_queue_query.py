@@ -91,7 +91,7 @@ def test_acquire_answers_what_nobody_else_has() -> None:
     assert there.call("message.acquire", transfers=((1, 1),))["transfers"] == ((1, 1),)
 
 
-def test_what_is_acquired_can_be_settled() -> None:
+def test_acquired_messages_can_be_settled() -> None:
     world, here, _there = clients()
     here.declare("q")
     here.publish("q", b"1", b"2", b"3")

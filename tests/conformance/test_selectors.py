@@ -316,7 +316,7 @@ def test_a_flush_with_a_costly_one(found: Clients) -> None:
 
 
 @pytest.mark.parametrize("flushes", [0, 3])
-def test_what_lacks_credit_of_bytes_waits_for_it(found: Clients, flushes: int) -> None:
+def test_match_without_byte_credit_waits_for_it(found: Clients, flushes: int) -> None:
     """It takes the room of the connection, and must not be tried again and again."""
     _world, here, there = found
     publish_large(there, b"1", b"2", tail="b")
@@ -337,7 +337,7 @@ def test_what_lacks_credit_of_bytes_waits_for_it(found: Clients, flushes: int) -
 
 
 @replaces
-def test_what_lacks_credit_of_bytes_is_evaluated_once(found: Clients, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_match_without_byte_credit_is_evaluated_once(found: Clients, monkeypatch: pytest.MonkeyPatch) -> None:
     evaluated = []
     matches = Selector.matches
 

@@ -64,7 +64,7 @@ def test_deliveries_stay_the_sessions_and_can_be_settled_after_it_is_resumed(way
 
 
 @pytest.mark.parametrize("way", ["lost", "detached"])
-def test_what_the_client_may_not_have_is_sent_again_under_the_same_number(way: str) -> None:
+def test_unconfirmed_commands_are_sent_again_under_the_same_number(way: str) -> None:
     world = World()
     client = world.open_client(timeout=60)
     client.declare("q")
@@ -262,7 +262,7 @@ def test_a_stream_that_leaves_out_commands_cannot_go_on() -> None:
     assert back.close_code() == CloseCode.FRAMING_ERROR
 
 
-def test_what_is_left_out_on_purpose_is_a_gap() -> None:
+def test_skipped_commands_are_a_gap() -> None:
     world = World()
     client = world.open_client(timeout=60)
     client.declare("q")

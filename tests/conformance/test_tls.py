@@ -107,7 +107,7 @@ def test_many_messages_in_both_directions(broker: RunningBroker, certificates: C
         session.acknowledge()
 
 
-def test_whom_the_client_does_not_trust(broker: RunningBroker, certificates: Certificates) -> None:
+def test_untrusted_certificate_is_refused_by_the_client(broker: RunningBroker, certificates: Certificates) -> None:
     where = f"amqps://127.0.0.1:{broker.port}"
     with pytest.raises(ConnectError, match="TLS: the certificate is not accepted"):
         Connection.establish(where)

@@ -50,7 +50,7 @@ def test_others_see_all_of_it_at_the_commit_and_nothing_before() -> None:
     assert world.broker.queues["from"].acquired_count == 0
 
 
-def test_what_was_rolled_back_was_never_sent_and_is_still_held() -> None:
+def test_rollback_discards_sent_messages_and_keeps_acquired_ones() -> None:
     """The messages stay the consumer's, unsettled: it accepts them in the next transaction, or lets go of them."""
     world, client, other = furnished()
     numbers = [delivery.number for delivery in client.deliveries]
@@ -112,7 +112,7 @@ def test_a_message_that_no_queue_takes_does_not_spoil_it() -> None:
     assert counts(other)[1] == 1
 
 
-def test_whoever_has_not_selected_cannot_end_one() -> None:
+def test_commit_without_select_is_refused() -> None:
     _, _, other = furnished()
     number = other.command("tx.commit")
     assert other.failure() == (ErrorCode.ILLEGAL_STATE, number)

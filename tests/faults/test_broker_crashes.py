@@ -63,7 +63,7 @@ def quiet_logs() -> Iterator[None]:
 
 
 @pytest.mark.parametrize("part", range(2))
-def test_what_was_promised_is_kept_whenever_the_broker_dies(part: int) -> None:
+def test_promises_hold_whenever_the_broker_dies(part: int) -> None:
     matrix = BrokerMatrix(share=0.15, pages=part == 1)
     for seed in seeds_of_the_day(4)[part::2]:
         matrix.run(seed)
@@ -72,7 +72,7 @@ def test_what_was_promised_is_kept_whenever_the_broker_dies(part: int) -> None:
     assert is_compiled or not matrix.pages or matrix.away > 20
 
 
-def test_what_clients_of_0_9_1_were_promised_is_kept_too() -> None:
+def test_promises_to_0_9_1_clients_hold() -> None:
     """Confirms, acknowledgements and tx beside clients of 0-10 on the same queues."""
     matrix = BrokerMatrix(share=0.08, basic=True)
     for seed in seeds_of_the_day(1):
@@ -93,7 +93,7 @@ def test_large_transactions_are_whole_whenever_the_broker_dies() -> None:
     assert matrix.delivered > 0
 
 
-def test_what_was_promised_is_kept_where_messages_are_delivered_before_the_sync() -> None:
+def test_promises_hold_where_messages_are_delivered_before_the_sync() -> None:
     """They may be lost with the broker; what was completed or confirmed, and what was accepted, is as on any queue."""
     matrix = BrokerMatrix(share=0.08, early=True)
     for seed in (*seeds_of_the_day(1), 5_000):  # whatever the day, there are messages that nobody was promised
@@ -113,7 +113,7 @@ def test_a_broker_that_is_stopped_keeps_everything_and_marks_what_was_delivered(
 
 @pytest.mark.soak
 @pytest.mark.parametrize("seed", range(100_000, 100_000 + SOAK_SEEDS))
-def test_what_was_promised_is_kept_for_hours(seed: int) -> None:
+def test_promises_hold_for_hours(seed: int) -> None:
     matrix = BrokerMatrix(pages=seed % 2 == 1, basic=seed % 3 == 0, early=seed % 5 == 0)
     matrix.run(seed)
     assert matrix.kill_points

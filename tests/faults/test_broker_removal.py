@@ -146,7 +146,7 @@ def test_a_commit_while_a_queue_goes_is_no_error(start: Start, moment: int, seed
 
 @pytest.mark.parametrize("command", ["message.accept", "message.reject"])
 @pytest.mark.parametrize("moment", MOMENTS)
-def test_what_is_accepted_while_its_queue_goes_does_not_come_back(start: Start, moment: int, command: str) -> None:
+def test_message_settled_while_its_queue_is_deleted_does_not_come_back(start: Start, moment: int, command: str) -> None:
     """Nor what is rejected: the broker is killed as soon as it has completed the command."""
     disk = killed_after_settling(start, moment, command)
     assert disk is None or not look(start(disk, moment)).get("orders")
@@ -172,7 +172,7 @@ def killed_after_settling(start: Start, moment: int, command: str) -> SimulatedD
 
 
 @pytest.mark.parametrize(("moment", "command"), today([*product(MOMENTS, ["message.accept", "message.reject"])], 14))
-def test_what_moves_because_its_queue_goes_does_not_come_back(start: Start, moment: int, command: str) -> None:
+def test_message_moved_by_a_queue_deletion_does_not_come_back(start: Start, moment: int, command: str) -> None:
     for seed in MOVES:
         disk = killed_while_it_moves(start, moment, seed, command)
         assert disk is None or not look(start(disk, seed)).get("orders")
@@ -254,7 +254,7 @@ def test_a_broker_that_does_not_wait_for_the_deletion_is_found_out(
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_what_is_synced_while_the_broker_stops_is_not_delivered_and_not_marked(start: Start, seed: int) -> None:
+def test_message_synced_during_shutdown_is_neither_delivered_nor_marked(start: Start, seed: int) -> None:
     disk = SimulatedDisk(seed)
     process = start(disk, seed)
     peer = Peer(process, "peer")

@@ -163,7 +163,7 @@ def check_all(reason: str, seeds: Iterable[int]) -> int:
 
 
 @pytest.mark.parametrize("reason", HOW)
-def test_what_was_stored_is_there_or_was_moved(reason: str) -> None:
+def test_stored_message_is_on_its_queue_or_was_moved(reason: str) -> None:
     check_all(reason, seeds_of_the_day(10))
 
 

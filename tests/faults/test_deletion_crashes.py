@@ -91,7 +91,7 @@ def test_few_files_go_at_each_look() -> None:
 
 
 @pytest.mark.parametrize("clean", [True, False])
-def test_what_is_left_goes_after_the_next_start(clean: bool) -> None:
+def test_leftovers_of_a_deletion_are_removed_after_the_next_start(clean: bool) -> None:
     disk, shop = filled()
     delete(shop)
     look(shop)

@@ -106,7 +106,7 @@ class TestFiles:
         assert file.read(0, 300_000) == bytes(expected)
         file.close()
 
-    def test_what_is_written_is_kept_by_value(self, place: Place) -> None:
+    def test_written_content_is_copied(self, place: Place) -> None:
         file = place.disk.create(place("file"), 0)
         content = bytearray(b"abc")
         file.write(0, memoryview(content))
@@ -246,7 +246,7 @@ class TestNames:
         disk.rename(place("empty/file"), place("other/file"))
         assert (disk.names(place("empty")), disk.names(place("other"))) == ([], ["file"])
 
-    def test_what_is_removed_is_gone_and_may_come_anew(self, place: Place) -> None:
+    def test_removed_names_are_gone_and_can_be_made_again(self, place: Place) -> None:
         disk = place.disk
         disk.make_directory(place("a"))
         place.make("a/file", b"1")
@@ -305,7 +305,7 @@ def code_of(attempt: Callable[[], object]) -> int | None:
 
 class TestRefusals:
     @pytest.mark.parametrize(("code", "attempt"), [(r[0], r[2]) for r in REFUSALS], ids=[r[1] for r in REFUSALS])
-    def test_what_cannot_be_done_is_refused_and_changes_nothing(
+    def test_impossible_call_is_refused_and_changes_nothing(
         self, place: Place, code: int, attempt: Callable[[WritableDisk, Callable[[str], str]], object]
     ) -> None:
         place.make("file", b"1")
@@ -393,7 +393,7 @@ class TestOperatingSystem:
         assert caught.value.errno == errno.ENOSPC
         assert list(tmp_path.iterdir()) == []
 
-    def test_what_was_never_written_is_known(self, tmp_path: Path) -> None:
+    def test_unwritten_regions_are_known(self, tmp_path: Path) -> None:
         file = OsWritableDisk().create(str(tmp_path / "file"), 1 << 20)
         if os.lseek(file.fileno(), 0, os.SEEK_HOLE) == 1 << 20:
             pytest.skip("this file system does not distinguish allocated blocks from written ones")

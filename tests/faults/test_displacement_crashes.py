@@ -231,7 +231,7 @@ def check_moved(seeds: Iterable[int], *, in_transactions: bool = False) -> int:
 
 
 @pytest.mark.parametrize("in_transactions", [False, True], ids=["plain", "transactions"])
-def test_what_was_stored_is_on_the_ring_or_was_moved(in_transactions: bool) -> None:
+def test_stored_message_is_on_the_ring_or_was_moved(in_transactions: bool) -> None:
     assert check_moved(seeds_of_the_day(20), in_transactions=in_transactions)
 
 

@@ -109,7 +109,7 @@ def run(seeds: Iterable[int]) -> int:
     return count
 
 
-def test_what_was_promised_comes_back() -> None:
+def test_completed_bindings_survive_crashes() -> None:
     run(seeds_of_the_day(25))
 
 

@@ -208,7 +208,7 @@ def test_qpid_store_resize(takes: bool, arguments: tuple[str, ...], tmp_path: Pa
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
 @pytest.mark.parametrize("full_from", [27, 31])
-def test_what_an_earlier_run_began_belongs_to_whom_the_journal_belongs(full_from: int, tmp_path: Path) -> None:
+def test_leftovers_of_an_earlier_run_get_the_owner_of_the_journal(full_from: int, tmp_path: Path) -> None:
     path = old_journal(tmp_path / "journal")
     for file in path.iterdir():
         os.chown(file, 12345, 12346)

@@ -46,7 +46,7 @@ SHAPES: Final = {
 
 
 @pytest.mark.parametrize("name", SHAPES)
-def test_what_was_durable_is_found_after_every_crash(name: str) -> None:
+def test_durable_records_are_found_after_every_crash(name: str) -> None:
     matrix = CrashMatrix(SHAPES[name], share=0.2, continued=0.04)
     more = times() or 10
     for seed in seeds_of_the_day(10):

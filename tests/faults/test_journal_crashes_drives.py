@@ -36,7 +36,7 @@ def test_one_crash_loses_nothing_in_silence(alignment: int) -> None:
     matrix.check_shape({"kills": 300, "torn": 30})
 
 
-def test_what_recovery_found_may_be_lost_by_a_second_crash() -> None:
+def test_second_crash_may_lose_records_of_a_torn_flush() -> None:
     """If this fails the journal got better than the documents say: change them."""
     errors = [
         failure(CrashMatrix(Shape(4, 32, 1500, "any", powersafe=False), share=0.3, continued=0.1), seed)

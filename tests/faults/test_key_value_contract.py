@@ -151,7 +151,7 @@ class TestContract:
 
 
 class TestOpening:
-    def test_what_was_written_is_there_another_time(self, opens: Opener) -> None:
+    def test_written_pairs_are_there_when_opened_again(self, opens: Opener) -> None:
         first = opens(create=True)
         first.write({b"a": b"1", b"b": b"2"})
         first.write({b"a": None})
@@ -283,7 +283,7 @@ class TestCrashes:
             found.add(tuple(SimulatedKeyValue.open(disk, "/map").items(b"")))
         assert found == {((b"a", b"1"), (b"b", b"1")), ((b"a", b"2"), (b"c", b"2"))}
 
-    def test_what_returned_no_crash_takes_away(self) -> None:
+    def test_write_that_returned_survives_any_crash(self) -> None:
         for seed in range(50):
             disk = SimulatedDisk(seed)
             key_value = SimulatedKeyValue.open(disk, Path("/map"), create=True)

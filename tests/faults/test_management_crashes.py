@@ -221,7 +221,7 @@ def check(left: Left, seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_what_was_answered_is_there_whenever_the_broker_dies(seed: int) -> None:
+def test_answered_methods_are_kept_whenever_the_broker_dies(seed: int) -> None:
     lefts = work(seed)
     chosen = today(range(len(lefts)), len(lefts) // 12)
     for number in chosen:
@@ -230,7 +230,7 @@ def test_what_was_answered_is_there_whenever_the_broker_dies(seed: int) -> None:
 
 @pytest.mark.soak
 @pytest.mark.parametrize("seed", range(1000, 1040))
-def test_what_was_answered_is_there_at_every_kill_point(seed: int) -> None:
+def test_answered_methods_are_kept_at_every_kill_point(seed: int) -> None:
     for number, left in enumerate(work(seed)):
         check(left, number)
 

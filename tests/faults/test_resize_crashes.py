@@ -170,7 +170,7 @@ def count_of_calls(left: Left, seed: int) -> int:
     return disk.calls
 
 
-def test_what_does_not_fit_changes_nothing() -> None:
+def test_resize_that_does_not_fit_changes_nothing() -> None:
     refused = 0
     for seed in today(range(40), 8):
         left = Left(seed)

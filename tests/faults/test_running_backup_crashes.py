@@ -150,7 +150,7 @@ def test_a_crash_at_any_call_leaves_the_store_and_whole_backups() -> None:
     assert min(found[name] for name in ("left", "source", "new", "visited")) >= 1, found
 
 
-def test_what_cannot_grow_is_overtaken_and_then_read_first() -> None:
+def test_overtaken_journal_is_read_first_at_the_next_attempt() -> None:
     """A journal of fixed size wraps around while another one is read: the next attempt begins with it."""
     again = 0
     for seed in today(range(20), 6):

@@ -11,7 +11,7 @@ from tests.faults.simulation import SEEDS, content_of, disk_with, letters, make,
 
 
 class TestSigkill:
-    def test_what_was_written_stays_without_a_sync(self) -> None:
+    def test_kill_keeps_unsynced_writes(self) -> None:
         def deed(disk: SimulatedDisk) -> None:
             disk.open_writable("/file").write(100, b"new")
             disk.create("/other", 7)
@@ -38,7 +38,7 @@ class TestSigkill:
         assert any(SECTOR < len(content) < 1000 for content in found)
         assert all(set(content) <= {ord("x")} for content in found)
 
-    def test_what_was_never_synced_can_still_be_lost_in_the_next_life(self) -> None:
+    def test_unsynced_writes_can_be_lost_in_the_next_life(self) -> None:
         def deed(disk: SimulatedDisk) -> None:
             disk.open_writable("/file").write(0, b"new")
             disk.crash(power_loss=False)
@@ -111,7 +111,7 @@ class TestSigkill:
 
 
 class TestPowerLoss:
-    def test_what_is_synced_stays(self) -> None:
+    def test_synced_writes_stay(self) -> None:
         def deed(disk: SimulatedDisk) -> None:
             file = disk.open_writable("/file")
             file.write(SECTOR, b"b" * SECTOR)

@@ -105,9 +105,7 @@ class TestReplay:
 
     @examples(200)
     @given(steps=STEPS, seed=st.integers(0, 1000), powersafe=st.booleans())
-    def test_what_is_all_synced_no_crash_changes(
-        self, steps: list[tuple[object, ...]], seed: int, powersafe: bool
-    ) -> None:
+    def test_no_crash_changes_a_synced_disk(self, steps: list[tuple[object, ...]], seed: int, powersafe: bool) -> None:
         disk = SimulatedDisk(seed, powersafe=powersafe)
         play(disk, steps)
         disk.fail_at.clear()
@@ -183,7 +181,7 @@ class TestReplay:
 
         assert [found_by_watching(seed) for seed in range(100)] == [found_by_killing(seed) for seed in range(100)]
 
-    def test_what_the_original_syncs_the_copy_may_lose(self) -> None:
+    def test_sync_of_the_original_does_not_sync_the_copy(self) -> None:
         found = set()
         for seed in range(50):
             disk = disk_with(b"old")

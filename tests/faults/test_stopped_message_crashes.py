@@ -240,7 +240,7 @@ def test_a_move_that_is_broken_is_found_out(monkeypatch: pytest.MonkeyPatch) -> 
         kill_everywhere("move", clean=True, due=lambda: next(calls) % 2 == 0)
 
 
-def test_what_is_refused() -> None:
+def test_refused_changes_leave_the_store_as_it_was() -> None:
     disk, rids = base(clean=True)
     before = content(disk.copy(1))
     environment = simulated_environment(disk, random.Random(4))

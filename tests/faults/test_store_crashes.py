@@ -41,7 +41,7 @@ def tiny_blocks() -> Iterator[None]:
 
 
 @pytest.mark.parametrize("part", range(2))
-def test_what_was_promised_is_kept_under_every_crash(part: int) -> None:
+def test_promises_hold_under_every_crash(part: int) -> None:
     matrix = CrashMatrix(share=0.5)
     for seed in seeds_of_the_day(2)[part::2]:
         matrix.run(seed)
@@ -50,7 +50,7 @@ def test_what_was_promised_is_kept_under_every_crash(part: int) -> None:
 
 
 @pytest.mark.parametrize("part", range(2))
-def test_what_was_promised_is_kept_by_journals_that_grow(part: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_promises_hold_with_journals_that_grow(part: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(growth, "_IDLE_LOOKS", 0)
     matrix = CrashMatrix(share=0.08, life_class=GrowingLife)
     for seed in seeds_of_the_day(2)[part::2]:
@@ -59,7 +59,7 @@ def test_what_was_promised_is_kept_by_journals_that_grow(part: int, monkeypatch:
     assert matrix.counts["grown"] > 0
 
 
-def test_what_was_promised_is_kept_by_queues_that_compress() -> None:
+def test_promises_hold_with_queues_that_compress() -> None:
     matrix = CrashMatrix(share=0.15, life_class=CompressingLife)
     for seed in seeds_of_the_day(2):
         matrix.run(seed, steps=90)
@@ -99,7 +99,7 @@ def test_journals_that_grow_for_hours(seed: int, monkeypatch: pytest.MonkeyPatch
 
 @pytest.mark.soak
 @pytest.mark.parametrize("seed", range(100_000, 100_000 + SOAK_SEEDS))
-def test_what_was_promised_is_kept_for_hours(seed: int) -> None:
+def test_promises_hold_for_hours(seed: int) -> None:
     matrix = CrashMatrix()
     matrix.run(seed)
     assert matrix.kill_points

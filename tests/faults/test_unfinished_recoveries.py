@@ -191,7 +191,7 @@ def test_a_store_that_was_used_is_not_removed(damaged: Path, tmp_path: Path, mon
 
 
 @pytest.mark.parametrize("name", ["", "rhm", "rhm/jrnl/1"])
-def test_what_is_recovered_is_not_what_is_removed_for_it(
+def test_recovery_over_its_own_source_is_refused(
     damaged: Path, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The source is gone, and all that is left is what a recovery had built, to be recovered to the same place."""

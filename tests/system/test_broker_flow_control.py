@@ -197,7 +197,7 @@ def test_a_client_that_waits_for_nothing_is_refused(make_broker: BrokerMaker) ->
             peer.sync()
 
 
-def test_what_was_held_back_by_a_killed_broker(make_broker: BrokerMaker) -> None:
+def test_held_back_messages_survive_a_killed_broker(make_broker: BrokerMaker) -> None:
     broker = make_broker().start()
     with RawPeer(broker.port) as peer, RawPeer(broker.port) as other:
         peer.declare("q", arguments=_STOP)

@@ -114,7 +114,7 @@ def test_branches_in_doubt_are_listed_and_ended(
     assert {queue: names(broker, queue) for queue in after} == found, "each message keeps its place over a restart"
 
 
-def test_what_is_given_back_is_where_it_was(open_fixture: StoreOpener, make_broker: BrokerMaker) -> None:
+def test_rolled_back_messages_return_to_their_places(open_fixture: StoreOpener, make_broker: BrokerMaker) -> None:
     """qpidd puts it elsewhere (Qpid wiki, "Distributed transactions in the broker": known weakness)."""
     fixture = open_fixture("legacy-d-dtx")
     broker = start_on(make_broker, fixture)

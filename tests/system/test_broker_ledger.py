@@ -28,7 +28,7 @@ def _check(ledger: Ledger, before: Before, *arrivals: tuple[Place, bool], alone:
     ledger.check_life(before, [ConsumerLog("q", alone, [Arrival(*each) for each in arrivals])])
 
 
-def test_what_may_be(ledger: Ledger) -> None:
+def test_allowed_arrivals_pass(ledger: Ledger) -> None:
     _check(ledger, ledger.before(clean=False), (B, True), (C, True), (D, True))
     _check(ledger, ledger.before(clean=False), (B, True), (C, False))
     _check(ledger, ledger.before(clean=True), (B, True), (C, False), (D, False))
@@ -49,7 +49,7 @@ def test_what_may_be(ledger: Ledger) -> None:
         ("never sent", False, [(Place("q", 2, 1), True)]),
     ],
 )
-def test_what_may_not_be(ledger: Ledger, broken: str, clean: bool, arrivals: list[tuple[Place, bool]]) -> None:
+def test_forbidden_arrivals_fail(ledger: Ledger, broken: str, clean: bool, arrivals: list[tuple[Place, bool]]) -> None:
     with pytest.raises(AssertionError, match=broken):
         _check(ledger, ledger.before(clean=clean), *arrivals)
 
@@ -71,7 +71,7 @@ def test_where_sessions_end_a_message_may_go_to_the_other_consumer(ledger: Ledge
         ledger.check_life(replace(before, sessions_end=True), twice)
 
 
-def test_what_was_missing_never_comes_back(ledger: Ledger) -> None:
+def test_missing_message_never_comes_back(ledger: Ledger) -> None:
     ledger.completed.discard(C)
     before = ledger.before(clean=False)
     _check(ledger, before, (B, True), (D, True))

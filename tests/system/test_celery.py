@@ -221,7 +221,7 @@ def test_a_task_comes_past_those_that_are_due_in_an_hour(worker: Worker) -> None
     assert worker.holds(3) == 1
 
 
-def test_what_a_killed_worker_held_runs_on_the_next_one(worker: Worker) -> None:
+def test_tasks_of_a_killed_worker_run_on_the_next_one(worker: Worker) -> None:
     from tests.system.celery_tasks import double
 
     before = worker.prefetch_count()
@@ -255,7 +255,7 @@ def test_nothing_is_lost_when_the_broker_is_killed(worker: Worker) -> None:
     assert worker.get(double.delay(7)) == 14
 
 
-def test_what_a_stopped_worker_held_is_ready_again(worker: Worker) -> None:
+def test_tasks_held_by_a_stopped_worker_are_ready_again(worker: Worker) -> None:
     from tests.system.celery_tasks import app, double
 
     before = len(worker.scheduled())

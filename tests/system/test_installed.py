@@ -94,7 +94,7 @@ def test_without_a_compiler_the_wheel_is_pure_and_for_every_platform(
 @pytest.mark.parametrize(
     ("pure", "told"), today([("", "built in pure Python: compiling failed: "), ("0", "CompileError"), ("1", "")], 1)
 )
-def test_what_a_wheel_is_when_compiling_fails(tmp_path: Path, pure: str, told: str) -> None:
+def test_wheel_when_compiling_fails(tmp_path: Path, pure: str, told: str) -> None:
     """A warning and a wheel in pure Python, an error, or not even an attempt."""
     broken = tmp_path / "broken"
     for name in ("hatch_build.py", "README.md", "LICENSE"):

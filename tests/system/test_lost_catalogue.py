@@ -281,7 +281,7 @@ def test_a_store_of_older_software_with_a_log_removed(made: Made, tmp_path: Path
     assert opened.store.close()
 
 
-def test_what_an_earlier_start_put_into_orphans_is_told(made: Made, tmp_path: Path) -> None:
+def test_orphans_of_an_earlier_start_are_reported(made: Made, tmp_path: Path) -> None:
     path = tmp_path / "store"
     shutil.copytree(made.clean, path)
     opened = OpenedStore(tool_environment(), path)
@@ -309,7 +309,7 @@ def test_what_an_earlier_start_put_into_orphans_is_told(made: Made, tmp_path: Pa
     assert check(path / "rhm/orphans/3-0").code == 0
 
 
-def test_what_is_in_quarantine_is_told(made: Made, tmp_path: Path) -> None:
+def test_quarantined_records_are_reported(made: Made, tmp_path: Path) -> None:
     path = tmp_path / "store"
     shutil.copytree(made.clean, path)
     older_put_back(path, made)

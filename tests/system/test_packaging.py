@@ -157,7 +157,7 @@ def test_words_behind_the_image_s_name_are_options() -> None:
     assert plan.module_values == {"num-jfiles": "4"}
 
 
-def test_what_is_copied_into_the_container_is_there() -> None:
+def test_files_copied_into_the_container_exist() -> None:
     copied = [rest.split()[:-1] for word, rest in instructions() if word == "COPY" and not rest.startswith("--from")]
     names = {name for names in copied for name in names}
     assert all((ROOT / name).exists() for name in names)

@@ -380,7 +380,7 @@ def test_a_port_that_is_taken(start: StartQpidd, qpidd: Qpidd, tmp_path: Path) -
     ],
 )
 @pytest.mark.parametrize("is_daemon", [False, True])
-def test_what_cannot_start_says_why_in_one_line(
+def test_failed_start_says_why_in_one_line(
     qpidd: Qpidd, tmp_path: Path, options: list[str], text: str, is_daemon: bool
 ) -> None:
     where = [] if any(option in options for option in ("--data-dir", "--prot", "--port")) else ["--no-data-dir"]

@@ -149,7 +149,7 @@ def test_rules_without_effect_end_the_start_if_the_validation_is_strict(start: S
 
 
 @pytest.mark.parametrize("option", ["--help", "--version", "--check"])
-def test_whatever_is_asked_for_the_file_has_to_be_right(start: Start, file: Path, option: str) -> None:
+def test_unreadable_configuration_file_fails_every_command(start: Start, file: Path, option: str) -> None:
     code, output, errors = ended(start(option, "--config", str(file)))
     assert (code, output) == (1, "")
     wanted = "the configuration file cannot be read: No such file or directory; see --config"

@@ -81,7 +81,7 @@ def test_no_block_needs_another_environment() -> None:
 
 
 @pytest.mark.parametrize("name", ["LICENSE", "CHANGELOG.md"])
-def test_what_stands_at_the_top_is_shipped(name: str) -> None:
+def test_top_level_files_are_shipped(name: str) -> None:
     import tomllib
 
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())

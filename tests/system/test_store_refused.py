@@ -221,7 +221,9 @@ CATALOGUE: Final = "STORE/rhm/catalogue: "
         (junk, StoreError, "STORE/rhm: this is not a store: it has neither a STORE file nor a dat directory"),
     ],
 )
-def test_what_is_no_store(store: Path, change: Callable[[Path], None], kind: type[StoreError], text: str) -> None:
+def test_directory_that_is_not_a_store_is_refused(
+    store: Path, change: Callable[[Path], None], kind: type[StoreError], text: str
+) -> None:
     change(store / "rhm")
     for _ in range(2):
         assert refusal(store)[0] is kind

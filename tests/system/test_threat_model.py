@@ -98,7 +98,7 @@ def test_the_help_says_what_is_insecure() -> None:
     assert "loopback addresses only" in " ".join(options["interface"].split())
 
 
-def test_who_is_not_on_this_host_is_not_let_in_without_a_user_file(make_broker: BrokerMaker) -> None:
+def test_remote_clients_are_refused_without_a_user_file(make_broker: BrokerMaker) -> None:
     """By an address of this host that is no loopback address, if there is one."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:

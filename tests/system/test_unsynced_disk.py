@@ -50,7 +50,7 @@ def tree(disk: UnsyncedDisk) -> dict[str, bytes | None]:
     return {str(path.relative_to(disk.root)): path.read_bytes() if path.is_file() else None for path in found}
 
 
-def test_what_was_synced_stays(disk: UnsyncedDisk) -> None:
+def test_synced_files_stay(disk: UnsyncedDisk) -> None:
     run(disk, "put('a', b'content'); os.mkdir('d'); put('d/b', b'more'); sync('d'); sync('.')")
     before = tree(disk)
     assert disk.lose() == 0
@@ -172,7 +172,7 @@ except OSError:
     assert tree(disk) == {"a": b"one"}
 
 
-def test_what_is_elsewhere_is_left_alone(disk: UnsyncedDisk, tmp_path: Path) -> None:
+def test_other_directories_are_left_alone(disk: UnsyncedDisk, tmp_path: Path) -> None:
     disk.fail(Call.WRITE)
     other = tmp_path / "other"
     run(disk, "put(sys.argv[2], b'content', sync=False)", str(other))
