@@ -185,7 +185,7 @@ def _one_xid() -> AbstractContextManager[object]:
     """All branches have the same xid, one after the other."""
     stack = ExitStack()
     stack.enter_context(patch.object(Transactions, "_forget_now", _not_waited_for))
-    stack.enter_context(patch("tests.faults.store_harness.XIDS", (b"branch",)))
+    stack.enter_context(patch("tests.faults.store_simulation.XIDS", (b"branch",)))
     return stack
 
 

@@ -27,7 +27,7 @@ from qstore.store.journal.write.growth import UNENTERED
 from qstore.store.journal.write.live_records import LiveRecords
 from qstore.store.journal.write.space import FileRing, RingSpace
 from qstore.store.journal.write.version_2_writer import Version2Writer, WriterState, open_writer
-from tests.faults.journal_harness import JournalLife
+from tests.faults.journal_simulation import JournalLife
 from tests.faults.simulated_disk import SimulatedDisk
 
 

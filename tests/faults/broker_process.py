@@ -44,7 +44,7 @@ from qstore.store.log_lines import Level, LogLine
 from qstore.store.module import PluggedStore
 from qstore.store.start.started import IndexPortion, StartedQueue
 from tests.faults.simulated_disk import Killed, SimulatedDisk
-from tests.faults.store_model import BrokenPromiseError, require
+from tests.faults.simulator import BrokenPromiseError, require
 from tests.faults.store_simulation import PATH, TinyParameters, names_in, simulated_environment
 from tests.support.paging_disk import MemoryPagingDisk
 

@@ -17,9 +17,7 @@ from collections.abc import Iterator, Mapping
 from functools import partial
 
 from qstore.store.key_value import CatalogueDamagedError, CatalogueError, MapDamage
-from tests.faults.simulated_disk import SimulatedDisk
-from tests.faults.tree import Tree
-from tests.faults.volatile import Folder, Inode, Twins
+from tests.faults.simulated_disk import Folder, Inode, SimulatedDisk, Tree, Twins
 
 
 class SimulatedKeyValue:

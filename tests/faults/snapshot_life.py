@@ -11,9 +11,7 @@ from qstore.store.live.message_store import MessageStore
 from qstore.store.live.snapshot import Describe, SharedSnapshot, Snapshot, Taken, copy_snapshot
 from qstore.store.log_lines import Level, LogLine
 from tests.faults.simulated_disk import SimulatedDisk
-from tests.faults.store_harness import StoreLife
-from tests.faults.store_model import Model
-from tests.faults.store_simulation import TinyParameters, look, simulated_environment
+from tests.faults.store_simulation import Model, StoreLife, TinyParameters, look, simulated_environment
 
 CHECKPOINT, BACKUP = "/checkpoint", "/backup"
 MAX_TURNS: Final = 3000

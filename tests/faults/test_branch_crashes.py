@@ -1,4 +1,4 @@
-"""Distributed transactions, from the client to the disk and back: see `branch_matrix`.
+"""Distributed transactions, from the client to the disk and back: see `branch_simulation`.
 
 Other histories belong to every day's run: see `tests/support/profiles.py`. `QSTORE_SOAK_SEEDS=1000 pytest -m soak` has
 thousands.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any, Final
 from unittest.mock import patch
@@ -23,15 +23,14 @@ from qstore.broker.model.store_protocol import RecoveredMessage
 from qstore.broker.model.transactions.branch import Branch, Done, Status
 from qstore.broker.model.transactions.effects import Effects
 from qstore.store.live.transactions import Transactions
-from tests.faults.branch_matrix import BranchMatrix
+from tests.faults.branch_simulation import BranchCrashes
 from tests.faults.broker_process import tiny_portions, tiny_turns
-from tests.faults.store_model import BrokenPromiseError
+from tests.faults.simulator import Planted
 from tests.faults.store_simulation import tiny_rid_blocks
 from tests.support.compiled import replaces
 from tests.support.profiles import seeds_of_the_day
 
 SOAK_SEEDS = int(os.environ.get("QSTORE_SOAK_SEEDS", "0"))
-SEEDS_FOR_BROKEN: Final = range(500, 530)
 
 
 @pytest.fixture(autouse=True)
@@ -48,60 +47,60 @@ def quiet_logs() -> Iterator[None]:
 
 
 def test_branches_are_whole_and_kept_whenever_broker_or_manager_die() -> None:
-    matrix = BranchMatrix(share=0.15)
+    crashes = BranchCrashes(share=0.15)
     for seed in seeds_of_the_day(4):
-        matrix.pages = seed % 2 == 1
-        matrix.run(seed)
-    assert matrix.kill_points > 50
-    assert matrix.in_doubt > 0
-    assert matrix.ended > 0
+        crashes.pages = seed % 2 == 1
+        crashes.run(seed)
+    assert crashes.kill_points > 50
+    assert crashes.counts["in doubt"] > 0
+    assert crashes.counts["ended"] > 0
 
 
 @replaces
 def test_large_branches_are_whole_and_kept_whenever_broker_or_manager_die() -> None:
-    matrix = BranchMatrix(share=0.15)
+    crashes = BranchCrashes(share=0.15)
     with tiny_turns():
         for seed in seeds_of_the_day(2):
-            matrix.pages = seed % 2 == 1
-            matrix.run(seed)
-    assert matrix.kill_points > 20
-    assert matrix.ended > 0
+            crashes.pages = seed % 2 == 1
+            crashes.run(seed)
+    assert crashes.kill_points > 20
+    assert crashes.counts["ended"] > 0
 
 
 @replaces
 def test_large_branches_are_whole_and_kept_when_a_disk_fails_in_the_middle() -> None:
-    matrix = BranchMatrix()
+    crashes = BranchCrashes()
     with tiny_turns():
         for seed in seeds_of_the_day(8):
-            matrix.pages = seed % 2 == 1
-            matrix.run_failing(seed)
+            crashes.pages = seed % 2 == 1
+            crashes.run_failing(seed)
 
 
 def test_branches_are_whole_and_kept_when_a_disk_fails_in_the_middle() -> None:
-    matrix = BranchMatrix()
+    crashes = BranchCrashes()
     seeds, noticed = seeds_of_the_day(16), 0
     for seed in seeds:
-        matrix.pages = seed % 2 == 1
-        noticed += matrix.run_failing(seed)
+        crashes.pages = seed % 2 == 1
+        noticed += crashes.run_failing(seed)
     assert noticed >= len(seeds) // 2
 
 
 @pytest.mark.soak
 @pytest.mark.parametrize("seed", range(200_000, 200_000 + SOAK_SEEDS))
 def test_branches_are_whole_and_kept_for_hours(seed: int) -> None:
-    matrix = BranchMatrix(pages=seed % 2 == 1)
-    matrix.run(seed)
-    assert matrix.kill_points
+    crashes = BranchCrashes(pages=seed % 2 == 1)
+    crashes.run(seed)
+    assert crashes.kill_points
 
 
 @replaces
 @pytest.mark.soak
 @pytest.mark.parametrize("seed", range(300_000, 300_000 + SOAK_SEEDS))
 def test_large_branches_are_whole_and_kept_for_hours(seed: int) -> None:
-    matrix = BranchMatrix(pages=seed % 2 == 1)
+    crashes = BranchCrashes(pages=seed % 2 == 1)
     with tiny_turns():
-        matrix.run(seed)
-    assert matrix.kill_points
+        crashes.run(seed)
+    assert crashes.kill_points
 
 
 # ---- brokers that break a promise are found out ----
@@ -157,12 +156,9 @@ BROKEN: Final[dict[str, Callable[[], Any]]] = {
 }
 
 
-@pytest.mark.parametrize("name", BROKEN)
+PLANTED: Final = Planted(BROKEN, lambda _: BranchCrashes(share=0.15), range(500, 530), {})
+
+
+@pytest.mark.parametrize("name", PLANTED.bugs)
 def test_a_broken_broker_is_found_out(name: str) -> None:
-    with BROKEN[name](), pytest.raises(BrokenPromiseError):
-        run_all(BranchMatrix(share=0.15), SEEDS_FOR_BROKEN)
-
-
-def run_all(matrix: BranchMatrix, seeds: Iterable[int]) -> None:
-    for seed in seeds:
-        matrix.run(seed)
+    assert PLANTED.is_found(name)

@@ -22,7 +22,7 @@ from qstore.formats.amqp_0_10.codes import ErrorCode
 from qstore.formats.amqp_0_10.commands import decode_command, encode_command
 from qstore.formats.amqp_0_10.structs import DELIVERY_PROPERTIES, encode_struct
 from tests.faults.broker_clients import OneSession, Watcher, subscribe
-from tests.faults.broker_findings import Seen
+from tests.faults.broker_model import Seen
 from tests.faults.broker_process import BrokerProcess, Wire
 from tests.faults.simulated_disk import SimulatedDisk
 from tests.support.compiled import ClientSession, replaces

@@ -12,8 +12,7 @@ import pytest
 from qstore.formats.rhm.geometry import Geometry
 from qstore.store.log_lines import Level
 from tests.faults.simulated_disk import Call, SimulatedDisk
-from tests.faults.store_shop import Shop
-from tests.faults.store_simulation import PATH, names_in
+from tests.faults.store_simulation import PATH, Shop, names_in
 
 MOST = 3
 FILES = 10

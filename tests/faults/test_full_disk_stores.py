@@ -17,8 +17,7 @@ from qstore.store.unfinished import CONVERTED
 from tests.faults.full_disk import assert_told, moments, sizes
 from tests.faults.simulated_disk import SimulatedDisk, takes, takes_or_keeps
 from tests.faults.snapshot_life import begin, check_copy, check_source, copy_it
-from tests.faults.store_shop import Shop
-from tests.faults.store_simulation import PATH, tiny_rid_blocks
+from tests.faults.store_simulation import PATH, Shop, tiny_rid_blocks
 from tests.faults.test_conversion_crashes import STORE, assert_kept, assert_whole, old_disk, started
 from tests.support.profiles import is_nightly
 

@@ -1,4 +1,4 @@
-"""The crash matrix of one journal, and the broken writers that it has to catch.
+"""One journal under crashes, and the broken writers that the simulation has to catch.
 
 Each day has other histories: see `tests/support/profiles.py`.
 """
@@ -6,6 +6,7 @@ Each day has other histories: see `tests/support/profiles.py`.
 from __future__ import annotations
 
 import random
+from contextlib import nullcontext
 from typing import Final
 
 import pytest
@@ -18,12 +19,11 @@ from qstore.formats.rhm.jinf import DEFAULT_BASE_NAME
 from qstore.store.errors import JournalFailedError
 from qstore.store.journal.directory import data_path
 from tests.faults.broken_writers import BROKEN, BROKEN_GROWTH
-from tests.faults.journal_harness import DIRECTORY, JournalLife, make
-from tests.faults.journal_matrix import CrashMatrix, Shape
+from tests.faults.journal_simulation import DIRECTORY, JournalCrashes, JournalLife, Shape, make
 from tests.faults.simulated_disk import SimulatedDisk
+from tests.faults.simulator import Planted
 from tests.support.profiles import is_nightly, seeds_of_the_day, times
 
-OPERATIONS: Final = 220
 KILLS: Final = 140  # at least, for each of the shapes
 
 SHAPES: Final = {
@@ -47,15 +47,15 @@ SHAPES: Final = {
 
 @pytest.mark.parametrize("name", SHAPES)
 def test_durable_records_are_found_after_every_crash(name: str) -> None:
-    matrix = CrashMatrix(SHAPES[name], share=0.2, continued=0.04)
+    crashes = JournalCrashes(shape=SHAPES[name], share=0.4)
     more = times() or 10
     for seed in seeds_of_the_day(10):
-        matrix.run(seed, OPERATIONS)
-        if matrix.counts["kills"] >= KILLS * more:
+        crashes.run(seed)
+        if crashes.counts["kills"] >= KILLS * more:
             break
-    matrix.check_shape({"kills": KILLS * more, "kills at write": 30 * more, "kills at sync": 30 * more})
+    crashes.check_counts({"kills": KILLS * more, "kills at write": 30 * more, "kills at sync": 30 * more})
     if is_nightly():
-        matrix.check_shape(seen_in_many(matrix.shape))
+        crashes.check_counts(seen_in_many(crashes.shape))
 
 
 def seen_in_many(shape: Shape) -> dict[str, int]:
@@ -77,12 +77,11 @@ def seen_in_many(shape: Shape) -> dict[str, int]:
     return least
 
 
-def test_the_matrix_reaches_what_is_rare() -> None:
+def test_rare_events_are_reached() -> None:
     """Over all shapes: records over three files, dequeues that move with their messages, transactions in doubt."""
-    matrix = CrashMatrix(Shape(6, 16, 4500, "stuck", transactions=0.5), share=0.05)
-    for seed in range(12):
-        matrix.run(seed, OPERATIONS)
-    matrix.check_shape(
+    crashes = JournalCrashes(shape=Shape(6, 16, 4500, "stuck", transactions=0.5), share=0.1)
+    crashes.run_all(range(12))
+    crashes.check_counts(
         {
             "split": 50,
             "longer than a file": 20,
@@ -117,49 +116,44 @@ def test_many_shapes(block: int) -> None:
             rng.choice((512, alignment)),
             grows=rng.choice((0, 0, 0.02, 0.05, 0.1)),
         )
-        CrashMatrix(shape, share=0.3, continued=0.03).run(seed, 200)
+        JournalCrashes(shape=shape, share=0.5).run(seed)
 
 
-@pytest.mark.parametrize("name", BROKEN)
+# A writer that overwrites what it has to keep also finds out by itself, when it relocates.
+WRITERS: Final = Planted(
+    dict.fromkeys(BROKEN, nullcontext),
+    lambda name: JournalCrashes(shape=Shape(4, 16, 1500, "any"), life_class=BROKEN[name]),
+    range(5),
+    {},
+    (AssertionError, JournalFailedError),
+)
+GROWTH: Final = Planted(
+    dict.fromkeys(BROKEN_GROWTH, nullcontext),
+    lambda name: JournalCrashes(
+        shape=Shape(4, 16, 600, "any", grows=0.1), life_class=BROKEN_GROWTH[name], share=1.0, continued=0.8
+    ),
+    range(40),
+    {"ring in use before it is synced": 4},
+    (AssertionError, JournalFailedError, RhmError, OSError),
+)
+
+
+@pytest.mark.parametrize("name", WRITERS.bugs)
 def test_a_broken_writer_is_caught(name: str) -> None:
-    shape = Shape(4, 16, 1500, "any")
-    matrix = CrashMatrix(shape, life_class=BROKEN[name])
-
-    def run() -> None:
-        for seed in range(5):
-            matrix.run(seed, 150)
-
-    # A writer that overwrites what it has to keep also finds out by itself, when it relocates.
-    with pytest.raises((AssertionError, JournalFailedError)):
-        run()
+    assert WRITERS.is_found(name)
 
 
-def test_a_sound_writer_is_not() -> None:
-    CrashMatrix(Shape(4, 16, 1500, "any"), share=0.1).run(0, 150)
+def test_a_sound_writer_is_not_caught() -> None:
+    JournalCrashes(shape=Shape(4, 16, 1500, "any"), share=0.2).run(0)
 
 
-#: The seed that finds a ring that grows wrongly soonest.
-FINDS_GROWTH = {
-    "files in use before they are in the ring": 25,
-    "no boundary": 10,
-    "ring in use before it is synced": 24,
-}
-
-
-@pytest.mark.parametrize("name", BROKEN_GROWTH)
+@pytest.mark.parametrize("name", GROWTH.bugs)
 def test_a_ring_that_grows_wrongly_is_caught(name: str) -> None:
-    """The matrix runs until it finds it; a sound writer passes far more of it (`SHAPES`, `test_many_shapes`)."""
-    matrix = CrashMatrix(Shape(4, 16, 600, "any", grows=0.1), life_class=BROKEN_GROWTH[name], share=0.3, continued=0.2)
-
-    def run() -> None:
-        for seed in (FINDS_GROWTH[name], *range(40)):
-            matrix.run(seed, 150)
-
-    with pytest.raises((AssertionError, JournalFailedError, RhmError, OSError)):
-        run()
+    """A sound writer passes far more of it (`SHAPES`, `test_many_shapes`)."""
+    assert GROWTH.is_found(name)
 
 
-# ---- what the matrix found ----
+# ---- what the simulation found ----
 
 
 def test_files_that_a_torn_flush_entered_in_vain() -> None:

@@ -14,13 +14,12 @@ from __future__ import annotations
 
 import pytest
 
-from tests.faults.journal_harness import DamagedError
-from tests.faults.journal_matrix import CrashMatrix, Shape, WrongContentError
+from tests.faults.journal_simulation import DamagedError, JournalCrashes, Shape, WrongContentError
 
 
-def failure(matrix: CrashMatrix, seed: int) -> AssertionError | None:
+def failure(crashes: JournalCrashes, seed: int) -> AssertionError | None:
     try:
-        matrix.run(seed, 100)
+        crashes.run(seed, steps=100)
     except AssertionError as error:
         return error
     return None
@@ -29,19 +28,19 @@ def failure(matrix: CrashMatrix, seed: int) -> AssertionError | None:
 @pytest.mark.parametrize("alignment", [512, 4096])
 def test_one_crash_loses_nothing_in_silence(alignment: int) -> None:
     shape = Shape(4, 128, 2000, "any", alignment=alignment, sector=alignment, powersafe=False)
-    matrix = CrashMatrix(shape, share=0.5, continued=0.0)
-    reported = [error for seed in range(20) if (error := failure(matrix, seed)) is not None]
+    crashes = JournalCrashes(shape=shape, share=0.7, continued=0.0)
+    reported = [error for seed in range(60) if (error := failure(crashes, seed)) is not None]
     assert reported or alignment == 512
     assert all(isinstance(error, DamagedError) and "file header" in str(error) for error in reported)
-    matrix.check_shape({"kills": 300, "torn": 30})
+    crashes.check_counts({"kills": 300, "torn": 30})
 
 
 def test_second_crash_may_lose_records_of_a_torn_flush() -> None:
     """If this fails the journal got better than the documents say: change them."""
-    errors = [
-        failure(CrashMatrix(Shape(4, 32, 1500, "any", powersafe=False), share=0.3, continued=0.1), seed)
-        for seed in range(12)
-    ]
-    lost = [str(error) for error in errors if isinstance(error, WrongContentError)]
-    assert lost
-    assert all(text.count(" at ") > 1 for text in lost)
+    shape = Shape(4, 32, 1500, "any", powersafe=False)
+    for seed in range(60):
+        crashes = JournalCrashes(shape=shape, share=0.5, continued=1.0)
+        if isinstance(failure(crashes, seed), WrongContentError):
+            assert crashes.row > 1
+            return
+    pytest.fail("nothing is lost")

@@ -14,7 +14,7 @@ from qstore.store.errors import JournalFailedError
 from qstore.store.journal.directory import data_path, open_journal
 from qstore.store.journal.recovery import JournalRecovery
 from qstore.store.journal.write.space import SIZE_BITS
-from tests.faults.journal_harness import DIRECTORY, DamagedError, JournalLife, content_of, make
+from tests.faults.journal_simulation import DIRECTORY, DamagedError, JournalLife, content_of, make
 from tests.faults.simulated_disk import SimulatedDisk
 from tests.support.profiles import is_nightly, today
 

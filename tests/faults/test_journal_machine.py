@@ -13,7 +13,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from qstore.formats.rhm.geometry import BLOCK_SIZE, Geometry
 from qstore.store.errors import JournalFailedError
-from tests.faults.journal_harness import JournalLife, Model, make
+from tests.faults.journal_simulation import JournalLife, Model, make
 from tests.faults.simulated_disk import Killed, SimulatedDisk
 from tests.support.profiles import examples
 

@@ -21,8 +21,7 @@ from qstore.store.parameters import OnDamage
 from qstore.store.repair.resize import StoreResize
 from tests.faults.simulated_disk import Call, SimulatedDisk
 from tests.faults.simulated_key_value import SimulatedKeyValue
-from tests.faults.store_shop import Shop
-from tests.faults.store_simulation import PATH, names_in, simulated_environment, tiny_rid_blocks
+from tests.faults.store_simulation import PATH, Shop, names_in, simulated_environment, tiny_rid_blocks
 
 ROOT: Final = f"{PATH}/rhm"
 MESSAGES: Final = [b"%d" % number * 40 for number in range(6)]

@@ -18,10 +18,9 @@ from qstore.store.errors import StoreError
 from qstore.store.repair.resize import StoreResize, _Built
 from qstore.store.unfinished import KEPT
 from tests.faults.simulated_disk import Call, Killed, SimulatedDisk
+from tests.faults.simulator import BrokenPromiseError
 from tests.faults.snapshot_life import SnapshotLife, begin_again, frozen
-from tests.faults.store_harness import StoreLife
-from tests.faults.store_model import BrokenPromiseError, Model
-from tests.faults.store_simulation import PATH, names_in, simulated_environment, tiny_rid_blocks
+from tests.faults.store_simulation import PATH, Model, StoreLife, names_in, simulated_environment, tiny_rid_blocks
 from tests.support.profiles import is_due, today
 
 SIZES = (Geometry(5, 8192), Geometry(4, 16384), Geometry(7, 6144))

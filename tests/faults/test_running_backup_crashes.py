@@ -22,8 +22,7 @@ from qstore.store.live.snapshot import SharedSnapshot
 from qstore.store.unfinished import SNAPSHOTS
 from tests.faults.simulated_disk import Call, SimulatedDisk
 from tests.faults.snapshot_life import BACKUP, SnapshotLife, begin, begin_again, check_copy, check_source, settle
-from tests.faults.store_model import Model
-from tests.faults.store_simulation import PATH, TinyParameters, simulated_environment, tiny_rid_blocks
+from tests.faults.store_simulation import PATH, Model, TinyParameters, simulated_environment, tiny_rid_blocks
 from tests.support.profiles import is_due, today
 
 PLACE = "/backups"

@@ -27,8 +27,7 @@ from tests.faults.snapshot_life import (
     copy_it,
     settle,
 )
-from tests.faults.store_model import Model
-from tests.faults.store_simulation import simulated_environment, tiny_rid_blocks
+from tests.faults.store_simulation import Model, simulated_environment, tiny_rid_blocks
 from tests.support.profiles import is_due, today
 
 

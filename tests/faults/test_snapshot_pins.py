@@ -10,8 +10,7 @@ import pytest
 from qstore.formats.rhm.geometry import Geometry
 from qstore.store.journal.write.flushes import Step
 from qstore.store.journal.write.space import Cut
-from tests.faults.journal_harness import JournalLife, make
-from tests.faults.journal_matrix import CrashMatrix, Shape
+from tests.faults.journal_simulation import JournalCrashes, JournalLife, Shape, make
 from tests.faults.simulated_disk import SimulatedDisk
 from tests.support.profiles import today
 
@@ -54,12 +53,11 @@ class PinningLife(JournalLife):
         return self.storage.read(start, (cut.end - start) * 128) if cut.end > start else b""
 
 
-def matrix(shape: Shape) -> CrashMatrix:
+def crashes_of(shape: Shape) -> JournalCrashes:
     """Histories of pinned journals that die."""
-    made = CrashMatrix(shape, life_class=PinningLife, share=0.05, continued=0.02)
-    for seed in today(range(8), 4):
-        made.run(seed, 250)
-    return made
+    crashes = JournalCrashes(shape=shape, life_class=PinningLife, share=0.1)
+    crashes.run_all(today(range(8), 4))
+    return crashes
 
 
 @pytest.mark.parametrize(
@@ -67,7 +65,7 @@ def matrix(shape: Shape) -> CrashMatrix:
     [Shape(4, 16, 300, "any"), Shape(4, 64, 1200, "stuck"), Shape(8, 16, 4000, "last"), Shape(3, 48, 700, "any", 0.6)],
 )
 def test_pinned_files_stay_until_the_pin_is_broken_and_crashes_change_nothing(shape: Shape) -> None:
-    seen = matrix(shape).counts
+    seen = crashes_of(shape).counts
     assert seen["pinned"] > 20
     assert seen["broken"] > 5
     assert seen["laps"] > 2

@@ -12,8 +12,7 @@ from qstore.store.errors import StoreDamagedError, StoreError
 from qstore.store.live.message_store import MessageStore
 from qstore.store.parameters import OnDamage
 from tests.faults.simulated_disk import Call, SimulatedDisk
-from tests.faults.store_shop import Shop
-from tests.faults.store_simulation import PATH, TinyParameters, simulated_environment, tiny_rid_blocks
+from tests.faults.store_simulation import PATH, Shop, TinyParameters, simulated_environment, tiny_rid_blocks
 from tests.support.profiles import is_due
 
 

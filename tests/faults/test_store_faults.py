@@ -21,11 +21,16 @@ from qstore.store.errors import StoreError
 from qstore.store.sync import supervision
 from qstore.store.sync.driver import Completion, FileWrite, SyncDriver, SyncDriverError
 from tests.faults.simulated_disk import Call, SimulatedDisk
-from tests.faults.store_harness import GrowingLife, StoreLife
-from tests.faults.store_matrix import CrashMatrix
-from tests.faults.store_model import Model
-from tests.faults.store_shop import Shop
-from tests.faults.store_simulation import PATH, SlowSync, tiny_rid_blocks
+from tests.faults.store_simulation import (
+    PATH,
+    GrowingLife,
+    Model,
+    Shop,
+    SlowSync,
+    StoreCrashes,
+    StoreLife,
+    tiny_rid_blocks,
+)
 from tests.support.profiles import today
 
 
@@ -207,10 +212,10 @@ def test_kills_at_each_call_while_drivers_die_and_are_replaced(seed: int, monkey
             replaced += 1
             return CountedSync(self._rng, self._disk, is_first=False)
 
-    matrix = CrashMatrix(share=0.5, driver=CountedSync)
-    matrix.run(1000 + seed, lives=2, steps=60)
+    crashes = StoreCrashes(share=0.5, driver=CountedSync)
+    crashes.run(1000 + seed, lives=2)
     assert replaced > 0
-    assert matrix.kill_points > 50
+    assert crashes.kill_points > 50
 
 
 # ---- one by one ----

@@ -18,10 +18,8 @@ from qstore.formats.rhm.close_record import SyncedJournal
 from qstore.store.live.queue_journal import QueueJournal
 from qstore.store.recovery import close_record
 from qstore.store.recovery.close_record import SyncRecorder
-from tests.faults.store_harness import GrowingLife, StoreLife
-from tests.faults.store_matrix import CrashMatrix
-from tests.faults.store_model import BrokenPromiseError
-from tests.faults.store_simulation import tiny_rid_blocks
+from tests.faults.simulator import BrokenPromiseError
+from tests.faults.store_simulation import GrowingLife, StoreCrashes, StoreLife, tiny_rid_blocks
 from tests.support.profiles import seeds_of_the_day
 
 
@@ -51,18 +49,18 @@ class GrowingRecordingLife(GrowingLife):
 
 @pytest.mark.parametrize("part", range(2))
 def test_no_bound_is_ahead_of_the_disk(part: int) -> None:
-    matrix = CrashMatrix(share=0.3, life_class=RecordingLife)
+    crashes = StoreCrashes(share=0.3, life_class=RecordingLife)
     for seed in seeds_of_the_day(2)[part::2]:
-        matrix.run(seed)
-    assert matrix.kill_points > 50
+        crashes.run(seed)
+    assert crashes.kill_points > 50
 
 
 def test_no_bound_is_ahead_of_journals_that_grow_and_shrink(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(growth, "_IDLE_LOOKS", 0)
-    matrix = CrashMatrix(share=0.08, life_class=GrowingRecordingLife)
+    crashes = StoreCrashes(share=0.08, life_class=GrowingRecordingLife)
     for seed in seeds_of_the_day(1):
-        matrix.run(seed, steps=120)
-    assert matrix.kill_points > 50
+        crashes.run(seed, steps=90)
+    assert crashes.kill_points > 50
 
 
 def _appended(journal: QueueJournal) -> SyncedJournal | None:
@@ -112,4 +110,4 @@ def test_a_bound_that_is_written_too_early_is_found_out(broken: AbstractContextM
 
 def run_all(seeds: range) -> None:
     for seed in seeds:
-        CrashMatrix(share=0.5, life_class=RecordingLife).run(seed)
+        StoreCrashes(share=0.5, life_class=RecordingLife).run(seed)

@@ -24,10 +24,16 @@ from qstore.store.errors import StoreDamagedError, StoreError
 from qstore.store.live.message_store import MessageStore
 from qstore.store.parameters import OnDamage
 from tests.faults.simulated_disk import Call, Killed, SimulatedDisk
-from tests.faults.store_harness import StoreLife
-from tests.faults.store_model import BrokenPromiseError, Model
-from tests.faults.store_shop import Shop
-from tests.faults.store_simulation import PATH, TinyParameters, simulated_environment, tiny_rid_blocks
+from tests.faults.simulator import BrokenPromiseError
+from tests.faults.store_simulation import (
+    PATH,
+    Model,
+    Shop,
+    StoreLife,
+    TinyParameters,
+    simulated_environment,
+    tiny_rid_blocks,
+)
 from tests.support.profiles import is_nightly, seeds_of_the_day
 
 CATALOGUE: Final = f"{PATH}/rhm/catalogue"

@@ -16,8 +16,7 @@ import pytest
 from qstore.store.log_lines import Level
 from qstore.store.unfinished import Unfinished
 from tests.faults.simulated_disk import Call, SimulatedDisk, takes, takes_or_keeps
-from tests.faults.store_shop import Shop
-from tests.faults.store_simulation import PATH, names_in, tiny_rid_blocks
+from tests.faults.store_simulation import PATH, Shop, names_in, tiny_rid_blocks
 from tests.support.profiles import today
 
 JOURNALS = f"{PATH}/rhm/jrnl"

@@ -20,8 +20,7 @@ from qstore.store.start.plan import Need, PlannedJournal, StartPlan, plan_queue,
 from qstore.store.unfinished import MAKING, NEW_LIST
 from tests.faults.simulated_disk import Call, SimulatedDisk
 from tests.faults.simulated_key_value import SimulatedKeyValue
-from tests.faults.store_shop import Shop
-from tests.faults.store_simulation import PATH, names_in, simulated_environment, tiny_rid_blocks
+from tests.faults.store_simulation import PATH, Shop, names_in, simulated_environment, tiny_rid_blocks
 
 JOURNAL, OTHER, LIST = f"{PATH}/rhm/jrnl/1", f"{PATH}/rhm/jrnl/2", f"{PATH}/rhm/tpl"
 

@@ -9,9 +9,7 @@ import pytest
 
 from qstore.store.live.message_store import MessageStore
 from tests.faults.simulated_disk import SimulatedDisk
-from tests.faults.store_harness import TinyParameters
-from tests.faults.store_shop import Shop
-from tests.faults.store_simulation import PATH, simulated_environment, tiny_rid_blocks
+from tests.faults.store_simulation import PATH, Shop, TinyParameters, simulated_environment, tiny_rid_blocks
 
 
 @pytest.fixture(autouse=True)

@@ -1,22 +1,22 @@
 """A broker's life on a simulated disk, with clients that do what chance says, beside a model of what they may expect.
 
 A `BrokerLife` is one process's: it starts, a client looks at all queues, what it sees is held against the model, and
-then there is work under a seed. `broker_matrix` kills it.
+then there is work under a seed. `BrokerCrashes` kills it.
 """
 
 from __future__ import annotations
 
 import random
+from dataclasses import dataclass
 from functools import partial
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 from qstore.formats.values import typed_map
-from tests.faults.basic_clients import BasicSession
-from tests.faults.broker_clients import Done, ModelSession, OneSession, Watcher
-from tests.faults.broker_findings import Found, after, check
-from tests.faults.broker_model import BindingModel, ExchangeModel, Model, QueueModel
+from tests.faults.broker_clients import BasicSession, Done, ModelSession, OneSession, Watcher
+from tests.faults.broker_model import BindingModel, ExchangeModel, Found, Model, QueueModel, after, check
 from tests.faults.broker_process import BrokerProcess, Wire
-from tests.faults.simulated_disk import SimulatedDisk
+from tests.faults.simulated_disk import Call, SimulatedDisk
+from tests.faults.simulator import Simulator
 
 DURABLE: Final = ("q0", "q1", "q2")
 WITH_PRIORITIES: Final = "q1"
@@ -75,6 +75,7 @@ class BrokerLife:
         self.disk, self.rng, self._is_basic, self._is_early = disk, rng, basic, early
         self.model = model
         self._is_looked_at = False
+        self.is_stopped = False
         self.peers: list[Peer] = []
         self.process = BrokerProcess(
             disk, rng, lambda: self.model.now, self._turned, must_be_clean=must_be_clean, pages=pages
@@ -116,6 +117,10 @@ class BrokerLife:
             name: [int(body.partition(b":")[0]) for body in self.process.bodies(queue)]
             for name, queue in self.process.broker.queues.items()
         }
+
+    def promises(self) -> tuple[Model, dict[str, list[int]] | None]:
+        """What clients may expect of the next life, and the order of the messages, if it was not stopped."""
+        return self.model, None if self.is_stopped else self.order()
 
     # ---- the clients ----
 
@@ -183,6 +188,8 @@ class BrokerLife:
 
     def work(self, steps: int) -> None:
         """Some steps, by chance."""
+        if not self.peers:
+            self.begin()
         deeds = [
             (self.publish, 20),
             (self.settle_some, 24),
@@ -383,7 +390,7 @@ class BrokerLife:
 
     # ---- the end ----
 
-    def stop(self) -> None:
+    def stop(self) -> bool:
         """SIGTERM, after all that clients have sent has come over."""
         for peer in self.peers:
             peer.wire.carry()
@@ -394,6 +401,8 @@ class BrokerLife:
                 self.model.gone(copies)
         for peer in self.peers:
             peer.session.end()
+        self.is_stopped = True
+        return True
 
     def discard(self) -> None:
         """The process is gone."""
@@ -403,3 +412,50 @@ class BrokerLife:
 def _has_ended(session: object) -> bool:
     assert isinstance(session, ModelSession | BasicSession)
     return session.has_ended
+
+
+# ---- crashes ----
+
+
+@dataclass(kw_only=True)
+class BrokerCrashes(Simulator):
+    """Brokers that are killed, and stopped.
+
+    Attributes:
+        pages: whether the brokers let messages go out of memory (`BrokerProcess`).
+        basic: whether some clients speak AMQP 0-9-1, beside others of 0-10 on the same queues.
+        early: whether some queues deliver messages before their records are on the disk.
+
+    Counted are `stops`; `delivered`, the messages that came to clients; `unpromised`, those of them that were not
+    promised by then, on queues that deliver early; `away`, those that were out of memory.
+    """
+
+    pages: bool = False
+    basic: bool = False
+    early: bool = False
+
+    steps: ClassVar = 190
+    stops: ClassVar = 0.5
+    steps_again: ClassVar = 40
+
+    def is_chosen(self, call: Call, rng: random.Random) -> bool:
+        """The catalogue's calls, which are few, are all kill points, if any is."""
+        return super().is_chosen(call, rng) or (call.name == "batch" and self.share > 0)
+
+    def start(
+        self,
+        disk: SimulatedDisk,
+        promises: tuple[Model, dict[str, list[int]] | None] | None,
+        rng: random.Random,
+        *,
+        must_be_clean: bool,
+    ) -> BrokerLife:
+        model, order = promises or (Model(), None)
+        kind = {"pages": self.pages, "basic": self.basic, "early": self.early}
+        return BrokerLife(disk, model, rng, order, must_be_clean=must_be_clean, **kind)
+
+    def seen(self, life: BrokerLife) -> None:
+        self.counts["stops"] += life.is_stopped
+        self.counts["delivered"] += life.model.deliveries
+        self.counts["unpromised"] += life.model.early
+        self.counts["away"] += len(life.process.store.away)

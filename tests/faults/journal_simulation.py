@@ -2,7 +2,9 @@
 
 A `JournalLife` is one process's time with the journal: it recovers, goes on writing, and keeps the model: what is
 durable, and what was appended since, in order. After a crash the journal must hold the durable part and any beginning
-of the rest, and nothing else: `Model.may_be`, asked by whoever opens the journal next.
+of the rest, and nothing else, report no damage, and be able to go on: `Model.may_be`, asked by the next life.
+
+`JournalCrashes` kills lives of random records and flushes, `JournalTraffic`.
 """
 
 from __future__ import annotations
@@ -11,9 +13,9 @@ import random
 from collections import Counter, deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Final, NamedTuple
+from typing import ClassVar, Final, NamedTuple
 
-from qstore.formats.rhm.geometry import BLOCK_SIZE, Geometry
+from qstore.formats.rhm.geometry import BLOCK_SIZE, SECTOR_SIZE, Geometry
 from qstore.formats.rhm.headers import data_crc
 from qstore.formats.rhm.jinf import DEFAULT_BASE_NAME, JournalInfo
 from qstore.store.errors import JournalBusyError, JournalFullError
@@ -26,7 +28,8 @@ from qstore.store.journal.write.growth import UNENTERED, RingUnknownError, make_
 from qstore.store.journal.write.space import SIZE_BITS, SIZE_MASK, FileRing
 from qstore.store.journal.write.storage import JournalStorage, create_journal
 from qstore.store.journal.write.version_2_writer import Version2Writer, open_writer, state_of
-from tests.faults.simulated_disk import SimulatedDisk, SimulatedWritableFile
+from tests.faults.simulated_disk import SECTOR, Call, SimulatedDisk, SimulatedWritableFile
+from tests.faults.simulator import Simulator
 
 DIRECTORY: Final = "/jrnl"
 PAGE: Final = 1024
@@ -339,3 +342,235 @@ def content_of(journal: Journal, recovery: JournalRecovery) -> Content:
         enqueues = {each.rid: data(each.place) for each in operations if each.is_enqueue}
         opened[transaction.xid] = (enqueues, frozenset(each.rid for each in operations if not each.is_enqueue))
     return Content(live, opened)
+
+
+# ---- crashes ----
+
+MAX_CRASHES: Final = 3  # in a row
+XIDS: Final = (b"one", b"two", b"more than a block" * 9)
+
+
+class Shape(NamedTuple):
+    """What a journal and its traffic look like.
+
+    Attributes:
+        files: number of files.
+        blocks: of each.
+        largest: bytes of data of the largest message.
+        order: which message is dequeued: the first, the last, any; "stuck": the second, and the first never.
+        transactions: how many of the records belong to transactions.
+        alignment: bytes to which flushes are padded.
+        sector: bytes that the drive writes at once.
+        powersafe: whether a power loss leaves alone what stood in a sector that is being written.
+        grows: how many of the operations begin or end a change of the ring.
+        most: files that the ring may grow to.
+    """
+
+    files: int
+    blocks: int
+    largest: int
+    order: str
+    transactions: float = 0.2
+    alignment: int = SECTOR_SIZE
+    sector: int = SECTOR
+    powersafe: bool = True
+    grows: float = 0.0
+    most: int = 24
+
+    @property
+    def geometry(self) -> Geometry:
+        return Geometry(self.files, self.blocks * BLOCK_SIZE)
+
+
+class WrongContentError(AssertionError):
+    """The next life found what the model does not allow."""
+
+
+@dataclass(kw_only=True)
+class JournalCrashes(Simulator):
+    """Journals of one shape that are killed.
+
+    Attributes:
+        shape: of the journal.
+        life_class: the life; tests hand in broken ones.
+        continued: of the lives that follow a kill, how many work on and are killed in turn.
+
+    Counted are `kills`, `kills at write`, `laps`, and so on.
+    """
+
+    shape: Shape
+    life_class: type[JournalLife] = JournalLife
+    continued: float = 0.2
+
+    lives: ClassVar = 1
+    steps: ClassVar = 220
+    stops: ClassVar = 0.0
+    steps_again: ClassVar = 30
+
+    def disk(self, seed: int) -> SimulatedDisk:
+        disk = SimulatedDisk(seed, sector=self.shape.sector, powersafe=self.shape.powersafe)
+        make(disk, self.shape.geometry, self.shape.alignment)
+        return disk
+
+    def lives_again(self, rng: random.Random) -> int:
+        return next((count for count in range(MAX_CRASHES - 1) if rng.random() >= self.continued), MAX_CRASHES - 1)
+
+    def start(
+        self, disk: SimulatedDisk, promises: Promises | None, rng: random.Random, *, must_be_clean: bool
+    ) -> JournalTraffic:
+        return JournalTraffic(self, disk, promises or Promises(None, 0), rng)
+
+    def visited(self, call: Call) -> None:
+        self.counts["kills"] += 1
+        self.counts[f"kills at {call.name}"] += 1
+
+    def seen(self, life: JournalTraffic) -> None:
+        life.count()
+
+    def check_counts(self, least: dict[str, int]) -> None:
+        """Assert that what makes the histories worth anything did happen."""
+        missed = {name: (self.counts[name], count) for name, count in least.items() if self.counts[name] < count}
+        assert not missed, f"(seen, expected) {missed} of {dict(self.counts)}"
+
+
+class Promises(NamedTuple):
+    """What is allowed after a life, None if there was none; and the highest record id that was used."""
+
+    life: JournalLife | None
+    rid: int
+
+
+class JournalTraffic:
+    """Random records, flushes and changes of the ring, in one process's time with a journal."""
+
+    def __init__(self, simulator: JournalCrashes, disk: SimulatedDisk, promises: Promises, rng: random.Random) -> None:
+        self.simulator, self.rng = simulator, rng
+        self.rid = promises.rid  # the last one that was used, in whichever life
+        self._take_up(disk)
+        found = self.life.content
+        if promises.life is None:
+            assert found == Content({}, {})
+        elif not promises.life.model.may_be(found):
+            raise WrongContentError(f"{described(found)}; durable: {described(promises.life.model.durable)}")
+        simulator.counts["in doubt at start"] += len(self.life.now.open)
+        for xid in list(self.life.now.open):
+            if rng.random() < 0.7:  # the rest stays: in doubt
+                self.life.abort(self.next_rid(), xid)
+
+    def _take_up(self, disk: SimulatedDisk) -> None:
+        try:
+            self.life = self.simulator.life_class(disk, self.rng.getrandbits(32))
+        except Exception as error:
+            raise DamagedError(f"{type(error).__name__}: {error}") from error
+        self.rid = max(self.rid, self.life.highest_rid)
+        self.simulator.counts["torn"] += self.life.end is not None and self.life.end.torn
+
+    def next_rid(self) -> int:
+        self.rid += 1
+        return self.rid
+
+    # ---- as a life ----
+
+    def work(self, steps: int) -> None:
+        """Random operations."""
+        for _ in range(steps):
+            self._operate()
+
+    def promises(self) -> Promises:
+        """What the next life may find."""
+        return Promises(self.life, self.rid)
+
+    def stop(self) -> bool:
+        """Close the journal; a seal promises nothing to the next life."""
+        self.life.close()
+        return False
+
+    def discard(self) -> None:
+        """The process is gone: its disk crashes."""
+
+    def count(self) -> None:
+        """Add what was seen to the simulator's counts."""
+        counts, life = self.simulator.counts, self.life
+        counts.update(life.counts)
+        counts["laps"] += life.lap
+        counts["relocated"] += life.writer.compactor.copied
+        counts["moved dequeues"] += life.moved_dequeues
+        counts["refused"] += sum(life.refused.values())
+
+    # ---- operations ----
+
+    def _operate(self) -> None:
+        life, rng, shape = self.life, self.rng, self.simulator.shape
+        if shape.grows and rng.random() < shape.grows:
+            self._change_ring(life)
+            return
+        chance = rng.random()
+        if chance < 0.68:
+            if rng.random() < shape.transactions:
+                self._transact(life)
+            elif rng.random() < (0.6 if self.rid // 40 % 2 else 0.45):
+                life.enqueue(self.next_rid(), self._data())
+            else:
+                self._dequeue(life)
+        elif chance < 0.86:
+            if life.writer.is_under_way:
+                life.finish()
+            else:
+                life.begin()
+        elif chance < 0.98:
+            life.drain()
+        else:
+            self._close(life)
+
+    def _data(self) -> bytes:
+        largest = self.simulator.shape.largest
+        return self.rng.randbytes(
+            self.rng.choice((self.rng.randint(0, min(largest, 80)), self.rng.randint(0, largest)))
+        )
+
+    def _dequeue(self, life: JournalLife, xid: bytes = b"") -> None:
+        free = life.free
+        if not free:
+            return
+        order = self.simulator.shape.order
+        at = {"first": 0, "last": -1, "any": self.rng.randrange(len(free)), "stuck": min(1, len(free) - 1)}[order]
+        life.dequeue(self.next_rid(), free[at], xid)
+
+    def _transact(self, life: JournalLife) -> None:
+        rng, xid = self.rng, self.rng.choice(XIDS)
+        chance = rng.random()
+        if chance < 0.4:
+            life.enqueue(self.next_rid(), self._data(), xid)
+        elif chance < 0.7:
+            self._dequeue(life, xid)
+        elif chance < 0.8:  # of what the transaction itself enqueued
+            enqueued, dequeued = life.now.open.get(xid, ({}, frozenset()))
+            own = [rid for rid in enqueued if rid not in dequeued]
+            if own:
+                self.simulator.counts["own dequeues"] += life.dequeue(self.next_rid(), rng.choice(own), xid)
+        elif life.now.open:
+            (life.commit if chance < 0.93 else life.abort)(self.next_rid(), rng.choice(list(life.now.open)))
+
+    def _change_ring(self, life: JournalLife) -> None:
+        rng, files = self.rng, life.geometry.files
+        if life.writer.growth.change is not None:
+            life.make_change()
+        elif files < self.simulator.shape.most and rng.random() < 0.6:
+            life.begin_change(rng.randint(1, 3))
+        elif files > self.simulator.shape.files:
+            life.begin_change(-rng.randint(1, files - self.simulator.shape.files))
+
+    def _close(self, life: JournalLife) -> None:
+        """A clean close, and the next start."""
+        sealed = life.close()
+        self.count()
+        self.simulator.counts["seals"] += sealed
+        self._take_up(life.disk)
+        assert self.life.content == life.model.durable
+        assert self.life.end is None or self.life.end.sealed == sealed
+
+
+def described(content: Content) -> str:
+    """Its record ids."""
+    transactions = {xid: (list(enqueues), sorted(dequeues)) for xid, (enqueues, dequeues) in content.open.items()}
+    return f"{sorted(content.live)} {transactions or ''}"
