@@ -46,8 +46,9 @@ def cannot_be_replaced(error: BaseException) -> bool:
 
 __all__ = ["ClientConnection", "ClientSession"]
 
-_PACKAGE: Final = "qstore.broker.protocols.amqp_0_10"
-_MODULES: Final = ("session", "connection", "client_connection")  # each imports those before it
+_PACKAGE: Final = "qstore.broker.protocols"
+_MODULES: Final = ("connection", "amqp_0_10.session", "amqp_0_10.connection", "amqp_0_10.client_connection")
+"""Each imports those before it."""
 
 
 def from_sources(names: Sequence[str]) -> ModuleType:
