@@ -12,9 +12,6 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final
 
-if TYPE_CHECKING:
-    from qstore.broker.client.session import SessionCore
-
 from qstore.broker.client.errors import (
     AuthenticationError,
     ConnectError,
@@ -33,6 +30,10 @@ from qstore.broker.security.sasl.simple import ANONYMOUS, EXTERNAL
 from qstore.broker.security.sasl.table import TABLE, Credentials, Needs, choose_mechanism
 from qstore.formats.amqp_0_10.codes import ErrorCode
 from qstore.formats.amqp_0_10.commands import decode_command, decode_result
+
+if TYPE_CHECKING:
+    from qstore.broker.client.session import SessionCore
+
 
 _TRANSFER: Final = b"\x04\x01"
 

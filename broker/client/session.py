@@ -17,10 +17,6 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 
-if TYPE_CHECKING:
-    from qstore.broker.client.connection import ConnectionCore
-
-
 from qstore.broker.client.errors import (
     AcknowledgeUnknown,
     ContentError,
@@ -40,6 +36,10 @@ from qstore.broker.client.message import Message, mark_redelivered
 from qstore.broker.protocols.amqp_0_10.assembly import FramingError
 from qstore.broker.protocols.amqp_0_10.session import State
 from qstore.formats.amqp_0_10.types import Amqp010Error
+
+if TYPE_CHECKING:
+    from qstore.broker.client.connection import ConnectionCore
+
 
 _T = TypeVar("_T")
 

@@ -1,15 +1,26 @@
 """The clients of a server: the open connections, those refused at the connection limit, and those not being read.
 
-Backpressure that affects all clients is here as well: by the disk (`backpressure`) and by memory. While memory is
-short, each publisher is read once a second, until consumers have freed enough.
+**Backpressure** that affects all clients is here: by the disk (`Pressure`: publishers that outrun the disk are not
+read until it has caught up, and only rarely if it is nearly full) and by memory (while memory is short, each publisher
+is read once a second, until consumers have freed enough).
+
+**Half-open connections**, whose TLS handshake, protocol header, login and connection.open are under way, take places
+of the limit of connections (`--max-connections`). When it is reached, a newcomer gets the place of one of them: the
+oldest of the host that has the most. So silent connections displace only other silent ones, first those of the same
+host; open connections are never affected. A host is an IPv4 address, or an IPv6 network: a client with one address
+there has 2 ** 64 of them (RFC 4291, 2.5.1).
 """
 
 from __future__ import annotations
 
 import asyncio
+import ipaddress
 import math
 import time
-from typing import Final, Protocol
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Set
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
 
 from qstore.broker.log.logs import WARNING, LogBudget, log_of
 from qstore.broker.model.authorization import Action, ObjectType
@@ -17,48 +28,19 @@ from qstore.broker.model.broker import Broker
 from qstore.broker.model.caller import Publisher
 from qstore.broker.model.errors import UnauthorizedError
 from qstore.broker.model.memory import State
-from qstore.broker.network.backpressure import Pressure, Reader
 from qstore.broker.network.busy_poll import BusyPoll
-from qstore.broker.network.half_open import HalfOpen
 from qstore.broker.protocols.machine import Machine
 from qstore.broker.protocols.table import Protocols
 from qstore.broker.settings import BrokerSettings
+
+if TYPE_CHECKING:
+    from qstore.broker.model.tick import Tick
+    from qstore.broker.network.socket_connection import SocketConnection
 
 _LOG: Final = log_of("Network")
 
 _IDLE_GAP: Final = 0.000_04  # seconds without work after which the event loop counts as idle
 _PUBLISHER_HOLD: Final = 1.0  # seconds between reads of a publisher while memory is short
-
-
-class Client(Reader, Protocol):
-    """One client's socket, as `Clients` and `Server` use it."""
-
-    @property
-    def machine(self) -> Machine | None:
-        """The machine of its protocol; None before the client has said which one."""
-
-    @property
-    def address(self) -> str:
-        """Address and port, for the log."""
-
-    @property
-    def is_half_open(self) -> bool:
-        """Whether the connection is not open yet."""
-
-    def on_timer(self, now: float) -> None:
-        """Check timeouts; called at intervals with the time of a monotonic clock, in seconds."""
-
-    def watch_memory(self, *, is_short: bool) -> None:
-        """Memory has become short, or ample again."""
-
-    def watch_rules(self) -> None:
-        """The authorizer has other rules."""
-
-    def shut_down(self) -> None:
-        """Close the connection, since the broker is shutting down."""
-
-    def abort(self) -> None:
-        """Close the socket at once, without sending pending data."""
 
 
 class Clients:
@@ -86,10 +68,10 @@ class Clients:
         self, broker: Broker, settings: BrokerSettings, protocols: Protocols, loop: asyncio.AbstractEventLoop
     ) -> None:
         self.broker, self.settings, self.protocols, self.loop = broker, settings, protocols, loop
-        self.connections: dict[Client, None] = {}
-        self.half_open: HalfOpen[Client] = HalfOpen()
-        self.refused: dict[Client, None] = {}
-        self.held_publishers: dict[Client, float] = {}
+        self.connections: dict[SocketConnection, None] = {}
+        self.half_open: HalfOpen = HalfOpen()
+        self.refused: dict[SocketConnection, None] = {}
+        self.held_publishers: dict[SocketConnection, float] = {}
         self.too_many = LogBudget(_LOG, WARNING, "clients beyond the limit of connections")
         self.foreign = LogBudget(log_of("Protocol"), WARNING, "clients of other protocols")
         self.pressure = Pressure(broker.tick, loop.call_soon)
@@ -181,7 +163,7 @@ class Clients:
             self._resume_publishers(math.inf)
 
     def rules_changed(self) -> None:
-        """The authorizer has other rules: tell the connections."""
+        """The authorizer has other rules: notify the connections."""
         for connection in self.connections:
             connection.watch_rules()
 
@@ -191,3 +173,157 @@ class Clients:
             self.loop.call_soon(connection.catch_up)
             connection.resume_reading(self.broker.memory)
             del self.held_publishers[connection]
+
+
+# ---- backpressure by the disk ----
+
+_TIGHT: Final = "tight"  # a reason for not reading
+
+
+class Pressure:
+    """Stops and resumes the connections that write to journals.
+
+    At its limit of unsynced bytes a journal blocks the whole broker. So at half of the limit, all connections that have
+    recently written to the journal are stopped, until the bytes that are unsynced now have been synced.
+
+    A journal is tight if it is nearly full, and the disk has no room for it to grow. Its publishers are read only once
+    in an interval of the timer, so that consumers can catch up before messages are refused.
+
+    Args:
+        tick: the event loop tick.
+        call_soon: schedules a function for the next iteration of the event loop.
+    """
+
+    def __init__(self, tick: Tick, call_soon: Callable[[Callable[[], None]], object]) -> None:
+        self._tick, self._call_soon = tick, call_soon
+        self._writers: dict[
+            Any, dict[SocketConnection, None]
+        ] = {}  # journal -> connections that have recently written to it
+        self._full: dict[Any, None] = {}
+        self._tight: dict[Any, int] = {}  # journals that are tight -> messages enqueued so far
+        self._held: dict[SocketConnection, None] = {}  # their publishers that are not read
+        self._notified: dict[
+            SocketConnection, set[Any]
+        ] = {}  # publishers notified that the disk is short -> for which journals
+
+    def after(self, connection: SocketConnection, journals: Iterable[Any]) -> None:
+        """A connection has written to `journals`: stop the writers of each journal with too many unsynced bytes."""
+        for journal in journals:
+            writers = self._writers.setdefault(journal, {})
+            writers[connection] = None
+            if journal in self._full:
+                connection.stop_reading(journal)
+            elif journal.unsynced > journal.bound // 2:
+                self._full[journal] = None
+                for each in writers:
+                    each.stop_reading(journal)
+                self._tick.when_synced(partial(self._resume, journal))
+            if journal.is_tight:
+                self._hold_publisher(connection, journal)
+
+    def _hold_publisher(self, connection: SocketConnection, journal: Any) -> None:
+        """A connection has written to a tight journal: stop it if it has published."""
+        enqueued = journal.enqueues + journal.transaction_enqueues
+        if self._tight.get(journal) != enqueued:
+            self._tight[journal] = enqueued
+            self._held[connection] = None
+            connection.stop_reading(_TIGHT)
+            if connection not in self._notified:
+                self._notified[connection] = set()
+                connection.watch_disk(is_short=True)
+            self._notified[connection].add(journal)
+
+    def holds(self, reasons: Set[object]) -> bool:
+        """Whether one of the reasons for not reading is a journal's backlog, or that one is tight."""
+        return _TIGHT in reasons or any(journal in reasons for journal in self._full)
+
+    def _resume(self, journal: Any, _error: Exception | None) -> None:
+        """The journal's backlog is synced, or its sync has failed: resume the stopped connections."""
+        del self._full[journal]
+        for connection in self._writers.pop(journal, ()):
+            connection.resume_reading(journal)
+            self._call_soon(connection.catch_up)  # deferred, since a tick may be ending now
+
+    def on_timer(self) -> None:
+        """Called at intervals: forget the recent writers of journals that are not full, and resume publishers."""
+        self._tight = {journal: enqueued for journal, enqueued in self._tight.items() if journal.is_tight}
+        for connection in list(self._held):
+            self._call_soon(connection.catch_up)
+            connection.resume_reading(_TIGHT)
+            del self._held[connection]
+        for connection, journals in list(self._notified.items()):
+            if self._tight.keys().isdisjoint(journals):
+                del self._notified[connection]
+                connection.watch_disk(is_short=False)
+        self._writers = {journal: writers for journal, writers in self._writers.items() if journal in self._full}
+
+    def forget(self, connection: SocketConnection) -> None:
+        """A connection is closed."""
+        self._notified.pop(connection, None)
+        self._held.pop(connection, None)
+
+
+# ---- connections that are not open yet ----
+
+_PREFIX: Final = 64  # bits of an address of IPv6 that are not the client's to choose
+
+
+def network_of(address: str) -> str:
+    """The host that an IP address belongs to; anything else is a host of its own."""
+    if ":" not in address:
+        return address
+    try:
+        parsed = ipaddress.IPv6Address(address.partition("%")[0])
+    except ValueError:
+        return address
+    if parsed.ipv4_mapped is not None:
+        return str(parsed.ipv4_mapped)
+    if parsed.is_loopback:
+        return address
+    return str(ipaddress.IPv6Network((parsed, _PREFIX), strict=False))
+
+
+class HalfOpen:
+    """The half-open connections, by host, oldest first. Each step takes the same time, however many there are.
+
+    Those that were opened are removed at the next interval of the timer, or when one of them would be taken.
+    """
+
+    def __init__(self) -> None:
+        # OrderedDict finds its first key at once, too, after many were removed before it.
+        self._hosts: dict[str, OrderedDict[SocketConnection, None]] = {}
+        self._with: list[OrderedDict[str, None]] = [OrderedDict()]  # number of connections -> hosts that have as many
+
+    def add(self, host: str, connection: SocketConnection) -> None:
+        """A connection was accepted."""
+        connections = self._hosts.setdefault(host, OrderedDict())
+        self._move(host, len(connections), len(connections) + 1)
+        connections[connection] = None
+
+    def remove(self, host: str, connection: SocketConnection) -> None:
+        """A connection is open, or closed; no error if it was removed before."""
+        connections = self._hosts.get(host)
+        if connections is not None and connection in connections:
+            del connections[connection]
+            self._move(host, len(connections) + 1, len(connections))
+            if not connections:
+                del self._hosts[host]
+
+    def _move(self, host: str, before: int, now: int) -> None:
+        self._with[before].pop(host, None)
+        if now == len(self._with):
+            self._with.append(OrderedDict())
+        if now:
+            self._with[now][host] = None
+        while len(self._with) > 1 and not self._with[-1]:
+            self._with.pop()
+
+    def take(self) -> SocketConnection | None:
+        """Take the oldest one of the host that has the most; None if there are none."""
+        while self._hosts:
+            host = next(iter(self._with[-1]))
+            connection = next(iter(self._hosts[host]))
+            self.remove(host, connection)
+            if connection.is_half_open:
+                return connection
+        return None

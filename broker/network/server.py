@@ -17,7 +17,7 @@ import gc
 import math
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from typing import Any, Final
 
 from qstore.broker.log.logs import log_of
@@ -27,12 +27,13 @@ from qstore.broker.management.agent import Agent
 from qstore.broker.management.identity import Identity
 from qstore.broker.management.managed_broker import ManagedBroker
 from qstore.broker.model.broker import Broker
-from qstore.broker.model.errors import ModelError
+from qstore.broker.model.errors import InternalError, ModelError, ResourceLimitExceededError
 from qstore.broker.model.heap import Heap
+from qstore.broker.model.memory import MemoryCeiling
 from qstore.broker.network.clients import Clients
 from qstore.broker.network.listeners import Listeners
+from qstore.broker.network.login_checks import LoginChecks
 from qstore.broker.network.socket_connection import Accepts, SocketConnection
-from qstore.broker.network.work import Work
 from qstore.broker.protocols.amqp_0_10.message import new_transfer
 from qstore.broker.protocols.table import Protocols
 from qstore.broker.security.authentication import Authentication, policy_of
@@ -259,3 +260,58 @@ class Server:
 
 def _ignore_result(_error: ModelError | None) -> None:
     """Ignore the result: no client waits for it."""
+
+
+# ---- slow commands ----
+
+
+class Work:
+    """Slow work outside the event loop's ticks: commands that change the topology run as tasks, logins are checked.
+
+    Args:
+        loop: the event loop.
+        memory: gets reports of failed allocations.
+        settings: the limits of password checks.
+
+    Attributes:
+        logins: checks the passwords of clients.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, memory: MemoryCeiling, settings: BrokerSettings) -> None:
+        self._loop, self._memory = loop, memory
+        self._tasks: set[asyncio.Task[None]] = set()
+        self.logins = LoginChecks(loop, settings)
+
+    def run(self, work: Coroutine[Any, Any, None], done: Callable[[ModelError | None], None]) -> None:
+        """Run a coroutine as a task, and call `done` with its error, or None."""
+        task = self._loop.create_task(self._run(work, done))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _run(self, work: Coroutine[Any, Any, None], done: Callable[[ModelError | None], None]) -> None:
+        error: ModelError | None = None
+        try:
+            await work
+        except ModelError as failed:
+            error = failed.with_traceback(None)  # avoids a reference cycle of traceback, frame and error
+        except MemoryError:
+            self._memory.exhausted("A command")
+            error = ResourceLimitExceededError("the broker is out of memory")
+        except Exception as failed:
+            _LOG.exception("Unhandled exception in a command")
+            error = InternalError(f"{type(failed).__name__}: {failed}")
+        done(error)
+
+    @property
+    def is_under_way(self) -> bool:
+        """Whether any task is running."""
+        return bool(self._tasks)
+
+    async def finish(self) -> None:
+        """Wait for all tasks."""
+        while self._tasks:
+            await asyncio.wait(self._tasks)
+
+    def close(self) -> None:
+        """Cancel the waiting password checks, and accept no more."""
+        self.logins.close()

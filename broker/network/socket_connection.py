@@ -14,21 +14,23 @@ import select
 import socket
 import time
 from collections.abc import Callable, Coroutine
-from typing import Any, Final, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 
 from qstore.broker.log.logs import DEBUG, INFO, log_of
 from qstore.broker.model.errors import ModelError
 from qstore.broker.model.memory import State
-from qstore.broker.network.clients import Clients
-from qstore.broker.network.half_open import network_of
+from qstore.broker.network.clients import Clients, network_of
 from qstore.broker.network.login_checks import LoginCheck
 from qstore.broker.network.tls_layer import TlsLayer
-from qstore.broker.network.work import Work
 from qstore.broker.protocols.machine import Machine, Peer
 from qstore.broker.protocols.table import HEADER_BYTES, TLS_HELLO, foreign_client
 from qstore.broker.security.authentication import Link
 from qstore.broker.security.sasl.exchange import Answer, PasswordCheck
 from qstore.broker.security.tls import ServerContexts, TlsSession, certificate_user
+
+if TYPE_CHECKING:
+    from qstore.broker.network.server import Work
+
 
 _LOG: Final = log_of("Network")
 
@@ -183,7 +185,7 @@ class SocketConnection(asyncio.Protocol):
         return True
 
     def shake_hands(self, work: Callable[[], object], done: Callable[[Any], None]) -> None:
-        """As `Secured.shake_hands`."""
+        """Do a step of the TLS handshake in a thread, and call `done` with its result, `Refused` or `Failure`."""
         self._login = self._work.logins.shake_hands(self._network, work, done, self._has_left)
 
     def secured(self, session: TlsSession) -> None:

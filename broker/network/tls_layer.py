@@ -14,37 +14,14 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-from collections.abc import Callable
 from functools import partial
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from qstore.broker.security.sasl.exchange import Failure, Refused
 from qstore.broker.security.tls import TlsError, TlsSession
 
-
-class Secured(Protocol):
-    """The connection behind the layer."""
-
-    def shake_hands(self, work: Callable[[], object], done: Callable[[Any], None]) -> None:
-        """Do a step of the handshake in a thread, and call `done` with its result, `Refused` or `Failure`."""
-
-    def secured(self, session: TlsSession) -> None:
-        """The handshake is complete."""
-
-    def not_secured(self, reason: str) -> None:
-        """The handshake has failed, or a record is damaged; the socket is being closed."""
-
-    def data_received(self, data: bytes) -> None:
-        """Plain bytes were received."""
-
-    def pause_writing(self) -> None:
-        """The socket's send buffer is full."""
-
-    def resume_writing(self) -> None:
-        """The socket's send buffer has space again."""
-
-    def connection_lost(self, error: Exception | None) -> None:
-        """The socket is closed."""
+if TYPE_CHECKING:
+    from qstore.broker.network.socket_connection import SocketConnection
 
 
 class TlsLayer(asyncio.Transport, asyncio.Protocol):
@@ -59,7 +36,7 @@ class TlsLayer(asyncio.Transport, asyncio.Protocol):
         is_busy: whether a step of the handshake is being made, or waits for that.
     """
 
-    def __init__(self, connection: Secured, transport: asyncio.Transport, context: ssl.SSLContext) -> None:
+    def __init__(self, connection: SocketConnection, transport: asyncio.Transport, context: ssl.SSLContext) -> None:
         super().__init__()
         self._connection, self._socket = connection, transport
         self._session = TlsSession(context, is_server=True)

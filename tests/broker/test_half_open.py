@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qstore.broker.network.half_open import HalfOpen
+from qstore.broker.network.clients import HalfOpen
 
 
 @dataclass(eq=False)

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from qstore.broker.network.half_open import network_of
+from qstore.broker.network.clients import network_of
 from qstore.broker.network.login_checks import (
     FAILING,
     HALF_LIFE_SECONDS,

@@ -429,6 +429,6 @@ def test_clients_of_amqp_0_9_1_are_told_that_the_disk_is_short(tmp_path: Path) -
             assert reason.startswith("The disk of the broker is nearly full (--disk-free-limit)")
             assert end == "unblocked"
             await found.until(lambda: not found.server.clients.connections)
-            assert found.server.clients.pressure._told == {}
+            assert found.server.clients.pressure._notified == {}
 
     run(test())
