@@ -227,7 +227,7 @@ class Broker:
         return queues + local + self.distributed.memory + self.replies.memory + self.unfinished_bytes()
 
     def _relieve_memory(self, excess: int) -> None:
-        """Let messages go out of memory, those of the largest queues first, to free so many bytes."""
+        """Let messages go out of memory, those of the largest queues first, to free that many bytes."""
         queues = sorted(self.queues.values(), key=lambda queue: queue.memory, reverse=True)
         for queue in queues:
             if excess <= 0:
@@ -267,7 +267,7 @@ class Broker:
 
         Args:
             restore: decodes a stored message.
-            progress: is told how far it is.
+            progress: gets how far it is.
         """
         self.queue_factory.use_restore(restore)
         if self.store is not None:

@@ -9,9 +9,9 @@ it goes. A crash in between leaves it at both places, never at none. Queues that
 not get it. The alternate exchange of a queue gets its messages only when the queue is deleted, if it has a dead-letter
 exchange as well.
 
-    no room there    a message is dropped, and the log says so. But if the full queue asks for that, it goes on to where
-                     its own dead letters go (`MAX_REFUSALS`); and where nobody has asked for x-overflow, one that was
-                     rejected stays, and its consumer is told
+    no room there    a message is dropped, and the log says so. But if the full queue asks for that, it is sent on to
+                     where its own dead letters go (`MAX_REFUSALS`); and where no x-overflow was asked for, one that was
+                     rejected stays, and its consumer gets the error
     a failed disk    the message stays on its queue, and is there after the next start
 
 The headers of a death:
@@ -67,7 +67,7 @@ if TYPE_CHECKING:
 
 _LOG: Final = log_of("Model")
 
-_TOLD_EVERY: Final = 60.0  # seconds
+_LOGGED_EVERY: Final = 60.0  # seconds
 
 X_DEATH: Final = "x-death"
 REJECTED: Final = "rejected"
@@ -132,7 +132,7 @@ class DeadLetters:
             done: called when it has left its queue for good, or with the error that prevents it.
 
         Raises:
-            InvalidArgumentError: its headers have no room for what has to be told of its death.
+            InvalidArgumentError: its header has no room for those of its death.
             ModelError: see `Router.publish`. Then it is still acquired.
         """
         if entry.state != ACQUIRED:  # it is on its way, or gone
@@ -166,7 +166,7 @@ class DeadLetters:
         self._router.count(dead, route)
 
     def _send(self, message: Message, queue: Queue, reason: str, to: QueueDeadLetter, put: Put) -> bool:
-        """Put a dead message where it goes; from a full queue that asks for that it goes on, with one more death.
+        """Put a dead message where it goes; from a full queue that asks for that it is sent on, with one more death.
 
         Args:
             message: the message as it died.
@@ -259,13 +259,13 @@ class QueueDeadLetter:
     """
 
     __slots__ = (
-        "_dropped", "_has_warned", "_letters", "_told_at", "exchange", "last_case", "last_dead", "last_deaths",
+        "_dropped", "_has_warned", "_letters", "_logged_at", "exchange", "last_case", "last_dead", "last_deaths",
         "routing_key",
     )  # fmt: skip
 
     def __init__(self, letters: DeadLetters, exchange: str, routing_key: str | None) -> None:
         self._letters, self.exchange, self.routing_key = letters, exchange, routing_key
-        self._has_warned, self._dropped, self._told_at = False, 0, -_TOLD_EVERY
+        self._has_warned, self._dropped, self._logged_at = False, 0, -_LOGGED_EVERY
         self.last_case: Hashable = None
         self.last_dead: Message | None = None
         self.last_deaths: list[TypedMap] = []
@@ -329,8 +329,8 @@ class QueueDeadLetter:
         """A message is dropped that cannot go there: this is logged now and then."""
         self._dropped += 1
         now = self._letters.monotonic()
-        if now - self._told_at >= _TOLD_EVERY:
-            self._told_at = now
+        if now - self._logged_at >= _LOGGED_EVERY:
+            self._logged_at = now
             text = 'Queue "%s": %s dropped, which cannot go to the dead-letter exchange "%s": %s'
             count = self._dropped
             _LOG.warning(
@@ -353,7 +353,7 @@ class _WithoutCycles:
         router: asks the alternate exchange, too.
         exchange: the exchange.
         deaths: of the message.
-        to: is told of cycles.
+        to: logs cycles.
     """
 
     __slots__ = ("_deaths", "_exchange", "_router", "_to", "alternate", "name")
@@ -444,7 +444,7 @@ def with_own_keys(changes: Changes, _excess: int) -> Changes:
 
 
 def without_oldest(changes: Changes, excess: int) -> Changes:
-    """The same headers without the oldest deaths: so many that they have had `excess` bytes, if there are so many.
+    """The same headers without the oldest deaths: as many as had `excess` bytes, if there are that many.
 
     The latest rejection and those after it stay.
     """

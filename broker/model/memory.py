@@ -80,7 +80,7 @@ class MemoryCeiling:
         grown: bytes by which queues and transactions have grown since then; incremented by the code that adds messages.
         step: growth after which `count` is due.
         changed: called when the state leaves AMPLE or returns to it.
-        relieve: has messages go out of memory, to free so many bytes.
+        relieve: has messages go out of memory, to free that many bytes.
     """
 
     __slots__ = (
@@ -153,7 +153,7 @@ class MemoryCeiling:
         return not self._reserve
 
     def has_room(self, size: int, share: float) -> bool:
-        """Whether so many bytes more would stay below a share of the ceiling, as far as is known without counting."""
+        """Whether `size` more bytes would stay below a share of the ceiling, as far as is known without counting."""
         if self.state is State.FULL:
             return False
         return not self.limit or self.used + self.grown + size < self.limit * share

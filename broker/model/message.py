@@ -254,7 +254,7 @@ class Message(ABC):
         """The bytes that a journal stores."""
 
     def stored_parts(self) -> tuple[Sequence[bytes], int]:
-        """The same bytes, and how many they are, for those who do not need the checksum of each message."""
+        """The same bytes, and how many they are, where the checksum is not needed."""
         parts, size, _ = self.stored_form()
         return parts, size
 

@@ -107,7 +107,7 @@ class Quotas:
 
 
 def _subtract(counts: Counter[str], key: str) -> None:
-    """Names that nobody uses are forgotten: there may be very many over time."""
+    """Unused names are forgotten: there may be very many over time."""
     left = counts[key] - 1
     if left > 0:
         counts[key] = left

@@ -67,7 +67,7 @@ class Recovery:
         restore: decodes a stored message.
         has_grown: counts the memory that a queue takes.
         emit: tells where it is.
-        progress: is told how far it is.
+        progress: gets how far it is.
 
     Attributes:
         in_doubt: xid of each prepared branch -> its effects.

@@ -1,7 +1,7 @@
 """Direct replies: a requester gets replies without declaring a queue for them.
 
-Each requester has a reply queue that nobody else can see: it is not among the broker's queues, is never stored, and
-ends with its consumer. The default exchange routes to it by its name, which nobody can guess, so publishers of every
+Each requester has a reply queue that no other client can see: it is not among the broker's queues, is never stored, and
+ends with its consumer. The default exchange routes to it by its name, which cannot be guessed, so publishers of every
 protocol can reply. A requester that does not read its replies loses the oldest ones beyond a limit; a reply to one that
 has gone is unroutable.
 

@@ -28,7 +28,7 @@ class DefaultExchange(Exchange):
         queues: all queues by name, maintained by the code that creates and deletes them.
 
     Attributes:
-        replies: likewise, reply queues (`replies`), which nobody else can see.
+        replies: likewise, reply queues (`replies`), which only their requesters see.
     """
 
     type_name: ClassVar[str] = "direct"

@@ -23,7 +23,7 @@ than the words of a key, 128, times its own. Thousands of usual ones, such as #.
 """
 
 STEPS_PER_MESSAGE: Final = 30
-"""So many take as long as moving a message does."""
+"""Steps that take as long as moving a message does."""
 
 FREE_STEPS: Final = 20
 """Those of one match that do not count: a message may come to thousands of exchanges whose patterns are harmless."""
@@ -181,11 +181,11 @@ class TopicIndex:
         if steps is not None:
             steps.left = min(left, before)
         if left < 0:
-            raise self.too_dear(key)
+            raise self.too_expensive(key)
         return found
 
-    def too_dear(self, key: str) -> RoutingLimitError:
-        """The error of a message that takes too many steps; the log tells of the first."""
+    def too_expensive(self, key: str) -> RoutingLimitError:
+        """The error of a message that takes too many steps; the first one is logged."""
         shown = key if len(key) <= _SHOWN else f"{key[:_SHOWN]}..."
         text = (
             f'exchange "{self._name}": finding the queues for routing key "{shown}" takes more than {MAX_STEPS:,} '

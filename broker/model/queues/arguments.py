@@ -179,12 +179,12 @@ class QueueArguments(NamedTuple):
         is_browse_only: whether all consumers are browsers.
         levels: number of priority levels, at most 10, or 256 if `is_capped`; below 2 for none.
         fair_share: for each level, from the lowest, the messages of one turn, 0 for no limit; empty without limits.
-        event_generation: which messages a listener is told of: 1 enqueued ones, 2 dequeued ones too, 0 none.
+        event_generation: which messages have events: 1 those that are enqueued, 2 those that are dequeued, too, 0 none.
         pages: pages of its paging file that are in memory; 0 if it is not a paged queue.
         page_bytes: bytes of a page.
         compresses: whether messages are compressed on disk.
         message_ttl: milliseconds that a message may be on the queue; None for no limit.
-        expires: milliseconds after which the queue is deleted if nobody uses it; 0 for never.
+        expires: milliseconds after which an unused queue is deleted; 0 for never.
         is_capped: whether each priority is a level, and those above count as the highest.
         dead_letter: where its dead messages go; None if they are dropped.
         is_single_active: whether one consumer at a time gets messages.

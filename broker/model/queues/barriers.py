@@ -7,7 +7,7 @@
 Barriers are ordered by position, and may be lowered in any order: a transaction also waits for flushes of other
 journals, which may take longer. `limit` is the position of the first barrier that is not lowered.
 
-A queue that delivers before the sync has two sets of barriers: all of them tell what is not on the disk yet, and those
+A queue that delivers before the sync has two sets of barriers: all of them mark what is not on the disk yet, and those
 of transactions what must not be delivered (`Queue.deliver_before_sync`).
 """
 
@@ -89,7 +89,7 @@ class Barriers:
         self.limit = min(limit, *returning.values()) if returning else limit
 
     def returns_from(self, release: object, position: int) -> None:
-        """A release of many messages goes on at this position; at NO_LIMIT it is over."""
+        """A release of many messages continues at this position; at NO_LIMIT it is over."""
         if position == NO_LIMIT:
             self._returning.pop(release, None)
         else:

@@ -112,7 +112,7 @@ class QueueFactory:
         restore: decodes a stored message (`use_restore`).
         staging_bytes: larger messages leave memory when they are not consumed at once; 0 to disable.
         deliver_before_sync: whether queues deliver a stored message before its record is on the disk, unless their
-            declaration tells.
+            declaration says.
         paging: has the paging files; None if there is no directory for them (`use_paging`).
         divert: moves an acquired message of a queue to its dead-letter or alternate exchange. Returns False if there is
             none, or no room there.

@@ -50,7 +50,7 @@ FOREMOST: Final = 1 << 64
 """Above every priority that a protocol can express."""
 
 MAX_DECLINED: Final = 250
-"""Messages that consumers decline in one go: so many evaluations of selectors take 1 to 3 ms."""
+"""Messages that consumers decline in one go: that many evaluations of selectors take 1 to 3 ms."""
 
 MAX_PASSED: Final = 100
 """Entries that are passed in search for one that is available."""
@@ -726,7 +726,7 @@ class PerConsumerOrder(Fifo, ABC):
         """The consumer can never take the available entry of `next_for`."""
 
     def has_more(self) -> bool:
-        """Whether there may be something, meanwhile, for consumers for which there was nothing. Each time is new."""
+        """Whether there may be something by now for consumers for which there was nothing, since the last call."""
         return False
 
     def distribute(

@@ -7,7 +7,7 @@ Messages:
                    have others behind it that expire earlier, which stay until it is gone
     elsewhere      when a consumer reaches them, or at the purge interval (`expire_in_turns`)
 
-Either way a turn of the event loop removes so many that it takes some milliseconds, whatever their number.
+Either way they leave in turns of the event loop of some milliseconds, whatever their number.
 
 There is one timer for a broker, for the queue whose head expires first. A queue is looked at when it was dispatched:
 one whose head does not expire costs nothing else. Of messages that selectors have passed over, and of those behind many

@@ -232,7 +232,7 @@ class Fifo:
         return following
 
     def dissolve(self, at_once: int) -> Iterator[None]:
-        """Remove all entries of a queue that is gone, as work in turns: so many in each."""
+        """Remove all entries of a queue that is gone, as work in turns: `at_once` in each."""
         count, head = 0, self._head
         while (entry := head.next).state != END:
             self.remove(entry)

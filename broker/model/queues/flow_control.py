@@ -7,7 +7,7 @@ Producer flow control: publishers to a queue that fills up wait until it has dra
 
 The message is enqueued in both states. While flow control is on, the command that published it is not completed. It is
 completed when, for each queue that the message was put on, flow control is off, or the message has left the queue, or
-the queue was deleted; and when its records are on the disk. The broker reads on meanwhile: a publisher may have as many
+the queue was deleted; and when its records are on the disk. The broker continues to read: a publisher may have as many
 commands uncompleted as its own capacity allows, and a queue can exceed the stop threshold by the capacities of all its
 publishers. A command that waits for all before it (execution.sync) waits for these as well. If publishers wait for
 longer than a moment, the log says so, once (`StoppedQueues`).
@@ -201,7 +201,7 @@ class FlowControl:
     Attributes:
         thresholds: as above.
         is_stopped: whether it is on.
-        stopped_count: how often it went on.
+        stopped_count: how often it was switched on.
         is_logged: whether the log has a line about the present stop.
         logged_at: when a stop was logged last.
     """
@@ -244,7 +244,7 @@ class FlowControl:
 
     @property
     def remedy(self) -> str:
-        """What makes publishers go on, in words for the log."""
+        """What lets publishers continue, in words for the log."""
         limits = self.thresholds
         below = [f"{limits.resume_count:,} messages"] if limits.stop_count else []
         if limits.stop_bytes:
@@ -470,7 +470,7 @@ class DepthWatch:
 
     @property
     def stopped_count(self) -> int:
-        """How often flow control went on."""
+        """How often flow control was switched on."""
         return 0 if self.flow is None else self.flow.stopped_count
 
     def risen(self, queue: Queue, entry: Entry) -> bool:
@@ -482,7 +482,7 @@ class DepthWatch:
         return True
 
     def update(self, queue: Queue) -> None:
-        """Messages were put on the queue, and nobody waits for it."""
+        """Messages were put on the queue, and no publisher waits for it."""
         count = queue.messages_enqueued - queue.messages_dequeued
         size = queue.bytes_enqueued - queue.bytes_dequeued
         if self.flow is not None:

@@ -3,13 +3,13 @@
     argument                          key                  a message that was browsed
     --------------------------------  -------------------  ------------------------------------------------
     qpid.last_value_queue_key: NAME   the header NAME      is displaced
-    qpid.last_value_queue             header qpid.LVQ_key  stays; only messages nobody has seen are displaced
+    qpid.last_value_queue             header qpid.LVQ_key  stays; only messages not yet seen are displaced
     qpid.last_value_queue_no_browse   header qpid.LVQ_key  is displaced
 
 The new message goes to the end of the queue, so that browsers see it. Keys are compared as text; a message without the
 key displaces nothing.
 
-A message that a consumer holds is as good as dequeued: it is not displaced. If it is released, and a newer message of
+A message that a consumer holds counts as dequeued: it is not displaced. If it is released, and a newer message of
 its key has come meanwhile, that one stays and it goes; without one it is the last value again.
 
 Sources: Qpid C++ Broker Book, 1.2.1.2 and 1.6; MRG 2 Messaging User Guide, 3. qpidd ignores the durability of such a

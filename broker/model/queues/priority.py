@@ -44,7 +44,7 @@ _MAX_STALE: Final = 64  # positions in a heap, beyond the number of those that c
 
 
 def level_of_priority(priority: int, levels: int) -> int:
-    """The level, from 0, of a message's priority on a queue with so many levels."""
+    """The level, from 0, of a message's priority on a queue with that many levels."""
     lowest = 5 - (levels + 1) // 2
     return min(max(priority - lowest, 0), levels - 1)
 

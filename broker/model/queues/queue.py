@@ -102,7 +102,7 @@ class Queue:
         is_browse_only: whether all its consumers are browsers.
         message_ttl: seconds that a message may be on it; None for no limit.
         sequence_header: the header in which consumers find a message's number on the queue; empty for none.
-        expires_seconds: how long it is kept while nobody uses it; 0 for ever.
+        expires_seconds: how long it is kept while it is unused; 0 for ever.
         auto_delete_seconds, is_kept_until_empty: how long an unused auto-delete queue is kept; at least until empty.
         expiries: has messages at its head leave when they expire; None if they do not.
         alternate: the exchange for rejected messages, and for those left when the queue is deleted.
@@ -503,7 +503,7 @@ class Queue:
             displacement.released(self, entry)
 
     def returns_from(self, release: object, position: int) -> None:
-        """A release of many messages, in turns, goes on at this position: none from there on is delivered before.
+        """A release of many messages, in turns, continues at this position: none from there on is delivered before.
 
         At NO_LIMIT it is over.
         """
@@ -783,7 +783,7 @@ class Deletion:
 
     Args:
         queue: the queue.
-        tick: tells when records are on the disk.
+        tick: calls back when records are on the disk.
         consumers: the queue's consumers, and their priorities.
         exclusive_consumer: its exclusive consumer; None if there is none.
 

@@ -1,4 +1,4 @@
-"""What one broker tells another of a replicated queue: an event is a message with these application headers.
+"""The events of a replicated queue that one broker sends another: messages with these application headers.
 
     header                            type    value
     --------------------------------  ------  -------------------------------------------------------------------
@@ -42,7 +42,7 @@ class MessageId(NamedTuple):
     """Identifies a message of one queue.
 
     Attributes:
-        source: the run of the source; empty if the message is stored there, or if the source does not tell.
+        source: the run of the source; empty if the message is stored there, or if the source does not say.
         number: its record id at the source if it is stored there, otherwise its position.
     """
 
@@ -57,7 +57,7 @@ class Event(NamedTuple):
         type: ENQUEUED or DEQUEUED.
         queue: the name of the queue.
         message: the message.
-        source: the run of the source; empty if it does not tell.
+        source: the run of the source; empty if it does not say.
         number: the number of the event; 0 if it has none.
     """
 
@@ -82,7 +82,7 @@ class Event(NamedTuple):
 
 
 def read_event(message: Message) -> Event | None:
-    """The event that a message is; None if it is none.
+    """The event that a message is; None for other messages.
 
     Raises:
         InvalidArgumentError: its headers are not those of an event.

@@ -109,7 +109,7 @@ class Replica:
     def __init__(self) -> None:
         self._last: dict[str, int] = {}  # source -> the number of its last event
         self._mirrors: dict[str, Mirror] = {}
-        self._named: set[str] = set()  # missing queues that the log has told of
+        self._named: set[str] = set()  # missing queues that were logged
         self.applied = self.ignored = 0
 
     def takes(self, message: Message) -> bool:  # noqa: ARG002

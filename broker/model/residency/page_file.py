@@ -274,7 +274,7 @@ class PageFile:
             file = self._directory.opened(pages.file)
             cached = [content for span in spans if (content := file.read_cached(*span)) is not None]
         except OSError:
-            done(self.load(keys))  # which tells what is wrong, extent by extent
+            done(self.load(keys))  # which logs what is wrong, extent by extent
             return
 
         if len(cached) == len(spans):
@@ -328,7 +328,7 @@ class PageFile:
         pages = self._pages
         if pages is None:
             return
-        with contextlib.suppress(OSError):  # reading tells
+        with contextlib.suppress(OSError):  # reading reports it
             file = self._directory.opened(pages.file)
             for first, _ in _by_extent(keys):
                 place = pages.extents.get(first)

@@ -5,7 +5,7 @@
 
 The files are worthless to another process, and never synced. A stop removes its own, as many as it can in a short
 while; what it leaves, or a crash, the next process removes little by little (`Removal`), while it is working already.
-At most so many files are open; the one that was used longest ago is closed for another one.
+The number of open files is limited; the least recently used one is closed for another one.
 
 A share of the disk stays free. If that is reached, or the disk fails, messages stay in memory, where the broker's
 ceiling applies (`memory`): one line says so in the log, and another when it is over.
@@ -164,7 +164,7 @@ class PagingDirectory:
         disk: where it is.
         path: its path.
         run: runs blocking work.
-        random_bits: returns so many random bits.
+        random_bits: returns that many random bits.
         max_open: how many files are open at the same time.
         clock: seconds.
 
@@ -283,7 +283,7 @@ class PagingDirectory:
             raise OSError(0, f"less than {100 // FREE_SHARE} % of the disk are free", self.path)
 
     def _is_short(self, shares: int, size: int = 0) -> bool:
-        """Whether so many times the share that stays free would not be free after `size` more bytes."""
+        """Whether less than `shares` times the share that stays free would be left after `size` more bytes."""
         free, total = self._disk.space(self.path)
         return free - size < shares * total // FREE_SHARE
 
@@ -329,8 +329,8 @@ class _Doomed(NamedTuple):
 class Removal:
     """Removes paging files: few at a time, outside of the event loop. What stays is left to the next process.
 
-    A disk that is told of the blocks that become free (mounted with `discard`) stops the syncs of everything else when
-    that is much at once. So each look removes 64 files and 128 MiB at most; a longer file is cut off piece by piece. Of
+    A disk that is notified of freed blocks (mounted with `discard`) stalls the syncs of everything else when they are
+    many at once. So each look removes 64 files and 128 MiB at most; a longer file is cut off piece by piece. Of
     very many files it removes a sixteenth, so that their number does not grow for ever; if the disk is short of room,
     1024 and 2 GiB.
 
@@ -354,7 +354,7 @@ class Removal:
         return bool(self._waiting)
 
     def add(self, path: str) -> None:
-        """A file, which nobody has open: it goes at once, unless many do."""
+        """A file that is not open: it goes at once, unless many do."""
         self._waiting.append(_Doomed(path))
         self._remove_more()
 
@@ -386,9 +386,9 @@ class Removal:
         self._remove_more()
 
     def finish(self, clock: Callable[[], float], seconds: float) -> bool:
-        """Remove for so many seconds, while no thread does any more. Returns whether anything is left."""
+        """Remove for that long, when no thread does any more. Returns whether anything is left."""
         waiting, end = self._waiting, clock() + seconds
-        waiting.extendleft(reversed(self._removing))  # a thread may have removed it, and nobody was told
+        waiting.extendleft(reversed(self._removing))  # a thread may have removed it, without its callback
         while waiting and clock() < end:
             left, _ = self._remove(self._take(MAX_FILES), MAX_BYTES)
             waiting.extendleft(reversed(left))
@@ -397,7 +397,7 @@ class Removal:
     # ---- in a thread ----
 
     def _remove(self, chosen: list[_Doomed], most: int) -> tuple[list[_Doomed], int]:
-        """Remove at most so many bytes. Returns what is left of it, or was found in it, and how many more may go."""
+        """Remove at most `most` bytes. Returns what is left of it, or was found in it, and how many more may go."""
         for number, each in enumerate(chosen):
             if each.is_directory and not each.is_empty:
                 return [*self._content(each.path), *chosen[number + 1 :]], most
@@ -427,12 +427,12 @@ class Removal:
 
 
 def cannot_restore(_data: bytes, _begin: int = 0, _end: int = -1, /) -> Message:
-    """The `RestoreMessage` of a broker that was not told of any protocol."""
+    """The `RestoreMessage` of a broker without protocols."""
     raise BrokerRecordError("no protocol is known that messages could be decoded for", 0)
 
 
 def _run_number(name: str) -> int:
-    """The number in the name of a process's directory; 0 if it is none."""
+    """The number in the name of a process's directory; 0 for other names."""
     number = name.removesuffix(RUN_SUFFIX)
     return int(number) if number != name and number.isdecimal() and number.isascii() and len(number) < 19 else 0
 

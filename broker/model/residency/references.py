@@ -140,7 +140,7 @@ class Tally:
         self.messages_out = self.bytes_out = self.messages_in = self.bytes_in = self.memory_out = 0
 
     def has_gone(self, size: int, memory: int) -> None:
-        """A message of that size is out, and so many bytes of memory are free."""
+        """A message of that size is out, and that much memory is free."""
         self.messages_out += 1
         self.bytes_out += size
         self.memory_out += memory

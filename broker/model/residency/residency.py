@@ -4,7 +4,7 @@ A queue may take so much memory (its budget); beyond that, and when the broker's
 one of two ways:
 
     stretches    up to 512 messages after those that are delivered next, with their entries (`stretch`); of orders that
-                 are first in, first out, whose entries nobody else refers to
+                 are first in, first out, whose entries nothing else refers to
     references   single messages, whose entries stay (`references`); of all other orders, and of messages that are
                  passed over
 
@@ -58,7 +58,7 @@ class Residency(Tally):
         others: has those that are not; None if they stay in memory.
         budget: bytes that the queue's messages may take.
         staging: larger messages go out if they are not consumed at once; 0 for none.
-        has_stretches: whether entries can go out: the order is first in, first out, and nobody refers to entries.
+        has_stretches: whether entries can go out: the order is first in, first out, and nothing refers to entries.
         portions: how they go out.
 
     Attributes:
@@ -133,7 +133,7 @@ class Residency(Tally):
             self.relieve(excess)
 
     def stage(self) -> None:
-        """Let the large ones among the messages that have come go out, as references, if nobody has consumed them."""
+        """Let the large ones among the messages that have come go out, as references, unless they were consumed."""
         limit, entry = self._barriers.limit, self._order.last
         newest = entry.position
         chosen: list[Entry] = []
@@ -154,7 +154,7 @@ class Residency(Tally):
 
         Args:
             excess: bytes to free.
-            is_urgent: the broker is short of memory: what nobody consumes goes out as a whole.
+            is_urgent: the broker is short of memory: what is not consumed goes out as a whole.
 
         Returns:
             Bytes that were freed.
@@ -464,7 +464,7 @@ class Residency(Tally):
         return messages
 
     def revive(self, former: Entry) -> None:
-        """Put an entry that was folded in its place again, if its message is available; or tell that it is GONE."""
+        """Put an entry that was folded in its place again, if its message is available; or mark it as GONE."""
         at = bisect_right(self._stretches, former.position, key=_by_position) - 1
         if at < 0:
             entry = self._order.first

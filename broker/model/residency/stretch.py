@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from qstore.broker.model.message import Message
 
 MAX_STRETCH: Final = 512
-"""Messages in a stretch: reading so many back takes 2 to 4 ms of the event loop."""
+"""Messages in a stretch: reading them back takes 2 to 4 ms of the event loop."""
 
 BYTES_PER_MESSAGE: Final = 28
 """Memory for a message in a stretch: 12 bytes, and 16 in the store."""
@@ -36,7 +36,7 @@ class Portions(NamedTuple):
         window: messages that are next for the consumers, and stay in memory if they fit into half the budget.
         largest, smallest: messages in the largest stretch, and in the smallest that is worth it; `least`: also while
             the broker is short of memory, when many queues may have few messages each.
-        bytes: a stretch that has so many bytes gets no more messages.
+        bytes: a stretch of this size gets no more messages.
         patience: messages that come and go, at least, between two walks over the whole queue that find little; or
             `bytes`, if they are large.
         together: bytes of references that go out together, or an eighth of the budget: they are written together.
