@@ -148,7 +148,7 @@ class Module:
             data_directory: where to put the store unless the option store-dir says otherwise; None if there is none.
             version: the broker's, for the STORE file.
             log: receives log lines.
-            progress: is told how far it is, again and again.
+            progress: gets the progress, again and again.
 
         Raises:
             StoreError: it cannot be opened.

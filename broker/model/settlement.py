@@ -360,7 +360,7 @@ def unsubscribe(broker: Broker, caller: Caller, queue: Queue, consumer: Consumer
 
 
 class Selection:
-    """So many of the messages that are available now, or all if it is 0, in portions.
+    """A number of the messages that are available now, or all of them, in portions.
 
     Others may take messages between two portions; each begins where the last one has ended.
 

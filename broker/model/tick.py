@@ -252,7 +252,7 @@ class _Batch:
 
 
 def _ignore(_error: Exception | None) -> None:
-    """Whoever waits is told by the store."""
+    """The store notifies the waiters."""
 
 
 def _lower_if_synced(queue: Served, barrier: Barrier, error: Exception | None) -> None:

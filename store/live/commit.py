@@ -46,7 +46,7 @@ itself has waited, it is done when the messages are delivered and confirmed:
     the background   opens the file once more, and syncs it
 
 An error of that sync is ignored: the journal's own descriptor gets it with the next flush, because each open file
-description is told of a write-back error (errseq_t; fsync(2)). And the next flush syncs the zeros too, if the
+description gets a write-back error (errseq_t; fsync(2)). And the next flush syncs the zeros too, if the
 background has not done it yet.
 """
 
@@ -176,7 +176,7 @@ class Flusher:
             self._tell(failed)
 
     def has_listed(self, count: int) -> None:
-        """So many transactions over several journals were appended to the prepared list."""
+        """`count` transactions over several journals were appended to the prepared list."""
         self.listed += count
 
     def has_delisted(self, count: int) -> None:
@@ -226,7 +226,7 @@ class Flusher:
         files = journal.begin(fills_ahead=False)
         while files:
             journal.finish(self._idle.sync(files))
-            files = journal.begin(fills_ahead=False) if journal.must_go_on else ()
+            files = journal.begin(fills_ahead=False) if journal.is_due else ()
         if journal.writer.is_dirty:
             self.dirty[journal] = None
         self._tell((journal,))
@@ -360,7 +360,7 @@ class Flusher:
                     journal = self._under_way.pop(ticket)
                     journal.finish(error)
                     self._tell((journal,))
-                    if journal.must_go_on:
+                    if journal.is_due:
                         self.awaited[journal] = None  # they continue together, with everything appended by then
                     elif journal.writer.is_dirty:
                         self.dirty[journal] = None
@@ -381,7 +381,7 @@ class Flusher:
     def _replace_driver(self, death: SyncDriverError) -> None:
         """Replace the dead driver. Steps under way are repeated as a whole: see the top of the module.
 
-        Nobody would close the successor of a driver that was closed with the store: then the journals fail.
+        The successor of a driver that was closed with the store would never be closed: the journals fail instead.
         """
         journals = list(self._under_way.values())
         self._under_way.clear()

@@ -402,7 +402,7 @@ class HeldDirectories:
             self._failed(directory, error)
 
     def remove_some(self, most: int) -> None:
-        """Remove files of long journals, at most so many."""
+        """Remove at most `most` files of long journals."""
         while most > 0 and self._long:
             directory = self._long[0]
             try:

@@ -132,7 +132,7 @@ class MessageStore:
             parameters: the options.
             software_version: recorded in the STORE file.
             log: receives log lines.
-            progress: is told how far it is, again and again.
+            progress: gets the progress, again and again.
 
         Raises:
             StoreLockedError: another process has locked it.
@@ -348,7 +348,7 @@ class MessageStore:
 
     @property
     def has_unflushed(self) -> bool:
-        """Whether records are unwritten that nobody waits for, or waiters uncalled: `start_aged` does both."""
+        """Whether records without waiters are unwritten, or waiters uncalled: `start_aged` does both."""
         return self._flusher.has_unfinished
 
     def flush(self, journals: Iterable[QueueJournal], done: Done, *, is_idle: bool = False) -> None:

@@ -3,7 +3,7 @@
 The prepared list is one too. Counters are those of the management schema's class Journal: plain integers, read on
 demand.
 
-`take_up` makes one of an existing directory, `journal_info` describes a new one.
+`resume_journal` opens an existing journal, `journal_info` describes a new one.
 """
 
 from __future__ import annotations
@@ -226,7 +226,7 @@ class QueueJournal:
         return self.is_deleted or self.writer.failure is not None or not self.writer.is_dirty
 
     @property
-    def must_go_on(self) -> bool:
+    def is_due(self) -> bool:
         """Whether the next step is due at once: it has urgent waiters, or a flush has further steps."""
         writer = self.writer
         return writer.is_dirty and (self._wanted > writer.synced or writer.is_half_flushed)
@@ -369,7 +369,7 @@ def journal_info(
     )
 
 
-def take_up(
+def resume_journal(
     environment: Environment,
     directory: str,
     info: JournalInfo,

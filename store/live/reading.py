@@ -3,7 +3,7 @@
 Neighbouring records are read together, as one span. Spans that the system has in its page cache are read at once;
 otherwise a thread reads all of them, each from a file of its own. Meanwhile compaction may move a record, and its old
 place may be overwritten: so every record is verified, and one that is not what it should be is read again by itself,
-from where it is by then. Only that last attempt tells whether it is damaged. The caller's decoder gets each message
+from where it is by then. Only that last attempt shows whether it is damaged. The caller's decoder gets each message
 within what was read: it is copied once.
 """
 
@@ -212,7 +212,7 @@ def _take_span(
             else:
                 found[number] = decode(content, begin, tail)
         except RhmError:
-            continue  # the last attempt tells why
+            continue  # the last attempt shows why
         except BrokerRecordError as error:
             found[number] = error
 

@@ -28,7 +28,7 @@ made from one.
                            CUT          how much of each journal belongs to the snapshot (`encode_cut`)
 
 The reader finds all of that, copies the journals (`JournalImage`), and says for each of them when it is done with it;
-the answer to that tells whether the journal's pin has held all the time. The messages never pass through the process
+the answer says whether the journal's pin has held all the time. The messages never pass through the process
 that has the store open: it goes on as before, except that its journals grow while they are pinned.
 
 When the snapshot is released, its directory is removed. What a kill leaves of it is removed by the next start.
@@ -614,7 +614,7 @@ def _journal(fields: dict[str, Any], root: str, free: dict[int, int]) -> Journal
 
 def _number(value: object) -> int:
     if type(value) is not int or not 0 <= value <= _MAX_NUMBER:
-        raise ValueError("a number is none")
+        raise ValueError("invalid number")
     return value
 
 

@@ -52,7 +52,7 @@ from qstore.store.key_value import CatalogueError
 from qstore.store.live.appender import Compression
 from qstore.store.live.commit import Flusher
 from qstore.store.live.growth import Expansion, HeldDirectories
-from qstore.store.live.queue_journal import QueueJournal, journal_info, take_up
+from qstore.store.live.queue_journal import QueueJournal, journal_info, resume_journal
 from qstore.store.log_lines import LogLine, Outage
 from qstore.store.parameters import StoreParameters
 
@@ -132,7 +132,7 @@ class Changes:
         def made(result: tuple[str, JournalInfo]) -> None:
             path, info = result
             bound = self._parameters.write_cache_bytes
-            journal = take_up(self._environment, path, info, geometry, new_state(), bound=bound)
+            journal = resume_journal(self._environment, path, info, geometry, new_state(), bound=bound)
             self._expansion.adopt(journal, record.arguments)
             journal.compression = self._compression.of(record.arguments)
             self._journals[info.queue_id] = journal

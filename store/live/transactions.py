@@ -10,7 +10,7 @@
                         abort: its dequeue, flagged for commit; when that is synced,        dequeue
                         commits or aborts in all journals; when they are, its own commit
 
-Nobody waits for what follows the commit point: it rides on the next flush of each journal.
+Nothing waits for what follows the commit point: it rides on the next flush of each journal.
 
 **Room** is checked in all journals before anything is written to any. A transaction interrupted by a crash is completed
 at the next start (`complete`; formats/rhm/README.md, 6.2): if the prepared list does not have it, it is aborted.
@@ -767,7 +767,7 @@ def _removal(journals: Iterable[QueueJournal]) -> Iterator[None]:
 
 
 def _ignore(_error: Exception | None) -> None:
-    """Nobody waits for this sync."""
+    """Nothing waits for this sync."""
 
 
 def _prepared_list_full(prepared_list: QueueJournal) -> JournalFullError:

@@ -44,7 +44,7 @@ from qstore.store.journal.write.storage import (
 from qstore.store.journal.write.version_2_writer import NotResumableError, state_of
 from qstore.store.key_value import CatalogueError
 from qstore.store.live.growth import MAX_REMOVED
-from qstore.store.live.queue_journal import TPL_NAME, QueueJournal, journal_info, take_up
+from qstore.store.live.queue_journal import TPL_NAME, QueueJournal, journal_info, resume_journal
 from qstore.store.log_lines import Level, LogLine
 from qstore.store.parameters import OnDamage, StoreParameters
 from qstore.store.recovery.journal_content import described
@@ -303,7 +303,7 @@ class _Start:
             raise StoreDamagedError(f"{error}; run qstore-check {self._directory.path}") from error
         geometry = reader.files.geometry
         settle_ring(self._disk, reader.path, reader.info)
-        journal = take_up(self._environment, reader.path, reader.info, geometry, state, bound=bound)
+        journal = resume_journal(self._environment, reader.path, reader.info, geometry, state, bound=bound)
         self._opened.callback(journal.close)
         if not self._plan.was_clean:
             journal.storage.sync_end(state.position)

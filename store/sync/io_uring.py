@@ -79,7 +79,7 @@ class _Request:
         self.offset, self.pieces, self.size = offset, pieces, size
 
     def after(self, done: int) -> _Request:
-        """The rest of a write of which so many bytes are done."""
+        """The rest of a write of which `done` bytes are written."""
         rest = [b"".join(self.pieces)[done:]]
         return _Request(self.file, self.descriptor, self.offset + done, rest, self.size - done)
 

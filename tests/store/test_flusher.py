@@ -20,7 +20,7 @@ from qstore.store.journal.write.space import SIZE_BITS, SIZE_MASK
 from qstore.store.journal.write.storage import JournalStorage, create_journal
 from qstore.store.journal.write.version_2_writer import new_state
 from qstore.store.live.commit import Flusher
-from qstore.store.live.queue_journal import QueueJournal, journal_info, take_up
+from qstore.store.live.queue_journal import QueueJournal, journal_info, resume_journal
 from qstore.store.log_lines import Level, LogLine
 from qstore.store.sync import Completion, FileWrite, InlineSync, SyncDriver, SyncDriverError, supervision
 
@@ -112,7 +112,7 @@ def journals(tmp_path: Path) -> Iterator[list[QueueJournal]]:
         path = str(tmp_path / str(number))
         info = journal_info(environment, f"queue-{number}", GEOMETRY, 512, queue_id=number, incarnation=1)
         create_journal(environment.disk, path, info)
-        made.append(take_up(environment, path, info, GEOMETRY, new_state(), bound=BOUND))
+        made.append(resume_journal(environment, path, info, GEOMETRY, new_state(), bound=BOUND))
     yield made
     for journal in made:
         journal.close()

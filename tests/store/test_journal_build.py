@@ -25,7 +25,7 @@ from qstore.store.journal.directory import open_journal
 from qstore.store.journal.recovery import JournalRecovery
 from qstore.store.journal.write.storage import create_journal
 from qstore.store.journal.write.version_2_writer import new_state
-from qstore.store.live.queue_journal import take_up
+from qstore.store.live.queue_journal import resume_journal
 from qstore.store.recovery.journal_content import FLUSH_BYTES, JournalContent, described, fitting_geometry
 from qstore.store.sync.driver import sync_all
 from tests.faults.simulated_disk import SimulatedDisk
@@ -108,7 +108,7 @@ def write_as_a_running_queue_does(info: JournalInfo, sizes: list[int], opened: l
     disk = SimulatedDisk()
     create_journal(disk, NEW, info)
     state = new_state()
-    journal = take_up(environment_on(disk), NEW, info, info.geometry, state, bound=FLUSH_BYTES)
+    journal = resume_journal(environment_on(disk), NEW, info, info.geometry, state, bound=FLUSH_BYTES)
     writer = journal.writer
 
     def append(call: Callable[..., None], *arguments: object) -> None:

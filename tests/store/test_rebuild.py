@@ -26,7 +26,7 @@ from qstore.store.journal.journal import Journal
 from qstore.store.journal.reader import JournalEnd
 from qstore.store.journal.recovery import JournalRecovery, Outcome
 from qstore.store.journal.write.version_2_writer import state_of
-from qstore.store.live.queue_journal import take_up
+from qstore.store.live.queue_journal import resume_journal
 from qstore.store.recovery.prepared import prepared_transactions
 from tests.faults.simulated_disk import SimulatedDisk
 from tests.faults.store_simulation import simulated_environment
@@ -129,7 +129,7 @@ def assert_taken_up(disk: SimulatedDisk, new: Read, content: Content) -> None:
     """A writer goes on with it: what is open is committed, and every message dequeued."""
     assert new.journal.info is not None
     state = state_of(new.journal, new.recovery, new.end)
-    journal = take_up(environment_on(disk), NEW, new.journal.info, new.journal.files.geometry, state, bound=PAGE)
+    journal = resume_journal(environment_on(disk), NEW, new.journal.info, new.journal.files.geometry, state, bound=PAGE)
 
     def drain() -> None:
         while files := journal.begin():

@@ -20,7 +20,7 @@ from qstore.store.journal.write.space import SIZE_BITS
 from qstore.store.journal.write.storage import JournalStorage, create_journal
 from qstore.store.journal.write.version_1_writer import Version1Writer
 from qstore.store.journal.write.version_2_writer import new_state
-from qstore.store.live.queue_journal import take_up
+from qstore.store.live.queue_journal import resume_journal
 
 _WRITE_BYTES: Final = 1 << 20  # largest single write
 _MAX_WAITS: Final = 1000  # of space, for one record
@@ -80,7 +80,7 @@ class Version2Journal:
     def __init__(self, environment: Environment, directory: str, info: JournalInfo) -> None:
         create_journal(environment.disk, directory, info)
         self._directory, self._info = directory, info
-        self._journal = take_up(environment, directory, info, info.geometry, new_state(), bound=_WRITE_BYTES)
+        self._journal = resume_journal(environment, directory, info, info.geometry, new_state(), bound=_WRITE_BYTES)
         self._writer = self._journal.writer
 
     @property

@@ -111,7 +111,7 @@ class DistributedTransactions:
     # ---- rights ----
 
     def seen_by(self, caller: Caller) -> Callable[[Branch], bool]:
-        """Tells whether a caller may see a branch. The rules are asked once for each user who has some."""
+        """Returns whether a caller may see a branch, as a function. The rules are asked once for each user."""
         known: dict[str, bool] = {}
 
         def may_see(branch: Branch) -> bool:

@@ -69,8 +69,8 @@ class LocalTransaction(Work):
     def commit_in_turns(self, done: Done) -> Iterator[Portion]:
         """As `commit`, of a large transaction; `done` is called in any case.
 
-        If it cannot be committed, the client is told first, and then the accepted messages are available again. The
-        work is over when the commit is written: what follows is not part of it.
+        If it cannot be committed, the client gets the error first, and then the accepted messages are available again.
+        The work is over when the commit is written: what follows is not part of it.
         """
         outcome = _Outcome(self._store, self._tick, done)
         plan = LargePlan(self, self._router, self._store, self._tick, outcome.effects, outcome.raise_barrier)
@@ -170,7 +170,7 @@ class _Outcome:
         yield from release_in_turns(iter(effects.accepted), is_redelivered=True)
 
     def end(self, failure: ModelError | None) -> None:
-        """It has taken effect, or was undone: later messages may be delivered, and the client is told."""
+        """It has taken effect, or was undone: later messages may be delivered, and the client gets the result."""
         for queue, barrier in self._barriers:
             queue.lower(barrier)
         self._done(failure)

@@ -3,7 +3,7 @@
 A transaction that is refused has changed nothing. Most are planned, written and begun in one turn of the event loop
 (`Planned`). Large ones are so in turns (`LargePlan`):
 
-    mark      the accepted messages are leaving: nobody else can settle them
+    mark      the accepted messages are leaving: they cannot be settled otherwise
     check     each queue that limits its length is asked for all that it gets
     publish   a portion of the messages is written to the store, and takes its places on the queues in the same turn
     accept    a portion of the dequeues is written to the store
@@ -397,7 +397,7 @@ def _rids_by_queue(published: dict[Queue, list[Message]], enqueues: Enqueues, wr
 
 
 def _place(published: dict[Queue, list[Message]], effects: Effects, rids: Rids) -> None:
-    """Put messages on their queues, where nobody sees them yet."""
+    """Put messages on their queues, where they are not visible yet."""
     for queue, messages in published.items():
         entries = effects.published.setdefault(queue, [])
         of_queue = rids.get(queue)

@@ -370,6 +370,43 @@ def test_a_large_transaction_has_no_effect_before_it_is_on_the_disk(world: World
     assert depths(world) == {"q": (0, 0), "other": (1, 1)}
 
 
+def test_a_large_commit_is_completed_though_its_connection_is_lost(world: World) -> None:
+    queue = world.durable_queue("q")
+    client = world.open_client(name=b"session")
+    client.command("tx.select")
+    for number in range(COUNT):
+        client.publish("q", b"%d" % number, delivery_mode=2)
+    world.run()
+    client.command("tx.commit")
+    while not queue.message_count:
+        world.soon.pop(0)()
+    assert 0 < queue.message_count < COUNT
+    client.machine.dismantle()
+    world.run()
+    assert (queue.message_count, queue.available_count) == (COUNT, 0)
+    while world.store.flushes:
+        world.store.end_flush()
+        world.run()
+    assert [entry.message.body for entry in queue.entries()] == [b"%d" % number for number in range(COUNT)]
+    assert queue.available_count == COUNT
+
+
+def test_a_large_commit_that_is_refused_closes_the_channel_and_gives_back(world: World) -> None:
+    client = filled(world, transactional=True)
+    queue = world.broker.queues["q"]
+    other = BasicClient(world).open()
+    limited = {"x-max-length": 1000, "x-overflow": "reject-publish"}
+    other.call("queue.declare", queue="small", arguments=limited)
+    client.method("basic.ack", delivery_tag=0, multiple=True)
+    for number in range(COUNT):
+        client.publish("small", b"%d" % number, TRANSIENT)
+    client.method("tx.commit")
+    client.sync()
+    assert "channel.close" in [each.name for each in client.received]
+    assert depths(world)["small"] == (0, 0)
+    assert (queue.message_count, queue.available_count) == (COUNT, COUNT)
+
+
 def test_a_session_that_ends_gives_back_in_turns(world: World) -> None:
     client = holding(world)
     changes = turns_of(world, client.machine.dismantle)
