@@ -218,16 +218,14 @@ def time_text(seconds: int, nanoseconds: int) -> str:
     return f"{time:%a %b %d %H:%M:%S}.{nanoseconds:09d} {time.year + cycles * _CYCLE_YEARS}"
 
 
+# ---- open transactions ----
+
 ENQUEUE: Final = 1  # marks an enqueue among the records of a transaction
+_WHOLE_XID: Final = 128  # bytes: a transaction id up to that size is stored as a whole
+_XID_ENDS: Final = 1 << 15  # bytes at either end that identify a larger one: a forged one may have gigabytes
 
 #: The size of a transaction id, and itself or a digest of it.
 Xid: TypeAlias = tuple[int, bytes]
-
-# ---- open transactions ----
-
-_WHOLE_XID: Final = 128  # bytes: a transaction id up to that size is stored as a whole
-
-_XID_ENDS: Final = 1 << 15  # bytes at either end that identify a larger one: a forged one may have gigabytes
 
 
 class OpenTransaction(NamedTuple):

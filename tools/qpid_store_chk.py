@@ -1023,14 +1023,14 @@ def _parsed(line: bytes) -> CsvTest | None:
     )
 
 
+# ---- records as text ----
+
 _FLAG_TEXTS: Final = {
     0: "",
     TRANSIENT: "*TRANSIENT*",
     EXTERNAL: "*EXTERNAL*",
     TRANSIENT | EXTERNAL: "*TRANSIENT,EXTERNAL*",
 }
-
-
 _RENDERING: Final = rendering_of(bytes(range(0x20, 0x7F)))
 
 

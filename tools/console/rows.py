@@ -227,7 +227,7 @@ def escape_fields(fields: dict[str, Any]) -> dict[str, Any]:
 
 
 def print_json(objects: Iterable[Object]) -> None:
-    """Print one JSON object a line."""
+    """Print one JSON object per line."""
     lines = JsonLines(sys.stdout.buffer)
     for each in objects:
         lines.show(each)
