@@ -2,6 +2,7 @@
 
 How much is tested is a matter of the profile (`--hypothesis-profile nightly` for all of it) and of the day
 (`--seed-day N`, or `today`): see `tests/support/profiles.py`.
+A plain `pytest` runs the core suite, `--all` everything: see `has_chosen`.
 `--examples N` runs the tests of hypothesis alone, each with N times as many examples, in a random order.
 """
 
@@ -69,6 +70,7 @@ _GARBAGE: Final = (5000, 20, 20)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--all", action="store_true", dest="everything", help="all tests, not the core suite alone")
     parser.addoption("--examples", type=int, default=0, metavar="N", help="hypothesis alone, with N times the examples")
     parser.addoption("--seed-day", metavar="N", help="the cases of the day N, which a failure tells; or of 'today'")
 
@@ -79,10 +81,46 @@ def pytest_configure(config: pytest.Config) -> None:
     if times := config.getoption("--examples"):
         profiles.multiply(times)
     config.pluginmanager.register(Unrun(), "unrun")
+    if not hasattr(config, "workerinput"):  # xdist hands the options on to its workers
+        config.option.everything = config.option.everything or has_chosen(config)
 
 
-def pytest_report_header() -> str:
-    return f"qstore: {kind_of_modules()}"
+def pytest_report_header(config: pytest.Config) -> str:
+    suite = "" if config.option.everything else ", the core suite (--all for everything)"
+    return f"qstore: {kind_of_modules()}{suite}"
+
+
+# ---- the core suite ----
+
+_FULL: Final = ("tests/faults/", "tests/system/", "tests/spark/")
+"""Folders of which the core suite has what is marked `core`: a crash simulation and a real process of each kind."""
+_LONG: Final = (
+    "tests/tools/test_backup_running.py",
+    "tests/tools/test_generate_interrupted.py",
+    "tests/tools/test_interchange_broker.py",
+    "tests/tools/test_interchange_hostile.py",
+    "tests/tools/test_quarantine_crashes.py",
+    "tests/tools/test_recover_damage.py",
+    "tests/tools/test_recover_hostile.py",
+    "tests/tools/test_zeroed_journals.py",
+)
+"""Files in other folders that take more than two seconds of processor time, for what others test in less."""
+
+
+def has_chosen(config: pytest.Config) -> bool:
+    """Whether the command line says what to run: a path, or an option that chooses. Then nothing else is left out."""
+    chosen = config.args_source is not pytest.Config.ArgsSource.TESTPATHS
+    marks = config.getoption("markexpr") != "not soak"
+    return (
+        chosen or marks or bool(config.getoption("keyword") or config.getoption("--examples")) or profiles.is_nightly()
+    )
+
+
+def is_core(item: pytest.Item) -> bool:
+    """Whether a test belongs to the core suite."""
+    if item.nodeid.startswith(_FULL):
+        return item.get_closest_marker("core") is not None
+    return not item.nodeid.startswith(_LONG)
 
 
 class Unrun:
@@ -139,6 +177,9 @@ class Unrun:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if not config.option.everything:
+        config.hook.pytest_deselected(items=[item for item in items if not is_core(item)])
+        items[:] = [item for item in items if is_core(item)]
     if compiled.is_compiled:
         left_out = [item for item in items if item.get_closest_marker("replaces") is not None]
         unrun = config.pluginmanager.getplugin("unrun")

@@ -46,6 +46,7 @@ def quiet_logs() -> Iterator[None]:
     logging.disable(logging.NOTSET)
 
 
+@pytest.mark.core
 def test_branches_are_whole_and_kept_whenever_broker_or_manager_die() -> None:
     crashes = BranchCrashes(share=0.15)
     for seed in seeds_of_the_day(4):

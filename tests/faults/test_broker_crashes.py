@@ -43,6 +43,7 @@ def quiet_logs() -> Iterator[None]:
     logging.disable(logging.NOTSET)
 
 
+@pytest.mark.core
 @pytest.mark.parametrize("part", range(2))
 def test_promises_hold_whenever_the_broker_dies(part: int) -> None:
     crashes = BrokerCrashes(share=0.15, pages=part == 1)

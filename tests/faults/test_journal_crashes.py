@@ -45,6 +45,7 @@ SHAPES: Final = {
 }
 
 
+@pytest.mark.core
 @pytest.mark.parametrize("name", SHAPES)
 def test_durable_records_are_found_after_every_crash(name: str) -> None:
     crashes = JournalCrashes(shape=SHAPES[name], share=0.4)
@@ -138,6 +139,7 @@ GROWTH: Final = Planted(
 )
 
 
+@pytest.mark.core
 @pytest.mark.parametrize("name", WRITERS.bugs)
 def test_a_broken_writer_is_caught(name: str) -> None:
     assert WRITERS.is_found(name)

@@ -53,6 +53,7 @@ def tiny_blocks() -> Iterator[None]:
         yield
 
 
+@pytest.mark.core
 @pytest.mark.parametrize("part", range(2))
 def test_promises_hold_under_every_crash(part: int) -> None:
     crashes = StoreCrashes(share=0.5)

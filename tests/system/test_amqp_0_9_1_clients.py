@@ -47,6 +47,7 @@ def channel(broker: RunningBroker) -> Iterator[BlockingChannel]:
 # ---- pika ----
 
 
+@pytest.mark.core
 def test_pika_publishes_with_confirms_and_consumes(channel: BlockingChannel, queue: str) -> None:
     channel.queue_declare(queue, durable=True)
     channel.confirm_delivery()

@@ -151,6 +151,7 @@ def run_killed(broker: RunningBroker, seed: int, kills: int, messages: int) -> S
     return story
 
 
+@pytest.mark.core
 def test_killed_again_and_again(make_broker: BrokerMaker) -> None:
     kills, messages = (KILLS // 2, MESSAGES // 2) if times() == 1 else (KILLS, MESSAGES)
     story = run_killed(make_broker(*_OPTIONS), seeds_of_the_day(1)[0], kills, messages)

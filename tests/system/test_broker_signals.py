@@ -27,6 +27,7 @@ def has_logged(broker: RunningBroker, text: str, log: Path | None = None) -> boo
     return False
 
 
+@pytest.mark.core
 def test_sighup_reloads_and_the_broker_goes_on(make_broker: BrokerMaker, tmp_path: Path) -> None:
     users, log = tmp_path / "users", tmp_path / "qpidd.log"
     Users(str(users)).put("guest", "guest")

@@ -395,6 +395,7 @@ def test_failed_start_says_why_in_one_line(
 # ---- as a daemon ----
 
 
+@pytest.mark.core
 def test_a_daemon_is_ready_when_its_starter_returns(daemon: Callable[..., int], qpidd: Qpidd, tmp_path: Path) -> None:
     port = daemon()
     assert answer(port) == PROTOCOL_HEADER

@@ -157,6 +157,7 @@ def test_the_shell_of_a_store(tmp_path: Path, seed: int) -> None:
     check(seed, str(path), lambda: held_by(path), 2, 40)
 
 
+@pytest.mark.core
 @pytest.mark.skipif(not is_nightly(), reason="a large store")
 def test_a_move_in_several_transactions(tmp_path: Path) -> None:
     """It has moved whole portions, in order, and goes on with the rest."""

@@ -213,6 +213,7 @@ def test_a_store_that_was_made_and_never_used(tmp_path: Path) -> None:
     check(path)
 
 
+@pytest.mark.core
 def test_a_process_killed_many_times(program: Program, tmp_path: Path) -> None:
     source, story = random.Random(4), Story(tmp_path / "store")
     kills = relocated = helpers = 0
