@@ -24,7 +24,18 @@ from tests.support.profiles import seeds_of_the_day
 
 SOAK_SEEDS = int(os.environ.get("QSTORE_SOAK_SEEDS", "0"))  # each has some 400 kill points
 SEEDS_FOR_BROKEN: Final = range(300, 360)
-PLANTED: Final = Planted(BROKEN, lambda _: BrokerCrashes(share=0.15), SEEDS_FOR_BROKEN, {})
+PLANTED: Final = Planted(
+    BROKEN,
+    lambda _: BrokerCrashes(share=0.15),
+    SEEDS_FOR_BROKEN,
+    {
+        "commands completed with an earlier flush": 310,
+        "accept completed while its record lingers": 301,
+        "offered with an earlier flush": 313,
+        "commit completed before the sync": 301,
+        "deletion completed before the store has it": 309,
+    },
+)
 PLANTED_PAGING: Final = Planted(BROKEN_PAGING, lambda _: BrokerCrashes(share=0.05, pages=True), SEEDS_FOR_BROKEN, {})
 PLANTED_BASIC: Final = Planted(BROKEN_BASIC, lambda _: BrokerCrashes(share=0.02, basic=True), SEEDS_FOR_BROKEN, {})
 
