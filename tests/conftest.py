@@ -81,8 +81,9 @@ def pytest_configure(config: pytest.Config) -> None:
     if times := config.getoption("--examples"):
         profiles.multiply(times)
     config.pluginmanager.register(Unrun(), "unrun")
-    if not hasattr(config, "workerinput"):  # xdist hands the options on to its workers
-        config.option.everything = config.option.everything or has_chosen(config)
+    if not hasattr(config, "workerinput"):  # the workers of xdist see another command line
+        os.environ[_SUITE] = "all" if config.option.everything or has_chosen(config) else "core"
+    config.option.everything = os.environ[_SUITE] == "all"
 
 
 def pytest_report_header(config: pytest.Config) -> str:
@@ -92,6 +93,7 @@ def pytest_report_header(config: pytest.Config) -> str:
 
 # ---- the core suite ----
 
+_SUITE: Final = "QSTORE_TEST_SUITE"
 _FULL: Final = ("tests/faults/", "tests/system/", "tests/spark/")
 """Folders of which the core suite has what is marked `core`: a crash simulation and a real process of each kind."""
 _LONG: Final = (
