@@ -96,7 +96,7 @@ def test_a_denial_is_counted_and_with_log_it_is_told(caplog: pytest.LogCaptureFi
     assert lines[0][0] == lines[1][0] != lines[2][0]
 
 
-def test_nobody_learns_what_exists(tmp_path: Path) -> None:
+def test_refusal_does_not_reveal_existence(tmp_path: Path) -> None:
     async def test() -> None:
         async with wired(tmp_path) as stage:
             topology = stage.topology
@@ -122,7 +122,7 @@ def test_nobody_learns_what_exists(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("command", ["queue.purge", "message.subscribe"])
-def test_nobody_learns_it_by_commands_either(command: str) -> None:
+def test_refused_command_does_not_reveal_existence(command: str) -> None:
     texts = set()
     for name in ("q", "nowhere", "exclusive"):
         world = World()
@@ -166,7 +166,7 @@ def test_properties_of_queues(tmp_path: Path) -> None:
 # ---- messages ----
 
 
-def test_what_may_be_published_is_asked_once() -> None:
+def test_allowed_publishing_is_checked_once() -> None:
     world, control, happened = world_with(
         "acl allow-log all publish exchange name=amq.topic", "acl deny all publish exchange routingkey=secret.#",
         "acl allow all all",
@@ -306,7 +306,7 @@ def test_where_a_user_may_connect_from() -> None:
 # ---- what management asks ----
 
 
-def test_what_management_asks(tmp_path: Path) -> None:
+def test_management_looks_up_permissions(tmp_path: Path) -> None:
     world, control, _ = world_with(
         "acl allow kim@QPID create queue maxqueuesize=10 autodelete=true", "acl deny-log all publish exchange"
     )

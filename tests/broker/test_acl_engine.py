@@ -217,7 +217,7 @@ def test_messages_are_checked_only_if_a_rule_is_about_them(lines: list[str], che
     assert engine(*lines).checks_publish is checks
 
 
-def test_what_is_remembered_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cache_of_decisions_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(engine_module, "MAX_REMEMBERED", 5_000)
     by = engine("acl deny all publish exchange routingkey=secret.${user}", "acl allow all all")
     for number in range(300):
@@ -328,9 +328,7 @@ _KEYS = [".".join(key) for size in range(1, 6) for key in itertools.product("abz
 
 
 @given(st.lists(st.tuples(st.booleans(), _PATTERNS), max_size=4), _PATTERNS, st.booleans())
-def test_what_is_allowed_for_every_key_is_allowed_for_each(
-    rules: list[tuple[bool, str]], pattern: str, default: bool
-) -> None:
+def test_pattern_allowed_as_a_whole_allows_each_key(rules: list[tuple[bool, str]], pattern: str, default: bool) -> None:
     lines = [f"acl {'allow' if allows else 'deny'} all publish exchange routingkey={key}" for allows, key in rules]
     by = engine(*lines, "acl allow all all" if default else "acl deny all all")
     if forwards(by, pattern) == "allow":

@@ -184,7 +184,7 @@ def test_limits(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         read_file(str(file))
 
 
-def test_what_is_no_file(tmp_path: Path) -> None:
+def test_path_that_is_no_file_is_refused(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "fifo")
     for name, reason in (("missing", "No such file"), (".", "Is a directory|is not a file"), ("fifo", "is not a file")):
         with pytest.raises(AclFileError, match=reason):
@@ -363,7 +363,7 @@ def read_or_complain(data: bytes) -> RuleSet | AclFileError:
 
 
 @given(st.one_of(st.binary(max_size=200), LINES.map(lambda text: text.encode("latin-1"))))
-def test_whatever_a_file_has_it_is_read_or_refused(data: bytes) -> None:
+def test_arbitrary_file_is_read_or_refused(data: bytes) -> None:
     found = read_or_complain(data)
     if isinstance(found, AclFileError):
         assert found.problems

@@ -1135,7 +1135,7 @@ def test_without_rules_about_publishing_ways_are_not_asked_for() -> None:
     assert not stage.control.denied
 
 
-def test_who_declares_what_exists_needs_no_right_to_publish() -> None:
+def test_declaring_an_existing_object_needs_no_publish_right() -> None:
     stage = Stage(BARRED)
     for client in (stage.admin, *stage.bobs):
         client.queue("his", {"x-dead-letter-exchange": "kx"})

@@ -121,7 +121,7 @@ def unsupported_arguments(arguments: TypedMap) -> list[Lacking]:
 
 
 @pytest.mark.parametrize(("name", "value"), REFUSED)
-def test_what_is_refused(name: str, value: Any) -> None:
+def test_unimplemented_argument_is_refused(name: str, value: Any) -> None:
     (found,) = unsupported_arguments(typed_map({"qpid.max_count": 1, name: value}))
     assert found.is_refused
     text = value.decode() if isinstance(value, bytes) else value
@@ -129,7 +129,7 @@ def test_what_is_refused(name: str, value: Any) -> None:
 
 
 @pytest.mark.parametrize(("name", "value"), LOGGED)
-def test_what_is_only_told(name: str, value: Any) -> None:
+def test_ineffective_argument_is_reported_as_ignored(name: str, value: Any) -> None:
     (found,) = unsupported_arguments(typed_map({name: value}))
     assert not found.is_refused
     assert f"{name} " in str(found)
@@ -137,7 +137,7 @@ def test_what_is_only_told(name: str, value: Any) -> None:
 
 
 @pytest.mark.parametrize(("name", "value"), MET)
-def test_what_asks_for_nothing_that_is_not_there(name: str, value: Any) -> None:
+def test_satisfied_argument_is_not_reported(name: str, value: Any) -> None:
     assert unsupported_arguments(typed_map({name: value})) == []
 
 
@@ -158,7 +158,7 @@ def test_a_name_without_a_row_has_no_meaning(name: str) -> None:
     assert str(found) == f"{name} has no meaning here and is ignored"
 
 
-def test_what_has_an_effect_elsewhere_only_is_ignored() -> None:
+def test_argument_with_an_effect_only_elsewhere_is_ignored() -> None:
     arguments = typed_map({"qpid.file_count": 8, "qpid.auto_delete_timeout": 3})
     assert [str(found) for found in lacking(Of.QUEUE, arguments)] == [
         "qpid.file_count is ignored: it has an effect only for durable queues",
@@ -193,7 +193,7 @@ def test_a_declaration_that_is_refused_makes_no_queue(tmp_path: Path) -> None:
     play(tmp_path, scene)
 
 
-def test_what_has_no_effect_is_told_once_for_each_argument(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_ineffective_argument_is_logged_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(NOTICE)
 
     async def scene(stage: Wired) -> None:
@@ -212,9 +212,7 @@ def test_what_has_no_effect_is_told_once_for_each_argument(tmp_path: Path, caplo
     ]
 
 
-def test_what_an_existing_queue_or_exchange_keeps_is_told_once(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_differing_redeclaration_is_logged_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(NOTICE)
 
     async def scene(stage: Wired) -> None:

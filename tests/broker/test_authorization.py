@@ -96,7 +96,7 @@ async def prepare(stage: Wired) -> None:
 
 
 @pytest.mark.parametrize("action", [Action.CREATE, Action.ACCESS, Action.BIND, Action.UNBIND, Action.DELETE])
-def test_what_is_refused_is_not_done(action: Action, tmp_path: Path) -> None:
+def test_refused_action_has_no_effect(action: Action, tmp_path: Path) -> None:
     async def test(stage: Wired) -> None:
         await prepare(stage)
         guard = stage.broker.authorization.authorizer = Guard((action,))
@@ -127,7 +127,7 @@ def test_the_broker_itself_is_never_asked_about(tmp_path: Path) -> None:
     scene(test, tmp_path)
 
 
-def test_what_is_asked(tmp_path: Path) -> None:
+def test_each_operation_asks_with_its_properties(tmp_path: Path) -> None:
     async def test(stage: Wired) -> None:
         guard = stage.broker.authorization.authorizer = Guard()
         anna, arguments = Somebody("anna@QPID"), typed_map({"qpid.max_count": 5})
@@ -179,7 +179,7 @@ def test_the_limit_that_is_asked_for_is_the_one_that_the_queue_has(tmp_path: Pat
     scene(test, tmp_path)
 
 
-def test_what_happened(tmp_path: Path) -> None:
+def test_each_operation_emits_its_event(tmp_path: Path) -> None:
     async def test(stage: Wired) -> None:
         happened: list[Event] = []
         stage.broker.events.listen(happened.append)

@@ -66,7 +66,7 @@ class TestInitialValue:
 
         play(tmp_path if has_store else None, scene)
 
-    def test_who_waits_gets_it_at_once(self, tmp_path: Path, has_store: bool) -> None:
+    def test_waiting_consumer_gets_the_initial_value_at_once(self, tmp_path: Path, has_store: bool) -> None:
         async def scene(stage: Wired) -> None:
             await stage.topology.declare_exchange("x", "fanout", arguments=INITIAL)
             await stage.publish("x", "k", b"1")

@@ -104,7 +104,7 @@ def test_one_queue_alone_says_what_is_wrong(model: Model, trouble: str, error: t
 # ---- the alternate exchange ----
 
 
-def test_what_matches_nothing_goes_to_the_alternate_exchange(model: Model) -> None:
+def test_unroutable_message_goes_to_the_alternate_exchange(model: Model) -> None:
     matched, other = model.queue("matched"), model.queue("other")
     direct = model.broker.exchanges["amq.direct"]
     direct.bind(matched, "key")
@@ -238,7 +238,7 @@ def test_expired_messages_of_all_queues(model: Model) -> None:
 # ---- the end ----
 
 
-def test_what_was_delivered_is_told_at_the_end(model: Model) -> None:
+def test_delivered_messages_are_reported_on_close(model: Model) -> None:
     queues = [model.queue(name, durable=True) for name in ("a", "b", "untouched")]
     for queue in queues:
         model.publish(queue.name, b"1", b"2", b"3")

@@ -67,7 +67,7 @@ def test_a_client_that_begins_to_answer_at_once_is_noticed() -> None:
     assert loop.awake > 0
 
 
-def test_what_is_polled_in_vain_is_bounded() -> None:
+def test_vain_polling_is_bounded() -> None:
     """At worst there is a long gap for each two short ones."""
     loop = Loop()
     loop.tick(*[SOON, SOON, LATE] * 100)

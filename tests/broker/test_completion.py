@@ -29,7 +29,7 @@ def state(ledger: CompletionLedger) -> tuple[int, list[tuple[int, int]]]:
 
 
 @given(st.lists(RANGES, max_size=30))
-def test_what_is_done_is_a_set_in_as_few_runs_as_can_be(ranges: list[tuple[int, int]]) -> None:
+def test_completed_numbers_form_the_fewest_runs(ranges: list[tuple[int, int]]) -> None:
     done, model = Done(), set[int]()
     for first, last in ranges:
         done.add(first, last)
@@ -40,7 +40,7 @@ def test_what_is_done_is_a_set_in_as_few_runs_as_can_be(ranges: list[tuple[int, 
         assert all(last + 1 < first for (_, last), (first, _) in pairwise(runs))
 
 
-def test_what_is_done_begins_where_the_numbers_begin() -> None:
+def test_completion_starts_at_the_first_number() -> None:
     done = Done(100)
     assert (done.below, done.beyond) == (100, [])
     done.add(101, 102)
@@ -62,7 +62,7 @@ def test_many_gaps_are_no_trouble() -> None:
 # ---- the ledger, by example ----
 
 
-def test_what_does_not_wait_is_done_when_it_is_settled() -> None:
+def test_number_not_held_is_done_on_settling() -> None:
     ledger = CompletionLedger()
     assert ledger.complete_below(3) == []
     assert state(ledger) == (3, [])
@@ -70,7 +70,7 @@ def test_what_does_not_wait_is_done_when_it_is_settled() -> None:
     assert state(ledger) == (3, [])
 
 
-def test_what_is_held_is_done_when_it_is_released() -> None:
+def test_held_number_is_done_on_release() -> None:
     ledger = CompletionLedger(10)
     for number in (12, 13, 17):
         ledger.hold(number)
@@ -94,7 +94,7 @@ def test_each_tick_has_runs_of_its_own() -> None:
     assert state(ledger) == (0, [(1, 1)])
 
 
-def test_what_is_postponed_is_not_among_the_runs() -> None:
+def test_postponed_number_is_not_among_the_held_runs() -> None:
     ledger = CompletionLedger()
     ledger.hold(1)
     ledger.postpone(2)
@@ -147,7 +147,7 @@ def test_a_flush_that_fails_leaves_its_numbers_and_the_barriers_above_them_undon
     assert state(ledger) == (0, [(1, 1), (3, 3)])
 
 
-def test_what_is_postponed_after_it_was_settled_makes_nothing_else_done() -> None:
+def test_postponing_after_settling_completes_nothing_else() -> None:
     """The disk fails under numbers that are held, in a tick that has brought others."""
     ledger = CompletionLedger()
     for number in range(5):

@@ -127,7 +127,7 @@ def with_alternate(model: Model, queue: Queue, *destinations: Queue) -> None:
     queue.alternate = exchange
 
 
-def test_what_a_ring_displaces_goes_to_the_alternate_exchange() -> None:
+def test_displaced_message_goes_to_the_alternate_exchange() -> None:
     model = Model()
     queue, others = ring(model, 2), model.queue("others", durable=True)
     with_alternate(model, queue, others)
@@ -144,7 +144,7 @@ def test_what_a_ring_displaces_goes_to_the_alternate_exchange() -> None:
     assert (bodies(queue), bodies(others)) == ([b"4", b"5"], [b"1", b"2", b"3"])
 
 
-def test_what_is_not_stored_goes_to_the_alternate_exchange_at_once() -> None:
+def test_transient_displaced_message_is_moved_at_once() -> None:
     model = Model()
     queue, others = ring(model, 2), model.queue("others")
     with_alternate(model, queue, others)
@@ -214,7 +214,7 @@ def test_messages_without_the_key_stay() -> None:
     assert bodies(queue) == [b"1", b"3", b"4"]
 
 
-def test_what_a_consumer_holds_is_as_good_as_dequeued() -> None:
+def test_acquired_value_is_replaced_on_release() -> None:
     model = Model()
     queue = last_values(model)
     put(model, b"1", 7)
@@ -228,7 +228,7 @@ def test_what_a_consumer_holds_is_as_good_as_dequeued() -> None:
     assert stored(queue) == [b"2"]
 
 
-def test_what_is_released_without_a_newer_one_is_the_last_value() -> None:
+def test_released_value_without_a_newer_one_stays() -> None:
     model = Model()
     queue = last_values(model)
     put(model, b"1", 7)
@@ -240,7 +240,7 @@ def test_what_is_released_without_a_newer_one_is_the_last_value() -> None:
     assert bodies(queue) == [b"2"]
 
 
-def test_what_was_accepted_is_forgotten() -> None:
+def test_accepted_value_is_not_replaced() -> None:
     model = Model()
     queue = last_values(model)
     put(model, b"1", 7)

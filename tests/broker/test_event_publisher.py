@@ -104,7 +104,7 @@ def test_after_a_pause_events_are_published_at_once_again() -> None:
     play(scene)
 
 
-def test_what_waits_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_waiting_events_are_limited(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(publisher, "_MAX_WAITING", 10)
 
     async def scene(stage: Wired, console: Console) -> None:

@@ -332,7 +332,7 @@ def test_durable_bindings_come_back(tmp_path: Path) -> None:
         asyncio.run(each())
 
 
-def test_what_names_a_missing_exchange_is_deleted_at_the_start(tmp_path: Path) -> None:
+def test_binding_of_a_missing_exchange_is_deleted_at_start(tmp_path: Path) -> None:
     async def leave() -> None:
         async with wired(tmp_path) as world:
             store, done = world.store, asyncio.get_running_loop().create_future()
@@ -376,7 +376,7 @@ def test_the_last_binding_of_an_auto_delete_exchange() -> None:
     assert [each.destination for each in told if isinstance(each, ExchangeUnbind)] == ["c", "b"]
 
 
-def test_what_cannot_be_bound() -> None:
+def test_invalid_exchange_binding_is_refused() -> None:
     async def scenario() -> None:
         async with wired() as world:
             bind = world.broker.exchange_bindings.bind

@@ -60,7 +60,7 @@ class TestDirect:
 
 
 class TestFanout:
-    def test_whatever_the_key(self) -> None:
+    def test_fanout_ignores_the_key(self) -> None:
         exchange = FanoutExchange("f")
         a, b = fake_queues("ab")
         exchange.bind(a, "x")
@@ -135,7 +135,7 @@ class TestBindings:
             exchange.add(binding)
         assert routed(exchange, "k") == "a"
 
-    def test_what_was_found_holds_until_bindings_change(self, kind: type[Exchange]) -> None:
+    def test_route_is_cached_until_bindings_change(self, kind: type[Exchange]) -> None:
         exchange = kind("x")
         a, b = fake_queues("ab")
         routes = exchange.routes
@@ -258,7 +258,7 @@ class TestDefault:
         exchange.forget("never there")
         assert routed(exchange, "a") == ""
 
-    def test_what_is_not_there_is_not_remembered(self) -> None:
+    def test_missing_queue_is_not_cached(self) -> None:
         exchange = DefaultExchange({})
         for number in range(100):
             exchange.find(str(number))

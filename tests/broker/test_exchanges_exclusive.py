@@ -32,7 +32,7 @@ def test_takes_the_place_of_all_others_of_its_key() -> None:
     assert routed(exchange, "k") == "a"
 
 
-def test_whoever_makes_the_binding_hears_what_it_has_replaced() -> None:
+def test_exclusive_bind_returns_the_replaced_bindings() -> None:
     exchange = DirectExchange("d")
     a, b = fake_queues("ab")
     first = exchange.bind(a, "k")
@@ -43,7 +43,7 @@ def test_whoever_makes_the_binding_hears_what_it_has_replaced() -> None:
     assert routed(exchange, "k") == "b"
 
 
-def test_what_was_found_before_is_forgotten() -> None:
+def test_exclusive_bind_clears_cached_routes() -> None:
     exchange = DirectExchange("d")
     a, b = fake_queues("ab")
     exchange.bind(a, "k")

@@ -119,7 +119,7 @@ class TestValues:
         assert routed(exchange, headers={"n": other}) == ""
 
     @given(st.dictionaries(st.text(max_size=2), st.one_of(st.none(), st.booleans(), st.integers(0, 2), st.text())))
-    def test_what_was_asked_for_is_found(self, headers: dict[str, Any]) -> None:
+    def test_matching_headers_are_routed(self, headers: dict[str, Any]) -> None:
         arguments = {name: value for name, value in headers.items() if not name.startswith("x-")}
         assert routed(bound(typed_map({"x-match": "all", **arguments})), headers=headers) == "a"
         assert routed(bound(typed_map({"x-match": "any", **arguments})), headers=headers) == "a" * bool(arguments)

@@ -55,7 +55,7 @@ class TestArguments:
         assert not is_switched_on(EMPTY_MAP, SEQUENCE)
         assert not is_switched_on(typed_map({"qpid.msg_sequences": 1}), SEQUENCE)
 
-    def test_what_no_text_is(self) -> None:
+    def test_undecodable_argument_switches_the_feature_on(self) -> None:
         wild = TypedMap(((SEQUENCE, coded(code_of("vbin8"), b"\xff\xfe")),))
         assert is_switched_on(wild, SEQUENCE)
 
@@ -103,7 +103,7 @@ class TestNumbers:
         assert plain_map(message.headers()) == {}
         assert numbers(model.broker.queues["q"]) == [0, 1]
 
-    def test_what_nobody_wants_counts(self, model: Model) -> None:
+    def test_unroutable_message_takes_a_sequence_number(self, model: Model) -> None:
         make(model, "direct", NUMBERED, "q")
         for key in ("k", "nobody's", "k"):
             model.publish(key, b"x", exchange="x")
@@ -186,7 +186,7 @@ class TestTransactions:
         transaction.commit(lambda error: None)
         assert numbers(model.broker.queues["q"]) == numbers(model.broker.queues["r"]) == [0]
 
-    def test_what_is_not_committed_is_not_the_last(self) -> None:
+    def test_uncommitted_message_is_not_the_last(self) -> None:
         model = Model(BrokerSettings(queue_limit_bytes=4))
         exchange = make(model, "direct", INITIAL, "q")
         transaction = model.broker.begin_transaction(0)
@@ -213,7 +213,7 @@ class TestLast:
         sent.keep(sent.number(PlainMessage("k", b"1")))
         assert sent.last is None
 
-    def test_what_fails_is_not_the_last(self, model: Model) -> None:
+    def test_failed_message_is_not_the_last(self, model: Model) -> None:
         exchange = make(model, "direct", INITIAL)
         queue = model.queue("kept", durable=True)
         exchange.bind(queue, "k")

@@ -83,7 +83,7 @@ def test_the_index_is_the_matcher(patterns: list[str], key: str) -> None:
 
 
 @given(st.lists(_PATTERNS, unique=True, max_size=12), st.data())
-def test_what_was_removed_leaves_nothing(patterns: list[str], data: st.DataObject) -> None:
+def test_removed_patterns_leave_the_index_empty(patterns: list[str], data: st.DataObject) -> None:
     index = TopicIndex()
     for pattern in patterns:
         index.add(pattern)

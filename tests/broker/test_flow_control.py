@@ -368,7 +368,7 @@ def test_it_fails_with_the_disk_and_only_once() -> None:
     assert outcome == [(7, error)]
 
 
-def test_nobody_waits_any_more() -> None:
+def test_dropped_transfers_get_no_outcome() -> None:
     flow, disk = stopped(), Disk()
     tick: Any = disk
     transfers, outcome = held_at(tick, flow)

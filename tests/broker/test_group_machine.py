@@ -295,7 +295,7 @@ def publish(model: Model, queue: Queue, *bodies: bytes) -> None:
         queue.add(message, 0)
 
 
-def test_who_waits_for_a_group_gets_it_when_it_is_freed() -> None:
+def test_freed_group_goes_to_a_waiting_consumer() -> None:
     model = Model()
     queue = grouped(model)
     publish(model, queue, b"1", b"2")

@@ -83,7 +83,7 @@ def test_memory_that_is_in_use_stays() -> None:
     assert process.look()
 
 
-def test_what_is_used_again_and_freed_is_returned_again() -> None:
+def test_memory_reused_and_freed_is_returned_again() -> None:
     process = Process()
     process.takes(300 * MIB)
     process.frees(200 * MIB)

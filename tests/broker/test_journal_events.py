@@ -84,7 +84,7 @@ def test_a_recovered_journal_tells_what_was_in_it(tmp_path: Path) -> None:
     play(tmp_path, after)
 
 
-def test_what_a_branch_in_doubt_takes_is_told(tmp_path: Path) -> None:
+def test_dequeue_in_an_in_doubt_branch_emits_an_event(tmp_path: Path) -> None:
     async def before(stage: Wired, _heard: list[Event]) -> None:
         await stage.topology.declare_queue("q", durable=True)
         await stage.publish("", "q", b"1", b"2")

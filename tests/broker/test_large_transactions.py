@@ -244,7 +244,7 @@ def test_messages_of_a_queue_that_is_being_deleted_cannot_be_accepted(model: Mod
     assert bodies(target) == []
 
 
-def test_what_is_not_stored_needs_no_store(model: Model, results: Results) -> None:
+def test_transient_transaction_needs_no_store(model: Model, results: Results) -> None:
     queue = model.queue("q")
     consumer = model.consumer(queue, 10)
     transaction = begun(model)

@@ -194,7 +194,7 @@ def test_the_quicker_of_two_commits_does_not_let_out_what_is_not_on_the_disk(mod
     assert consumer.bodies == [b"1", b"2", b"3"]
 
 
-def test_what_is_being_committed_cannot_be_purged_moved_or_looked_at(model: Model, results: Results) -> None:
+def test_committing_message_is_not_purged_expired_or_browsed(model: Model, results: Results) -> None:
     queue = model.queue("q", durable=True)
     browser = model.consumer(queue, acquires=False)
     transaction = begin(model)

@@ -90,11 +90,11 @@ def shown(rules: Rules, category: str = "Broker", function: str = "broker.server
         ("debug-:qmf::", []),
     ],
 )
-def test_what_a_rule_shows(rule: str, levels: list[str]) -> None:
+def test_rule_selects_levels(rule: str, levels: list[str]) -> None:
     assert shown(Rules([rule])) == levels
 
 
-def test_what_disables_wins_over_what_enables() -> None:
+def test_disabling_rule_wins_over_enabling_rule() -> None:
     assert shown(Rules(["trace+"], ["warning-"])) == ["error", "critical"]
     assert shown(Rules(["trace+"], ["trace+:Broker"])) == []
     assert shown(Rules(["trace+"], ["trace+:Broker"]), "Network") == list(LEVELS)
@@ -150,7 +150,7 @@ def test_every_level_by_its_name(make_log: MakeLog, path: Path) -> None:
     assert path.read_text().splitlines() == [f"[Network] {name} 1" for name in LEVELS] + ["[Network] notice two"]
 
 
-def test_what_else_a_line_may_have(make_log: MakeLog, path: Path) -> None:
+def test_line_shows_optional_parts(make_log: MakeLog, path: Path) -> None:
     parts = LineFormat(
         time=True,
         level=False,
@@ -163,7 +163,7 @@ def test_what_else_a_line_may_have(make_log: MakeLog, path: Path) -> None:
     )
     make_log(parts=parts)
     log_of("Test").notice("text")
-    where = r"test_logs\.py:\d+: test_logs\.test_what_else_a_line_may_have: "
+    where = r"test_logs\.py:\d+: test_logs\.test_line_shows_optional_parts: "
     stamp = rf"> \d{{4}}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{{6}} \[{threading.get_ident()}\] "
     assert re.fullmatch(stamp + where + r"text\n", path.read_text())
 
@@ -236,7 +236,7 @@ def test_percent_signs_of_clients_are_text(make_log: MakeLog, path: Path) -> Non
     assert path.read_text() == "[Broker] notice 100%s\n"
 
 
-def test_what_is_hidden_is_not_even_formatted(make_log: MakeLog, path: Path) -> None:
+def test_hidden_line_is_not_formatted(make_log: MakeLog, path: Path) -> None:
     class Costly:
         def __str__(self) -> str:
             raise AssertionError("formatted")

@@ -206,7 +206,7 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(("method", "arguments", "told"), REFUSED)
-def test_what_cannot_be_done_is_told(method: str, arguments: dict[str, Any], told: str) -> None:
+def test_failed_method_returns_an_exception(method: str, arguments: dict[str, Any], told: str) -> None:
     async def scene(stage: Wired, console: Console) -> None:
         before = stage.broker.queues.keys() | stage.broker.exchanges.keys()
         reply = await console.call(method, **arguments)
@@ -457,7 +457,7 @@ def test_heartbeats() -> None:
 # ---- hostile ----
 
 
-def test_what_is_no_request_is_ignored() -> None:
+def test_invalid_request_is_ignored() -> None:
     async def scene(_stage: Wired, console: Console) -> None:
         console.send(None, {})
         console.send("_query_request", {}, publisher=None)

@@ -93,7 +93,7 @@ def test_the_file_is_read_again(tmp_path: Path) -> None:
     play(scene)
 
 
-def test_what_a_console_may_not_do() -> None:
+def test_console_is_refused_by_acl_rules() -> None:
     async def scene(stage: Wired, console: Console) -> None:
         use(
             stage,

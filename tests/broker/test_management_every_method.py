@@ -216,7 +216,7 @@ def test_every_method_works_or_says_why_not(version: int, tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize(("package", "class_name"), _UNREACHABLE)
-def test_what_methods_of_classes_without_objects_would_say(package: str, class_name: str) -> None:
+def test_methods_of_unreachable_classes_are_not_implemented(package: str, class_name: str) -> None:
     (of,) = (each for each in CLASSES if (each.package, each.name) == (package, class_name))
 
     async def call(name: str) -> None:

@@ -68,7 +68,7 @@ def test_a_console_that_does_not_read_costs_no_more_than_so_many_bytes(monkeypat
     [(0, 1000, True, True), (79, 1000, True, True), (79, 2 * _MIB, False, True), (81, 1000, False, True),
      (94, 1000, False, True), (94, 2 * _MIB, False, False), (96, 1000, False, False)],
 )  # fmt: skip
-def test_what_there_is_room_for(held: int, size: int, unasked: bool, reply: bool) -> None:
+def test_messages_are_sent_only_within_the_memory_limit(held: int, size: int, unasked: bool, reply: bool) -> None:
     async def run() -> None:
         async with wired() as wired_broker:
             stage = Stage(wired_broker, 1)

@@ -67,7 +67,7 @@ def test_a_session_is_listed_while_it_is_detached() -> None:
     assert len(list(SUBSCRIPTION_CLASS.objects(stage.managed))) == 1
 
 
-def test_what_can_be_done_to_a_detached_session() -> None:
+def test_detached_session_can_be_closed_or_given_more_time() -> None:
     stage = Managed()
     stage.client.declare("q")
     stage.client.subscribe("q", to="d")

@@ -61,7 +61,7 @@ def test_only_a_full_ceiling_refuses() -> None:
         held.ceiling.check()
 
 
-def test_what_is_counted_twice_does_not_count_if_the_process_is_not_that_large() -> None:
+def test_double_counting_is_capped_by_the_process_size() -> None:
     held = Ceiling(resident=LIMIT // 2)
     assert held.at(5000) is State.AMPLE
     held.resident = LIMIT

@@ -137,7 +137,7 @@ def test_an_option_that_is_repeatable() -> None:
         (["--" + "x" * 1000], "x…"),
     ],
 )
-def test_what_is_refused(arguments: list[str], text: str) -> None:
+def test_invalid_option_is_refused_with_a_hint(arguments: list[str], text: str) -> None:
     with pytest.raises(OptionError, match=text.replace("?", r"\?")) as refusal:
         values(*arguments)
     assert str(refusal.value).isprintable()
@@ -145,7 +145,7 @@ def test_what_is_refused(arguments: list[str], text: str) -> None:
 
 
 @given(st.lists(st.text(max_size=12) | st.sampled_from(["--port", "-p", "=", "--auth", "-dc", "--load-module"])))
-def test_whatever_is_given(arguments: list[str]) -> None:
+def test_arbitrary_arguments_are_read_or_refused(arguments: list[str]) -> None:
     words_of("load-module", arguments)
     refusal = ""
     try:
@@ -193,7 +193,7 @@ def test_every_option_by_each_of_its_names(option: Option) -> None:
         assert line.endswith(option.reason)
 
 
-def test_what_is_refused_may_be_off() -> None:
+def test_unsupported_option_may_be_switched_off() -> None:
     found = values("--require-encryption=no", "--ha-cluster", "no")
     assert found.without_effect() == []
     for arguments in (["--ssl-cert-db=/d"], ["--ha-cluster=yes"], ["--ssl-use-export-policy"]):

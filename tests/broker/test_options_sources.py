@@ -82,7 +82,7 @@ link-maintenance-interval=0.1
 
 
 @pytest.mark.parametrize("line", ["ha-password hunter2", 'ha-password="hunter2', "ha-password:hunter2"])
-def test_what_may_be_a_password_is_not_shown(file: Path, line: str) -> None:
+def test_possible_password_is_not_shown(file: Path, line: str) -> None:
     file.write_text(line)
     with pytest.raises(OptionError) as refusal:
         read_config_file(str(file), is_optional=False)
@@ -111,7 +111,7 @@ def test_files_that_are_no_configuration(file: Path, data: bytes, text: str) -> 
         read_config_file(str(file), is_optional=True)
 
 
-def test_what_is_no_file(tmp_path: Path) -> None:
+def test_path_that_is_no_file_is_refused(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     for path in (str(tmp_path), str(tmp_path / "pipe"), "/dev/zero"):
         with pytest.raises(OptionError, match="not a configuration file, but a directory or a device"):
@@ -157,7 +157,7 @@ def test_a_file_that_others_decide_about(file: Path, monkeypatch: pytest.MonkeyP
 
 
 @given(st.binary(max_size=200) | st.text(alphabet='a=#" \n\t\\', max_size=60).map(str.encode))
-def test_whatever_a_file_has(tmp_path_factory: pytest.TempPathFactory, data: bytes) -> None:
+def test_arbitrary_file_is_read_or_refused(tmp_path_factory: pytest.TempPathFactory, data: bytes) -> None:
     path = tmp_path_factory.getbasetemp() / "whatever.conf"
     path.write_bytes(data)
     found, refusal = ConfigFile(), ""
@@ -225,7 +225,7 @@ def test_other_names_are_the_same_option(file: Path) -> None:
     assert not values.switch("auth")
 
 
-def test_what_adds_up_and_what_does_not(file: Path) -> None:
+def test_only_list_options_add_up_over_sources(file: Path) -> None:
     text = "load-module=a\nload-module=b\nlog-enable=info+\ninterface=0.0.0.0\ninterface=::\n"
     variables = {"QPID_LOAD_MODULE": "c", "QPID_LOG_ENABLE": "debug"}
     values, _ = said(file, text, variables, "--load-module", "d", "--interface", "127.0.0.1")
@@ -252,7 +252,7 @@ def test_of_what_is_contrary_the_higher_source_s_holds(
     assert list(found.warnings) == (is_told if directory and has_none else [])
 
 
-def test_what_is_no_option_gets_a_warning(file: Path) -> None:
+def test_unknown_option_gets_a_warning(file: Path) -> None:
     _, found = said(file, "prot=1\nxyzzy=2\nversion=yes\nconfig=x\n--port=3\n", {"QPID_PROT": "1", "QPID_CHECK": "1"})
     assert found.given.keys() == {"config"}
     assert found.warnings == [

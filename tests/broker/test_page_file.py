@@ -82,7 +82,7 @@ def test_groups_are_read_at_once_and_one_by_one() -> None:
         assert bodies(file.load([keys[number]])) == [b"%d:" % number + b"." * 100]
 
 
-def test_what_is_not_in_memory_is_read_by_a_thread() -> None:
+def test_uncached_page_is_read_by_a_thread() -> None:
     stage = Stage()
     file = stage.file()
     keys = keep(file, numbered(10))
@@ -345,7 +345,7 @@ def test_a_real_file_gives_its_space_back(tmp_path: Path) -> None:
 
 
 @given(st.data())
-def test_whatever_comes_and_goes(draws: st.DataObject) -> None:
+def test_random_steps_keep_page_file_consistent(draws: st.DataObject) -> None:
     stage = Stage()
     file = stage.file(compresses=draws.draw(st.booleans()), max_bytes=1 << 18)
     out: dict[int, Message] = {}

@@ -228,7 +228,7 @@ def test_messages_that_cannot_go_to_disk_are_refused(limit: dict[str, int], capl
     assert caplog.text.count("cannot be paged out") == 1
 
 
-def test_what_cannot_be_read_back_is_not_delivered_and_can_be_purged(caplog: pytest.LogCaptureFixture) -> None:
+def test_unreadable_paged_messages_are_skipped_and_purgeable(caplog: pytest.LogCaptureFixture) -> None:
     async def test() -> None:
         disk = MemoryPagingDisk()
         async with paged(disk) as (found, peer):

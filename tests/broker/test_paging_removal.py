@@ -127,7 +127,7 @@ def test_nothing_grows_from_process_to_process() -> None:
 
 
 @pytest.mark.parametrize("life", range(60))
-def test_what_a_kill_leaves_the_next_process_removes(life: int) -> None:
+def test_next_process_removes_pages_of_a_killed_one(life: int) -> None:
     disk = MortalDisk()
     disk.life = 12
     with pytest.raises(KilledError):
@@ -212,7 +212,7 @@ def test_a_disk_that_is_short_of_room_gets_it_sooner() -> None:
     assert 10 * MAX_FILES < HURRIED_FILES
 
 
-def test_what_cannot_be_removed_is_left() -> None:
+def test_page_file_that_cannot_be_removed_is_left() -> None:
     class StubbornDisk(MemoryPagingDisk):
         def remove(self, path: str) -> None:
             if path.endswith("/3.pages"):

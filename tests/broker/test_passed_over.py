@@ -186,7 +186,7 @@ def test_a_consumer_that_does_not_mind_is_offered_new_messages_as_ever(model: Mo
     assert picky.count <= 4
 
 
-def test_what_a_session_gives_back_when_it_ends_during_a_delivery(model: Model) -> None:
+def test_message_released_during_delivery_goes_to_another(model: Model) -> None:
     """It was passed over before, and another consumer of the same kind gets it."""
     queue = model.queue("q")
     kind = Wanting(b"a")

@@ -127,7 +127,7 @@ def test_a_later_message_of_a_higher_level_waits_for_the_disk_and_holds_up_nothi
     assert consumer.bodies == [b"a", b"b", b"c"]
 
 
-def test_what_is_released_is_offered_in_its_place(model: Model) -> None:
+def test_released_message_keeps_its_place(model: Model) -> None:
     queue = priority_queue(model)
     put(model, (LOW, b"a"), (HIGH, b"b"), (HIGH, b"c"), (LOW, b"d"))
     first = model.consumer(queue, 3)
@@ -164,7 +164,7 @@ def test_a_consumer_that_declines_keeps_its_turn(model: Model) -> None:
     assert (first.bodies, [each.bodies for each in others]) == ([b"a2"], [[b"x1"], []])
 
 
-def test_what_has_expired_is_dropped(model: Model) -> None:
+def test_expired_messages_are_dropped(model: Model) -> None:
     queue = priority_queue(model)
     put(model, (HIGH, b"a"), (LOW, b"c"), expires_at=model.now + 5)
     put(model, (LOW, b"b"))
@@ -265,7 +265,7 @@ def test_kinds_that_are_gone_are_forgotten(model: Model) -> None:
     assert stays.bodies == [b"s"]
 
 
-def test_what_comes_back_and_goes_leaves_nothing_behind(model: Model) -> None:
+def test_release_and_removal_leave_nothing_behind(model: Model) -> None:
     """A kind has declined messages, and has no consumer any more: others release and remove them."""
     queue = priority_queue(model)
     put(model, *((LOW, b"n") for _ in range(1000)))
@@ -424,7 +424,7 @@ def test_a_consumer_that_finds_nothing_begins_no_round_for_the_others(model: Mod
     assert b"".join(consumer.bodies) == b"01ab23cd"
 
 
-def test_what_nobody_takes_does_not_count(model: Model) -> None:
+def test_declined_messages_do_not_count_for_fairshare(model: Model) -> None:
     queue = priority_queue(model, 2, **{"qpid.fairshare": 2})
     put(model, *((9, b"x") for _ in range(5)), (9, b"1"), (0, b"a"), (9, b"2"), (9, b"3"))
     consumer = model.consumer(queue, wants=lambda entry: entry.message.body != b"x")

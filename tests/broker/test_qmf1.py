@@ -439,7 +439,7 @@ def test_requests_for_an_agent_are_routed_and_a_new_console_is_told() -> None:
     play(scene)
 
 
-def test_what_an_agent_may_not() -> None:
+def test_invalid_schema_answers_of_an_agent_are_ignored() -> None:
     async def scene(_stage: Wired, console: Console) -> None:
         await attach(console)
         stranger = Publisher("192.0.2.66:6")

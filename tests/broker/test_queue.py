@@ -87,7 +87,7 @@ def test_a_consumer_that_comes_and_goes_does_not_starve_the_others(model: Model)
     assert [len(consumer.entries) for consumer in others] == [20, 20]
 
 
-def test_what_one_does_not_want_another_gets_in_order(model: Model) -> None:
+def test_declined_messages_go_to_another_consumer_in_order(model: Model) -> None:
     queue = model.queue("q")
     even = model.consumer(queue, wants=lambda entry: entry.position % 2 == 0)
     model.publish("q", *(b"%d" % number for number in range(1, 8)))
@@ -109,7 +109,7 @@ class Looks:
         return entry.message.body in self.wanted
 
 
-def test_what_nobody_here_can_take_is_looked_at_once_for_each_kind(model: Model) -> None:
+def test_unwanted_message_is_checked_once_for_each_kind(model: Model) -> None:
     queue = model.queue("q")
     model.publish("q", *[b"stuck"] * 1000)
     some, more = Looks(b"some"), Looks(b"some", b"more")
@@ -135,7 +135,7 @@ def test_what_nobody_here_can_take_is_looked_at_once_for_each_kind(model: Model)
     assert queue.message_count == 1000
 
 
-def test_what_was_passed_over_keeps_its_place(model: Model) -> None:
+def test_message_passed_over_keeps_its_place(model: Model) -> None:
     queue = model.queue("q")
     model.consumer(queue, wants=Looks(b"2"))
     browser = model.consumer(queue, acquires=False)
@@ -153,7 +153,7 @@ def test_what_was_passed_over_keeps_its_place(model: Model) -> None:
     assert anything.bodies == [b"1", b"1", b"3", b"4"]
 
 
-def test_what_was_passed_over_can_be_purged_and_expires(model: Model) -> None:
+def test_message_passed_over_can_be_purged_and_expires(model: Model) -> None:
     queue = model.queue("q")
     model.consumer(queue, wants=Looks())
     queue.publish(model.message("q", b"1", expires_at=model.now + 1))
@@ -204,7 +204,7 @@ def test_flushes_that_end_in_another_order(model: Model) -> None:
     assert consumer.bodies == [b"1", b"2", b"3"]
 
 
-def test_what_expires_in_a_journal_that_has_failed_stops_nobody(model: Model) -> None:
+def test_expiry_in_a_failed_journal_does_not_stop_delivery(model: Model) -> None:
     """Its removal cannot be written: nobody gets it, and all others go on."""
     failed, other = model.queue("failed", durable=True), model.queue("other")
     model.broker.router.publish(model.message("failed", b"old", expires_at=model.now + 1), model.broker.exchanges[""])
@@ -294,7 +294,7 @@ def test_messages_without_content_have_their_limit() -> None:
 # ---- coming back ----
 
 
-def test_what_comes_back_is_where_it_was(model: Model) -> None:
+def test_released_message_returns_to_its_place(model: Model) -> None:
     queue = model.queue("q")
     first = model.consumer(queue, 5)
     model.publish("q", *(b"%d" % number for number in range(6)))
@@ -307,7 +307,7 @@ def test_what_comes_back_is_where_it_was(model: Model) -> None:
     assert [entry.is_redelivered for entry in second.entries] == [True, False, False]
 
 
-def test_what_was_acquired_while_it_was_shown_is_not_offered_as_well(model: Model) -> None:
+def test_browsed_and_acquired_message_is_not_offered_again(model: Model) -> None:
     queue = model.queue("q")
     browser = model.consumer(queue, acquires=False)
     model.publish("q", b"1", b"2")
@@ -369,7 +369,7 @@ def test_deleted(model: Model) -> None:
 
 
 @pytest.mark.usefixtures("no_collector")
-def test_what_is_gone_is_freed_at_once_behind_what_is_stuck(model: Model) -> None:
+def test_dequeued_entry_behind_a_stuck_one_is_freed_at_once(model: Model) -> None:
     """A browser that stands at the head, a message there that somebody keeps, and one that is gone and that somebody
     remembers: all others come and go."""
     queue = model.queue("q")
@@ -420,7 +420,7 @@ def publish(queue: Queue, count: int) -> list[weakref.ref[TrackedMessage]]:
 
 
 @pytest.mark.usefixtures("no_collector")
-def test_what_is_purged_or_expires_is_freed_at_once(model: Model) -> None:
+def test_purged_or_expired_entry_is_freed_at_once(model: Model) -> None:
     queue = model.queue("q")
     references = publish(queue, 10)
     assert queue.purge() == (10, False)

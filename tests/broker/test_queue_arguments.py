@@ -212,7 +212,9 @@ def test_no_priorities(values: dict[str, Any], named: str) -> None:
         ),
     ],
 )
-def test_what_is_usable(values: dict[str, Any], usable: dict[str, Any], left_out: list[str]) -> None:
+def test_usable_arguments_are_kept_and_others_left_out(
+    values: dict[str, Any], usable: dict[str, Any], left_out: list[str]
+) -> None:
     found, reasons = read_usable(typed_map(values))
     assert found == read(usable)
     assert [reason.removeprefix("ignoring ").partition(": ")[0] for reason in reasons] == left_out

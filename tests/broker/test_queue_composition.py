@@ -180,7 +180,7 @@ def owned(model: Model, request: pytest.FixtureRequest) -> tuple[Queue, Owner]:
     return queue, owner
 
 
-def test_what_the_owner_publishes_is_dropped(model: Model, owned: tuple[Queue, Owner]) -> None:
+def test_messages_published_by_the_owner_are_dropped(model: Model, owned: tuple[Queue, Owner]) -> None:
     queue, owner = owned
     for persistent in (False, True):
         for publisher in (owner, Owner()):

@@ -92,7 +92,7 @@ def lines(logged: pytest.LogCaptureFixture) -> list[str]:
 # ---- the source ----
 
 
-def test_what_an_event_says() -> None:
+def test_event_carries_its_headers() -> None:
     source = Source()
     queue = source.replicated("q")
     source.publish("q", b"1", b"2")
@@ -159,7 +159,7 @@ def test_a_transaction_that_fails_is_not_told() -> None:
     assert kinds(source.take()) == [(1, "q"), (2, "q")]
 
 
-def test_what_a_ring_displaces_is_told_after_what_displaces_it() -> None:
+def test_displacement_event_follows_the_enqueue_event() -> None:
     source = Source()
     source.replicated("q", **{"qpid.max_count": 1, "qpid.policy_type": "ring"})
     source.publish("q", b"1", b"2")
@@ -279,7 +279,7 @@ def test_stored_messages_are_known_over_a_restart_of_the_source() -> None:
     assert bodies(copy) == [b"1", b"lost", b"3"]
 
 
-def test_what_has_no_queue_or_no_copy_is_ignored(logged: pytest.LogCaptureFixture) -> None:
+def test_event_without_a_queue_or_a_copy_is_ignored(logged: pytest.LogCaptureFixture) -> None:
     source, target = Source(), Target()
     queue = source.replicated("q")
     source.publish("q", b"1")

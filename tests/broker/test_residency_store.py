@@ -99,7 +99,9 @@ async def taken(world: Wired, queue: Queue, count: int) -> Reader:
 
 
 @pytest.mark.parametrize("is_cached", [True, False])
-def test_what_is_out_comes_back_in_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_cached: bool) -> None:
+def test_paged_out_messages_come_back_in_order(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_cached: bool
+) -> None:
     if not is_cached:
         monkeypatch.setattr(OsWritableFile, "read_cached", lambda *_: None)
 
@@ -284,7 +286,7 @@ def test_a_start_discards_nothing_of_a_ring_that_is_full_to_the_byte(
     asyncio.run(story())
 
 
-def test_what_was_out_expires_when_it_would_have_in_memory(tmp_path: Path) -> None:
+def test_paged_out_message_keeps_its_expiry(tmp_path: Path) -> None:
     """What is stored is in whole seconds."""
 
     async def story() -> None:
@@ -437,7 +439,7 @@ def test_a_dispatch_is_unfinished_when_its_messages_were_read_at_once(
     asyncio.run(story())
 
 
-def test_what_was_read_for_a_consumer_stays_until_it_is_taken(tmp_path: Path) -> None:
+def test_message_read_for_a_consumer_stays_until_taken(tmp_path: Path) -> None:
     """Even if the budget is smaller than that: it would be read and go out again, for ever."""
 
     async def story() -> None:

@@ -102,7 +102,7 @@ def test_small_segments_go_out_at_once_or_not(is_on: bool) -> None:
     run(test())
 
 
-def test_what_a_slow_reader_gets_is_in_order() -> None:
+def test_slow_reader_gets_bytes_in_order() -> None:
     """What the socket takes is sent at once; the rest, and all that follows, by the transport."""
 
     async def test() -> None:

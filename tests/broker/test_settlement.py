@@ -107,7 +107,7 @@ def test_a_failed_write_to_another_queue_is_told(settle: Settle) -> None:
     assert [str(error) for error in results] == ["broken"]
 
 
-def test_what_no_crash_brings_back_does_not_wait(settle: Settle) -> None:
+def test_settling_waits_only_for_recoverable_messages(settle: Settle) -> None:
     model, results = Model(), Results()
     transient, first = delivered(model, "t", b"1", durable=False)
     gone, second = delivered(model, "g", b"2")
@@ -119,7 +119,7 @@ def test_what_no_crash_brings_back_does_not_wait(settle: Settle) -> None:
     assert results == []
 
 
-def test_what_ends_while_the_store_deletes_is_not_restored() -> None:
+def test_consumer_ended_during_deletion_is_not_restored() -> None:
     """A consumer that has gone gets no messages when the deletion fails, and those that it held are available again."""
     model = Model()
     queue, consumer = delivered(model, "q", b"1")

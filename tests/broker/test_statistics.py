@@ -280,7 +280,7 @@ class TestExchange:
         found = statistics(EXCHANGE_CLASS, client.world.broker.exchanges[""])
         assert (found["msgReceives"], found["msgRoutes"], found["msgDrops"]) == (3, 2, 1)
 
-    def test_what_an_alternate_exchange_gets(self) -> None:
+    def test_alternate_exchange_counts_rerouted_messages(self) -> None:
         client = World().open_client()
         client.declare("q")
         client.command("exchange.bind", queue="q", exchange="amq.fanout", binding_key="")

@@ -109,7 +109,7 @@ def test_a_flood_is_cut_off_and_counted(caplog: pytest.LogCaptureFixture) -> Non
     assert len(messages(caplog)) == 2
 
 
-def test_what_was_left_out_is_told_when_it_is_switched_off(caplog: pytest.LogCaptureFixture) -> None:
+def test_omitted_lines_are_counted_on_switching_off(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO", STATUS)
     stage = Flooded()
     stage.bind(MAX_LINES + 1)
@@ -118,7 +118,7 @@ def test_what_was_left_out_is_told_when_it_is_switched_off(caplog: pytest.LogCap
     assert messages(caplog)[MAX_LINES:] == ["BND-1001 : 1 more line left out within 0 seconds"]
 
 
-def test_what_the_broker_does_itself_is_never_left_out(caplog: pytest.LogCaptureFixture) -> None:
+def test_lines_of_the_store_are_never_left_out(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO", STATUS)
     log = StatusLog(is_on=True)
     for number in range(2 * MAX_LINES):

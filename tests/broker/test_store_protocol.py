@@ -80,7 +80,7 @@ def make_queue(store: Store, name: str) -> protocol.Journal:
     return journal
 
 
-def test_what_is_kept_comes_back(tmp_path: Path) -> None:
+def test_stored_queues_and_messages_come_back(tmp_path: Path) -> None:
     store = opened(tmp_path)
     assert (list(store.recovered_queues), dict(store.topology.exchanges)) == ([], {})
     store.end_recovery()

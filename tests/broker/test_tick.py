@@ -79,7 +79,7 @@ def test_order_of_the_end(model: Model, log: list[str]) -> None:
     assert not queue.is_empty
 
 
-def test_what_is_held_is_released_when_it_is_on_the_disk(model: Model, log: list[str]) -> None:
+def test_held_command_is_released_once_on_disk(model: Model, log: list[str]) -> None:
     queue, session = model.queue("q", durable=True), Session("s", log)
     consumer = model.consumer(queue)
     model.publish("q", b"1")
@@ -227,7 +227,7 @@ def test_a_flush_that_is_done_at_once(model: Model, log: list[str]) -> None:
     assert model.tick.flushes_under_way == 0
 
 
-def test_what_delivery_writes_is_flushed_in_the_same_turn(model: Model, log: list[str]) -> None:
+def test_writes_of_a_delivery_are_flushed_in_the_same_turn(model: Model, log: list[str]) -> None:
     """One who takes without accepting: the message is gone from the journal, too."""
     queue = model.queue("q", durable=True)
     model.publish("q", b"1")
@@ -313,7 +313,7 @@ def test_a_callback_within_a_flush_that_is_done_at_once_may_ask_for_another(mode
     assert len(queue.journal.synced) == 3
 
 
-def test_what_comes_after_a_turns_end_has_another(log: list[str]) -> None:
+def test_work_after_the_end_of_a_turn_gets_another(log: list[str]) -> None:
     loop = HandTurned()
     tick = Tick(loop, None)
     session = Session("s", log)
@@ -410,7 +410,7 @@ def test_a_command_is_completed_by_the_timer_though_its_record_was_flushed_meanw
     assert log.count("s released [[7, 7]]") == 1
 
 
-def test_whoever_asks_for_completion_need_not_wait_for_the_timer(lingering: Model, log: list[str]) -> None:
+def test_urgent_completion_does_not_wait_for_the_timer(lingering: Model, log: list[str]) -> None:
     lingering.store.has_unflushed = True
     accept(lingering, Session("s", log))
     lingering.tick.is_urgent = True
@@ -420,9 +420,7 @@ def test_whoever_asks_for_completion_need_not_wait_for_the_timer(lingering: Mode
     assert log.count("s released [[7, 7]]") == 1
 
 
-def test_what_lingers_rides_on_a_flush_of_its_journal_and_needs_no_flush_of_its_own(
-    lingering: Model, log: list[str]
-) -> None:
+def test_lingering_work_shares_a_flush_of_its_journal(lingering: Model, log: list[str]) -> None:
     lingering.store.has_unflushed = True
     accept(lingering, Session("s", log))
     lingering.publish("q", b"2")
@@ -434,7 +432,7 @@ def test_what_lingers_rides_on_a_flush_of_its_journal_and_needs_no_flush_of_its_
     assert len(lingering.store.flushed) == 2
 
 
-def test_what_lingers_does_not_ride_on_a_flush_of_another_journal(lingering: Model, log: list[str]) -> None:
+def test_lingering_work_ignores_flushes_of_other_journals(lingering: Model, log: list[str]) -> None:
     lingering.store.has_unflushed = True
     lingering.queue("other", durable=True)
     accept(lingering, Session("s", log))
@@ -461,7 +459,7 @@ def test_further_removals_linger_too(lingering: Model, log: list[str]) -> None:
     assert log.count("s released [[7, 7]]") == log.count("t released [[1, 1]]") == 1
 
 
-def test_what_is_written_with_something_urgent_does_not_linger(lingering: Model, log: list[str]) -> None:
+def test_work_written_with_urgent_work_does_not_linger(lingering: Model, log: list[str]) -> None:
     session = Session("s", log)
     lingering.publish("q", b"2")
     lingering.broker.queues["q"].dequeue(acquired_first(lingering))
@@ -505,7 +503,7 @@ def test_removals_with_nobody_waiting_are_flushed_by_the_timer(lingering: Model)
     assert lingering.store.starts == 1
 
 
-def test_what_lingers_since_the_timer_was_started_gets_as_much_time(lingering: Model, log: list[str]) -> None:
+def test_lingering_work_gets_the_full_time(lingering: Model, log: list[str]) -> None:
     """Else a timer that began long before would have it flushed, and the next message would wait for that flush."""
     lingering.store.has_unflushed = True
     lingering.tick.schedule()

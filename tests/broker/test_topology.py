@@ -113,7 +113,7 @@ class TestDeclareQueue:
 
 
 class TestExclusive:
-    def test_nobody_else(self, play: Play, durable: bool) -> None:
+    def test_exclusive_queue_is_refused_to_other_sessions(self, play: Play, durable: bool) -> None:
         async def scene(stage: Wired) -> None:
             topology, mine, other = stage.topology, Somebody(), Somebody()
             queue = await topology.declare_queue("q", durable=durable, exclusive=True, caller=mine)
@@ -225,7 +225,7 @@ class TestDeleteQueue:
 
         play(scene)
 
-    def test_what_is_left_goes_to_the_alternate_exchange(self, play: Play, durable: bool) -> None:
+    def test_remaining_messages_go_to_the_alternate_exchange(self, play: Play, durable: bool) -> None:
         async def scene(stage: Wired) -> None:
             topology = stage.topology
             await topology.declare_exchange("dead", "direct", durable=durable)

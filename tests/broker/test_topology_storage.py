@@ -250,7 +250,7 @@ class TestFailingStore:
 
         play(tmp_path, scene)
 
-    def test_what_nobody_asked_for_is_only_logged(
+    def test_failed_automatic_deletion_is_only_logged(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: Any, caplog: pytest.LogCaptureFixture
     ) -> None:
         async def scene(stage: Wired) -> None:
@@ -275,9 +275,7 @@ class TestFailingStore:
 
 
 class TestCancelled:
-    def test_what_the_store_may_still_be_deleting_is_left_alone(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_queue_under_deletion_gets_no_appends(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         """Nothing is appended to its journal, and what is accepted meanwhile is not done before the next start."""
 
         async def scene(stage: Wired) -> None:

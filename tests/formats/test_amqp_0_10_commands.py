@@ -299,7 +299,7 @@ def _reencode_segment(coded: dict[int, PackedStruct], segment: bytes) -> bytes:
     return b"".join(parts)
 
 
-def test_what_was_decoded_is_the_callers_own() -> None:
+def test_decoded_values_belong_to_the_caller() -> None:
     first, second = (decode_command(encode_command("queue.purge", queue=queue))[2] for queue in ("a", "b"))
     assert (first, second) == ({"queue": "a"}, {"queue": "b"})
     second["queue"] = second["more"] = "c"
@@ -368,7 +368,7 @@ def test_an_array_of_any_short_text_or_bytes_is_text(array: str) -> None:
         ("map needs", "0101 0100 ffffffff 00000000"),
     ],
 )
-def test_what_is_no_control_is_refused(what: str, payload: str) -> None:
+def test_invalid_control_is_refused(what: str, payload: str) -> None:
     with pytest.raises(Amqp010Error, match=what) as caught:
         decode_control(bytes.fromhex(payload))
     assert 0 <= caught.value.offset <= len(bytes.fromhex(payload))
@@ -396,13 +396,13 @@ def test_what_is_no_control_is_refused(what: str, payload: str) -> None:
         ("vbin8 needs", "0605 0100 0100 00000006 0604 0200 05 61"),
     ],
 )
-def test_what_is_no_command_is_refused(what: str, payload: str) -> None:
+def test_invalid_command_is_refused(what: str, payload: str) -> None:
     with pytest.raises(Amqp010Error, match=what):
         decode_command(bytes.fromhex(payload))
 
 
 @pytest.mark.parametrize("raw", ["", "08", "0802 0000", "0403 0000", "0801", "0801 0000 00", "0801 8000 000000"])
-def test_what_is_no_result_is_refused(raw: str) -> None:
+def test_invalid_result_is_refused(raw: str) -> None:
     with pytest.raises(Amqp010Error):
         decode_result(bytes.fromhex(raw))
 
@@ -420,7 +420,7 @@ def test_what_is_no_result_is_refused(raw: str) -> None:
         ("", 0, None),
     ],
 )
-def test_what_is_not_the_struct_is_refused(raw: str, offset: int, end: int | None) -> None:
+def test_invalid_struct_is_refused(raw: str, offset: int, end: int | None) -> None:
     with pytest.raises(Amqp010Error):
         decode_struct(structs.XID, bytes.fromhex(raw), offset, end)
 

@@ -130,13 +130,13 @@ def test_a_frame_that_has_not_come_in_whole_is_none(length: int) -> None:
         "41 4d 51 50 01 01 00 0a 00 00 00 00",  # a second protocol header
     ],
 )
-def test_what_is_no_frame_is_refused_at_its_header(head: str) -> None:
+def test_invalid_frame_is_refused_at_its_header(head: str) -> None:
     with pytest.raises(Amqp010Error) as caught:
         decode_frame(b"--" + bytes.fromhex(head), 2, max_frame=4096)
     assert caught.value.offset == 2
 
 
-def test_what_fits_no_frame_is_refused() -> None:
+def test_content_that_fits_no_frame_is_refused() -> None:
     for flags, channel, payload in ((15, 0, bytes(65_524)), (15, 0x10000, b""), (15, -1, b""), (256, 0, b"")):
         with pytest.raises(Amqp010Error):
             encode_frame(flags, frames.BODY, 1, channel, payload)

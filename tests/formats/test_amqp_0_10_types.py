@@ -347,6 +347,6 @@ def test_python_values_get_the_types_that_a_broker_gives_them() -> None:
         coded(0xA8, TypedMap((("\ud800", coded(0xF0, None)),))),
     ],
 )
-def test_what_a_type_cannot_carry_is_refused(typed: TypedValue) -> None:
+def test_value_out_of_range_for_its_type_is_refused(typed: TypedValue) -> None:
     with pytest.raises(Amqp010Error):
         encode_map(TypedMap((("x", typed),)))

@@ -151,7 +151,7 @@ def test_other_kinds_are_refused_by_name(offset: int, patch: bytes, what: str) -
         (b"SQLite format 3\0" * 64, "magic"),
     ],
 )
-def test_what_is_no_database(buffer: bytes, what: str) -> None:
+def test_buffer_without_a_database_is_refused(buffer: bytes, what: str) -> None:
     with pytest.raises(BdbError, match=what):
         Btree(buffer)
     assert rescue(buffer)[0] == []
@@ -397,7 +397,7 @@ def test_a_file_of_another_environment_has_another_id() -> None:
     assert told(log, page, b"another id".ljust(20, b"\0")) == []
 
 
-def test_what_a_log_of_unknown_records_did_to_files_proves_nothing() -> None:
+def test_log_with_unknown_records_proves_nothing() -> None:
     log, last = committed_log()
     log.checkpoint(1, len(log.data))
     log.record(999, 0)

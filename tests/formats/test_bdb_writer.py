@@ -89,7 +89,7 @@ cases = pytest.mark.parametrize(("pairs", "several"), CASES.values(), ids=CASES)
 
 @pytest.mark.parametrize("page_size", PAGE_SIZES)
 @cases
-def test_what_is_written_is_read(pairs: Pairs, several: bool, page_size: int) -> None:
+def test_written_pairs_are_read_back(pairs: Pairs, several: bool, page_size: int) -> None:
     assert read(written(pairs, duplicates=several, page_size=page_size)) == sorted(pairs)
 
 
@@ -121,7 +121,7 @@ def test_values_of_one_key_get_a_tree_from_a_quarter_of_a_page_on() -> None:
     assert levels(written(duplicates(3000), duplicates=True))[PageType.INTERNAL] >= 3
 
 
-def test_what_is_larger_than_a_quarter_of_a_page_goes_to_a_chain() -> None:
+def test_large_values_go_to_an_overflow_chain() -> None:
     """The sizes at which db5.3_load changes over."""
     for page_size, largest in ((512, 111), (4096, 1007)):
         assert PageType.OVERFLOW not in levels(written([(key(1), b"x" * largest)], page_size=page_size))

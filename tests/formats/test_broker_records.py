@@ -173,7 +173,7 @@ def test_an_absent_field_cannot_be_followed_by_one_that_is_present() -> None:
         GeneralObject("domain", "n", TypedMap((("x", coded(0xB0, b"")),))),
     ],
 )
-def test_what_no_record_holds_is_refused(record: Link | GeneralObject) -> None:
+def test_unrepresentable_record_is_refused(record: Link | GeneralObject) -> None:
     with pytest.raises(BrokerRecordError):
         encode_general(record)
 

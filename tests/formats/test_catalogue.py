@@ -148,7 +148,7 @@ def test_any_bytes_raise_only_the_formats_error(key: bytes, body: bytes) -> None
         (b"x" + bytes(7) + b"\x01", b"\x02", "unknown exchange value version 2; this software reads version 1"),
     ],
 )
-def test_what_is_refused_is_named(key: bytes, body: bytes, what: str) -> None:
+def test_invalid_entry_is_refused_with_the_reason(key: bytes, body: bytes, what: str) -> None:
     with pytest.raises(CatalogueFormatError, match=what):
         decode(key, forged(key, body))
 

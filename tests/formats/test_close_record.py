@@ -75,7 +75,7 @@ def test_garbage(content: bytes) -> None:
         (CONTENT[:-1] + b"\0", "the checksum does not match"),
     ],
 )
-def test_what_is_refused_is_named(content: bytes, what: str) -> None:
+def test_invalid_close_record_is_refused_with_the_reason(content: bytes, what: str) -> None:
     with pytest.raises(CloseRecordError, match=what):
         decode_close_record(content)
 

@@ -207,7 +207,7 @@ def test_a_message_without_room_for_its_header_size_is_refused() -> None:
         {"message_properties": {"application_headers": {"x": "y" * 65535}}},
     ],
 )
-def test_what_does_not_fit_is_refused(fields: dict[str, Any]) -> None:
+def test_invalid_fields_are_refused(fields: dict[str, Any]) -> None:
     with pytest.raises(BrokerRecordError):
         encode_message(b"", **fields)
 

@@ -96,7 +96,7 @@ def test_damage_with_a_sound_checksum() -> None:
         (encoded(file=78), "extent 5 of file 4e instead of 5 of 4d"),
     ],
 )
-def test_what_is_not_the_extent(content: bytes, why: str) -> None:
+def test_invalid_extent_is_refused(content: bytes, why: str) -> None:
     with pytest.raises(PageFileError, match=why):
         read(content)
 

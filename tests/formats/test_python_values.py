@@ -110,7 +110,7 @@ def test_any_bytes_are_a_map_or_refused(raw: bytes) -> None:
             decode_map(raw)
 
 
-def test_what_claims_more_than_it_has_is_refused_at_once() -> None:
+def test_excessive_size_claim_is_refused_at_once() -> None:
     for raw in (b"\0\0\0\4\xff\xff\xff\xff", b"\xff\xff\xff\xff", b"\0\0\0\5\xff\xff\xff\xff\0", b""):
         with pytest.raises(Amqp010Error):
             python_map(raw)

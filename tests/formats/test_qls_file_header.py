@@ -124,7 +124,7 @@ def test_one_field_that_is_not_zero_makes_a_header_of_use(field: str) -> None:
         (changed(0, b"")[:75], 72, "file header has a queue name of 2 bytes"),
     ],
 )
-def test_what_is_wrong_is_said(content: bytes, offset: int, what: str) -> None:
+def test_invalid_header_error_names_problem_and_offset(content: bytes, offset: int, what: str) -> None:
     with pytest.raises(QlsError) as caught:
         decode_file_header(content)
     assert (caught.value.what, caught.value.offset) == (what, offset)

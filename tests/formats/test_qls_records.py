@@ -226,7 +226,7 @@ def changed(offset: int, content: bytes) -> bytes:
         (changed(43, b"z"), 48, "enqueue record fails its checksum"),
     ],
 )
-def test_what_is_wrong_is_said(content: bytes, offset: int, what: str) -> None:
+def test_invalid_record_error_names_problem_and_offset(content: bytes, offset: int, what: str) -> None:
     with pytest.raises(QlsError) as caught:
         decode_record(bytes(128) + content, 128)
     assert (caught.value.what, caught.value.offset) == (what, 128 + offset)

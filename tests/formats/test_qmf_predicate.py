@@ -70,7 +70,7 @@ def test_a_condition_holds_or_not(condition: object, expected: bool) -> None:
         ["eq", "a", ["unquote", 3]], ["re_match", "a", "b"], ["re_match", "a", ["quote", "["]], {"and": []},
     ],
 )  # fmt: skip
-def test_what_is_no_condition_is_refused(condition: object) -> None:
+def test_invalid_condition_is_refused(condition: object) -> None:
     with pytest.raises(PredicateError):
         parse_predicate(condition)
 

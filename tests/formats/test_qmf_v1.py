@@ -86,7 +86,7 @@ def test_values_that_do_not_fit_are_the_nearest_and_text_is_cut() -> None:
 @pytest.mark.parametrize(
     ("kind", "value"), [("uint8", "x"), ("map", 7), ("uuid", "x"), ("array", (("uint8", 1), ("bool", True)))]
 )
-def test_what_a_type_cannot_carry(kind: str, value: Any) -> None:
+def test_value_unfit_for_its_type_is_refused(kind: str, value: Any) -> None:
     with pytest.raises(QmfError):
         encode(kind, value)
 

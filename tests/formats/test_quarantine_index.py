@@ -51,7 +51,7 @@ def lines_of(*entries: QuarantineEntry) -> bytes:
 
 
 @given(st.lists(ENTRIES, max_size=5, unique_by=lambda each: each.number), st.integers(1, 300))
-def test_what_was_written_is_read(entries: list[QuarantineEntry], step: int) -> None:
+def test_written_entries_are_read_back(entries: list[QuarantineEntry], step: int) -> None:
     entries.sort()
     content = lines_of(*entries)
     chunks = [content[at : at + step] for at in range(0, len(content), step)]

@@ -33,7 +33,7 @@ def compressed(content: bytes) -> bytes:
 
 
 @given(st.binary(max_size=300), st.binary(min_size=1, max_size=40), st.integers(30, 500))
-def test_what_was_compressed_is_restored(header: bytes, piece: bytes, count: int) -> None:
+def test_compressed_data_is_restored(header: bytes, piece: bytes, count: int) -> None:
     data = data_of(piece * count, header)
     found = Compressor().compress(data)
     assert found is not None
@@ -88,7 +88,7 @@ def frame_of(size: int, stated: int | None) -> bytes:
         (compressed(CONTENT)[:-1], "cannot be restored"),
     ],
 )
-def test_what_is_broken_is_told(data: bytes, why: str) -> None:
+def test_broken_data_is_refused_with_the_reason(data: bytes, why: str) -> None:
     with pytest.raises(RhmError, match=why):
         Decompressor().restore(data)
 

@@ -150,7 +150,7 @@ def test_hostile_bytes(content: bytes, begin: bytes) -> None:
         (b"RHMf\2\0\0\0" + bytes(504), "fails its checksum"),
     ],
 )
-def test_what_is_wrong_is_said(content: bytes, what: str) -> None:
+def test_invalid_header_error_names_the_problem(content: bytes, what: str) -> None:
     with pytest.raises(RhmError, match=what):
         decode_file_header(content)
 

@@ -227,7 +227,7 @@ def test_hostile_text_takes_bounded_time() -> None:
         (EXACT.replace("id_string", "id").encode(), "no value for id_string"),
     ],
 )
-def test_what_is_wrong_is_said(content: bytes, what: str) -> None:
+def test_invalid_jinf_error_names_the_problem(content: bytes, what: str) -> None:
     with pytest.raises(RhmError, match=what):
         decode_jinf(content)
 

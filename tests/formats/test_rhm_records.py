@@ -174,7 +174,7 @@ def test_unknown_version_is_refused_by_its_number(kind: Kind, version: int) -> N
         (struct.pack("<IBBHQIIQ", Kind.FILLER, 2, 0, 0, 1, 3, 1, 9) + bytes(96), "has an xid"),
     ],
 )
-def test_what_is_wrong_is_said(content: bytes, what: str) -> None:
+def test_invalid_record_error_names_the_problem(content: bytes, what: str) -> None:
     with pytest.raises(RhmError, match=what) as caught:
         decode_header(bytes(128) + content, 128)
     assert caught.value.offset == 128

@@ -130,7 +130,7 @@ def test_any_json_value_in_any_place_raises_only_the_formats_error(line: bytes, 
         (b"qstore", b"\xff", "not JSON"),
     ],
 )
-def test_what_is_refused_is_named(old: bytes, new: bytes, what: str) -> None:
+def test_invalid_store_file_is_refused_with_the_reason(old: bytes, new: bytes, what: str) -> None:
     assert TEXT.count(old) == 1
     with pytest.raises(StoreFileError, match=what):
         decode(TEXT.replace(old, new))

@@ -52,7 +52,7 @@ def test_batches_are_applied_in_sequence() -> None:
 
 
 @given(st.dictionaries(st.binary(min_size=1, max_size=30), st.binary(max_size=900)), st.lists(changes, max_size=6))
-def test_what_was_written_is_read(entries: dict[bytes, bytes], batches: list[dict[bytes, bytes | None]]) -> None:
+def test_written_copy_is_read_back(entries: dict[bytes, bytes], batches: list[dict[bytes, bytes | None]]) -> None:
     content, expected = encode_snapshot(STORE_ID, 1, entries), dict(entries)
     for number, batch in enumerate(batches, 2):
         content += encode_batch(STORE_ID, number, batch)
@@ -106,7 +106,7 @@ def test_records_of_another_store_are_none() -> None:
         (three_batches()[:9] + b"\1" + three_batches()[10:], "the header fails its checksum"),
     ],
 )
-def test_what_is_no_copy_is_refused(content: bytes, what: str) -> None:
+def test_invalid_copy_is_refused(content: bytes, what: str) -> None:
     with pytest.raises(TopologyFormatError, match=what):
         decode_topology(content)
 
@@ -117,7 +117,7 @@ def test_a_later_format_is_named() -> None:
         decode_topology(head + independent_crc32c(head).to_bytes(4, "little"))
 
 
-def test_what_does_not_fit_is_refused() -> None:
+def test_oversized_batch_is_refused() -> None:
     with pytest.raises(ValueError, match="does not fit"):
         encode_batch(STORE_ID, 1 << 64, {})
     with pytest.raises(ValueError, match="does not fit"):

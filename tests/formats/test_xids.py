@@ -57,7 +57,7 @@ def test_a_distributed_id_with_other_flags_or_bytes_after_it_is_opaque(extra: by
     assert decode_xid(raw) == Xid("opaque", raw)
 
 
-def test_what_does_not_fit_is_refused() -> None:
+def test_oversized_xid_is_refused() -> None:
     with pytest.raises(BrokerRecordError):
         encode_dtx_xid(2**32, b"", b"")
     with pytest.raises(BrokerRecordError):

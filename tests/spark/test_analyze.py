@@ -122,7 +122,7 @@ def test_steps_that_are_left_out_leave_nothing(
 
 
 @only_on_its_day(3, 4)
-def test_what_a_report_cannot_say_is_told(spark: Any, fleet: Fleet, tmp_path: Path) -> None:
+def test_report_names_omitted_steps(spark: Any, fleet: Fleet, tmp_path: Path) -> None:
     content = analyzed(spark, Request(fleet.paths[:1], str(tmp_path / "out"), frozenset(), report=True)).report
     assert content.findings == ()
     assert all(queue.depth is None and queue.waits is None and queue.sizing is None for queue in content.queues)
@@ -169,7 +169,7 @@ def command(*arguments: str) -> Any:
     return CliRunner().invoke(qstore_analyze.command, list(arguments), catch_exceptions=False)
 
 
-def test_what_is_asked_for_has_to_make_sense(tmp_path: Path) -> None:
+def test_invalid_options_are_refused(tmp_path: Path) -> None:
     for arguments, what in (
         (["--only", "dreams"], "dreams is not a step"),
         (["--split-bytes", "many"], "many"),

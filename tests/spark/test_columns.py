@@ -28,7 +28,7 @@ def test_columns_come_in_the_order_in_which_they_are_asked_for() -> None:
         ("queues", "rid", "no column"),
     ],
 )
-def test_what_is_not_there_is_an_error_of_one_line(table: str, chosen: str | None, what: str) -> None:
+def test_unknown_table_or_column_is_a_one_line_error(table: str, chosen: str | None, what: str) -> None:
     with pytest.raises(OptionError, match=what) as raised:
         table_columns(table, chosen)
     assert "\n" not in str(raised.value)

@@ -138,7 +138,7 @@ def test_lists_globs_and_urls_name_stores(spark: Any, open_fixture: StoreOpener,
     assert [row["file"] for row in unusable.collect()] == [str(tmp_path / "third")]
 
 
-def test_what_cannot_be_used_is_an_error_that_says_so(spark: Any, tmp_path: Path) -> None:
+def test_invalid_options_are_refused_with_the_reason(spark: Any, tmp_path: Path) -> None:
     for options, what in (
         ({"table": "nothing"}, "no table"),
         ({"columns": "nothing"}, "no column"),

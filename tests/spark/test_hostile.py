@@ -103,7 +103,7 @@ def test_noise_anywhere_ends_in_rows(tmp_path: Path, version: int) -> None:
         assert table(path, "files")
 
 
-def test_what_is_no_store_is_a_row_of_files(tmp_path: Path) -> None:
+def test_path_without_a_store_is_a_row_of_files(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     (tmp_path / "text").write_text("nothing\n")
     for name, reason in (("empty", "empty"), ("text", "few"), ("gone", "no such directory")):
@@ -114,7 +114,7 @@ def test_what_is_no_store_is_a_row_of_files(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("how", ["made", "deleted"])
-def test_what_a_crash_leaves_of_a_queue_is_no_damage(tmp_path: Path, how: str) -> None:
+def test_crash_leftovers_of_a_queue_are_no_damage(tmp_path: Path, how: str) -> None:
     """As `qstore-check` has it: a queue that was being made, or deleted, when the broker was killed."""
     opened = OpenedStore(tool_environment(), tmp_path / "store")
     opened.make_queue("orders")
@@ -186,7 +186,7 @@ def test_record_ids_with_the_highest_bit_keep_their_bits(tmp_path: Path) -> None
     assert records(tmp_path / "q", "rid", Selection(lowest=1)) == []
 
 
-def test_what_is_missing_is_said_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_requirement_is_reported_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(needed, "_PACKAGES", ("pyspark_that_is_not", "orjson"))
     with pytest.raises(needed.SparkMissingError) as raised:
         needed.check()

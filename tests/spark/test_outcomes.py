@@ -238,7 +238,7 @@ def test_a_full_disk_ends_the_work_with_its_reason(
     assert (found.problem, found.is_fatal) == ("the results cannot be written: No space left on device", True)
 
 
-def test_what_is_no_store_leaves_the_others(open_fixture: StoreOpener, tmp_path: Path) -> None:
+def test_path_without_a_store_does_not_stop_the_others(open_fixture: StoreOpener, tmp_path: Path) -> None:
     path = str(open_fixture("legacy-c-localtx").path)
     (tmp_path / "nothing").mkdir()
     found = list(stores.write_stores(job(tmp_path), 0, [Input(str(tmp_path / "nothing")), Input(path)]))

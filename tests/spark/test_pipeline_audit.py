@@ -71,7 +71,7 @@ def rows_of(found: Any, *names: str) -> list[tuple[Any, ...]]:
 
 
 @only_on_its_day(3, 4)
-def test_what_is_odd_is_found_and_nothing_else(spark: Any) -> None:
+def test_audit_finds_only_anomalies(spark: Any) -> None:
     records = frame(
         spark,
         [
@@ -153,7 +153,7 @@ def assert_counted(histories: list[PlainHistory], series: list[Any]) -> None:
 
 
 @only_on_its_day(0, 4)
-def test_what_was_there_before_the_journal_counts(spark: Any) -> None:
+def test_messages_older_than_the_journal_count(spark: Any) -> None:
     records = frame(spark, [dequeue(1, 0, 5), dequeue(2, 128, 6), enqueue(7, 256), dequeue(3, 512, 8)])
     series = depth(messages(records), 1000).orderBy("bucket").collect()
     assert [each.depth for each in series] == [2, 1, 2, 1]

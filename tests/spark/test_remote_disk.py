@@ -76,7 +76,7 @@ def test_reading_by_position_is_right_across_blocks(memory: Any) -> None:
     file.close()
 
 
-def test_what_is_not_there_is_an_oserror(memory: Any) -> None:
+def test_missing_file_is_an_oserror(memory: Any) -> None:
     disk = RemoteDisk(memory)
     memory.pipe_file(f"{ROOT}/file", b"x")
     for call in (lambda: disk.open(f"{ROOT}/none"), lambda: disk.names(f"{ROOT}/none"), lambda: disk.open(ROOT)):

@@ -56,7 +56,7 @@ def dtx(open_fixture: StoreOpener) -> StoreFixture:
     return open_fixture("legacy-d-dtx")
 
 
-def test_what_is_understood_is_taken_and_the_rest_left() -> None:
+def test_understood_filters_are_pushed_and_others_left() -> None:
     left = [
         IsNotNull(("queue",)), Not(EqualTo(("rid",), 3)), EqualTo(("body_length",), 5), EqualTo(("rid", "x"), 5),
         GreaterThan(("queue",), "a"), EqualTo(("rid",), "3"),

@@ -215,7 +215,7 @@ def test_records_in_a_body_are_no_records(version: int) -> None:
     assert cut(opened, [*range(0, size, BLOCK_SIZE), size]) == expected
 
 
-def test_what_a_torn_flush_left_behind_the_end_does_not_come_back() -> None:
+def test_torn_flush_behind_the_end_does_not_come_back() -> None:
     """Records of a torn flush, whole in themselves, behind those that the next life wrote over its beginning."""
     builder = JournalBuilder(2, Geometry(4, 1 << 14))
     for number in range(4):

@@ -80,7 +80,7 @@ def test_an_error_is_told_and_the_next_work_is_done(background: Background) -> N
     assert told[1] == 7
 
 
-def test_nobody_is_called_but_from_collect(background: Background) -> None:
+def test_callbacks_run_only_in_collect(background: Background) -> None:
     told: list[int] = []
     background.run(lambda: 1, told.append, unexpected)
     background.wait()
@@ -91,7 +91,7 @@ def test_nobody_is_called_but_from_collect(background: Background) -> None:
     assert not background.is_busy
 
 
-def test_who_is_called_may_ask_for_more(background: Background) -> None:
+def test_callback_may_run_further_work(background: Background) -> None:
     told: list[int] = []
 
     def again(number: int) -> None:
@@ -104,7 +104,7 @@ def test_who_is_called_may_ask_for_more(background: Background) -> None:
     assert told == list(range(1, 101))
 
 
-def test_what_one_callback_raises_does_not_take_the_others_away(background: Background) -> None:
+def test_error_in_one_callback_does_not_lose_the_others(background: Background) -> None:
     """The error is its caller's; the next `collect` goes on, and nobody waits for ever."""
     told: list[int] = []
 

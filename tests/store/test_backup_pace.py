@@ -106,7 +106,7 @@ def test_it_gives_way_at_once_and_takes_more_step_by_step() -> None:
     assert pace.quota <= 2 * PROCESSORS / 16
 
 
-def test_what_counts() -> None:
+def test_waits_for_the_disk_count_and_for_a_processor_do_not() -> None:
     """Waits for a local disk do, those for a processor do not; nor do waits for another machine."""
     for is_local, expected in ((True, 1 / 4), (False, 1 / 4 * 3)):
         machine = SimulatedMachine(PROCESSORS)

@@ -285,7 +285,7 @@ def test_a_log_that_is_in_the_files_asks_for_nothing(tmp_path: Path, monkeypatch
     assert "page 1 is behind the log" in read(make(tmp_path / "other", log)).notices[0]
 
 
-def test_what_recovery_does_is_read_from_a_private_copy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_recovery_runs_on_a_private_copy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     log, _ = logged_change()
     directory = make(tmp_path / "dat", log)
     (tmp_path / "recovered.db").write_bytes(one_leaf([QUEUE, QUEUE]))

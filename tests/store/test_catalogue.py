@@ -74,7 +74,7 @@ def check_contents(catalogue: Catalogue) -> None:
 
 
 class TestBatches:
-    def test_what_was_created_is_read(self, catalogue: Catalogue, key_value: MemoryKeyValue) -> None:
+    def test_created_entries_are_read_back(self, catalogue: Catalogue, key_value: MemoryKeyValue) -> None:
         check_contents(catalogue)
         check_contents(Catalogue(key_value))
 
@@ -124,7 +124,9 @@ class TestBatches:
         assert list(catalogue.bindings()) == [BINDINGS[0], BINDINGS[2]]
         assert catalogue.check() == []
 
-    def test_what_cannot_be_done_changes_nothing(self, catalogue: Catalogue, key_value: MemoryKeyValue) -> None:
+    def test_failed_changes_leave_the_catalogue_unchanged(
+        self, catalogue: Catalogue, key_value: MemoryKeyValue
+    ) -> None:
         before = dict(key_value.contents)
         attempts: dict[str, Callable[[], object]] = {
             "queue 2 already exists": lambda: catalogue.create_queue(QueueEntry(2, 9, 0, b"")),
@@ -203,7 +205,7 @@ class TestDamage:
         assert catalogue.check() == catalogue.damage
         assert len(catalogue.damage) == 4
 
-    def test_what_check_finds(self, key_value: MemoryKeyValue) -> None:
+    def test_check_lists_each_inconsistency(self, key_value: MemoryKeyValue) -> None:
         fill(key_value)
         dangling = encode(BindingEntry(8, 9, 1, b""))
         twin = encode(QueueEntry(7, 3, 0, b""))
@@ -264,7 +266,7 @@ class TestDamage:
         with pytest.raises(CatalogueError, match="its census is missing"):
             catalogue.create_general(GENERAL[0])
 
-    def test_what_the_map_met_at_its_opening_is_damage(self, key_value: MemoryKeyValue) -> None:
+    def test_damage_met_on_opening_the_map_is_reported(self, key_value: MemoryKeyValue) -> None:
         key_value.damage = (MapDamage("write-ahead log: damaged", "log"),)
         assert fill(key_value).check() == [CatalogueDamage("", "write-ahead log: damaged", "log")]
 

@@ -145,7 +145,7 @@ def test_one_look_an_iteration(sessions: Sessions) -> None:
     sessions.end()
 
 
-def test_who_waits_for_the_disk_itself_does_not_wait_for_others(sessions: Sessions) -> None:
+def test_ending_completes_a_commit_that_waits_for_others(sessions: Sessions) -> None:
     sessions.commit_together(8)
     sessions.commit(1)
     assert not sessions.is_flushed

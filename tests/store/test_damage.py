@@ -224,7 +224,7 @@ def test_numbers_of_things_and_what_is_not_known() -> None:
     assert orphan.what == 'journal of queue "b", which is not in the catalogue, holds 2,000 messages'
 
 
-def test_what_decides_is_the_effect_and_not_a_name_in_the_words() -> None:
+def test_cost_depends_on_the_effect_and_not_on_names() -> None:
     shown = {"object": "queue", "number": 2, "first": 1, "name": "q", "shown": "believed and taken, in its place"}
     assert Damage("/f", None, None, DamageKind.NAME_TWICE, **shown).costs
     entry = Damage(

@@ -163,7 +163,7 @@ def test_few_files_are_removed_at_a_time(tmp_path: Path, impatient: None, monkey
 
 
 @pytest.mark.parametrize("is_killed", [False, True])
-def test_what_is_not_removed_yet(tmp_path: Path, impatient: None, is_killed: bool) -> None:
+def test_removed_files_go_on_close_or_at_the_next_start(tmp_path: Path, impatient: None, is_killed: bool) -> None:
     """A store that is closed removes it, and otherwise the next start."""
     store, (journal,) = emptied(tmp_path, "q")
     store.store.look()
@@ -233,7 +233,7 @@ def test_files_are_given_back_after_a_snapshot_though_the_queue_is_idle(tmp_path
     store.store.close()
 
 
-def test_what_is_left_in_a_ring_that_shrinks(tmp_path: Path, impatient: None) -> None:
+def test_shrinking_ring_keeps_its_messages(tmp_path: Path, impatient: None) -> None:
     store = opened(tmp_path)
     journal = store.make_queue("q")
     rids = fill(store, journal)
@@ -490,7 +490,7 @@ def test_when_it_is_unknown_which_ring_is_on_the_disk(tmp_path: Path) -> None:
     again.store.close()
 
 
-def test_what_an_interrupted_growth_leaves_is_removed(tmp_path: Path) -> None:
+def test_spare_file_of_interrupted_growth_is_removed(tmp_path: Path) -> None:
     store = opened(tmp_path)
     journal = store.make_queue("q")
     fill(store, journal, 300)

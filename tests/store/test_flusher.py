@@ -139,7 +139,7 @@ def finish(flusher: Flusher, driver: ManualDriver) -> None:
         flusher.collect()
 
 
-def test_who_waits_is_called_when_it_is_synced_and_not_before(
+def test_callback_runs_once_the_journal_is_synced(
     flusher: Flusher, driver: ManualDriver, journal: QueueJournal
 ) -> None:
     called: list[Exception | None] = []
@@ -156,7 +156,7 @@ def test_who_waits_is_called_when_it_is_synced_and_not_before(
     assert flusher.is_idle
 
 
-def test_who_waits_for_a_sync_that_an_append_has_awaited_is_not_forgotten(
+def test_callback_survives_a_sync_awaited_by_an_append(
     flusher: Flusher, driver: ManualDriver, journal: QueueJournal
 ) -> None:
     """The append has taken the driver's answer, which the event loop does not see then, and was refused."""
@@ -174,7 +174,7 @@ def test_who_waits_for_a_sync_that_an_append_has_awaited_is_not_forgotten(
     assert not flusher.has_unfinished
 
 
-def test_what_comes_while_a_flush_is_under_way_is_one_flush_more(
+def test_appends_during_a_flush_share_the_next_flush(
     flusher: Flusher, driver: ManualDriver, journal: QueueJournal
 ) -> None:
     called: list[int] = []
@@ -348,7 +348,7 @@ def is_on_disk(journal: QueueJournal, rid: int) -> bool:
 
 
 @pytest.mark.parametrize("count", [1, 3])
-def test_what_a_dead_driver_was_at_is_written_and_synced_again(
+def test_flush_of_a_dead_driver_is_written_and_synced_again(
     flusher: Flusher,
     driver: ManualDriver,
     journals: list[QueueJournal],
@@ -430,7 +430,7 @@ def test_an_idle_caller_writes_itself(flusher: Flusher, driver: ManualDriver, jo
     assert driver.writes == []
 
 
-def test_what_a_dead_driver_was_to_write_is_written(
+def test_pending_write_of_a_dead_driver_is_written(
     flusher: Flusher, driver: ManualDriver, journal: QueueJournal
 ) -> None:
     driver.takes_writes = True
@@ -458,7 +458,7 @@ def test_a_journal_that_fails_elsewhere_while_it_is_synced(
     assert flusher.is_idle
 
 
-def test_what_cannot_be_written_again_fails_its_journal_alone(
+def test_failed_rewrite_fails_only_its_own_journal(
     flusher: Flusher, driver: ManualDriver, journals: list[QueueJournal], lines: list[LogLine]
 ) -> None:
     bad, good = journals[:2]
@@ -647,7 +647,7 @@ def test_calls_do_not_nest(flusher: Flusher) -> None:
     assert (calls, deepest) == (5000, 1)
 
 
-def test_what_one_callback_raises_does_not_take_the_others_away(flusher: Flusher) -> None:
+def test_error_in_one_callback_does_not_lose_the_others(flusher: Flusher) -> None:
     called: list[Exception | None] = []
 
     def faulty(error: Exception | None) -> None:
@@ -742,7 +742,7 @@ def test_a_record_without_waiters_rides_on_the_next_flush(
     assert flusher.is_idle
 
 
-def test_what_comes_while_a_flush_is_under_way_and_has_no_waiters_is_not_flushed_after_it(
+def test_append_without_waiters_starts_no_further_flush(
     flusher: Flusher, driver: ManualDriver, journal: QueueJournal
 ) -> None:
     called: list[Exception | None] = []
@@ -763,7 +763,7 @@ def test_what_comes_while_a_flush_is_under_way_and_has_no_waiters_is_not_flushed
     assert not journal.writer.is_dirty
 
 
-def test_who_is_not_in_a_hurry_begins_no_flush_and_waits_for_that_of_others(
+def test_patient_waiter_waits_for_a_flush_of_others(
     flusher: Flusher, driver: ManualDriver, journal: QueueJournal
 ) -> None:
     called: list[str] = []

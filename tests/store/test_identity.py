@@ -129,7 +129,7 @@ def test_the_files_of_older_brokers_are_read(tmp_path: Path) -> None:
         read_identity(DISK, str(tmp_path))
 
 
-def test_what_cannot_be_read_is_told_with_its_path(tmp_path: Path) -> None:
+def test_unreadable_identity_error_names_the_path(tmp_path: Path) -> None:
     status(tmp_path).mkdir(parents=True)
     with pytest.raises(IdentityError, match=r"cluster/store\.status: it is not a regular file"):
         read_identity(DISK, str(tmp_path))

@@ -100,7 +100,7 @@ def test_truncate_discards_even_a_clean_store() -> None:
     assert plan_start([member("a", EMPTY, has_store=True, truncate=True)]) == Verdict((), None, (TRUNCATE,))
 
 
-def test_who_joins_gets_an_update_whatever_it_has() -> None:
+def test_joining_member_always_gets_an_update() -> None:
     assert plan_join(C1, member("a", CLEAN)) == Verdict((), C1, (DISCARD,))
     assert plan_join(C1, member("a", DIRTY)) == Verdict((), C1, (DISCARD,))
     assert plan_join(C1, member("a", DIRTY, has_store=False)) == Verdict((), C1, (UPDATE,))

@@ -79,7 +79,7 @@ def filled(sizes: list[int], opened: list[int], removals: int) -> JournalContent
     geometry=st.builds(Geometry, st.integers(2, 9), st.sampled_from([512, 2048, 8192, 32768])),
     alignment=st.sampled_from([512, 4096]),
 )
-def test_what_is_said_to_fit_does(
+def test_content_that_should_fit_does_fit(
     sizes: list[int], opened: list[int], part: float, geometry: Geometry, alignment: int
 ) -> None:
     removals = int(len(sizes) * part)
@@ -152,7 +152,7 @@ def test_a_geometry_with_one_file_is_never_kept() -> None:
     assert fitting_geometry(JournalContent(), Geometry(1, PAGE_SIZE), 512) == Geometry(2, PAGE_SIZE)
 
 
-def test_what_no_journal_holds() -> None:
+def test_content_too_large_for_any_journal_is_refused() -> None:
     content = JournalContent()
     content.blocks = 1 << 40
     assert fitting_geometry(content, Geometry(4, PAGE_SIZE), 512) is None
@@ -161,7 +161,7 @@ def test_what_no_journal_holds() -> None:
         build_journal(environment_on(SimulatedDisk()), NEW, info, content, lambda _: None)
 
 
-def test_what_is_written_has_the_last_word() -> None:
+def test_build_tries_more_files_if_the_content_does_not_fit() -> None:
     """Where less fits than was computed, more files are tried, and nothing of the first try is left."""
     disk = SimulatedDisk()
     info = JournalInfo(2, "q", "JournalData", Geometry(4, 2048), queue_id=7, incarnation=1)

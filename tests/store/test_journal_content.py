@@ -52,7 +52,7 @@ def test_a_branch_in_doubt_counts_once(*, is_resolved: bool) -> None:
     assert content_of(found.journal, found.recovery) == expected
 
 
-def test_what_is_decided_counts_as_it_was_decided() -> None:
+def test_resolved_transaction_counts_by_its_outcome() -> None:
     found = recovered(branch())
     found.recovery.resolve({XID: Outcome.COMMITTING})
     expected = JournalContent()

@@ -51,7 +51,7 @@ def filled() -> JournalBuilder:
     return builder
 
 
-def test_what_is_found_is_not_resolved() -> None:
+def test_found_transactions_stay_unresolved() -> None:
     found = recover_directory(filled().disk(), DIRECTORY, "orders", NOT_CLEAN)
     assert (found.damage, found.messages, len(found.recovery.messages)) == ([], 4, 3)
     assert [each.xid for each in found.recovery.transactions] == [XID]
@@ -152,7 +152,7 @@ def test_for_who_only_looks_a_refusal_is_damage() -> None:
     journal.close()
 
 
-def test_nobody_else_judges_a_journal() -> None:
+def test_damage_rules_are_applied_in_one_module() -> None:
     """What is damage is decided in one place: no other module puts the rules together."""
     rules = {"contradicted", "missing_seal"}
     users = set()

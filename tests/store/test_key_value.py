@@ -231,7 +231,7 @@ def replace_by_fifo(database: Path, pattern: str) -> None:
         (replace_by_fifo, "CURRENT", "[A-Z0-9a-z./]+: not a regular file"),
     ],
 )
-def test_what_cannot_be_opened_is_one_line_with_the_path(
+def test_open_error_is_one_line_with_the_path(
     database: Path, damage: Callable[[Path, str], None], pattern: str, what: str
 ) -> None:
     damage(database, pattern)
@@ -243,7 +243,7 @@ def test_what_cannot_be_opened_is_one_line_with_the_path(
 
 
 @pytest.mark.parametrize("opener", [open_copy, RocksKeyValue.open])
-def test_what_is_no_database_is_refused_and_left_alone(opener: Callable[[Path], KeyValue], tmp_path: Path) -> None:
+def test_path_without_a_database_is_refused_and_unchanged(opener: Callable[[Path], KeyValue], tmp_path: Path) -> None:
     for path in (tmp_path / "missing", tmp_path, Path(__file__)):
         with pytest.raises(CatalogueError, match=f"^{path}: "):
             opener(path)

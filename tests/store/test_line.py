@@ -427,7 +427,7 @@ def test_the_end_of_a_line_in_the_pool(store: Path, files: int) -> None:
     assert "in the pool" in only(result).what
 
 
-def test_what_was_given_back_is_not_read_even_if_its_header_is_not_reset(store: Path) -> None:
+def test_returned_file_with_an_old_header_is_not_read(store: Path) -> None:
     """The head of the line; and a file of a queue of that name that was deleted."""
     paths = written(line_of(3), store)
     add_pooled_files(store, 2, KIB)

@@ -56,7 +56,7 @@ def test_topology_is_found_again(environment: Environment, path: Path) -> None:
     opened.store.close()
 
 
-def test_what_was_deleted_is_gone_with_its_bindings(environment: Environment, path: Path) -> None:
+def test_deletion_removes_bindings_too(environment: Environment, path: Path) -> None:
     opened, calls = OpenedStore(environment, path), Calls()
     changes = opened.store.changes
     queues = [opened.make_queue(name) for name in ("one", "two", "three")]
@@ -188,7 +188,7 @@ def test_loading_a_message(environment: Environment, path: Path) -> None:
     opened.store.close()
 
 
-def test_what_cannot_be_dequeued(environment: Environment, path: Path) -> None:
+def test_dequeue_of_a_missing_record_is_refused(environment: Environment, path: Path) -> None:
     opened = OpenedStore(environment, path)
     journal = opened.make_queue("orders")
     rid = opened.enqueue(journal, b"message")
@@ -327,7 +327,7 @@ def test_branches(environment: Environment, path: Path) -> None:
     opened.store.close()
 
 
-def test_who_is_told_of_a_commit_may_dequeue_at_once(environment: Environment, path: Path) -> None:
+def test_commit_callback_may_dequeue_at_once(environment: Environment, path: Path) -> None:
     """What a transaction brought is on its queues when its callback is called, and what it did not take is free."""
     opened, calls = OpenedStore(environment, path), Calls()
     one, two = opened.make_queue("one"), opened.make_queue("two")

@@ -197,7 +197,7 @@ def assert_bounded(journal: QueueJournal, largest: int) -> None:
     assert journal.writer.unsynced <= PARAMETERS.write_cache_bytes + largest + 4096
 
 
-def test_what_is_unsynced_is_bounded(environment: Environment, path: Path) -> None:
+def test_unsynced_bytes_are_bounded(environment: Environment, path: Path) -> None:
     """Whoever appends without end is held back, messages and removals alike, whatever their size."""
     opened = OpenedStore(environment, path)
     journal = opened.make_queue("orders", Geometry.from_pages(8, 16))

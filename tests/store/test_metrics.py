@@ -55,7 +55,7 @@ def queue(store: MessageStore, name: str) -> QueueJournal:
     return made[0]
 
 
-def test_what_they_count(tmp_path: Path) -> None:
+def test_metrics_count_records_and_transactions(tmp_path: Path) -> None:
     parameters = StoreParameters()
     with MessageStore.open(tool_environment(), str(tmp_path / "s"), parameters, "0.1.0", log=ignore) as store:
         one, other = queue(store, "one"), queue(store, "other")
@@ -102,7 +102,7 @@ def test_what_they_count(tmp_path: Path) -> None:
         assert journal_metrics(store, one).txn_aborts == 1
 
 
-def test_what_waits_is_refused_and_is_read(tmp_path: Path) -> None:
+def test_metrics_count_waits_refusals_and_reads(tmp_path: Path) -> None:
     parameters = StoreParameters(auto_expand=False, wcache_page_size=4, wcache_num_pages=4)
     with MessageStore.open(tool_environment(), str(tmp_path / "s"), parameters, "0.1.0", log=ignore) as store:
         one, message = queue(store, "one"), (bytes(5_000),)

@@ -196,7 +196,7 @@ def test_a_record_of_another_file_is_not_taken(builder: StoreBuilder) -> None:
         (lambda path: path.mkdir() or (path / "notes").write_text("x"), "no store here"),
     ],
 )
-def test_what_is_no_store_says_so(tmp_path: Path, make: object, says: str) -> None:
+def test_input_without_a_store_is_refused(tmp_path: Path, make: object, says: str) -> None:
     path = tmp_path / "input"
     assert callable(make)
     make(path)
@@ -219,7 +219,7 @@ def test_a_part_of_a_store_means_the_store(builder: StoreBuilder) -> None:
         assert states(recovered(f"{path}/{named}"))["orders"] == [(rid, LIVE)]
 
 
-def test_what_a_resize_left_below_a_journal_is_noted(builder: StoreBuilder) -> None:
+def test_backup_copy_below_a_journal_is_noted(builder: StoreBuilder) -> None:
     rid = builder.orders.enqueue(b"m").header.rid
     path = builder.write()
     shutil.rmtree(builder.rhm / "catalogue")

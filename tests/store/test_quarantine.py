@@ -45,7 +45,7 @@ def filled(path: str) -> str:
 # ---- writing ----
 
 
-def test_what_was_put_there(path: str) -> None:
+def test_quarantine_lists_its_entries(path: str) -> None:
     filled(path)
     quarantine = Quarantine(DISK, path)
     assert list(quarantine.entries()) == [
@@ -57,7 +57,7 @@ def test_what_was_put_there(path: str) -> None:
     assert quarantine.raw_names() == ["000001.raw", "000002.raw"]
 
 
-def test_nobody_else_may_read_it(path: str) -> None:
+def test_quarantine_is_private_to_its_owner(path: str) -> None:
     filled(path)
     assert stat.S_IMODE(Path(path).stat().st_mode) == 0o700
     assert {stat.S_IMODE(each.stat().st_mode) for each in Path(path).iterdir()} == {0o600}
@@ -179,7 +179,7 @@ def test_a_mark_and_its_end(path: str) -> None:
     QuarantineMarks(DISK, path).release()
 
 
-def test_whatever_is_written_is_there_after_a_power_loss() -> None:
+def test_quarantine_survives_a_power_loss() -> None:
     for seed in range(20):
         disk = SimulatedDisk(seed)
         filled_on(disk)

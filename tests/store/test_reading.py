@@ -140,7 +140,7 @@ def test_a_bit_that_flips_anywhere_in_a_record(
     assert filled.read(filled.rids[20:60]) == [content(number) for number in range(20, 60)]
 
 
-def test_what_transactions_have_enqueued_is_read_back(environment: Environment, path: Path) -> None:
+def test_messages_enqueued_in_transactions_are_read_back(environment: Environment, path: Path) -> None:
     """Their records have an xid before the data; a flipped bit in it is found as well."""
     opened = OpenedStore(environment, path)
     one, other = opened.make_queue("one"), opened.make_queue("other")
@@ -175,7 +175,7 @@ def test_a_file_that_has_become_shorter(filled: Filled) -> None:
     assert [isinstance(each, bytes) for each in found[:21]] == [True] * 20 + [False]
 
 
-def test_what_is_moved_by_compaction_is_found(environment: Environment, path: Path) -> None:
+def test_messages_moved_by_compaction_are_read_back(environment: Environment, path: Path) -> None:
     """Resting records move with the rest, and their messages are read from where they are."""
     opened = OpenedStore(environment, path)
     journal = opened.make_queue("orders")

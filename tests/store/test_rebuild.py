@@ -195,7 +195,7 @@ def test_long_histories_with_many_laps(seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_what_is_readable_of_a_damaged_journal(seed: int) -> None:
+def test_rebuild_of_a_damaged_journal_keeps_readable_records(seed: int) -> None:
     builder = JournalBuilder(2, Geometry(4, 4096))
     history = History(builder)
     history.run(long_steps(seed, 120))

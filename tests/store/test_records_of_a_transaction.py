@@ -136,7 +136,7 @@ def test_an_outcome_in_steps_is_as_one_in_one_go(seed: int) -> None:
     assert steps > 100
 
 
-def test_what_a_commit_leaves_is_removed_before_compaction_and_the_seal() -> None:
+def test_commit_leftovers_go_before_compaction_and_the_seal() -> None:
     ring = MemoryRing(Geometry(4, 65536))
     for _ in range(100):
         ring.enqueue(8)

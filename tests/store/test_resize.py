@@ -84,7 +84,7 @@ def test_everything_moves(path: Path, geometry: Geometry) -> None:
     assert {Path(each).parent for each in kept.values()} == {path / "rhm" / KEPT}
 
 
-def test_what_is_found_is_what_would_have_been(tmp_path: Path) -> None:
+def test_resized_store_recovers_the_same_content(tmp_path: Path) -> None:
     for name in ("one", "two"):
         filled(tmp_path / name)
     resized(tmp_path / "one", LARGER)
@@ -165,7 +165,7 @@ def big(path: Path) -> int:
     return count
 
 
-def test_what_does_not_fit_is_told_with_what_would_and_nothing_changes(path: Path) -> None:
+def test_plan_too_small_names_sizes_that_fit(path: Path) -> None:
     count = big(path)
     before = snapshot(path / "rhm" / "jrnl")
     plans = plans_for(path, Geometry.from_pages(4, 2))
@@ -184,7 +184,7 @@ def test_what_does_not_fit_is_told_with_what_would_and_nothing_changes(path: Pat
 
 
 @pytest.mark.parametrize("which", [0, 1])
-def test_what_would_fit_does(path: Path, which: int) -> None:
+def test_sizes_named_as_fitting_do_fit(path: Path, which: int) -> None:
     count = big(path)
     geometry = plans_for(path, Geometry.from_pages(4, 2))["orders"].would_fit[which]
     resized(path, geometry)
@@ -201,7 +201,7 @@ def test_where_no_journal_is_large_enough_none_is_named(path: Path) -> None:
     assert larger_geometries(content, GEOMETRY, 512) == ()
 
 
-def test_what_has_the_size_already_stays(path: Path) -> None:
+def test_journals_of_the_right_size_stay_unchanged(path: Path) -> None:
     filled(path)
     before = snapshot(path / "rhm" / "jrnl")
     assert resized(path, GEOMETRY, prepared_list=True) == {}
@@ -242,7 +242,7 @@ def test_old_journals_are_kept_whole_until_they_are_discarded(path: Path) -> Non
     assert len(found(path)[0]["orders"]) == 176
 
 
-def test_what_an_earlier_run_left_is_removed(path: Path) -> None:
+def test_leftovers_of_an_earlier_run_are_removed(path: Path) -> None:
     filled(path)
     for name in ("resized.new/7", "tpl.new"):
         (path / "rhm" / name).mkdir(parents=True)
@@ -304,7 +304,7 @@ def test_a_lost_journal_is_refused(path: Path) -> None:
         (["qls"], "this is a linearstore"),
     ],
 )
-def test_what_is_no_store_of_version_2(path: Path, names: list[str], text: str) -> None:
+def test_only_stores_of_version_2_are_resized(path: Path, names: list[str], text: str) -> None:
     path.mkdir()
     for name in names:
         (path / name).mkdir(parents=True)

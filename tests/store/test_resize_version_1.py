@@ -121,7 +121,7 @@ def built_of(fill: Callable[[JournalBuilder], object], geometry: Geometry = SMAL
     return disk_of(journal)
 
 
-def test_what_moves() -> None:
+def test_only_live_records_move_and_in_order() -> None:
     disk = built_of(some)
     before = recovered(disk)
     resize(disk)
@@ -304,7 +304,7 @@ def test_exactly_full_is_too_small() -> None:
     assert len(recovered(disk)[0]) == 4
 
 
-def test_what_would_do_does() -> None:
+def test_sizes_named_as_sufficient_suffice() -> None:
     page = 65536
     journal = JournalBuilder(1, Geometry(8, page), queue_name="orders")
     for number in range(400):

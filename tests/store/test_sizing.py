@@ -218,7 +218,7 @@ def test_ring_for_edges(size: int, ring: RingSize) -> None:
     assert ring_for(size) == ring
 
 
-def test_what_cannot_be_had_says_what_can() -> None:
+def test_too_large_a_journal_is_refused_with_the_maximum() -> None:
     with pytest.raises(JournalTooLargeError, match=r"64 files of 32768 pages, 137,438,953,472 bytes"):
         ring_for(MAX_RING + 1)
     with pytest.raises(JournalTooLargeError, match=r"for 178,956,970 such messages") as caught:

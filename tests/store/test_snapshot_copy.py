@@ -115,7 +115,7 @@ class TestPins:
                 copy_snapshot(environment, snapshot, str(tmp_path / "copy"))
             assert not (tmp_path / "copy").exists()
 
-    def test_what_was_released_is_overwritten(self, tmp_path: Path) -> None:
+    def test_released_snapshot_lets_files_be_overwritten(self, tmp_path: Path) -> None:
         with lab(tmp_path) as made:
             snapshot, _ = made.snapshot()
             oldest = made.journals["orders"].writer.space
@@ -153,7 +153,7 @@ class TestTargets:
                 made.copy(snapshot, "file")
         assert read(tmp_path / "empty")[0] == content
 
-    def test_nobody_else_may_have_it(self, tmp_path: Path) -> None:
+    def test_locked_destination_is_refused(self, tmp_path: Path) -> None:
         with lab(tmp_path) as made:
             snapshot, _ = made.snapshot()
             (tmp_path / "copy").mkdir()

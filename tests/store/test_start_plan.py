@@ -112,7 +112,7 @@ def nothing(_disk: SimulatedDisk) -> None:
         (leave_new_list, Need.FINISH, Need.RESUME),
     ],
 )
-def test_what_each_journal_needs(
+def test_plan_states_the_need_of_each_journal(
     happened: Callable[[SimulatedDisk], None], list_needs: Need, queue_needs: Need
 ) -> None:
     disk = stocked()
@@ -132,7 +132,7 @@ def test_what_each_journal_needs(
 
 
 @pytest.mark.parametrize("happened", [damage_journal, lose_journal, withdraw_journal, lose_list, leave_new_list])
-def test_what_was_applied_needs_nothing_more(happened: Callable[[SimulatedDisk], None]) -> None:
+def test_applied_plan_leaves_nothing_to_do(happened: Callable[[SimulatedDisk], None]) -> None:
     disk = stocked()
     happened(disk)
     assert Shop(disk).store.close()
@@ -195,7 +195,7 @@ def test_a_start_that_fails_at_any_call_leaves_no_file_open(
 
 
 @pytest.mark.parametrize("power_loss", [False, True])
-def test_what_a_killed_rebuild_leaves_is_no_loss(*, power_loss: bool) -> None:
+def test_killed_rebuild_loses_nothing(*, power_loss: bool) -> None:
     """The next start rebuilds the journal once more; it plans with the incarnations that it finds, not with its own."""
     disk, visited = stocked(), 0
     damage_journal(disk)

@@ -135,7 +135,7 @@ def test_files_may_differ_in_size(reads: list[tuple[int, int, str]], sizes: list
     assert disk.max_open <= 1
 
 
-def test_what_the_files_really_have() -> None:
+def test_only_bytes_in_the_files_are_backed() -> None:
     stream, _, _ = make([0, 1, 2, 3], {1: 1500, 3: -1})
     data, cut = GEOMETRY.data_size, 1500 - DATA_OFFSET
     assert stream.is_backed(0, data + cut)

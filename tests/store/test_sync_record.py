@@ -76,7 +76,7 @@ def test_a_new_store_has_a_record(opened: OpenedStore, path: Path) -> None:
     assert recorded(path) == SyncedStore(opened.store.store_id, 1, (SyncedJournal(0, 0, 0, 0),))
 
 
-def test_what_was_synced_is_recorded_after_some_seconds(opened: OpenedStore, path: Path, clock: Clock) -> None:
+def test_synced_flush_is_recorded_after_the_interval(opened: OpenedStore, path: Path, clock: Clock) -> None:
     opened.make_queue("orders")
     look(opened, clock, INTERVAL_SECONDS)
     send(opened, "orders", 3)
@@ -99,7 +99,7 @@ def test_a_change_of_the_topology_is_recorded_soon(opened: OpenedStore, path: Pa
     assert recorded(path).batch == opened.store._synced._batch() > before
 
 
-def test_what_is_not_synced_is_not_recorded(path: Path, clock: Clock) -> None:
+def test_unsynced_flush_is_not_recorded(path: Path, clock: Clock) -> None:
     class Held(InlineSync):
         """Syncs, and says so only when it is let."""
 

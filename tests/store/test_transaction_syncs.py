@@ -171,7 +171,7 @@ def test_a_commit_does_not_wait_for_ever_while_others_are_always_in_the_prepared
     assert store.close()
 
 
-def test_what_is_no_transaction_does_not_wait_for_the_prepared_list(path: Path) -> None:
+def test_plain_enqueue_does_not_wait_for_the_prepared_list(path: Path) -> None:
     """Not even if it waits for several journals at once, one of which a transaction waits for too."""
     driver = HeldSync()
     opened = OpenedStore(replace(tool_environment(), make_driver=lambda _: driver), path)

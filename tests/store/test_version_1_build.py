@@ -126,7 +126,7 @@ def test_a_store_of_qpidd_comes_back_as_it_was(qpidd_store: StoreFixture, tmp_pa
     )
 
 
-def test_what_qpidd_recovered_is_there(legacy_store: StoreFixture, tmp_path: Path) -> None:
+def test_messages_recovered_by_qpidd_are_kept(legacy_store: StoreFixture, tmp_path: Path) -> None:
     new = content_of(made(legacy_store.path, tmp_path / "new").path)
     theirs = {queue["name"]: len(queue["messages"]) for queue in legacy_store.recovered["queues"]}
     kept = {name: sum(state == LIVE for state, _, _ in messages) for name, messages in new.queues.items()}
@@ -287,7 +287,7 @@ def test_ids_that_qpidd_cannot_have_given_out_are_replaced(
     assert rids_of(new) == {"bills": [5], "orders": [1, 2, 3]}  # 4 is the removal
 
 
-def test_what_is_decided_is_decided(old: OldStore, path: Path, tmp_path: Path) -> None:
+def test_decided_transactions_keep_their_outcome(old: OldStore, path: Path, tmp_path: Path) -> None:
     orders = old.queue("orders")
     locked, gone, free = (orders.enqueue(data).header.rid for data in (b"locked", b"gone", b"free"))
     orders.dequeue(locked, xid=BRANCH)
@@ -320,7 +320,7 @@ def test_branches_that_touched_no_queue_and_many_of_them(old: OldStore, path: Pa
 # ---- topology ----
 
 
-def test_what_has_no_catalogue_gets_ids(old: OldStore, path: Path, tmp_path: Path) -> None:
+def test_queues_without_a_catalogue_get_ids(old: OldStore, path: Path, tmp_path: Path) -> None:
     old.queue("orders").enqueue(b"m")
     old.queue("bills")
     records = content_of(made(old.write(path), tmp_path / "new").path).records
@@ -538,7 +538,7 @@ def test_nothing_is_written_outside(old: OldStore, path: Path, tmp_path: Path) -
     assert not list(tmp_path.rglob("escaped"))
 
 
-def test_what_qpidd_misreads_is_told() -> None:
+def test_names_misread_by_qpidd_are_reported() -> None:
     assert why_misread("orders", "/var/lib/qpidd/rhm/jrnl/0000/orders") is None
     assert why_misread('a"b', "/d") is not None
     assert why_misread("a\nb", "/d") is not None

@@ -175,7 +175,7 @@ def test_a_record_never_runs_into_its_own_beginning(blocks: int, fits: bool) -> 
     assert (writer.position, writer.is_dirty) == (4, False)
 
 
-def test_what_is_not_there_cannot_be_dequeued() -> None:
+def test_invalid_operations_are_refused_and_append_nothing() -> None:
     """formats/rhm/README.md, 3.6; nothing of what is refused is appended."""
     writer, _ = make(Geometry(4, 4096))
     writer.enqueue(1, [b"a", b"b"])

@@ -320,7 +320,7 @@ def test_a_locked_message_is_relocated_with_its_dequeue_and_an_open_enqueue_with
 # ---- answers ----
 
 
-def test_what_cannot_be_dequeued() -> None:
+def test_dequeue_of_missing_or_locked_records_is_refused() -> None:
     ring = MemoryRing(RING)
     writer = ring.writer
     ring.enqueue(1)

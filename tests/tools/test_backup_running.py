@@ -192,7 +192,7 @@ def test_a_broker_that_is_killed_starts_again_and_the_backup_fails(tmp_path: Pat
         assert bodies(tmp_path / each["id"], "q") == ["kept"]
 
 
-def test_who_may_and_what_is_refused(tmp_path: Path, make_broker: BrokerMaker) -> None:
+def test_backup_without_permission_or_broker_is_refused(tmp_path: Path, make_broker: BrokerMaker) -> None:
     (tmp_path / "acl").write_text("acl deny all update broker\nacl allow all all\n")
     broker = make_broker("--acl-file", str(tmp_path / "acl"), "--mgmt-enable", "yes").start()
     refused(backup(url_of(broker), tmp_path / "place"), "ot allowed")
@@ -219,7 +219,7 @@ def test_a_snapshot_belongs_to_its_connection(tmp_path: Path, broker: RunningBro
             console.call(agent, "copied", snapshot=taken[0], queues=[])
 
 
-def test_what_describes_a_snapshot_is_not_believed(tmp_path: Path, broker: RunningBroker) -> None:
+def test_invalid_snapshot_description_is_refused(tmp_path: Path, broker: RunningBroker) -> None:
     from qstore.store.live.snapshot import decode_cut
 
     with Console(f"127.0.0.1:{broker.port}") as console:

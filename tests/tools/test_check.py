@@ -55,7 +55,7 @@ def test_no_damage_in_what_qpidd_wrote(qpidd_store: StoreFixture, options: list[
     assert store["paranoid"] == bool(options)
 
 
-def test_what_it_counts_is_what_the_dump_lists(qpidd_store: StoreFixture) -> None:
+def test_counts_match_those_of_the_dump(qpidd_store: StoreFixture) -> None:
     _, lines, _ = check(qpidd_store.path)
     outstanding = dump(qpidd_store.path, "--outstanding", "--json", "--body", "none")
     states = Counter((line["queue"], line["state"]) for line in outstanding.lines("message"))
@@ -105,7 +105,7 @@ def test_the_oldest_live_record(qpidd_store: StoreFixture) -> None:
     assert found == expected
 
 
-def test_what_a_crash_leaves_is_a_notice(open_fixture: StoreOpener) -> None:
+def test_crash_leftovers_are_notices(open_fixture: StoreOpener) -> None:
     code, lines, _ = check(open_fixture("legacy-c-midcommit1").path)
     assert code == 0
     notices = [line["text"] for line in of_kind(lines, "notice")]

@@ -101,7 +101,7 @@ def test_one_store_is_shown_and_not_touched(tmp_path: Path, identity: ClusterIds
     assert snapshot(path) == before
 
 
-def test_what_the_store_says_of_itself(tmp_path: Path) -> None:
+def test_report_states_how_the_store_was_closed(tmp_path: Path) -> None:
     path = member(tmp_path / "a", ClusterIds(C1, S1))
     directory = StoreDirectory(tool_environment(), str(path), "test")
     directory.mark(directory.read_mark().store_id, clean=False)
@@ -255,7 +255,7 @@ def test_marking_clean_for_programs(tmp_path: Path) -> None:
     assert {name: what for name, what in snapshot(path).items() if name.startswith("rhm/")} == before
 
 
-def test_what_is_clean_stays_as_it_is(tmp_path: Path) -> None:
+def test_clean_store_stays_unchanged(tmp_path: Path) -> None:
     path = member(tmp_path / "a", ClusterIds(C1, S1))
     done = run("-c", "--json", path)
     assert done.code == 0
@@ -313,7 +313,7 @@ def test_the_whole_way_back_after_a_failure_of_all(tmp_path: Path) -> None:
     assert len(dump(good, "--outstanding", "--json").lines("message")) == 7
 
 
-def test_what_was_marked_is_read_as_before(qpidd_store: StoreFixture, copies: CopyOpener) -> None:
+def test_marked_store_is_read_as_before(qpidd_store: StoreFixture, copies: CopyOpener) -> None:
     def messages(path: Path) -> list[Line]:
         lines = dump(path, "--outstanding", "--json", "--body", "none").lines("message")
         return [{**line, "body_file": None} for line in lines]
@@ -417,7 +417,7 @@ def test_root_does_not_write_for_others(tmp_path: Path) -> None:
     assert run(path).code == 0
 
 
-def test_what_is_no_data_directory(tmp_path: Path) -> None:
+def test_path_without_a_data_directory_is_refused(tmp_path: Path) -> None:
     path = member(tmp_path / "a", ClusterIds(C1, None))
     (tmp_path / "file").write_text("")
     for wrong in (tmp_path / "nowhere", tmp_path / "file", path / "rhm", path / "cluster"):

@@ -69,7 +69,7 @@ def test_plain_columns_are_as_wide_as_their_cells() -> None:
     ]
 
 
-def test_what_can_be_spared_is_left_out_on_a_narrow_terminal() -> None:
+def test_optional_text_is_left_out_on_a_narrow_terminal() -> None:
     assert "what" in shown(50, is_terminal=True, grid=False)[0]
     assert "what" not in shown(38, is_terminal=True, grid=False)[0]
 

@@ -141,7 +141,7 @@ def test_one_damage(campaign: Campaign) -> None:
     assert verdict.outcome not in (Outcome.UNSEEN, Outcome.FAULT)
 
 
-def test_what_excuses_is_what_the_readme_names() -> None:
+def test_readme_names_every_excuse() -> None:
     """No damage is excused for a reason that a user cannot read."""
     readme = (ROOT / "tools" / "README.md").read_text()
     begin = readme.index("What no check can detect:")

@@ -108,7 +108,7 @@ def test_only_that_with_the_highest_priority_counts() -> None:
     assert listed[-1] == 'policy "low": it is set for nothing: it is left out'
 
 
-def test_what_the_queue_was_declared_with() -> None:
+def test_policy_and_declared_arguments_are_merged() -> None:
     given = [
         policy("p", "", {"message-ttl": 5, "max-length": 50, "dead-letter-exchange": "a", "overflow": "drop-head"})
     ]
@@ -134,7 +134,7 @@ def test_exchanges() -> None:
     assert "apply to 1 queue and 1 exchange, and not to those" in listed[-1]
 
 
-def test_what_is_listed() -> None:
+def test_unusable_policies_are_listed() -> None:
     given = [
         policy("ha", "", {"ha-mode": "exactly", "ha-params": 2}),
         policy("bad", "(", {"message-ttl": 5}),

@@ -102,7 +102,7 @@ def topology(store: Path) -> dict[str, list[dict[str, Any]]]:
     }
 
 
-def test_what_both_know_arrives_in_a_store_and_goes_back(tmp_path: Path, file: Path) -> None:
+def test_shared_definitions_survive_import_and_export(tmp_path: Path, file: Path) -> None:
     result = bring(file, tmp_path / "store")
     assert result.exit_code == 1, result.output
     assert [line.removeprefix("notice: ") for line in result.stderr.splitlines()] == LISTED
@@ -289,7 +289,7 @@ def test_an_alternate_exchange_that_cannot_exist_is_listed(tmp_path: Path) -> No
     assert "alternate-exchange" not in exchange.get("arguments", {})
 
 
-def test_what_a_broker_refuses_is_listed_and_the_rest_is_imported(tmp_path: Path, make_broker: BrokerMaker) -> None:
+def test_refused_definitions_are_listed_and_others_imported(tmp_path: Path, make_broker: BrokerMaker) -> None:
     url = f"amqp://127.0.0.1:{make_broker().start().port}"
     header = {"kind": "export", "format": "qstore-export", "version": 1}
     lines = [
@@ -489,7 +489,7 @@ def test_a_deep_binding_is_left_out() -> None:
     assert [text.rpartition(": ")[2] for text in unmapped] == ["it is left out"]
 
 
-def test_what_is_no_text_and_what_is_our_own_is_not_written() -> None:
+def test_undecodable_names_and_own_queues_are_not_written() -> None:
     stream = BytesIO()
     writer, bad = DefinitionsWriter(stream), "a\udcff"
     writer.queue(Queue(LEDGER_QUEUES + "0123", typed_map({})))

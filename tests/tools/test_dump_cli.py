@@ -131,7 +131,7 @@ def test_no_escape_codes_when_piped(dtx: StoreFixture, mode: list[str]) -> None:
 
 
 @pytest.mark.parametrize("mode", MODES, ids=mode_id)
-def test_what_a_publisher_wrote_is_not_sent_to_the_terminal(local_copies: CopyFactory, mode: list[str]) -> None:
+def test_control_characters_do_not_reach_the_terminal(local_copies: CopyFactory, mode: list[str]) -> None:
     hostile = "\x1b]0;t\x07\r\x9b31m".encode()
     with local_copies.copy() as copy:
         file = journal_file(copy.path, "c.q1")

@@ -292,7 +292,7 @@ def test_priority_queue_is_in_delivery_order(open_fixture: StoreOpener, kind: st
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_what_the_clean_store_must_not_have(open_fixture: StoreOpener, kind: str) -> None:
+def test_clean_store_has_no_transient_objects(open_fixture: StoreOpener, kind: str) -> None:
     _, dumped = open_dump(open_fixture, f"{kind}-a-clean")
     names = {line["name"] for line in dumped.lines("queue") + dumped.lines("exchange")}
     assert "fx.transient" not in names

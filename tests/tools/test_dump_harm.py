@@ -129,7 +129,7 @@ def harmed(content: bytes, action: str, place: int, octets: bytes) -> bytes:
 
 @examples(40, suppress=[HealthCheck.function_scoped_fixture])
 @given(damages=st.lists(st.tuples(st.integers(0, 1000), harm()), min_size=1, max_size=4), mode=st.sampled_from(MODES))
-def test_whatever_the_bytes_are(
+def test_arbitrary_damage_gives_no_traceback(
     dtx_copies: CopyFactory, damages: list[tuple[int, tuple[str, int, bytes]]], mode: list[str]
 ) -> None:
     """Never a traceback (one would be raised here), always one of the three exit codes, and JSON that parses."""

@@ -264,7 +264,7 @@ def test_all_kinds_of_topology(tmp_path: Path) -> None:
 # ---- what is refused ----
 
 
-def test_what_contradicts_the_store_is_refused_and_changes_nothing(tmp_path: Path, dtx: StoreFixture) -> None:
+def test_contradictory_import_is_refused_and_changes_nothing(tmp_path: Path, dtx: StoreFixture) -> None:
     store = tmp_path / "store"
     assert export(dtx.path, tmp_path / "e.jsonl").exit_code == 0
     assert bring(tmp_path / "e.jsonl", store).exit_code == 0

@@ -195,7 +195,7 @@ def test_a_broker_and_an_import_that_are_killed(tmp_path: Path) -> None:
         running.close()
 
 
-def test_what_a_broker_does_not_take(tmp_path: Path, url: str, dtx: StoreFixture) -> None:
+def test_invalid_import_into_a_broker_is_refused(tmp_path: Path, url: str, dtx: StoreFixture) -> None:
     assert export(dtx.path, tmp_path / "dtx.jsonl").exit_code == 0
     for arguments, text in (
         ([tmp_path / "dtx.jsonl", url], "--in-doubt commit or rollback decides them"),

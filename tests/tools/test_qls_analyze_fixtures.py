@@ -36,7 +36,7 @@ def enqueued(run: Run, name: str) -> int:
     return 0 if first == "No" else int(first)
 
 
-def test_what_remains_is_what_qpidd_recovered(store: StoreFixture) -> None:
+def test_remaining_messages_match_those_recovered_by_qpidd(store: StoreFixture) -> None:
     """A restarted linearstore commits what is prepared and drops what is not: --txn says so."""
     result = command("--txn", store.path / "qls")
     assert (result.code, result.err) == (0, "")

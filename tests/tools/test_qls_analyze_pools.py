@@ -190,7 +190,7 @@ def test_a_file_padded_by_the_original_pool_tool_counts(tmp_path: Path) -> None:
     assert rows(result) == [["8", "2", "16", "0", "0", "0", "0"]]
 
 
-def test_what_is_no_journal_file_does_not_count(tmp_path: Path) -> None:
+def test_other_files_do_not_count(tmp_path: Path) -> None:
     add_pooled_files(tmp_path, 1, data_size=8)
     qls = make_tree(tmp_path)
     pool = qls / "p001" / "efp" / "8k"

@@ -124,7 +124,7 @@ def test_data_without_a_test_text_is_shown_as_without_the_option() -> None:
 
 
 @given(st.binary(min_size=1, max_size=200))
-def test_what_is_shown_is_short_printable_ascii(content: bytes) -> None:
+def test_shown_text_is_short_printable_ascii(content: bytes) -> None:
     for text in (data(content), xid(content), data(content, test_text=True)):
         assert text.isascii()
         assert text.isprintable()

@@ -262,7 +262,9 @@ def transient(q: LinearBuilder) -> None:
         (transient, [], 0),
     ],
 )
-def test_what_remains(write: Callable[[LinearBuilder], object], rids: list[int], in_file: int) -> None:
+def test_remaining_records_follow_from_transactions(
+    write: Callable[[LinearBuilder], object], rids: list[int], in_file: int
+) -> None:
     result = history(write)
     assert (result.code, result.err) == (0, "")
     assert recovered(result) == rids
@@ -301,7 +303,7 @@ def test_a_transaction_is_known_by_its_id_alone_when_it_begins_anew() -> None:
     assert "1 outstanding transaction(s):" in result.report()
 
 
-def test_what_a_warning_is_not_said_of() -> None:
+def test_dequeue_in_the_prepared_list_gives_no_warning() -> None:
     """In the prepared list the dequeue of what its transaction enqueued is as it should be."""
     builder = LinearBuilder("TplStore", data_size=8)
     builder.enqueue(1, b"\0", xid=b"x")

@@ -221,7 +221,7 @@ def test_the_missing_fillers_are_told_while_records_are_shown_and_in_the_report(
     assert FILLERS not in analyse(journal(32)).out
 
 
-def test_what_a_file_held_before_is_not_met() -> None:
+def test_records_of_a_former_life_are_not_met() -> None:
     """The file's former life left records, and they carry another serial."""
     old = LinearBuilder("q", data_size=4, seed=1)
     for rid in range(32):

@@ -137,7 +137,7 @@ def test_an_xquery_is_for_xml_exchanges(config: Runs, queue: str, tmp_path: Path
     assert "XML exchange" in config.fails("bind", "amq.topic", queue, "k", "-f", str(query), code=2)
 
 
-def test_what_a_queue_is_deleted_for(config: Runs, url: str) -> None:  # noqa: F811
+def test_queue_deletion_respects_its_conditions(config: Runs, url: str) -> None:  # noqa: F811
     with Connection(url) as connection:
         session = connection.session()
         for name in ("full", "used", "both"):
@@ -188,7 +188,7 @@ def test_access_rules_are_read_again(config: Runs, monkeypatch: pytest.MonkeyPat
     assert config.fails("reload-acl") == "qpid-config: the broker has no access rules (ACL)\n"
 
 
-def test_what_is_logged(config: Runs) -> None:
+def test_log_level_is_set_and_shown(config: Runs) -> None:
     config.text("log", "info+")
     assert config.text("log") == "Log level: info+\n"
     config.text("log", "notice+")

@@ -232,7 +232,9 @@ def test_as_processes(url: str, queue: str) -> None:
         (["-a", "q", "-m", "-1"], 2, "-1"),
     ],
 )
-def test_what_cannot_be(url: str, command: click.Command, arguments: list[str], code: int, what: str) -> None:
+def test_invalid_arguments_are_refused(
+    url: str, command: click.Command, arguments: list[str], code: int, what: str
+) -> None:
     result = CliRunner().invoke(command, ["-b", url, *arguments])
     assert result.exit_code == code
     assert what in result.stderr

@@ -78,7 +78,7 @@ def test_rules_without_effect_and_errors(file: Path, tmp_path: Path) -> None:
         ("eve@QPID", "consume queue q durable=true", 1, "the broker never asks for durable here"),
     ],
 )  # fmt: skip
-def test_what_a_user_may_do_and_why(file: Path, user: str, question: str, code: int, text: str) -> None:
+def test_explain_names_the_deciding_rule(file: Path, user: str, question: str, code: int, text: str) -> None:
     done = invoke("explain", file, user, *question.split())
     assert done.exit_code == code
     assert text in done.output
@@ -93,13 +93,13 @@ def test_what_a_user_may_do_and_why(file: Path, user: str, question: str, code: 
         ("create queue q colour=red", 'Unknown ACL property "colour"'),
     ],
 )
-def test_what_is_no_question(file: Path, question: str, text: str) -> None:
+def test_invalid_question_is_refused(file: Path, question: str, text: str) -> None:
     done = invoke("explain", file, "anna@QPID", *question.split())
     assert done.exit_code == 2
     assert text in done.stderr
 
 
-def test_who(file: Path) -> None:
+def test_who_command_lists_users_and_permissions(file: Path) -> None:
     done = invoke("who", file, "consume", "queue", "secret")
     assert done.exit_code == 0
     assert [line.split()[:2] for line in done.output.splitlines()] == [

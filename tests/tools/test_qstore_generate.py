@@ -308,7 +308,7 @@ def test_an_empty_directory_is_taken(tmp_path: Path) -> None:
         (["--damage", "2"], "not in the range"),
     ],
 )
-def test_what_cannot_be_made_is_refused_in_a_line(options: list[str], text: str, tmp_path: Path) -> None:
+def test_impossible_options_are_refused_in_one_line(options: list[str], text: str, tmp_path: Path) -> None:
     done = generate(tmp_path / "fleet", *options)
     assert done.exit_code == 2
     assert text in done.stderr.replace("\n", " ")

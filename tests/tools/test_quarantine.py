@@ -112,7 +112,7 @@ def test_the_list_as_json(tmp_path: Path) -> None:
     assert summary == {"kind": "summary", "entries": 2, "bytes": 256, "injected": 0, "unknown": 0, "damage": 0}
 
 
-def test_what_is_wrong_with_the_quarantine_is_listed(tmp_path: Path) -> None:
+def test_damage_in_the_quarantine_is_listed(tmp_path: Path) -> None:
     path = quarantine(tmp_path, *[Kept(enqueue("version 1", A))] * 4)
     (path / "000001.raw").write_bytes(b"short")
     (path / "000002.raw").unlink()
@@ -237,7 +237,7 @@ def test_messages_go_to_the_end_of_their_queue(tmp_path: Path, store: Path, vers
     assert Run("list", path, "--json").lines[-1]["injected"] == 3
 
 
-def test_what_was_delivered_before_stays_so(tmp_path: Path) -> None:
+def test_delivered_message_stays_marked_redelivered(tmp_path: Path) -> None:
     """After a crash everything comes back as redelivered, whoever opens the store first."""
     store = make_store(tmp_path / "store", "orders", clean=False)
     path = quarantine(tmp_path, Kept(enqueue("version 2", A)))
@@ -276,7 +276,7 @@ def test_never_twice_by_mistake(tmp_path: Path, store: Path) -> None:
     assert [data for data, _ in messages(store)["orders"]][1:] == [A, B, A]
 
 
-def test_what_is_not_sound_needs_force(tmp_path: Path, store: Path) -> None:
+def test_damaged_entry_needs_force(tmp_path: Path, store: Path) -> None:
     broken = flipped(enqueue("version 2", A), 130 - 16)
     path = quarantine(tmp_path, Kept(bytes(32) + broken[32:]))
     run = Run("inject", path, 1, "--store", store)
@@ -296,7 +296,7 @@ def test_a_message_whose_removal_is_in_the_same_entry(tmp_path: Path, store: Pat
     assert (run.code, "record 0x5: the entry also contains its dequeue" in run.text) == (1, True)
 
 
-def test_what_holds_no_message(tmp_path: Path, store: Path) -> None:
+def test_entry_without_a_message_is_not_injected(tmp_path: Path, store: Path) -> None:
     path = quarantine(tmp_path, Kept(bytes(512)), Kept(enqueue("version 2", b"?")), Kept(dequeue("version 2", 5)))
     before = (path / INDEX).read_bytes()
     run = Run("inject", path, 1, 2, 3, "--store", store, "--force")

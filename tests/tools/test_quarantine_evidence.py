@@ -175,7 +175,7 @@ def test_cut_within_the_messages_own_header(version: str) -> None:
     assert judge(raw, only(raw)).refusal is not None
 
 
-def test_what_stands_behind_a_broken_record_may_be_its_content() -> None:
+def test_record_behind_a_broken_one_needs_the_salt_for_trust() -> None:
     """A publisher can put records of version 1 into a message, but none of version 2: he does not know the salt."""
     for version, salt, trusted in (("version 1", SALT, False), ("version 2", SALT, True), ("version 2", None, False)):
         forged = enqueue(version, message(b"forged"), 6)

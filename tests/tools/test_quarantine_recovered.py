@@ -69,7 +69,7 @@ def run(command: Any, *arguments: object) -> tuple[int, str]:
 
 
 @pytest.mark.parametrize("name", today(LEGACY_STORES + LINEAR_STORES, 5))
-def test_what_was_put_aside_comes_back(tmp_path: Path, name: str) -> None:
+def test_quarantined_messages_can_be_injected(tmp_path: Path, name: str) -> None:
     source = unpack(name, tmp_path).path
     set_writable(tmp_path / name, writable=True)
     whole = messages(source)

@@ -60,7 +60,7 @@ def dangling(path: Path) -> None:
 @pytest.mark.parametrize(
     "make", [occupied, lambda path: path.write_text("mine"), dangling], ids=["full", "file", "link"]
 )
-def test_what_is_there_already_is_left_alone(local: StoreFixture, make: Callable[[Path], None], tmp_path: Path) -> None:
+def test_existing_destination_is_left_alone(local: StoreFixture, make: Callable[[Path], None], tmp_path: Path) -> None:
     path = tmp_path / "new"
     make(path)
     before = snapshot(tmp_path)
@@ -202,7 +202,7 @@ ROLLED_BACK: Final = {"branch": None, "branch put": None, "fourth": OUTSTANDING}
     ],
     ids=["by default", "commit", "rollback", "upper case", "all commit", "all rollback", "one and the others"],
 )
-def test_what_is_in_doubt(
+def test_in_doubt_transactions_are_resolved_as_asked(
     original: Original, options: tuple[str, ...], changes: dict[str, str | None], tmp_path: Path
 ) -> None:
     recovery = recover(original.path, tmp_path / "new", *options)

@@ -114,7 +114,9 @@ def test_version_2(stores: Callable[[str], Original], plant: Plant, tmp_path: Pa
 
 
 @pytest.mark.parametrize("plant", planted_version_2.NO_DAMAGE, ids=str)
-def test_what_a_crash_leaves_of_version_2(stores: Callable[[str], Original], plant: Plant, tmp_path: Path) -> None:
+def test_crash_leftovers_of_version_2_are_no_damage(
+    stores: Callable[[str], Original], plant: Plant, tmp_path: Path
+) -> None:
     examine_recovery(stores("left"), plant, tmp_path)
 
 

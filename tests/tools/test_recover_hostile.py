@@ -208,7 +208,7 @@ def victim(root: Path) -> Path:
     return path
 
 
-def test_what_lies_in_wait_beside_the_destination(tmp_path: Path) -> None:
+def test_links_beside_the_destination_are_not_written_through(tmp_path: Path) -> None:
     """Whatever name the unfinished store has: a link of that name is not written through."""
     store = version_2_store(tmp_path / "store").path
     target = victim(tmp_path)
@@ -284,7 +284,7 @@ def test_links_that_go_round(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["rhm/jrnl/0005/c.q2/JournalData.0001.jdat", "rhm/jrnl/0005/c.q2/JournalData.jinf"])
-def test_what_is_no_file(name: str, tmp_path: Path) -> None:
+def test_named_pipe_in_a_journal_is_reported_as_damage(name: str, tmp_path: Path) -> None:
     """Nobody writes to this pipe: it is not waited for."""
     original = version_1_store(tmp_path / "original")
     planted = original.copy(tmp_path / "store")

@@ -46,7 +46,7 @@ def test_to_version_2_and_back(open_fixture: StoreOpener, tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("word", ["commit", "rollback"])
-def test_what_is_resolved_is_not_in_doubt(open_fixture: StoreOpener, tmp_path: Path, word: str) -> None:
+def test_resolved_transactions_are_not_in_doubt(open_fixture: StoreOpener, tmp_path: Path, word: str) -> None:
     source = open_fixture("legacy-d-dtx").path
     one = recover(source, tmp_path / "one", "--resolve-all", word, *TO_VERSION_1)
     two = recover(source, tmp_path / "two", "--resolve-all", word)
@@ -63,7 +63,7 @@ def test_a_store_with_a_known_history(make: Callable[[Path], Original], tmp_path
 
 
 @pytest.mark.parametrize("plant", RECORDS[::9], ids=str)
-def test_what_is_damaged_is_as_in_version_2(plant: Plant, tmp_path: Path) -> None:
+def test_damage_is_handled_as_in_version_2(plant: Plant, tmp_path: Path) -> None:
     original = version_1_store(tmp_path / "store")
     planted = original.copy(tmp_path / "planted")
     plant.do(planted)

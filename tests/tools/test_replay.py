@@ -180,7 +180,7 @@ def test_into_a_broker(url: str, archive: Path, broker: RunningBroker) -> None:
 # ---- what is refused ----
 
 
-def test_what_is_refused(tmp_path: Path, target: Path, archive: Path) -> None:
+def test_invalid_replay_is_refused(tmp_path: Path, target: Path, archive: Path) -> None:
     to = ("--queue", "q")
     for arguments, told in (
         ((archive, target, *to), "choose where to begin"),

@@ -190,7 +190,7 @@ def test_a_thousand_queues_stay_readable_in_size() -> None:
     assert {report.queue for report in whole.queues} <= set(names)
 
 
-def test_what_is_left_out_is_told() -> None:
+def test_omitted_rows_are_mentioned() -> None:
     whole = content(plain_queue())
     totals = dataclasses.replace(whole.totals, queues=12_001, stores=3)
     page = Page(render(dataclasses.replace(whole, totals=totals, inputs=(Input(STORE, "qstore", 1, 5),))))

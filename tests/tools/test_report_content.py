@@ -82,12 +82,12 @@ def with_findings(name: str, **counts: int) -> QueueReport:
         (lambda: ReportContent("t", MADE_AT, NONE, findings=findings(GAP=1) * 2), "twice"),
     ],
 )
-def test_what_is_out_of_range_is_refused(make: Callable[[], object], words: str) -> None:
+def test_value_out_of_range_is_refused(make: Callable[[], object], words: str) -> None:
     with pytest.raises(ValueError, match=words):
         make()
 
 
-def test_what_is_at_a_limit_is_taken() -> None:
+def test_value_at_the_limit_is_accepted() -> None:
     assert len(series(*((at, 0) for at in range(MAX_POINTS))).points) == MAX_POINTS
     assert Finding(FindingKind.GAP, 99, (Example("", ""),) * MAX_EXAMPLES).count == 99
     assert content(*(plain_queue(),) * 10_000).plots == 20

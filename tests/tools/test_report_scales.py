@@ -115,7 +115,7 @@ def test_numbers_have_their_units(shown: str, expected: str) -> None:
         ("x" * MAX_TEXT, "x" * MAX_TEXT), ("x" * 1234, "x" * MAX_TEXT + "… (1,234 characters)"),
     ],
 )  # fmt: skip
-def test_what_would_not_be_seen_is_made_visible(text: str, expected: str) -> None:
+def test_invisible_characters_are_made_visible(text: str, expected: str) -> None:
     assert visible(text) == expected
 
 

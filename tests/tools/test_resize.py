@@ -135,7 +135,7 @@ def test_a_dry_run_writes_nothing(store: Path) -> None:
     assert snapshot(store) == before
 
 
-def test_what_does_not_fit(tmp_path: Path) -> None:
+def test_size_too_small_is_refused_with_sizes_that_fit(tmp_path: Path) -> None:
     path = tmp_path / "store"
     opened = OpenedStore(tool_environment(), path)
     orders = opened.make_queue("orders", Geometry.from_pages(4, 16))

@@ -51,7 +51,7 @@ def test_every_journal_of_every_store(legacy_store: StoreFixture, copies: CopyOp
         assert sorted(map(json.dumps, after)) == sorted(map(json.dumps, keep))
 
 
-def test_what_is_printed(copies: CopyOpener) -> None:
+def test_verbose_output_lists_each_step(copies: CopyOpener) -> None:
     with copies("legacy-d-dtx").copy() as copy:
         directory = journal_directory(copy.path, "d.q1")
         result = resize("-v", "-N", 4, "-s", 2, "-o", "old", directory)

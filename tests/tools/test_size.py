@@ -90,7 +90,7 @@ def test_a_wrong_command_line_is_refused(options: list[str], told: str) -> None:
     ],
     ids=lambda option: option[0],
 )  # fmt: skip
-def test_what_is_told_does_not_go_with_what_is_measured(local: StoreFixture, option: list[str]) -> None:
+def test_given_and_measured_values_cannot_be_combined(local: StoreFixture, option: list[str]) -> None:
     shown = size("--from", local.path, *option)
     assert shown.code == 2
     assert f"{option[0]} cannot be combined with --from" in shown.errors

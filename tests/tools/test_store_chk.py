@@ -306,7 +306,7 @@ def test_a_journal_of_version_2_is_for_another_tool(tmp_path: Path) -> None:
 # ---- files ----
 
 
-def test_what_is_not_there(journal: Path) -> None:
+def test_missing_files_are_reported(journal: Path) -> None:
     """Behind the first file that was never written nothing is looked at."""
     (journal / "JournalData.0002.jdat").unlink()
     assert command(journal).code == 0
@@ -321,7 +321,7 @@ def test_what_is_not_there(journal: Path) -> None:
     assert command(journal).err == f"{journal}/JournalData.jinf: Not a directory\n"
 
 
-def test_what_is_no_file(journal: Path) -> None:
+def test_path_that_is_no_regular_file_is_refused(journal: Path) -> None:
     file = journal / "JournalData.0000.jdat"
     file.unlink()
     file.mkdir()

@@ -79,7 +79,7 @@ NOT_FOUND = "WARNING: transactional dequeues not found in enqueue map; rids="
         ("e1 aX", "1", ['WARNING: xid(1)="X"  not found in transaction map']),
     ],
 )
-def test_what_remains(steps: str, remaining: str, warnings: list[str]) -> None:
+def test_remaining_records_follow_from_steps(steps: str, remaining: str, warnings: list[str]) -> None:
     result = check(history(steps))
     assert (result.code, result.err) == (0, "")
     assert kept(result) == remaining
@@ -198,7 +198,7 @@ def test_any_history_gives_a_report_or_one_line(steps: list[tuple[str, int, str]
 # ---- stores of the real qpidd ----
 
 
-def test_what_remains_in_real_journals_is_what_qpidd_recovered(legacy_store: StoreFixture) -> None:
+def test_remaining_messages_match_those_recovered_by_qpidd(legacy_store: StoreFixture) -> None:
     """But for locked messages, which are in doubt: those qpidd does not deliver."""
     for queue in legacy_store.recovered["queues"]:
         result = command("-r", journal_directory(legacy_store.path, queue["name"]))

@@ -306,7 +306,7 @@ def test_a_store_in_use_is_refused(store: Path) -> None:
         ("help nosuch", "unknown command"),
     ],
 )
-def test_what_is_wrong_is_told_in_one_line(unchanged: Path, line: str, told: str) -> None:
+def test_errors_are_reported_in_one_line(unchanged: Path, line: str, told: str) -> None:
     assert told.lower() in fails(unchanged, line).lower()
 
 
@@ -376,7 +376,7 @@ def test_a_signal_in_a_move_tells_what_was_done(store: Path, monkeypatch: pytest
 # ---- the prompt ----
 
 
-def test_what_is_typed_on_a_terminal_that_goes(tmp_path: Path, store: Path) -> None:
+def test_terminal_history_omits_passwords_and_sigterm_ends_it(tmp_path: Path, store: Path) -> None:
     """Passwords are not kept, a broker that is not there does not end the shell, and SIGTERM does."""
     with Terminal([*command("qstore-shell"), str(store)], tmp_path / "state", PAGER="cat") as terminal:
         terminal.read_until("qstore$ ")

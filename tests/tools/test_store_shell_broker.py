@@ -149,7 +149,7 @@ def test_branches_in_doubt(url: str, queue: str) -> None:
     assert bodies(url, f"{queue}.old") == ["in doubt"]
 
 
-def test_what_is_refused(url: str, queue: str, broker: RunningBroker) -> None:
+def test_invalid_commands_are_refused(url: str, queue: str, broker: RunningBroker) -> None:
     for line, told in (
         (f"show {queue} 0x10", "does not show record ids"),
         ("select nosuch", 'there is no queue "nosuch"'),

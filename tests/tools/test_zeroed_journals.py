@@ -131,7 +131,7 @@ def assert_seen(path: Path) -> None:
     assert code == 0, output
 
 
-def test_what_is_sound(store: Path) -> None:
+def test_sound_store_shows_no_damage(store: Path) -> None:
     """No reader finds damage where there is none."""
     for options in ((), ("--paranoid",)):
         code, output = run(check, str(store), *options)
@@ -210,7 +210,7 @@ def test_a_store_that_was_closed_before_there_was_a_record(store: Path) -> None:
     mark = store_file.decode((store / "rhm/STORE").read_bytes())
     older = store_file.StoreFile(mark.store_id, mark.clean_close, mark.marked_at, mark.software_version)
     (store / "rhm/STORE").write_bytes(store_file.encode(older))
-    test_what_is_sound(store)
+    test_sound_store_shows_no_damage(store)
 
 
 def test_resizing_keeps_the_record(store: Path) -> None:
@@ -220,7 +220,7 @@ def test_resizing_keeps_the_record(store: Path) -> None:
     assert code == 0, output
     code, output = run(resize, str(store), "--tpl", *geometry)
     assert code == 0, output
-    test_what_is_sound(store)
+    test_sound_store_shows_no_damage(store)
 
 
 def test_a_resized_journal_that_is_zeroed(store: Path) -> None:

@@ -85,7 +85,7 @@ def test_a_node_that_was_not_deleted(face: Face, own_broker: RunningBroker, link
 
 
 @pytest.mark.parametrize(("what", "is_noticed"), today([*product(["session", "connection"], [True, False])], 2))
-def test_what_a_closing_session_or_connection_cannot_delete(
+def test_close_fails_if_its_deletion_cannot_be_done(
     face: Face, own_broker: RunningBroker, what: str, is_noticed: bool
 ) -> None:
     connection = face.connect(url(own_broker))

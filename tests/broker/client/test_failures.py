@@ -75,7 +75,7 @@ def kill_and_start(broker: RunningBroker) -> None:
 # ------------------------------------------------------------------------------------------- connecting
 
 
-def test_nobody_there(face: Face) -> None:
+def test_connection_refused_is_a_connect_error(face: Face) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
     with pytest.raises(ConnectError, match=f"127.0.0.1:{port}: connection refused"):

@@ -103,7 +103,7 @@ def test_a_session() -> None:
     assert wire.failure is None
 
 
-def test_what_is_not_fetched_is_not_completed() -> None:
+def test_messages_are_completed_only_once_fetched() -> None:
     wire, session = attached(Owner())
     wire.receive(SESSION[2] + SESSION[3])
     assert session.ledger.done.below == 0

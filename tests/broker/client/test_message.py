@@ -155,7 +155,7 @@ def test_typed_values_keep_their_type() -> None:
         Message(content_type="x" * 300),
     ],
 )
-def test_what_cannot_be_sent(message: Message) -> None:
+def test_unencodable_content_is_refused(message: Message) -> None:
     with pytest.raises(ContentError):
         encode_message(message, "", None)
 

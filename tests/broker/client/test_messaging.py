@@ -225,7 +225,7 @@ def test_settling_one_by_one(connection: Any, session: Any, name: str) -> None:
     assert [(message.content, message.redelivered) for message in messages] == [("d", True), ("e", False)]
 
 
-def test_what_is_not_acknowledged_comes_back(connection: Any, session: Any, name: str) -> None:
+def test_unacknowledged_message_is_redelivered(connection: Any, session: Any, name: str) -> None:
     sender = session.sender(f"{name}; {{create: always}}")
     for content in "abc":
         sender.send(content)

@@ -66,7 +66,7 @@ def test_at_an_exchange_the_queue_has_the_filter(session: Any, name: str) -> Non
     assert drain(receiver) == [3, 4]
 
 
-def test_what_is_no_selector(connection: Any, name: str) -> None:
+def test_invalid_selector_is_refused(connection: Any, name: str) -> None:
     session = connection.session()
     session.sender(f"{name}; {{create: always}}")
     with pytest.raises(SessionError, match="x-apache-selector is not a selector at character 4: it ends too early"):

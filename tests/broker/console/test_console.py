@@ -204,7 +204,7 @@ def test_a_connection_of_the_caller_stays_open(url: str) -> None:
             assert connection.is_open
 
 
-def test_nobody_answers(console: Console) -> None:
+def test_missing_answer_raises_after_the_timeout(console: Console) -> None:
     with pytest.raises(NoAnswerError, match=r"no answer from the agent nobody within 0\.1 seconds"):
         console.call("broker", "echo", agent="nobody", timeout=0.1)
 

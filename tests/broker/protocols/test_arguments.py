@@ -386,7 +386,7 @@ def test_a_wrong_value_is_refused_by_the_name_that_the_client_sent(row: Row, pro
 
 
 @pytest.mark.parametrize(("row", "protocol"), cases(Effect.REFUSED))
-def test_what_is_missing_is_refused_by_name(row: Row, protocol: str) -> None:
+def test_unimplemented_argument_is_refused_by_name(row: Row, protocol: str) -> None:
     sample = SAMPLES[row.of][row.key]
     door, name = Door(protocol), target(row, sample)
     values = [REFUSED_VALUES.get(row.key, sample.good) if row.of is Of.QUEUE else sample.good, *sample.wrong]
@@ -403,7 +403,7 @@ def test_what_is_missing_is_refused_by_name(row: Row, protocol: str) -> None:
 
 
 @pytest.mark.parametrize(("row", "protocol"), cases(Effect.IGNORED))
-def test_what_has_no_effect_is_told_in_the_log(row: Row, protocol: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_argument_without_effect_is_logged(row: Row, protocol: str, caplog: pytest.LogCaptureFixture) -> None:
     sample = SAMPLES[row.of][row.key]
     caplog.set_level(INFO)
     door = Door(protocol)
@@ -470,7 +470,7 @@ def test_an_exclusive_queue_of_a_console_is_told_in_the_log(caplog: pytest.LogCa
 
 
 @pytest.mark.parametrize("protocol", DOORS)
-def test_what_has_an_effect_elsewhere_is_told_in_the_log(protocol: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_argument_with_an_effect_only_elsewhere_is_logged(protocol: str, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(INFO)
     door = Door(protocol)
     for row in TABLE:

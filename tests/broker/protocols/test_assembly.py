@@ -233,7 +233,7 @@ BAD = {
 
 
 @pytest.mark.parametrize("data", BAD.values(), ids=BAD.keys())
-def test_what_is_no_frame_or_not_one_that_may_come_here(data: bytes) -> None:
+def test_invalid_or_unexpected_frame_is_refused(data: bytes) -> None:
     receiver = Receiver(max_frame=4096)
     with pytest.raises(FramingError):
         receiver.assembler.receive(data)

@@ -70,7 +70,7 @@ def refused(client: BasicClient) -> str:
         ("basic.get", {"queue": "kept"}),
     ],
 )
-def test_what_is_refused_is_not_done(client: BasicClient, name: str, values: dict[str, Any]) -> None:
+def test_refused_operation_has_no_effect(client: BasicClient, name: str, values: dict[str, Any]) -> None:
     broker = client.world.broker
     before = set(broker.queues), set(broker.exchanges), broker.exchanges["amq.direct"].binding_count.value
     client.method(name, **values)

@@ -195,7 +195,7 @@ def test_arguments_of_placement_are_checked_and_have_no_effect(
         ("basic.consume", {"queue": "q"}, "no queue 'q' in vhost '/'"),
     ],
 )
-def test_what_is_not_there_is_told_in_rabbitmqs_words(
+def test_not_found_error_is_worded_as_by_rabbitmq(
     client: BasicClient, method: str, values: dict[str, Any], text: str
 ) -> None:
     assert failed(client, method, **values) == ("channel.close", 404, f"NOT_FOUND - {text}")
@@ -365,7 +365,7 @@ def test_a_closing_channel_is_opened_again_only_after_it_was_closed(client: Basi
     assert (closed.name, closed.values["reply_code"]) == ("connection.close", 504)
 
 
-def test_what_does_not_exist_is_deleted_already(client: BasicClient) -> None:
+def test_deleting_a_missing_object_succeeds(client: BasicClient) -> None:
     client.call("queue.declare", queue="q")
     assert client.call("queue.delete", queue="none").values == {"message_count": 0}
     assert client.call("exchange.delete", exchange="none").name == "exchange.delete-ok"

@@ -122,7 +122,7 @@ def test_clients_of_0_10_have_priorities_too(world: World, client: BasicClient) 
     assert other.take() == [b"1"]
 
 
-def test_what_others_decline_goes_to_those_of_lower_priorities(client: BasicClient) -> None:
+def test_declined_message_goes_to_lower_priorities(client: BasicClient) -> None:
     """And what all have declined is offered to the higher ones first among those who come later."""
     client.call("queue.declare", queue="q")
     consume(client, 1, "high", 1, no_local=True)
@@ -164,7 +164,7 @@ def test_one_consumer_gets_all_messages_until_it_has_gone(single: BasicClient) -
     assert given(single) == [("c3", b"5")]
 
 
-def test_what_a_lost_connection_had_comes_first_and_in_order(world: World, single: BasicClient) -> None:
+def test_messages_of_a_lost_connection_come_first_in_order(world: World, single: BasicClient) -> None:
     other = BasicClient(world).open()
     consume(other, 1, "lost")
     consume(single, 1, "next")
@@ -215,7 +215,7 @@ def test_the_active_one_stays_active_when_its_queue_cannot_be_deleted(world: Wor
     assert given(single) == [("top", b"0")]
 
 
-def test_nobody_can_have_it_alone_and_basic_get_takes_what_there_is(single: BasicClient) -> None:
+def test_single_active_consumer_allows_get_but_not_exclusive(single: BasicClient) -> None:
     single.publish("q", b"0")
     assert single.call("basic.get", queue="q", no_ack=True).body == b"0"
     single.method("basic.consume", 2, queue="q", exclusive=True)

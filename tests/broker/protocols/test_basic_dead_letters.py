@@ -552,7 +552,7 @@ def test_a_queue_is_not_declared_again_with_another_exchange(client: BasicClient
     assert "inequivalent arg 'x-dead-letter-" in text
 
 
-def test_who_declares_it_has_to_be_allowed_to_publish_there(world: World, client: BasicClient) -> None:
+def test_declaring_a_dead_letter_exchange_needs_publish_rights(world: World, client: BasicClient) -> None:
     def refuse(_caller: object, exchange: str, key: str) -> bool:
         raise UnauthorizedError(f"{exchange} {key}")
 

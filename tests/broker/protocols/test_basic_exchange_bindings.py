@@ -79,12 +79,12 @@ def test_an_exchange_with_such_a_binding_is_in_use(client: BasicClient) -> None:
     ("values", "code"),
     [({"source": ""}, 403), ({"destination": ""}, 403), ({"source": "no"}, 404), ({"destination": "no"}, 404)],
 )
-def test_what_is_not_possible(client: BasicClient, values: dict[str, str], code: int) -> None:
+def test_impossible_exchange_binding_is_refused(client: BasicClient, values: dict[str, str], code: int) -> None:
     closed = failed(client, "exchange.bind", **{"source": "a", "destination": "b", **values})
     assert closed[:2] == ("channel.close", code)
 
 
-def test_who_binds_needs_the_right_to_bind_and_to_publish(client: BasicClient) -> None:
+def test_binding_needs_the_rights_to_bind_and_to_publish(client: BasicClient) -> None:
     asked: list[tuple[object, ...]] = []
 
     class Rules:

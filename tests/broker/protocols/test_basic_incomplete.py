@@ -228,7 +228,7 @@ def test_a_stalled_message_is_not_kept_for_ever(world: World, queue: str) -> Non
     assert world.basic_connections.budget.used == 0  # type: ignore[attr-defined]
 
 
-def test_what_would_wait_for_nobody_is_refused(world: World, queue: str) -> None:
+def test_last_waiting_sender_is_refused_to_make_room(world: World, queue: str) -> None:
     """All that hold incomplete messages wait: the last one makes room for the others."""
     senders = [Sender(world, LARGE) for _ in range(3)]
     for _ in range(4):

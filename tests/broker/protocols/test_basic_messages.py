@@ -62,7 +62,7 @@ def stored(message: Message) -> bytes:
 
 
 @given(PROPERTY_SETS, st.binary(max_size=20), st.sampled_from([0.0, 1_700_000_000.125]))
-def test_what_is_stored_is_restored(properties: Properties, body: bytes, expires_at: float) -> None:
+def test_stored_message_is_restored_unchanged(properties: Properties, body: bytes, expires_at: float) -> None:
     message = basic(properties, body, expires_at)
     data = stored(message)
     assert frames_problem(data[: HEADER_SIZE_BYTES + header_size(data)], len(data)) is None
@@ -108,7 +108,7 @@ def test_damaged_records_are_refused_or_read(begin: int, end: int, instead: byte
         decode_message_header(found[HEADER_SIZE_BYTES : HEADER_SIZE_BYTES + header_size(found)])
 
 
-def test_what_tools_see() -> None:
+def test_stored_message_header_decodes_for_tools() -> None:
     data = stored(basic(FULL, b"body", 1_700_000_060.5))
     header = decode_message_header(data[HEADER_SIZE_BYTES : HEADER_SIZE_BYTES + header_size(data)])
     assert header.protocol == "0-9-1"

@@ -170,7 +170,7 @@ def test_a_frame_that_is_too_large_is_refused() -> None:
         (encode_frame(METHOD, 101, encode_method("channel.open")), 530),
     ],
 )  # fmt: skip
-def test_what_is_not_valid_closes_the_connection(data: bytes, code: int) -> None:
+def test_invalid_frame_closes_the_connection(data: bytes, code: int) -> None:
     client = BasicClient(World()).open()
     client.send(data)
     assert closed(client)[0] == code
@@ -189,7 +189,7 @@ def test_the_broker_waits_for_the_answer_to_its_close() -> None:
     assert "q" not in world.broker.queues
 
 
-def test_who_does_not_answer_is_disconnected() -> None:
+def test_unanswered_close_disconnects_after_the_timeout() -> None:
     world = World()
     client = BasicClient(world).open()
     client.machine.force_close("so")

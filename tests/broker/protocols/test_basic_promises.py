@@ -104,7 +104,7 @@ def test_a_return_comes_before_its_confirm(client: BasicClient) -> None:
     assert [each.name for each in client.take()][-2:] == ["basic.return", "basic.ack"]
 
 
-def test_what_cannot_be_written_is_refused(world: World, client: BasicClient) -> None:
+def test_failed_write_is_nacked(world: World, client: BasicClient) -> None:
     client.publish("d")
     client.publish("d")
     client.sync()
@@ -317,7 +317,7 @@ def test_a_rollback(world: World) -> None:
     assert world.broker.queues["q"].is_empty
 
 
-def test_what_was_settled_in_an_open_transaction_comes_back(world: World) -> None:
+def test_messages_settled_in_an_open_transaction_return(world: World) -> None:
     client = BasicClient(world).open()
     client.call("queue.declare", queue="q")
     client.publish("q", b"x", TRANSIENT)

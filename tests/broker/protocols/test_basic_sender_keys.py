@@ -95,7 +95,7 @@ def test_in_a_transaction(world: World, queues: BasicClient) -> None:
 
 @pytest.mark.parametrize("name", ["CC", "BCC"])
 @pytest.mark.parametrize("value", ["b", 1, True, {"b": 1}])
-def test_what_is_no_list_closes_the_channel(queues: BasicClient, name: str, value: Any) -> None:
+def test_sender_keys_that_are_no_list_close_the_channel(queues: BasicClient, name: str, value: Any) -> None:
     queues.publish("a", b"x", keyed(**{name: value}))
     (closed,) = queues.take("channel.close")
     assert closed.values["reply_code"] == 406

@@ -282,7 +282,7 @@ MALFORMED: Final = {
 
 
 @pytest.mark.parametrize("data", MALFORMED.values(), ids=MALFORMED.keys())
-def test_what_is_no_frame_still_ends_the_connection(data: bytes) -> None:
+def test_malformed_frame_still_ends_the_connection(data: bytes) -> None:
     _, client = world_of_two()
     _fails(client)
     client.send(data)

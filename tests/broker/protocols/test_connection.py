@@ -55,7 +55,7 @@ def test_another_protocol_is_answered_with_ours(sent: bytes) -> None:
     assert client.machine.phase is Phase.CLOSED
 
 
-def test_what_follows_another_protocols_header_is_of_no_interest() -> None:
+def test_bytes_after_an_unknown_protocol_header_are_ignored() -> None:
     client = World().connect()
     client.send(b"AMQP\x00\x00\x09\x01" + bytes(range(256)) * 10)
     client.send(PROTOCOL_HEADER)
@@ -154,7 +154,7 @@ def test_a_login_that_is_not_checked_is_told_to_try_again() -> None:
     ("mechanism", "response"),
     [("PLAIN", b"\0anna\0wrong"), ("PLAIN", b"nonsense"), ("ANONYMOUS", b""), ("GSSAPI", b""), ("", None)],
 )
-def test_who_is_not_let_in(mechanism: str, response: bytes | None) -> None:
+def test_failed_authentication_closes_the_connection(mechanism: str, response: bytes | None) -> None:
     client = started(guarded().connect(), mechanism, response)
     for check, done in client.host.checks:
         done(check.run())
@@ -192,14 +192,14 @@ def test_tune_offers_the_limits_of_the_broker() -> None:
     ]
 
 
-def test_what_the_client_wants_is_lowered_to_what_was_offered() -> None:
+def test_tuning_is_lowered_to_the_offered_limits() -> None:
     client = tuned(World().connect(), channel_max=60_000, max_frame_size=4096, heartbeat=9999)
     assert client.names()[-1] == "connection.open-ok"
     assert client.machine.max_frame == 4096
     assert client.machine.heartbeat == 120
 
 
-def test_what_the_client_does_not_say_is_as_offered() -> None:
+def test_tuning_defaults_to_the_offered_values() -> None:
     client = tuned(World().connect())
     assert client.machine.max_frame == 65535
     assert client.machine.heartbeat == 0
@@ -376,7 +376,7 @@ def test_no_heartbeats_were_agreed() -> None:
     assert client.names()[-1] == "connection.open-ok"
 
 
-def test_whoever_is_not_read_is_not_dead() -> None:
+def test_paused_connection_is_not_closed_for_missed_heartbeats() -> None:
     client = beating()
     client.machine.pause()
     client.machine.on_timer(2000.0)

@@ -89,7 +89,7 @@ def test_a_flood_of_failed_logins_does_not_fill_the_log(caplog: pytest.LogCaptur
     ]
 
 
-def test_who_has_come_is_told_at_level_info(caplog: pytest.LogCaptureFixture) -> None:
+def test_opened_connection_is_logged_at_level_info(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO", "Protocol")
     client = log_in(guarded(), "PLAIN", b"\0anna\0secret", **PROPERTIES)
     client.control("connection.tune-ok")
@@ -104,7 +104,7 @@ def test_who_has_come_is_told_at_level_info(caplog: pytest.LogCaptureFixture) ->
     ]
 
 
-def test_what_a_client_says_of_itself_cannot_break_the_log(caplog: pytest.LogCaptureFixture) -> None:
+def test_client_properties_are_logged_safely(caplog: pytest.LogCaptureFixture) -> None:
     log_in(guarded(), "PLAIN", b"\0anna\0wrong", product="\x1b[2J\n" + "x" * 5000, version=b"\xff\x00")
     text = logged(caplog)[0][2]
     assert text.isprintable()

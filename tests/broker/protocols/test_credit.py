@@ -130,7 +130,7 @@ def test_stop_takes_the_credit_away_and_what_was_sent_before_gives_none_back() -
     assert client.take() == numbered(10)[5:6]
 
 
-def test_what_was_sent_before_and_after_a_stop_is_told_apart() -> None:
+def test_completions_from_before_a_stop_give_no_credit() -> None:
     client = filled(*numbered(10))
     client.subscribe("q", messages=2, mode=WINDOW)
     client.command("message.stop", destination="q")

@@ -127,7 +127,7 @@ def test_browsing_leaves_all_where_it_is() -> None:
     assert left(client) == [*numbered(3), b"new"]
 
 
-def test_what_was_looked_at_can_be_acquired_once() -> None:
+def test_browsed_message_can_be_acquired_once() -> None:
     client = filled(*numbered(6))
     client.subscribe("q", to="look", acquire_mode=1)
     client.take()
@@ -144,7 +144,7 @@ def test_what_was_looked_at_can_be_acquired_once() -> None:
     assert left(client) == [b"004", b"005"]
 
 
-def test_what_another_session_owns_can_be_looked_at_but_not_acquired() -> None:
+def test_exclusive_queue_can_be_browsed_by_other_sessions() -> None:
     client = filled()
     client.command("queue.declare", queue="owned", exclusive=True)
     client.publish("owned", b"kept")
@@ -172,7 +172,7 @@ def test_messages_of_a_browse_only_queue_cannot_be_acquired(acquire_mode: int) -
     assert client.world.broker.queues["shown"].available_count == 1
 
 
-def test_what_was_looked_at_without_accepting_is_forgotten_when_it_is_completed() -> None:
+def test_completed_browsed_message_can_no_longer_be_acquired() -> None:
     client = filled(*numbered(3))
     client.subscribe("q", acquire_mode=1, accept_mode=1, mode=WINDOW, messages=2)
     assert client.take() == numbered(2)
@@ -292,7 +292,7 @@ def test_a_session_that_is_resumed_keeps_what_it_has_not_accepted() -> None:
     assert back.world.broker.queues["q"].message_count == 2
 
 
-def test_what_an_expired_session_held_is_available_again_and_marked() -> None:
+def test_messages_of_an_expired_session_are_redelivered() -> None:
     client = World().open_client(timeout=60)
     client.declare("q")
     client.publish("q", *numbered(3))
@@ -343,7 +343,7 @@ def test_after_a_rollback_the_session_still_has_what_it_was_sent() -> None:
     assert left(client) == [b"old"]
 
 
-def test_what_was_accepted_in_a_transaction_can_be_released_before_it_ends() -> None:
+def test_message_accepted_in_a_transaction_can_be_released() -> None:
     client = filled(b"1", b"2")
     client.subscribe("q", to="d", messages=2)
     client.command("tx.select")

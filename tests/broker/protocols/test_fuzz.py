@@ -237,7 +237,7 @@ def test_noise_after_any_part_of_a_conversation(noise: bytes, count: int) -> Non
     converse([*opened()[:count], noise])
 
 
-def test_what_one_connection_makes_the_broker_keep_is_bounded() -> None:
+def test_memory_held_for_one_connection_is_bounded() -> None:
     """Commands that are begun and never ended, on every channel there is, before and after `open`."""
     frame = bytearray(encode_command_frames(1, b"\x04\x01" + bytes(1000), None, b"", 65535)[0])
     frame[0] = 8 | 2  # the first frame of the first segment, and more to come

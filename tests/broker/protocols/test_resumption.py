@@ -187,7 +187,7 @@ def test_every_command_is_executed_once_and_in_order(steps: list[tuple[str, obje
     assert len(lossy.world.sessions) == 1
 
 
-def test_what_is_completed_is_told_again_to_whoever_attaches_again() -> None:
+def test_completions_are_repeated_on_resumption() -> None:
     client = World().open_client(timeout=60)
     number = client.declare("q")
     assert number in client.completed

@@ -30,7 +30,7 @@ def test_a_number_is_found_again_wherever_the_counter_is(near: int, distance: in
 
 
 @given(near=st.integers(0, 1 << 40), number=st.integers(0, BITS - 1))
-def test_what_is_found_is_the_nearest(near: int, number: int) -> None:
+def test_unwrap_finds_the_nearest_number(near: int, number: int) -> None:
     found = unwrap(number, near)
     assert found % BITS == number
     assert -(1 << 31) <= found - near < 1 << 31
@@ -46,14 +46,14 @@ def test_a_range_that_ends_before_it_begins_is_left_out() -> None:
     assert unwrap_ranges(((5, 3), (7, 7)), 4) == [(7, 7)]
 
 
-def test_what_is_completed_may_go_back_over_more_than_half_of_all_numbers() -> None:
+def test_completed_ranges_may_span_more_than_half_the_numbers() -> None:
     near = 3_000_000_000
     assert unwrap_completed(((0, near - 1),), near) == [(0, near - 1)]
     assert unwrap_completed(((near - 2, near - 1),), near) == [(near - 2, near - 1)]
 
 
 @given(st.lists(st.one_of(RANGES, st.lists(RANGES, max_size=3)), max_size=30))
-def test_what_the_peer_knows_is_told_no_more_and_nothing_else(
+def test_only_ranges_known_to_the_peer_are_omitted(
     steps: list[tuple[int, int] | list[tuple[int, int]]],
 ) -> None:
     done, model, known = Done(), set[int](), set[int]()
@@ -80,7 +80,7 @@ def test_all_that_is_known_is_told_no_more() -> None:
     assert completed.ranges() == []
 
 
-def test_what_is_told_begins_where_the_stream_begins() -> None:
+def test_completed_ranges_begin_with_the_stream() -> None:
     done = Done(100)
     completed = Completed(done)
     assert completed.ranges() == []

@@ -87,7 +87,7 @@ def told(session: Ended) -> list[tuple[int, int]]:
 # ---- completion ----
 
 
-def test_what_is_not_held_is_completed_when_it_is_settled() -> None:
+def test_command_not_held_is_completed_on_settling() -> None:
     session = make()
     assert come(session, 3) == [0, 1, 2]
     assert told(session) == []
@@ -95,7 +95,7 @@ def test_what_is_not_held_is_completed_when_it_is_settled() -> None:
     assert told(session) == [(0, 2)]
 
 
-def test_what_is_held_is_completed_when_it_is_released() -> None:
+def test_held_command_is_completed_on_release() -> None:
     session = make()
     for number in come(session, 10):
         if number in (2, 3, 7):
@@ -226,7 +226,7 @@ def test_the_stream_may_begin_anywhere_and_wraps() -> None:
     assert told(session) == []
 
 
-def test_what_comes_again_is_passed_over_even_before_it_is_settled() -> None:
+def test_repeated_command_is_skipped_even_before_settling() -> None:
     session = make()
     come(session, 3)
     session.complete_received()
@@ -287,7 +287,7 @@ def send(session: Ended, *names: str) -> None:
         session.send("message.stop", destination=name)
 
 
-def test_what_was_not_completed_is_sent_again_and_the_rest_is_a_gap() -> None:
+def test_replay_sends_incomplete_commands_and_gaps() -> None:
     session = make(timeout=10)
     send(session, "a", "b", "c", "d", "e")
     session.on_control("session.completed", {"commands": ((0, 0), (2, 2), (4, 4)), "timely_reply": False})
@@ -301,14 +301,14 @@ def test_what_was_not_completed_is_sent_again_and_the_rest_is_a_gap() -> None:
     ]
 
 
-def test_what_is_sent_while_it_is_detached_goes_out_when_it_is_attached() -> None:
+def test_commands_sent_while_detached_go_out_on_attach() -> None:
     session = make(timeout=10)
     send(session, "a")
     assert again(session, lambda: send(session, "b")) == [("command-point", 0), ("stop", "a"), ("stop", "b")]
 
 
 @pytest.mark.parametrize("name", ["session.confirmed", "session.expected"])
-def test_what_the_peer_has_is_not_sent_again(name: str) -> None:
+def test_commands_received_by_the_peer_are_not_replayed(name: str) -> None:
     session = make(timeout=10)
     send(session, "a", "b", "c")
     ranges = ((0, 1),) if name == "session.confirmed" else ((2, 2),)
@@ -318,7 +318,7 @@ def test_what_the_peer_has_is_not_sent_again(name: str) -> None:
 
 
 @given(st.lists(st.tuples(st.integers(0, 19), st.integers(0, 19)), max_size=12))
-def test_what_is_confirmed_in_any_ranges_is_not_kept(pairs: list[tuple[int, int]]) -> None:
+def test_confirmed_commands_leave_the_replay_buffer(pairs: list[tuple[int, int]]) -> None:
     session = make(timeout=10)
     send(session, *map(str, range(20)))
     ranges = tuple((min(pair), max(pair)) for pair in pairs)
@@ -334,7 +334,7 @@ def test_nothing_is_kept_without_a_timeout() -> None:
     assert again(session) == [("command-point", 2)]
 
 
-def test_what_is_kept_is_bounded() -> None:
+def test_replay_buffer_is_bounded() -> None:
     session = make(timeout=10)
     for _ in range(3):
         session.send_payload(b"x" * 100, b"", bytes(MAX_REPLAY_BYTES // 2))

@@ -106,7 +106,7 @@ def furnished() -> tuple[World, Client]:
 @pytest.mark.parametrize(
     ("name", "values", "code"), FAILURES, ids=[f"{name} {values or ''}" for name, values, _ in FAILURES]
 )
-def test_what_cannot_be_done(name: str, values: dict[str, Any], code: ErrorCode) -> None:
+def test_failed_command_raises_and_ends_the_session(name: str, values: dict[str, Any], code: ErrorCode) -> None:
     world, client = furnished()
     before = client.command("execution.sync")
     failing = client.command(name, **values)
@@ -177,7 +177,7 @@ def test_a_message_that_is_too_large() -> None:
     assert client.world.broker.queues["q"].message_count == 1
 
 
-def test_what_comes_for_no_session_takes_no_room_from_others() -> None:
+def test_frames_of_no_session_take_no_room_from_others() -> None:
     client = World(BrokerSettings(auth=False, max_message_bytes=50_000)).open_client()
     client.declare("q")
     payload = encode_command("message.transfer")
@@ -256,7 +256,7 @@ def test_a_session_whose_queue_was_deleted_while_it_was_detached() -> None:
     assert back.exceptions == []
 
 
-def test_what_a_session_holds_when_it_fails_is_available_again_and_marked() -> None:
+def test_messages_of_a_failed_session_are_redelivered() -> None:
     client = World().open_client()
     client.declare("q")
     client.publish("q", b"1", b"2", b"3")

@@ -114,7 +114,7 @@ def test_all_of_it_reaches_a_client_of_0_10() -> None:
     assert header.header_types == {"n": "int32", "id": "uuid", "raw": "vbin16", "qpid.subject": "str16"}
 
 
-def test_what_was_converted_is_kept() -> None:
+def test_conversion_is_cached() -> None:
     message = restore_message(FULL)
     assert message.converted(as_transfer) is message.converted(as_transfer)
 
@@ -151,7 +151,7 @@ def test_a_map_and_lists() -> None:
     assert transfer.body == bytes.fromhex("0000000a00000002080195000178")  # fmt: skip
 
 
-def test_what_0_10_cannot_carry_is_for_others() -> None:
+def test_message_too_large_for_0_10_is_not_converted() -> None:
     long = section(0x74, map_of(*(item for n in range(300) for item in (text(f"h{n}"), binary(b"x" * 250)))))
     both = section(0x75, binary(b"x")) + section(0x77, text("y"))
     for data in (stored(long), stored(both)):
@@ -218,7 +218,7 @@ def test_consumers_of_0_10_get_what_they_can_take() -> None:
 
 
 @replaces
-def test_what_no_consumer_of_0_10_can_take_is_looked_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_message_unfit_for_0_10_is_converted_once(monkeypatch: pytest.MonkeyPatch) -> None:
     looks: list[Message] = []
 
     def look(message: Message, convert: Any) -> None:

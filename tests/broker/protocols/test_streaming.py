@@ -49,7 +49,7 @@ def test_nothing_of_a_large_content_is_copied() -> None:
         assert part.obj is content
 
 
-def test_what_one_frame_holds_is_bytes() -> None:
+def test_content_of_one_frame_is_bytes() -> None:
     room = 65_535 - FRAME.size
     assert content_of([b"a" * (room - 1), b"b"]) == b"a" * (room - 1) + b"b"
     more = content_of([b"a" * room, b"b"])
@@ -148,7 +148,7 @@ def test_a_session_that_is_resumed_in_the_middle_gets_all_of_it_again() -> None:
     assert again.take() == bodies
 
 
-def test_what_was_completed_behind_a_large_message_is_left_out_behind_it() -> None:
+def test_completed_messages_are_not_resent_after_a_large_one() -> None:
     world = World()
     client = world.open_client(timeout=60)
     client.declare("q")

@@ -54,7 +54,7 @@ def test_each_frame_has_its_line_however_it_comes(caplog: pytest.LogCaptureFixtu
     assert lines(caplog) == LINES
 
 
-def test_what_is_no_frame_is_the_end_of_it(caplog: pytest.LogCaptureFixture) -> None:
+def test_invalid_frame_stops_the_trace(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(TRACE, "Protocol")
     stranger, broken = frame_log("RECV it"), frame_log("RECV me")
     stranger.take(b"GET / HTTP/1.1\r\n")

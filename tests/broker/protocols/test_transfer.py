@@ -83,7 +83,7 @@ def test_a_message_without_any_header() -> None:
     assert dict(plain_map(message.headers())) == {}
 
 
-def test_what_is_alike_is_read_once_and_is_the_same() -> None:
+def test_equal_properties_are_read_once_and_shared() -> None:
     reader = TransferReader()
     messages = [
         reader.read(header({"correlation_id": b"%d" % number}, routing_key="a key"), b"", exchange, lambda: NOW)
@@ -151,7 +151,7 @@ def test_headers_that_are_equal_are_kept_once() -> None:
 
 
 @pytest.mark.parametrize("size", [20, 60_000])
-def test_what_is_remembered_is_bounded(size: int) -> None:
+def test_reader_cache_is_bounded(size: int) -> None:
     reader = TransferReader()
     tracemalloc.start()
     try:
@@ -317,7 +317,7 @@ HEADS: dict[str, Callable[[], bytes]] = {
 
 @pytest.mark.parametrize("body", [b"", b"x", bytes(100_000), None])
 @pytest.mark.parametrize("head", HEADS.values(), ids=HEADS.keys())
-def test_what_is_kept_is_what_came(head: Callable[[], bytes], body: bytes | None) -> None:
+def test_stored_transfer_is_restored_unchanged(head: Callable[[], bytes], body: bytes | None) -> None:
     message = read(head(), body)
     parts, size, _ = message.stored_form()
     data = b"".join(parts)
@@ -333,7 +333,7 @@ def test_what_is_kept_is_what_came(head: Callable[[], bytes], body: bytes | None
 
 
 @pytest.mark.parametrize("data", [b"", b"\0\0\0\x10abc", bytes(40), b"\0\0\0\x04\0\0\0\0" + bytes(20)])
-def test_what_is_no_message(data: bytes) -> None:
+def test_invalid_record_is_refused(data: bytes) -> None:
     with pytest.raises(BrokerRecordError):
         restore_transfer(data)
 
@@ -407,7 +407,7 @@ def test_a_stored_transfer_without_a_header_frame(content: bytes, is_last: bool)
 
 
 @pytest.mark.parametrize("size", [20, 50_000])
-def test_what_restored_messages_share_is_bounded(size: int) -> None:
+def test_cache_for_restored_messages_is_bounded(size: int) -> None:
     first, *more = (
         restore_transfer(encode_message(b"x", delivery_properties={"routing_key": "shared", "exchange": "e"}))
         for _ in range(2)

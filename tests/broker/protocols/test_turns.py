@@ -133,7 +133,7 @@ def test_one_turn_moves_a_portion_to_the_dead_letter_exchange(world: World, is_l
         ({"name": "basic.nack", "requeue": True}, 0, AT_ONCE),
     ],
 )
-def test_what_follows_a_commit_is_done_in_turns(world: World, values: dict[str, Any], dead: int, most: int) -> None:
+def test_work_after_a_commit_is_done_in_turns(world: World, values: dict[str, Any], dead: int, most: int) -> None:
     client = filled(world, transactional=True, **TO_DEAD)
     stop(client)
     changes = turns_of(world, lambda: commit_of(client, **values))

@@ -69,7 +69,7 @@ def test_passwords_in_the_clear_need_consent(users: Users) -> None:
     assert "--" not in told
 
 
-def test_what_is_asked_for_is_offered_in_its_order(users: Users, full: Users) -> None:
+def test_configured_mechanisms_are_offered_in_order(users: Users, full: Users) -> None:
     assert offered(full, LOCAL, Policy(mechanisms=("PLAIN", "CRAM-MD5"))) == ["PLAIN", "CRAM-MD5"]
     assert offered(users, REMOTE, Policy(mechanisms=("SCRAM-SHA-1",))) == ["SCRAM-SHA-1"]  # some may have it
     assert offered(users, REMOTE, Policy(mechanisms=("ANONYMOUS",))) == ["ANONYMOUS"]

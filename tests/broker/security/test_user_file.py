@@ -174,7 +174,7 @@ def test_passwords_that_nobody_has(users: Users, password: str) -> None:
 
 
 @given(st.binary(max_size=200))
-def test_whatever_is_in_the_file(content: bytes) -> None:
+def test_arbitrary_file_content_raises_only_user_file_errors(content: bytes) -> None:
     users = Users("users")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Users, "_read", lambda self: content.decode(errors="replace"))
@@ -190,7 +190,7 @@ def test_names_fit_into_the_file(name: str) -> None:
         assert f"{name}:scrypt".partition(":")[0] == name
 
 
-def test_who_can_log_in_with_what(users: Users) -> None:
+def test_users_log_in_only_with_their_mechanisms(users: Users) -> None:
     users.put("all", "secret", MECHANISMS)
     users.put("old", "secret", ["CRAM-MD5"])
     found = users.find("all")
@@ -379,7 +379,7 @@ def test_files_that_cannot_be_imported(users: Users) -> None:
 
 
 @given(st.sampled_from(FORMATS), st.binary(max_size=200), st.booleans())
-def test_whatever_is_imported(kind: str, content: bytes, is_dump: bool) -> None:
+def test_arbitrary_import_yields_valid_user_names(kind: str, content: bytes, is_dump: bool) -> None:
     prefix = b"VERSION=3\nformat=print\nHEADER=END\n" if is_dump else b""
     with contextlib.suppress(ValueError):
         found = read_import(kind, prefix + content, "QPID")
