@@ -1143,7 +1143,7 @@ def test_declaring_an_existing_object_needs_no_publish_right() -> None:
     assert not stage.control.denied
 
 
-def test_the_refusal_says_what_it_would_take() -> None:
+def test_refusal_names_the_missing_right() -> None:
     stage = Stage(BARRED)
     bob = stage.bobs[0]
     bob.queue("his", {"x-dead-letter-exchange": "kx"})

@@ -96,7 +96,7 @@ def test_none_if_the_ratio_is_0() -> None:
     assert stand.publish(10) == []
 
 
-def test_one_alert_for_what_comes_first() -> None:
+def test_one_alert_for_the_first_threshold_reached() -> None:
     stand = Stand(alerts=AlertArguments(count_up=3, size_up=100))
     assert stand.publish(size=99) == []
     assert stand.publish(size=1) == [QueueThresholdExceeded("q", 2, 100), QueueThresholdCrossedUpward("q", 2, 100)]

@@ -256,7 +256,7 @@ def test_messages_are_checked_one_by_one() -> None:
     assert client.world.broker.queues["q"].is_empty
 
 
-def test_without_rules_for_messages_nobody_is_asked() -> None:
+def test_publishing_is_not_checked_without_publish_rules() -> None:
     client, guard = guarded(Action.PUBLISH, checks_publish=False)
     client.publish("q", b"1", b"2")
     client.sync()

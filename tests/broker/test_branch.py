@@ -139,7 +139,7 @@ def test_a_prepared_branch_that_is_rolled_back_gives_messages_back_in_their_plac
 
 
 @pytest.mark.parametrize("is_late", [False, True], ids=["before it is asked for", "after it was delivered"])
-def test_a_message_of_a_branch_holds_up_nobody_and_keeps_its_place(stage: Stage, is_late: bool) -> None:
+def test_message_of_a_branch_keeps_its_place_without_blocking(stage: Stage, is_late: bool) -> None:
     branch = stage.prepared()
     stage.model.publish("target", b"a", b"b")
     consumer = stage.model.consumer(stage.target, 1) if is_late else None
@@ -345,9 +345,7 @@ def test_the_commit_of_a_doomed_branch_says_that_it_was_rolled_back(stage: Stage
     assert not stage.distributed.branches
 
 
-def test_doomed_branches_that_nobody_asks_for_are_forgotten_at_last(
-    stage: Stage, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_oldest_doomed_branches_are_forgotten(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(distributed, "MAX_DOOMED", 2)
     for xid in (b"1", b"2", b"3"):
         stage.distributed.leave(stage.distributed.start(xid), has_failed=True)
@@ -589,7 +587,7 @@ def test_the_counters(stage: Stage) -> None:
 
 
 @pytest.mark.parametrize("is_local", [False, True])
-def test_a_late_commit_does_not_displace_what_is_newer(is_local: bool) -> None:
+def test_late_commit_does_not_displace_a_newer_value(is_local: bool) -> None:
     """On a last value queue the last message of a key counts, by the order of the queue, as after a restart."""
     model = Model()
     queue = model.queue("last", durable=True, arguments=typed_map({"qpid.last_value_queue_key": "key"}))

@@ -93,7 +93,7 @@ def test_one_queue_that_is_too_deep_and_no_queue_gets_it() -> None:
 
 
 @pytest.mark.parametrize(("trouble", "error"), [("is_full", ResourceLimitExceededError), ("has_failed", InternalError)])
-def test_one_queue_alone_says_what_is_wrong(model: Model, trouble: str, error: type[Exception]) -> None:
+def test_publish_error_names_the_single_queue(model: Model, trouble: str, error: type[Exception]) -> None:
     queue = model.queue("q", durable=True)
     setattr(queue.journal, trouble, True)
     with pytest.raises(error, match="q"):
@@ -154,7 +154,7 @@ def test_a_message_leaves_when_it_is_kept_where_it_goes(model: Model) -> None:
     assert consumer.bodies == [b"1"]
 
 
-def test_a_message_that_nobody_keeps_moves_at_once(model: Model) -> None:
+def test_transient_message_moves_at_once(model: Model) -> None:
     source, entry, target = moved(model, durable=False)
     done: list[Exception | None] = []
     model.broker.router.move(source, entry, model.broker.exchanges["amq.fanout"], done.append)
@@ -316,7 +316,7 @@ def test_messages_are_there_again_in_order_and_marked_if_they_were_delivered(tmp
     run(second())
 
 
-def test_a_commit_is_there_again_and_what_was_not_committed_is_not(tmp_path: Path) -> None:
+def test_only_committed_transactions_survive_a_restart(tmp_path: Path) -> None:
     async def first() -> None:
         async with wired(tmp_path) as found:
             for name in ("a", "b"):

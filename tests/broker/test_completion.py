@@ -127,7 +127,7 @@ def test_a_barrier_waits_for_all_before_it_and_for_nothing_after_it() -> None:
     assert state(ledger) == (4, [])
 
 
-def test_a_barrier_waits_for_what_is_postponed() -> None:
+def test_barrier_waits_for_postponed_numbers() -> None:
     ledger = CompletionLedger()
     ledger.postpone(0)
     ledger.hold_for_all_before(1)

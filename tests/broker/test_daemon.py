@@ -109,7 +109,7 @@ def test_a_process_that_does_not_end() -> None:
     assert goes(process.pid)
 
 
-def test_where_pid_files_are_if_nobody_says(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_default_pid_directory_depends_on_the_user(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", "/home/somebody")
     for user, first in ((0, "/var/run/qpidd"), (1000, "/home/somebody/.qpidd")):
         monkeypatch.setattr(os, "geteuid", lambda user=user: user)

@@ -71,7 +71,7 @@ def test_a_ring_by_bytes() -> None:
     assert queue.refused == 1
 
 
-def test_a_ring_discards_what_a_consumer_holds() -> None:
+def test_ring_discards_a_message_held_by_a_consumer() -> None:
     model = Model()
     queue = ring(model, 2)
     model.publish("q", b"1", b"2")
@@ -87,7 +87,7 @@ def test_a_ring_discards_what_a_consumer_holds() -> None:
     assert queue.acquired_count == 0
 
 
-def test_a_strict_ring_keeps_what_a_consumer_holds() -> None:
+def test_strict_ring_keeps_a_message_held_by_a_consumer() -> None:
     model = Model()
     queue = ring(model, 2, "ring_strict")
     model.publish("q", b"1", b"2")
@@ -178,7 +178,7 @@ def test_alternate_exchanges_in_a_circle_end() -> None:
         assert (queue.message_count, other.message_count) == (min(number + 1, 2), min(max(number - 1, 0), 2))
 
 
-def test_a_consumer_may_still_accept_what_a_ring_has_moved() -> None:
+def test_message_moved_by_a_ring_can_still_be_accepted() -> None:
     model = Model()
     queue, others = ring(model, 2), model.queue("others", durable=True)
     with_alternate(model, queue, others)

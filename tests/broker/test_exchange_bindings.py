@@ -131,7 +131,7 @@ def test_few_routes_of_headers_are_kept(monkeypatch: pytest.MonkeyPatch, limit: 
             assert len(b._live) <= 4
 
 
-def test_every_exchange_counts_what_comes_to_it() -> None:
+def test_every_exchange_counts_its_received_messages() -> None:
     a, b, c = exchanges(a="topic", b="direct", c="fanout")
     p, q = fake_queues("pq")
     first = a.bind(p, "#")
@@ -261,7 +261,7 @@ def expected(
 
 
 @given(names=st.lists(st.binary(min_size=1, max_size=20), min_size=3, max_size=3), number=st.integers(0, 1 << 31))
-def test_a_record_says_what_was_stored(names: list[bytes], number: int) -> None:
+def test_binding_record_round_trip(names: list[bytes], number: int) -> None:
     source, destination, key = (name.decode("utf-8", "surrogateescape") for name in names)
     for arguments in (EMPTY_MAP, typed_map({"n": number})):
         binding = Stored(source, destination, key, arguments)

@@ -81,7 +81,7 @@ def test_an_ordinary_binding_becomes_exclusive() -> None:
     assert list(exchange.bindings) == [binding]
 
 
-def test_a_queue_that_comes_back_takes_nobodys_place() -> None:
+def test_restored_queue_replaces_no_binding() -> None:
     """A deletion that fails puts the bindings back as they were (`broker.model.topology.deletion`)."""
     exchange = DirectExchange("d")
     a, b = fake_queues("ab")
@@ -109,7 +109,7 @@ _DEEDS = st.lists(
 
 
 @given(_DEEDS)
-def test_as_a_model_says_and_again_from_what_is_stored(deeds: list[tuple[str, str, str]]) -> None:
+def test_bindings_match_the_model_and_after_a_restart(deeds: list[tuple[str, str, str]]) -> None:
     """The model is a dictionary; what a store would have, made again in its order, comes out the same."""
     exchange, expected = DirectExchange("d"), {"k": "", "l": ""}
     queues: dict[str, Any] = dict(zip("abc", fake_queues("abc"), strict=True))

@@ -76,7 +76,7 @@ class TestArguments:
 
 class TestNumbers:
     @pytest.mark.parametrize("type_name", STANDARD_EXCHANGES.values())
-    def test_from_0_on_whatever_the_type(self, model: Model, type_name: str) -> None:
+    def test_numbers_begin_with_0_for_every_type(self, model: Model, type_name: str) -> None:
         make(model, type_name, NUMBERED, "q", "r")
         for _ in range(3):
             model.publish("k", b"x", exchange="x")

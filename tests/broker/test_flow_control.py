@@ -409,7 +409,7 @@ def test_publishers_that_wait_are_logged_once_with_the_way_out(caplog: pytest.Lo
     assert len(queues) == 0
 
 
-def test_stops_that_do_not_last_or_recur_or_stop_nobody_are_not_logged(caplog: pytest.LogCaptureFixture) -> None:
+def test_short_repeated_or_idle_stops_are_not_logged(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("DEBUG")
     queues = StoppedQueues()
     flow = FlowControl(FlowThresholds(stop_count=2, resume_count=2), queues)

@@ -67,7 +67,7 @@ def test_a_journal_is_created_before_its_queue_is_declared_and_a_transient_queue
     play(tmp_path, scene)
 
 
-def test_a_recovered_journal_tells_what_was_in_it(tmp_path: Path) -> None:
+def test_recovered_journal_emits_its_content(tmp_path: Path) -> None:
     async def before(stage: Wired, _heard: list[Event]) -> None:
         for name in ("empty", "q"):
             await stage.topology.declare_queue(name, durable=True)

@@ -181,7 +181,7 @@ def test_a_journal_that_refuses_a_portion_undoes_it_all(
     assert all(entry.is_redelivered for entry in again.entries)
 
 
-def test_an_unknown_outcome_leaves_what_is_stored(model: Model, results: Results) -> None:
+def test_unknown_outcome_keeps_the_stored_messages(model: Model, results: Results) -> None:
     queue = model.queue("q", durable=True)
     commit(model, begun(model), results)
     model.run()

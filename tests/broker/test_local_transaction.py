@@ -138,9 +138,7 @@ def test_nothing_that_came_later_overtakes(model: Model, results: Results) -> No
     assert [consumer.bodies for consumer in consumers] == [[b"1", b"2", b"3"], [b"1", b"2"]]
 
 
-def test_a_transaction_of_what_is_not_kept_does_not_let_out_what_is_not_on_the_disk(
-    model: Model, results: Results
-) -> None:
+def test_transient_commit_does_not_release_unsynced_messages(model: Model, results: Results) -> None:
     """In one tick: a message that waits for the disk, then a commit that need not."""
     queue = model.queue("q", durable=True)
     consumer = model.consumer(queue)
@@ -155,7 +153,7 @@ def test_a_transaction_of_what_is_not_kept_does_not_let_out_what_is_not_on_the_d
     assert consumer.bodies == [b"1", b"2"]
 
 
-def test_a_commit_elsewhere_does_not_let_out_what_is_not_on_the_disk(model: Model, results: Results) -> None:
+def test_commit_elsewhere_does_not_release_unsynced_messages(model: Model, results: Results) -> None:
     """As before, but the commit waits for another journal, which is quicker."""
     queue = model.queue("q", durable=True)
     model.queue("other", durable=True)
@@ -174,7 +172,7 @@ def test_a_commit_elsewhere_does_not_let_out_what_is_not_on_the_disk(model: Mode
     assert consumer.bodies == [b"1", b"2"]
 
 
-def test_the_quicker_of_two_commits_does_not_let_out_what_is_not_on_the_disk(model: Model, results: Results) -> None:
+def test_quicker_commit_does_not_release_unsynced_messages(model: Model, results: Results) -> None:
     """The flush of what came first begins last, at the end of the tick, and is waited for all the same."""
     queue = model.queue("q", durable=True)
     consumer = model.consumer(queue)
@@ -265,7 +263,7 @@ def test_a_journal_that_has_failed_refuses_the_whole(model: Model, results: Resu
     assert results == []
 
 
-def test_a_commit_of_which_nobody_knows(model: Model, results: Results) -> None:
+def test_commit_of_unknown_outcome_hides_only_durable_messages(model: Model, results: Results) -> None:
     """What is kept is not seen again before a restart; what nobody keeps was not; and other messages go on."""
     durable, plain = model.queue("durable", durable=True), model.queue("plain")
     takers = [taken(model, durable, b"kept"), taken(model, plain, b"not kept")]

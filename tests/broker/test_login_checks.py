@@ -412,7 +412,7 @@ def test_hosts_that_are_remembered_are_bounded() -> None:
     assert (schedule.slow.count, schedule.slow.running_in_all, schedule.slow.running) == (0, 0, {})
 
 
-def test_an_unhandled_exception_lets_nobody_in(world: World, caplog: pytest.LogCaptureFixture) -> None:
+def test_unhandled_exception_fails_the_login(world: World, caplog: pytest.LogCaptureFixture) -> None:
     answers: list[Answer] = []
     world.logins.check("host", PasswordCheck("a", lambda: Success(str(1 // 0))), answers.append, lambda: False)
     world.loop.run(2.0)

@@ -398,7 +398,7 @@ def test_methods_are_authorized_as_their_caller() -> None:
 # ---- events and heartbeats ----
 
 
-def test_events_are_published_for_those_who_are_bound() -> None:
+def test_events_are_published_to_bound_consoles() -> None:
     async def scene(stage: Wired, console: Console) -> None:
         await stage.topology.declare_queue("q", auto_delete=True)
         (event,) = take(console.events)

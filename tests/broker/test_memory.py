@@ -141,7 +141,7 @@ def test_queues_transactions_and_unfinished_messages_are_held() -> None:
     assert model.broker.held_memory() == 2 * MESSAGE_OVERHEAD + 4 + 1000
 
 
-def test_growth_is_counted_in_steps_and_what_goes_is_no_growth() -> None:
+def test_growth_is_counted_in_steps_and_without_freed_memory() -> None:
     model = Model(BrokerSettings(memory_bytes=LIMIT))
     ceiling = model.broker.memory
     ceiling._resident = lambda: 1 << 40

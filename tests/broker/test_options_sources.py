@@ -243,7 +243,7 @@ def test_only_list_options_add_up_over_sources(file: Path) -> None:
         ("data-dir=d\nno-data-dir=yes", [], "d", True),
     ],
 )
-def test_of_what_is_contrary_the_higher_source_s_holds(
+def test_conflicting_options_follow_the_higher_source(
     file: Path, text: str, arguments: list[str], directory: str | None, has_none: bool
 ) -> None:
     values, found = said(file, text, None, *arguments)

@@ -158,7 +158,7 @@ def test_the_end_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
     assert bodies(file.load([*others[0], *more])) == [b"x" * (1 << 20), b"y" * (1 << 20)]
 
 
-def test_space_of_what_has_left_is_used_again() -> None:
+def test_freed_space_is_reused() -> None:
     stage = Stage()
     file = stage.file()
     waiting = [keep(file, numbered(300)) for _ in range(5)]
@@ -304,7 +304,7 @@ def test_few_files_are_open() -> None:
     assert not stage.disk.contents
 
 
-def test_a_start_removes_what_a_crash_left(tmp_path: Path) -> None:
+def test_start_removes_pages_left_by_a_crash(tmp_path: Path) -> None:
     path = tmp_path / "data" / "paging"
     directory = PagingDirectory(OsPagingDisk(), str(path))
     directory.restore = restore_message

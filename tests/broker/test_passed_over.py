@@ -159,7 +159,7 @@ def test_a_released_message_is_offered_before_later_ones(model: Model) -> None:
     assert [entry.is_redelivered for entry in second.entries] == [True, True, False, False]
 
 
-def test_consumers_of_one_kind_take_turns_at_what_was_passed_over(model: Model) -> None:
+def test_consumers_of_one_kind_share_messages_passed_over(model: Model) -> None:
     queue = model.queue("q")
     kind = Wanting(b"a")
     model.consumer(queue, wants=Wanting(b"x"))
@@ -246,7 +246,7 @@ def test_kinds_that_are_gone_are_forgotten_when_they_are_many(model: Model) -> N
     assert lasting.count == 2
 
 
-def test_repeated_releases_are_not_piled_up_for_those_who_are_not_ready(model: Model) -> None:
+def test_repeated_releases_do_not_pile_up_for_idle_consumers(model: Model) -> None:
     queue = model.queue("q")
     model.publish("q", b"a", b"stuck")
     waiting = model.consumer(queue, 1, wants=Wanting(b"b"))

@@ -213,7 +213,7 @@ def test_each_kind_is_asked_once_and_gets_its_messages_by_level(model: Model) ->
     assert (odd.count, even.count) == (8, 6)
 
 
-def test_a_kind_is_asked_once_more_for_what_is_released_and_for_nothing_else(model: Model) -> None:
+def test_only_released_messages_are_offered_to_a_kind_again(model: Model) -> None:
     queue = priority_queue(model)
     idle = Wanting(b"a")
     model.consumer(queue, wants=idle)
@@ -289,7 +289,7 @@ def test_release_and_removal_leave_nothing_behind(model: Model) -> None:
     assert not readers[LOW]._released
 
 
-def test_a_consumer_that_holds_what_is_gone_keeps_nothing_else_alive(model: Model) -> None:
+def test_holding_a_removed_entry_keeps_no_others_alive(model: Model) -> None:
     queue = priority_queue(model)
     gc.disable()
     try:
@@ -352,7 +352,7 @@ def full_ring(model: Model, policy: str) -> tuple[Queue, Recorder]:
     return queue, consumer
 
 
-def test_a_ring_discards_what_a_consumer_holds(model: Model) -> None:
+def test_ring_discards_a_message_held_by_a_consumer(model: Model) -> None:
     queue, consumer = full_ring(model, "ring")
     put(model, (9, b"c"))
     assert bodies(queue) == [b"b", b"c"]
@@ -361,7 +361,7 @@ def test_a_ring_discards_what_a_consumer_holds(model: Model) -> None:
     assert delivered(model, queue) == [b"b", b"c"]
 
 
-def test_a_strict_ring_keeps_what_a_consumer_holds(model: Model) -> None:
+def test_strict_ring_keeps_a_message_held_by_a_consumer(model: Model) -> None:
     queue, consumer = full_ring(model, "ring_strict")
     with pytest.raises(ResourceLimitExceededError, match="a consumer holds its oldest message"):
         put(model, (9, b"c"))
@@ -372,7 +372,7 @@ def test_a_strict_ring_keeps_what_a_consumer_holds(model: Model) -> None:
 
 
 @pytest.mark.parametrize("limit", ["qpid.max_count", "qpid.max_size"])
-def test_a_commit_discards_nothing_better_than_what_it_brings(model: Model, limit: str) -> None:
+def test_commit_discards_no_message_of_higher_priority(model: Model, limit: str) -> None:
     queue = priority_queue(model, **{limit: 2, "qpid.policy_type": "ring"})
     put(model, (5, b"a"), (5, b"b"))
     transaction = model.broker.begin_transaction(0)
@@ -433,7 +433,7 @@ def test_declined_messages_do_not_count_for_fairshare(model: Model) -> None:
 
 
 @given(st.lists(st.integers(0, 3), max_size=40), st.lists(st.integers(0, 4), min_size=4, max_size=4))
-def test_rounds_of_what_is_all_there(levels: list[int], limits: list[int]) -> None:
+def test_fairshare_rounds_take_each_level_to_its_limit(levels: list[int], limits: list[int]) -> None:
     """Each round takes from each level, the highest first, as many as its limit, or all."""
     waiting = [levels.count(level) for level in range(4)]
     expected: list[int] = []

@@ -371,7 +371,7 @@ def test_only_an_agent_that_speaks_version_2_names_itself_in_the_headers(has_ver
     asyncio.run(scene())
 
 
-def test_nothing_is_encoded_for_which_nobody_is_bound() -> None:
+def test_events_without_a_binding_are_not_encoded() -> None:
     async def scene(stage: Wired, console: Console) -> None:
         made: list[object] = []
         outbox: Any = console.agent._outbox

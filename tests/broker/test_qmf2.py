@@ -220,7 +220,7 @@ def test_a_console_that_does_not_read_costs_its_queue_only() -> None:
     play(scene)
 
 
-def test_a_full_broker_loses_what_it_would_tell() -> None:
+def test_full_broker_drops_its_answers() -> None:
     async def scene(stage: Wired, console: Console) -> None:
         ample = stage.broker.memory
         stage.broker.memory = MemoryCeiling(1, lambda: 1, lambda: 1)

@@ -220,7 +220,7 @@ def test_expiry_in_a_failed_journal_does_not_stop_delivery(model: Model) -> None
     assert model.broker.expire() == 0
 
 
-def test_looking_for_what_has_expired_goes_on_when_a_journal_has_failed(model: Model) -> None:
+def test_expiry_goes_on_if_one_journal_has_failed(model: Model) -> None:
     for name in ("failed", "healthy"):
         model.queue(name, durable=True)
         model.broker.router.publish(model.message(name, b"old", expires_at=model.now + 1), model.broker.exchanges[""])
@@ -232,7 +232,7 @@ def test_looking_for_what_has_expired_goes_on_when_a_journal_has_failed(model: M
     assert list(model.broker.queues["failed"].available()) == []
 
 
-def test_one_who_takes_without_accepting_stops_nobody_when_the_journal_has_failed(model: Model) -> None:
+def test_failed_journal_does_not_stop_other_consumers(model: Model) -> None:
     failed, other = model.queue("failed", durable=True), model.queue("other")
     model.publish("failed", b"1")
     model.sync()
@@ -320,7 +320,7 @@ def test_browsed_and_acquired_message_is_not_offered_again(model: Model) -> None
     assert not queue.acquire(browser.entries[1])
 
 
-def test_release_of_what_is_gone_does_nothing(model: Model) -> None:
+def test_release_of_a_removed_entry_does_nothing(model: Model) -> None:
     queue = model.queue("q")
     consumer = model.consumer(queue)
     model.publish("q", b"1", b"2")
@@ -332,7 +332,7 @@ def test_release_of_what_is_gone_does_nothing(model: Model) -> None:
     assert entry not in list(queue.entries())
 
 
-def test_one_who_looks_on_sees_each_message_once_and_takes_none(model: Model) -> None:
+def test_browser_sees_each_message_once_and_takes_none(model: Model) -> None:
     queue = model.queue("q")
     model.publish("q", *(b"%d" % number for number in range(5)))
     browser = model.consumer(queue, 2, acquires=False)

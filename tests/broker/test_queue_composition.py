@@ -154,7 +154,7 @@ def test_all_queues_or_none(model: Model) -> None:
     assert bodies(full) == bodies(other) == [b"1"]
 
 
-def test_a_transaction_counts_what_it_brings(model: Model) -> None:
+def test_transaction_counts_its_own_messages(model: Model) -> None:
     queue = make(model, "q", max_messages=2)
     for many, has_room in ((3, False), (2, True)):
         transaction = model.broker.begin_transaction(0)
@@ -194,7 +194,7 @@ def test_messages_published_by_the_owner_are_dropped(model: Model, owned: tuple[
     assert (queue.message_count, queue.message_bytes) == (3, len(b"otherotherunknown"))
 
 
-def test_others_get_what_is_dropped_here(model: Model, owned: tuple[Queue, Owner]) -> None:
+def test_other_queues_get_messages_dropped_here(model: Model, owned: tuple[Queue, Owner]) -> None:
     queue, owner = owned
     durable, transient = model.queue("durable", durable=True), model.queue("transient")
     for each in (queue, durable, transient):
@@ -209,7 +209,7 @@ def test_others_get_what_is_dropped_here(model: Model, owned: tuple[Queue, Owner
     assert (len(durable.journal.live), len(queue.journal.live)) == (1, 0)
 
 
-def test_there_is_room_for_what_is_dropped(model: Model) -> None:
+def test_dropped_message_needs_no_room(model: Model) -> None:
     queue, owner = make(model, "q", no_local=True, max_messages=1), Owner()
     queue.owner = owner
     model.publish("q", b"1")

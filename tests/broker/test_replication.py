@@ -333,7 +333,7 @@ def test_an_event_without_room_can_come_again() -> None:
     assert bodies(copy) == [b"2"]
 
 
-def test_memory_of_what_is_gone_is_freed() -> None:
+def test_memory_of_removed_messages_is_freed() -> None:
     source, target = Source(), Target()
     source.replicated("q")
     copy = target.queue("q")

@@ -150,7 +150,7 @@ def test_a_start_reads_only_the_index(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("commits", [False, True])
-def test_a_start_reads_only_what_branches_in_doubt_hold(
+def test_start_reads_only_messages_of_branches_in_doubt(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, commits: bool
 ) -> None:
     """And keeps only their records apart: those of all other messages are in packed arrays."""

@@ -260,7 +260,7 @@ def test_no_pattern_takes_long(part: str) -> None:
 # ---- how much work they are ----
 
 
-def test_work_is_what_is_read() -> None:
+def test_work_counts_the_bytes_read() -> None:
     found = message({"h": "a" * 60_000, "g": "b"})
     compiled = selector("h = 'x' AND g = 'b'")
     assert compiled is not None

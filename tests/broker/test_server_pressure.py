@@ -103,7 +103,7 @@ async def other(found: Served) -> RawPeer:
 # ---- clients that do not read ----
 
 
-def test_a_client_that_does_not_read_costs_little_and_stops_nobody() -> None:
+def test_client_that_does_not_read_costs_little() -> None:
     async def test() -> None:
         async with served() as found:
             helper = await other(found)

@@ -129,9 +129,7 @@ def test_slow_reader_gets_bytes_in_order() -> None:
 
 
 @pytest.mark.parametrize("seconds", [0.05, 0.0])
-def test_messages_that_nobody_reads_are_purged_when_they_have_expired(
-    monkeypatch: pytest.MonkeyPatch, seconds: float
-) -> None:
+def test_expired_messages_are_purged_periodically(monkeypatch: pytest.MonkeyPatch, seconds: float) -> None:
     async def test() -> None:
         looks: list[None] = []
         monkeypatch.setattr(qstore.broker.network.server, "_TIMER_SECONDS", 0.01)
@@ -176,7 +174,7 @@ def test_one_that_speaks_another_protocol_is_told_ours() -> None:
     run(test())
 
 
-def test_the_log_tells_who_came_and_why_they_went(caplog: pytest.LogCaptureFixture) -> None:
+def test_log_names_clients_and_why_they_left(caplog: pytest.LogCaptureFixture) -> None:
     def lines(begin: str) -> list[str]:
         return [record.getMessage().removeprefix(begin) for record in caplog.records]
 

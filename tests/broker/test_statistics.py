@@ -200,7 +200,7 @@ def test_a_watermark_begins_with_each_interval() -> None:
     assert (mark.value, mark.low, mark.high) == (2, 2, 2)
 
 
-def test_counts_of_a_queue_hold_whatever_happens() -> None:
+def test_queue_counts_hold_through_random_steps() -> None:
     """Random steps on one queue, and what was counted beside it."""
     chosen = random.Random(16)
     world = World()
@@ -270,7 +270,7 @@ class TestExchange:
         assert changed(found, statistics(EXCHANGE_CLASS, exchange))["msgRoutes"] == 2
         assert matched(exchange) == 7
 
-    def test_the_default_exchange_counts_what_deleted_queues_got(self) -> None:
+    def test_default_exchange_keeps_counts_of_deleted_queues(self) -> None:
         client = World().open_client()
         client.declare("q")
         client.publish("q", b"1", b"2")
@@ -296,7 +296,7 @@ class TestExchange:
         client.sync()
         assert broker_statistics(client.world.broker)["discardsNoRoute"] == 1
 
-    def test_an_immediate_message_that_nobody_can_take_is_dropped(self) -> None:
+    def test_immediate_message_without_a_consumer_is_dropped(self) -> None:
         client = World().open_client()
         client.declare("q")
         client.publish("q", b"1", immediate=True)
@@ -322,7 +322,7 @@ class TestExchange:
         exchange.unbind(b, "2")
         assert (first.messages_matched, second.messages_matched, exchange.counts) == (3, 2, counts)
 
-    def test_asking_what_a_binding_wants_counts_no_binding(self) -> None:
+    def test_would_route_does_not_count_a_binding(self) -> None:
         exchange = TopicExchange("t")
         (a,) = fake_queues("a")
         binding = exchange.bind(a, "#")

@@ -122,7 +122,7 @@ def test_one_flush_for_all_journals_and_sessions_of_a_turn(model: Model, log: li
 
 
 @pytest.mark.parametrize("is_commit_first", [False, True])
-def test_a_commit_on_another_connection_does_not_complete_what_is_not_on_the_disk(
+def test_commit_elsewhere_does_not_complete_unsynced_publishes(
     model: Model, log: list[str], *, is_commit_first: bool
 ) -> None:
     """In one tick one client publishes and another commits to the same queue: the tick waits for the journal."""
@@ -493,7 +493,7 @@ def test_a_failed_flush_of_lingering_records_fails_the_session(lingering: Model,
     assert "s failed [[7, 7]]: broken" in log
 
 
-def test_removals_with_nobody_waiting_are_flushed_by_the_timer(lingering: Model) -> None:
+def test_removals_without_waiters_are_flushed_by_the_timer(lingering: Model) -> None:
     lingering.store.has_unflushed = True
     accept(lingering)
     accept_again = len(lingering.timers)

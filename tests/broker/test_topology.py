@@ -244,7 +244,7 @@ class TestDeleteQueue:
 
         play(scene)
 
-    def test_where_nobody_wants_it_it_is_dropped(self, play: Play, durable: bool) -> None:
+    def test_message_unroutable_by_the_alternate_is_dropped(self, play: Play, durable: bool) -> None:
         async def scene(stage: Wired) -> None:
             await stage.topology.declare_queue("q", durable=durable, alternate="amq.direct")
             await stage.publish("", "q", b"x")

@@ -94,7 +94,7 @@ class TestReopened:
 
         play(tmp_path, make, look, take_apart, look_again, find_nothing)
 
-    def test_only_what_is_durable(self, tmp_path: Path) -> None:
+    def test_only_durable_objects_are_stored(self, tmp_path: Path) -> None:
         async def make(stage: Wired) -> None:
             topology = stage.topology
             for durable in (True, False):
@@ -348,7 +348,7 @@ class TestTogether:
 
         play(tmp_path, scene)
 
-    def test_a_change_is_made_though_nobody_waits(self, tmp_path: Path) -> None:
+    def test_cancelled_declaration_is_still_carried_out(self, tmp_path: Path) -> None:
         async def make(stage: Wired) -> None:
             task = asyncio.ensure_future(stage.topology.declare_queue("q", durable=True))
             await asyncio.sleep(0)
@@ -365,7 +365,7 @@ class TestTogether:
 
         play(tmp_path, make, look)
 
-    def test_an_error_that_nobody_waits_for(self) -> None:
+    def test_error_of_a_cancelled_change_is_not_reported(self) -> None:
         async def scene(stage: Wired) -> None:
             complaints: list[object] = []
             asyncio.get_running_loop().set_exception_handler(lambda _loop, context: complaints.append(context))

@@ -329,7 +329,7 @@ def test_names_that_are_not_utf8_come_back() -> None:
 
 
 @pytest.mark.parametrize("array", ["00000000", "00000005 f0 00000000", "00000005 31 00000000"])
-def test_an_empty_array_of_text_is_empty_whatever_its_type(array: str) -> None:
+def test_empty_array_of_any_type_is_empty_text(array: str) -> None:
     assert decode_control(bytes.fromhex("0108 0100" + array))[1] == {"known_hosts": ()}
 
 

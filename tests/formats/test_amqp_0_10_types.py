@@ -161,7 +161,7 @@ def test_maps_come_back_as_they_were(table: TypedMap) -> None:
 
 
 @given(MAPS)
-def test_the_fast_path_says_what_the_typed_values_say(table: TypedMap) -> None:
+def test_fast_path_matches_the_typed_values(table: TypedMap) -> None:
     assert decode_plain_map(encode_map(table)) == (plain_map(table), map_types(table))
 
 

@@ -210,7 +210,7 @@ def test_damage_is_refused_and_the_rest_rescued(name: str) -> None:
     assert readable <= set(pairs)
 
 
-def test_a_checksum_finds_what_nothing_else_finds() -> None:
+def test_checksum_finds_a_flipped_bit() -> None:
     file, _ = tall_file(checksummed=True)
     data = bytearray(file.build())
     data[512 * 4 + 100] ^= 1
@@ -340,7 +340,7 @@ def test_a_change_that_was_not_committed_counts_where_it_is_on_the_page() -> Non
     assert "behind" in str(reason(log.build(), lsns={page: Lsn(1, last)}))
 
 
-def test_a_checkpoint_settles_what_came_before() -> None:
+def test_checkpoint_settles_earlier_records() -> None:
     log = Log()
     log.record(999, 3)
     log.register(0, "queues.db")
@@ -520,7 +520,9 @@ def dumped(path: Path) -> Pairs:
     [("db_pagesize=4096",), ("db_pagesize=512", "duplicates=1"), ("db_pagesize=1024", "duplicates=1", "dupsort=1")],
     ids=["unique", "duplicates", "sorted duplicates"],
 )
-def test_reads_what_berkeley_db_dumps(tmp_path: Path, options: tuple[str, ...], lorder: str, chksum: int) -> None:
+def test_reads_databases_made_by_berkeley_db(
+    tmp_path: Path, options: tuple[str, ...], lorder: str, chksum: int
+) -> None:
     chance = random.Random(7)
     keys = [chance.randbytes(chance.choice([1, 8, 8, 40])) for _ in range(150)] + [chance.randbytes(3000)]
     many = keys[:3] if len(options) > 1 else []

@@ -37,7 +37,7 @@ def test_both_agree_from_any_start(data: bytes, start: int) -> None:
 
 
 @given(parts=st.lists(st.binary(max_size=300), max_size=8))
-def test_parts_give_what_the_whole_gives(parts: list[bytes]) -> None:
+def test_checksum_of_parts_equals_that_of_the_whole(parts: list[bytes]) -> None:
     fast = independent = 0
     for part in parts:
         fast = extend_crc32c(fast, part)

@@ -99,18 +99,18 @@ SYNCED = SYNCED_BYTES + independent_crc32c(SYNCED_BYTES).to_bytes(4, "little")
 bounds = st.lists(st.builds(SyncedJournal, U64, U64, st.integers(0, 2**32 - 1), U64), max_size=20)
 
 
-def test_the_layout_page_of_what_is_synced() -> None:
+def test_layout_of_the_synced_record() -> None:
     assert encode_synced(STORE_ID, 42, [SYNCED_ORDERS, LIST]) == SYNCED
     assert decode_synced(SYNCED) == SyncedStore(STORE_ID, 42, (LIST, SYNCED_ORDERS))
 
 
 @given(st.uuids(), U64, bounds)
-def test_round_trip_of_what_is_synced(store_id: UUID, batch: int, entries: list[SyncedJournal]) -> None:
+def test_round_trip_of_the_synced_record(store_id: UUID, batch: int, entries: list[SyncedJournal]) -> None:
     found = decode_synced(encode_synced(store_id, batch, entries))
     assert (found.store_id, found.batch, sorted(found.journals)) == (store_id, batch, sorted(entries))
 
 
-def test_every_flipped_bit_of_what_is_synced_is_noticed() -> None:
+def test_every_flipped_bit_of_the_synced_record_is_noticed() -> None:
     for bit in range(8 * len(SYNCED)):
         flipped = bytearray(SYNCED)
         flipped[bit // 8] ^= 1 << bit % 8

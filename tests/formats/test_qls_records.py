@@ -89,7 +89,7 @@ def test_padding_is_0xff(record: Whole) -> None:
 
 
 @given(whole_records())
-def test_the_tail_is_what_the_table_says(record: Whole) -> None:
+def test_tail_matches_the_table(record: Whole) -> None:
     header, xid, data = record
     encoded = encode_record(header, xid, data)
     if not header.has_tail:

@@ -135,7 +135,7 @@ def test_lines_that_are_none(line: bytes, what: str) -> None:
     ],
     ids=str,
 )
-def test_values_that_are_not_what_they_should_be(change: dict[str, object]) -> None:
+def test_invalid_values_are_index_problems(change: dict[str, object]) -> None:
     line = orjson.dumps(orjson.loads(encode_entry(entry(1))) | change)
     (found,) = decode_index([line])
     assert isinstance(found, IndexProblem)

@@ -27,7 +27,7 @@ from tests.support.profiles import only_on_its_day
 
 
 @only_on_its_day(0, 4)
-def test_an_analysis_says_what_is_there(spark: Any, fleet: Fleet, tmp_path: Path) -> None:
+def test_analysis_matches_the_fleet(spark: Any, fleet: Fleet, tmp_path: Path) -> None:
     request = fleet.request(tmp_path / "out")
     assert request.is_small
     check(spark, Analysis(fleet, request, analyzed(spark, request)))
@@ -212,14 +212,14 @@ def test_a_directory_that_is_refused_is_left_as_it_is(tmp_path: Path) -> None:
 NO_PYSPARK = "import sys; sys.modules['pyspark'] = None; from qstore.tools.qstore_analyze import main; main()"
 
 
-def test_without_the_extra_one_line_says_what_to_install(tmp_path: Path) -> None:
+def test_missing_extra_gives_a_one_line_install_hint(tmp_path: Path) -> None:
     done = child(["-c", NO_PYSPARK, "store", "--out", str(tmp_path / "out")], dict(os.environ))
     told = b"qstore-analyze: pyspark not installed: pip install 'qstore[spark]'\n"
     assert (done.returncode, done.stdout, done.stderr) == (2, b"", told)
     assert not (tmp_path / "out").exists()
 
 
-def test_without_java_one_line_says_what_to_install(tmp_path: Path) -> None:
+def test_missing_java_gives_a_one_line_install_hint(tmp_path: Path) -> None:
     pytest.importorskip("pyspark", reason="pyspark not installed: pip install 'qstore[spark]'")
     without = {name: value for name, value in os.environ.items() if name != "JAVA_HOME"} | {"PATH": str(tmp_path)}
     done = child(["-m", "qstore.tools.qstore_analyze", "store", "--out", str(tmp_path / "out")], without)

@@ -103,7 +103,7 @@ def test_with_push_down_each_query_needs_a_load_of_its_own(spark: Any, open_fixt
     assert reader.load(path).where("type = 'commit'").count() == every.count("commit")
 
 
-def test_options_select_whatever_the_query_is(spark: Any, open_fixture: StoreOpener) -> None:
+def test_options_select_rows_in_every_query(spark: Any, open_fixture: StoreOpener) -> None:
     path = str(open_fixture("legacy-d-dtx").path)
     reader = spark.read.format("qstore").option("columns", "queue,type,rid,xid")
     every = [row.asDict() for row in reader.load(path).collect()]

@@ -85,7 +85,7 @@ def test_the_records_are_those_of_the_dump(open_fixture: StoreOpener, name: str)
 
 @ALL
 @pytest.mark.parametrize("split_bytes", [65536, 1 << 20])
-def test_parts_have_together_what_the_whole_has(open_fixture: StoreOpener, name: str, split_bytes: int) -> None:
+def test_parts_together_equal_the_whole(open_fixture: StoreOpener, name: str, split_bytes: int) -> None:
     path = open_fixture(name).path
     assert in_order(records(path, split_bytes=split_bytes)) == in_order(records(path))
 

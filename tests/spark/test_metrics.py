@@ -134,14 +134,14 @@ def test_every_number_is_defined(outputs: Outputs) -> None:
     } <= numbers  # fmt: skip
 
 
-def test_the_console_says_what_the_summary_says(outputs: Outputs) -> None:
+def test_console_matches_the_summary(outputs: Outputs) -> None:
     for name, value in outputs.fields.items():
         if name not in OTHERS:
             shown = exact(value) if name.endswith("_bytes") else f"{value:,}"
             assert f"\n{label(name)}: {shown}\n" in outputs.console, name
 
 
-def test_the_report_says_what_the_summary_says(outputs: Outputs) -> None:
+def test_report_matches_the_summary(outputs: Outputs) -> None:
     fields, totals = outputs.fields, outputs.report.totals
     for name in (
         "stores", "queues", "files", "journal_bytes", "records", "record_bytes", "outstanding", "live_bytes",
@@ -159,7 +159,7 @@ def test_the_report_says_what_the_summary_says(outputs: Outputs) -> None:
         assert f"{label(name)}\n{human(fields[name])}\n" in outputs.page.text, name
 
 
-def test_the_summary_is_what_other_code_counts(outputs: Outputs) -> None:
+def test_summary_matches_counts_of_other_tools(outputs: Outputs) -> None:
     fields = outputs.fields
     assert fields["stores"] == len(outputs.paths)
     for name in ("queues", "records", "outstanding", "in_doubt", "transactions", "damage"):
@@ -222,7 +222,7 @@ def test_the_summary_counts_the_rows_of_the_tables(spark: Any, outputs: Outputs)
 # ---- each queue ----
 
 
-def test_each_queue_is_what_other_code_measures(outputs: Outputs) -> None:
+def test_each_queue_matches_other_tools(outputs: Outputs) -> None:
     journals = outputs.journals()
     assert set(outputs.rows) == set(journals) == set(outputs.sized)
     filled = 0
@@ -251,7 +251,7 @@ def _number(text: str) -> float | None:
     return float(text) if text else None
 
 
-def test_each_card_is_what_the_tables_say(spark: Any, outputs: Outputs) -> None:
+def test_each_card_matches_the_tables(spark: Any, outputs: Outputs) -> None:
     rates = {(row.store, row.queue): row for row in outputs.table(spark, "audit", "rates").collect()}
     waits = {(row.store, row.queue): row for row in outputs.table(spark, "audit", "waits").collect()}
     journals = outputs.journals()

@@ -161,7 +161,7 @@ def test_messages_older_than_the_journal_count(spark: Any) -> None:
 
 
 @only_on_its_day(2, 4)
-def test_lifetimes_say_what_is_known(spark: Any) -> None:
+def test_lifetimes_follow_from_known_times(spark: Any) -> None:
     records = frame(
         spark,
         [

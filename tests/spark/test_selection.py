@@ -85,7 +85,7 @@ def test_the_narrowest_bounds_count() -> None:
     assert (selection.lowest, selection.highest) == (5, 9)
 
 
-def test_options_select_and_filters_narrow_what_they_leave() -> None:
+def test_filters_narrow_the_selection_of_the_options() -> None:
     options = {"queue": "a, b", "type": "enqueue,dequeue", "xid": "00ff", "rids": "7, 100-200,300-", "columns": "rid"}
     selection = chosen(options)
     assert selection == Selection(

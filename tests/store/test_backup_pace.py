@@ -88,7 +88,7 @@ def share(
         (0.0, 1.0),
     ],
 )
-def test_it_takes_what_is_left(others: float, expected: float) -> None:
+def test_backup_takes_the_idle_share(others: float, expected: float) -> None:
     machine = SimulatedMachine(others)
     assert share(machine, Pace(machine)) == pytest.approx(expected, rel=0.1)
 

@@ -95,9 +95,7 @@ def test_a_recovered_environment_is_clean(name: str, open_fixture: StoreOpener, 
     )
 
 
-def test_without_the_program_one_notice_says_what_to_install(
-    open_fixture: StoreOpener, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_missing_recovery_program_gives_one_notice(open_fixture: StoreOpener, monkeypatch: pytest.MonkeyPatch) -> None:
     no_recovery_program(monkeypatch)
     environment = read(open_fixture("legacy-b-crash1").path / "rhm/dat")
     assert not environment.recovered
@@ -133,9 +131,7 @@ def test_interior_damage_of_the_log_is_reported(open_fixture: StoreOpener, tmp_p
 
 
 @needs_recovery
-def test_recovery_of_a_damaged_log_never_takes_away_what_the_files_hold(
-    open_fixture: StoreOpener, tmp_path: Path
-) -> None:
+def test_damaged_log_does_not_remove_entries_of_the_files(open_fixture: StoreOpener, tmp_path: Path) -> None:
     copy = copied(open_fixture("legacy-a-clean"), tmp_path)
     log = bytearray((copy / "log.0000000001").read_bytes())
     log[9000] ^= 1  # in the transaction that created the databases: recovery removes them
@@ -211,7 +207,7 @@ def test_an_older_file_of_the_same_store_is_seen(open_fixture: StoreOpener, tmp_
 
 
 @needs_recovery
-def test_a_broken_file_without_the_beginning_of_the_log_costs_only_what_was_in_it(
+def test_broken_file_with_a_cut_log_loses_only_its_own_entries(
     open_fixture: StoreOpener, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     copy = copied(open_fixture("legacy-b-crash1"), tmp_path)

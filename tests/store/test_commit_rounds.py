@@ -150,7 +150,7 @@ def test_a_journal_that_others_wait_for_is_flushed_at_once(rounds: Rounds) -> No
     rounds.end()
 
 
-def test_one_that_is_drained_waits_for_nobody(rounds: Rounds) -> None:
+def test_draining_during_a_round_runs_no_callbacks(rounds: Rounds) -> None:
     """No waiters are called while it is drained, so the second round does not end for them."""
     rounds.commit(3)
     rounds.sync()
@@ -166,7 +166,7 @@ def test_one_that_is_drained_waits_for_nobody(rounds: Rounds) -> None:
     rounds.end()
 
 
-def test_a_prepared_list_that_fails_leaves_nobody_waiting(rounds: Rounds) -> None:
+def test_failed_prepared_list_fails_all_waiting_commits(rounds: Rounds) -> None:
     rounds.commit(3)
     rounds.sync()
     rounds.commit(1)

@@ -155,9 +155,7 @@ def test_an_argument_that_is_none_of_the_words(value: object) -> None:
         queue_compresses({"qpid.compress": value})
 
 
-def test_a_stored_argument_that_nobody_knows_does_not_keep_a_store_from_opening(
-    environment: Environment, path: Path
-) -> None:
+def test_store_with_an_unknown_compress_argument_opens(environment: Environment, path: Path) -> None:
     opened = OpenedStore(environment, path)
     journal = opened.make_queue("q", arguments=typed_map({"qpid.compress": "later"}))
     opened.enqueue(journal, MESSAGES[9])

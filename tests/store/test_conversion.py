@@ -141,7 +141,7 @@ def test_it_is_done_once(old_store: Path) -> None:
     assert snapshot(old_store) == after
 
 
-def test_the_kept_store_says_what_it_is(new_store: Path) -> None:
+def test_kept_store_is_marked_with_its_origin(new_store: Path) -> None:
     mark = new_store / CONVERTED / MARK
     text = mark.read_text()
     assert "qpidd" in text

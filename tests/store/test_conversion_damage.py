@@ -230,7 +230,7 @@ def test_a_full_disk_leaves_the_old_store_alone(old: OldStore, path: Path) -> No
     assert content_of(path) == before
 
 
-def test_the_new_store_is_nobody_elses(old: OldStore, path: Path) -> None:
+def test_new_store_has_its_own_id_and_is_not_clean(old: OldStore, path: Path) -> None:
     old.queue("orders").enqueue(b"m")
     converted(old.write(path))
     mark = directory_of(path).read_mark()

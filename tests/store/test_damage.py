@@ -177,7 +177,7 @@ def used(name: str) -> set[str]:
     return found
 
 
-def test_each_kind_loses_what_the_table_says() -> None:
+def test_losses_of_each_kind_match_the_table() -> None:
     recorded = {
         kind: losses.replace(",", "").split()
         for kind, _, losses in (line.strip().partition(" ") for line in LOSSES.strip().splitlines())
@@ -213,7 +213,7 @@ def test_labels_are_stable_and_told_apart() -> None:
     assert {kind for kind in DamageKind if kind.label.endswith("checksum")} == CHECKSUM_KINDS
 
 
-def test_numbers_of_things_and_what_is_not_known() -> None:
+def test_damage_text_shows_counts_and_omits_unknown_ones() -> None:
     kind, of = DamageKind.UNKNOWN_QUEUE, {"queue": "a (s) % {b}", "messages": 1}
     one = Damage("/f", None, None, kind, **of, transactions=None)
     assert one.what == 'queue "a (s) % {b}" is not in the catalogue, but its journal holds 1 message'

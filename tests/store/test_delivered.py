@@ -30,7 +30,7 @@ def marked(runs: Sequence[int], rids: Sequence[int]) -> list[int]:
 
 @given(on_queue=st.sets(RIDS), others=st.sets(RIDS), draws=st.data())
 @examples(200)
-def test_exactly_what_was_delivered(on_queue: set[int], others: set[int], draws: st.DataObject) -> None:
+def test_runs_mark_exactly_the_delivered_messages(on_queue: set[int], others: set[int], draws: st.DataObject) -> None:
     there = sorted(on_queue)
     given_rids = draws.draw(st.permutations(there))[: draws.draw(st.integers(0, len(there)))]
     runs = runs_of([*given_rids, *(others - on_queue)], there)
@@ -42,7 +42,7 @@ def test_exactly_what_was_delivered(on_queue: set[int], others: set[int], draws:
     assert marked(merged_runs(alone, more), range(1, 61)) == sorted({*given_rids, *others})
 
 
-def test_all_messages_are_one_run_whatever_other_queues_have_between_them() -> None:
+def test_all_messages_of_a_queue_form_one_run() -> None:
     there = range(1, 100_000, 3)
     assert list(runs_of(there, there)) == [1, 99_999 - 2]
     assert list(runs_of([*there][100:], there)) == [301, 99_997]

@@ -173,7 +173,7 @@ def test_memory_per_record(order: Callable[[int], list[int]], count: int) -> Non
     assert 0.5 < counted / size < 2  # what it says of itself is the truth
 
 
-def test_memory_is_bounded_by_what_is_outstanding() -> None:
+def test_memory_is_bounded_by_the_outstanding_records() -> None:
     """A million messages that came and went leave nothing behind."""
     index = EnqueueMap()
     for rid in range(1_000_000):

@@ -262,7 +262,7 @@ def test_a_journal_that_is_named_twice(flusher: Flusher, driver: ManualDriver, j
     assert called == [None]
 
 
-def test_a_failed_sync_is_told_to_everybody_who_waits(
+def test_failed_sync_is_reported_to_all_waiters(
     flusher: Flusher, driver: ManualDriver, journals: list[QueueJournal]
 ) -> None:
     broken, sound, _ = journals
@@ -492,7 +492,7 @@ def test_a_queue_that_is_deleted_while_its_driver_dies(
     assert flusher.is_idle
 
 
-def test_drivers_that_die_of_what_they_are_given_are_not_tried_for_ever(
+def test_retries_with_new_drivers_are_limited(
     flusher: Flusher, driver: ManualDriver, journal: QueueJournal, lines: list[LogLine]
 ) -> None:
     called: list[Exception | None] = []
@@ -608,9 +608,7 @@ def test_a_store_that_is_closed_starts_no_other_driver(
     assert (len(driver.successors), lines) == (1, [])
 
 
-def test_those_who_are_called_may_append_and_flush_and_collect(
-    flusher: Flusher, driver: ManualDriver, journal: QueueJournal
-) -> None:
+def test_callback_may_append_flush_and_collect(flusher: Flusher, driver: ManualDriver, journal: QueueJournal) -> None:
     called: list[int] = []
 
     def again(error: Exception | None) -> None:
@@ -662,7 +660,9 @@ def test_error_in_one_callback_does_not_lose_the_others(flusher: Flusher) -> Non
     assert called == [None, None]
 
 
-def test_draining_waits_and_calls_nobody(flusher: Flusher, driver: ManualDriver, journals: list[QueueJournal]) -> None:
+def test_draining_waits_and_runs_no_callbacks(
+    flusher: Flusher, driver: ManualDriver, journals: list[QueueJournal]
+) -> None:
     called: list[Exception | None] = []
     driver.when_waited_for = driver.let_go
     for rid, journal in enumerate(journals, 1):
@@ -686,7 +686,7 @@ def test_holding_back_waits_until_little_is_unsynced(
     assert journal.writer.unsynced <= BOUND
 
 
-def test_a_caller_who_is_idle_waits_for_one_journal_itself(
+def test_idle_caller_syncs_a_single_journal_itself(
     flusher: Flusher, driver: ManualDriver, journals: list[QueueJournal]
 ) -> None:
     called: list[Exception | None] = []

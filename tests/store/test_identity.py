@@ -53,7 +53,7 @@ def status(path: Path) -> Path:
 
 
 @given(st.uuids() | st.none(), st.uuids() | st.none())
-def test_the_file_tells_what_was_written(cluster_id: UUID | None, shutdown_id: UUID | None) -> None:
+def test_identity_file_round_trip(cluster_id: UUID | None, shutdown_id: UUID | None) -> None:
     identity = ClusterIds(cluster_id, shutdown_id)
     if UUID(int=0) not in identity:
         assert decode(encode(identity)) == identity

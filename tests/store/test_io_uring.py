@@ -188,7 +188,7 @@ def test_no_descriptor_is_left_by_writes(own: IoUringSync, make_files: FileMaker
     assert len(os.listdir("/proc/self/fd")) == before
 
 
-def test_closing_waits_for_what_is_under_way(tmp_path: Path) -> None:
+def test_closing_waits_for_pending_writes(tmp_path: Path) -> None:
     driver = IoUringSync()
     files = [OsWritableDisk().create(str(tmp_path / f"{number}"), SIZE) for number in range(io_uring.MAX_CHAINS)]
     for number, file in enumerate(files):
@@ -230,7 +230,7 @@ def test_nothing_is_written_once_the_lock_of_a_killed_process_is_free(tmp_path: 
             assert (tmp_path / "journal").read_bytes().rfind(b"x") == written
 
 
-def test_a_successor_waits_for_what_is_under_way(tmp_path: Path) -> None:
+def test_successor_waits_for_pending_writes(tmp_path: Path) -> None:
     driver = IoUringSync()
     file = OsWritableDisk().create(str(tmp_path / "journal"), SIZE)
     driver.submit(1, [file], [a_write(file, 0, b"a" * 2_000_000)])

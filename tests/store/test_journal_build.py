@@ -174,7 +174,7 @@ def test_build_tries_more_files_if_the_content_does_not_fit() -> None:
     assert disk.open_now == 0
 
 
-def test_too_small_says_for_what() -> None:
+def test_too_small_error_names_the_queue_and_its_messages() -> None:
     info = JournalInfo(2, "q", "JournalData", Geometry(4, 2048), queue_id=7, incarnation=1)
     build = empty(SimulatedDisk(), info)
     fill(build, [400] * 40, [], 0)

@@ -118,7 +118,7 @@ def test_a_journal_without_a_readable_record_that_was_synced_is_lost() -> None:
     journal.close()
 
 
-def test_the_prepared_list_says_what_becomes_of_transactions() -> None:
+def test_prepared_list_gives_the_outcome_of_transactions() -> None:
     builder = JournalBuilder(2, RING, queue_name="TplStore", base_name=TPL_BASE_NAME)
     builder.enqueue(b"\1", xid=XID)
     prepare = builder.enqueue(b"\0", xid=OTHER)
@@ -141,7 +141,7 @@ def test_a_journal_that_cannot_be_read_leaves_no_file_open() -> None:
     assert disk.open_now == 0
 
 
-def test_for_who_only_looks_a_refusal_is_damage() -> None:
+def test_unreadable_file_is_damage_in_a_read_only_recovery() -> None:
     disk = filled().disk()
     journal = open_journal(disk, DIRECTORY)
     path = data_path(DIRECTORY, "JournalData", 1)

@@ -163,7 +163,7 @@ class TestOpenCopy:
         assert 0 < failed < 100
         copy.close()
 
-    def test_the_damaged_file_is_told_whatever_the_directory_is_called(self, database: Path, tmp_path: Path) -> None:
+    def test_damaged_file_is_named_under_any_directory_name(self, database: Path, tmp_path: Path) -> None:
         """RocksDB tells a file in its messages alone, with its path."""
         path = tmp_path / "CURRENT" / "000001.sst"
         shutil.copytree(database, path)

@@ -120,7 +120,7 @@ def test_files_without_links(tmp_path: Path) -> None:
     assert rids(recovered(tmp_path / "store")) == list(range(1, 13))
 
 
-def test_order_is_that_of_the_numbers_whatever_the_names(store: Path) -> None:
+def test_files_are_ordered_by_number_and_not_by_name(store: Path) -> None:
     builder = line_of(6)
     assert builder.names() != sorted(builder.names())
     builder.write(store)
@@ -172,14 +172,14 @@ def test_one_file_by_itself(store: Path) -> None:
     assert rids(recovered(second)) == [5, 6, 7, 8]
 
 
-def test_a_pooled_file_by_itself_says_what_it_is(tmp_path: Path) -> None:
+def test_lone_pooled_file_is_refused_as_empty(tmp_path: Path) -> None:
     path = tmp_path / "00000000-0000-4000-8000-000000000000.jrnl"
     path.write_bytes(reset_file(KIB))
     with pytest.raises(UnusableInputError, match="an empty file of the pool"):
         open_store(OsDisk(), str(path))
 
 
-def test_a_directory_of_links_by_itself_says_what_to_do(tmp_path: Path) -> None:
+def test_lone_directory_of_links_asks_for_the_whole_store(tmp_path: Path) -> None:
     line_of(2).write(tmp_path / "store")
     alone = tmp_path / "alone"
     shutil.copytree(tmp_path / "store/qls/jrnl2/q1", alone, symlinks=True)

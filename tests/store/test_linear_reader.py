@@ -212,7 +212,7 @@ def test_a_copy_of_the_journal_in_a_body_is_never_taken_for_records() -> None:
     assert len(recovery.damage) == 1
 
 
-def test_dequeues_of_what_is_not_there() -> None:
+def test_dequeue_of_a_missing_record_is_unfounded() -> None:
     builder = LinearBuilder("q")
     builder.enqueue(5, b"m")
     builder.dequeue(6, 4)
@@ -228,7 +228,7 @@ def test_dequeues_of_what_is_not_there() -> None:
 
 @pytest.mark.parametrize("sectors", [1, 2, 3, 4, 5])
 @pytest.mark.parametrize("data_size", [8, 64])
-def test_a_tail_that_covers_only_what_came_after_a_wait(sectors: int, data_size: int) -> None:
+def test_tail_that_covers_only_bytes_after_a_wait_is_accepted(sectors: int, data_size: int) -> None:
     builder = LinearBuilder("q", data_size)
     builder.enqueue(1, b"before")
     waited_at = sectors * SECTOR_SIZE - builder.position

@@ -129,7 +129,7 @@ def test_any_name_gives_one_line_that_can_be_written(name: str) -> None:
         assert line.text.encode()
 
 
-def test_transactions_in_doubt_are_told_with_what_settles_them_and_not_without_end() -> None:
+def test_in_doubt_lines_name_the_command_and_are_limited() -> None:
     (line,) = log_lines.transactions_in_doubt("/srv/my store", [b"\x06\xff"])
     assert line.level == "notice"
     assert line.text.startswith("Transaction 06ff is in doubt: ")

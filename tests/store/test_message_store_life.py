@@ -91,7 +91,7 @@ def test_the_lines_of_a_start(environment: Environment, path: Path) -> None:
     ]
 
 
-def test_modes_whatever_the_umask(environment: Environment, path: Path) -> None:
+def test_file_modes_do_not_depend_on_the_umask(environment: Environment, path: Path) -> None:
     """What RocksDB makes has modes of its own; nobody else gets at it, because its directory lets nobody in."""
     before = os.umask(0)
     try:
@@ -561,7 +561,7 @@ def test_two_stores_in_one_process(environment: Environment, tmp_path: Path) -> 
         (ThresholdError("Journal full, it says"), log_lines.threshold_exceeded("orders")),
     ],
 )
-def test_a_refusal_is_logged_by_what_it_is_and_not_by_what_it_says(
+def test_refusal_is_logged_by_its_type_and_not_its_text(
     path: Path, refusal: JournalFullError, line: log_lines.LogLine
 ) -> None:
     opened = OpenedStore(tool_environment(), path)

@@ -245,7 +245,7 @@ def test_a_link_that_leads_out_of_the_store_is_looked_into_but_not_below(builder
     assert "jrnl/large: is a link out of the store" in notice
 
 
-def test_a_lost_prepared_list_tells_what_that_means(builder: StoreBuilder) -> None:
+def test_lost_prepared_list_is_reported_with_the_consequence(builder: StoreBuilder) -> None:
     builder.orders.enqueue(b"m", xid=BRANCH)
     path = builder.write()
     for file in (builder.rhm / "tpl").iterdir():
@@ -267,7 +267,7 @@ def test_a_journal_by_itself_may_have_no_prepared_list(builder: StoreBuilder, tm
     assert any("no transaction prepared list was found" in notice for notice in result.store.notices)
 
 
-def test_the_prepared_list_by_itself_does_not_count_what_it_did_not_see(builder: StoreBuilder) -> None:
+def test_lone_prepared_list_leaves_counts_unknown(builder: StoreBuilder) -> None:
     builder.prepared.enqueue(b"\1", xid=BRANCH)
     result = recovered(builder.write() / "rhm/tpl")
     (transaction,) = result.transactions

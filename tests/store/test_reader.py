@@ -225,7 +225,7 @@ def test_writing_goes_on_after_a_crash(version: int) -> None:
         assert rids(again) == expected
 
 
-def test_version_2_what_is_left_of_a_torn_flush_stays_dead() -> None:
+def test_version_2_rest_of_a_torn_flush_stays_dead() -> None:
     """Its beginning was lost and the rest was not; the broker goes on where it began, up to a record of that rest."""
     builder = JournalBuilder(2, SMALL)
     kept = builder.enqueue(b"kept").header.rid

@@ -155,7 +155,7 @@ def assert_taken_up(disk: SimulatedDisk, new: Read, content: Content) -> None:
 # ---- round trips ----
 
 
-def test_messages_and_what_is_open() -> None:
+def test_rebuild_keeps_messages_and_open_transactions() -> None:
     builder = JournalBuilder(2, RING)
     first, locked, kept, gone = (builder.enqueue(b"message %d" % number).header.rid for number in range(4))
     builder.dequeue(first)

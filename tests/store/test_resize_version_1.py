@@ -326,7 +326,7 @@ def test_sizes_named_as_sufficient_suffice() -> None:
     assert len(recovered(disk)[0]) == 400
 
 
-def test_many_flushes_take_what_was_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_many_flushes_take_the_counted_space(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where no flush ends with a sector, each ends with fillers, which are counted."""
     monkeypatch.setattr("qstore.store.builders.journal_build.FLUSH_BYTES", 1024)
     monkeypatch.setattr("qstore.store.builders.journal_build._MAX_GATHERED", 2048)

@@ -24,7 +24,9 @@ ENVIRONMENTS: Final = pytest.mark.parametrize("environment", [tool_environment, 
 
 
 @ENVIRONMENTS
-def test_a_copy_holds_what_was_appended_before(environment: Callable[[], Environment], tmp_path: Path) -> None:
+def test_copy_holds_records_appended_before_the_snapshot(
+    environment: Callable[[], Environment], tmp_path: Path
+) -> None:
     for seed in today(range(4), 2):
         path = tmp_path / str(seed)
         path.mkdir()

@@ -147,7 +147,7 @@ def test_only_bytes_in_the_files_are_backed() -> None:
     assert stream.is_backed(stream.size, 0)
 
 
-def test_a_strict_stream_raises_only_for_what_is_asked_for() -> None:
+def test_strict_stream_raises_only_for_the_requested_range() -> None:
     lenient, expected, disk = make([0, 1, 2, 3])
     stream = JournalStream(disk, lenient.files, GEOMETRY, is_strict=True)
     disk.bad_regions.append(BadRegion("/1", DATA_OFFSET + 512, DATA_OFFSET + 1024))

@@ -344,7 +344,7 @@ def test_a_file_closed_too_early_is_never_another_file(helped: HelperProcessSync
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-def test_the_helper_outlives_what_asks_its_parent_to_end(
+def test_helper_survives_signals_that_end_its_parent(
     helped: HelperProcessSync, make_files: FileMaker, number: int
 ) -> None:
     os.kill(helped.pid, number)

@@ -113,7 +113,7 @@ def test_a_full_ring() -> None:
     assert version_1(PAGE, 65_536, 4 * 65_536).used == 3 * 65_536
 
 
-def test_an_empty_ring_has_all_of_it_but_what_the_present_file_holds() -> None:
+def test_empty_ring_uses_only_the_present_file() -> None:
     assert version_1(PAGE, None, 0).used == 0
     assert version_1(PAGE, None, 65_536 + 1024).used == 1024
     assert version_1(PAGE, None, 65_536).used == 0
@@ -130,7 +130,7 @@ def rings(draw: st.DrawFn) -> tuple[Geometry, list[bool], int, int]:
 
 
 @given(rings(), st.integers(1, 200))
-def test_the_room_is_what_the_algorithm_accepts(ring: tuple[Geometry, list[bool], int, int], blocks: int) -> None:
+def test_room_matches_the_algorithm(ring: tuple[Geometry, list[bool], int, int], blocks: int) -> None:
     """The stream begins with the file after the present one, which is the oldest, and ends in the present one."""
     geometry, live, current, submitted = ring
     counts = [int(flag) for flag in live]

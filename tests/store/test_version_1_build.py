@@ -327,7 +327,7 @@ def test_queues_without_a_catalogue_get_ids(old: OldStore, path: Path, tmp_path:
     assert records == {2: Queue("orders"), 3: Queue("bills")}
 
 
-def test_topology_stays_but_for_what_recovery_leaves_out(old: OldStore, path: Path, tmp_path: Path) -> None:
+def test_topology_stays_except_for_entries_dropped_in_recovery(old: OldStore, path: Path, tmp_path: Path) -> None:
     old.queue("orders")
     old.queues = {300: Queue("orders", owner="anonymous")}
     old.exchanges = {2: Exchange("x", True, "topic"), 700: Exchange("y", True, "direct")}

@@ -255,7 +255,7 @@ def test_external_records() -> None:
     assert images[0][DATA_OFFSET:] == builder.files[0][DATA_OFFSET:]
 
 
-def test_the_first_step_syncs_what_recovery_read() -> None:
+def test_first_step_syncs_the_recovered_file() -> None:
     """A journal that ends with a file was perhaps never synced there, though its next record goes into another."""
     writer, _ = make(Geometry(4, 512), state=Version1State(8))
     writer.enqueue(1, [b"a"])
@@ -432,7 +432,7 @@ def originals(journal: Journal) -> list[bytes]:
     ]
 
 
-def test_it_writes_what_qpidd_wrote(legacy_store: StoreFixture) -> None:
+def test_writer_reproduces_journals_of_qpidd(legacy_store: StoreFixture) -> None:
     """Each journal of each store anew from its own records: the same bytes, headers and splits and fillers included."""
     kinds: set[Kind] = set()
     records = 0

@@ -251,7 +251,7 @@ def test_the_first_flush_after_a_restart_is_a_filler_far_ahead() -> None:
     recovered(ring)
 
 
-def test_a_seal_takes_what_was_gathered_along() -> None:
+def test_seal_flushes_gathered_records() -> None:
     """Even where that is the very first flush."""
     ring = MemoryRing(RING)
     ring.enqueue(1)

@@ -101,7 +101,7 @@ def enqueue(store: Path, queue: str, text: str) -> None:
     opened.store.close()
 
 
-def test_an_incremental_backup_writes_what_is_new(tmp_path: Path, store: Path) -> None:
+def test_incremental_backup_writes_only_new_data(tmp_path: Path, store: Path) -> None:
     place = tmp_path / "place"
     first = made(store, place)
     assert first["based_on"] is None

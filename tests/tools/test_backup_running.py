@@ -260,7 +260,7 @@ def test_the_command_stands_back_for_a_broker(
     assert [each.workers for each in found] == [1, 1, workers()]
 
 
-def test_the_broker_is_told_soon_what_was_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_read_journals_are_reported_to_the_broker_soon(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A journal that was read grows no more, however long the others take; many are told together."""
     opened, clock = OpenedStore(tool_environment(), tmp_path / "store"), Clock()
     said: list[list[int]] = []

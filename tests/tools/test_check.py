@@ -47,7 +47,7 @@ def of_kind(lines: list[Line], kind: str) -> list[Line]:
 
 
 @pytest.mark.parametrize("options", [[], ["--paranoid"]], ids=["once", "twice"])
-def test_no_damage_in_what_qpidd_wrote(qpidd_store: StoreFixture, options: list[str]) -> None:
+def test_stores_of_qpidd_show_no_damage(qpidd_store: StoreFixture, options: list[str]) -> None:
     code, lines, errors = check(qpidd_store.path, *options)
     assert (code, of_kind(lines, "damage"), errors) == (0, [], "")
     (store,) = of_kind(lines, "store")

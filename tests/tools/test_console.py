@@ -93,7 +93,7 @@ def test_rows_of_a_grid_have_lines_of_their_own() -> None:
 # ---- bars ----
 
 
-def test_there_is_no_bar_where_nobody_would_see_it(capfd: pytest.CaptureFixture[str]) -> None:
+def test_no_progress_bar_without_a_terminal(capfd: pytest.CaptureFixture[str]) -> None:
     with progress_bar("work", total=3) as bar:
         assert bar is None
     with writing_progress("writing", 100) as written:

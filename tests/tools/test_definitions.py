@@ -189,7 +189,7 @@ def test_with_a_broker(tmp_path: Path, file: Path, make_broker: BrokerMaker) -> 
     assert [(each["source"], each["destination"], each["routing_key"]) for each in onward] == [("events", "sized", "#")]
 
 
-def test_clients_of_rabbitmq_find_what_they_declare(tmp_path: Path, file: Path, make_broker: BrokerMaker) -> None:
+def test_rabbitmq_clients_can_redeclare_imported_objects(tmp_path: Path, file: Path, make_broker: BrokerMaker) -> None:
     """A second declaration with the same arguments is not refused."""
     broker = make_broker().start()
     assert bring(file, f"amqp://127.0.0.1:{broker.port}").exit_code == 1

@@ -118,7 +118,7 @@ def test_messages_are_decoded_among_the_records(local: StoreFixture) -> None:
     assert "commit" in shown.text
 
 
-def test_the_tables_name_what_the_json_names(dtx: StoreFixture) -> None:
+def test_tables_name_the_same_objects_as_json(dtx: StoreFixture) -> None:
     text = dump(dtx.path, "--outstanding").text
     for word in ("d.q1", "d.q2", "d.q3", "amq.direct", "in-doubt-enqueue", "in-doubt-dequeue", "66782d6769642d7031"):
         assert word in text

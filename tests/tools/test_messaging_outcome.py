@@ -64,7 +64,7 @@ def left(broker: RunningBroker, queue: str) -> int:
             found += 1
 
 
-def test_a_full_journal_says_what_to_do_and_what_was_confirmed(broker: RunningBroker, queue: str) -> None:
+def test_full_journal_error_names_remedies_and_confirmed_count(broker: RunningBroker, queue: str) -> None:
     ended = fill(broker, queue)
     assert ended.returncode == 1
     error, outcome = ended.stderr.splitlines()
@@ -123,7 +123,7 @@ def test_an_error_on_the_way(broker: RunningBroker, queue: str) -> None:
     assert left(broker, queue) == 3
 
 
-def test_ctrl_c_acknowledges_what_was_printed(broker: RunningBroker, queue: str) -> None:
+def test_ctrl_c_acknowledges_printed_messages(broker: RunningBroker, queue: str) -> None:
     receiving = Forked(
         command(broker, "qpid_receive", "-a", queue, "-f"),
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,

@@ -115,7 +115,7 @@ def test_pools_come_by_size_and_partitions_by_number(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("mode", [0o700, 0o711, 0o755, 0o500])
-def test_a_partition_is_read_whoever_may_read_it(tmp_path: Path, mode: int) -> None:
+def test_partition_is_read_with_any_group_mode(tmp_path: Path, mode: int) -> None:
     """The original looks at the group's permission to read, and says that there is none to write."""
     add_pooled_files(tmp_path, 1, data_size=4)
     qls = make_tree(tmp_path)

@@ -43,7 +43,7 @@ def spec(form: StoreFormat, **fields: object) -> FleetSpec:
 
 
 @FORMATS
-def test_a_store_is_what_its_list_says(form: StoreFormat, tmp_path: Path) -> None:
+def test_store_matches_its_list(form: StoreFormat, tmp_path: Path) -> None:
     store, lines = make(spec(form), tmp_path / "fleet")
     shown = assert_as_listed(store)
     whole = lines[-1]
@@ -76,7 +76,7 @@ def test_a_store_is_what_its_list_says(form: StoreFormat, tmp_path: Path) -> Non
     exchanges=st.integers(0, 2),
     is_small=st.booleans(),
 )
-def test_any_fleet_is_what_its_list_says(
+def test_any_fleet_matches_its_list(
     tmp_path_factory: pytest.TempPathFactory,
     form: StoreFormat,
     seed: int,
@@ -127,7 +127,7 @@ def test_as_many_transactions_in_doubt_as_may_be(form: StoreFormat, tmp_path: Pa
     assert len(assert_as_listed(store).lines("transaction")) == 500
 
 
-def test_messages_are_what_the_factory_says(tmp_path: Path) -> None:
+def test_messages_match_the_factory(tmp_path: Path) -> None:
     store, lines = make(
         spec(StoreFormat.QSTORE, queues=1, in_doubt=0, sizes=parse_sizes("uniform:1-300")), tmp_path / "f"
     )

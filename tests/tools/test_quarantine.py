@@ -410,7 +410,7 @@ def test_looking_writes_nothing(tmp_path: Path) -> None:
     assert snapshot(path) == before
 
 
-def test_as_a_process_into_a_pipe_that_nobody_reads(tmp_path: Path) -> None:
+def test_list_ends_quietly_if_its_pipe_is_closed(tmp_path: Path) -> None:
     path = quarantine(tmp_path, *[Kept(enqueue("version 2", A))] * 3000)
     process = Forked(
         [sys.executable, "-m", "qstore.tools.qstore_quarantine", "list", path], stdout=subprocess.PIPE,

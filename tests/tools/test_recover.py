@@ -178,7 +178,7 @@ def test_a_dry_run_writes_nothing(original: Original, tmp_path: Path) -> None:
     assert recovery.summary["messages"] == done.summary["messages"]
 
 
-def test_a_dry_run_of_what_is_sound(original: Original, tmp_path: Path) -> None:
+def test_dry_run_of_a_sound_store_writes_nothing(original: Original, tmp_path: Path) -> None:
     assert recover(original.path, tmp_path / "new", "--dry-run").report.code == 0
     assert os.listdir(tmp_path) == []
 

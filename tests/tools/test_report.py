@@ -65,7 +65,7 @@ def test_it_is_one_page_on_its_own() -> None:
     assert not re.search(r"@import|url\(", text)
 
 
-def test_the_policy_allows_what_stands_in_the_page_and_nothing_else() -> None:
+def test_policy_allows_only_the_content_of_the_page() -> None:
     page = rendered(full_queue())
     policy = next(found["content"] for _, found in page.elements if found.get("http-equiv"))
     assert policy is not None
@@ -291,7 +291,7 @@ def test_the_examples_of_a_kind_are_those_of_all_queues() -> None:
     assert "bills in s00/qpidd: it would enqueue 2 messages and dequeue 0; orders in s00/qpidd" in page.text
 
 
-def test_damage_is_open_and_comes_before_what_is_folded() -> None:
+def test_damage_is_open_and_precedes_folded_findings() -> None:
     gaps = Finding(FindingKind.GAP, 20, tuple(Example(str(at), "3 missing") for at in range(20)))
     damage = Finding(FindingKind.DAMAGE, 1, (Example("a.jdat", "bad tail"),))
     whole = content(plain_queue())

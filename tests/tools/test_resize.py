@@ -79,7 +79,7 @@ def test_one_number_leaves_the_other(store: Path) -> None:
     assert (journal["before"]["num_jfiles"], journal["after"]["num_jfiles"]) == (10, 10)
 
 
-def test_auto_is_what_qstore_size_recommends(store: Path) -> None:
+def test_auto_uses_sizes_recommended_by_qstore_size(store: Path) -> None:
     wanted = {
         line["queue"]: line["recommended"]
         for line in lines(CliRunner().invoke(size, ["--from", str(store), "--json"]))

@@ -183,7 +183,7 @@ def test_version_2_relocates_and_blames_nobody(tmp_path: Path) -> None:
     assert "oldest message" not in text
 
 
-def test_a_journal_too_small_for_what_it_holds(tmp_path: Path) -> None:
+def test_journal_too_small_for_its_content_is_reported(tmp_path: Path) -> None:
     path = journal(tmp_path, 1, 1100)
     assert queues(path)["q"]["large_enough"] is False
     assert size("--from", path).text.splitlines()[1].endswith("too small")

@@ -78,7 +78,7 @@ def test_rendering_of_printable_text_escapes_nothing(content: bytes) -> None:
 
 
 @given(st.integers(0, 300))
-def test_length_of_what_is_not_printable(size: int) -> None:
+def test_unprintable_text_is_shortened(size: int) -> None:
     assert len(rendered(b"\xff" * size)) == (3 * size if size <= 50 else 65)
 
 

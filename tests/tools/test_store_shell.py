@@ -356,7 +356,7 @@ def test_large_files_are_not_read_whole(store: Path, monkeypatch: pytest.MonkeyP
     assert "more than 1,000 bytes" in fails(store, "inject old file=/dev/zero")
 
 
-def test_a_signal_in_a_move_tells_what_was_done(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_interrupted_move_reports_its_progress(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("qstore.store.repair.stopped_messages.MAX_MESSAGES", 2)
     done: list[int] = []
 

@@ -160,7 +160,7 @@ IN_THE_WAY: Final = ("rhm.lock",)
 
 @pytest.mark.parametrize("kind", ["directory", "file", "FIFO", "socket", "link to itself", "empty file"])
 @pytest.mark.parametrize("name", ["rhm/topology", "rhm/CLOSED", "rhm/SYNCED", "rhm/DELIVERED", "rhm/catalogue/LOCK"])
-def test_a_broker_starts_and_closes_cleanly_whatever_is_in_place_of_what_it_replaces(
+def test_broker_replaces_paths_of_any_file_type(
     store: dict[bool, CampaignStore], tmp_path: Path, name: str, kind: str
 ) -> None:
     root = tmp_path / "store"

@@ -147,7 +147,7 @@ HARMS = [*product([ORDERS, PREPARED, "rhm/jrnl/3"], [zero_written, zero_newest, 
 
 
 @pytest.mark.parametrize(("journal", "harm"), today(HARMS, 5))
-def test_a_journal_that_is_not_what_it_was(store: Path, journal: str, harm: Callable[[Path, str], None]) -> None:
+def test_changed_journal_is_reported_as_damage(store: Path, journal: str, harm: Callable[[Path, str], None]) -> None:
     if journal == "rhm/jrnl/3":
         for file in (store / journal).glob("*.jdat"):
             zero(file)

@@ -93,7 +93,7 @@ def test_reads(text: str, expected: Address) -> None:
         ("q; " + "{a:" * 33, 3 + 32 * 3, "nested"),
     ],
 )
-def test_says_what_is_wrong_and_where(text: str, position: int, what: str) -> None:
+def test_address_error_names_problem_and_position(text: str, position: int, what: str) -> None:
     with pytest.raises(AddressError, match=what) as caught:
         parse_address(text)
     assert caught.value.position == position

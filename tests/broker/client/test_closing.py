@@ -312,7 +312,7 @@ def test_closing_a_connection_that_is_being_made_again(face: Face, own_broker: R
         connection.close()
 
 
-def test_acknowledgements_that_nobody_confirmed(face: Face, own_broker: RunningBroker) -> None:
+def test_unconfirmed_acknowledgements_are_of_unknown_outcome(face: Face, own_broker: RunningBroker) -> None:
     session = face.connect(url(own_broker), **RECONNECT).session()
     sender, receiver = session.sender(QUEUE), session.receiver("work")
     sender.send(Message("x", durable=True))

@@ -207,7 +207,7 @@ def test_messages_survive_a_kill(face: Face, own_broker: RunningBroker) -> None:
         receiver.fetch(timeout=0.5)
 
 
-def test_acknowledging_what_came_before_does_nothing(face: Face, own_broker: RunningBroker) -> None:
+def test_acknowledging_a_message_from_before_has_no_effect(face: Face, own_broker: RunningBroker) -> None:
     session = face.connect(f"127.0.0.1:{own_broker.port}", **RECONNECT).session()
     sender, receiver = session.sender(QUEUE), session.receiver("work")
     sender.send(Message("a", durable=True))
@@ -242,7 +242,7 @@ def test_transactions_do_not_survive(face: Face, own_broker: RunningBroker) -> N
         receiver.fetch(timeout=0)
 
 
-def test_a_commit_that_nobody_answers(face: Face, own_broker: RunningBroker) -> None:
+def test_unanswered_commit_has_an_unknown_outcome(face: Face, own_broker: RunningBroker) -> None:
     session = face.connect(f"127.0.0.1:{own_broker.port}", **RECONNECT).session(transactional=True)
     sender = session.sender(QUEUE)
     sender.send(Message("perhaps", durable=True))

@@ -111,7 +111,7 @@ def test_messages_are_completed_only_once_fetched() -> None:
     assert session.ledger.done.below == 2
 
 
-def test_failures_say_what_they_are() -> None:
+def test_failures_have_distinct_error_types() -> None:
     wire = WireConnection(ConnectionOptions(), Credentials(), lambda: None)
     wire.receive(GREETING[0] + GREETING[1])
     wire.receive(control("connection.close", reply_code=320, reply_text="go away"))

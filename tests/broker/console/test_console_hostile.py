@@ -85,7 +85,7 @@ def test_classes_without_end(
         console.classes(agent=agent.name)
 
 
-def test_answers_that_nobody_fetches(
+def test_unfetched_answers_are_bounded(
     console: Console, odd_agent: Callable[..., OddAgent], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("qstore.broker.management.console.core.MAX_WAITING", 1000)

@@ -517,7 +517,7 @@ def test_criteria_of_a_headers_exchange_are_no_unknown_arguments(caplog: pytest.
         caplog.clear()
 
 
-def test_the_manual_lists_just_what_is_in_the_table() -> None:
+def test_manual_lists_exactly_the_arguments_of_the_table() -> None:
     manual = (Path(qstore.__file__).parent / "broker" / "OPERATING.md").read_text()
     section = manual.partition("\n## Arguments\n")[2].partition("\n## ")[0]
     words = {"have an effect": Effect.EFFECT, "are refused": Effect.REFUSED, "are ignored": Effect.IGNORED}

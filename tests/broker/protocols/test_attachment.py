@@ -70,7 +70,7 @@ def test_attach_by_force(timeout: int) -> None:
     assert first.close_code() is None
 
 
-def test_detach_of_what_is_not_attached() -> None:
+def test_detach_without_attachment_is_answered_not_attached() -> None:
     client = World().open_client(name=b"one")
     client.control("session.detach", on=2, name=b"two")
     client.control("session.detach", on=1, name=b"other")

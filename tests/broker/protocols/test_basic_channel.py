@@ -330,7 +330,7 @@ MISUSE = [
 ]  # fmt: skip
 
 
-def test_a_quorum_queue_is_refused_with_what_to_declare_instead(client: BasicClient) -> None:
+def test_quorum_queue_is_refused_with_an_alternative(client: BasicClient) -> None:
     """First of all: what else frameworks declare with it is theirs."""
     arguments = {"x-delivery-limit": 20, "x-dead-letter-strategy": "at-least-once", "x-queue-type": "quorum"}
     assert QUORUM in failed(client, "queue.declare", queue="x", durable=True, arguments=arguments)[2]
@@ -432,7 +432,7 @@ def test_an_internal_exchange_gets_nothing_from_clients(client: BasicClient) -> 
     assert client.last().values["reply_code"] == 403
 
 
-def test_an_alternate_exchange_gets_what_has_no_queue(client: BasicClient) -> None:
+def test_alternate_exchange_gets_unroutable_messages(client: BasicClient) -> None:
     client.call("queue.declare", queue="q")
     client.call("queue.bind", queue="q", exchange="amq.fanout")
     client.call("exchange.declare", exchange="e", type="direct", arguments={"alternate-exchange": "amq.fanout"})
@@ -558,7 +558,7 @@ def test_prefetch_of_running_consumers_is_changed_by_py_amqp_alone(
     assert bodies(client) == [b"free"]
 
 
-def test_a_prefetch_count_below_what_a_consumer_has_is_reached_by_acknowledging(world: World) -> None:
+def test_lowered_prefetch_count_is_reached_by_acknowledging(world: World) -> None:
     client = BasicClient(world, product="py-amqp").open()
     client.call("queue.declare", queue="q")
     client.call("basic.qos", prefetch_count=4)
@@ -792,7 +792,7 @@ def test_a_message_of_0_10_expires_on_it_as_well(world: World) -> None:
     assert world.now < restored.expires_at <= world.now + 2
 
 
-def test_a_queue_that_nobody_uses_expires(world: World, client: BasicClient) -> None:
+def test_unused_queue_expires(world: World, client: BasicClient) -> None:
     def is_there() -> bool:
         for queue in world.broker.idle_queues.take_due():
             world.work.append((world.broker.topology.delete_if_unused(queue), lambda _: None))
@@ -834,7 +834,7 @@ def test_or_the_newest_are_refused(client: BasicClient) -> None:
     assert sorted(each.name for each in client.take("basic.ack", "basic.nack")) == ["basic.ack", "basic.nack"]
 
 
-def test_without_confirms_nobody_is_told_of_them(client: BasicClient) -> None:
+def test_rejected_publish_is_silent_without_confirms(client: BasicClient) -> None:
     client.call("queue.declare", queue="l", arguments={"x-max-length": 1, "x-overflow": "reject-publish"})
     for number in range(3):
         client.publish("l", b"%d" % number)

@@ -193,7 +193,7 @@ def test_of_the_registered_ones_the_first_of_the_highest_priority_takes_over(sin
     assert given(single) == [("first", b"0"), ("a", b"1"), ("low", b"2")]
 
 
-def test_a_successor_is_offered_what_the_active_one_has_declined(single: BasicClient) -> None:
+def test_successor_is_offered_declined_messages(single: BasicClient) -> None:
     consume(single, 1, "active", no_local=True)
     single.publish("q", b"0")
     single.sync()

@@ -344,7 +344,7 @@ def test_a_full_queue_gets_none(world: World, client: BasicClient, caplog: pytes
     assert 'Queue "q": 1 message was dropped, which cannot go to the dead-letter exchange ""' in caplog.text
 
 
-def test_where_nobody_has_asked_for_overflow_a_rejected_message_stays(world: World, client: BasicClient) -> None:
+def test_rejected_message_stays_if_the_target_is_full(world: World, client: BasicClient) -> None:
     fill(world, client, {"qpid.max_count": 1, "qpid.policy_type": "reject"})
     assert failed(client, "basic.nack", **NACK)[1] == 406
     assert [totals(world, queue).messages for queue in ("q", "full")] == [1, 1]

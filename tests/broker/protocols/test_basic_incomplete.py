@@ -186,7 +186,7 @@ def test_large_messages_leave_room_for_small_ones(world: World, queue: str) -> N
     assert world.broker.queues[queue].message_count == 1
 
 
-def test_a_stalled_sender_makes_room_for_those_who_wait(world: World, queue: str) -> None:
+def test_stalled_sender_makes_room_for_waiting_ones(world: World, queue: str) -> None:
     stalled, other = Sender(world, LARGE), Sender(world, LARGE)
     stalled.go_on(7)
     other.go_on()

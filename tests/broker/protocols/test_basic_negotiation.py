@@ -27,7 +27,7 @@ def closed(client: BasicClient) -> tuple[int, str]:
     return found[0].values["reply_code"], found[0].values["reply_text"]
 
 
-def test_the_broker_tells_what_it_offers() -> None:
+def test_connection_start_lists_the_offers() -> None:
     client = BasicClient(World())
     client.send(PROTOCOL_HEADER)
     (start,) = client.take()
@@ -89,7 +89,7 @@ def test_a_client_beyond_the_limits_is_told_why() -> None:
     assert closed(client) == (530, "NOT_ALLOWED - the broker's limit of connections is reached")
 
 
-def test_a_failed_login_is_told_to_who_understands_it() -> None:
+def test_failed_login_is_reported_to_capable_clients() -> None:
     for capabilities in ({"authentication_failure_close": True}, {}):
         client = BasicClient(World(), capabilities=capabilities)
         client.start("CRAM-MD5")

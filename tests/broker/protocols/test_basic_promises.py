@@ -187,7 +187,7 @@ def test_a_client_is_unblocked_when_none_of_its_messages_waits(world: World, cli
     assert len(other.take("connection.unblocked")) == 1, "its messages ended with their channel"
 
 
-def test_a_reason_is_cut_to_what_a_short_string_holds(world: World, client: BasicClient) -> None:
+def test_blocked_reason_is_cut_to_a_short_string(world: World, client: BasicClient) -> None:
     name = "ä" * 120
     client.call("queue.declare", queue=name, arguments={"qpid.flow_stop_count": 1})
     other = BasicClient(world).open()

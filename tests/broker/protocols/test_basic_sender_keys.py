@@ -74,7 +74,7 @@ def test_a_mandatory_message_is_returned_only_if_no_key_has_a_queue(world: World
     assert headers_of(returned) == {"own": 1, "CC": ["else"]}
 
 
-def test_the_alternate_exchange_gets_what_no_key_routes(world: World, queues: BasicClient) -> None:
+def test_alternate_exchange_gets_messages_no_key_routes(world: World, queues: BasicClient) -> None:
     queues.call("exchange.declare", exchange="other", type="direct")
     queues.call("queue.bind", queue="c", exchange="other", routing_key="second")
     queues.call("exchange.declare", exchange="x", type="direct", arguments={"alternate-exchange": "other"})

@@ -128,7 +128,7 @@ def test_the_rest_of_a_message_or_command_is_dropped_wherever_the_session_ends(
 
 
 @pytest.mark.parametrize("end", [_fails_and_is_detached, _detaches, _says_detached_unasked, _is_taken_over])
-def test_the_channel_is_attached_again_and_what_comes_then_is_for_the_new_session(
+def test_reattached_channel_serves_the_new_session(
     end: Callable[[Client], None],
 ) -> None:
     _, client = world_of_two()
@@ -146,7 +146,7 @@ def test_the_channel_is_attached_again_and_what_comes_then_is_for_the_new_sessio
     other_lives(client)
 
 
-def test_the_client_that_has_answered_detach_is_told_nothing_about_what_was_under_way() -> None:
+def test_pending_commands_are_not_answered_after_detached() -> None:
     """Else the answer may come when the channel has its next session, and end that."""
     _, client = world_of_two()
     _fails_and_is_detached(client)
@@ -235,7 +235,7 @@ def test_a_message_that_goes_out_in_portions_ends_before_the_exception() -> None
 # ---- a peer that never stops ----
 
 
-def test_nothing_is_kept_of_what_is_dropped_however_much_comes() -> None:
+def test_dropped_frames_take_no_memory() -> None:
     _, client = world_of_two()
     for frame in PARTS[:4]:
         client.send(frame)

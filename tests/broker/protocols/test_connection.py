@@ -74,7 +74,7 @@ def test_a_header_that_comes_in_pieces() -> None:
     assert client.names() == ["connection.start"]
 
 
-def test_the_start_says_what_is_offered() -> None:
+def test_connection_start_lists_the_offers() -> None:
     client = World().connect()
     client.send(PROTOCOL_HEADER)
     client.sync()
@@ -121,7 +121,7 @@ def test_plain_without_a_user_file() -> None:
 
 
 @pytest.mark.parametrize("response", [b"\0anna\0secret", None])
-def test_a_password_is_checked_and_what_comes_meanwhile_waits(response: bytes | None) -> None:
+def test_input_waits_during_a_password_check(response: bytes | None) -> None:
     client = started(guarded().connect(), "PLAIN", response)
     if response is None:
         assert client.names()[-1] == "connection.secure"

@@ -69,7 +69,7 @@ def test_a_failed_login_is_told_without_the_password(
     assert not any("wr0ng" in line for _, _, line in [(category, level, text), *rest])
 
 
-def test_a_host_that_nobody_may_come_from_is_told(caplog: pytest.LogCaptureFixture) -> None:
+def test_host_without_any_login_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     client = guarded(users=False).connect(is_local=False)
     client.send(PROTOCOL_HEADER)
     (line, *_) = logged(caplog)

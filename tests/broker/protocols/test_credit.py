@@ -116,7 +116,7 @@ def test_setting_the_flow_mode_takes_the_credit_away() -> None:
     assert client.take() == []
 
 
-def test_stop_takes_the_credit_away_and_what_was_sent_before_gives_none_back() -> None:
+def test_completions_after_stop_restore_no_credit() -> None:
     client = filled(*numbered(10))
     client.subscribe("q", messages=4, mode=WINDOW)
     client.take()
@@ -141,7 +141,7 @@ def test_completions_from_before_a_stop_give_no_credit() -> None:
     assert client.take() == numbered(10)[4:6]
 
 
-def test_flush_delivers_what_there_is_and_then_takes_the_credit_away() -> None:
+def test_flush_delivers_available_messages_and_ends_the_credit() -> None:
     client = filled(*numbered(3))
     client.command("message.subscribe", queue="q", destination="q")
     client.flow("q", MESSAGES, 10)
@@ -271,7 +271,7 @@ def test_the_window_against_a_model(steps: list[tuple[str, int]]) -> None:
 
 @examples(150)
 @given(st.lists(st.lists(st.tuples(st.integers(0, 39), st.integers(0, 39)), max_size=5), max_size=4))
-def test_completions_in_any_ranges_move_each_window_by_what_was_its_own(
+def test_completions_in_any_ranges_move_only_their_own_window(
     controls: list[list[tuple[int, int]]],
 ) -> None:
     client = filled()

@@ -274,7 +274,7 @@ def test_expired_messages_are_not_delivered() -> None:
 # ---- sessions that outlive their connection ----
 
 
-def test_a_session_that_is_resumed_keeps_what_it_has_not_accepted() -> None:
+def test_resumed_session_keeps_unaccepted_messages() -> None:
     client = World().open_client(timeout=60)
     client.declare("q")
     client.publish("q", *numbered(4))
@@ -328,7 +328,7 @@ def test_a_transaction_shows_nothing_before_its_commit() -> None:
     assert (queue.message_count, queue.acquired_count, left(client)) == (1, 0, [b"new"])
 
 
-def test_after_a_rollback_the_session_still_has_what_it_was_sent() -> None:
+def test_rollback_leaves_deliveries_with_the_session() -> None:
     client = filled(b"old")
     client.subscribe("q", to="d", messages=1)
     client.command("tx.select")

@@ -88,7 +88,7 @@ def test_completed_ranges_begin_with_the_stream() -> None:
     assert completed.ranges() == [(100, 101)]
 
 
-def test_the_peer_is_asked_what_it_knows_when_there_is_much_or_a_gap() -> None:
+def test_reply_is_requested_after_many_commands_or_a_gap() -> None:
     done = Done()
     completed = Completed(done)
     done.add(0, 0xFFFF)

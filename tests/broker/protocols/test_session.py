@@ -145,7 +145,7 @@ def test_known_completed_is_asked_for_when_there_are_gaps_and_told_when_it_is_as
 # ---- controls ----
 
 
-def test_flush_answers_what_it_asks_for() -> None:
+def test_flush_is_answered_with_the_requested_ranges() -> None:
     session = make()
     come(session, 2)
     session.complete_received()

@@ -202,7 +202,7 @@ def test_flipped_bytes(at: int, flip: int) -> None:
     assert converted_message is None or converted_message.size >= len(converted_message.header)
 
 
-def test_consumers_of_0_10_get_what_they_can_take() -> None:
+def test_consumers_of_0_10_get_convertible_messages() -> None:
     world = World()
     client = world.open_client()
     client.declare("q")

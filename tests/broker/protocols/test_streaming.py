@@ -105,7 +105,7 @@ def test_a_socket_that_takes_no_more_gets_no_more() -> None:
     assert client.session().can_send
 
 
-def test_streams_of_many_sessions_share_what_goes_out_in_one_turn() -> None:
+def test_streams_of_many_sessions_share_one_turn() -> None:
     world = World()
     client = world.open_client()
     client.declare("q")
@@ -208,7 +208,7 @@ def test_a_command_is_completed_after_its_result() -> None:
     assert "execution.result" in _order(client, number)
 
 
-def test_a_session_that_fails_meanwhile_tells_what_is_completed_before_it_goes() -> None:
+def test_failing_session_sends_completions_before_detaching() -> None:
     client = _streaming(World())
     number = client.command("message.flow", destination="q", unit=0, value=1)
     client.command("message.cancel", destination="nowhere")

@@ -250,7 +250,7 @@ def test_one_turn_purges_a_portion(world: World, arguments: dict[str, Any]) -> N
 
 @pytest.mark.parametrize("arguments", [{}, {"x-max-priority": 5}, TO_DEAD])
 @pytest.mark.parametrize("has_consumer", [True, False])
-def test_one_turn_drops_a_portion_of_what_has_expired(
+def test_one_turn_drops_a_portion_of_the_expired_messages(
     world: World, arguments: dict[str, Any], has_consumer: bool
 ) -> None:
     client = BasicClient(world).open()
@@ -613,7 +613,7 @@ def test_an_error_within_a_read_that_is_cut_closes_the_channel_once(world: World
     assert queue.message_count == 6
 
 
-def test_a_connection_that_is_lost_drops_what_was_not_processed(world: World) -> None:
+def test_lost_connection_drops_unprocessed_input(world: World) -> None:
     client, queue = declared(world)
     client.machine._assembler.clock = Looks(DEAR)
     client.send(b"".join(client.message("q", b"x" * number) for number in range(1, 10)))

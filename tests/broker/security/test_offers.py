@@ -102,7 +102,7 @@ def test_users_of_a_file_that_changes(users: Users, tmp_path: Path) -> None:
     assert policy.mechanisms(LOCAL) == ("CRAM-MD5", "PLAIN", "AMQPLAIN")
 
 
-def test_only_what_is_offered_is_taken(users: Users) -> None:
+def test_only_offered_mechanisms_are_accepted(users: Users) -> None:
     policy = Authentication(Policy(), users)
     for name in ("ANONYMOUS", "CRAM-MD5", "EXTERNAL", "", "PLAIN\n"):
         assert policy.mechanism(name, LOCAL) is None
@@ -150,7 +150,7 @@ def test_a_password_counts_only_with_auth(users: Users) -> None:
     assert plain.start(b"\0guest\0wrong") == Success("guest@R")
 
 
-def test_a_user_file_that_is_gone_lets_nobody_in(tmp_path: Path) -> None:
+def test_missing_user_file_refuses_every_login(tmp_path: Path) -> None:
     users = Users(str(tmp_path / "users"))
     users.put("guest", "secret")
     plain = Authentication(Policy(), users).mechanism("PLAIN", LOCAL)

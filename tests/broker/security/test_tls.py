@@ -209,7 +209,7 @@ def test_files_that_cannot_be_used(certificates: Certificates, tmp_path: Path) -
             client_context(options)
 
 
-def test_reloading_keeps_what_works(certificates: Certificates, tmp_path: Path) -> None:
+def test_failed_reload_keeps_the_working_context(certificates: Certificates, tmp_path: Path) -> None:
     file = tmp_path / "server.pem"
     file.write_bytes(Path(certificates.server()).read_bytes())
     contexts = ServerContexts(TlsSettings(str(file)))

@@ -96,7 +96,7 @@ def test_a_new_password_and_a_removal_leave_the_rest(users: Users) -> None:
     assert (users.verify("b", "new"), users.verify("b", "b"), users.verify("a", "a")) == (True, False, False)
 
 
-def test_a_change_is_seen_by_who_has_the_file_open(users: Users) -> None:
+def test_changed_password_is_seen_through_an_open_file(users: Users) -> None:
     users.put("a", "1")
     other = Users(users.path)
     assert other.verify("a", "1")
@@ -168,7 +168,7 @@ def test_names_that_no_user_has(users: Users, name: str) -> None:
 
 
 @pytest.mark.parametrize("password", ["", "x" * 256, "a\0b", "\udcff"])
-def test_passwords_that_nobody_has(users: Users, password: str) -> None:
+def test_invalid_password_is_refused(users: Users, password: str) -> None:
     with pytest.raises(UserFileError, match="invalid password"):
         users.put("guest", password)
 
