@@ -230,7 +230,6 @@ class World:
             lambda: self.now + self.stepped,
             monotonic=lambda: self.now,
         )
-        self.broker.router._store_errors = self.store.errors
         self.connections = Amqp010Connections(self.broker, self.authentication)
         self.connections.now = lambda: self.now
         self.sessions = self.connections.sessions
