@@ -207,7 +207,7 @@ class ImportSwitch:
             lists = [self._prepared_list()] if plan.in_doubt else []
             self._place([*built, *lists])
         except BaseException:
-            self._take_back(built)
+            self._discard_built(built)
             raise
         try:
             kept = self._effect(built, lists, past)
@@ -343,7 +343,7 @@ class ImportSwitch:
         entry = built.entry
         return self._directory.part(NEW_LIST) if entry is None else self._directory.journal(entry.journal_id)
 
-    def _take_back(self, built: Sequence[_Built]) -> None:
+    def _discard_built(self, built: Sequence[_Built]) -> None:
         """Remove new journals, as far as the disk permits: the next start or import repeats it."""
         directory, disk = self._directory, self._disk
         for each in built:

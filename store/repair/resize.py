@@ -302,7 +302,7 @@ class StoreResize(AbstractContextManager["StoreResize"]):
             self._switch_all(built, kept)
             self._store.record([each.closed for each in built])
         except (OSError, CatalogueError) as error:
-            self._take_back(built[len(kept) + 1 :])
+            self._discard_built(built[len(kept) + 1 :])
             raise self._half_done(error, kept, len(built)) from error
         return kept
 
@@ -325,7 +325,7 @@ class StoreResize(AbstractContextManager["StoreResize"]):
                 built.append(self._build(plan))
             self._place(built)
         except BaseException:
-            self._take_back(built)
+            self._discard_built(built)
             raise
         return built
 
@@ -348,7 +348,7 @@ class StoreResize(AbstractContextManager["StoreResize"]):
         moved, directory = built.moved, self._directory
         return directory.part(NEW_LIST) if moved is None else directory.journal(moved.journal_id)
 
-    def _take_back(self, built: Sequence[_Built]) -> None:
+    def _discard_built(self, built: Sequence[_Built]) -> None:
         """Remove new journals whose switch did not begin, and what only they need; as far as the disk permits."""
         directory, disk = self._directory, self._disk
         for each in built:

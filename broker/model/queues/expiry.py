@@ -246,7 +246,7 @@ class IdleQueues:
         self._next = min(self._next, until)
 
     def used(self, queue: Queue) -> None:
-        """Somebody uses a queue, or does not any more: if it expires, its time begins anew."""
+        """A queue begins or ceases to be used: if it expires, restart its timeout."""
         if queue.expires_seconds:
             until = self._until[queue] = self._monotonic() + queue.expires_seconds
             self._next = min(self._next, until)

@@ -109,7 +109,7 @@ def _accept_at_commit(
 
 
 def _reject(session: ServerSession, number: int, values: _Values) -> None:
-    acquired, done = _take_back(session, values), partial(_settled, session, number)
+    acquired, done = _withdrawn(session, values), partial(_settled, session, number)
     if session.deliveries.are_more(MOVED_AT_ONCE, values["transfers"], session.sent):
         session.do_in_turns(number, reject_in_turns(session.broker, acquired, done))
     else:
@@ -133,7 +133,7 @@ def _settled(session: ServerSession, number: int, error: Exception | None) -> No
 
 
 def _release(session: ServerSession, number: int, values: _Values) -> None:
-    acquired, is_redelivered = _take_back(session, values), bool(values["set_redelivered"])
+    acquired, is_redelivered = _withdrawn(session, values), bool(values["set_redelivered"])
     if session.deliveries.are_more(AT_ONCE, values["transfers"], session.sent):
         session.do_in_turns(number, _release_in_turns(session, number, acquired, is_redelivered=is_redelivered))
     else:
@@ -147,7 +147,7 @@ def _release_in_turns(
     session.completed_later(number)
 
 
-def _take_back(session: ServerSession, values: _Values) -> Iterator[tuple[Queue, Entry]]:
+def _withdrawn(session: ServerSession, values: _Values) -> Iterator[tuple[Queue, Entry]]:
     """Queues and entries of what the client releases or rejects, even if it has accepted it in the open transaction."""
     for queue, entry in session.deliveries.settle(values["transfers"], session.sent):
         if session.transaction is not None:

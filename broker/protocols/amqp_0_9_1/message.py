@@ -307,7 +307,7 @@ def with_keys(message: BasicMessage) -> BasicMessage:
     """A message whose headers were not read yet, with the routing keys in them.
 
     Raises:
-        InvalidArgumentError: CC or BCC is no list, or too long.
+        InvalidArgumentError: CC or BCC is not a list, or is too long.
         Amqp091Error: its content header cannot be decoded.
     """
     if b"CC" not in message.header:
