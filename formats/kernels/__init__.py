@@ -1,0 +1,16 @@
+"""Kernels: work on the bytes of many messages at once, where a call for each message would take longer than the work.
+
+A *run* is a number of consecutive messages of one publisher with equal headers and equally long bodies, as they lie in
+one socket read: body k is `data[at + k * stride : at + k * stride + size]`.
+
+    count_alike        how many messages a run has
+    encode_records     the records of a run, for a journal of version 2
+    encode_dequeues    the records that remove messages with consecutive record ids
+    write_deliveries   the messages of a run, each between the same bytes, with numbers that count up
+
+`plain` has these functions in Python.
+"""
+
+from qstore.formats.kernels.plain import count_alike, encode_dequeues, encode_records, write_deliveries
+
+__all__ = ["count_alike", "encode_dequeues", "encode_records", "write_deliveries"]
