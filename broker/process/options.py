@@ -39,7 +39,6 @@ variables that begin with QPID_, too (`QPID_BLD`).
 
 from __future__ import annotations
 
-import difflib
 import os
 import re
 import stat
@@ -111,10 +110,14 @@ class Table:
 
     def near(self, name: str) -> str:
         """The most similar option name; empty if none is similar."""
+        import difflib  # with what it imports 1 ms of every start (tests.bench.bench_start)
+
         return next(iter(difflib.get_close_matches(name[:100], self.by_name, 1, _ALIKE)), "")
 
     def is_similar(self, name: str) -> bool:
         """Whether this name looks like that of an option: as many words, each of them similar, or of another module."""
+        import difflib  # as above
+
         words, near = name[:100].split("-"), self.near(name).split("-")
         pairs = zip(words, near, strict=False)
         is_near = len(words) == len(near) and all(

@@ -71,12 +71,12 @@ from qstore.store.recovery.close_record import (
     write_close_record,
 )
 from qstore.store.recovery.journal_recovery import StartProgress, TellProgress, not_told
-from qstore.store.repair.conversion import mark_converted
 from qstore.store.start.apply import apply_start
 from qstore.store.start.plan import plan_start
 from qstore.store.start.started import IndexPortion, RecoveredMessage, StartedQueue, StartedStore
 from qstore.store.sync import SyncDriverError
 from qstore.store.sync.supervision import StartingDriver
+from qstore.store.unfinished import CONVERTED
 
 _RESTORED: Final = "and start with --on-damage quarantine to restore what can be saved"
 CLASS_NAME: Final = "qstore.MessageStore"  # the store type in MST-1001
@@ -172,14 +172,17 @@ class MessageStore:
         environment, name = self._environment, self.parameters.sync
         driver = StartingDriver(environment.make_background(), lambda: environment.make_driver(name))
         self._opened.callback(driver.close)
-        mark_converted(self._environment, directory)
+        if self._environment.disk.is_directory(directory.below(CONVERTED)):
+            from qstore.store.repair.conversion import mark_converted  # as below
+
+            mark_converted(self._environment, directory)
         directory.finish_interrupted()
         if self.parameters.truncate:
             directory.discard()
             log(log_lines.store_truncated(directory.path))
         found = directory.look()
         if found is Found.VERSION_1:
-            from qstore.store.repair.conversion import convert  # other starts do not wait for its imports
+            from qstore.store.repair.conversion import convert  # 14 ms of a start (tests.bench.bench_start)
 
             convert(self._environment, directory, self.parameters, log, self._progress)
         elif found is Found.NOTHING:

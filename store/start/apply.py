@@ -25,7 +25,6 @@ from qstore.formats.catalogue import QueueEntry
 from qstore.formats.rhm.geometry import Geometry
 from qstore.formats.rhm.jinf import DEFAULT_BASE_NAME, TPL_BASE_NAME, JournalInfo
 from qstore.formats.wording import plural, printable
-from qstore.store.builders.journal_copy import rebuild
 from qstore.store.catalogue.catalogue import Catalogue
 from qstore.store.catalogue.store_directory import StoreDirectory
 from qstore.store.damage import Damage
@@ -347,6 +346,8 @@ class _Start:
         self._progress.rebuilding(walked.journal.path)
         if self._disk.is_directory(path):
             remove_journal(self._disk, path)
+        from qstore.store.builders.journal_copy import rebuild  # 3 ms of other starts (tests.bench.bench_start)
+
         built = rebuild(self._environment, path, info, walked.journal, walked.recovery, seal=True)
         walked.journal.close()
         size = described(built.info.geometry)
