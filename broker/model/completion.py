@@ -3,7 +3,7 @@
 A peer numbers its requests from 0 up: commands in AMQP 0-10, messages in confirm mode of 0-9-1, deliveries in 1.0.
 Every number is completed once:
 
-    plain                 when the tick in which it arrived has been processed (`complete_below`); it needs no state
+    plain                 when the tick in which it arrived has been processed (`complete_below`); needs no state
     held                  when the records written for it in that tick are on the disk: `complete_below` returns the
                           runs of these numbers, and the caller that flushes them calls `complete`
     postponed             when the code that postponed it calls `complete`
@@ -16,7 +16,7 @@ The numbers that are done form a set of runs (`Done`). 0-10 completions, 0-9-1 c
 encodings of it: `session.completed` with ranges, `basic.ack` with `multiple` for all below and one for each above, one
 disposition for each run.
 
-No I/O and no clock: numbers go in, numbers come out.
+No I/O and no clock: numbers in, numbers out.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """A message: the fields that routing and queues need, and the bytes as received.
 
-A message never changes after it was read: it may be on many queues, and all of them share the object. State that
+A message never changes once it is read: it may be on many queues, which share the object. State that
 differs per queue (its position, whether it was delivered before) is in the queue's `Entry`. Each protocol has a
 subclass that keeps the message in that protocol's encoding, so that it is stored and delivered as received.
 
@@ -38,7 +38,7 @@ class RestoreMessage(Protocol):
     """Decodes stored messages."""
 
     def __call__(self, data: bytes, begin: int = 0, end: int = -1, /) -> Message:
-        """Decode a message that was stored: the bytes from `begin` to `end`, or to the end of all if that is -1.
+        """Decode a stored message: the bytes from `begin` to `end`, or to the end of `data` if that is -1.
 
         Raises:
             BrokerRecordError: it cannot be decoded.
@@ -46,14 +46,14 @@ class RestoreMessage(Protocol):
 
 
 MessagesRead: TypeAlias = "Callable[[list[Message | Exception]], None]"
-"""Gets messages that a store has read and decoded; for each that it could not, why."""
+"""Gets messages that a store has read and decoded, with the error in place of each that failed."""
 
 
 class LargeContent:
     """The content of a message in the pieces in which it arrived, larger than one frame. Immutable; no piece is empty.
 
     Content that spans many frames is never joined: the pieces are stored as received, and sent or written one by one.
-    So a message takes its content's size in memory once, however large it is. Small pieces cost more than their bytes,
+    So a message of any size takes its content's size in memory once. Small pieces cost more than their bytes,
     and a peer may send pieces of any size: they are collected into larger ones (`IncomingContent`).
 
     Args:
@@ -188,7 +188,7 @@ class Properties(NamedTuple):
 
 
 class NewMessage(NamedTuple):
-    """A message of the broker's own.
+    """A message that the broker itself publishes.
 
     Attributes:
         routing_key: its routing key.
@@ -196,7 +196,7 @@ class NewMessage(NamedTuple):
         is_persistent: whether a durable queue stores it on disk.
         content: bytes, a map or a list; None for no content.
         exchange: the exchange that it is published to.
-        app_id, correlation_id: as of `Properties`.
+        app_id, correlation_id: as in `Properties`.
         expires_at: seconds since 1970 after which it is not delivered; 0.0 for never.
     """
 
@@ -238,7 +238,7 @@ class Message(ABC):
     expires_at: float
 
     def whole(self) -> Message:
-        """The message itself; read back from the disk, if this one stands for a message that is out of memory.
+        """The message itself; read back from the disk if this is the placeholder of a message out of memory.
 
         Raises:
             InternalError: it cannot be read.
@@ -254,7 +254,7 @@ class Message(ABC):
         """The bytes that a journal stores."""
 
     def stored_parts(self) -> tuple[Sequence[bytes], int]:
-        """The same bytes, and how many they are, where the checksum is not needed."""
+        """The same bytes and their number, for callers that do not need the checksum."""
         parts, size, _ = self.stored_form()
         return parts, size
 
@@ -302,36 +302,36 @@ class Message(ABC):
     def expiring_at(self, moment: float) -> Message:  # noqa: ARG002 – for subclasses
         """A copy of the message that expires at that time, in seconds since 1970, and is stored with it.
 
-        The message itself, if its form cannot be changed.
+        Returns the message itself if its encoding cannot be changed.
         """
         return self
 
     @abstractmethod
     def readdressed(self, exchange: str, routing_key: str, changes: Mapping[str, TypedValue | None]) -> Message:
-        """A copy for another exchange and routing key that does not expire, with `changes` as of `with_headers`.
+        """A copy for another exchange and routing key, which does not expire; `changes` as for `with_headers`.
 
         Headers that cannot be decoded are lost.
 
         Raises:
             HeaderTooLargeError: its header would be too large.
-            InvalidArgumentError: its form cannot be changed.
+            InvalidArgumentError: its encoding cannot be changed.
         """
 
     @property
     def likeness(self) -> Hashable:
-        """Messages for which this is equal become alike by `readdressed`, but for their bodies; None if none does."""
+        """Equal for messages whose `readdressed` copies differ only in their bodies; None if there are none such."""
         return None
 
     def readdressed_as(self, other: Message) -> Message:
-        """As `readdressed`, for which a message with an equal `likeness` has become `other`.
+        """As `readdressed`, given `other`, the copy of a message with an equal `likeness`.
 
-        Messages of one publisher often have equal headers, which are decoded and encoded once then.
+        Messages of one publisher often have equal headers, which then are decoded and encoded only once.
         """
-        raise NotImplementedError(f"{other!r} is of another kind")
+        raise NotImplementedError(f"{other!r} cannot be readdressed like this message")
 
     def bodiless(self) -> Message:
-        """A copy of the message without its body, to be kept for `readdressed_as`."""
-        raise NotImplementedError(f"{self!r} is like no other")
+        """A copy without the body, to keep for `readdressed_as`."""
+        raise NotImplementedError(f"{self!r} has no likeness")
 
     @abstractmethod
     def with_headers(self, changes: Mapping[str, TypedValue | None]) -> Message:
@@ -343,17 +343,17 @@ class Message(ABC):
 
 
 MakeMessage: TypeAlias = Callable[[NewMessage], Message]
-"""Encodes a message of the broker's own."""
+"""Encodes a message that the broker itself publishes."""
 
 
 def selected_keys(headers: TypedMap, name: str) -> tuple[str, ...]:
-    """The further routing keys that the sender of a message has selected: those in its header CC or BCC.
+    """The sender-selected routing keys of a message: those in its header CC or BCC.
 
-        CC     a list of texts: the message is routed by each of them as well; consumers see the header
-        BCC    likewise, but consumers do not see it
+        CC     a list of strings: the message is also routed by each of them; consumers see the header
+        BCC    likewise, but removed before delivery
 
     A queue gets the message once, however many of its keys lead there, and delivers it with the key of its publication.
-    Elements that are not texts do not count, as in RabbitMQ. Source: RabbitMQ, "Sender-selected Distribution".
+    Elements that are not strings are ignored, as in RabbitMQ. Source: RabbitMQ, "Sender-selected Distribution".
 
     Raises:
         InvalidArgumentError: the header is not a list, or too long.

@@ -1,6 +1,6 @@
-"""Routes messages from an exchange to queues: all of them take a message, or none.
+"""Routes messages from an exchange to queues: a message goes to all of them, or to none.
 
-    queues    those the exchange matches; if there are none, those its alternate exchange matches, and so on
+    queues    those that the exchange matches; if none, those that its alternate exchange matches, and so on
     room      every queue must have room, or the publisher is refused
     put       one record in the journal of each queue that stores the message, and an entry on every queue
 
@@ -33,7 +33,7 @@ from qstore.broker.model.store_protocol import Store
 from qstore.broker.model.tick import Tick
 
 MAX_NESTED: Final = 8
-"""Rings that displace messages of one another in one go, along a chain of exchanges; further ones follow later."""
+"""How many rings along a chain of exchanges displace messages of one another at once; the others follow later."""
 
 
 class Router:
@@ -43,7 +43,7 @@ class Router:
         store: persists durable messages; None without persistence.
         tick: records which queues and journals were written to.
         queues: name -> queue.
-        authorization: checks what exchanges do themselves for the publisher of a message.
+        authorization: checks what exchanges do on behalf of a message's publisher.
 
     Attributes:
         unroutable: number of messages dropped because no queue matched.
@@ -56,11 +56,11 @@ class Router:
         self._store, self._tick, self._queues, self._authorization = store, tick, queues, authorization
         self.unroutable = 0
         self.stops: list[Stop] = []
-        self._diverting = 0  # moves within which others are made
-        self._moving: dict[Entry, list[Callable[[Exception | None], None]]] = {}  # who waits for a move
+        self._diverting = 0  # nesting depth of moves
+        self._moving: dict[Entry, list[Callable[[Exception | None], None]]] = {}  # called when a move has ended
 
     def publish(self, message: Message, exchange: Exchange) -> bool:
-        """Put a message on all queues that an exchange matches, or on none; by its own routing key only.
+        """Put a message on all queues that an exchange matches, or on none. Only its own routing key counts.
 
         Returns:
             Whether its completion must wait: for the records of this tick, and for the queues in `stops`.
@@ -78,13 +78,13 @@ class Router:
         queue = route.sole
         if queue is None or queue.dead_letter is not None:
             return self.publish_to(message, exchange, self._or_alternate(message, exchange, route))
-        is_promised = queue.publish(message)  # as `publish_to` does, in four calls less, of some 560 for each message
+        is_promised = queue.publish(message)  # as `publish_to`, but saves 4 of some 560 calls per message
         route.messages += 1
         route.bytes += message.size
         return is_promised
 
     def leaves_memory(self, message: Message, exchange: Exchange) -> bool:
-        """Whether a message would go to journals alone, of queues that need not keep it in memory."""
+        """Whether a message would go to journals only, because none of its queues has to keep it in memory."""
         if not message.is_persistent or (exchange.receiver is not None and exchange.receiver.takes(message)):
             return False
         queues = route_by_all(message, exchange).queues
@@ -102,7 +102,7 @@ class Router:
 
     @staticmethod
     def _or_alternate(message: Message, exchange: Alternate, route: Routed) -> Routed:
-        """The route, or the first with queues along the alternate exchanges: those before it count it as dropped."""
+        """The route, or the first one with queues along the alternate exchanges: exchanges before it count a drop."""
         if route.queues or exchange.alternate is None or message.handling.discards_unroutable:
             return route
         asked: set[Alternate] = {exchange}
@@ -158,7 +158,7 @@ class Router:
 
         Returns and raises as `publish`.
         """
-        held = len(self.stops)  # of a publisher whose message makes others move
+        held = len(self.stops)  # those of the publisher whose message makes others move
         is_promised = self._put(message, queues)
         del self.stops[held:]
         return is_promised
@@ -176,7 +176,7 @@ class Router:
             try:
                 waits = [queue.publish(message) for queue in queues]
             except Exception:
-                del self.stops[held:]  # the publisher is refused, and waits for none
+                del self.stops[held:]  # the publish is refused, so the publisher waits for none
                 raise
             return any(waits)
         kept = [queue for queue in queues if queue.stores(message)]
@@ -202,12 +202,12 @@ class Router:
         return True
 
     def divert(self, queue: Queue, entry: Entry) -> bool:
-        """Move an acquired message that others displace, and do not wait for it.
+        """Move an acquired message that others displace, without waiting for the result.
 
         It goes to the dead-letter exchange of its queue, or else to its alternate exchange.
 
         Returns:
-            False if there is none, or no room. Then the message is still acquired.
+            False if there is no such exchange, or no room; the message is then still acquired.
         """
         if queue.is_deleted or (queue.dead_letter is None and queue.alternate is None):
             return False
@@ -227,13 +227,13 @@ class Router:
         return True
 
     def _divert_later(self, queue: Queue, entry: Entry, error: Exception | None) -> None:
-        """As `divert`; a message for which there is no room is discarded."""
+        """As `divert`, but discard a message for which there is no room."""
         if error is None and not queue.is_deleted and entry.state == ACQUIRED and not self.divert(queue, entry):
             with contextlib.suppress(InternalError):
                 queue.dequeue(entry)
 
     def is_moving(self, entry: Entry) -> bool:
-        """Whether a message is being moved: it has not left its queue yet, or that is not on the disk."""
+        """Whether a message is being moved: it has not left its queue yet, or its removal is not on the disk yet."""
         return entry in self._moving
 
     def move(
@@ -246,17 +246,17 @@ class Router:
     ) -> None:
         """Move an acquired message to where an exchange routes it; it leaves its queue once it is stored there.
 
-        If it is being moved already, or is gone, only wait for that.
+        If it is being moved already, or is gone, only wait for that to be final.
 
         Args:
             queue: its queue.
             entry: the message.
             exchange: routes it.
             done: called when it has left its queue for good, or with the error that prevents it.
-            message: what is put there instead of it; None for the message itself.
+            message: put there in its place; None for the message itself.
 
         Raises:
-            As `publish`. Then it is still acquired.
+            As `publish`; the message is then still acquired.
         """
         if entry.state == MOVING:
             self._moving[entry].append(done)
@@ -269,7 +269,7 @@ class Router:
             return
         moved_message = (entry.message if message is None else message).whole()
         route = self.route(moved_message, exchange)
-        entry.state = MOVING  # so that it is not displaced, where the exchange leads back to its queue
+        entry.state = MOVING  # so that it is not displaced if the exchange leads back to its queue
         try:
             is_held = self.put(moved_message, route.queues)
         except BaseException:
@@ -285,7 +285,7 @@ class Router:
             self._leave(queue, entry, None)
 
     def _leave(self, queue: Queue, entry: Entry, error: Exception | None) -> None:
-        """A message that moves is stored where it goes, or cannot be: it leaves its queue, or stays."""
+        """Remove a message that was stored at its destination from its queue; after an error it stays."""
         is_written = False
         moved = partial(self._moved, entry)
         if entry.state != MOVING:  # it was accepted meanwhile
@@ -306,7 +306,7 @@ class Router:
             moved(error)
 
     def _moved(self, entry: Entry, error: Exception | None) -> None:
-        """A message has left its queue for good, or cannot."""
+        """Finish a move: the message has left its queue for good, or an error keeps it there."""
         if entry.state == MOVING:  # it could not leave
             entry.state = ACQUIRED
         for each in self._moving.pop(entry):
@@ -314,11 +314,11 @@ class Router:
 
 
 def _overflow(message: Message, error: QueueOverflowError) -> None:
-    """A published message was refused: move it to where the queue's dead letters go, if it asks for that."""
+    """Send a refused message to the queue's dead-letter exchange, if the queue is declared so."""
     queue: Queue = error.queue
     if error.is_dead and queue.dead_letter is not None:
         queue.dead_letter.overflow(queue, message)
 
 
 def _ignore(_error: Exception | None) -> None:
-    """A message that cannot leave its queue stays acquired, and is there after the next start."""
+    """Nothing to do: a message that cannot leave its queue stays acquired, and is available after a restart."""

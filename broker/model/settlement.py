@@ -1,19 +1,19 @@
 """Settlement of delivered messages: one rule for each outcome, whatever the protocol; and subscribing.
 
     accept      the message is dequeued
-    reject      it moves to its queue's dead-letter exchange, or else its alternate exchange; without it is dequeued
+    reject      it moves to its queue's dead-letter or else alternate exchange; without these it is dequeued
     release     it is available again, at its old position
-    subscribe   adds a consumer: an exclusive one only if it is the first, others only if none is exclusive; and none
-                is exclusive where one consumer at a time is active
+    subscribe   adds a consumer: an exclusive one only if it is the first, others only if none is exclusive. A queue
+                with a single active consumer has no exclusive ones
     purge       waiting messages are dequeued
 
-Many messages are settled in turns (`tick.Turns`): each of these rules has a form that is work for that. It keeps all
-that the other form promises: what is reported as done is done, for all of them; what is released returns to its place
-in the queue, and no later message overtakes it.
+Many messages are settled in turns (`tick.Turns`): each rule has a variant for that, with the same promises. Success is
+reported only when all messages are settled; released messages return to their places in the queue, and no later message
+overtakes them.
 
-Messages of a queue that was deleted meanwhile were deleted with it, or moved: nothing is done. Until that is on the
-disk, a crash would bring them back, so accept and reject of stored messages wait: for the move, or while the store is
-deleting the queue. If the deletion fails, they are dequeued.
+Messages of a deleted queue were deleted with it, or moved: there is nothing to do. Until that is on the disk, a crash
+would bring them back, so accept and reject of stored messages wait for the move, or for the store to delete the queue.
+If the deletion fails, they are dequeued.
 
 Sources: AMQP 0-10, class message; MRG 2 Messaging User Guide, 5.
 """
@@ -51,10 +51,10 @@ AT_ONCE: Final = 1000
 """Messages that are accepted, released or dropped in one turn: about a millisecond."""
 
 MOVED_AT_ONCE: Final = 100
-"""Messages that move to another queue in one turn, likewise."""
+"""Messages that move to another queue in one turn: likewise about a millisecond."""
 
 SECONDS_AT_ONCE: Final = 0.005
-"""Seconds for which messages are looked at in one turn where each may have to be read from the disk."""
+"""Seconds that one turn looks at messages, where each may have to be read from the disk."""
 
 _position = attrgetter("position")
 
@@ -68,7 +68,7 @@ class Settled(Enum):
 
 
 class _Pending:
-    """The parts of a settlement that are done later.
+    """The parts of a settlement that are not done at once.
 
     Args:
         done: called once all are done, or with an error for each that fails.
@@ -82,7 +82,7 @@ class _Pending:
         self._has_returned = False
 
     def expect(self) -> Done:
-        """One more part. Returns what must be called when it is done."""
+        """Add a part. Returns the function to call when it is done."""
         self._left += 1
         return self._one_done
 
@@ -100,7 +100,7 @@ class _Pending:
         return self._left > 0
 
     def settled(self) -> Settled:
-        """The settlement's result, when all parts have begun: `done` is called only if that is LATER."""
+        """The settlement's result, once all parts have begun: `done` is called only if it is LATER."""
         self._has_returned = True
         return Settled.LATER if self._left else Settled.NOW
 
@@ -109,9 +109,9 @@ def accept(tick: Tick, acquired: Iterable[tuple[Queue, Entry]], done: Done) -> S
     """Dequeue messages.
 
     Args:
-        tick: of the broker.
+        tick: the broker's.
         acquired: the messages.
-        done: if the result is LATER, called once they are gone for good; and with an error for each that cannot be
+        done: if the result is LATER, called once they are gone for good, or with an error for each that cannot be
             dequeued.
 
     Raises:
@@ -136,12 +136,12 @@ def accept(tick: Tick, acquired: Iterable[tuple[Queue, Entry]], done: Done) -> S
 
 
 def reject(broker: Broker, acquired: Iterable[tuple[Queue, Entry]], done: Done) -> Settled:
-    """Move messages to their queues' dead-letter or alternate exchanges; dequeue those of queues with neither.
+    """Move messages to their queues' dead-letter or alternate exchanges; dequeue them where there is neither.
 
     Args:
         broker: the model.
         acquired: the messages.
-        done: if the result is LATER, called once all messages have moved; and called with an error for each that could
+        done: if the result is LATER, called once all messages have moved, or with an error for each that could
             not be moved.
 
     Raises:
@@ -187,7 +187,7 @@ def reject(broker: Broker, acquired: Iterable[tuple[Queue, Entry]], done: Done) 
 
 
 def _deletion_of(queue: Queue, entry: Entry) -> Deletion | None:
-    """The deletion that a message of a deleted queue leaves with; None if no crash could bring it back."""
+    """The pending deletion of a message's queue; None if no crash could bring the message back."""
     return queue.deletion if entry.rid and entry.state in (ACQUIRED, MOVING) else None
 
 
@@ -205,7 +205,7 @@ _Value = TypeVar("_Value")
 
 
 def drained(values: dict[_Key, _Value]) -> Iterator[_Value]:
-    """Take the values out, the first ones first: what is not needed any more is freed in turns, too."""
+    """Remove and yield the values in order, so that memory is freed in turns, too."""
     while keys := list(islice(values, AT_ONCE)):
         for key in keys:
             yield values.pop(key)
@@ -259,8 +259,8 @@ def _settle_in_turns(
 def release_in_turns(acquired: Iterator[tuple[Queue, Entry]], *, is_redelivered: bool) -> Iterator[None]:
     """As `release`, as work in turns.
 
-    The messages of each queue return in their order, and until the last of them has returned, none that follows one of
-    those left is delivered.
+    The messages of each queue return in order. Until the last has returned, no message after one still to be released
+    is delivered.
     """
     this = object()
     runs: dict[Queue, list[list[Entry]]] = {}
@@ -273,29 +273,29 @@ def release_in_turns(acquired: Iterator[tuple[Queue, Entry]], *, is_redelivered:
             for queue, run in entries.items():
                 run.sort(key=_position)
                 of_queue = runs.setdefault(queue, [])
-                if of_queue and of_queue[-1][-1].position < run[0].position:  # most often, so that there is one run
+                if of_queue and of_queue[-1][-1].position < run[0].position:  # the usual case: one run
                     of_queue[-1] += run
                 else:
                     of_queue.append(run)
                 if run[0].position < first.get(queue, NO_LIMIT):
                     first[queue] = run[0].position
-                    _goes_on(queue, this, run[0].position)
+                    _continue_release(queue, this, run[0].position)
             yield
         for queue, of_queue in runs.items():
             returning = merge(*of_queue, key=_position)
             while not queue.is_gone and (back := list(islice(returning, AT_ONCE))):
-                _goes_on(queue, this, back[-1].position + 1)
+                _continue_release(queue, this, back[-1].position + 1)
                 for entry in back:
                     queue.release(entry, is_redelivered=is_redelivered)
                 yield
-            _goes_on(queue, this, NO_LIMIT)
+            _continue_release(queue, this, NO_LIMIT)
             del first[queue]
     finally:
         for queue in first:
-            _goes_on(queue, this, NO_LIMIT)
+            _continue_release(queue, this, NO_LIMIT)
 
 
-def _goes_on(queue: Queue, release: object, position: int) -> None:
+def _continue_release(queue: Queue, release: object, position: int) -> None:
     if not queue.is_gone:
         queue.returns_from(release, position)
 
@@ -316,7 +316,7 @@ def subscribe(
     Raises:
         UnauthorizedError: the caller may not consume.
         InvalidArgumentError: x-priority is not a whole number.
-        NotImplementedByBrokerError: an argument asks for something that subscriptions of this protocol do not have.
+        NotImplementedByBrokerError: an argument is not supported for subscriptions of this protocol.
         ResourceLockedError: the queue has an exclusive consumer; or, for an exclusive one, any consumer, or consumers
             of which one is active.
     """
@@ -349,18 +349,18 @@ def _priority(arguments: TypedMap) -> int:
 
 
 def unsubscribe(broker: Broker, caller: Caller, queue: Queue, consumer: Consumer, destination: str) -> None:
-    """Remove a consumer. A deleted queue has none left to remove."""
+    """Remove a consumer; nothing to do on a deleted queue."""
     if not queue.is_gone:
         queue.remove_consumer(consumer)
         broker.idle_queues.used(queue)
     broker.events.emit(Unsubscribe(caller.remote_host, caller.user, destination, queue.name), caller)
 
 
-# ---- what waits on a queue ----
+# ---- available messages of a queue ----
 
 
 class Selection:
-    """A number of the messages that are available now, or all of them, in portions.
+    """The messages that are available now, or a number of them, in portions.
 
     Others may take messages between two portions; each begins where the last one has ended.
 
@@ -368,8 +368,8 @@ class Selection:
         queue: the queue.
         number: how many; 0 for all.
         selects: which; None for all.
-        at_once: how many a portion has at most.
-        seconds: for how long it looks at messages, roughly.
+        at_once: the most messages of a portion.
+        seconds: roughly, how long a portion may take.
 
     Attributes:
         is_over: whether there are no more.
@@ -389,11 +389,11 @@ class Selection:
         self._at_once, self._seconds = at_once, seconds
         self._end = queue.next_position
         self._passed_to = 0  # all messages up to this position were looked at
-        self._last: Entry | None = None  # the last of these that has stayed
+        self._last: Entry | None = None  # the last of these that was left on the queue
         self.is_over = False
 
     def portion(self) -> Iterator[Entry]:
-        """The next messages, each to be acquired or left before the next one is asked for."""
+        """The next messages; each is to be acquired or left before the iterator is advanced."""
         taken = looked_at = 0
         until = time.monotonic() + self._seconds
         for entry in self._queue.order.since(self._last, self._passed_to):
@@ -403,7 +403,7 @@ class Selection:
             if entry.position >= self._end or self._left == 0 or self._queue.is_deleted:
                 break
             if entry.position <= self._passed_to:
-                continue  # it comes again
+                continue  # yielded again later
             self._passed_to = entry.position
             if entry.state == AVAILABLE and (self._selects is None or self._selects(entry.message)):
                 taken += 1
@@ -417,13 +417,13 @@ class Selection:
 def purge(
     broker: Broker, caller: Caller, queue: Queue, done: Callable[[int, Exception | None], None]
 ) -> Iterator[None] | None:
-    """Remove all messages that wait now. Returns the work, for many messages: the caller does it in turns.
+    """Remove all messages available now. If they are many, returns the work, which the caller does in turns.
 
     Args:
         broker: the model.
         caller: the caller.
         queue: the queue.
-        done: called with their number when they are gone for good, or with the error for which some are not.
+        done: called with their number when they are gone for good, or with the error that kept some of them.
 
     Raises:
         UnauthorizedError: the caller may not purge the queue.

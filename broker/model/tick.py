@@ -1,27 +1,27 @@
-"""One tick of the event loop: the input of all connections is processed together.
+"""One event loop tick: the input of all connections is processed together.
 
 During a tick, commands are read from sockets, messages are routed and enqueued, and records are appended to journals.
 At its end, once for all of that:
 
-    1. the journals that were written to are flushed: one sync each, with everything that waits for it attached
+    1. the journals that were written to are flushed: one sync each, on behalf of all that wait for it
     2. sessions whose peer waits for a completion report it, and their connections write it
     3. queues with messages are dispatched
-    4. each session reports to its peer which commands are completed
+    4. each session reports completed commands to its peer
     5. each connection writes its output
 
 While the event loop is idle, messages that do not wait for the disk are delivered before 1. A flush in which no such
-message was written blocks an idle event loop.
+messages that do not wait for the disk are delivered before 1. A flush in which no such
 
 Some ticks later the records are on the disk. Then held commands are completed, the new messages may be delivered, and
 another end of tick runs. While the disk is busy the following ticks form the next write batch: group commit without a
 timer.
 
-Records that no peer waits for linger: removals of messages that were delivered without acknowledgement, or accepted
+Records that no peer waits for linger: dequeues of messages that were delivered without acknowledgement, or accepted
 without asking for completion. They ride on the next flush that covers all their journals, or are flushed when they have
-waited for `LINGER` seconds, at most twice as long: so the next message does not wait for a sync that no peer needs.
+waited for `LINGER` seconds, at most twice as long. So the next message does not wait for a sync that no peer needs.
 Commands that wait for lingering records are completed once those are synced, like all others.
 
-Work whose size a peer chooses, such as the rejection of all that it has, is done in turns (`Turns`): one portion in
+Work whose size a peer chooses, such as rejecting all its messages, is done in turns (`Turns`): one portion in
 each iteration of the event loop, with a whole tick between two of them.
 """
 
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from qstore.broker.model.store_protocol import Store
 
 LINGER: Final = 0.002
-"""Seconds that records wait for a flush of others before they get one of their own."""
+"""Seconds that records wait for another flush to ride on before they get one of their own."""
 
 _LOG: Final = log_of("Broker")
 
@@ -69,9 +69,9 @@ class Served(Protocol):
 
     Attributes:
         name: its name.
-        journal: its journal; of a type the store chooses.
+        journal: its journal, of a type that the store chooses.
         counted_memory: its `memory` at the last count; maintained by the tick.
-        residency: has messages go out of memory; None if they cannot.
+        residency: moves messages out of memory; None if they cannot leave it.
         is_early: whether its new messages are delivered before their records are on the disk.
     """
 
@@ -105,23 +105,23 @@ class Output(Protocol):
 Resume: TypeAlias = Callable[[], None]
 
 Portion: TypeAlias = Callable[[Resume], None] | None
-"""What work in turns yields after a portion: None, or a function to call with a `Resume`, which the work waits for."""
+"""Yielded by work in turns after a portion: None, or a function that gets a `Resume`; its call continues the work."""
 
 
 class Turns:
-    """Work in portions: one of them in each iteration of the event loop, whatever their number.
+    """Work in portions: one in each iteration of the event loop, however many there are.
 
-    A piece of work is an iterator that has done one more portion whenever it yields. Pieces of one owner, such as a
-    channel, are done one after the other, so that what an owner asks for later sees the effect of what it has asked for
-    before; those of several owners share the iterations. A portion is some milliseconds at most: the constants that
-    limit portions stand beside the work. Work that waits for the disk yields a function: it is called with another one,
-    and the work goes on when that is called.
+    A piece of work is an iterator that does one portion between two yields. Pieces of one owner, such as a
+    channel, are done one after the other, so that a later request of an owner sees the effect of its earlier
+    ones; those of several owners share the iterations. A portion takes a few milliseconds at most: the constants that
+    limit portions are defined beside the work. Work that waits for the disk yields a function: it is called with
+    another one, whose call continues the work.
 
     Args:
         call_soon: schedules a function to run in the next iteration.
 
     Attributes:
-        portions: how many were done so far.
+        portions: number of portions done so far.
     """
 
     __slots__ = ("_call_soon", "_is_scheduled", "_waiting", "_work", "portions")
@@ -134,7 +134,7 @@ class Turns:
         self.portions = 0
 
     def __len__(self) -> int:
-        """How many owners have work under way."""
+        """Number of owners with work under way."""
         return len(self._work) + len(self._waiting)
 
     def has(self, owner: object) -> bool:
@@ -148,7 +148,7 @@ class Turns:
             Whether it is done.
 
         Raises:
-            What the first portion raises. Then the work is over.
+            Any exception of the first portion, which ends the work.
         """
         pieces = self._pieces(owner)
         if pieces is not None:
@@ -197,7 +197,7 @@ class Turns:
             wait(partial(self._resume, owner))
 
     def _resume(self, owner: object) -> None:
-        """What the first piece of an owner waits for is there."""
+        """Continue the first piece of an owner, which has waited."""
         pieces = self._waiting.pop(owner, None)
         if pieces is not None:
             self._work[owner] = pieces
@@ -206,17 +206,17 @@ class Turns:
     def _schedule(self) -> None:
         if not self._is_scheduled:
             self._call_soon(self._go)
-            self._is_scheduled = True  # not before: the event loop may have no memory for it
+            self._is_scheduled = True  # not earlier: `call_soon` may raise MemoryError
 
 
 def _calling(function: Callable[[], None]) -> Iterator[None]:
-    """A piece of work that is one call."""
+    """A piece of work that consists of one call."""
     function()
     yield from ()
 
 
 class _Batch:
-    """The work that waits for one flush."""
+    """The work waiting for one flush."""
 
     __slots__ = ("_barriers", "_later", "_store", "_tick", "_workers")
 
@@ -232,13 +232,13 @@ class _Batch:
         self._barriers, self._workers, self._later = barriers, workers, later
 
     def done(self, error: Exception | None) -> None:
-        """Finish the batch: its flush is on the disk, or has failed with `error`."""
+        """Finish the batch: its records are on the disk, or the flush has failed with `error`."""
         tick = self._tick
         tick.flushes_under_way -= 1
         for queue, barrier in self._barriers:
             if error is None:
                 queue.lower(barrier)
-            elif len(self._barriers) > 1:  # another queue's journal may be the one that has failed
+            elif len(self._barriers) > 1:  # perhaps only another queue's journal has failed
                 self._store.flush((queue.journal,), partial(_lower_if_synced, queue, barrier))
         for worker, runs in self._workers:
             if error is None:
@@ -261,26 +261,26 @@ def _lower_if_synced(queue: Served, barrier: Barrier, error: Exception | None) -
 
 
 class Tick:
-    """The work collected in the current tick.
+    """Collects the work of the current tick, and does it at the tick's end.
 
     Args:
         call_soon: schedules a function to run at the end of the event loop tick.
-        store: the store; None without persistence.
-        memory: counts the growth of queues; None for no counting.
+        store: None without persistence.
+        memory: counts the memory of queues; None not to count it.
         call_later: schedules a function after a delay in seconds; None: records never linger.
 
     Attributes:
         ready: queues with new messages or new consumers.
         written: durable queues with new messages that are not on the disk yet.
-        journals: journals that were written to, of a type the store chooses -> whether their flush is waited for here;
+        journals: journals written to, of a type that the store chooses -> whether the tick waits for their flush;
             transactions wait for theirs themselves.
         workers: sessions that have received commands, or had some completed.
-        awaited: those of them whose peer sends nothing more before it has a completion that is due now.
+        awaited: those of them whose peer sends nothing more until it gets a completion that is due now.
         outputs: connections that have output.
         flushes_under_way, transactions_under_way: batches, and transactions, that wait for the disk.
         interrupted: called when the end of a tick ran out of memory half-way: it is unknown which peers were answered.
-        is_idle: returns whether the event loop has nothing else to do, so that a flush may block.
-        ended: called when a tick has ended and nothing waits for the disk.
+        is_idle: whether the event loop has nothing else to do, so that a flush may block it.
+        ended: called after a tick when nothing waits for the disk.
         is_urgent: a peer waits for everything written so far, including lingering records.
         turns: work whose size a peer chooses.
     """
@@ -319,20 +319,20 @@ class Tick:
         """Schedule the end of the tick."""
         if not self._is_scheduled and not self._is_ending:
             self._call_soon(self._end_as_scheduled)
-            self._is_scheduled = True  # not before: the event loop may have no memory for it
+            self._is_scheduled = True  # not earlier: `call_soon` may raise MemoryError
 
     def dispatch_later(self, queue: Served) -> None:
-        """A queue has not finished its `dispatch`: dispatch it again when other input was processed."""
+        """Dispatch a queue again, which has not finished its `dispatch`, after other input has been processed."""
         self._unfinished[queue] = None
         self.schedule()
 
     def set_aside(self) -> dict[Any, bool]:
-        """Begin with no journals that were written to. Returns those so far, for `written_since`."""
+        """Begin a new set of journals that were written to. Returns the set so far, for `written_since`."""
         before, self.journals = self.journals, {}
         return before
 
     def written_since(self, before: dict[Any, bool]) -> Mapping[Any, bool]:
-        """The journals that were written to since `before` was set aside, which is put back with them."""
+        """The journals written to since `before` was set aside; both sets are joined again."""
         written, self.journals = self.journals, before
         for journal, is_awaited in written.items():
             if is_awaited or journal not in before:
@@ -345,7 +345,7 @@ class Tick:
         self.schedule()
 
     def close(self) -> None:
-        """The store is closed: nothing is processed any more, though the event loop still calls what was scheduled."""
+        """Stop processing, because the store is closed: callbacks that are still scheduled do nothing."""
         self._is_closed = True
 
     def _end_as_scheduled(self) -> None:
@@ -353,7 +353,7 @@ class Tick:
         self.end()
 
     def end(self) -> None:
-        """Process everything collected in the tick: also before the scheduled end, which takes place nevertheless."""
+        """Process everything collected in the tick. May be called before the scheduled end, which still takes place."""
         if self._is_closed:
             return
         self._is_ending = True
@@ -390,9 +390,9 @@ class Tick:
             self.ended()
 
     def _is_early(self) -> bool:
-        """Whether messages are delivered before the flush begins, which they do not wait for.
+        """Whether messages that do not wait for the flush are delivered before it begins.
 
-        It does not block the event loop then: the next ones do not wait for it either.
+        The flush must not block the event loop then: the next messages do not wait for it either.
         """
         return any(queue.is_early for queue in self.written) and self._is_at_rest()
 
@@ -401,7 +401,7 @@ class Tick:
         return not self.turns and self.is_idle()
 
     def _answer_awaited(self) -> None:
-        """Answer peers that wait, before messages are delivered: they go on while that is done."""
+        """Answer waiting peers before messages are delivered, so that they continue meanwhile."""
         awaited = list(self.awaited)
         self.awaited.clear()
         if self.ready:
@@ -416,7 +416,7 @@ class Tick:
             output.write_output()
 
     def _begin_flush(self, *, may_block: bool = True) -> None:
-        """Complete commands, or let them wait for the flush that begins here."""
+        """Complete commands, or have them wait for the flush that begins here."""
         held = [(worker, runs) for worker in self.workers if (runs := worker.complete_received())]
         later, self._later = self._later, []
         journals = self.journals
@@ -460,7 +460,7 @@ class Tick:
             self._has_timer, self._have_aged = True, bool(self._lingering)
 
     def _end_lingering(self) -> None:
-        """Flush what has lingered since the timer was started. What was appended since then gets as much time."""
+        """Flush records that have lingered since the timer was started; later ones linger until the next timer."""
         self._has_timer = False
         if self._is_closed:
             return

@@ -1,13 +1,13 @@
 """The arguments of a queue's declaration, parsed once.
 
-    no-local                  the queue drops messages from its owner's connection; any value counts
-    qpid.filter               the queue drops messages that this selector does not select (`selectors`)
+    no-local                  the queue drops messages from its owner's connection; any value sets it
+    qpid.filter               the queue drops messages that this selector does not match (`selectors`)
     qpid.auto_delete_timeout  seconds that an unused auto-delete queue is kept
-    qpid.lifetime-policy      instead of the declaration's auto-delete: manual is no, delete-if-unused is yes, and with
+    qpid.lifetime-policy      overrides the declared auto-delete: manual is no, delete-if-unused is yes, and with
                               delete-if-unused-and-empty an unused queue is kept as long as it has messages
     qpid.browse-only          1: all consumers are browsers
     qpid.max_count            limit of messages on the queue; 0 for no limit
-    qpid.max_size             limit of bytes of headers and content, likewise; by default the broker's limit applies
+    qpid.max_size             limit of bytes of headers and content; 0 for no limit. Default: the broker's limit
     qpid.policy_type          what happens at these two limits: reject (the default), ring, ring_strict, self-destruct,
                               flow_to_disk
     qpid.paging               1: few messages are in memory, the others in a paging file; not for last value queues,
@@ -15,35 +15,35 @@
     qpid.max_pages_loaded     how many pages of it are in memory (4); needs qpid.paging
     qpid.page_factor          the size of a page in units of 4,096 bytes (1); likewise
     qpid.compress             zstd: messages are compressed on disk; none: they are not
-    qpid.deliver_before_sync  1: a stored message is delivered while its record is written, and its publisher is told
-                              when that is on the disk; 0: it is delivered then. By default the broker's option applies
+    qpid.deliver_before_sync  1: a stored message is delivered while its record is written; its publisher gets the
+                              confirm after the sync. 0: both after the sync. By default the broker's option applies
     qpid.last_value_queue_key        a last value queue, by the header of that name (`last_value`)
-    qpid.last_value_queue            likewise, by the header qpid.LVQ_key; deprecated. Any value counts
+    qpid.last_value_queue            likewise, by the header qpid.LVQ_key; deprecated. Any value sets it
     qpid.last_value_queue_no_browse  likewise
     qpid.queue_msg_sequence          header in which consumers find a message's number on the queue, from 1
     qpid.insert_sequence_numbers, qpid.msg_sequence     likewise, the header qpid.msg_sequence; 1 for yes
     qpid.priorities           number of priority levels, 0 and 1 for none (`priority`); more than 10 count as 10
-    qpid.fairshare            messages of one level before lower ones have their turn; 0 for no limit (`priority`)
+    qpid.fairshare            messages of one level before lower levels get their turn; 0 for no limit (`priority`)
     qpid.fairshare-N          likewise for level N only, counted from 0, the lowest
     x-qpid-priorities, x-qpid-fairshare, x-qpid-fairshare-N
-                              other names of these
+                              other names for these
     qpid.group_header_key            message groups, by the header of that name (`groups`); only together with
     qpid.shared_msg_group            1: each group may go to any consumer, to one at a time
     qpid.flow_stop_count, qpid.flow_stop_size, qpid.flow_resume_count, qpid.flow_resume_size
                               the thresholds of flow control, in messages and bytes (`flow_control`)
-    x-qpid-capacity, x-qpid-flow-resume-capacity          other names of qpid.flow_stop_size and qpid.flow_resume_size
+    x-qpid-capacity, x-qpid-flow-resume-capacity          other names for qpid.flow_stop_size and qpid.flow_resume_size
     qpid.alert_count, qpid.alert_size, qpid.alert_count_down, qpid.alert_size_down, qpid.alert_repeat_gap
                               the thresholds of alerts, and the seconds between two of them (`flow_control`)
-    qpid.alert_count_up, x-qpid-maximum-message-count     other names of qpid.alert_count
-    qpid.alert_size_up, x-qpid-maximum-message-size       other names of qpid.alert_size
-    x-qpid-minimum-alert-repeat-gap                       another name of qpid.alert_repeat_gap
+    qpid.alert_count_up, x-qpid-maximum-message-count     other names for qpid.alert_count
+    qpid.alert_size_up, x-qpid-maximum-message-size       other names for qpid.alert_size
+    x-qpid-minimum-alert-repeat-gap                       another name for qpid.alert_repeat_gap
 
-Those of RabbitMQ's classic queues are mapped on these:
+Those of RabbitMQ's classic queues are mapped to these:
 
     x-max-length         qpid.max_count
     x-max-length-bytes   qpid.max_size
     x-overflow           what happens at these: drop-head, the default, is qpid.policy_type ring; reject-publish is
-                         reject, without flow control before it, and only publishers with confirms are told;
+                         reject, but without flow control, and only publishers with confirms get an answer;
                          reject-publish-dlx likewise, and the message goes to the dead-letter exchange
     x-message-ttl        milliseconds that a message may be on the queue
     x-dead-letter-exchange, x-dead-letter-routing-key
@@ -56,12 +56,12 @@ Those of RabbitMQ's classic queues are mapped on these:
 
 Both names of one feature cannot be given together.
 
-A count is a non-negative whole number, or a string of digits; strings may arrive as bytes. All arguments, with those
-that are refused or ignored, are in the table of `model/arguments`, and so are the maximums of counts. The queue keeps
+A count is a non-negative whole number, or a string of digits; strings may arrive as bytes. The table in
+`model/arguments` has all arguments, including those refused or ignored, and the maximum of each count. The queue keeps
 all its arguments as received.
 
 Sources: Qpid C++ Broker Book, 1.2.1; MRG 2 Messaging User Guide, 3; Qpid wiki, "Qpid extensions to AMQP"; qpidd,
-QueueSettings.cpp (fair share, and that it takes levels; that a last value queue has none); RabbitMQ, "Queue Length
+QueueSettings.cpp (fair share requires levels; a last value queue has none); RabbitMQ, "Queue Length
 Limit", "Time-To-Live and Expiration", "Dead Letter Exchanges", "Priority Queue Support" and "Consumers".
 """
 
@@ -94,7 +94,7 @@ RING: Final = "ring"
 RING_STRICT: Final = "ring_strict"
 SELF_DESTRUCT: Final = "self-destruct"
 POLICIES: Final = (REJECT, FLOW_TO_DISK, RING, RING_STRICT, SELF_DESTRUCT)
-_SPELLINGS: Final = {"ring-strict": RING_STRICT, "flow-to-disk": FLOW_TO_DISK}  # of qpid-config
+_SPELLINGS: Final = {"ring-strict": RING_STRICT, "flow-to-disk": FLOW_TO_DISK}  # as qpid-config spells them
 LAST_VALUE_KEY: Final = "qpid.last_value_queue_key"
 LAST_VALUE: Final = "qpid.last_value_queue"
 LAST_VALUE_NO_BROWSE: Final = "qpid.last_value_queue_no_browse"
@@ -151,7 +151,7 @@ class DeadLetterArguments(NamedTuple):
 
     Attributes:
         exchange: name of the exchange; empty for the default exchange.
-        routing_key: the key that they get; None for their own.
+        routing_key: their new key; None to keep their own.
     """
 
     exchange: str
@@ -174,12 +174,12 @@ class QueueArguments(NamedTuple):
         filter: selects the messages that the queue accepts; None for all.
         flow: the thresholds of flow control.
         alerts: the thresholds of alerts.
-        auto_delete: whether the queue is auto-delete, whatever its declaration says; None if that counts.
-        is_kept_until_empty: whether an unused one is kept as long as it has messages.
+        auto_delete: overrides the declaration's auto-delete; None not to.
+        is_kept_until_empty: whether an unused auto-delete queue is kept as long as it has messages.
         is_browse_only: whether all consumers are browsers.
         levels: number of priority levels, at most 10, or 256 if `is_capped`; below 2 for none.
         fair_share: for each level, from the lowest, the messages of one turn, 0 for no limit; empty without limits.
-        event_generation: which messages have events: 1 those that are enqueued, 2 those that are dequeued, too, 0 none.
+        event_generation: events sent for messages: 0 none, 1 when enqueued, 2 when enqueued and dequeued.
         pages: pages of its paging file that are in memory; 0 if it is not a paged queue.
         page_bytes: bytes of a page.
         compresses: whether messages are compressed on disk.
@@ -227,7 +227,7 @@ NO_ARGUMENTS: Final = QueueArguments()
 
 
 def policy_named(value: object) -> object:
-    """The policy that a value of qpid.policy_type names; the value itself if it is none."""
+    """The policy that a value of qpid.policy_type names; the value itself if it names none."""
     return _SPELLINGS.get(value, value) if isinstance(value, str) else value
 
 
@@ -241,7 +241,7 @@ def read_arguments(arguments: TypedMap) -> QueueArguments:
     dead_letter = dead_letter_arguments(arguments)
     arguments = mapped(arguments)
     given = plain(arguments)
-    sent = {own: name for name, own in LENGTHS.items() if name in classic}  # errors have the name that the client sent
+    sent = {own: name for name, own in LENGTHS.items() if name in classic}  # errors say the name that the client sent
     counts = {
         name: _count(sent.get(name, name), given[name], maximum) for name, maximum in COUNTS.items() if name in given
     }
@@ -303,13 +303,13 @@ def read_arguments(arguments: TypedMap) -> QueueArguments:
 
 
 def read_usable(arguments: TypedMap) -> tuple[QueueArguments, list[str]]:
-    """Parse the arguments of a queue that exists already, without those that are not valid.
+    """Parse the arguments of an existing queue, leaving out invalid ones.
 
-    Left out is an argument without which the others are valid, or at least wrong in another way; if no single one is
-    to blame, all are.
+    An argument is left out if the others are valid without it, or at least have another error; if no single argument
+    is to blame, all are left out.
 
     Returns:
-        The arguments, and why others are left out: a line for each.
+        The arguments, and for each one left out a line that says why.
     """
     entries = arguments.entries
     reasons: list[str] = []
@@ -336,7 +336,7 @@ def _error(entries: tuple[tuple[str, TypedValue], ...]) -> str | None:
 
 
 def mapped(arguments: TypedMap) -> TypedMap:
-    """The arguments of a queue with those of its length under the broker's own names.
+    """The arguments of a queue, with the length limits under the broker's own names.
 
     Raises:
         InvalidArgumentError: one is given twice, or x-overflow is not valid.
@@ -350,7 +350,7 @@ def mapped(arguments: TypedMap) -> TypedMap:
     for own, name, typed in lengths:
         if own in names:
             raise InvalidArgumentError(f"{name} and {own} cannot be given for the same queue")
-        text = str(as_text(typed.value))  # a count may be a text; "0" would mean no limit
+        text = str(as_text(typed.value))  # a count may be a string; "0" would mean no limit
         if text and not text.strip("0"):
             raise InvalidArgumentError(f"{name} 0 is not supported; to keep no messages set {MESSAGE_TTL} to 0")
         entries.append((own, typed))
@@ -370,7 +370,7 @@ def dead_letter_arguments(arguments: TypedMap) -> DeadLetterArguments | None:
     """Where the dead messages of a queue go; None if they are dropped.
 
     Raises:
-        InvalidArgumentError: one of them is no name, or there is a routing key without an exchange.
+        InvalidArgumentError: one of them is not a name, or there is a routing key without an exchange.
     """
     exchange, key = _name(arguments, DEAD_EXCHANGE), _name(arguments, DEAD_KEY)
     if exchange is not None:
@@ -406,7 +406,7 @@ def _fair_share(given: Mapping[str, object], levels: int, default: int) -> tuple
         name = _given_name(given, FAIR_SHARE)
         raise InvalidArgumentError(f"{name} is {default}, but {PRIORITIES[0]} is not given")
     limits = [default] * min(levels, MAX_LEVELS)
-    for argument in reversed(FAIR_SHARE):  # what is given under both names counts by the first
+    for argument in reversed(FAIR_SHARE):  # the first name wins where both are given
         for name, value in given.items():
             if name.startswith(f"{argument}-"):
                 limit = _count(name, value, (1 << 32) - 1)
@@ -448,7 +448,7 @@ def _numbers(given: Mapping[str, object]) -> bool:
 def _check_paging(
     given: Mapping[str, object], counts: Mapping[str, int], levels: int, last_value_key: str, group_header: str
 ) -> None:
-    """What qpidd does not accept together (QueueSettings.cpp)."""
+    """Refuse combinations that qpidd refuses (QueueSettings.cpp)."""
     if not is_set(given.get(PAGING)):
         for name in (MAX_PAGES, PAGE_FACTOR):
             if counts.get(name):
@@ -506,5 +506,5 @@ def _first(counts: Mapping[str, int], names: Sequence[str]) -> int | None:
 
 
 def _given_name(given: Mapping[str, object], names: Sequence[str]) -> str:
-    """The name that counts of these; the first one if none is given."""
+    """The effective one of these names; the first if none is given."""
     return next((name for name in names if name in given), names[0])

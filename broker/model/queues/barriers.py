@@ -1,14 +1,14 @@
 """Barriers: positions on a queue beyond which delivery must wait for the disk.
 
-    held       written messages whose flush has not begun: nothing is delivered from the first of them on
+    held       appended messages whose flush has not begun: nothing is delivered from the first of them on
     barrier    held messages get a barrier when their flush begins; it is lowered when they are on the disk
-    returning  many messages are being released, in turns: none that follows the first of those left may overtake it
+    returning  many messages are being released in turns: none after the first one still to be released may overtake it
 
 Barriers are ordered by position, and may be lowered in any order: a transaction also waits for flushes of other
 journals, which may take longer. `limit` is the position of the first barrier that is not lowered.
 
-A queue that delivers before the sync has two sets of barriers: all of them mark what is not on the disk yet, and those
-of transactions what must not be delivered (`Queue.deliver_before_sync`).
+A queue that delivers before the sync has two sets of barriers: one with all that mark unsynced messages, and one with
+those of transactions, which alone stop delivery (`Queue.deliver_before_sync`).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class Barrier:
 
     Attributes:
         first: position of the first of them.
-        is_open: whether the barrier was lowered.
+        is_open: whether the barrier has been lowered.
     """
 
     __slots__ = ("first", "is_open")
@@ -38,7 +38,7 @@ class Barriers:
 
     Attributes:
         limit: the first position that must not be delivered yet.
-        held_from: the first position that was written, and whose flush has not begun; NO_LIMIT for none.
+        held_from: the first position that was appended and whose flush has not begun; NO_LIMIT for none.
     """
 
     __slots__ = ("_raised", "_returning", "held_from", "limit")
@@ -49,7 +49,7 @@ class Barriers:
         self._raised: list[Barrier] = []  # few at a time: as many as flushes are under way
 
     def hold(self, position: int) -> None:
-        """A message was written, and none was held: hold it and all later ones."""
+        """Hold a message that was appended, and all later ones; none is held yet."""
         self.held_from = position
         self.limit = min(self.limit, position)
 
@@ -71,12 +71,12 @@ class Barriers:
         return barrier
 
     def share(self, barrier: Barrier) -> None:
-        """Put a barrier that others have raised at the end of the queue."""
+        """Put a barrier that was raised on other queues at the end of this queue."""
         self.limit = min(self.limit, barrier.first)
         self._raised.append(barrier)
 
     def lower(self, barrier: Barrier) -> None:
-        """The records that this barrier waits for are on the disk. It may be one of others only."""
+        """Lower a barrier: its records are on the disk. It need not be one of this queue."""
         barrier.is_open = True
         raised = self._raised
         while raised and raised[0].is_open:
@@ -89,7 +89,7 @@ class Barriers:
         self.limit = min(limit, *returning.values()) if returning else limit
 
     def returns_from(self, release: object, position: int) -> None:
-        """A release of many messages continues at this position; at NO_LIMIT it is over."""
+        """Note that a release of many messages continues at this position; at NO_LIMIT it is over."""
         if position == NO_LIMIT:
             self._returning.pop(release, None)
         else:

@@ -1,4 +1,4 @@
-"""Builds queues from their declarations: each is a `Queue` with the parts that its arguments ask for.
+"""Builds queues from their declarations: each is a `Queue` with the parts that its arguments require.
 
 part            decides                                         without it
 --------------  ----------------------------------------------  ----------------------------------
@@ -7,11 +7,11 @@ part            decides                                         without it
 `groups`        likewise, for each consumer                     messages have no groups
 `limits`        which messages the queue accepts: eligibility   it accepts every message
                 what happens to a message beyond the limit      the queue has no limit
-                which messages leave when others arrive         none leaves; others: `last_value`
-`replication`   who is notified of messages that come and go    nobody: `replication.source`
-`flow_control`  when publishers wait, and alerts                nothing follows from its depth
+                which messages leave when others arrive         none (see also `last_value`)
+`replication`   the listeners to enqueues and dequeues          none (`replication.source`)
+`flow_control`  when publishers wait, and alerts                its depth has no effect
 `residency`     which of its messages are in memory             all of them
-`consumers`     which consumers are asked for a message         all, in turn
+`consumers`     which consumers are offered a message           all, in turn
 """
 
 from __future__ import annotations
@@ -81,13 +81,13 @@ if TYPE_CHECKING:
 _LOG: Final = log_of("Model")
 
 SMALL_PORTIONS: Final = Portions(window=256, largest=128, smallest=16, bytes=1 << 18, patience=128, ahead=1 << 18)
-"""How messages of queues go out that have only few of them in memory."""
+"""How queues that keep few messages in memory move the others out."""
 
 MIN_BUDGET: Final = 1 << 20
-"""Bytes that a queue has in memory, at least: a few stretches."""
+"""Least bytes that a queue may have in memory: a few stretches."""
 
 _LIMITED: Final = (RING, RING_STRICT, SELF_DESTRUCT, FLOW_TO_DISK)
-"""The policies that mean nothing without a limit."""
+"""The policies that have no effect without a limit."""
 
 _NOT_KEPT_BELOW_LIMIT: Final = (RING, RING_STRICT, SELF_DESTRUCT)
 _NO_DEFAULTS: Final = FlowDefaults()
@@ -97,27 +97,27 @@ class QueueFactory:
     """Creates the queues of one broker.
 
     Args:
-        tick: dispatches them.
-        store: persists durable ones; None without persistence.
+        tick: dispatches the queues.
+        store: persists durable queues; None without persistence.
         max_bytes: limit in bytes for queues that declare none; 0 for no limit, None for `default_bytes`. A declared
             limit counts headers and content, as in qpidd; this one counts memory.
         clock: seconds since 1970.
-        watches: makes their watches.
+        watches: makes their depth watches.
         default_group: the name of the default group.
         queue_memory: bytes of memory that a queue's messages may take, if more can be kept on disk; 0 for no limit.
 
     Attributes:
-        self_destruct: has the queue with a name deleted soon, because it has exceeded its limit.
+        self_destruct: schedules the deletion of the queue with a name, because it has exceeded its limit.
         listener: sends the events of queues with `qpid.queue_event_generation`; None if there are none.
         restore: decodes a stored message (`use_restore`).
         staging_bytes: larger messages leave memory when they are not consumed at once; 0 to disable.
         deliver_before_sync: whether queues deliver a stored message before its record is on the disk, unless their
-            declaration says.
-        paging: has the paging files; None if there is no directory for them (`use_paging`).
+            declaration decides.
+        paging: the paging files; None if there is no directory for them (`use_paging`).
         divert: moves an acquired message of a queue to its dead-letter or alternate exchange. Returns False if there is
             none, or no room there.
-        expiries: has messages at the head of queues leave when they expire.
-        dead_letter: what moves the dead messages of a queue with this exchange, and this routing key if it is not None.
+        expiries: removes messages at the head of queues when they expire.
+        dead_letter: returns the mover of a queue's dead messages, for its exchange and its routing key or None.
     """
 
     def __init__(
@@ -144,12 +144,12 @@ class QueueFactory:
         self.expiries: Expiries | None = None
 
     def use_paging(self, directory: PagingDirectory, max_bytes: int) -> None:
-        """Let messages of queues go to paging files, each of at most `max_bytes`, 0 for no limit."""
+        """Let queues move messages to paging files, each of at most `max_bytes`; 0 for no limit."""
         directory.restore = self.restore
         self.paging, self._max_paging_bytes = directory, max_bytes
 
     def use_restore(self, restore: RestoreMessage) -> None:
-        """Have stored messages decoded so: needed before there are any."""
+        """Set the decoder of stored messages, before there are any."""
         self.restore = restore
         if self.paging is not None:
             self.paging.restore = restore
@@ -180,7 +180,7 @@ class QueueFactory:
         if parsed.last_value_key:
             last_values = LastValues(parsed.last_value_key, keeps_browsed=parsed.keeps_browsed)
             displacements = (last_values, *displacements)
-        if parsed.event_generation and self.listener is not None:  # its event comes before those of what it displaces
+        if parsed.event_generation and self.listener is not None:  # its event precedes those of displaced messages
             events = EventGeneration(name, self.listener, with_dequeues=parsed.event_generation > 1)
             displacements = (events, *displacements)
         eligibility = None
@@ -215,9 +215,9 @@ class QueueFactory:
         return queue
 
     def _residency(self, name: str, order: Fifo, parsed: QueueArguments, journal: Any) -> Residency | None:
-        """Which messages are in memory; None if all are, because they can be nowhere else.
+        """The part that decides which messages are in memory; None if all must be.
 
-        The journal of a durable queue has all that are persistent, a paging file can have the others.
+        The journal of a durable queue has all persistent messages; a paging file can have the others.
         """
         stored, others = None, None
         if journal is not None:
@@ -255,9 +255,9 @@ class QueueFactory:
         cannot, one queue must not take the memory of all others.
 
         Args:
-            policy: what happens at the limit of the queue.
+            policy: the queue's policy.
             durable: whether it has a journal.
-            has_other: whether it is limited in another way, or need not be: x-overflow without a length does nothing.
+            has_other: whether it has another limit, or needs none: x-overflow without a length has no effect.
         """
         if self._max_bytes is not None:
             return self._max_bytes
@@ -299,7 +299,7 @@ class QueueFactory:
     def _limit(
         self, name: str, parsed: QueueArguments, capacity: Capacity
     ) -> tuple[Limit | None, tuple[Displacement, ...]]:
-        """What refuses messages beyond the limit, and what makes room for them."""
+        """The part that refuses messages beyond the limit, and the part that makes room for them."""
         if not capacity.messages and not capacity.bytes:
             return None, ()
         if parsed.policy in (RING, RING_STRICT):
@@ -313,12 +313,12 @@ class QueueFactory:
 
 
 class WatchFactory:
-    """Makes the watches of one broker's queues.
+    """Makes the depth watches of one broker's queues.
 
     Args:
-        stops: gets the stopped queues that a message is put on.
+        stops: collects the stopped queues that a message is put on.
         flow_defaults: default thresholds of flow control. Rings have none (Qpid C++ Broker Book, 1.8.2), nor
-            have queues that are to be deleted at their limit.
+            do queues that are deleted at their limit.
         alert_percent: default threshold of alerts, in percent of a queue's capacity; 0 for none.
         emit: passes an event to the listeners.
         monotonic: seconds of a monotonic clock.
@@ -348,7 +348,7 @@ class WatchFactory:
         try:
             thresholds = self._thresholds(name, parsed, capacity)
         except InvalidArgumentError as error:
-            _LOG.warning("There is no flow control on a recovered queue: %s", error)
+            _LOG.warning("A recovered queue has no flow control: %s", error)
             thresholds = None
         alerts = alert_thresholds(parsed.alerts, capacity, self._alert_percent)
         return DepthWatch(

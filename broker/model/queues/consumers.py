@@ -1,27 +1,26 @@
-"""The consumers of one queue, and which of them is offered which message.
+"""The consumers of one queue, and which message is offered to which of them.
 
     takers      acquire messages. Those that are ready form a ring, and are offered messages round-robin
     browsers    only read messages. Each has its own cursor, and sees every message once
 
 A taker that declines a message only for the moment is offered it again. A message that all ready takers can never take
-is passed over (`PassedOver`): the queue's cursor stays behind it. Consumers of one kind can take the same messages; a
-taker that becomes ready is offered those first that its kind was not asked for.
+is passed over (`PassedOver`): the queue's cursor stays after it. Consumers of one kind can take the same messages; a
+taker that becomes ready is first offered those that its kind has not seen yet.
 
 A message that is acquired or expired when a browser's cursor reaches it is not shown; a message that becomes available
 again before the cursor is not shown again.
 
-Where not all takers are asked in turn, a ranking decides. `Consumers.waiting`, the ring that a queue asks, has only
-those that are first; the ranking keeps the other ready ones. A queue without such consumers has no ranking, and one
-with them delivers to the first as any other.
+Where takers have ranks, a ranking decides. `Consumers.waiting`, the ring that a queue offers messages to, has only
+those of the first rank; the ranking keeps the other ready ones. A queue without such consumers has no ranking.
 
     Priorities      those of the highest priority, in turn; the next ones while none of these is ready
-    SingleActive    one alone, as long as it is there. Then the one of the highest priority, of these the first, takes
+    SingleActive    one alone, as long as it exists. Then the one of the highest priority, the oldest of several, takes
                     over, whether it is ready or not
 
 A taker of priority FOREMOST takes a single message for a client that polls (basic.get). It is never the active one.
 
-Where the order of the queue decides for each consumer which message is next (`priority`, `groups`), it asks the
-consumers itself (`PerConsumerOrder`).
+Where the next message depends on the consumer (`priority`, `groups`), the order of the queue offers messages itself
+(`PerConsumerOrder`).
 
 Source: RabbitMQ, "Consumer Priorities" and "Consumers" (single active consumer).
 """
@@ -50,16 +49,16 @@ FOREMOST: Final = 1 << 64
 """Above every priority that a protocol can express."""
 
 MAX_DECLINED: Final = 250
-"""Messages that consumers decline in one go: that many evaluations of selectors take 1 to 3 ms."""
+"""Messages that consumers decline in one go: 250 evaluations of selectors take 1 to 3 ms."""
 
 MAX_PASSED: Final = 100
-"""Entries that are passed in search for one that is available."""
+"""Entries that are passed in the search for an available one."""
 
 MAX_SPARE_KINDS: Final = 16
-"""Kinds of consumers that an order remembers beyond those that the queue has: each costs time for every message."""
+"""Kinds that an order remembers beyond those of the queue's consumers: each costs time for every message."""
 
-_MAX_KINDS: Final = 256  # that are remembered of messages passed over, beyond those of the queue's consumers
-_MAX_SPARE_POSITIONS: Final = 64  # of messages that were taken, beyond the number of those that were not
+_MAX_KINDS: Final = 256  # remembered for messages passed over, beyond those of the queue's consumers
+_MAX_SPARE_POSITIONS: Final = 64  # of taken messages, beyond the number of messages passed over
 
 
 class Consumer(Protocol):
@@ -90,7 +89,7 @@ class Consumer(Protocol):
         """The queue was deleted."""
 
 
-_NOBODY: Final[deque[Consumer]] = deque()  # of queues that have no takers yet: each deque takes 760 bytes
+_NO_TAKERS: Final[deque[Consumer]] = deque()  # shared by queues without takers: each deque takes 760 bytes
 
 
 class Consumers:
@@ -102,13 +101,13 @@ class Consumers:
     Attributes:
         takers: consumers that acquire messages.
         browsers: consumers that only read them.
-        waiting: the ring of ready takers; the first is offered the next message. Always the same object once there was
-            a taker.
+        waiting: the ring of ready takers; the first is offered the next message. The same object from the first taker
+            on.
         ranking: decides which ready takers are in the ring; None if all are.
-        declined: messages declined for good since the queue has set this to 0, counted for each that declined.
+        declined: messages declined for good since the queue set this to 0, counted for each consumer.
         taken: messages that the last `offer_backlog` has acquired.
         browsed_to: the first position that no browser has passed.
-        has_backlog: whether a ready taker may not have been asked for all messages that were passed over.
+        has_backlog: whether a ready taker may not have been offered all messages that were passed over.
     """
 
     __slots__ = (
@@ -118,7 +117,7 @@ class Consumers:
     def __init__(self, *, is_single_active: bool = False) -> None:
         self.takers: list[Consumer] = []
         self.browsers: list[Consumer] = []
-        self.waiting = deque() if is_single_active else _NOBODY
+        self.waiting = deque() if is_single_active else _NO_TAKERS
         self.ranking: Ranking | None = SingleActive(self.waiting) if is_single_active else None
         self.browsed_to = 0
         self._passed_over = PassedOver()
@@ -129,7 +128,7 @@ class Consumers:
         return len(self.takers) + len(self.browsers)
 
     def with_priorities(self) -> dict[Consumer, int]:
-        """All consumers, with their priorities; of takers of which one is active, that one is the first."""
+        """All consumers, with their priorities; a single active consumer is the first."""
         takers = self.takers if self.ranking is None else sorted(self.takers, key=self.ranking.is_behind)
         return {each: self._priority(each) for each in (*takers, *self.browsers)}
 
@@ -148,12 +147,12 @@ class Consumers:
         Args:
             consumer: the consumer.
             first: the queue's first entry.
-            priority: of a taker: those of a higher one are asked before it; FOREMOST for one that takes one message,
+            priority: a taker's; those of a higher one are served first. FOREMOST for a taker of one message,
                 regardless of the active consumer.
         """
         consumer.is_waiting = False
         if consumer.acquires:
-            if self.waiting is _NOBODY:
+            if self.waiting is _NO_TAKERS:
                 self.waiting = deque()
             self.takers.append(consumer)
             if priority not in (0, FOREMOST) and self.ranking is None:
@@ -165,7 +164,7 @@ class Consumers:
             self.browsers.append(consumer)
 
     def remove(self, consumer: Consumer) -> bool:
-        """Remove a consumer. Returns whether another one, which was ready, may be asked now that could not before."""
+        """Remove a consumer. Returns whether another ready one may take messages now that could not before."""
         has_successor = False
         if consumer.acquires:
             self.takers.remove(consumer)
@@ -177,7 +176,7 @@ class Consumers:
                 self._passed_over.forget_kinds({each.kind for each in self.takers})
         else:
             self.browsers.remove(consumer)
-            del consumer.cursor  # it would keep the message alive as long as the session keeps the consumer
+            del consumer.cursor  # it would keep the message alive as long as the session references the consumer
         consumer.is_waiting = False
         return has_successor
 
@@ -201,7 +200,7 @@ class Consumers:
             self.has_backlog = self.has_backlog or bool(self._passed_over.entries)
 
     def unready(self, consumer: Consumer) -> None:
-        """A ready taker does not wait for messages any more."""
+        """Remove a ready taker, which no longer waits for messages, from the ring."""
         if self.ranking is None:
             self.waiting.remove(consumer)
         else:
@@ -209,11 +208,11 @@ class Consumers:
         consumer.is_waiting = False
 
     def rings(self) -> list[deque[Consumer]]:
-        """The ready takers that may be asked, in rings: those of one ring in turn, those of the first ring first."""
+        """The ready takers that may take messages, as rings: one ring in turn, the first ring first."""
         return [self.waiting] if self.ranking is None else [self.waiting, *self.ranking.behind()]
 
     def turn(self, takers: dict[Consumer, None]) -> None:
-        """These were given messages: put those that are still ready at the ends of their rings, in this order."""
+        """Move takers that got messages and are still ready to the ends of their rings, in this order."""
         for ring in self.rings():
             there = set(ring)
             others = [each for each in ring if each not in takers]
@@ -256,7 +255,7 @@ class Consumers:
         drop_expired: Callable[[Entry], object],
         awaits: Callable[[Entry], bool] | None,
     ) -> bool:
-        """Offer ready takers, in turn, the messages passed over that their kinds were not asked for.
+        """Offer ready takers, in turn, the messages passed over that their kinds have not been offered.
 
         Args:
             clock: seconds since 1970.
@@ -264,7 +263,7 @@ class Consumers:
             awaits: whether the message of an entry is being read back; None if all are in memory.
 
         Returns:
-            Whether that was all; otherwise messages that follow must wait.
+            Whether all were offered; otherwise later messages must wait.
         """
         self.has_backlog, self.taken = False, 0
         return all(self._offer_backlog(list(ring), clock, drop_expired, awaits) for ring in self.rings())
@@ -327,9 +326,9 @@ class Consumers:
         return result
 
     def show(self, limit: int, clock: Callable[[], float], awaits: Callable[[Entry], bool] | None) -> None:
-        """Show browsers the entries they have not seen, up to the position `limit`, while they accept them.
+        """Show browsers the entries that they have not seen, up to the position `limit`, while they accept them.
 
-        Those whose message `awaits` says is being read back come later.
+        Those being read back (`awaits`) come later.
         """
         for browser in list(self.browsers):
             while browser.is_waiting and self.declined < MAX_DECLINED:
@@ -351,19 +350,19 @@ class Consumers:
             self.browsed_to = max(self.browsed_to, browser.cursor.position)
 
     def acquired(self, entry: Entry) -> None:
-        """An entry was acquired without being offered."""
+        """Note that an entry was acquired without being offered."""
         if self._passed_over.entries:
             self._passed_over.discard(entry)
 
     def put_back(self, entry: Entry) -> bool:
-        """An entry was released. Returns whether it counts as passed over, and is offered to all that are ready."""
+        """Note a released entry. Returns whether it counts as passed over, and is offered to all ready takers."""
         if not self._passed_over.put_back(entry):
             return False
         self.has_backlog = True
         return True
 
     def removed(self, entry: Entry, following: Entry) -> None:
-        """An entry was removed, or unfolded: browsers whose cursor is on it move to the following one, or the first."""
+        """Move browsers' cursors from a removed or unfolded entry to the following one, or the first."""
         for browser in self.browsers:
             if browser.cursor is entry:
                 browser.cursor = following
@@ -375,7 +374,7 @@ def _ask(ring: deque[Consumer], count: int, entry: Entry, declined: set[Hashable
     Args:
         ring: the takers. Those that have taken or declined the entry go to its end; others that do not wait for more
             leave it.
-        count: how many of them are asked.
+        count: the most that are offered it.
         entry: the entry.
         declined: kinds that can never take it; those that decline it now are added.
     """
@@ -395,14 +394,14 @@ def _ask(ring: deque[Consumer], count: int, entry: Entry, declined: set[Hashable
 
 
 class PassedOver:
-    """The messages that one queue has passed over: none of the consumers they were offered to can ever take them.
+    """The messages passed over on one queue: none of the consumers that they were offered to can ever take them.
 
-    Each kind of consumers is asked once for each message, however often the queue is dispatched, and what a kind was
-    not asked for yet is found without a walk over the rest:
+    Each message is offered once to each kind of consumers, however often the queue is dispatched, and a kind's unseen
+    messages are found without a walk over the rest:
 
-        positions   of all messages passed over, ascending; those that were taken stay until there are too many of them
+        positions   of all messages passed over, ascending; those of taken messages stay until there are too many
         seen        kind -> the position before which it has declined all of them
-        again       kind -> positions before that which were released since: these are offered to all kinds again
+        again       kind -> positions before that one which were released since: they are offered to all kinds again
 
     A message that is taken by a consumer, or acquired otherwise, is no longer passed over.
 
@@ -419,18 +418,18 @@ class PassedOver:
         self._again: dict[Hashable, list[int]] = {}
 
     def add(self, entry: Entry, kinds: Iterable[Hashable]) -> None:
-        """The queue's cursor passes over an entry, which is after all others; `kinds` have declined it."""
+        """Add an entry that the queue's cursor passes over, after all others; `kinds` have declined it."""
         position, positions, seen = entry.position, self._positions, self._seen
         before = positions[-1] if positions else 0
         assert before < position
         self.entries[position] = entry
         positions.append(position)
         for kind in kinds:
-            if not before or seen.get(kind, 0) > before:  # it was asked for all before
+            if not before or seen.get(kind, 0) > before:  # it was offered all before
                 seen[kind] = position + 1
 
     def discard(self, entry: Entry) -> None:
-        """An entry is acquired: remove it, if it was passed over."""
+        """Remove an acquired entry, if it was passed over."""
         if self.entries.pop(entry.position, None) is None:
             return
         if not self.entries:
@@ -441,7 +440,7 @@ class PassedOver:
             self._positions = sorted(self.entries)
 
     def put_back(self, entry: Entry) -> bool:
-        """An entry was released. Returns whether it is passed over again; if not, it is not before the others."""
+        """Note a released entry. Returns whether it is passed over again; if not, it is after the others."""
         position, positions = entry.position, self._positions
         if not positions or position > positions[-1]:
             return False
@@ -457,15 +456,15 @@ class PassedOver:
                     insort(again, position)
         return True
 
-    # ---- what a kind was not asked for ----
+    # ---- a kind's unseen entries ----
 
     def has_more_for(self, kind: Hashable) -> bool:
-        """Whether the kind may not have been asked for some of them."""
+        """Whether some of them may not have been offered to the kind."""
         positions = self._positions
         return bool(positions) and (self._seen.get(kind, 0) <= positions[-1] or bool(self._again.get(kind)))
 
     def first_for(self, kind: Hashable) -> Entry | None:
-        """The first entry that the kind was not asked for; None if there is none. `answered` removes it from these."""
+        """The first entry not offered to the kind yet; None if there is none. `answered` advances to the next."""
         entries, positions, seen = self.entries, self._positions, self._seen.get(kind, 0)
         again = self._again.get(kind)
         while again and again[0] not in entries:
@@ -482,7 +481,7 @@ class PassedOver:
         return entries[position] if place < count else None
 
     def answered(self, kind: Hashable, entry: Entry) -> None:
-        """The kind was asked for the entry of `first_for`, and has declined or taken it."""
+        """Note that the kind has declined or taken the entry of `first_for`."""
         again = self._again.get(kind)
         if again and again[0] == entry.position:
             again.pop(0)
@@ -490,14 +489,14 @@ class PassedOver:
             self._seen[kind] = entry.position + 1
 
     def forget_kinds(self, kinds: set[Hashable]) -> None:
-        """Forget kinds of which there is no consumer, if they are many; `kinds` are those of all consumers."""
+        """Forget kinds without consumers, if they are many; `kinds` are those of all consumers."""
         for kind in self._seen.keys() - kinds:
             del self._seen[kind]
             self._again.pop(kind, None)
 
     @property
     def has_spare_kinds(self) -> bool:
-        """Whether more kinds are remembered than should be without need."""
+        """Whether so many kinds are remembered that unused ones should be forgotten."""
         return len(self._seen) > _MAX_KINDS
 
 
@@ -505,7 +504,7 @@ class Ranking(ABC):
     """Ranks the takers of one queue.
 
     Args:
-        waiting: the ring of those that are asked.
+        waiting: the ring of those that are offered messages.
     """
 
     __slots__ = ("_waiting",)
@@ -515,11 +514,11 @@ class Ranking(ABC):
 
     @abstractmethod
     def add(self, consumer: Consumer, priority: int) -> None:
-        """A taker was added, which is not ready yet."""
+        """Add a taker, which is not ready yet."""
 
     @abstractmethod
     def remove(self, consumer: Consumer) -> bool:
-        """A taker that is not ready was removed. Returns whether another one may be asked now that could not before."""
+        """Remove a taker that is not ready. Returns whether another may take messages now that could not before."""
 
     @abstractmethod
     def priority(self, consumer: Consumer) -> int:
@@ -527,15 +526,15 @@ class Ranking(ABC):
 
     @abstractmethod
     def ready(self, consumer: Consumer) -> None:
-        """A taker is ready: put it into the ring, or keep it until it is its turn."""
+        """Put a ready taker into the ring, or keep it until its turn."""
 
     @abstractmethod
     def unready(self, consumer: Consumer) -> None:
-        """A ready taker is not ready any more: forget it, wherever it is."""
+        """Remove a taker that is no longer ready, wherever it is."""
 
     @abstractmethod
     def may_take(self, consumer: Consumer) -> bool:
-        """Whether messages can go to a taker."""
+        """Whether a taker may take messages."""
 
     def is_behind(self, consumer: Consumer) -> bool:
         """Whether none can."""
@@ -543,15 +542,15 @@ class Ranking(ABC):
 
     @abstractmethod
     def refill(self) -> None:
-        """If the ring is empty, put those in that are next."""
+        """If the ring is empty, fill it with those next in rank."""
 
     def behind(self) -> list[deque[Consumer]]:
-        """The other ready takers that may be asked, in rings; those to be asked first are first."""
+        """The other ready takers that may take messages, as rings; the highest rank first."""
         return []
 
 
 class Priorities(Ranking):
-    """Takers with priorities; that of most is 0.
+    """Takers with priorities, usually 0.
 
     While the ring is empty, no other taker is ready, either (`refill`).
     """
@@ -615,10 +614,10 @@ class Priorities(Ranking):
 
 
 class SingleActive(Ranking):
-    """Takers of which one is active.
+    """Takers with a single active one.
 
     Attributes:
-        active: that one; None if there is none.
+        active: the active one; None if there is none.
     """
 
     __slots__ = ("_registered", "active")
@@ -626,7 +625,7 @@ class SingleActive(Ranking):
     def __init__(self, waiting: deque[Consumer]) -> None:
         super().__init__(waiting)
         self.active: Consumer | None = None
-        self._registered: dict[Consumer, int] = {}  # in the order in which they came -> priority
+        self._registered: dict[Consumer, int] = {}  # taker -> priority, in order of arrival
 
     def add(self, consumer: Consumer, priority: int) -> None:
         if priority == FOREMOST:
@@ -652,7 +651,7 @@ class SingleActive(Ranking):
         return consumer is self.active or consumer not in self._registered
 
     def refill(self) -> None:
-        """Nobody is next, before the active one has gone."""
+        """Nothing to do: no other taker gets messages before the active one has gone."""
 
     def ready(self, consumer: Consumer) -> None:
         if self.may_take(consumer):
@@ -666,9 +665,9 @@ class SingleActive(Ranking):
 class PerConsumerOrder(Fifo, ABC):
     """An order that decides for each consumer which message is next; its entries are of a subclass of `Entry`.
 
-    Ready consumers are asked in turn, those of a higher rank first. Each is offered the message that the order finds
-    for it, and if it declines that one for good, the next. A consumer for which there is nothing keeps its place among
-    the ready ones (`Consumers.rings`); those that are given messages go to the end, in order of the last of these.
+    Ready consumers are served in turn, those of a higher rank first. Each is offered the message that the order finds
+    for it, and if it declines that one for good, the next. A consumer without a message keeps its place among the ready
+    ones (`Consumers.rings`); those that get messages go to the end, in order of the last of these.
 
     Args:
         end: the end entry.
@@ -697,9 +696,9 @@ class PerConsumerOrder(Fifo, ABC):
 
     @abstractmethod
     def heads(self) -> Sequence[Entry]:
-        """As of `Fifo`: available ones, if not very many before them are not available.
+        """As `Fifo.heads`: available ones, unless very many entries before them are unavailable.
 
-        There are none as long as no message has come that expires: they are looked for after each `distribute`.
+        None as long as no message with an expiry has arrived: this is called after each `distribute`.
         """
 
     @abstractmethod
@@ -713,20 +712,20 @@ class PerConsumerOrder(Fifo, ABC):
         """
 
     def offered(self, entry: Entry, consumer: Consumer) -> None:
-        """The entry of `next_for` is about to be delivered, and may be released or removed meanwhile."""
+        """Note that the entry of `next_for` is about to be delivered; it may be released or removed meanwhile."""
 
     def took(self, entry: Entry) -> None:
-        """The consumer has taken the entry of `next_for`."""
+        """Note that the consumer has taken the entry of `next_for`."""
 
     def refused(self, entry: Entry) -> None:
-        """The consumer has not taken the entry of `next_for`, which is available as before."""
+        """Note that the consumer has not taken the entry of `next_for`, which stays available."""
 
     @abstractmethod
     def declined(self, entry: Entry, consumer: Consumer) -> None:
-        """The consumer can never take the available entry of `next_for`."""
+        """Note that the consumer can never take the available entry of `next_for`."""
 
     def has_more(self) -> bool:
-        """Whether there may be something by now for consumers for which there was nothing, since the last call."""
+        """Whether there may be messages, new since the last call, for consumers that found none."""
         return False
 
     def distribute(
@@ -737,7 +736,7 @@ class PerConsumerOrder(Fifo, ABC):
         drop_expired: Callable[[Entry], object],
         awaits: Callable[[Entry], bool] | None,
     ) -> None:
-        """Deliver while there are messages for ready consumers, and not very many are declined (`MAX_DECLINED`).
+        """Deliver while there are messages for ready consumers, until too many are declined (`MAX_DECLINED`).
 
         Args:
             consumers: the queue's consumers. Their `taken` is set, and their `declined` increased.
@@ -784,7 +783,7 @@ class PerConsumerOrder(Fifo, ABC):
     def _offer(self, entry: Entry, consumer: Consumer, consumers: Consumers) -> int:
         """Offer a message to a consumer. Returns as `Consumer.deliver` does."""
         entry.state = ACQUIRED
-        consumers.taken += 1  # already: an error may be raised after it was delivered
+        consumers.taken += 1  # before the call: an error may be raised after the delivery
         self.offered(entry, consumer)
         result = consumer.deliver(entry)
         if result in (TAKEN, TAKEN_LAST):

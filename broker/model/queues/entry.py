@@ -19,8 +19,8 @@ UNCOMMITTED: Final = 3  # its transaction is being committed: it has its positio
 LEAVING: Final = 4  # its dequeue is being committed: the consumer can no longer settle it
 MOVING: Final = 5  # being moved to another queue: the consumer that acquired it can still accept it
 END: Final = 6  # the entry at the end, without a message; cursors stop at this state and those above it
-FOLDED: Final = 7  # its message is in a stretch now: only a consumer that has browsed it may still know the entry
-OUT: Final = 8  # stands for many messages that are out of memory (`residency`)
+FOLDED: Final = 7  # its message is in a stretch now: only a consumer that browsed it may still reference the entry
+OUT: Final = 8  # a placeholder for many messages that are out of memory (`residency`)
 
 
 class Entry:
@@ -32,7 +32,7 @@ class Entry:
         rid: its record id in the queue's journal; 0 if it is not stored.
         state: AVAILABLE, ACQUIRED, GONE, UNCOMMITTED, LEAVING, MOVING, END,
             FOLDED or OUT.
-        is_redelivered: whether it was delivered before, and must be marked so.
+        is_redelivered: whether it was delivered before, and its next delivery says so.
         next, previous: its neighbours.
     """
 

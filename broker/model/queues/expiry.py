@@ -1,26 +1,26 @@
-"""When messages and queues expire: messages leave their queue, and unused queues are deleted.
+"""Expiry: when messages leave their queue, and when unused queues are deleted.
 
 Messages:
 
-    at the head    within milliseconds, also without consumers. The head is the first message that nobody has, of a
-                   priority queue that of each level, and with groups that of each group; one that expires later may
-                   have others behind it that expire earlier, which stay until it is gone
+    at the head    within milliseconds, even without consumers. The head is the first available message, of each level
+                   on a priority queue, of each group with message groups; messages after it that expire earlier stay
+                   until it is gone
     elsewhere      when a consumer reaches them, or at the purge interval (`expire_in_turns`)
 
-Either way they leave in turns of the event loop of some milliseconds, whatever their number.
+Either way they leave in turns of a few milliseconds, whatever their number.
 
-There is one timer for a broker, for the queue whose head expires first. A queue is looked at when it was dispatched:
-one whose head does not expire costs nothing else. Of messages that selectors have passed over, and of those behind many
-that consumers hold on priority and group queues, or behind many of other groups, the head is not known: they leave at
-the purge interval.
+A broker has one timer, for the queue whose head expires first. A queue's head is looked at after each dispatch, which
+is the only cost for queues whose head does not expire. The head is unknown among messages that selectors passed over,
+and on priority and group queues after many that consumers hold or many of other groups: these leave at the purge
+interval.
 
-A time of 0 is for consumers that wait for the message: it is over when they have been offered it, in the same tick or,
+A TTL of 0 is for consumers that wait for the message: it expires once it has been offered to them, in the same tick or,
 if it is stored, after its flush (`NO_TIME`, `NO_TIME_STORED`).
 
 Queues (`IdleQueues`): auto-delete queues with a timeout, and those with `x-expires`. The timeout starts when the last
-consumer or the owner is gone, and restarts when that happens again. The code that takes due queues checks whether they
-are still unused. If the broker stops before the timeout is over, the queue stays after the restart until it has been
-used again, because it is then unknown whether it ever was.
+consumer or the owner is gone, each time that happens. The code that takes due queues checks whether they are still
+unused. If the broker stops before the timeout is over, the queue stays after the restart until it has been used again,
+because it is unknown whether it ever was.
 
 Source: RabbitMQ, "Time-To-Live and Expiration".
 """
@@ -43,20 +43,20 @@ if TYPE_CHECKING:
 
 
 RESOLUTION: Final = 0.001
-"""Seconds between two calls of the timer, at least."""
+"""Least seconds between two calls of the timer."""
 
 NO_TIME: Final = 0.01
 NO_TIME_STORED: Final = 0.1
-"""Seconds that a message may be on a queue if its time is 0."""
+"""Seconds that a message with a TTL of 0 may be on a queue."""
 
 MAX_AT_ONCE: Final = 1000
-"""Messages that leave in one turn, roughly: some milliseconds."""
+"""Messages that leave in one turn, roughly: a few milliseconds."""
 
-_COST_OF_MOVE: Final = 5  # of a message that moves to a dead-letter exchange, relative to one that leaves only
-_COST_OF_QUEUE: Final = 5  # of looking at one
+_COST_OF_MOVE: Final = 5  # of a message that moves to a dead-letter exchange, relative to one that only leaves
+_COST_OF_QUEUE: Final = 5  # of examining a queue, likewise
 
-_MAX_WAIT: Final = 60.0  # seconds: the clock may be set
-_SPARE: Final = 64  # entries of the heap that are out of date, beyond the number of the others
+_MAX_WAIT: Final = 60.0  # seconds: the clock may be adjusted
+_SPARE: Final = 64  # outdated entries of the heap, beyond the number of current ones
 
 
 class Expiries:
@@ -73,15 +73,15 @@ class Expiries:
         self._clock, self._call_later = clock, call_later
         self._numbers = count(1)
         self._watched: dict[Queue, tuple[float, int]] = {}  # when its head expires, and its number in the heap
-        self._heap: list[tuple[float, int]] = []  # these, and some that are out of date
-        self._queues: dict[int, Queue] = {}  # by number: the heap must not keep a deleted queue
+        self._heap: list[tuple[float, int]] = []  # these, and some outdated ones
+        self._queues: dict[int, Queue] = {}  # by number: the heap must not reference a deleted queue
         self._timer, self._timer_at = 0, inf
 
     def __len__(self) -> int:
         return len(self._queues)
 
     def look(self, queue: Queue) -> None:
-        """A queue was dispatched: watch its head, if it expires."""
+        """Watch the head of a queue that was dispatched, if it expires."""
         due = next_expiry(queue.order)
         if due and self._call_later is not None:
             known = self._watched.get(queue)
@@ -90,14 +90,14 @@ class Expiries:
                 self._start_timer()
 
     def forget(self, queue: Queue) -> None:
-        """A queue was deleted."""
+        """Forget a queue that was deleted."""
         known = self._watched.pop(queue, None)
         if known is not None:
             del self._queues[known[1]]
             self._tidy()
 
     def stop(self) -> None:
-        """Nothing expires any more: the broker ends."""
+        """Stop expiring messages: the broker shuts down."""
         self._call_later = None
 
     def _watch(self, queue: Queue, due: float) -> None:
@@ -126,7 +126,7 @@ class Expiries:
             self._call_later(wait, lambda: self._ring(timer))
 
     def _ring(self, timer: int) -> None:
-        if timer != self._timer or self._call_later is None:  # another one was started since
+        if timer != self._timer or self._call_later is None:  # another timer was started since
             return
         self._timer_at = inf
         heap, now, left = self._heap, self._clock(), MAX_AT_ONCE
@@ -162,10 +162,10 @@ def expire_heads(queue: Queue, now: float, most: int = MAX_AT_ONCE) -> tuple[flo
     Args:
         queue: the queue.
         now: seconds since 1970.
-        most: how much that may cost, roughly: as many messages, or fewer if they move.
+        most: roughly, what that may cost: this number of messages, or fewer if they move.
 
     Returns:
-        When to look again, 0.0 for never; and what it has cost.
+        When to look again, 0.0 for never; and the cost.
     """
     order, spent = queue.order, 0
     cost = 1 if queue.dead_letter is None else _COST_OF_MOVE
@@ -178,7 +178,7 @@ def expire_heads(queue: Queue, now: float, most: int = MAX_AT_ONCE) -> tuple[flo
             for entry in order.within(head) if head.state == OUT else (head,):
                 if entry.state == AVAILABLE and 0 < entry.message.expires_at <= now:
                     spent += max(cost, queue.drop_expired(entry))
-        if spent == before:  # it is not as it was noted
+        if spent == before:  # the noted expiry is out of date
             due = 0.0
             break
     if spent:
@@ -191,7 +191,7 @@ def expire_in_turns(queues: Iterable[Queue], now: float) -> Iterator[int]:
     left, removed = MAX_AT_ONCE, 0
     for queue in queues:
         order, cost = queue.order, 1 if queue.dead_letter is None else _COST_OF_MOVE
-        last: Entry | None = None  # the last that has stayed, up to the position that was looked at
+        last: Entry | None = None  # the last one left on the queue, up to the position examined
         passed_to, is_over = 0, False
         left -= _COST_OF_QUEUE
         while not is_over:
@@ -226,7 +226,7 @@ class IdleQueues:
     """The queues whose timeout is running.
 
     Args:
-        monotonic: seconds of a monotonic clock: no queue may be deleted because the time of day was set.
+        monotonic: seconds of a monotonic clock: no queue may be deleted because the time of day was adjusted.
     """
 
     def __init__(self, monotonic: Callable[[], float]) -> None:
@@ -246,13 +246,13 @@ class IdleQueues:
         self._next = min(self._next, until)
 
     def used(self, queue: Queue) -> None:
-        """A queue begins or ceases to be used: if it expires, restart its timeout."""
+        """Restart the timeout of a queue that begins or ceases to be used, if it expires."""
         if queue.expires_seconds:
             until = self._until[queue] = self._monotonic() + queue.expires_seconds
             self._next = min(self._next, until)
 
     def keeps(self, queue: Queue) -> bool:
-        """Whether an unused queue stays for now: its timeout runs again, or it is kept until it is empty."""
+        """Whether an unused queue stays for now: its timeout has restarted, or it is kept until it is empty."""
         if queue.is_kept_until_empty and not queue.is_empty:
             self.begin(queue)
         return queue in self._until

@@ -7,7 +7,7 @@ A new message takes the end entry, and a new end entry follows. An acquired entr
 released at its position; a removed one is unlinked, and keeps no references into the queue.
 
 Available entries after the cursor may be out of memory. Then an entry with the state OUT stands for many of them (a
-stretch), and the pager has it replaced by these when they are needed (`residency`).
+stretch); the pager replaces it by these when they are needed (`residency`).
 
 The public methods are the interface of any order; `consumers.PerConsumerOrder` adds to it. All take constant time,
 except `next_available`, which walks over entries that are not available; it passes each of them only once until an
@@ -41,15 +41,15 @@ if TYPE_CHECKING:
     from qstore.broker.model.residency.residency import Residency
 
 
-_PASSED: Final = (ACQUIRED, LEAVING, MOVING)  # states that a cursor passes: they become available only by `put_back`
+_PASSED: Final = (ACQUIRED, LEAVING, MOVING)  # the cursor passes these states: they become available only by `put_back`
 
 
 class Fifo:
     """The entries of one queue.
 
     Attributes:
-        cursor: the entry at the cursor. Read-only for others.
-        pager: knows its stretches; None if it has none.
+        cursor: the entry at the cursor. Read-only outside.
+        pager: manages its stretches; None if it has none.
     """
 
     __slots__ = ("_end", "_head", "cursor", "pager")
@@ -63,7 +63,7 @@ class Fifo:
 
     def __del__(self) -> None:
         # For a queue that was deleted with messages: the links form cycles, which would wait for the garbage
-        # collector, and the server seldom runs it.
+        # collector, which the server seldom runs.
         for entry in self.parts():
             del entry.next, entry.previous
         del self._head.next, self._end.previous
@@ -71,7 +71,7 @@ class Fifo:
     def __iter__(self) -> Iterator[Entry]:
         """All entries, in order; the one yielded last may be removed during iteration.
 
-        No copy is made: a queue can be emptied when memory is exhausted.
+        Makes no copy, so that a queue can be emptied when memory is exhausted.
         """
         for part in self.parts():
             if part.state == OUT:
@@ -80,22 +80,22 @@ class Fifo:
                 yield part
 
     def parts(self, after: Entry | None = None) -> Iterator[Entry]:
-        """As iteration, but with stretches in place of their entries. If others are removed too, some come again.
+        """As iteration, but with stretches in place of their entries. If others are removed meanwhile, some recur.
 
         Args:
-            after: begin behind this one, if it is on the queue still; it is not a stretch.
+            after: begin after this entry, if it is still on the queue; not a stretch.
         """
         entry = self._head.next if after is None or after.state in (GONE, FOLDED) else after.next
         while entry.state != END:
             following = entry.next
             yield entry
-            entry = self._head.next if following.state == GONE else following  # from the beginning: it has no place
+            entry = self._head.next if following.state == GONE else following  # it has no place: begin anew
 
     def since(self, last: Entry | None, position: int) -> Iterator[Entry]:
         """As iteration, the entries after a position.
 
         Args:
-            last: an entry at that position or before it: if it is on the queue still, those before it are not passed.
+            last: an entry at that position or before it: if it is still on the queue, iteration starts from it.
             position: as above.
         """
         entry = self._head.next if last is None or last.state in (GONE, FOLDED) else last.next
@@ -106,7 +106,7 @@ class Fifo:
                     yield entry
             elif following.position > position + 1:
                 assert self.pager is not None
-                self.pager.fold_before(entry)  # a caller that has stopped within a stretch has left it unfolded
+                self.pager.fold_before(entry)  # a caller that stopped within a stretch left it unfolded
                 for each in self.within(entry):
                     if each.position > position:
                         yield each
@@ -121,7 +121,7 @@ class Fifo:
         while entry.position < end:
             following = entry.next
             yield entry
-            if following.state == GONE:  # the others are for another time
+            if following.state == GONE:  # the rest at the next call
                 return
             entry = following
         if self.pager is not None:
@@ -134,7 +134,7 @@ class Fifo:
 
     @property
     def last(self) -> Entry:
-        """The last entry; one before all positions if there is no message."""
+        """The last entry; if there is no message, one whose position is before all others."""
         return self._end.previous
 
     @property
@@ -143,11 +143,11 @@ class Fifo:
         return self._end.position
 
     def after(self, entry: Entry) -> Entry:
-        """The one that is probably next for the consumers after an available entry."""
+        """The entry that is probably delivered next after an available one."""
         return entry.next
 
     def by_turn(self, entries: list[Entry]) -> Iterable[list[Entry]]:
-        """Entries, in order of arrival, apart by what is delivered together."""
+        """Entries, in order of arrival, split into groups that are delivered together."""
         return (entries,)
 
     def first_to_discard(self) -> Entry | None:
@@ -201,11 +201,11 @@ class Fifo:
         return None
 
     def claim(self, entry: Entry, consumer: Consumer | None) -> bool:  # noqa: ARG002
-        """Whether a consumer may have an available entry, which is then acquired; None if it is for no consumer."""
+        """Whether an available entry may be acquired for a consumer; None to acquire it for no consumer."""
         return True
 
     def oldest(self) -> Entry:
-        """The first entry that is available, or a stretch; if there is none, or it is not known, any other."""
+        """The first entry that is available, or a stretch; any other if there is none or it is not known."""
         entry = self.cursor
         while entry.state in _PASSED:
             entry = entry.next
@@ -217,7 +217,7 @@ class Fifo:
         return (self.oldest(),)
 
     def put_back(self, entry: Entry) -> None:
-        """An entry is available again: move the cursor back to it, if it is past it."""
+        """Move the cursor back to an entry that is available again, if it is past it."""
         if entry.position < self.cursor.position:
             self.cursor = entry
 
@@ -232,7 +232,7 @@ class Fifo:
         return following
 
     def dissolve(self, at_once: int) -> Iterator[None]:
-        """Remove all entries of a queue that is gone, as work in turns: `at_once` in each."""
+        """Remove all entries of a deleted queue, as work in turns: `at_once` in each."""
         count, head = 0, self._head
         while (entry := head.next).state != END:
             self.remove(entry)
@@ -279,7 +279,7 @@ class Fifo:
         del entry.next, entry.previous
 
     def append_stretch(self, stretch: Entry, count: int) -> None:
-        """Append a stretch of that many messages, whose positions are consecutive from that of the end."""
+        """Append a stretch of `count` messages, whose positions are consecutive from that of the end."""
         end, before = self._end, self._end.previous
         assert stretch.position == end.position
         stretch.previous, stretch.next = before, end

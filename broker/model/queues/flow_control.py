@@ -1,4 +1,4 @@
-"""What follows from the depth of a queue: producer flow control, and threshold alerts.
+"""Producer flow control and threshold alerts: both depend on the depth of a queue.
 
 Producer flow control: publishers to a queue that fills up wait until it has drained.
 
@@ -10,7 +10,7 @@ completed when, for each queue that the message was put on, flow control is off,
 the queue was deleted; and when its records are on the disk. The broker continues to read: a publisher may have as many
 commands uncompleted as its own capacity allows, and a queue can exceed the stop threshold by the capacities of all its
 publishers. A command that waits for all before it (execution.sync) waits for these as well. If publishers wait for
-longer than a moment, the log says so, once (`StoppedQueues`).
+more than a moment, the broker logs it once (`StoppedQueues`).
 
 Messages published in a transaction count when it is committed, but neither they nor the commit wait, as in qpidd: a
 client may have to commit the removals that make room before it can continue.
@@ -22,19 +22,18 @@ measure. Without a resume threshold the default applies, but at most the stop th
 Threshold alerts: events that say that a queue fills up.
 
     queueThresholdExceeded         a message was added, and the queue has reached the threshold in messages or in bytes;
-                                   at most once in `repeat_gap` seconds, and none is sent later for those left out
+                                   at most once in `repeat_gap` seconds; skipped ones are not sent later
     queueThresholdCrossedUpward    the queue has reached the threshold in messages or in bytes
     queueThresholdCrossedDownward  later, it is down to the lower thresholds of both
 
 These thresholds are arguments of the declaration, too; by default a percentage of the queue's capacity. The lower
-threshold of a measure is half of the upper one, unless one below that is given. That one upward and one downward event
-cover both measures follows the Guide: one alert for the condition that occurs first. In qpidd each measure has its own.
+threshold of a measure is half of the upper one, unless a lower one is given. As in the Guide, one upward and one
+downward event cover both measures: one alert for the condition that occurs first. In qpidd each measure has its own.
 
-Most messages must not pay for any of this. So the watch of a queue (`DepthWatch`) computes two marks, for the messages
-and the bytes that were ever enqueued: up to them no threshold can be crossed, whether or not messages leave. The queue
-compares, and calls `risen` beyond them, which looks at the depth and sets new marks. With a low depth that happens once
-in thousands of messages. While the queue is above a threshold, every message is looked at, also those that leave
-(`is_high`).
+Most messages must not pay for any of this. So the watch of a queue (`DepthWatch`) computes two marks, for the totals of
+messages and bytes ever enqueued: up to them no threshold can be crossed, even if no message leaves. Beyond a mark the
+queue calls `risen`, which checks the depth and sets new marks. At a low depth that happens once in thousands of
+messages. While the queue is above a threshold, every message is checked, including those that leave (`is_high`).
 
 Sources: Qpid C++ Broker Book, 1.8; MRG 2 Messaging User Guide, 3 (producer flow control, queue threshold alerts);
 qpidd, QueueFlowLimit.cpp (thresholds of 0, messages that leave, transactions) and ThresholdAlerts.cpp (the lower
@@ -68,13 +67,13 @@ _LOG: Final = log_of("Model")
 
 LOGGED_AFTER: Final = 1.0
 LOGGED_EVERY: Final = 60.0
-"""Seconds for which publishers wait before that is logged, and between two such lines about one queue."""
+"""Seconds that publishers wait before it is logged, and between two such log lines about one queue."""
 
 REPEAT_GAP: Final = 60
-"""Seconds between two alerts of a queue whose declaration does not say."""
+"""Seconds between two alerts of a queue whose declaration has no gap."""
 
 NEVER: Final = 1 << 61
-"""A mark that is not reached; small enough for the compiler's fast integers."""
+"""A mark that is never reached, small enough for the compiler's fast integers."""
 
 
 class FlowArguments(NamedTuple):
@@ -83,7 +82,7 @@ class FlowArguments(NamedTuple):
     Attributes:
         stop_count, resume_count: in messages.
         stop_size, resume_size: in bytes of headers and content.
-        sizes: the arguments that these two were given with.
+        sizes: the names of the arguments that gave these two.
     """
 
     stop_count: int | None = None
@@ -124,7 +123,7 @@ def flow_thresholds(
     Raises:
         InvalidArgumentError: a resume threshold is above the stop threshold, or that is above the capacity.
     """
-    half = 50  # default stop thresholds are rounded to the nearest number
+    half = 50  # percent: default stop thresholds are rounded to nearest
     stop_count = (capacity.messages * defaults.stop_percent + half) // 100
     stop_bytes = (capacity.bytes * defaults.stop_percent + half) // 100
     resume_count, resume_bytes = capacity.percent(defaults.resume_percent)
@@ -159,29 +158,29 @@ def _pair(
 
 
 class StoppedQueues:
-    """The stopped queues of one broker, and the lines of the log about those whose publishers wait.
+    """The stopped queues of one broker; logs those whose publishers wait.
 
-    Flow control may stop a queue many times a second. So a stop is logged only when publishers have waited for
+    Flow control may stop a queue many times a second, so a stop is logged only when publishers have waited for
     LOGGED_AFTER seconds, and for one queue at most once in LOGGED_EVERY seconds.
     """
 
     def __init__(self) -> None:
-        self._since: dict[FlowControl, float | None] = {}  # when `look` has seen them first
+        self._since: dict[FlowControl, float | None] = {}  # when `look` first saw them
         self._budget = LogBudget(_LOG, WARNING, "queues whose publishers wait")
 
     def __len__(self) -> int:
         return len(self._since)
 
     def add(self, flow: FlowControl) -> None:
-        """A queue is stopped."""
+        """Add a stopped queue."""
         self._since[flow] = None
 
     def remove(self, flow: FlowControl) -> None:
-        """A queue is no longer stopped, or was deleted."""
+        """Remove a queue that is no longer stopped, or was deleted."""
         self._since.pop(flow, None)
 
     def look(self, now: float) -> None:
-        """Log the queues that stay stopped. To be called about twice a second with the time of a monotonic clock."""
+        """Log the queues that stay stopped. Call it about twice a second with the time of a monotonic clock."""
         self._budget.on_timer(now)
         for flow, since in self._since.items():
             if since is None:
@@ -196,13 +195,13 @@ class FlowControl:
 
     Args:
         thresholds: its thresholds.
-        stopped: has the stopped queues of the broker; None for a queue without one.
+        stopped: the stopped queues of the broker; None for a queue without a broker.
 
     Attributes:
         thresholds: as above.
         is_stopped: whether it is on.
         stopped_count: how often it was switched on.
-        is_logged: whether the log has a line about the present stop.
+        is_logged: whether the present stop has been logged.
         logged_at: when a stop was logged last.
     """
 
@@ -225,15 +224,15 @@ class FlowControl:
         self.logged_at = -inf
         self._stopped = stopped
         self._name, self._depth = "", (0, 0)  # at the last stop
-        self._held: dict[int, tuple[HeldTransfers, int]] = {}  # position of a message -> its transfer
+        self._held: dict[int, tuple[HeldTransfers, int]] = {}  # position -> its transfer
 
     def is_log_due(self, now: float) -> bool:
-        """Whether publishers wait, and a line about that is due."""
+        """Whether publishers wait and logging that is due."""
         return bool(self._held) and not self.is_logged and now - self.logged_at >= LOGGED_EVERY
 
     @property
     def reason(self) -> str:
-        """Why publishers wait, in words for them and the log."""
+        """Why publishers wait, as text for them and the log."""
         limits, (count, size) = self.thresholds, self._depth
         if 0 < limits.stop_count < count:
             what = f"{count:,} messages, above its flow control threshold of {limits.stop_count:,}"
@@ -244,7 +243,7 @@ class FlowControl:
 
     @property
     def remedy(self) -> str:
-        """What lets publishers continue, in words for the log."""
+        """How publishers can continue, as text for the log."""
         limits = self.thresholds
         below = [f"{limits.resume_count:,} messages"] if limits.stop_count else []
         if limits.stop_bytes:
@@ -253,7 +252,7 @@ class FlowControl:
         return f"They continue below {' and '.join(below)}: consume or purge messages, or raise {option}"
 
     def rise(self, name: str, count: int, size: int) -> None:
-        """The queue `name` has grown to `count` messages with `size` bytes of headers and content."""
+        """Handle growth of the queue `name` to `count` messages with `size` bytes of headers and content."""
         limits = self.thresholds
         if self.is_stopped or not (
             0 < limits.stop_count < count or 0 < limits.stop_bytes < size + limits.overhead * count
@@ -281,11 +280,11 @@ class FlowControl:
             transfers.let_go(number)
 
     def hold(self, position: int, transfers: HeldTransfers, number: int) -> None:
-        """Let a transfer wait that has put its message at `position`."""
+        """Hold a transfer whose message is at `position`."""
         self._held[position] = transfers, number
 
     def release(self) -> None:
-        """Let all transfers go: flow control is off, or the queue was deleted."""
+        """Release all transfers: flow control is off, or the queue was deleted."""
         if self._stopped is not None:
             self._stopped.remove(self)
         held, self._held = self._held, {}
@@ -308,13 +307,13 @@ class HeldTransfers:
 
     def __init__(self, done: Callable[[int, Exception | None], None]) -> None:
         self._done = done
-        self._waiting: dict[int, int] = {}  # number -> how many queues and flushes it waits for
+        self._waiting: dict[int, int] = {}  # number -> count of queues and flushes it waits for
 
     def __len__(self) -> int:
         return len(self._waiting)
 
     def hold(self, number: int, stops: Iterable[Stop], tick: Tick | None) -> None:
-        """Let a transfer wait for these queues, and for the records of this tick if `tick` is given."""
+        """Hold a transfer for these queues, and for the records of this tick if `tick` is given."""
         count = 0
         for flow, position in stops:
             flow.hold(position, self, number)
@@ -325,7 +324,7 @@ class HeldTransfers:
         self._waiting[number] = count
 
     def let_go(self, number: int) -> None:
-        """A queue does not hold the transfer any more."""
+        """Release a transfer from one of its queues."""
         left = self._waiting.get(number, 0) - 1
         if left > 0:
             self._waiting[number] = left
@@ -340,13 +339,13 @@ class HeldTransfers:
             self._done(number, error)
 
     def drop(self) -> None:
-        """The publisher has gone."""
+        """Drop all transfers: the publisher has gone."""
         self._waiting.clear()
         self._done = _ignore
 
 
 def _ignore(_number: int, _error: Exception | None) -> None:
-    """For a publisher that has gone."""
+    """Nothing to do: the publisher has gone."""
 
 
 class AlertArguments(NamedTuple):
@@ -420,7 +419,7 @@ class Alerts:
         self._last: float | None = None  # when the last alert was raised
 
     def rise(self, name: str, count: int, size: int) -> None:
-        """The queue `name` has grown to `count` messages with `size` bytes of headers and content."""
+        """Handle growth of the queue `name` to `count` messages with `size` bytes of headers and content."""
         limits = self.thresholds
         if not (0 < limits.count_up <= count or 0 < limits.size_up <= size + limits.overhead * count):
             return
@@ -446,7 +445,7 @@ class DepthWatch:
     """The watch of one queue.
 
     Args:
-        stops: gets each stopped queue that a message is put on. The publisher takes it from there.
+        stops: collects the stopped queues that a message is put on; the publisher takes them from there.
         flow: flow control; None without it.
         alerts: None without alerts.
 
@@ -474,7 +473,7 @@ class DepthWatch:
         return 0 if self.flow is None else self.flow.stopped_count
 
     def risen(self, queue: Queue, entry: Entry) -> bool:
-        """A publisher has put a message on the queue. Returns whether it must wait, and then adds to its `stops`."""
+        """Handle a published message. Returns whether its publisher must wait, and then adds to `stops`."""
         self.update(queue)
         if self.flow is None or not self.flow.is_stopped or entry.state == GONE:  # displaced at once
             return False
@@ -482,7 +481,7 @@ class DepthWatch:
         return True
 
     def update(self, queue: Queue) -> None:
-        """Messages were put on the queue, and no publisher waits for it."""
+        """Handle messages put on the queue without a publisher that waits."""
         count = queue.messages_enqueued - queue.messages_dequeued
         size = queue.bytes_enqueued - queue.bytes_dequeued
         if self.flow is not None:
@@ -494,7 +493,7 @@ class DepthWatch:
                 self._look_at_each()
 
     def fallen(self, queue: Queue, entry: Entry) -> None:
-        """A message has left the queue."""
+        """Handle a message that has left the queue."""
         count = queue.messages_enqueued - queue.messages_dequeued
         size = queue.bytes_enqueued - queue.bytes_dequeued
         if self.flow is not None and self.flow.is_stopped:
@@ -504,7 +503,7 @@ class DepthWatch:
         self._set_marks(queue.messages_enqueued, queue.bytes_enqueued, count, size)
 
     def release(self) -> None:
-        """The queue was deleted: let its publishers go."""
+        """Release the publishers of a queue that was deleted."""
         if self.flow is not None:
             self.flow.release()
 
@@ -513,7 +512,7 @@ class DepthWatch:
         self.count_mark = self.bytes_mark = -1
 
     def _set_marks(self, enqueued: int, bytes_enqueued: int, count: int, size: int) -> None:
-        """Set the marks for a queue with `count` messages and `size` bytes, of those ever enqueued."""
+        """Set the marks for a queue with `count` messages and `size` bytes left of all ever enqueued."""
         flow, alerts = self.flow, self.alerts
         if (flow is not None and flow.is_stopped) or (alerts is not None and alerts.is_above):
             self._look_at_each()
@@ -543,9 +542,9 @@ def _room(messages: int, size: int, overhead: int, count: int) -> tuple[int, int
     """The messages and bytes that may be added before a threshold.
 
     Args:
-        messages: of them, that are left to the threshold; NEVER without one.
-        size: bytes of headers and content that are left, likewise.
-        overhead: bytes that the threshold in bytes adds for each message: they and the content get half of the room.
+        messages: messages left to the threshold; NEVER without one.
+        size: bytes of headers and content left, likewise.
+        overhead: bytes that the threshold in bytes adds for each message: it and the content get half of the room each.
         count: messages on the queue.
     """
     if not overhead or size == NEVER:

@@ -1,25 +1,25 @@
-"""Message groups: a header of each message names its group, and one consumer at a time has messages of a group.
+"""Message groups: a header of each message names its group, and one consumer at a time gets messages of a group.
 
     head <-> A <-> A <-> B <-> A <-> C <-> end      all entries, linked in order of arrival (`fifo`)
 
     group A    end <-> A <-> A <-> A <-> end        the same entries, a ring for each group
-                             ^ cursor               no entry before it is for the kind of consumers it belongs to
+                             ^ cursor               no entry before it is for its kind of consumers
     group B    end <-> B <-> end
     group C    end <-> C <-> end
 
-A group belongs to the consumer that was given a message of it, or has acquired one by its number, until nothing of it
-is outstanding: every message that the consumer has got was dequeued or released. Messages accepted in a transaction
-are outstanding until it is committed, rejected ones until they have moved. Meanwhile its owner may be given more of
-the group, and other consumers get nothing of it. Browsers see all messages.
+A group belongs to the consumer that got a message of it, or has acquired one by its number, until none of the group is
+outstanding: every message that the consumer got was dequeued or released. Messages accepted in a transaction are
+outstanding until it is committed, rejected ones until they have moved. Meanwhile the owner may get more of the group,
+and other consumers get nothing of it. Browsers see all messages.
 
-A free group is in a pool, ordered by its first message; there is one pool for each kind of consumers, because a message
-that one kind declines is left to the others, and does not hold up what follows it in its group. A group that belongs to
-a consumer is in that consumer's own pool. A consumer is given the oldest message of both pools, so messages of groups
-that belong to others cost nothing, however many they are. When a message of a group is released, each kind is asked
-once more for those that follow it there.
+Free groups are in a pool, ordered by their first messages. There is one pool for each kind of consumers, because a
+message that one kind declines is left to the others and does not hold up later ones of its group. A group that belongs
+to a consumer is in that consumer's own pool. A consumer gets the oldest message of both pools, so messages of groups
+that belong to others cost nothing, however many they are. When a message of a group is released, the later ones of the
+group are offered to each kind once more.
 
-Positions are numbers of arrival: a barrier holds back the later messages of all groups, and not the earlier ones. A
-start of the broker frees all groups.
+Positions number the arrivals: a barrier holds back later messages of all groups, not earlier ones. A
+restart of the broker frees all groups.
 
 A group's name is compared as text. Messages without the header, or with an empty one, are in the default group.
 
@@ -41,11 +41,11 @@ if TYPE_CHECKING:
     from qstore.broker.model.queues.consumers import Consumer, Consumers
 
 DEFAULT_GROUP: Final = "qpid.no-group"
-_MAX_STALE: Final = 64  # of the items in a heap, beyond the number of those that count
+_MAX_STALE: Final = 64  # stale items in a heap, beyond the number of current ones
 
 
 class GroupEntry(Entry):
-    """An entry that is linked with those of its group, too.
+    """An entry that is also linked with those of its group.
 
     Attributes:
         group: its group.
@@ -70,7 +70,7 @@ def _end_entry(position: int) -> GroupEntry:
 
 
 class Group:
-    """The entries of one group, and whom it belongs to.
+    """The entries of one group, and its owner.
 
     Args:
         name: its name.
@@ -81,8 +81,8 @@ class Group:
         owner: the consumer it belongs to; None if it is free.
         outstanding: how many messages its owner has.
         size: how many messages it has.
-        cursors: kind -> the first entry that may be available, and was not declined by the kind. A kind that was not
-            asked for any has none.
+        cursors: kind -> the first entry that may be available and was not declined by the kind; absent for a kind that
+            was not offered any.
     """
 
     __slots__ = ("cursors", "end", "name", "outstanding", "owner", "size")
@@ -101,11 +101,11 @@ class Group:
         return self.end.newer is self.end
 
     def first_for(self, kind: Hashable) -> GroupEntry:
-        """The entry from which on there may be one to offer to a kind of consumers; the end if there is none."""
+        """The first entry that may have to be offered to a kind of consumers; the end if there is none."""
         return self.cursors.get(kind, self.end.newer)
 
     def next_for(self, kind: Hashable, limit: int) -> GroupEntry:
-        """Move the kind's cursor to the next available entry, or the first that is not before the position `limit`."""
+        """Move the kind's cursor to the next available entry, or to the first one from the position `limit` on."""
         entry = self.cursors.get(kind, self.end.newer)
         while entry.position < limit and entry.state != AVAILABLE:
             entry = entry.newer
@@ -113,7 +113,7 @@ class Group:
         return entry
 
     def append(self, entry: GroupEntry) -> None:
-        """Append an entry, which is later than all others."""
+        """Append an entry later than all others."""
         end = self.end
         last = end.older
         entry.older, entry.newer = last, end
@@ -124,7 +124,7 @@ class Group:
                 self.cursors[kind] = entry
 
     def put_back(self, entry: GroupEntry) -> None:
-        """An entry is available again: move the cursors back that are past it."""
+        """Move cursors back to an entry that is available again, if they are past it."""
         for kind, cursor in self.cursors.items():
             if entry.position < cursor.position:
                 self.cursors[kind] = entry
@@ -140,7 +140,7 @@ class Group:
         del entry.group, entry.older, entry.newer  # references to the entry would keep the whole group alive
 
     def dissolve(self) -> None:
-        """The group is gone, or its queue: break the cycle of the ring."""
+        """Break the reference cycle of the ring: the group or its queue is gone."""
         self.cursors.clear()
         end = self.end
         entry = end.newer
@@ -152,10 +152,10 @@ class Group:
 
 
 class Pool:
-    """Groups from which a consumer can be given messages, ordered by where it would find them.
+    """Groups whose messages a consumer may get, ordered by where it would find them.
 
-    Positions are those at which the search begins: there may be nothing until later in the group. Items of the heap
-    that no longer count are left there until they are the first, or too many.
+    Positions are those at which the search begins; the first message may be later in the group. Stale items stay in the
+    heap until they are the first, or too many.
 
     Args:
         kind: the kind of the consumers.
@@ -174,14 +174,14 @@ class Pool:
         self._positions: dict[Group, int] = {}
 
     def add(self, group: Group) -> bool:
-        """Add a group, if it may have a message for this kind, or correct its position. Returns whether it did."""
+        """Add a group if it may have a message for this kind, or correct its position. Returns whether it did."""
         position, before = group.first_for(self.kind).position, self._positions.get(group)
         if position == NO_LIMIT or (before is not None and before <= position):
             return False
         if len(self._heap) > 2 * len(self._positions) + _MAX_STALE:
             self._heap = [(each, other) for other, each in self._positions.items()]
             heapify(self._heap)
-        heappush(self._heap, (position, group))  # first: if memory runs out now, it only does not count
+        heappush(self._heap, (position, group))  # first: after a MemoryError here, it is not counted either
         self._positions[group] = position
         return True
 
@@ -215,7 +215,7 @@ class Pool:
 
 
 class GroupOrder(PerConsumerOrder):
-    """The entries of one queue, and who may have them.
+    """The entries of one queue, and the consumers that may get them.
 
     Args:
         header: the name of the header with the group's name.
@@ -233,7 +233,7 @@ class GroupOrder(PerConsumerOrder):
         self._groups: dict[str, Group] = {}
         self._free: dict[Hashable, Pool] = {}  # kind -> free groups
         self._own: dict[Consumer, Pool] = {}  # owner -> its groups
-        self._has_freed = False  # a group was added to a pool of free ones since this was last set to False
+        self._has_freed = False  # whether a free group was added to a pool since the last reset
 
     def __del__(self) -> None:
         for group in self._groups.values():
@@ -270,7 +270,7 @@ class GroupOrder(PerConsumerOrder):
         return entry
 
     def _unlink_last(self, entry: GroupEntry) -> None:
-        """Undo `append`: the entry is the end again, and keeps the message until it gets another one."""
+        """Undo `append`: the entry is the end again, and keeps the message until it gets another."""
         group = entry.group
         group.remove(entry)
         self._end = entry
@@ -303,7 +303,7 @@ class GroupOrder(PerConsumerOrder):
         return super().remove(entry)
 
     def _dissolve(self, group: Group) -> None:
-        """A group has no entries left, and so no owner."""
+        """Remove a group without entries, and so without owner."""
         for pool in self._free.values():
             pool.discard(group)
         del self._groups[group.name]
@@ -325,7 +325,7 @@ class GroupOrder(PerConsumerOrder):
     # ---- owners ----
 
     def claim(self, entry: Entry, consumer: Consumer | None) -> bool:
-        """Make an available entry outstanding to a consumer, if it may have it; None if it is acquired for nobody."""
+        """Make an available entry outstanding to a consumer, if it may have it; None to acquire it for no consumer."""
         assert isinstance(entry, GroupEntry)
         if consumer is None:
             return True
@@ -351,7 +351,7 @@ class GroupOrder(PerConsumerOrder):
         self._has_returned(entry.group)
 
     def _has_returned(self, group: Group) -> None:
-        """The owner of a group has one message less: the group is free if that was the last."""
+        """Count one message less for the owner of a group, which becomes free with the last one."""
         group.outstanding -= 1
         owner = group.owner
         assert owner is not None
@@ -365,7 +365,7 @@ class GroupOrder(PerConsumerOrder):
         self._add_to_pools(group)
 
     def _add_to_pools(self, group: Group) -> None:
-        """A group has an available message that was not there, or is free."""
+        """Add a group to the pools: it is free, or has another available message."""
         if group.owner is not None:
             self._own[group.owner].add(group)
             return
@@ -385,17 +385,17 @@ class GroupOrder(PerConsumerOrder):
         return own if entry is None or (own is not None and own.position < entry.position) else entry
 
     def offered(self, entry: Entry, consumer: Consumer) -> None:
-        """The entry is about to be delivered: its group belongs to the consumer."""
+        """Assign the group to the consumer that the entry is about to be delivered to."""
         assert isinstance(entry, GroupEntry)
         self._give(entry, consumer)
 
     def declined(self, entry: Entry, consumer: Consumer) -> None:
-        """The consumer can never take the entry: its kind is asked for those that follow it."""
+        """Pass over an entry that the consumer can never take: its kind is offered the later ones."""
         assert isinstance(entry, GroupEntry)
         entry.group.cursors[consumer.kind] = entry.newer
 
     def refused(self, entry: Entry) -> None:
-        """The consumer has not taken the entry."""
+        """Take back an entry that the consumer has not taken."""
         assert isinstance(entry, GroupEntry)
         self._return(entry)
 
@@ -405,7 +405,7 @@ class GroupOrder(PerConsumerOrder):
         return has_freed
 
     def _add_kind(self, kind: Hashable, consumers: Consumers) -> Pool:
-        """A consumer of this kind is asked for the first time."""
+        """Create the pool of a kind, for its first consumer."""
         kinds = {each.kind for each in consumers.takers}
         if len(self._free) >= len(kinds) + MAX_SPARE_KINDS:
             for spare in self._free.keys() - kinds:

@@ -1,19 +1,19 @@
 """Last value queues: a new message displaces the one with the same key.
 
-    argument                          key                  a message that was browsed
+    argument                          key                  browsed messages
     --------------------------------  -------------------  ------------------------------------------------
-    qpid.last_value_queue_key: NAME   the header NAME      is displaced
-    qpid.last_value_queue             header qpid.LVQ_key  stays; only messages not yet seen are displaced
-    qpid.last_value_queue_no_browse   header qpid.LVQ_key  is displaced
+    qpid.last_value_queue_key: NAME   the header NAME      are displaced
+    qpid.last_value_queue             header qpid.LVQ_key  stay; only unseen messages are displaced
+    qpid.last_value_queue_no_browse   header qpid.LVQ_key  are displaced
 
 The new message goes to the end of the queue, so that browsers see it. Keys are compared as text; a message without the
 key displaces nothing.
 
-A message that a consumer holds counts as dequeued: it is not displaced. If it is released, and a newer message of
-its key has come meanwhile, that one stays and it goes; without one it is the last value again.
+A message that a consumer holds counts as dequeued and is not displaced. If it is released, a newer message with its
+key displaces it; without one it is the last value again.
 
 Sources: Qpid C++ Broker Book, 1.2.1.2 and 1.6; MRG 2 Messaging User Guide, 3. qpidd ignores the durability of such a
-queue (Broker Book, 1.2.1.2); here it is kept, and after a crash the queue has exactly the last values.
+queue (Broker Book, 1.2.1.2); here such queues may be durable, and have exactly the last values after a crash.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class LastValues(Displacement):
 
     @property
     def refers_to_entries(self) -> bool:
-        """It does."""
+        """True: it references the last entry of each key."""
         return True
 
     def arrived(self, queue: Queue, entry: Entry) -> None:

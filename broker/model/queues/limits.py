@@ -1,38 +1,38 @@
-"""What a queue accepts, how much it holds, and which messages leave it when others arrive.
+"""Which messages a queue accepts, how many it holds, and which ones leave when others arrive.
 
-Eligibility: which messages it accepts. One that it does not is dropped, and counts as routed: it does not go to an
-alternate exchange.
+Eligibility: which messages it accepts. Others are dropped, and count as routed: they do not go to an alternate
+exchange.
 
     no-local       all except those published over its owner's connection: the owner is the session to which the queue
                    is exclusive, or else its exclusive consumer
-    qpid.filter    those that a selector selects
+    qpid.filter    those that a selector matches
 
-The publisher of a message is known as long as this broker runs, even if the message moved from another, deleted queue;
-after a restart it is unknown. In a transaction such a message takes a place on the queue until the commit.
+The publisher of a message is known until the broker stops, even if the message has moved from a deleted queue. A
+message published in a transaction takes a place on the queue until the commit, even if it is then dropped.
 
-Limit: what happens to a message that is beyond the capacity of the queue. This is the policy.
+Limit: what happens to a message beyond the capacity of the queue, its policy.
 
     reject                 it is refused: its publisher gets resource-limit-exceeded (`Limit`)
     reject-publish, reject-publish-dlx
-                           likewise, but only a publisher with confirms is told (`OverflowLimit`)
+                           likewise, but only publishers with confirms get an answer (`OverflowLimit`)
     ring                   the oldest messages make room for it, whether or not a consumer holds them (`Ring`)
     ring_strict            likewise, but it is refused if a consumer holds the oldest message (`RingLimit`)
     flow_to_disk           messages leave memory; it is refused only if they cannot (`DiskLimit`)
-    self-destruct          it is enqueued, and the queue is deleted, as by a client (`SelfDestruct`)
+    self-destruct          it is enqueued, and the queue is deleted as if by a client (`SelfDestruct`)
 
 A message larger than the whole ring is refused. One that is published in a transaction takes its place at the commit.
-Which message is discarded first is a matter of the queue's order: of a priority queue the oldest of the lowest
-priority, which may be the new message itself.
+Which message is discarded first depends on the queue's order: on a priority queue the oldest of the lowest priority,
+which may be the new message itself.
 
 Displacement: messages that leave because another one arrives, on rings and last value queues (`last_value`). The new
 message is enqueued first, and then the displaced ones are dequeued: all records are in one flush, and a crash that cuts
-it short leaves too many messages, never too few. The next start displaces them then (`recovered`). If a consumer holds
-a displaced message, it is gone from the queue nevertheless: what the consumer does with it has no effect any more.
+it short leaves too many messages, never too few; the next start displaces those (`recovered`). A displaced message that
+a consumer holds leaves the queue as well, and settling it has no effect any more.
 
 Messages that a ring displaces are discarded, or go to the alternate exchange: such a message leaves the ring once it is
-stored there; until then the ring holds it, but does not count it. A crash in between leaves it at both places, and the
-next start moves it again. A message for which there is no room at its destination is discarded, and so is one that
-another such move displaces: alternate exchanges may lead back to the same ring.
+stored there; until then the ring holds it, but does not count it. A crash in between leaves it in both places, and the
+next start moves it again. It is discarded if there is no room at its destination, or if another such move displaces it:
+alternate exchanges may lead back to the same ring.
 
 Sources: Qpid C++ Broker Book, 1.2.1.1 and 1.5; MRG 2 Messaging User Guide, 3; qpidd, Queue.cpp (qpid.filter) and
 LossyQueue.cpp (alternate exchange).
@@ -58,7 +58,7 @@ if TYPE_CHECKING:
     from qstore.broker.model.selectors.selector import Selector
 
 MAX_AT_ONCE: Final = 250
-"""Messages that one arriving message displaces in one turn: some milliseconds if they move elsewhere."""
+"""Messages that one arriving message displaces in one turn: a few milliseconds if they move elsewhere."""
 
 _RETRY_SECONDS: Final = 1.0
 
@@ -87,7 +87,7 @@ class Eligibility:
 
 
 class Capacity(NamedTuple):
-    """How much a queue holds; its limit and its default thresholds are derived from it.
+    """How much a queue may hold; its limit and its default thresholds are derived from it.
 
     Attributes:
         messages: number of messages, including those that consumers hold; 0 for no limit.
@@ -148,17 +148,17 @@ class Limit:
             raise ResourceLimitExceededError(f'Maximum depth exceeded on queue "{queue.name}": {used}')
 
     def counted(self, queue: Queue) -> int:
-        """Messages on the queue that count for the number of messages."""
+        """Messages on the queue that count towards its limit."""
         return queue.message_count
 
 
 class OverflowLimit(Limit):
-    """Refuses messages beyond the limit, as x-overflow asks (`arguments`).
+    """Refuses messages beyond the limit as x-overflow says (`arguments`).
 
-    As in RabbitMQ, messages that consumers hold do not count for the number of messages.
+    As in RabbitMQ, messages that consumers hold do not count towards the limit of messages.
 
     Args:
-        capacity: as of `Limit`.
+        capacity: as for `Limit`.
         is_dead: whether a refused message goes to the dead-letter exchange of the queue.
     """
 
@@ -183,10 +183,10 @@ class OverflowLimit(Limit):
 class DiskLimit(Limit):
     """Lets messages beyond the limit leave memory, and refuses them only while they cannot.
 
-    In memory remain as many bytes as the limit says; if it says a number of messages, that many of average size.
+    The limit says how many bytes remain in memory; a number of messages is converted at their average size.
 
     Args:
-        capacity: as of `Limit`, without overhead.
+        capacity: as for `Limit`, without overhead.
         residency: lets them leave memory.
     """
 
@@ -197,7 +197,7 @@ class DiskLimit(Limit):
         self._residency, self._retry_at = residency, 0.0
 
     def check(self, queue: Queue, message: Message) -> None:
-        """As `Limit.check`, while messages cannot leave memory; and follow the average size."""
+        """As `Limit.check`, while messages cannot leave memory; also update the average size."""
         residency = self._residency
         count = queue.message_count - residency.messages_out + residency.messages_in
         if count > self.max_messages:
@@ -211,7 +211,7 @@ class DiskLimit(Limit):
             super().check_all(queue, count, size)
 
     def _has_recovered(self) -> bool:
-        """Try again from time to time whether messages can leave memory."""
+        """Whether messages can leave memory again: retries from time to time."""
         now = time.monotonic()
         if now < self._retry_at:
             return False
@@ -224,7 +224,7 @@ class RingLimit(Limit):
     """Refuses messages for which a ring cannot make room.
 
     Args:
-        capacity: as of `Limit`.
+        capacity: as for `Limit`.
         is_strict: whether messages that consumers hold are kept.
     """
 
@@ -235,7 +235,7 @@ class RingLimit(Limit):
         self._is_strict = is_strict
 
     def check(self, queue: Queue, message: Message) -> None:
-        """Raise ResourceLimitExceededError if there can be no room for the message."""
+        """Raise ResourceLimitExceededError if the ring cannot make room for the message."""
         if self.is_exceeded(1, message.size):
             self.refused += 1
             size = f"{message.size} of {self.max_bytes} bytes"
@@ -262,36 +262,36 @@ class RingLimit(Limit):
 class Displacement:
     """Decides which messages an arriving one displaces; the base class displaces none.
 
-    Others that only want to know which messages come and go are subclasses, too.
+    Listeners to enqueues and dequeues are subclasses, too.
     """
 
     __slots__ = ()
 
     @property
     def refers_to_entries(self) -> bool:
-        """Whether it keeps references to entries of available messages: then these must stay in memory."""
+        """Whether it keeps references to entries of available messages, which then must stay in memory."""
         return False
 
     def arrived(self, queue: Queue, entry: Entry) -> None:  # noqa: ARG002
-        """A message was enqueued, and may be delivered once it is on the disk. By default as `recovered`."""
+        """Handle a message that was enqueued, and may be delivered once it is on the disk. Default: as `recovered`."""
         self.recovered(queue)
 
     def recovered(self, queue: Queue) -> None:
-        """Displace what has no place on the queue. After a start it has all the messages that the store had."""
+        """Displace messages for which there is no place. After a start the queue has all messages of the store."""
 
     def released(self, queue: Queue, entry: Entry) -> None:
-        """A consumer has released a message."""
+        """Handle a message that a consumer has released."""
 
     def withdrawn(self, entry: Entry) -> None:
-        """A message that has not arrived, because its transaction has failed, is about to be removed."""
+        """Handle the removal of a message that never arrived because its transaction failed."""
 
     def removed(self, entry: Entry) -> None:
-        """A message has left the queue, for whatever reason."""
+        """Handle a message that has left the queue, for whatever reason."""
 
     def displace(self, queue: Queue, entry: Entry) -> bool:
         """Dequeue a message, if it is available or held by a consumer. Returns whether it is gone.
 
-        If its journal cannot be written it is not delivered any more, and is there again after the next start.
+        If its journal cannot be written, it is no longer delivered, and reappears after a restart.
         """
         if entry.state == AVAILABLE:
             queue.acquire(entry, is_consumed=False)
@@ -321,12 +321,12 @@ class Ring(Displacement):
         self._leaving_bytes = 0
 
     def recovered(self, queue: Queue) -> None:
-        """Displace messages until the queue is within its limit, but for what is not committed yet, or leaves it."""
+        """Displace messages until the queue is within its limit, except uncommitted ones and those leaving already."""
         while self._displaces(queue, MAX_AT_ONCE):
             pass
 
     def arrived(self, queue: Queue, entry: Entry) -> None:  # noqa: ARG002
-        """As `recovered`; if one message displaces very many, the others go in turns."""
+        """As `recovered`; if one message displaces very many, the rest leave in turns."""
         if self._displaces(queue, MAX_AT_ONCE) and not self._is_shrinking:
             self._is_shrinking = True
             queue.do_in_turns(self._shrink(queue))
@@ -339,7 +339,7 @@ class Ring(Displacement):
         self._is_shrinking = False
 
     def _displaces(self, queue: Queue, most: int) -> bool:
-        """Displace at most `most` messages. Returns whether that was not enough."""
+        """Displace at most `most` messages. Returns whether more have to leave."""
         before = 0
         for number in range(most):
             if not self._limit.is_exceeded(
@@ -350,7 +350,7 @@ class Ring(Displacement):
             if number == 1:
                 before = queue.moving_steps
             elif number and queue.moving_steps - before > MAX_STEPS:
-                return True  # the others in another turn: routing them is expensive
+                return True  # the others in later turns: routing them is expensive
             first = queue.order.first_to_discard()
             if first is None or not (self._is_diverted(queue, first) or self.displace(queue, first)):
                 return False
@@ -375,18 +375,18 @@ class Ring(Displacement):
         return is_diverted
 
     def removed(self, entry: Entry) -> None:
-        """The message does not leave the queue any more: it has left it, or is discarded instead."""
+        """Forget a diverted message: it has left the queue, or was discarded instead."""
         if entry in self._leaving:
             del self._leaving[entry]
             self._leaving_bytes -= entry.message.size
 
 
 class SelfDestruct(Displacement):
-    """Has the queue deleted once it exceeds its limit: its messages, the last one included, leave as at any deletion.
+    """Deletes the queue once it exceeds its limit; all its messages, the last one included, leave as at any deletion.
 
     Args:
-        limit: the limit; it is not the queue's, which refuses no message.
-        delete: has the queue deleted soon.
+        limit: the limit; not the `limit` of the queue, which refuses no message.
+        delete: schedules the deletion of the queue.
     """
 
     __slots__ = ("_delete", "_is_asked", "_limit")
@@ -396,10 +396,10 @@ class SelfDestruct(Displacement):
         self._is_asked = False
 
     def recovered(self, queue: Queue) -> None:
-        """A queue that was not deleted before a crash is deleted with the next message."""
+        """Nothing to do: if a crash prevented the deletion, the next message causes it."""
 
     def arrived(self, queue: Queue, entry: Entry) -> None:  # noqa: ARG002
-        """Have the queue deleted if it exceeds its limit."""
+        """Delete the queue if it exceeds its limit."""
         if not self._is_asked and self._limit.is_exceeded(queue.message_count, queue.message_bytes):
             self._is_asked = True
             self._delete()

@@ -6,17 +6,17 @@
     level 0    head <-> entry <-> entry <-> end
 
 Consumers of one kind can take the same messages (`Consumer.kind`). Each kind has a reader for each level: a FIFO's
-cursor, and the entries before it that were released since. So each kind is asked once for each message, and once more
-when that message was released, however many others it has declined.
+cursor, and the entries before it that were released since. So each message is offered to each kind once, and once more
+after it was released, however many others the kind has declined.
 
-Positions are numbers of arrival: a barrier holds back the later messages of all levels, and not the earlier ones.
+Positions number the arrivals: a barrier holds back later messages of all levels, not earlier ones.
 Browsers follow the order of arrival, too.
 
 Levels are given to priorities in one of two ways:
 
-    qpid.priorities   the ten priorities of AMQP 0-10 are mapped to n levels: the middle ones are distinct, and what is
-                      below or above these has the lowest or highest level
-    x-max-priority    each priority from 0 to the maximum is a level, and what is above has the maximum's
+    qpid.priorities   the ten priorities of AMQP 0-10 are mapped to n levels: the middle ones are distinct; lower and
+                      higher ones share the lowest and the highest level
+    x-max-priority    each priority from 0 to the maximum is a level; higher ones have the maximum's
 
 The highest level is always first, unless the queue has limits for its levels (`FairShare`).
 
@@ -40,17 +40,17 @@ if TYPE_CHECKING:
 
 
 MAX_LEVELS: Final = 10  # of qpid.priorities: one for each priority
-_MAX_STALE: Final = 64  # positions in a heap, beyond the number of those that count
+_MAX_STALE: Final = 64  # stale positions in a heap, beyond the number of current ones
 
 
 def level_of_priority(priority: int, levels: int) -> int:
-    """The level, from 0, of a message's priority on a queue with that many levels."""
+    """The level, from 0, of a message's priority on a queue with `levels` levels."""
     lowest = 5 - (levels + 1) // 2
     return min(max(priority - lowest, 0), levels - 1)
 
 
 class LevelEntry(Entry):
-    """An entry that is linked with those of its level, too.
+    """An entry that is also linked with those of its level.
 
     Attributes:
         level: the number of its level.
@@ -101,14 +101,14 @@ class Level:
         last.newer = self.end.older = entry
 
     def dissolve(self) -> None:
-        """The queue is gone: break the cycles of links."""
+        """Break the reference cycles of the links: the queue is gone."""
         for entry in self:
             del entry.older, entry.newer
         del self.head.newer, self.end.older
 
 
 class LevelReader:
-    """What one kind of consumers was not asked for yet, of one level.
+    """The entries of one level that one kind of consumers has not been offered yet.
 
     Args:
         level: the level.
@@ -119,7 +119,7 @@ class LevelReader:
     def __init__(self, level: Level) -> None:
         self._cursor = level.head  # the last entry that the kind has declined, or that was not available
         self._released: dict[int, LevelEntry] = {}  # position -> entry, up to the cursor
-        self._positions: list[int] = []  # of these, as a heap; and of some that were removed
+        self._positions: list[int] = []  # of these, and of some removed ones; a heap
 
     def next_available(self, limit: int) -> LevelEntry | None:
         """The next available entry; None if there is none before the position `limit`."""
@@ -137,12 +137,12 @@ class LevelReader:
         return entry if entry.position < limit else None
 
     def pass_over(self, entry: LevelEntry) -> None:
-        """The kind has declined the available entry of `next_available`."""
+        """Pass over the entry of `next_available`, which the kind has declined."""
         if self._released.pop(entry.position, None) is None:
             self._cursor = entry
 
     def put_back(self, entry: LevelEntry) -> None:
-        """An entry was released."""
+        """Note a released entry, to be offered again."""
         position, released, positions = entry.position, self._released, self._positions
         if position > self._cursor.position or position in released:
             return
@@ -152,7 +152,7 @@ class LevelReader:
         heappush(positions, position)
 
     def remove(self, entry: LevelEntry) -> None:
-        """An entry leaves the queue."""
+        """Forget an entry that leaves the queue."""
         if entry is self._cursor:
             self._cursor = entry.older
         if self._released:
@@ -160,14 +160,14 @@ class LevelReader:
 
 
 class FairShare:
-    """Fair share: how many messages of a level are delivered before the levels below it have their turn.
+    """Fair share: how many messages of a level are delivered before the levels below it get their turn.
 
-    A round goes through the levels from the highest to the lowest. A level's turn ends after as many messages as its
-    limit, or when it has no more; a level without a limit has its turn until it is empty. After the lowest level, or
-    when nothing is left to be delivered, the next round begins at the highest. A message that arrives in a round waits
-    for its level's turn, even if the level is higher than the present one.
+    A round visits the levels from the highest to the lowest. A level's turn ends when it has delivered the number of
+    messages that is its limit, or has no more; without a limit it lasts until the level is empty. After the lowest
+    level, or when nothing is left to deliver, the next round begins at the highest. A message that arrives in a round
+    waits for its level's turn, even if the level is higher than the current one.
 
-    Source: qpidd, Fairshare.cpp (behaviour); it does not begin at the highest level when nothing is left.
+    Source: qpidd, Fairshare.cpp (behaviour), which does not restart at the highest level when nothing is left.
 
     Args:
         limits: for each level, from the lowest, the messages of one turn; 0 for no limit.
@@ -180,25 +180,25 @@ class FairShare:
         top = len(self._limits) - 1
         self._sequences = [
             [*range(start, -1, -1), *range(top, start, -1)] for start in range(top + 1)
-        ]  # by the level at which it begins
-        self._level, self._count = top, 0  # whose turn it is, and its messages so far
+        ]  # order of levels, by the level that it begins at
+        self._level, self._count = top, 0  # the current level, and its messages in this turn
 
     def sequence(self) -> list[int]:
-        """The levels in the order in which the next message is searched: each once."""
+        """All levels, in the order of the search for the next message."""
         level, limit = self._level, self._limits[self._level]
         if limit and self._count >= limit:
             level = level - 1 if level else len(self._limits) - 1
         return self._sequences[level]
 
     def took(self, level: int) -> None:
-        """The next message is of this level: the first of the sequence that has one."""
+        """Note that the next message is of this level, the first of the sequence that has one."""
         limit = self._limits[level]
-        if level != self._level or (limit and self._count >= limit):  # if no other level has any, it has another turn
+        if level != self._level or (limit and self._count >= limit):  # another turn, if no other level has messages
             self._level, self._count = level, 0
         self._count += 1
 
     def restart(self) -> None:
-        """Nothing is left to be delivered: the next message begins a round."""
+        """Begin a new round: nothing is left to deliver."""
         self._level, self._count = len(self._limits) - 1, 0
 
 
@@ -207,8 +207,8 @@ class PriorityOrder(PerConsumerOrder):
 
     Args:
         levels: how many levels it has: from 2 to 10, or to 256 if `is_capped`.
-        limits: fair share: for each level, from the lowest, how many messages are delivered before those below it have
-            their turn; 0 for no limit. Without any the highest level is always first.
+        limits: fair share: for each level, from the lowest, how many messages are delivered before lower levels get
+            their turn; 0 for no limit. Empty: the highest level is always first.
         is_capped: whether each priority is a level, and those above count as the highest (x-max-priority).
     """
 
@@ -221,7 +221,7 @@ class PriorityOrder(PerConsumerOrder):
             self._level_of = self._levels
         else:
             self._level_of = [self._levels[level_of_priority(priority, levels)] for priority in range(MAX_LEVELS)]
-        self._occupied = 0  # a bit for each level that has entries
+        self._occupied = 0  # bit set of the levels with entries
         self._share = FairShare(limits) if any(limits) else None
         self._readers: dict[Hashable, list[LevelReader]] = {}  # kind -> for each level
         self._finished: set[Hashable] = set()  # kinds for which this `distribute` has found nothing more
@@ -248,7 +248,7 @@ class PriorityOrder(PerConsumerOrder):
         return entry
 
     def put_back(self, entry: Entry) -> None:
-        """An entry is available again: each kind is asked for it once more."""
+        """Note an entry that is available again: it is offered to each kind once more."""
         assert isinstance(entry, LevelEntry)
         for readers in self._readers.values():
             readers[entry.level].put_back(entry)
@@ -261,7 +261,7 @@ class PriorityOrder(PerConsumerOrder):
         older, newer = entry.older, entry.newer
         older.newer, newer.older = newer, older
         del entry.older, entry.newer
-        if older.state == GONE and newer.state == END:  # the ends of the level
+        if older.state == GONE and newer.state == END:  # the head and the end of the level
             self._occupied &= ~(1 << entry.level)
         return super().remove(entry)
 
@@ -296,7 +296,7 @@ class PriorityOrder(PerConsumerOrder):
         return levels.values()
 
     def first_to_discard(self) -> Entry | None:
-        """Of the messages that are available or held by a consumer, the oldest of the lowest level; None if none is."""
+        """The oldest message of the lowest level that is available or held by a consumer; None if there is none."""
         occupied = self._occupied
         while occupied:
             lowest = occupied & -occupied
@@ -366,11 +366,11 @@ class PriorityOrder(PerConsumerOrder):
         self._readers[consumer.kind][entry.level].pass_over(entry)
 
     def _has_more(self, limit: int) -> bool:
-        """Whether there is a message that a kind was not asked for, before the position `limit`."""
+        """Whether a message before the position `limit` has not been offered to some kind."""
         return any(reader.next_available(limit) is not None for readers in self._readers.values() for reader in readers)
 
     def _add_kind(self, kind: Hashable, consumers: Consumers) -> list[LevelReader]:
-        """A consumer of this kind is asked for the first time."""
+        """Create the readers of a kind, for its first consumer."""
         kinds = {each.kind for each in consumers.takers}
         if len(self._readers) >= len(kinds) + MAX_SPARE_KINDS:
             for spare in self._readers.keys() - kinds:

@@ -1,26 +1,27 @@
 """A queue: admits messages, offers them to consumers, and removes them when they are settled.
 
-A queue is composed of parts, as its declaration asks (`composition`):
+A queue is composed of parts, chosen by its declaration (`composition`):
 
-    order         an entry for each message, and which is next: `fifo`, `priority`, `groups`
+    order         an entry for each message, and the choice of the next: `fifo`, `priority`, `groups`
     consumers     takers, which acquire messages, and browsers, which only read them (`consumers`)
     eligibility   which messages it accepts (`limits`)
-    limit         how much it holds, and what happens beyond that (`limits`)
+    limit         how much it may hold, and what happens beyond that (`limits`)
     displacements messages that leave when others arrive (`limits`, `last_value`)
     barriers      the position from which nothing may be delivered yet (`barriers`)
     watch         flow control and alerts (`flow_control`)
     expiries      the timer for messages that expire at its head (`expiry`)
     residency     which of its messages are in memory (`residency`)
 
-The life of a message, and the sections of the class in this order:
+The life of a message; the sections of the class have the same order:
 
-    admit     the queue's TTL, its eligibility and its limit have their say
+    admit     the queue's TTL, its eligibility and its limit are applied
     enqueue   a persistent message is appended to the journal of a durable queue, and gets an entry, AVAILABLE
-    sync      it may be delivered once its record is on the disk, and no later message before it: the barriers. All
-              others may be delivered at once; with `deliver_before_sync` all but those of transactions
-    deliver   at the end of the tick `dispatch` offers it to ready consumers; the one that takes it has it ACQUIRED
-    settle    the consumer accepts it (`dequeue`), or it is released, and available again in its old place
-    remove    the entry is unlinked, and is GONE; so are entries that expire, are purged or displaced
+    sync      it may be delivered once its record is on the disk, and no later message before it: the barriers. A
+              message that is not stored may be delivered at once; with `deliver_before_sync` all but those of
+              transactions
+    deliver   at the end of the tick `dispatch` offers it to ready consumers; for the one that takes it, it is ACQUIRED
+    settle    the consumer accepts it (`dequeue`), or releases it: then it is AVAILABLE again at its position
+    remove    the entry is unlinked, and is GONE; likewise when it expires, is purged or displaced
 
 Enqueueing a message does not deliver it: the queue is marked as ready, and the tick calls `dispatch` when it has
 processed all its input.
@@ -78,10 +79,10 @@ class Queue:
         name: its name.
         tick: dispatches it.
         durable, auto_delete: whether it survives a restart, and whether it is deleted with its last consumer.
-        arguments: of its declaration.
+        arguments: the declaration's.
         store, journal: the store that persists it, and its journal there, of a type the store chooses; or None.
         order: the order of messages; by default a new `Fifo`.
-        limit, displacements, eligibility, watch, residency: its other parts, as above; by default it has none of them.
+        limit, displacements, eligibility, watch, residency: its other parts, as above; by default none.
         is_single_active: whether one consumer at a time gets messages.
         clock: seconds since 1970.
 
@@ -89,11 +90,11 @@ class Queue:
         name, durable, auto_delete, arguments, store, journal, is_single_active: as above.
         order, limit, displacements, eligibility, watch, residency: its parts.
         created_at: when it was created or recovered, in seconds since 1970.
-        creator: the user who has declared it.
+        creator: the user who declared it.
         messages_enqueued, messages_dequeued: messages enqueued and dequeued so far.
         bytes_enqueued, bytes_dequeued: their headers and content.
         uncommitted, uncommitted_bytes: messages on the queue whose transaction is not committed yet.
-        counters: its other counters; `totals` has all.
+        counters: its other counters; `totals` has them all.
         counted_memory: its `memory` at the last count; maintained by the tick.
         binding_count, consumer_marks: number of bindings, including that to the default exchange, and of consumers.
         owner: the session or channel to which it is exclusive; None if it is not exclusive.
@@ -103,8 +104,8 @@ class Queue:
         message_ttl: seconds that a message may be on it; None for no limit.
         sequence_header: the header in which consumers find a message's number on the queue; empty for none.
         expires_seconds: how long it is kept while it is unused; 0 for ever.
-        auto_delete_seconds, is_kept_until_empty: how long an unused auto-delete queue is kept; at least until empty.
-        expiries: has messages at its head leave when they expire; None if they do not.
+        auto_delete_seconds, is_kept_until_empty: how long an unused auto-delete queue is kept, and whether until empty.
+        expiries: removes messages at its head when they expire; None if they stay.
         alternate: the exchange for rejected messages, and for those left when the queue is deleted.
         dead_letter: where its dead messages go; None if they are dropped.
         redirect_peer, is_redirect_source: the queue that gets the messages for this one, None if they are put on it;
@@ -154,7 +155,7 @@ class Queue:
         self._chooser = order if isinstance(order, PerConsumerOrder) else None
         self._consumers = Consumers(is_single_active=is_single_active)
         self._unsynced = Barriers()
-        self._barriers = self._unsynced  # those that delivery stops at
+        self._barriers = self._unsynced  # delivery stops at these
         self.limit, self.displacements, self.eligibility = limit, displacements, eligibility
         self.watch = DepthWatch([]) if watch is None else watch
         self.residency = residency
@@ -162,7 +163,7 @@ class Queue:
 
         self.messages_enqueued = self.messages_dequeued = self.bytes_enqueued = self.bytes_dequeued = 0
         self.uncommitted = self.uncommitted_bytes = 0
-        self._acquired = 0  # how often an entry became ACQUIRED
+        self._acquired = 0  # count of entries that became ACQUIRED
         self.counters = QueueCounters()
         self.counted_memory = 0
         self.binding_count, self.consumer_marks = Watermark(1), Watermark()
@@ -186,7 +187,7 @@ class Queue:
     # ---- admit ----
 
     def limited(self, message: Message) -> Message:
-        """The message as it is put on the queue: it expires when it has been there for the queue's own time."""
+        """The message as it is put on the queue, with the queue's own TTL applied."""
         if self.message_ttl is None:
             return message
         end = self._clock() + (self.message_ttl or (NO_TIME_STORED if self.stores(message) else NO_TIME))
@@ -238,8 +239,8 @@ class Queue:
     def _record(self, message: Message) -> int:
         """Append a message to the journal. Returns its record id, and raises as `publish`.
 
-        Handlers on the way of each message stand in small functions: while no memory can be allocated, CPython cannot
-        leave one that is far from the beginning of its function (`tests/broker/test_memory`).
+        Exception handlers on the path of each message are in small functions: without free memory, CPython cannot leave
+        a handler far from the beginning of its function (`tests/broker/test_memory`).
         """
         assert self._append is not None
         assert self.store is not None
@@ -250,14 +251,14 @@ class Queue:
             raise refusal(self.store, error) from error
 
     def add(self, message: Message, rid: int) -> Entry:
-        """Enqueue a message that is already in the journal, or is not stored. A MemoryError comes before any change."""
+        """Enqueue a message that is already in the journal, or is not stored. A MemoryError precedes any change."""
         entry = self.enter(message, rid)
         if self.displacements:
             self._arrived(entry)
         return entry
 
     def add_held(self, message: Message, rid: int) -> Entry:
-        """As `add`, for a record of this tick: it and later messages are delivered once the record is on the disk."""
+        """As `add`, for a record of this tick: the message and later ones are delivered once it is on the disk."""
         entry = self.enter(message, rid)
         if self._unsynced.held_from == NO_LIMIT:
             self._unsynced.hold(entry.position)
@@ -268,7 +269,7 @@ class Queue:
         return entry
 
     def enter(self, message: Message, rid: int) -> Entry:
-        """As `add`, but the message displaces none yet."""
+        """As `add`, but the message does not displace others yet."""
         if self.sequence_header:
             message = self.numbered(message, self.order.next_position)
         self._tick.ready[self] = None
@@ -282,9 +283,9 @@ class Queue:
     def numbered(self, message: Message, number: int) -> Message:
         """The message with its number on the queue, an int64 from 1, in the `sequence_header`.
 
-        A gap shows that messages were discarded, as by a ring. The number is not stored: a start numbers the messages
-        that are left from 1, as in qpidd. It differs from the number that an exchange gives (`qpid.msg_sequence`),
-        which is stored. A message whose headers cannot be decoded stays as it is.
+        A gap shows that messages were discarded, as by a ring. The number is not stored: a restart numbers the
+        remaining messages from 1, as in qpidd. It differs from the number that an exchange assigns
+        (`qpid.msg_sequence`), which is stored. A message whose headers cannot be decoded is left unchanged.
         """
         try:
             return message.with_number(self.sequence_header, number)
@@ -296,7 +297,7 @@ class Queue:
             displacement.arrived(self, entry)
 
     def throttles(self, entry: Entry) -> bool:
-        """Whether the publisher that has added the entry must wait, because flow control is on."""
+        """Whether the publisher of the entry must wait because flow control is on."""
         watch = self.watch
         is_beyond = self.messages_enqueued > watch.count_mark or self.bytes_enqueued > watch.bytes_mark
         return is_beyond and watch.risen(self, entry)
@@ -312,7 +313,7 @@ class Queue:
         return entry
 
     def commit(self, entries: list[Entry]) -> None:
-        """The transaction that enqueued the entries is committed."""
+        """Make the entries of a committed transaction available."""
         for entry in entries:
             if entry.rid or self.admits(entry.message):
                 entry.state = AVAILABLE
@@ -333,12 +334,12 @@ class Queue:
         self.remove(entry)
 
     def lock(self, entry: Entry) -> None:
-        """A recovered transaction dequeues the entry."""
+        """Acquire an entry that a recovered transaction dequeues."""
         self.acquire(entry)
         entry.state = LEAVING
 
     def end_recovery(self) -> None:
-        """All recovered messages were added (`enter`)."""
+        """End the recovery: all recovered messages were added (`enter`)."""
         for displacement in self.displacements:
             displacement.recovered(self)
             self._tick.schedule()
@@ -347,16 +348,16 @@ class Queue:
     # ---- wait for the disk ----
 
     def deliver_before_sync(self) -> None:
-        """Deliver a message while its record is written: only those of transactions wait for the disk.
+        """Deliver messages while their records are written: only those of transactions wait for the disk.
 
-        To be called before there are any messages.
+        Call it before there are any messages.
         """
         self._barriers = Barriers()
         self.is_early = True
 
     @property
     def is_held(self) -> bool:
-        """Whether messages on it cannot be delivered before something is on the disk."""
+        """Whether some of its messages wait for the disk before they can be delivered."""
         return self._barriers.limit != NO_LIMIT
 
     def raise_barrier(self) -> Barrier:
@@ -371,7 +372,7 @@ class Queue:
         return barrier
 
     def lower(self, barrier: Barrier) -> None:
-        """The records that this barrier waits for are on the disk."""
+        """Lower a barrier: its records are on the disk."""
         self._unsynced.lower(barrier)
         if self.is_early:
             self._barriers.lower(barrier)
@@ -380,15 +381,15 @@ class Queue:
     # ---- deliver ----
 
     def mark_ready(self) -> None:
-        """Have it dispatched at the end of this tick: it has something to do."""
+        """Schedule a dispatch at the end of this tick."""
         self._tick.ready[self] = None
         self._tick.schedule()
 
     def dispatch(self) -> None:
         """Deliver while there are messages and ready consumers.
 
-        If very many messages are declined or have expired, it ends, and continues in the next tick (`is_unfinished`).
-        The first consumer is asked here and not in `Consumers`: that is one call less for most messages.
+        If very many messages are declined or have expired, it stops, and continues in the next tick (`is_unfinished`).
+        The first consumer is served here and not in `Consumers`, which saves a call for most messages.
         """
         consumers, order, limit = self._consumers, self.order, self._barriers.limit
         waiting, consumers.declined = consumers.waiting, 0
@@ -426,7 +427,7 @@ class Queue:
                 elif consumers.declined >= MAX_DECLINED:
                     break
         if consumers.declined >= MAX_DECLINED:
-            self._tick.ready.pop(self, None)  # not in this tick: what was dropped has made it ready
+            self._tick.ready.pop(self, None)  # not in this tick: dropped messages have made it ready
             self._tick.dispatch_later(self)
         if residency is not None and residency.messages_out != residency.messages_in:
             residency.serve()
@@ -434,7 +435,7 @@ class Queue:
             self.expiries.look(self)
 
     def _offer_others(self, limit: int, awaits: Callable[[Entry], bool] | None) -> bool:
-        """Deliver what is not simply the next message. Returns whether those that follow can be delivered then."""
+        """Deliver messages that are not simply the next one. Returns whether later ones can be delivered then."""
         consumers = self._consumers
         try:
             if self._chooser is None:
@@ -446,14 +447,14 @@ class Queue:
 
     @property
     def is_unfinished(self) -> bool:
-        """Whether the last `dispatch` has ended before everything was offered, or waits for what is read back."""
+        """Whether the last `dispatch` ended before everything was offered, or waits for messages being read back."""
         is_behind = self.residency is not None and self.residency.is_behind(is_ready=self in self._tick.ready)
         return is_behind or self._consumers.declined >= MAX_DECLINED or self._barriers.is_returning
 
     # ---- settle ----
 
     def acquire(self, entry: Entry, *, consumer: Consumer | None = None, is_consumed: bool = True) -> bool:
-        """Acquire an entry: for a consumer, or, unless `is_consumed`, to remove it. False if that is not possible."""
+        """Acquire an entry, for a consumer or, unless `is_consumed`, to remove it. Returns whether that succeeded."""
         if entry.state == FOLDED and self.residency is not None:
             self.residency.revive(entry)
         if entry.state != AVAILABLE or not self.order.claim(entry, consumer):
@@ -462,21 +463,21 @@ class Queue:
         self._acquired += 1
         if not is_consumed:
             self.counters.internal_acquires += 1
-            self._tick.ready[self] = None  # its head may be another one
+            self._tick.ready[self] = None  # its head may have changed
         self._consumers.acquired(entry)
         return True
 
     def dequeue(self, entry: Entry) -> bool:
-        """Dequeue an acquired message. If it is already gone, only wait for that.
+        """Dequeue an acquired message. If it is already gone, only wait for that to be final.
 
         Returns:
             Whether completion must wait until the records of this tick are on the disk.
 
         Raises:
-            InternalError: its journal cannot be written. Then it stays acquired.
+            InternalError: its journal cannot be written; the message stays acquired.
         """
         if entry.state not in (ACQUIRED, MOVING):
-            if entry.rid:  # it was moved because the queue is being deleted: that record may not be on the disk yet
+            if entry.rid:  # moved because the queue is being deleted: its record may not be on the disk yet
                 self._tick.journals[self.journal] = True
             return entry.rid != 0
         rid = entry.rid
@@ -503,7 +504,7 @@ class Queue:
             displacement.released(self, entry)
 
     def returns_from(self, release: object, position: int) -> None:
-        """A release of many messages, in turns, continues at this position: none from there on is delivered before.
+        """Note that a release of many messages in turns continues at this position: none from there on is delivered.
 
         At NO_LIMIT it is over.
         """
@@ -532,7 +533,7 @@ class Queue:
             self.watch.fallen(self, entry)
         if self._consumers.browsers:
             self._consumers.removed(entry, following)
-        if self._chooser is not None:  # other consumers may have messages now that it is gone
+        if self._chooser is not None:  # now that it is gone, other consumers may get messages of its group
             self.mark_ready()
         if self.displacements:
             for displacement in self.displacements:
@@ -542,7 +543,7 @@ class Queue:
         """Remove at most `max_messages` of the messages that are available now; 0 for all. Raises as `dequeue`.
 
         Returns:
-            How many; and whether completion must wait until the records of this tick are on the disk.
+            Their number, and whether completion must wait until the records of this tick are on the disk.
         """
         count, is_written, end = 0, False, self.order.next_position
         for entry in self.order.to_purge():
@@ -556,14 +557,14 @@ class Queue:
         return count, is_written
 
     def expire(self) -> int:
-        """Remove available messages that have expired. Returns how many."""
+        """Remove available messages that have expired. Returns their number."""
         return sum(expire_in_turns((self,), self._clock()))
 
     def drop_expired(self, entry: Entry) -> int:
         """Remove an available message that has expired, or move it to the dead-letter exchange.
 
         Returns:
-            What that has cost: 1, or more if it was expensive to route (`QueueDeadLetter.expire`).
+            The cost: 1, or more if routing was expensive (`QueueDeadLetter.expire`).
         """
         self.acquire(entry, is_consumed=False)
         cost = 1
@@ -576,12 +577,12 @@ class Queue:
         return cost
 
     def _drop_offered(self, entry: Entry) -> None:
-        """A message that is about to be delivered has expired; it counts for the limit of one `dispatch`."""
+        """Drop an expired message instead of delivering it; it counts towards the limit of one `dispatch`."""
         self._consumers.declined += self.drop_expired(entry)
 
     @property
     def moving_steps(self) -> int:
-        """How many steps it has taken so far to find where messages go that leave it (`matching.Steps`)."""
+        """Steps taken so far to route messages that leave it (`matching.Steps`)."""
         if self.dead_letter is not None:
             return self.dead_letter.steps
         return 0 if self.alternate is None else self.alternate.steps
@@ -599,7 +600,7 @@ class Queue:
         return self.owner is None and not len(self._consumers)
 
     def add_consumer(self, consumer: Consumer, priority: int = 0) -> None:
-        """Add a consumer, which is offered messages after a call of `wake`; those of a higher priority are first."""
+        """Add a consumer, which gets messages after a call of `wake`; those of a higher priority are first."""
         self._consumers.add(consumer, self.order.first, priority)
         self.consumer_marks.set(self.consumer_count)
 
@@ -615,14 +616,14 @@ class Queue:
             self.exclusive_consumer = None
 
     def wake(self, consumer: Consumer) -> None:
-        """A consumer is ready for messages."""
+        """Mark a consumer as ready for messages."""
         if consumer.is_waiting:
             return
         self._consumers.wake(consumer)
         self.mark_ready()
 
     def has_taker(self) -> bool:
-        """Whether a consumer can take one more message now, after available messages were dispatched."""
+        """Dispatch available messages. Returns whether a consumer can then take one more."""
         self.dispatch()
         return self._consumers.has_credit
 
@@ -630,7 +631,7 @@ class Queue:
         """Whether a browser has seen the message, or passed it."""
         return entry.position < self._consumers.browsed_to
 
-    # ---- watch: what is on it ----
+    # ---- watch ----
 
     @property
     def next_position(self) -> int:
@@ -660,7 +661,7 @@ class Queue:
 
     @property
     def available_count(self) -> int:
-        """Messages that are available, or only wait for the disk."""
+        """Messages that are available, some of which may still wait for the disk."""
         return self.message_count - self.acquired_count - self.uncommitted
 
     @property
@@ -709,7 +710,7 @@ class Queue:
                 yield entry
 
     def delivered_rids(self) -> array[int]:
-        """Record ids of messages that were delivered, to be recovered as redelivered."""
+        """Record ids of delivered messages, to be recovered as redelivered."""
         held = (ACQUIRED, LEAVING, MOVING)
         rids = array("Q")
         for part in self.order.parts():
@@ -722,7 +723,7 @@ class Queue:
 
     @property
     def refers_to_entries(self) -> bool:
-        """Whether something keeps references to entries of available messages."""
+        """Whether one of its parts keeps references to entries of available messages."""
         return any(each.refers_to_entries for each in self.displacements)
 
     # ---- deletion ----
@@ -733,14 +734,14 @@ class Queue:
         return self.is_deleted and self.deletion is None
 
     def begin_deletion(self) -> None:
-        """Mark the queue as deleted, and remove its consumers: the store begins to delete it."""
+        """Mark the queue as deleted and remove its consumers, while the store deletes it."""
         deletion = Deletion(self, self._tick, self._consumers.with_priorities(), self.exclusive_consumer)
         for consumer in deletion.consumers:
             self.remove_consumer(consumer)
         self.is_deleted, self.deletion = True, deletion
 
     def end_deletion(self) -> list[Consumer]:
-        """The store has deleted the queue. Returns its consumers, which must be notified."""
+        """End the deletion: the store has deleted the queue. Returns its consumers, which must be notified."""
         deletion, self.deletion = self.deletion, None
         assert deletion is not None
         self.watch.release()
@@ -753,7 +754,7 @@ class Queue:
         return list(deletion.consumers)
 
     def undo_deletion(self) -> None:
-        """The store could not delete the queue: it can be used again, with the consumers that are left."""
+        """Make the queue usable again, with its remaining consumers: the store could not delete it."""
         deletion, self.deletion = self.deletion, None
         assert deletion is not None
         self.is_deleted = False
@@ -764,7 +765,7 @@ class Queue:
         deletion.ended(is_deleted=False)
 
     def dissolve(self) -> None:
-        """It is gone: free its messages, in turns if they are many."""
+        """Free the messages of a deleted queue, in turns if they are many."""
         if self.message_count > MAX_FREED:
             self.do_in_turns(self.order.dissolve(MAX_FREED))
 
@@ -774,7 +775,7 @@ class Queue:
 
 
 def refusal(store: Store, error: Exception) -> ModelError:
-    """The error for the publisher of a message that the store has not taken."""
+    """The error for the publisher of a message that the store has refused."""
     return ResourceLimitExceededError(str(error)) if isinstance(error, store.full_error) else InternalError(str(error))
 
 
@@ -788,7 +789,7 @@ class Deletion:
         exclusive_consumer: its exclusive consumer; None if there is none.
 
     Attributes:
-        consumers: as above, less those that have gone since.
+        consumers: as above, without those that have gone since.
     """
 
     __slots__ = ("_exclusive_consumer", "_queue", "_tick", "_waiting", "consumers")
@@ -808,12 +809,12 @@ class Deletion:
     def dequeue(self, entry: Entry, done: Done) -> None:
         """Dequeue an acquired message of the queue.
 
-        Nothing may be appended to the journal now: the message goes with the queue. If the deletion fails, it is
+        Nothing may be appended to the journal now: the message is deleted with the queue. If that fails, it is
         dequeued.
 
         Args:
             entry: the message.
-            done: called when no crash can bring it back, or with the error for which it cannot be dequeued.
+            done: called when no crash can bring it back, or with the error that prevents the dequeue.
         """
         self._waiting.append(partial(self._leave, entry, done))
 
@@ -829,6 +830,6 @@ class Deletion:
             done(None)
 
     def ended(self, *, is_deleted: bool) -> None:
-        """The store has deleted the queue, or has failed to."""
+        """End the deletion: the store has deleted the queue, or has failed to."""
         for callback in self._waiting:
             callback(is_deleted)
