@@ -1,34 +1,34 @@
-"""From bytes to frames to contents: what an assembler does for every protocol. A protocol adds its frame layout.
+"""From bytes to frames to contents: the assembler common to all protocols, which add their frame layouts.
 
-    input      what one read brings is split into frames; those of a command with content are put together
+    input      the bytes of one read are split into frames; those of a command with content are assembled
     frame      a command that is one frame is passed on at once (`Receiver.frame`)
     message    the frames of most messages are all in one read: they are sliced directly from its buffer
     partial    all other commands are collected, one for each channel; content stays in the pieces in which it arrived
-               (`broker.model.content`)
+               (`broker.model.message`)
 
-Most messages of a publisher have the same command, and headers and bodies of the same sizes. Two of that kind make a
-pattern, and those that follow are recognized by comparing bytes, without decoding their frames:
+Most messages of a publisher have the same command, and headers and bodies of the same sizes. Two such messages make a
+pattern, and later ones are recognized by comparing bytes, without decoding their frames:
 
-    begin (fixed) | header (of a fixed size, and its start may be in the begin) | middle (fixed) | body | end byte
+    begin (fixed) | header (fixed size, may start in the begin) | middle (fixed) | body | end byte
 
 An error may end a channel while frames for it are in flight: between `drop` and `accept` those with content are
 discarded.
 
-**Time.** A connection processes the input of one read, or what is left of it, for `MAX_SECONDS` at a time; the rest
+**Time.** A connection processes the input of one read, or the rest of it, for `MAX_SECONDS` at a time; what is left
 waits until other connections were served. The clock is read once for every `FRAMES_PER_LOOK` frames of the hot path,
-and after each other one, as those may be expensive: a declaration, or a message that is not like the one before, whose
-route may be new.
+and after every other frame, which may be expensive: a declaration, or a message unlike the previous one, whose route
+may be new.
 
-**Memory.** That of incomplete messages is limited for each message and for all connections of a protocol together
-(`Budget`). A message for which there is no room waits: its connection is not read until others are complete. So that
-this ends,
+**Memory.** The memory of incomplete messages is limited for each message and for all connections of a protocol together
+(`Budget`). A message for which there is no room waits: its connection is not read until others are complete. To bound
+these waits:
 
-    room         messages of more than an eighth of the limit leave an eighth of it to smaller ones, unless the limit
-                 is hardly more than one message may have
-    refused      is a message that could never get room: all connections that hold incomplete messages wait themselves
-    stalled      is a message of which nothing comes for `STALLED_SECONDS`; while others wait, one of which less than
-                 `PROGRESS` bytes come in `CONTENDED_SECONDS`. It is refused, and its bytes are free for others
-    at most      a message waits for `STALLED_SECONDS`, and is refused then
+    reserve      messages of more than an eighth of the limit leave an eighth of it to smaller ones, unless the limit
+                 is hardly larger than one message may be
+    deadlock     a message is refused if it could never get room, because all connections with incomplete messages wait
+    stalled      a message is refused if nothing of it arrives for `STALLED_SECONDS` or, while others wait, less than
+                 `PROGRESS` bytes in `CONTENDED_SECONDS`; its bytes are then free for others
+    timeout      a message that has waited for `STALLED_SECONDS` is refused
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from qstore.broker.model.tick import Turns
 
 MAX_SECONDS: Final = 0.010
-"""How long a connection processes input before it yields to others, but for the end of a command."""
+"""Seconds that a connection processes input before it yields to others, after the current command."""
 
 FRAMES_PER_LOOK: Final = 8
 
@@ -51,22 +51,22 @@ STALLED_SECONDS: Final = 60.0
 CONTENDED_SECONDS: Final = 10.0
 PROGRESS: Final = 64 * 1024
 
-_SMALL: Final = 8  # the part of the limit that a small message has at most
-_RESERVED: Final = 8  # the part that is left to small ones
+_SMALL: Final = 8  # a small message has at most this fraction (1/8) of the limit
+_RESERVED: Final = 8  # this fraction (1/8) of the limit is reserved for small messages
 
 
 class ProtocolError(Exception):
-    """The peer has sent what is not valid, or not valid in this state."""
+    """The peer has sent input that is not valid, or not valid in this state."""
 
 
 # ---- the memory of incomplete messages ----
 
 
 class Holder(Protocol):
-    """Has incomplete messages of one connection."""
+    """Holds incomplete messages of one connection."""
 
     def found_room(self) -> None:
-        """There may be room for what has waited."""
+        """Continue a message that has waited: there may be room now."""
 
 
 class Budget:
@@ -74,13 +74,13 @@ class Budget:
 
     Args:
         max_bytes: the limit.
-        largest: bytes that one message may have, for which there is room in any case; None for as many as the limit.
-        turns: in which waiting connections are resumed; None: none waits, and what finds no room is refused.
+        largest: bytes that one message may have, for which there is always room; None for the limit.
+        turns: resumes waiting connections; None to refuse messages without room instead of waiting.
 
     Attributes:
         max_bytes: as above.
         used: bytes in use.
-        waiting: who waits for room -> since when, by the clock of `is_overdue`; 0.0 before its first call.
+        waiting: holder that waits for room -> since when, by the clock of `is_overdue`; 0.0 before its first call.
     """
 
     __slots__ = ("_holders", "_max_large", "_turns", "max_bytes", "used", "waiting")
@@ -99,34 +99,34 @@ class Budget:
         return self.used + size <= limit
 
     def holds(self, holder: Holder, size: int) -> None:
-        """A connection's incomplete messages now have `size` bytes."""
+        """Note that a connection's incomplete messages now have `size` bytes."""
         if size > 0:
             self._holders[holder] = None
         elif holder in self._holders:
             del self._holders[holder]
 
     def freed(self) -> None:
-        """Bytes that were in use are free: resume those that wait for room."""
+        """Resume those that wait for room: bytes that were in use are free."""
         if self.waiting and self._turns is not None and not self._turns.has(self):
             self._turns.do(self, self._resume_waiting())
 
     def _resume_waiting(self) -> Iterator[None]:
-        yield  # not now: the caller that freed them is in the middle of an operation
+        yield  # not at once: the caller that freed them is in the middle of an operation
         for holder in list(self.waiting):
             if holder in self.waiting:
-                holder.found_room()  # which waits on if there is not enough
+                holder.found_room()  # it keeps waiting if there is not enough
                 yield
 
     def may_wait(self, holder: Holder) -> bool:
-        """Wait for room. False if none would ever be freed: the message must be refused."""
+        """Have a holder wait for room. False if none would ever be freed: the message must be refused."""
         if self._turns is None or all(each is holder or each in self.waiting for each in self._holders):
             self.waiting.pop(holder, None)
             return False
         self.waiting.setdefault(holder, 0.0)
         return True
 
-    def has_found(self, holder: Holder) -> None:
-        """It no longer waits."""
+    def end_wait(self, holder: Holder) -> None:
+        """End the wait of a holder that has found room."""
         self.waiting.pop(holder, None)
 
     def is_overdue(self, holder: Holder, now: float) -> bool:
@@ -149,7 +149,7 @@ class Partial(ABC):
     """An incomplete command with its content.
 
     Attributes:
-        since: when it had the bytes that are marked; 0.0 before it was looked at.
+        since: when it reached its marked size; 0.0 before the first check.
     """
 
     __slots__ = ("_marked", "since")
@@ -165,7 +165,7 @@ class Partial(ABC):
     @property
     @abstractmethod
     def known_size(self) -> int:
-        """Bytes of its content, as far as they are known."""
+        """Bytes of its content, as far as the number is known."""
 
     def has_stalled(self, now: float, budget: Budget, *, is_read: bool) -> bool:
         """Whether its sender has stalled. `is_read`: whether its connection is being read."""
@@ -182,7 +182,7 @@ class Partial(ABC):
 
 
 class Receiver(Protocol):
-    """Receives what an `Assembler` has put together."""
+    """Receives the output of an `Assembler`."""
 
     def frame(self, channel: int, payload: bytes) -> None:
         """A frame was received that is complete in itself: a control of 0-10, a method without content of 0-9-1."""
@@ -191,7 +191,7 @@ class Receiver(Protocol):
         """A command was received, with its header and its content; None if it has none."""
 
     def begins(self, channel: int) -> bool:
-        """A command begins whose frames are not all here. Returns whether it is accepted; otherwise it is discarded.
+        """A command begins whose frames are not complete. Returns whether it is accepted; otherwise it is discarded.
 
         Raises:
             ProtocolError: it is not valid now.
@@ -204,10 +204,10 @@ class Receiver(Protocol):
         """Likewise, a message whose sender has stalled."""
 
     def pause(self) -> None:
-        """Do not read on: a message waits for room."""
+        """Stop reading: a message waits for room."""
 
     def unpause(self) -> None:
-        """Read on."""
+        """Continue reading."""
 
 
 class Pattern:
@@ -216,7 +216,7 @@ class Pattern:
     Attributes:
         begin: their fixed first bytes; empty without a pattern.
         middle: the fixed bytes between header and body.
-        end_byte: that of each message; 0 if it has none.
+        end_byte: the last byte of each message; 0 if it is not fixed.
         payload: their command.
         channel: their channel.
         header_at, header_end, body_at, body_end, size: places and the end of a message, relative to its begin.
@@ -234,7 +234,7 @@ class Pattern:
         self._last = (0, 0, 0)  # sizes of the frames of the last message that was read frame by frame
 
     def is_repeated(self, command: int, header: int, body: int) -> bool:
-        """Whether a message read frame by frame has frames of the sizes of the one before: the next may be alike."""
+        """Whether a message read frame by frame has the frame sizes of the previous one, so that the next may, too."""
         sizes = (command, header, body)
         is_repeated = sizes == self._last
         self._last = sizes
@@ -250,8 +250,8 @@ class Assembler(ABC, Generic[PartialT]):
     Args:
         receiver: receives commands.
         max_frame: maximum size of a frame in bytes; set by the connection when it is negotiated.
-        max_body: maximum size in bytes of a body, or of all incomplete commands (see the protocol's).
-        budget: limits incomplete messages over all connections; None: that of this connection is `max_body`.
+        max_body: maximum size in bytes of a body, or of all incomplete commands (see the subclass).
+        budget: limits incomplete messages over all connections; None: `max_body` limits those of this connection.
         least: bytes of the smallest frame.
 
     Attributes:
@@ -259,9 +259,9 @@ class Assembler(ABC, Generic[PartialT]):
         max_at_once: messages plus other frames processed per call, before yielding to other connections.
         clock: seconds of a monotonic clock, for the time that a call may take; by default it does not advance.
         is_paused: input is buffered until `resume`.
-        is_behind: a full batch was processed, or its time is used up, and input is left: `resume` must be called soon.
+        is_behind: input is left after a full batch, or when its time was used up: `resume` must be called soon.
         frames, messages: frames received, and messages; updated at the end of each read.
-        pending_bytes: of incomplete commands.
+        pending_bytes: bytes of incomplete commands.
     """
 
     __slots__ = (
@@ -287,7 +287,7 @@ class Assembler(ABC, Generic[PartialT]):
     def _take(self, data: bytes, at: int, end: int) -> int:
         """Take a frame, or a message, that begins at a position. Returns where it ends; 0 if it must wait.
 
-        It sets `_is_expensive`, except for frames of the hot path, such as those with an acknowledgement.
+        Sets `_is_expensive`, except for frames of the hot path, such as acknowledgements.
 
         Raises:
             ProtocolError, FormatError: it is not valid.
@@ -305,7 +305,7 @@ class Assembler(ABC, Generic[PartialT]):
         end, least = len(data), self._least
         at = taken = messages = 0
         receiver, pattern, clock = self._receiver, self._pattern, self.clock
-        until, look_at = clock() + MAX_SECONDS, 1  # when the time is used up; the frame before which to look
+        until, look_at = clock() + MAX_SECONDS, 1  # when the time is used up; the frame before which to check
         last = b""  # the header of a message
         self.is_behind = False
         for taken in range(self.max_at_once):
@@ -396,7 +396,7 @@ class Assembler(ABC, Generic[PartialT]):
         self._receiver.unpause()
 
     def on_timer(self, now: float) -> None:
-        """Refuse messages whose senders have stalled, and what has waited for room for too long."""
+        """Refuse messages whose senders have stalled, and those that have waited for room for too long."""
         budget = self._budget
         if budget.is_overdue(self, now):
             budget.forget(self)

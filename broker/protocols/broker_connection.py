@@ -1,10 +1,10 @@
 """The engine of the broker's end of a connection, for every protocol.
 
-    connection  what `connection` does for both ends
+    connection  everything that both ends do (`connection`)
     login       by SASL (`security/authentication`); then the client is admitted, or refused
     output      is bounded: sessions stop delivering when `room` is used up, or when the socket's buffer is full
-                (`can_send`), and continue when the output was written. A larger message is sent as a stream (`output`)
-    closing     `begin_closing` stops messages; the client's answer is waited for, for `CLOSE_SECONDS`
+                (`can_send`), and continue once the output was written. A larger message is sent as a stream (`output`)
+    closing     `begin_closing` stops messages and waits `CLOSE_SECONDS` for the client's answer
     end         its sessions end or wait to be attached again, and the events are emitted
 
 It implements most of `machine`, the interface to the network.
@@ -41,14 +41,14 @@ if TYPE_CHECKING:
 _LOG: Final = log_of("Protocol")
 
 CLOSE_SECONDS: Final = 5.0
-"""How long the answer to a close is waited for."""
+"""Seconds to wait for the answer to a close."""
 
 AT_ONCE: Final = 128
 """Messages plus other frames processed for one connection before yielding to others."""
 
 
 class Sender(Protocol):
-    """What sends messages on a connection: a session, or a channel."""
+    """The sender of messages on a connection: a session, or a channel."""
 
     can_send: bool
 
@@ -70,10 +70,10 @@ class BrokerConnection(Connection):
         sent_header: the protocol header that the broker sends first; empty if it sends none.
 
     Attributes:
-        user, peer, created_at, client_properties, protocol, mechanism: as of `Machine`.
+        user, peer, created_at, client_properties, protocol, mechanism: as in `Machine`.
         publisher: identifies messages published over it.
         login: the client's attempt to log in.
-        tick: of the broker.
+        tick: the broker's.
         room: bytes that may be sent before yielding to other connections.
         can_send: whether the socket accepts messages.
         streams: channel -> stream of its large messages.
@@ -106,12 +106,12 @@ class BrokerConnection(Connection):
             self._received_log = FrameLog(f"RECV {self.peer}", decode_traced, self.protocol_header)
             self._sent_log = FrameLog(f"SENT {self.peer}", decode_traced, sent_header)
 
-    # ---- what a protocol defines ----
+    # ---- defined by the protocol ----
 
     @property
     @abstractmethod
     def senders(self) -> Mapping[int, Sender]:
-        """Channel -> what sends messages on it."""
+        """Channel -> the sender of its messages."""
 
     @property
     @abstractmethod
@@ -120,20 +120,20 @@ class BrokerConnection(Connection):
 
     @property
     def plain_messages(self) -> int:
-        """Messages that its consumers have put directly into the output, in three frames each, and have not counted."""
+        """Messages not counted yet: its consumers have put them directly into the output, in three frames each."""
         return 0
 
     @abstractmethod
     def send_challenge(self, data: bytes) -> None:
-        """The mechanism asks the client something."""
+        """Send the client a challenge of the mechanism."""
 
     @abstractmethod
     def send_limits(self) -> None:
-        """The client is logged in: offer it the limits."""
+        """Offer the limits to the client, which is logged in."""
 
     @abstractmethod
     def refuse_login(self, outcome: Refused | Failure) -> None:
-        """The client is not logged in: close the connection."""
+        """Close the connection of a client whose login failed."""
 
     # ---- as a machine ----
 
@@ -169,7 +169,7 @@ class BrokerConnection(Connection):
 
     @property
     def counts(self) -> ConnectionCounts:
-        """Frames, bytes and messages so far; input counts when its read was processed."""
+        """Frames, bytes and messages so far; input counts once its read was processed."""
         plain = self.plain_messages
         return ConnectionCounts(
             frames_received=self._assembler.frames,
@@ -224,7 +224,7 @@ class BrokerConnection(Connection):
     # ---- login ----
 
     def begin_login(self) -> str:
-        """The mechanisms were offered. Returns why the client must be refused if there are none."""
+        """Begin the login, after the mechanisms were offered. Returns why the client is refused; empty if it is not."""
         if not self.login.offered:
             reason, logged = self.login.why_none()
             self._log_failed_login(logged)
@@ -232,7 +232,7 @@ class BrokerConnection(Connection):
         return ""
 
     def handle_outcome(self, outcome: Outcome) -> None:
-        """What the mechanism says to the client's response."""
+        """Handle the mechanism's outcome for the client's response."""
         if isinstance(outcome, Challenge):
             self.send_challenge(outcome.data)
         elif isinstance(outcome, Success):
@@ -257,14 +257,14 @@ class BrokerConnection(Connection):
         self._emit(ClientConnectFail(self.peer, "", reason, self.client_properties))
 
     def admit(self) -> str:
-        """Why a client that is logged in is refused nevertheless; empty if it is admitted."""
+        """Why a client is refused although it is logged in; empty if it is admitted."""
         refusal = self._refusal or self._shared.admission.refusal(self.publisher)
         if refusal:
             self._emit(ClientConnectFail(self.peer, self.user, refusal, self.client_properties))
         return refusal
 
     def announce(self) -> None:
-        """The connection is open, and open-ok was sent."""
+        """Emit the event of an open connection, after open-ok was sent."""
         self._is_announced = True
         self._emit(ClientConnect(self.peer, self.user, self.client_properties, self.protocol))
 
@@ -329,7 +329,7 @@ class BrokerConnection(Connection):
     # ---- end ----
 
     def begin_closing(self, code: int, text: str) -> None:
-        """As `Connection.begin_closing`; and no more messages are sent, as they would only be redelivered."""
+        """As `Connection.begin_closing`; messages are no longer sent, as they would only be redelivered."""
         super().begin_closing(code, text)
         self._closing_since = self._now()
         self.pause_sending()
@@ -373,7 +373,7 @@ def ignore_error(_error: ModelError | None) -> None:
 
 
 class Admission:
-    """Whether a client may open its connection, once its user is known: asked by every protocol.
+    """Whether a client may open its connection, once its user is known; used by every protocol.
 
     Before that, a client is refused by the rules for all users and by the limits for hosts (`network/clients`).
 
@@ -391,7 +391,7 @@ class Admission:
         return self._authorization.authorizer.checks_publish
 
     def refusal(self, client: Publisher) -> str:
-        """Why a client is refused; empty if it is admitted, and then it is counted until it leaves."""
+        """Why a client is refused; empty if it is admitted, which counts it until it leaves."""
         host = client.remote_host.rpartition(":")[0].strip("[]")
         try:
             self._authorization.check(client, Action.CREATE, ObjectType.CONNECTION, "", host=host)
@@ -452,5 +452,5 @@ class Connections(ABC):
         """Bytes received of incomplete messages."""
         return self.budget.used
 
-    def close(self) -> None:  # noqa: B027 – nothing does, in most protocols
+    def close(self) -> None:  # noqa: B027 – most protocols have nothing to end
         """The broker stops: end everything that outlives a connection."""

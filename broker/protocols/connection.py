@@ -4,11 +4,11 @@
                    received and not answered yet) -> CLOSED
     input          bytes -> `receive` -> the protocol's assembler (`assembly`) -> its own methods
     output         frames collect in `output`, until they are taken to be sent
-    pausing        what takes time pauses the input (`pause`, as often as `unpause` is called): later input sees its
-                   effect
+    pausing        operations that take time pause the input (`pause` and `unpause`, which nest), so that later input
+                   sees their effect
     heartbeats     by `on_timer`: one is sent after half of the interval without output; the peer is presumed dead after
                    two without input
-    closing        input that is not valid cannot be parsed any further: nothing after it is looked at
+    closing        invalid input cannot be parsed further: everything after it is ignored
 
 A protocol adds its frames and their codec, the table of its commands, and how it numbers them. `broker_connection` has
 what only the broker's end does.
@@ -78,7 +78,7 @@ class Connection(ABC):
         self._received_log: FrameLog | None = None
         self._sent_log: FrameLog | None = None
 
-    # ---- what a protocol defines ----
+    # ---- defined by the protocol ----
 
     @abstractmethod
     def make_assembler(self) -> Assembler[Any]:
@@ -86,15 +86,15 @@ class Connection(ABC):
 
     @abstractmethod
     def on_header(self, header: bytes) -> None:
-        """The peer's protocol header was received: all of its bytes, or as many as show that it is another one."""
+        """The peer's protocol header was received, or enough of it to show that it is another one."""
 
     @abstractmethod
     def on_violation(self, error: ProtocolError | FormatError) -> None:
-        """The peer's bytes are not valid, and nothing after them is looked at: close the connection."""
+        """Close the connection: the peer's bytes are not valid, and later ones are ignored."""
 
     @abstractmethod
     def on_silence(self, text: str) -> None:
-        """Nothing was received for too long: close the connection."""
+        """Close the connection: nothing was received for too long."""
 
     @abstractmethod
     def send_heartbeat(self) -> None:
@@ -155,7 +155,7 @@ class Connection(ABC):
         return self._assembler.is_behind and self.phase is not Phase.CLOSED
 
     def pause(self) -> None:
-        """Buffer input from now on, until as many calls of `unpause`."""
+        """Buffer input until `unpause` was called as many times."""
         self._pauses += 1
         self._assembler.is_paused = True
 
@@ -178,7 +178,7 @@ class Connection(ABC):
     # ---- output ----
 
     def send_frame(self, frame: bytes) -> None:
-        """Send a frame that is encoded."""
+        """Send an encoded frame."""
         self.output.append(frame)
         self.frames_sent += 1
         self.has_output()
@@ -203,15 +203,15 @@ class Connection(ABC):
 
         Args:
             code: the reason.
-            text: the same for people.
-            cause: the command that has caused it, where a protocol names it.
+            text: the reason as text.
+            cause: the command that caused it, for protocols that name it.
         """
         if self.phase not in (Phase.CLOSING, Phase.CLOSED):
             self.begin_closing(code, text)
             self.send_close(code, text, cause)
 
     def begin_closing(self, code: int, text: str) -> None:
-        """One end asks for the end."""
+        """Begin to close, on request of either end."""
         self.close_code, self.close_text = code, text
         self.phase = Phase.CLOSING
 

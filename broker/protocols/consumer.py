@@ -1,11 +1,11 @@
-"""A consumer of a queue that sends what it gets to its client: what the consumers of every protocol have.
+"""A consumer of a queue that sends messages to its client: the part common to all protocols.
 
-`deliver` of a protocol handles every outgoing message: it adds the frames of a message to the connection's output. What
-is the same in all of them is prepared once for each length of header and body: the frame headers before them. A message
-takes its own size, and `COST_OF_MESSAGE`, of the connection's `room`.
+A protocol's `deliver` handles every outgoing message: it adds the frames of a message to the connection's output. The
+frame headers are prepared once for each length of header and body. A message takes its own size plus `COST_OF_MESSAGE`
+from the connection's `room`.
 
-Its window is the protocol's: credit in messages (and bytes), which settling or completing a delivery returns. When its
-session ends, what its client holds is given back.
+The window depends on the protocol: credit in messages (and bytes), which settling or completing a delivery returns.
+When the session ends, unsettled messages return to their queues.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ class SendingConsumer(ABC):
         queue: the queue that it consumes.
         acquires: whether it acquires messages, or browses them.
         is_accepting: whether messages are dequeued only when the client accepts them.
-        arguments: those with which the client has subscribed.
+        arguments: the client's arguments.
 
     Attributes:
-        acquires, cursor, is_waiting: as of `Consumer`.
-        destination, queue, is_accepting, is_windowed, arguments: as of `ManagedSubscription`.
+        acquires, cursor, is_waiting: as in `Consumer`.
+        destination, queue, is_accepting, is_windowed, arguments: as in `ManagedSubscription`.
     """
 
     __slots__ = (
@@ -59,39 +59,39 @@ class SendingConsumer(ABC):
 
     @abstractmethod
     def encode_head(self, length: int) -> bytes:
-        """The bytes before a header of that size."""
+        """The bytes before a header of `length` bytes."""
 
     @abstractmethod
     def encode_body_head(self, length: int) -> bytes:
-        """The bytes between header and body, before a body of that size."""
+        """The bytes between header and body, before a body of `length` bytes."""
 
     def make_head(self, length: int) -> bytes:
-        """The same as `encode_head`, which is kept for the next message."""
+        """As `encode_head`, cached for later messages."""
         head = self.encode_head(length)
         if len(self._heads) < _HEADS_KEPT:
             self._heads[length] = head
         return head
 
     def make_body_head(self, length: int) -> bytes:
-        """The same as `encode_body_head`, which is kept for the next message."""
+        """As `encode_body_head`, cached for later messages."""
         head = self.encode_body_head(length)
         if len(self._body_heads) < _HEADS_KEPT:
             self._body_heads[length] = head
         return head
 
     def forget_heads(self) -> None:
-        """Clear what was prepared: the session has another channel."""
+        """Clear the caches: the session has another channel."""
         self._heads.clear()
         self._body_heads.clear()
 
 
 def give_back(owner: object, turns: Turns, count: int, held: Iterator[tuple[Queue, Entry]]) -> None:
-    """A session ends: what its client holds is available again, and marked as redelivered.
+    """Make the messages held by a client available again, marked as redelivered, because its session ends.
 
     Args:
         owner: the session.
-        turns: in which many messages are given back, after what the client has asked for before.
-        count: how many there are.
+        turns: releases many messages in turns, after earlier work of the session.
+        count: the number of messages.
         held: the messages.
     """
     if count > AT_ONCE or turns.has(owner):

@@ -3,7 +3,7 @@
     RECV 127.0.0.1:41234, channel 1: message.transfer, 31 bytes
     SENT 127.0.0.1:41234, channel 1: session.completed, 14 bytes
 
-A line has the kind and size of a frame, and never its content, which may have passwords and messages. Frames are
+A line has the kind and size of a frame, and never its content, which may include passwords and messages. Frames are
 decoded from the raw input and output, independently of the broker's own processing. Whether a connection is traced is
 decided once, when it is created; others have no overhead.
 """
@@ -20,12 +20,12 @@ _LOG: Final = log_of("Protocol")
 
 
 class TracedFrame(NamedTuple):
-    """What is logged of a frame.
+    """The logged fields of a frame.
 
     Attributes:
-        size: of the whole frame in bytes.
+        size: bytes of the whole frame.
         channel: its channel.
-        kind: what it is.
+        kind: the kind of frame, or its command.
         payload_size: bytes of its payload.
     """
 
@@ -50,7 +50,7 @@ class FrameLog:
     Args:
         begin: prefix of each line.
         decode: decodes the protocol's frames.
-        header: the protocol header that comes first; empty if none does.
+        header: the protocol header that comes first; empty for none.
     """
 
     __slots__ = ("_begin", "_decode", "_header", "_is_lost", "_kept")

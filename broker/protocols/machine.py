@@ -23,7 +23,7 @@ class Peer(NamedTuple):
 
     Attributes:
         address: host and port, for the log.
-        link: what matters of the connection for authentication.
+        link: properties of the connection that authentication uses.
         refusal: the reason for refusing the connection, sent to the client; empty if it is allowed.
     """
 
@@ -52,7 +52,7 @@ class ManagedSubscription(Protocol):
         acquires: whether it acquires messages, or browses them.
         is_accepting: whether messages are dequeued only when the client accepts them.
         is_windowed: whether settled messages return their credit.
-        arguments: those with which the client has subscribed.
+        arguments: the client's arguments.
     """
 
     destination: str
@@ -73,7 +73,7 @@ class ManagedSession(Protocol):
     Attributes:
         name: its name, unique among its user's.
         user: its user.
-        timeout: seconds for which it is kept when it is detached.
+        timeout: seconds that it is kept while detached.
         txn_starts, txn_commits, txn_rejects: local transactions started, committed and rolled back.
         subscriptions: destination -> subscription.
     """
@@ -95,7 +95,7 @@ class ManagedSession(Protocol):
 
     @property
     def credit(self) -> int:
-        """Messages that its subscriptions may still be sent; 0xffffffff for more, or if one has no limit."""
+        """Messages that may still be sent to its subscriptions; 0xffffffff for more, or if one has no limit."""
 
     @property
     def outstanding_commands(self) -> int:
@@ -110,7 +110,7 @@ class DetachedSession(NamedTuple):
         channel, peer: where it was attached.
         expires_at: when it ends, in seconds since 1970.
         end: ends it now.
-        extend: begins its timeout anew.
+        extend: restarts its timeout.
     """
 
     session: ManagedSession
@@ -122,7 +122,7 @@ class DetachedSession(NamedTuple):
 
 
 class SessionAction(Enum):
-    """What management does to a session."""
+    """An action of management on a session."""
 
     CLOSE = auto()
     """End it, and send the client the reason."""
@@ -196,7 +196,7 @@ class Machine(Protocol):
 
     @property
     def is_closing(self) -> bool:
-        """Whether it was asked to close, and the client has not answered yet."""
+        """Whether close was sent, and the client has not answered yet."""
 
     @property
     def is_closed(self) -> bool:
@@ -218,10 +218,10 @@ class Machine(Protocol):
         """The socket accepts output again."""
 
     def watch_memory(self, *, is_short: bool) -> None:
-        """Memory is short, so that each message must be checked against the ceiling; or it is ample again."""
+        """Set whether memory is short, so that each message must be checked against the ceiling."""
 
     def watch_disk(self, *, is_short: bool) -> None:
-        """The disk is short for its messages, which are slowed down; or no longer. Notifies the client if possible."""
+        """Set whether the disk is nearly full, which slows its messages down. Notifies the client if possible."""
 
     def watch_rules(self) -> None:
         """The authorizer has other rules."""
@@ -233,10 +233,10 @@ class Machine(Protocol):
         """Close the connection, and send the client the reason."""
 
     def set_timestamps(self, *, is_on: bool) -> None:
-        """Whether messages of the client get their time of arrival, from the next one on."""
+        """Set whether messages get their time of arrival, from the next one on."""
 
     def manage_session(self, channel: int, action: SessionAction) -> None:
-        """Do this to the session on a channel, if there is one."""
+        """Apply the action to the session on a channel, if there is one."""
 
     def dismantle(self) -> None:
         """The socket is closed."""

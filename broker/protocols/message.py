@@ -1,10 +1,10 @@
-"""A message in the encoding of its protocol: kept, stored and delivered as it arrived; and its conversion to others.
+"""A message in the encoding of its protocol: kept, stored and delivered as received; and its conversion to others.
 
-What is stored is the same for every protocol: some bytes that the protocol puts before it, the header, and the body.
-Messages of a publisher with equal headers, exchanges and routing keys share what is stored before their bodies: it is
-encoded once, and its checksum computed once.
+The stored form has the same parts in every protocol: a prefix that the protocol defines, the header, and the body.
+Messages of a publisher with equal headers, exchanges and routing keys share the part before their bodies: it is encoded
+once, and its checksum computed once.
 
-A conversion goes through the neutral properties (`model.message`). What a protocol has no place for becomes a header:
+A conversion goes through the neutral properties (`model.message`). Those without a counterpart become headers:
 
     x-amqp-message-id    a message id
     qpid.subject         a subject
@@ -30,13 +30,13 @@ SUBJECT_HEADER: Final = "qpid.subject"
 CONTENT_TYPES: Final = {Family.MAP: "amqp/map", Family.LIST: "amqp/list"}
 TEXT: Final = "text/plain"
 
-_EXTEND_CRC: Final = extend_crc32c  # compiled, this is a C variable, and an imported name a lookup in a dictionary
+_EXTEND_CRC: Final = extend_crc32c  # compiled, this is a C variable; an imported name would be a dictionary lookup
 
 MessageT = TypeVar("MessageT", bound=Message)
 
 
 class SharedHead:
-    """What is stored before the body of messages with equal headers, exchanges and routing keys.
+    """The bytes stored before the bodies of messages with equal headers, exchanges and routing keys.
 
     Attributes:
         encoded: the bytes; empty until the first of these messages is stored.
@@ -54,7 +54,7 @@ class NativeMessage(Message):
     """A message in the encoding of its protocol.
 
     Attributes:
-        header: its header, as the protocol has it.
+        header: its header in the protocol's encoding.
         head: shared with other messages that have the same header and routing, and do not expire; None for none.
     """
 
@@ -66,7 +66,7 @@ class NativeMessage(Message):
 
     @abstractmethod
     def stored_begin(self) -> bytes:
-        """What is stored before its header."""
+        """The bytes stored before its header."""
 
     def stored_form(self) -> StoredForm:
         """The bytes that a journal stores."""

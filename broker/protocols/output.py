@@ -1,4 +1,4 @@
-"""The output of a connection: how much of it is collected at once, and what is sent in portions instead.
+"""The output of a connection: how much is collected at once, and large content that is sent in portions instead.
 
 The frames of a command with large content are built when the socket accepts them, a portion in each tick, straight from
 the pieces of the content.
@@ -16,7 +16,7 @@ ROOM: Final = 256 * 1024
 """Bytes sent to one connection before yielding to others: as much as is read from one at once."""
 
 COST_OF_MESSAGE: Final = 64
-"""Bytes of a connection's room that a message takes besides its own: many small ones take time, too."""
+"""Bytes of a connection's room that a message takes besides its size: many small ones take time, too."""
 
 LARGE: Final = 256 * 1024
 """Bytes of content beyond which it is sent in portions."""
@@ -28,7 +28,7 @@ def is_large(body: Content | None) -> bool:
 
 
 def parts_of(content: Content, max_bytes: int) -> Iterator[Buffer]:
-    """Content in parts of at most that size, each from one of its pieces, without copying."""
+    """Content in parts of at most `max_bytes`, each from one of its pieces, without copying."""
     for piece in pieces_of(content):
         for start in range(0, len(piece), max_bytes):
             size = min(max_bytes, len(piece) - start)
@@ -39,7 +39,7 @@ class Stream:
     """The output of a session or channel that exceeds what its connection takes at once.
 
     Attributes:
-        frames: how many frames were taken.
+        frames: number of frames taken.
     """
 
     __slots__ = ("_waiting", "frames")

@@ -1,4 +1,4 @@
-"""The messages that are published over one connection: which checks they need. Most need none."""
+"""The checks that messages published over one connection need. Most need none."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class PublishChecks(ABC):
 
     @abstractmethod
     def foreign_user_id(self, user_id: str, user: str) -> Exception:
-        """The error of a message whose user id is not the user's own."""
+        """The error for a message whose user id is not the user's own."""
 
     def check(
         self, message: Message, exchange: Exchange, broker: Broker, caller: Caller, *, in_transaction: bool
@@ -74,18 +74,18 @@ class PublishChecks(ABC):
                     self.allowed.add(target)
 
     def watch_rules(self, *, checks_publish: bool) -> None:
-        """The authorizer has other rules, by which it checks messages, or does not."""
+        """Handle a change of the authorizer's rules, which may or may not check messages."""
         self.allowed.clear()
         self.checks_publish = checks_publish
         self._update()
 
     def watch_memory(self, *, is_short: bool) -> None:
-        """Memory is short, or ample again."""
+        """Set whether memory is short."""
         self.is_memory_short, self.has_published = is_short, False
         self._update()
 
     def watch_flags(self) -> None:
-        """A message with a flag that has to be checked was received."""
+        """Check messages for flags: one with a flag that has to be checked was received."""
         self.has_flags = self.has_rare = True
 
     def _update(self) -> None:

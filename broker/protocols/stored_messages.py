@@ -2,7 +2,7 @@
 
     form                                                     decoder
     -------------------------------------------------------  ------------------------------------------------
-    AMQP 0-10: the frames of a transfer, then the content    `amqp_0_10.restoring.restore_transfer`
+    AMQP 0-10: the frames of a transfer, then the content    `amqp_0_10.message.restore_transfer`
     AMQP 0-9-1: exchange, routing key, content header, body  `amqp_0_9_1.message.restore_basic`
     AMQP 1.0: sections                                       `StoredSections`: keeps the sections, and is
                                                              converted to the consumer's own protocol
@@ -37,9 +37,9 @@ def restore_message(data: bytes, begin: int = 0, end: int = -1, /) -> Message:
     """Decode a stored message, written by this broker or by qpidd, of any protocol.
 
     Args:
-        data: it is in there.
-        begin: where.
-        end: where it ends; -1 for the end of `data`.
+        data: bytes that contain it.
+        begin: its first byte.
+        end: its end; -1 for the end of `data`.
 
     Raises:
         BrokerRecordError: it cannot be decoded.
@@ -60,7 +60,7 @@ class StoredSections(Message):
     """An AMQP 1.0 message of a store that qpidd wrote.
 
     It was routed before it was stored, and its exchange is unknown. So is the start of its ttl: only an absolute expiry
-    time lets it expire.
+    time makes it expire.
 
     Args:
         data: the record's data.
@@ -120,7 +120,7 @@ class StoredSections(Message):
         """As `Message.readdressed`: in its AMQP 0-10 form."""
         converted = as_transfer(self)
         if converted is None:
-            raise InvalidArgumentError("a stored AMQP 1.0 message that AMQP 0-10 cannot represent cannot be changed")
+            raise InvalidArgumentError("a stored AMQP 1.0 message without an AMQP 0-10 form cannot be changed")
         return converted.readdressed(exchange, routing_key, changes)
 
     def with_headers(self, changes: Mapping[str, TypedValue | None]) -> Message:
@@ -129,5 +129,5 @@ class StoredSections(Message):
 
 
 def _reply_address(reply_to: object) -> ReplyAddress | None:
-    """Translate an address of AMQP 1.0, `node` or `node/subject`, as qpidd does: the node is taken for a queue."""
+    """Translate an address of AMQP 1.0, `node` or `node/subject`, as qpidd does: the node is taken as a queue."""
     return ReplyAddress("", reply_to) if isinstance(reply_to, str) else None

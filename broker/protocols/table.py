@@ -40,7 +40,7 @@ class ProtocolRow(NamedTuple):
 
     Attributes:
         name: its name in the log.
-        version: the same for the option `--protocols`.
+        version: its name in the option `--protocols`.
         header: its protocol header.
         make: creates its `Connections` from the broker and the authentication.
     """

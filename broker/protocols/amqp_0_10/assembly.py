@@ -6,14 +6,14 @@ through `_Partial`.
 
     frame: flags u8 | segment type u8 | size u16 | 0 u8 | track u8 | channel u16 | 0 u32 | payload
 
-The session of a channel may have ended before its peer knows: frames in flight still arrive, and may begin or end in
-the middle of a command. They are discarded, in whatever order they arrive. Controls are still passed on, and so is a
-command that is complete in the read buffer: the receiver ignores it.
+When a session ends, frames of its channel may still be in flight, and may begin or end in the middle of a command. They
+are discarded, in whatever order they arrive. Controls are still passed on, and so is a command that is complete in the
+read buffer: the receiver ignores it.
 
 Limits: a frame has at most the negotiated size; command and header segments together have at most 65,523 bytes, the
 capacity of one frame of a stored message; all incomplete commands of a connection together have a limit, too.
 
-The other way, a command with large content is cut into frames from the pieces of the content, without copying them
+For output, a command with large content is cut into frames from the pieces of the content, without copying them
 (`content_frames`).
 
 Source: AMQP 0-10, transport (frames, segments, tracks).
@@ -74,7 +74,7 @@ class _Partial(Partial):
 
     def __init__(self) -> None:
         super().__init__()
-        self.payload = bytearray()  # not a list of pieces: they may have one byte each
+        self.payload = bytearray()  # not a list of pieces, which may be one byte each
         self.header: bytearray | None = None
         self.body: IncomingContent | None = None
         self.segment = COMMAND
@@ -89,12 +89,12 @@ class _Partial(Partial):
 
     @property
     def known_size(self) -> int:
-        """What has come of it: frames do not give the size of a segment."""
+        """Bytes received so far: frames do not give the size of a segment."""
         return self.held_bytes
 
 
 class CommandAssembler(Assembler[_Partial]):
-    """Assembles the input of one connection; `max_body` is for all incomplete commands together, with their bodies."""
+    """Assembles the input of one connection; `max_body` limits all incomplete commands together, with bodies."""
 
     __slots__ = ()
 
@@ -104,7 +104,7 @@ class CommandAssembler(Assembler[_Partial]):
     def _take(self, data: bytes, at: int, end: int) -> int:
         flags, segment, size, _, track, channel, _ = _unpack(data, at)
         if size < _HEAD or size > self.max_frame:
-            raise FramingError(f"a frame of {size} bytes, where {_HEAD} to {self.max_frame} are allowed")
+            raise FramingError(f"a frame of {size} bytes, outside the range of {_HEAD} to {self.max_frame}")
         following: int = at + size
         if following > end:
             return 0
@@ -200,7 +200,7 @@ class CommandAssembler(Assembler[_Partial]):
                 self._receiver.pause()
                 return False
             if budget.waiting:
-                budget.has_found(self)
+                budget.end_wait(self)
         self._take_frame(partial, position, segment, channel, payload, has_room=has_room)
         return True
 

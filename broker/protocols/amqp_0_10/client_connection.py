@@ -1,4 +1,4 @@
-"""The client's end of a connection: negotiates with the broker until the connection is open; then attaches sessions.
+"""The client's end of a connection: negotiates until the connection is open, then attaches sessions.
 
 The user of the connection creates sessions, of a subclass of `Session` that handles received commands, and passes them
 to `attach`.

@@ -1,15 +1,15 @@
 """Executes the commands of a client: message.transfer, and tables of all others.
 
-A command is numbered and executed at once, in order. Those of `COMMANDS` are done when their function returns, or
-register what they wait for; `DECLARATIONS` change the topology and take time: each is a coroutine without a result, and
-the connection's input is paused until it is done; `QUERIES` are answered at once with a struct.
+A command is numbered and executed at once, in order. Those in `COMMANDS` are done when their function returns, or
+register a completion for later; `DECLARATIONS` change the topology and take time: each is a coroutine without a result,
+and the connection's input is paused until it is done; `QUERIES` are answered at once with a struct.
 
-    accept      the message is dequeued; in a transaction, at commit. In a distributed one it is no longer the session's
+    accept      the message is dequeued; in a transaction, at commit. In a distributed one it leaves the session at once
     release     it is available again, at its old position
     reject      it moves to the queue's alternate exchange; without one it is dequeued
     acquire     a browsed message is acquired, if it is still available
     subscribe, cancel, set-flow-mode, flow, flush, stop      a consumer and its credit
-    resume      how much was received of a message whose transfer was interrupted (`session_registry`)
+    resume      reports how much of an interrupted message was received (`session_registry`)
 
 The model defines accept, reject, release and exclusive consumers (`settlement`). Commands that write records are held
 until those are on the disk. Each function takes the session, the command's number and its fields.
@@ -117,7 +117,7 @@ def _reject(session: ServerSession, number: int, values: _Values) -> None:
 
 
 def _complete(session: ServerSession, number: int, settled: Settled) -> None:
-    """Complete a command that settles deliveries when that is done."""
+    """Complete a command that settles deliveries, once they are settled."""
     if settled is Settled.SYNCED:
         session.ledger.hold(number)
     elif settled is Settled.LATER:
@@ -125,7 +125,7 @@ def _complete(session: ServerSession, number: int, settled: Settled) -> None:
 
 
 def _settled(session: ServerSession, number: int, error: Exception | None) -> None:
-    """A postponed command has settled its deliveries, or one of them could not be settled."""
+    """Complete a postponed command that has settled its deliveries; after an error end its session."""
     if error is not None:
         session.fail([[number, number]], error)
     else:
@@ -148,7 +148,7 @@ def _release_in_turns(
 
 
 def _withdrawn(session: ServerSession, values: _Values) -> Iterator[tuple[Queue, Entry]]:
-    """Queues and entries of what the client releases or rejects, even if it has accepted it in the open transaction."""
+    """Queues and entries of deliveries to release or reject, even if they were accepted in the open transaction."""
     for queue, entry in session.deliveries.settle(values["transfers"], session.sent):
         if session.transaction is not None:
             session.transaction.withdraw(entry)
@@ -179,7 +179,7 @@ def _subscribe(session: ServerSession, _number: int, values: _Values) -> None:
     accept_mode, acquire_mode = values["accept_mode"] or 0, values["acquire_mode"] or 0
     is_browsed = acquire_mode == AcquireMode.NOT_ACQUIRED
     if values["resume_id"] or values["resume_ttl"]:
-        raise NotImplementedByBrokerError("subscriptions cannot be resumed: leave resume-id and resume-ttl out")
+        raise NotImplementedByBrokerError("subscriptions cannot be resumed: omit resume-id and resume-ttl")
     queue = session.find_queue(values["queue"], Action.CONSUME, is_browsed=is_browsed)
     arguments = values["arguments"] or EMPTY_MAP
     selector, other = read_selector(arguments, SELECTOR), read_selector(arguments, JMS_SELECTOR)
@@ -421,7 +421,7 @@ def _do(session: ServerSession, number: int, payload: bytes) -> None:
     except Amqp010Error:
         if payload[:1] in _CLASSES:
             raise
-        raise NotImplementedByBrokerError(f"there are no commands of class 0x{payload[:1].hex()}") from None
+        raise NotImplementedByBrokerError(f"unknown command class 0x{payload[:1].hex()}") from None
     if is_sync:
         session.tick.is_urgent = True
     handler = COMMANDS.get(command.name)

@@ -1,8 +1,8 @@
-"""A connection of AMQP 0-10: what both ends of it add to the engine's (`protocols.connection`).
+"""An AMQP 0-10 connection: the part common to both ends, on top of the engine's (`protocols.connection`).
 
     client                              broker
     AMQP 1 1 0 10                 ->
-                                  <-    AMQP 1 1 0 10, or another header and the end
+                                  <-    AMQP 1 1 0 10, or another header and close
                                   <-    connection.start       mechanisms
     connection.start-ok           ->
                 (secure, secure-ok as often as the mechanism requires)
@@ -12,7 +12,7 @@
     controls and commands of sessions, on channels; heartbeats while nothing else is sent
     connection.close              <->   connection.close-ok
 
-A violation of the protocol by the peer ends in `fail`, which sends connection.close with the reason.
+A protocol violation by the peer leads to `fail`, which sends connection.close with the reason.
 
 Source: AMQP 0-10, connection and session (attach to detached).
 """
@@ -39,7 +39,7 @@ class End(Protocol):
     """One end of a connection, as its controls see it.
 
     Attributes:
-        phase, close_code, close_text: as of `Connection`.
+        phase, close_code, close_text: as in `Connection`.
     """
 
     phase: Phase
@@ -60,7 +60,7 @@ class End(Protocol):
         """Input was received on a channel without a session: it was detached by this end, or never attached."""
 
     def send_frame(self, frame: bytes) -> None:
-        """Send a frame that is encoded."""
+        """Send an encoded frame."""
 
     def closed(self) -> None:
         """The connection is closed or lost."""
@@ -103,7 +103,7 @@ def control_frame(channel: int, control: str, /, **values: Any) -> bytes:
 
 
 def close_frame(code: int, text: str) -> bytes:
-    """The frame of connection.close, with as much of the text as a str8 holds."""
+    """The frame of connection.close; the text is cut to the size of a str8."""
     short = text.encode("utf-8", "replace")[:_MAX_REPLY_TEXT].decode("utf-8", "ignore")
     return control_frame(0, "connection.close", reply_code=code, reply_text=short)
 

@@ -1,18 +1,17 @@
-"""A message in its AMQP 0-10 form: as it arrived, as it is stored, and made of another protocol's.
+"""A message in its AMQP 0-10 form: as received, as stored, and converted from another protocol's.
 
 The structs of the header segment and the body are kept as received. Of the structs only delivery-properties is decoded
 on the way through the broker (`publishing`), and the broker sets two of its fields:
 
     exchange      the exchange that the message was published to, for consumers and recovery
-    expiration    when its ttl ends, in seconds since 1970
+    expiration    end of its ttl, in seconds since 1970
 
-It puts this struct first, so that the "redelivered" bit is at the same offset in all messages. Application headers are
-decoded only by exchanges that use them, or by a filter.
+The broker puts this struct first, so that the "redelivered" bit is at the same offset in all messages. Application
+headers are decoded only by exchanges that use them, or by a filter.
 
 A stored message is `u32 header size | message.transfer frame | header frame | body`
 (formats/broker_records/README.md, 1.1 and 1.2). Most messages of a queue begin alike, up to the end of their
-delivery-properties: what was decoded of the last one's beginning is used again for the next, and caches have the parts
-of others.
+delivery-properties: the decoded beginning of the last one is reused for the next, and caches have parts of others.
 
 Messages of other protocols are converted (`as_transfer`):
 
@@ -21,7 +20,7 @@ Messages of other protocols are converted (`as_transfer`):
     exchange, routing key           delivery-properties
     persistent, priority            delivery-properties
     time of creation                delivery-properties: timestamp
-    message id                      message-id, if it is a UUID or the text of one; else the header x-amqp-message-id
+    message id                      message-id, if it is a UUID, also as text; else the header x-amqp-message-id
     correlation id                  correlation-id: its bytes, or those of its text
     reply address, user id, app id  reply-to, user-id, app-id
     content type and encoding       content-type, content-encoding
@@ -77,12 +76,12 @@ from qstore.formats.errors import BrokerRecordError
 from qstore.formats.values import EMPTY_MAP, TypedMap, TypedValue, typed_value
 
 DEFAULT_PRIORITY: Final = 4
-MAX_HEADER_BYTES: Final = 0xFFFF - FRAME.size - 400  # of a received header: the rest is for what the broker adds
+MAX_HEADER_BYTES: Final = 0xFFFF - FRAME.size - 400  # of a received header: the rest is for additions of the broker
 
 _DELIVERY: Final = 0x0401
 _MESSAGE: Final = 0x0403
 _FLAGS_AT: Final = 6  # in a struct: size u32, code u16, then the flags
-_REDELIVERED: Final = 0x04  # in the first byte of the flags of delivery-properties, like those that follow
+_REDELIVERED: Final = 0x04  # in the first byte of the flags of delivery-properties, like the flags below
 _MARKED: Final = tuple(bytes((flags | _REDELIVERED,)) for flags in range(256))
 _BEFORE_TIMES: Final = (0x08, 0x10)  # priority and delivery mode: a byte each
 _EIGHT_BYTES: Final = {"ttl": 0x20, "timestamp": 0x40, "expiration": 0x80}
@@ -184,7 +183,7 @@ class TransferMessage(NativeMessage):
             return {}
 
     def expiring_at(self, moment: float) -> TransferMessage:
-        """As `Message.expiring_at`; what is stored of it are whole seconds, rounded up."""
+        """As `Message.expiring_at`; stored in whole seconds, rounded up."""
         size = 4 + _two_u32(self.header, 0)[0]
         header = with_property(self.header[:size], "expiration", ceil(moment)) + self.header[size:]
         properties = DeliveryProperties(b"", self.routing_key, self.is_persistent, self.handling, None, 0)
@@ -215,7 +214,7 @@ class TransferMessage(NativeMessage):
             properties = read_delivery_properties(encode_struct(DELIVERY_PROPERTIES, left), exchange)
             header = properties.encoded + _extended(self.header[size:], changes)
         except Amqp010Error as error:
-            raise InvalidArgumentError(f"the message cannot go to exchange {exchange!a}: {error}") from error
+            raise InvalidArgumentError(f"the message cannot be sent to exchange {exchange!a}: {error}") from error
         if len(header) > MAX_HEADER_BYTES:
             raise HeaderTooLargeError(len(header), MAX_HEADER_BYTES)
         properties = properties._replace(handling=self.handling)
@@ -238,14 +237,14 @@ class TransferMessage(NativeMessage):
         return TransferMessage(self.header, None, self.exchange, properties, 0.0)
 
     def header_for_delivery(self, *, is_redelivered: bool, now: float) -> bytes:
-        """Its header for a consumer: with the remaining ttl, and the redelivered mark if it was delivered before."""
+        """Its header for a consumer, with the remaining ttl, and the redelivered bit if it was delivered before."""
         header = self.header
         if self.expires_at:
             header = _with_ttl(header, min(max(1, ceil((self.expires_at - now) * 1000)), _MAX_TTL))
         return _with_mark(header) if is_redelivered else header
 
     def header_for_redelivery(self) -> bytes:
-        """Its header for a consumer if it was delivered before, and does not expire."""
+        """Its header for a consumer, if it was delivered before and does not expire."""
         return _with_mark(self.header)
 
 
@@ -388,7 +387,7 @@ def _number_of(header: bytes, name: str) -> int | None:
 
 
 class Times(NamedTuple):
-    """Timestamp and expiration of delivery-properties, in which the messages of a publisher differ most.
+    """Timestamp and expiration of delivery-properties: the fields in which a publisher's messages differ most.
 
     Attributes:
         place: offset of the first of them.
@@ -401,14 +400,14 @@ class Times(NamedTuple):
     expiration: int
 
     def put_into(self, encoded: bytes) -> bytes:
-        """Replace those of other delivery-properties, which have the same."""
+        """Replace the same fields of other delivery-properties."""
         return encoded[: self.place] + self.encoded + encoded[self.place + len(self.encoded) :]
 
 
 def without_times(given: bytes) -> tuple[bytes, Times | None]:
     """Replace timestamp and expiration of delivery-properties by zeros. None if there are none.
 
-    `given` need not be valid; the result is valid if and only if it is.
+    `given` need not be valid; the result is valid if and only if `given` is.
     """
     flags = given[_FLAGS_AT] if given else 0
     if not flags & _TIMES:
@@ -421,11 +420,11 @@ def without_times(given: bytes) -> tuple[bytes, Times | None]:
     return given[:place] + bytes(end - place) + given[end:], Times(place, given[place:end], expiration)
 
 
-# ---- messages of the broker's own ----
+# ---- messages that the broker publishes ----
 
 
 def new_transfer(new: NewMessage) -> TransferMessage:
-    """Encode a message of the broker's own."""
+    """Encode a message that the broker itself publishes."""
     mode = DeliveryMode.PERSISTENT if new.is_persistent else DeliveryMode.NON_PERSISTENT
     given = encode_struct(DELIVERY_PROPERTIES, {"routing_key": new.routing_key, "delivery_mode": mode})
     properties = read_delivery_properties(given, new.exchange)
@@ -522,19 +521,19 @@ def _raw(value: object) -> bytes | None:
 
 
 _CACHED: Final = 2048
-_MAX_CACHED_BYTES: Final = 512  # of what is cached: longer ones are rare
+_MAX_CACHED_BYTES: Final = 512  # of a cached item: longer ones are rare
 
 
 class _Beginning:
-    """How stored messages begin that differ only after their delivery-properties, and never expire.
+    """The common beginning of stored messages that differ only after their delivery-properties, and never expire.
 
     Attributes:
-        encoded: their bytes up to there: header size, frame headers, delivery-properties.
+        encoded: the common bytes: header size, frame headers, delivery-properties.
         header_at, header_end: where the structs of their headers begin and end.
         may_lack_body: whether they have no body segment if nothing follows the header.
-        exchange, properties: as of each of them.
+        exchange, properties: common to all of them.
         header: the structs of the last one.
-        head: of those with the same header as the last one.
+        head: shared by messages with the same header as the last one.
     """
 
     __slots__ = ("encoded", "exchange", "head", "header", "header_at", "header_end", "may_lack_body", "properties")
@@ -556,7 +555,7 @@ class _Beginning:
 
 
 class _Recent:
-    """The beginning of the message that was decoded last. One queue's messages are decoded one after the other."""
+    """The beginning of the last message decoded: messages of one queue are decoded one after the other."""
 
     __slots__ = ("beginning",)
 
@@ -578,12 +577,12 @@ def restore_transfer(data: bytes) -> TransferMessage:
 
 
 def restore_alike(data: bytes, begin: int, end: int) -> TransferMessage | None:
-    """Decode a stored 0-10 message that begins as the last one did; None if it does not, or may be damaged.
+    """Decode a stored 0-10 message that begins like the last one; None if it does not, or may be damaged.
 
     Args:
-        data: it is in there.
-        begin: where it begins.
-        end: where it ends.
+        data: bytes that contain it.
+        begin: its first byte.
+        end: its end.
     """
     known = _RECENT.beginning
     header_end = begin + known.header_end

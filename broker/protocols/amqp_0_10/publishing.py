@@ -1,9 +1,9 @@
 """Decodes the header segments of transfers into messages, for one connection.
 
 Most messages of a publisher have the same delivery-properties; these are decoded once and cached, for each exchange
-that it publishes to. Messages whose whole header is that of the message before share it, and what is stored of it; or
-that of another recent message, as when a publisher has several queues in turn. While all headers differ, recent ones
-are seldom looked for.
+that it publishes to. Messages whose whole header equals that of the previous message share it and its stored form; or
+that of another recent message, as when a publisher serves several queues in turn. While all headers differ, recent ones
+are seldom searched.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ from qstore.broker.protocols.publishing import PublishChecks
 from qstore.formats.amqp_0_10.types import Amqp010Error
 
 _REMEMBERED: Final = 2048
-_MAX_REMEMBERED_BYTES: Final = 512  # of one entry: larger ones are rare and not cached
+_MAX_REMEMBERED_BYTES: Final = 512  # of a cached entry: larger ones are rare
 _struct_size: Final = struct.Struct(">I").unpack_from
 _NOTHING: Final[Mapping[bytes, Any]] = {}
-_RECENT: Final = 8  # headers, beside that of the message before
-_PAUSE: Final = 256  # messages for which recent headers are not looked for, after as many different ones
+_RECENT: Final = 8  # headers, besides that of the previous message
+_PAUSE: Final = 256  # after this many different headers, recent ones are not searched for as many messages
 
 TakeInterrupted: TypeAlias = Callable[[str, Content | None], tuple[bytes, Content] | None]
 """Given a resume-id and the content of a transfer: header and content of the completed message; None if the transfer is
@@ -46,14 +46,14 @@ def nothing_interrupted(_resume_id: str, _body: Content | None) -> None:
 
 
 class _Known:
-    """A header without times that was read.
+    """A header without times that was decoded.
 
     Attributes:
         given: the header as received.
         exchange: the exchange of its message.
-        properties: what it says.
+        properties: its decoded content.
         header: the header as kept.
-        head: made for the second message with it.
+        head: created for the second message with this header.
     """
 
     __slots__ = ("exchange", "given", "head", "header", "properties")
@@ -70,7 +70,7 @@ class TransferReader(PublishChecks):
 
     Args:
         publisher: identifies the connection as the messages' publisher.
-        checks_user_ids, checks_publish: as of `PublishChecks`, whose flag is `immediate`.
+        checks_user_ids, checks_publish: as in `PublishChecks`, whose flag is `immediate`.
 
     Attributes:
         publisher: as above.
@@ -91,8 +91,8 @@ class TransferReader(PublishChecks):
         self._remembered: dict[str, dict[bytes, DeliveryProperties]] = {}
         self._room = _REMEMBERED
         self._last: _Known | None = None  # the header of the last message that has no times
-        self._recent: dict[bytes, _Known] = {}  # and those of some before, by the bytes that were received
-        self._pause = 0  # messages until they are looked for again
+        self._recent: dict[bytes, _Known] = {}  # and some earlier ones, by the bytes received
+        self._pause = 0  # messages until they are searched again
 
     @classmethod
     def continuing(cls, other: TransferReader) -> Self:

@@ -1,7 +1,7 @@
 """The broker's end of a connection: authenticates the client, negotiates limits, and attaches its sessions.
 
 Output is bounded: a session stops delivering when `room` is used up, or when the socket's buffer is full (`can_send`),
-and continues when the output was written. A larger message is sent as a stream (`server_session`).
+and continues once the output was written. A larger message is sent as a stream (`server_session`).
 
 Source: AMQP 0-10, connection and session.
 """
@@ -117,7 +117,7 @@ class ServerConnection(BrokerConnection):
         return sum(session.plain_transfers for session in self.sessions.values())
 
     def watch_disk(self, *, is_short: bool) -> None:
-        """As `Machine.watch_disk`: AMQP 0-10 has no words for it."""
+        """As `Machine.watch_disk`; does nothing, since AMQP 0-10 has no such notification."""
 
     def force_close(self, text: str) -> None:
         """As `Machine.force_close`."""
@@ -176,7 +176,7 @@ class ServerConnection(BrokerConnection):
     # ---- negotiation ----
 
     def on_header(self, header: bytes) -> None:
-        """Answer the client's protocol header with ours; if it is not that of 0-10, close the connection."""
+        """Answer the client's protocol header with ours; close the connection if it is not that of 0-10."""
         self.output.append(PROTOCOL_HEADER)
         self.has_output()
         if header != PROTOCOL_HEADER:
@@ -212,7 +212,7 @@ class ServerConnection(BrokerConnection):
                 self.close(CloseCode.CONNECTION_FORCED, refusal)
                 return
             if values["virtual_host"] not in (None, "", _VIRTUAL_HOST):
-                why = f"there is one virtual host, {_VIRTUAL_HOST}, and the client is connected to it"
+                why = f"there is only one virtual host, {_VIRTUAL_HOST}, and the client is connected to it"
                 self._shared.broker.arguments.field_ignored(
                     f"Client {self.peer}", "virtual-host", values["virtual_host"], why
                 )
@@ -277,7 +277,7 @@ class ServerConnection(BrokerConnection):
             self._send_detached(channel, name, DetachCode.TRANSPORT_BUSY)
             return
         session = self._registry.find(self.user, name)
-        if session is not None and session.is_failed:  # it failed while it was detached
+        if session is not None and session.is_failed:  # failed while detached
             self._registry.end(session)
             session = None
         if session is not None and session.transport is not None:
@@ -322,13 +322,13 @@ class ServerConnection(BrokerConnection):
             self._reported.add(channel)  # the client knows; frames in flight may still arrive
 
     def _send_detached(self, channel: int, name: bytes, code: DetachCode) -> None:
-        if self.phase is Phase.CLOSING:  # what the client sends meanwhile is no error of its session
+        if self.phase is Phase.CLOSING:  # input that arrives meanwhile is not an error of the session
             return
         self.send_frame(control_frame(channel, "session.detached", name=name, code=code))
         _LOG.debug('Client %s: session "%s" detached: %s', self.peer, shown_name(name), detach_reason(code))
 
     def on_unattached(self, channel: int) -> None:
-        """Input was received on a channel without a session: send `detached`, once."""
+        """Handle input on a channel without a session: send `detached`, once."""
         if channel not in self._reported:
             self._reported.add(channel)
             self._send_detached(channel, b"", DetachCode.NOT_ATTACHED)

@@ -1,6 +1,6 @@
-"""The broker's side of a session: its state, and the objects it owns. `commands` defines what each command does to it.
+"""The broker's side of a session: its state, and the objects it owns. `commands` has the effect of each command.
 
-A command is completed at the end of the tick, or, if it has written records, when those are on the disk (`ledger`). A
+A command is completed at the end of the tick or, if it has written records, when those are on the disk (`ledger`). A
 message.transfer also waits for the queues that flow control has stopped (`hold_transfer`). A command that takes time
 pauses the connection's input until it is done (`run`), so that later commands see its effect.
 
@@ -90,7 +90,7 @@ _IN_ORDER: Final = frozenset(("session.completed", "session.detach", "session.ga
 
 _LOG: Final = log_of("Protocol")
 
-_FRAMES_OF_TRANSFER: Final = 512  # bytes of a frame reserved for its frame header, with some to spare
+_FRAMES_OF_TRANSFER: Final = 512  # bytes reserved for the frame headers of a message, with some to spare
 
 
 MESSAGE_TRANSFER: Final = b"\x04\x01"
@@ -107,8 +107,8 @@ class ServerSession(Session):
 
     Attributes:
         broker, user: as above.
-        connection: the connection that it is attached to, or was last.
-        can_send: whether the connection accepts messages; if not, subscriptions are woken when it does.
+        connection: the connection that it is, or was last, attached to.
+        can_send: whether the connection accepts messages; subscriptions are woken when it does again.
         is_failed: whether the session has ended.
         max_plain_bytes: the size up to which header and body each fit one frame.
         clock: seconds since 1970.
@@ -117,8 +117,8 @@ class ServerSession(Session):
         exclusive_queues: queues exclusive to it.
         subscriptions: destination -> subscription.
         deliveries: its deliveries.
-        transaction: what it publishes and accepts is part of this transaction; None if it takes effect at once.
-        branches: its branches of distributed transactions; None unless it is selected for these.
+        transaction: the open local transaction that publishes and accepts belong to; None if they take effect at once.
+        branches: its branches of distributed transactions; None unless selected for these.
         is_committing: a commit waits for the disk: completions are reported together with its own.
         awaited: the last transfer held for the disk whose sender waits for its completion; -1 for none.
         is_flow_stopped: whether message.stop has taken away the credit of all its subscriptions.
@@ -149,7 +149,7 @@ class ServerSession(Session):
         self.transaction: LocalTransaction | None = None
         self.branches: SessionBranches | None = None
         self._flushes: list[tuple[int, Subscription]] = []
-        self._unfinished_flushes: list[tuple[int, Subscription]] = []  # their queues are (`Queue.is_unfinished`)
+        self._unfinished_flushes: list[tuple[int, Subscription]] = []  # for unfinished queues (`Queue.is_unfinished`)
         self._held_transfers: HeldTransfers | None = None
         self._paused: list[ServerConnection] = []  # connections paused until a command in `run` is done
         self._reported: tuple[int, int] = (-1, 0)
@@ -174,7 +174,7 @@ class ServerSession(Session):
             subscription.forget_heads()
 
     def attached(self) -> None:
-        """As `Session.attached`; and continue what was waiting for a connection."""
+        """As `Session.attached`; also continue what has waited for a connection."""
         super().attached()
         self._reported = (-1, 0)  # report all completions again
         self.tick.workers[self] = None
@@ -218,21 +218,21 @@ class ServerSession(Session):
 
     @property
     def remote_host(self) -> str:
-        """Address and port of the client that it is attached to, or was last."""
+        """Address and port of the client that it is, or was last, attached to."""
         return self.connection.peer
 
     @property
     def actor(self) -> str:
-        """As `Caller.actor`: the connection that it is attached to, or was last, and its channel there."""
+        """As `Caller.actor`: the connection that it is, or was last, attached to, and its channel there."""
         return f"{self.connection.actor}/ch:{self.channel}"
 
     @property
     def publisher(self) -> object:
-        """Identifies messages that are published over its present or last connection."""
+        """Identifies messages published over its current or last connection."""
         return self.connection.transfers.publisher
 
     def grant_timeout(self, seconds: int) -> int:
-        """The timeout to grant, in seconds, for which it is kept while it is detached."""
+        """The timeout to grant, in seconds that it is kept while detached."""
         return min(seconds, self.broker.settings.session_timeout_max_seconds)
 
     # ---- input ----
@@ -260,7 +260,7 @@ class ServerSession(Session):
         connection.run(work, done)
 
     def do_in_turns(self, number: int, work: Iterator[Portion], payload: bytes = b"") -> None:
-        """Do a command's work in turns, with the connection's input paused: later ones see its effect.
+        """Do a command's work in turns, with the connection's input paused, so that later commands see its effect.
 
         The command is postponed, and the work completes it.
         """
@@ -270,7 +270,7 @@ class ServerSession(Session):
             self._paused.append(self.connection)
 
     def wait_for(self, owner: object) -> None:
-        """Pause the connection's input while there is work of this owner in turns."""
+        """Pause the connection's input until the owner's work in turns is done."""
         turns = self.tick.turns
         if turns.has(owner):
             self.connection.pause()
@@ -287,7 +287,7 @@ class ServerSession(Session):
 
     def _resume_paused(self) -> None:
         paused, self._paused = self._paused, []
-        for each in paused:  # more than one if other connections took the session over meanwhile
+        for each in paused:  # several if other connections took the session over meanwhile
             each.unpause()
 
     def completed_later(self, number: int) -> None:
@@ -297,11 +297,11 @@ class ServerSession(Session):
         self.tick.schedule()
 
     def hold_transfer(self, number: int, *, is_stored: bool) -> None:
-        """Hold a message.transfer until its records are on the disk, and its message is on no stopped queue.
+        """Hold a message.transfer until its records are on the disk and no stopped queue holds it.
 
         Args:
             number: its command number.
-            is_stored: whether there may be records.
+            is_stored: whether it may have written records.
         """
         stops = self.broker.router.stops
         if not stops:
@@ -324,14 +324,14 @@ class ServerSession(Session):
         self.send("execution.result", command_id=wrap(number), value=result)
 
     def too_large(self) -> None:
-        """A message exceeds the limit, and was discarded."""
+        """End the session: a message exceeded the limit, and was discarded."""
         limit = self.broker.settings.max_message_bytes
         error = ResourceLimitExceededError(f"the message is larger than {limit} bytes")
         self.fail_command(self.received, MESSAGE_TRANSFER, error)
 
     def stalled(self) -> None:
-        """The sender of a message has stalled, and what has come of it was discarded."""
-        error = ResourceLimitExceededError("a message was begun, and its sender has stalled")
+        """End the session: the sender of a message has stalled, and the received part was discarded."""
+        error = ResourceLimitExceededError("the sender of an incomplete message has stalled")
         self.fail_command(self.received, MESSAGE_TRANSFER, error)
 
     # ---- large commands ----
@@ -361,7 +361,7 @@ class ServerSession(Session):
             self._stream.add([(encode_control_frame(self.channel, payload),)])
 
     def stream_ended(self) -> None:
-        """The stream, with everything appended to it, was sent."""
+        """Continue after the stream: all of it was sent."""
         self._stream = None
         self.tick.workers[self] = None  # to report completions that had to wait
         self.wake_all()
@@ -389,10 +389,10 @@ class ServerSession(Session):
     def find_queue(self, name: str | None, action: Action, *, is_browsed: bool = False) -> Queue:
         """The queue with that name, if this session may use it.
 
-        Any session may browse one that is exclusive, as in qpidd, but not one that is private to a connection of AMQP
+        Any session may browse an exclusive queue, as in qpidd, but not one that is private to a connection of AMQP
         0-9-1.
 
-        Otherwise it is asked here whether the user may do `action`: who may not shall not learn why.
+        Before a refusal this checks whether the user may do `action`: an unauthorized user does not learn the reason.
         Raises IllegalArgumentError, UnauthorizedError, NotFoundError or ResourceLockedError.
         """
         if not name:
@@ -417,7 +417,7 @@ class ServerSession(Session):
             self.connection.leave(queue)
 
     def flush(self, number: int, subscription: Subscription) -> None:
-        """Deliver as far as a subscription has credit, and take away the rest of its credit.
+        """Deliver as many messages as a subscription has credit for, and take away the rest of its credit.
 
         If the connection cannot accept all of it now, or the queue is unfinished, the command is completed later.
         """
@@ -443,8 +443,8 @@ class ServerSession(Session):
         last = flushes[-1:]
         return last in (left[-1:], self._unfinished_flushes[-1:])
 
-    def _see_to_unfinished_flushes(self) -> None:
-        """The tick has dispatched the queues of subscriptions that are being flushed: complete what is finished."""
+    def _complete_flushes(self) -> None:
+        """Complete flushes that are finished, after the tick has dispatched their queues."""
         flushes, self._unfinished_flushes = self._unfinished_flushes, []
         for number, subscription in flushes:
             if self.is_failed:
@@ -459,7 +459,7 @@ class ServerSession(Session):
                 self.completed_later(number)
 
     def subscription_lost(self, subscription: Subscription) -> None:
-        """The queue of a subscription was deleted."""
+        """End the session: the queue of a subscription was deleted."""
         if self.subscriptions.pop(subscription.destination, None) is not None:
             unsubscribe(self.broker, self, subscription.queue, subscription, subscription.destination)
         if not self.is_failed and self.state is State.ATTACHED:
@@ -471,7 +471,7 @@ class ServerSession(Session):
     def report_completed(self) -> None:
         """Report completions to the client if there are new ones, after the end of a stream."""
         if self._unfinished_flushes:
-            self._see_to_unfinished_flushes()
+            self._complete_flushes()
         if self.transport is not None and self.state is State.ATTACHED and self._stream is None:
             self._report_completed()
 
@@ -483,21 +483,21 @@ class ServerSession(Session):
             self.send_completed()
 
     def complete(self, runs: Runs) -> None:
-        """The records of these commands are on the disk."""
+        """Complete commands whose records are on the disk."""
         self.ledger.complete(runs)
         if 0 <= self.awaited < self.ledger.done.below:
             self.awaited = -1
             self.tick.awaited[self] = None
 
     def fail(self, runs: Runs, error: Exception) -> None:
-        """The records of these commands could not be written."""
+        """End the session: the records of these commands could not be written."""
         model_error = error if isinstance(error, ModelError) else InternalError(str(error))
         self.fail_command(runs[0][0] if runs else self.received, b"", model_error)
 
     # ---- failure and end ----
 
     def manage(self, action: SessionAction) -> None:
-        """What management asks for: end it, detach it, or ask the client what it has completed."""
+        """Execute a request of management: end it, detach it, or ask the client what it has completed."""
         if self.state is not State.ATTACHED:
             return
         if action is SessionAction.CLOSE:
@@ -508,7 +508,7 @@ class ServerSession(Session):
             self.send_control("session.flush", expected=False, confirmed=False, completed=True)
 
     def fail_command(self, number: int, payload: bytes, error: ModelError) -> None:
-        """A command failed: the session ends."""
+        """End the session: a command failed."""
         if self.is_failed:
             return
         _LOG.info('Session "%s" of %s: %s', shown_name(self.name), self.user, error)

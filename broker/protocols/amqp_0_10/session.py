@@ -3,16 +3,16 @@
 A session is two streams of commands, one in each direction, numbered from 0. The numbers are not sent with the
 commands: both ends count. On the wire a command number is a u32 that wraps; here it is an int that does not: `unwrap`
 maps a wire number to the one nearest to a known number, and `wrap` cuts it to 32 bits. A receiver reports to its peer
-which commands are completed (`completed`); on request the peer answers with those it knows to be, so that they need not
-be reported again (`known-completed`).
+which commands are completed (`completed`); on request the peer acknowledges such reports (`known-completed`), so that
+they need not be repeated.
 
     states      ATTACHING (attach sent) -> ATTACHED -> DETACHING (detach sent) -> DETACHED
     sending     `send` numbers a command; while the session is resumable it is kept until the peer completes it
                 (`Replay`). The bytes before the last one are bounded; a session that exceeds the bound cannot be
                 resumed
-    receiving   `received` is the number of the next command. Which commands are completed, and which wait for the disk
-                or for all before them, is tracked by the model's `CompletionLedger`; `Completed` tracks what the peer
-                knows of it
+    receiving   `received` is the number of the next command. The model's `CompletionLedger` tracks which commands are
+                completed, and which wait for the disk or for all before them; `Completed` tracks which completions
+                the peer knows
     resuming    after attaching again, each end sends command-point, the number at which its stream continues, and
                 replays commands that were not completed; a command whose number was received before is ignored
 
@@ -50,7 +50,7 @@ def unwrap(number: int, near: int) -> int:
 
 
 def unwrap_ranges(ranges: Iterable[tuple[int, int]], near: int) -> list[tuple[int, int]]:
-    """The same for ranges. Ranges that end before they begin are ignored."""
+    """As `unwrap`, for ranges. Ranges that end before they begin are ignored."""
     found = []
     for first, last in ranges:
         begin, end = unwrap(first, near), unwrap(last, near)
@@ -60,13 +60,13 @@ def unwrap_ranges(ranges: Iterable[tuple[int, int]], near: int) -> list[tuple[in
 
 
 def unwrap_completed(ranges: Iterable[tuple[int, int]], near: int) -> list[tuple[int, int]]:
-    """The same for session.completed, whose ranges may span more than half of all numbers."""
+    """As `unwrap`, for session.completed, whose ranges may span more than half of all numbers."""
     ends = [(first, last, unwrap(last, near)) for first, last in ranges]
     return [(end - ((last - first) & _BITS), end) for first, last, end in ends]
 
 
 def merge_ranges(ranges: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
-    """The same numbers in ascending ranges that are not adjacent, however the peer has sent them."""
+    """The same numbers in ascending ranges that are not adjacent, whatever ranges the peer sent."""
     merged: list[tuple[int, int]] = []
     for first, last in sorted(ranges):
         if merged and first <= merged[-1][1] + 1:
@@ -87,7 +87,7 @@ def wrap(number: int) -> int:
 
 
 class Completed:
-    """The completions that a receiver has to report: those that the peer does not know of.
+    """The completions that a receiver has to report, because the peer does not know them.
 
     Args:
         done: the completed commands.
@@ -103,7 +103,7 @@ class Completed:
         self.known = done.below
 
     def peer_knows(self, ranges: Iterable[tuple[int, int]]) -> None:
-        """The peer knows these completions: they need not be reported again."""
+        """Note that the peer knows these completions, which need not be reported again."""
         for first, last in ranges:
             if first <= self.known:
                 self.known = max(self.known, min(last + 1, self._done.below))
@@ -170,8 +170,8 @@ class Replay:
         return self._sent[0].number if self._sent else following
 
     def keep(self, sent: Sent) -> bool:
-        """Add a command. False if there was too much before it: then the buffer is cleared."""
-        if self.size > MAX_REPLAY_BYTES:  # not counting this one: a single message of any size can be replayed
+        """Add a command. False if the earlier ones exceed the limit: then the buffer is cleared."""
+        if self.size > MAX_REPLAY_BYTES:  # without this one: a single message of any size can be replayed
             self.clear()
             return False
         self._sent.append(sent)
@@ -210,7 +210,7 @@ class Replay:
 
 _UNLIMITED_TIMEOUT: Final = 0xFFFFFFFF  # seconds: the default of an absent timeout field
 _RANGE_BYTES: Final = 8  # of a range in a sequence-set
-_CONTROL_BYTES: Final = 18  # of a frame with a control whose only field is a sequence-set, without its ranges
+_CONTROL_BYTES: Final = 18  # of a frame with a control whose only field is an empty sequence-set
 
 
 class DetachError(FramingError):
@@ -259,7 +259,7 @@ class Session:
         name, channel, transport: as above; `transport` is None while it is detached.
         state: its state.
         sent: number of the next command to send.
-        encoded: how many commands were sent with `send_payload`.
+        encoded: number of commands sent with `send_payload`.
         received: number of the next command to receive.
         ledger: which received commands are completed, and which wait.
         completed: the completions to report to the peer.
@@ -280,7 +280,7 @@ class Session:
         self.completed = Completed(self.ledger.done)
         self.timeout = 0
         self.is_resumable = False
-        self._seen = 0  # all below were received before the peer began to replay
+        self._seen = 0  # all commands below were received before the peer began to replay
         self._replay = Replay()
         self._has_point = False  # whether the peer has sent command-point since the session was attached
         self._is_known = False  # whether it has ever sent command-point
@@ -307,7 +307,7 @@ class Session:
         self.send_encoded_control(control, encode_control(control, **values))
 
     def send_encoded_control(self, control: str, payload: bytes) -> None:
-        """Send a control that is encoded."""
+        """Send an encoded control."""
         assert self.transport is not None
         del control
         self.transport.output.append(encode_control_frame(self.channel, payload))
@@ -374,7 +374,7 @@ class Session:
             self.send_encoded_control("session.completed", payload)
 
     def _completed_ranges(self) -> Ranges:
-        """The completions to report, as far as one frame can hold them."""
+        """The completions to report, as many as fit one frame."""
         assert self.transport is not None
         capacity = (self.transport.max_frame - _CONTROL_BYTES) // _RANGE_BYTES
         return wrap_ranges(self.completed.ranges()[:capacity])
@@ -426,7 +426,7 @@ class Session:
         self.completed.peer_knows(unwrap_ranges(values["commands"] or (), self.received))
 
     def _on_expected(self, values: dict[str, Any]) -> None:
-        """The peer has received all commands before the one it expects."""
+        """Forget all commands before the one that the peer expects: it has received them."""
         ranges = unwrap_ranges(values["commands"] or (), self.sent)
         if ranges:
             self._replay.forget_before(ranges[0][0])
@@ -444,7 +444,7 @@ class Session:
             self.send_encoded_control("session.completed", payload)
 
     def _on_gap(self, values: dict[str, Any]) -> None:
-        """The peer will not send these: they count as received and completed."""
+        """Count commands that the peer will not send as received and completed."""
         for first, last in unwrap_ranges(values["commands"] or (), self.received):
             if first > self.received:
                 raise FramingError(f"a gap from {first} on, but command {self.received} is next")
@@ -467,7 +467,7 @@ class Session:
     # ---- attaching, detaching ----
 
     def attached(self) -> None:
-        """Both ends are attached: send command-point, and replay commands."""
+        """Send command-point and replay commands: both ends are attached."""
         self.state = State.ATTACHED
         following = self._replay.first_number(self.sent)
         self.send_control("session.command-point", command_id=wrap(following), command_offset=0)
@@ -478,7 +478,7 @@ class Session:
         self._send_gap(following, self.sent - 1)
 
     def _send_gap(self, first: int, last: int) -> None:
-        """Report commands that are not replayed because they were completed: they must be counted."""
+        """Report commands that are not replayed because they were completed, so that the peer counts them."""
         if first <= last:
             self.send_control("session.gap", commands=wrap_ranges([(first, last)]))
 
@@ -494,7 +494,7 @@ class Session:
         self.transport = None
 
     def reattach(self, channel: int, transport: Transport) -> None:
-        """Another connection attaches it."""
+        """Attach it to another connection."""
         self.channel, self.transport = channel, transport
         self.state = State.ATTACHING
         self._has_point = False

@@ -1,18 +1,18 @@
-"""The sessions of a broker, attached and detached, and the messages whose transfer was interrupted.
+"""The sessions of a broker, attached and detached, and messages whose transfer was interrupted.
 
-A session belongs to a user and has a name, which is unique among the user's sessions. One that was granted a timeout
-outlives its connection for that long; the number of detached sessions is limited.
+A session belongs to a user and has a name, which is unique among the user's sessions. A session with a timeout outlives
+its connection for that time; the number of detached sessions is limited.
 
-A sender that may have to resume a message gives it a resume-id, and a resume-ttl: milliseconds for which the received
-part is kept if the session ends, or is detached, in the middle of the content. The sender asks with message.resume how
+A sender that may have to resume a message gives it a resume-id and a resume-ttl: the milliseconds that the received
+part is kept if the session ends, or is detached, in the middle of the content. With message.resume the sender asks how
 many bytes of the content were received; the answer for an unknown id is 0. Its next transfer with that resume-id
 carries the rest of the content. The header is that of the first part. A transfer with that resume-id without a
 preceding message.resume is the complete message again. Interrupted messages are kept in memory and belong to a user;
-they are bounded, and the oldest is discarded first.
+their number and size are bounded, and the oldest is discarded first.
 
 Source: AMQP 0-10, session, rules one-transport-per-session and scoping; message.resume (rule unknown-resume-id),
-delivery-properties (resume-id, resume-ttl). That the transfer after message.resume is the rest, whatever its
-fragment-properties say, is our choice.
+delivery-properties (resume-id, resume-ttl). The transfer after message.resume is taken for the rest whatever its
+fragment-properties say, which the specification leaves open.
 """
 
 from __future__ import annotations
@@ -73,11 +73,11 @@ class SessionRegistry:
         return session
 
     def take(self, session: ServerSession) -> None:
-        """A detached session is attached again."""
+        """Remove a detached session that is attached again."""
         self._detached.pop(session, None)
 
     def detached(self, session: ServerSession, now: float) -> None:
-        """A session was detached: keep it for its timeout, or end it."""
+        """Keep a detached session for its timeout, or end it."""
         if session.is_failed or not session.timeout or not session.is_resumable:
             self.end(session)
             return
@@ -156,7 +156,7 @@ class InterruptedMessages:
         return len(self._kept)
 
     def keep(self, user: str, begun: PartialMessage, now: float) -> None:
-        """The transfer of a message was interrupted: keep the received part, if its sender has requested that.
+        """Keep the received part of an interrupted message, if its sender has requested that.
 
         Args:
             user: the sender.
@@ -184,7 +184,7 @@ class InterruptedMessages:
         self.used += len(body)
 
     def resume(self, user: str, resume_id: str) -> int:
-        """The user resumes a message. Returns how many bytes of its content were received."""
+        """Resume a message. Returns how many bytes of its content were received."""
         kept = self._kept.get((user, resume_id))
         if kept is None:
             return 0
@@ -209,7 +209,7 @@ class InterruptedMessages:
         return kept.header, body
 
     def on_timer(self, now: float) -> None:
-        """Discard messages whose time is over; `now` is in seconds of a monotonic clock."""
+        """Discard messages whose ttl is over; `now` is in seconds of a monotonic clock."""
         for key in [key for key, kept in self._kept.items() if kept.until <= now]:
             self._pop(key)
 

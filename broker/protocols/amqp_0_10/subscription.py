@@ -1,6 +1,6 @@
-"""The consumers of a session, each with its credit, and what they have delivered, until that is settled.
+"""The consumers of a session with their credit, and their deliveries until these are settled.
 
-    flow mode   credit, when the client has completed transfers
+    flow mode   credit of completed transfers
     credit      stays used up
     window      is returned
 
@@ -9,12 +9,11 @@ value 0xffffffff means unlimited. Initially the mode is window and there is no c
 message: it adds the frames of a transfer to the connection's output. Frame headers are cached, by the length of header
 and body.
 
-A subscription with a selector gets only the messages that the selector selects, and leaves the others alone. The
-selector is the argument `x-apache-selector` of message.subscribe, as in qpidd, or `x-filter-jms-selector`, as the Java
-client calls it. All subscriptions of a queue with the same selector are of one kind: a message that one of them has
-declined is not evaluated for the others. What a selector reads counts like bytes sent to its connection: when the
-connection has no room left, others are served first. So a client with a costly selector delays others by one evaluation
-a tick, not by all of its queue.
+A subscription with a selector gets only the messages that match it, and leaves the others alone. The selector is the
+argument `x-apache-selector` of message.subscribe, as in qpidd, or `x-filter-jms-selector`, the Java client's name for
+it. All subscriptions of a queue with the same selector are of one kind: a message that one of them has declined is not
+evaluated for the others. Evaluated bytes count like bytes sent to its connection: when the connection has no room left,
+others are served first. So a costly selector delays other clients by one evaluation a tick, not by a whole queue.
 
 Deliveries of a session:
 
@@ -80,7 +79,7 @@ class Subscription(SendingConsumer):
     Attributes:
         session: as above.
         is_windowed: whether the flow mode is window.
-        epoch: how often its credit was taken away: earlier deliveries return no credit.
+        epoch: incremented when its credit is taken away: deliveries of earlier epochs return no credit.
         message_credit, byte_credit: remaining credit.
         payload: the command that is sent with each message.
     """
@@ -109,7 +108,7 @@ class Subscription(SendingConsumer):
         self.stop()
 
     def add_credit(self, unit: int, value: int) -> None:
-        """The client grants credit."""
+        """Add credit that the client grants."""
         if unit == CreditUnit.MESSAGE:
             self._set_message_credit(UNLIMITED if value == UNLIMITED else min(self.message_credit + value, UNLIMITED))
         else:
@@ -117,17 +116,17 @@ class Subscription(SendingConsumer):
         self.wake()
 
     def _set_message_credit(self, credit: int) -> None:
-        """Grant or take away credit, with its accounting. Deliveries change it directly, and are counted by that."""
+        """Grant or take away credit. Deliveries are counted by the difference to what was granted."""
         self._given += credit - self.message_credit
         self.message_credit = credit
 
     @property
     def delivered(self) -> int:
-        """How many messages were delivered."""
+        """Number of messages delivered."""
         return self._given - self.message_credit + self._unlimited
 
     def return_credit(self, messages: int, size: int, epoch: int) -> None:
-        """The client has completed transfers of that epoch: return their credit, if the mode is window."""
+        """Return the credit of completed transfers of that epoch, if the mode is window."""
         if not self.is_windowed or epoch != self.epoch:
             return
         if self.message_credit != UNLIMITED:
@@ -143,12 +142,12 @@ class Subscription(SendingConsumer):
         self.epoch += 1
 
     def cancel(self) -> None:
-        """Deliver nothing any more: transfers not completed yet return no credit."""
+        """Stop delivering for good: transfers not completed yet return no credit."""
         self.is_windowed = False
         self.stop()
 
     def wake(self) -> None:
-        """Mark the subscription as ready, if it can take messages; while its queue is being deleted, do nothing."""
+        """Mark the subscription as ready if it can take messages; do nothing while its queue is being deleted."""
         if self.message_credit and self.byte_credit and not self.is_waiting and self.session.can_send:
             if not self.queue.is_deleted:
                 self.queue.wake(self)
@@ -157,7 +156,7 @@ class Subscription(SendingConsumer):
 
     @property
     def kind(self) -> Hashable:
-        """The same for all: a message that AMQP 0-10 cannot represent is declined by every one without a selector."""
+        """The same for all without a selector: each declines exactly the messages that AMQP 0-10 cannot represent."""
         return "AMQP 0-10"
 
     @property
@@ -219,7 +218,7 @@ class Subscription(SendingConsumer):
             connection.output += (head, header, body_head, body)  # type: ignore[arg-type]  # one frame: it is bytes
         session.delivered(number, self, entry, size)
         if session.is_failed:
-            return TAKEN  # it was already removed from the queue's ring, and TAKEN_LAST would remove another consumer
+            return TAKEN  # already removed from the queue's ring: TAKEN_LAST would remove another consumer
         return TAKEN if credit and connection.room > 0 else TAKEN_LAST
 
     def encode_head(self, length: int) -> bytes:
@@ -234,7 +233,7 @@ class Subscription(SendingConsumer):
         return FRAME.pack(flags, BODY, FRAME.size + length, 0, TRACK_COMMAND, self.session.channel, 0)
 
     def queue_deleted(self) -> None:
-        """The queue was deleted: end the session, at once or when this subscription gets credit."""
+        """End the session because the queue was deleted, at once or when this subscription gets credit."""
         if self.message_credit and self.byte_credit:
             self.session.subscription_lost(self)
 
@@ -245,7 +244,7 @@ class SelectiveSubscription(Subscription):
     Args:
         session, destination, queue, accept_mode, acquires: as for `Subscription`.
         selector: the selector.
-        last: the candidate that any consumer of the broker has examined last.
+        last: the last candidate examined by any consumer of the broker.
     """
 
     __slots__ = ("_kind", "_last", "_selected", "_selector", "_was_redelivered")
@@ -264,8 +263,8 @@ class SelectiveSubscription(Subscription):
         super().__init__(session, destination, queue, accept_mode, acquires=acquires)
         self._selector, self._last = selector, last
         self._kind = ("AMQP 0-10", selector.text)
-        self._selected = 0  # position of a message that is selected, but was refused; 0 for none
-        self._was_redelivered = False  # whether its delivery would have been marked so
+        self._selected = 0  # position of a matching message that was refused; 0 for none
+        self._was_redelivered = False  # whether its delivery would have been marked as redelivered
 
     @property
     def kind(self) -> Hashable:
@@ -273,7 +272,7 @@ class SelectiveSubscription(Subscription):
         return self._kind
 
     def deliver(self, entry: Entry) -> int:
-        """Send a message if it is selected, and there is credit for it. Returns as `Consumer.deliver` does."""
+        """Send a message if it matches and there is credit for it. Returns as `Consumer.deliver` does."""
         session = self.session
         connection = session.connection
         if not self.message_credit or connection.room <= 0 or not session.can_send:
@@ -291,11 +290,11 @@ class SelectiveSubscription(Subscription):
             result = NOT_FOR_ME
         connection.room -= candidate.work - before
         if connection.room <= 0:
-            connection.has_output()  # which gives it new room
+            connection.has_output()  # renews its room
         return result
 
     def _deliver(self, entry: Entry) -> int:
-        """Send a selected message. One that there is no credit of bytes for is not evaluated again."""
+        """Send a matching message. One refused for lack of byte credit is not evaluated again."""
         result = super().deliver(entry)
         self._selected = entry.position if result == REFUSED else 0
         return result
@@ -309,7 +308,8 @@ class Delivery:
     """A message that was delivered.
 
     Args:
-        subscription, entry: to which subscription, and the message's entry on its queue.
+        subscription: the subscription that got it.
+        entry: the message's entry on its queue.
 
     Attributes:
         subscription, entry: as above.
@@ -322,7 +322,7 @@ class Delivery:
 
 
 class _Run:
-    """Consecutive transfers of one subscription, all of one size."""
+    """Consecutive transfers of one subscription, all of the same size."""
 
     __slots__ = ("epoch", "first", "last", "size", "subscription")
 
@@ -344,7 +344,7 @@ class Deliveries:
     def __init__(self) -> None:
         self.unsettled: dict[int, Delivery] = {}
         self.browsed: dict[int, Delivery] = {}
-        self._browsed_in_order: deque[int] = deque()  # with some that are gone
+        self._browsed_in_order: deque[int] = deque()  # including some that are gone
         self._accepted: set[int] = set()  # keys of `unsettled`, to be settled at commit
         self._runs: deque[_Run] = deque()
 
@@ -377,13 +377,13 @@ class Deliveries:
         order, browsed = self._browsed_in_order, self.browsed
         while order and (len(browsed) > MAX_BROWSED or order[0] not in browsed):
             browsed.pop(order.popleft(), None)
-        if len(order) > 2 * MAX_BROWSED:  # many behind the oldest are gone
+        if len(order) > 2 * MAX_BROWSED:  # many after the oldest are gone
             self._browsed_in_order = deque(browsed)
 
     # ---- completion by the client ----
 
     def completed(self, ranges: Iterable[tuple[int, int]]) -> None:
-        """The client has completed these transfers, in merged ranges: return their credit."""
+        """Return the credit of transfers that the client has completed, given in merged ranges."""
         runs = self._runs
         before: list[_Run] = []
         for first, last in ranges:
@@ -402,7 +402,7 @@ class Deliveries:
 
     @staticmethod
     def _cut(run: _Run, number: int) -> _Run:
-        """Split off the part of a run before `number`: the run itself, if that is all of it."""
+        """Split off and return the part of a run before `number`; the run itself if that is all of it."""
         if run.last < number:
             return run
         before = _Run(run.first, run.subscription, run.size, run.epoch)
@@ -421,7 +421,7 @@ class Deliveries:
     # ---- settlement by the client ----
 
     def settle(self, ranges: Iterable[tuple[int, int]] | None, near: int) -> Iterator[tuple[Queue, Entry]]:
-        """Remove settled deliveries, and return their queues and entries, one by one; browsed ones are forgotten.
+        """Remove settled deliveries and yield their queues and entries; browsed ones are forgotten.
 
         Args:
             ranges: of transfers, as received.
@@ -447,7 +447,7 @@ class Deliveries:
                 yield delivery.subscription.queue, delivery.entry
 
     def are_more(self, count: int, ranges: Iterable[tuple[int, int]] | None, near: int) -> bool:
-        """Whether more deliveries than that may be settled with these ranges."""
+        """Whether more than `count` deliveries may be settled with these ranges."""
         if len(self.unsettled) <= count:
             return False
         return sum(last - first + 1 for first, last in unwrap_ranges(ranges or (), near)) > count
@@ -458,7 +458,7 @@ class Deliveries:
         return {number: self.unsettled.pop(number) for number in accepted}
 
     def commit_in_turns(self) -> Iterator[None]:
-        """Forget the deliveries accepted in the transaction, which are many."""
+        """Forget the many deliveries accepted in the transaction, as work in turns."""
         accepted, self._accepted = self._accepted, set()
         numbers = iter(accepted)
         while portion := list(islice(numbers, AT_ONCE)):
@@ -473,7 +473,7 @@ class Deliveries:
     def acquire(
         self, ranges: Iterable[tuple[int, int]] | None, near: int, acquired: list[tuple[int, int]]
     ) -> Iterator[None]:
-        """Acquire browsed messages, as work in turns; the ranges of those that could be acquired go into a list.
+        """Acquire browsed messages, as work in turns; adds the ranges of those acquired to a list.
 
         Messages of a browse-only queue, and of one that is exclusive to another session, can only be browsed.
         """
@@ -496,7 +496,7 @@ class Deliveries:
             yield
 
     def take_all(self) -> Iterator[tuple[Queue, Entry]]:
-        """Remove all deliveries, and return the queues and entries of those that are unsettled."""
+        """Remove all deliveries, and yield the queues and entries of unsettled ones."""
         unsettled, self.unsettled = self.unsettled, {}
         self.browsed.clear()
         self._browsed_in_order.clear()
@@ -507,9 +507,9 @@ class Deliveries:
 
 
 def _numbers(ranges: list[tuple[int, int]], among: dict[int, Delivery], end: int) -> Iterator[int]:
-    """The numbers in merged ranges that are in `among`, ascending and below `end`, one after the other.
+    """Yields the numbers in merged ranges that are in `among` and below `end`, in ascending order.
 
-    A peer may send any range, so the shorter of the two is walked: the ranges or `among`.
+    A peer may send any range, so the smaller of the two is walked: the ranges or `among`.
     """
     if sum(last - first + 1 for first, last in ranges) <= len(among):
         for first, last in ranges:

@@ -3,27 +3,27 @@
 Local transactions of a session, one after the other (`transactions.local`):
 
     select      from now on, publishing and accepting take effect at commit
-    commit      commits all of it, or nothing; the command is completed when that is on the disk. The next one begins
-    rollback    discards all of it. The next one begins
+    commit      commits all of it, or nothing; the command is completed when that is on the disk. Begins the next one
+    rollback    discards all of it. Begins the next one
 
 Distributed transactions (`transactions.branch`):
 
     select         the session may work for branches
-    start, end     what the session publishes and accepts in between is work of the branch
-    prepare        the branch is in the store, and can be committed or rolled back whatever happens
+    start, end     publishes and accepts of the session in between belong to the branch
+    prepare        the branch is in the store, and can be committed or rolled back even after a crash
     commit         it is committed; with one-phase, it need not be prepared
     rollback       it is rolled back
-    recover        the xids of the branches that are prepared
+    recover        returns the xids of prepared branches
     set-timeout, get-timeout    the time after which a branch is rolled back unless it is prepared
     forget         not implemented: the broker never completes a branch heuristically
 
-A session is associated with branches (`SessionBranches`): with at most one that it works for now, and with those that
-it has suspended, which are not ended and can be resumed. When the session ends, all of them end as failed.
+A session is associated with branches (`SessionBranches`): with at most one current branch, and with suspended ones,
+which can be resumed. When the session ends, all of them end as failed.
 
 Any session of the branch's user may prepare, commit and roll it back, and set its timeout; other users need rules
-(`transactions.distributed`). These commands are completed when their effect is on the disk; the result is sent before
-that. The status xa-rdonly is never used, as by qpidd. Flags that exclude each other, and commands for which select is
-missing, fail with command-invalid, as in qpidd; the specification has not-allowed for the flags.
+(`transactions.distributed`). These commands are completed when their effect is on the disk; the result is sent before.
+The status xa-rdonly is never used, as in qpidd. Flags that exclude each other, and commands without a preceding select,
+fail with command-invalid, as in qpidd; for the flags the specification has not-allowed.
 
 Each function takes the session, the command's number and its fields.
 
@@ -65,7 +65,7 @@ class SessionBranches:
         caller: the session.
 
     Attributes:
-        current: the branch that it works for; None if there is none.
+        current: the current branch; None if there is none.
     """
 
     __slots__ = ("_caller", "_distributed", "_suspended", "current")
@@ -76,11 +76,11 @@ class SessionBranches:
         self._suspended: dict[bytes, Branch] = {}
 
     def start(self, xid: bytes) -> Status:
-        """Begin a branch, and work for it.
+        """Begin a branch, and make it the current one.
 
         Raises:
-            IllegalStateError: it works for another one.
-            NotAllowedError: the branch exists; UnauthorizedError: and is another user's.
+            IllegalStateError: another one is current.
+            NotAllowedError: the branch exists; UnauthorizedError: it exists and is another user's.
             ResourceLimitExceededError: there are too many.
         """
         self._check_free()
@@ -88,10 +88,10 @@ class SessionBranches:
         return Status.OK
 
     def join(self, xid: bytes) -> Status:
-        """Work for a branch that exists. Returns OK, or why that was refused.
+        """Make an existing branch the current one. Returns OK, or why that was refused.
 
         Raises:
-            IllegalStateError: it works for another one, has suspended this one, or this one is prepared.
+            IllegalStateError: another one is current, or this one is suspended or prepared.
             NotAllowedError: the branch does not exist; UnauthorizedError: it is another user's.
         """
         self._check_free()
@@ -103,11 +103,11 @@ class SessionBranches:
         return status
 
     def resume(self, xid: bytes) -> Status:
-        """Work again for a branch that was suspended. Returns OK, or why that was refused: it can only be ended.
+        """Make a suspended branch the current one again. Returns OK, or the reason for which it can only be ended.
 
         Raises:
-            IllegalStateError: it works for another one.
-            NotAllowedError: it has not suspended this one.
+            IllegalStateError: another one is current.
+            NotAllowedError: this one is not suspended.
         """
         self._check_free()
         branch = self._suspended.get(xid)
@@ -119,10 +119,10 @@ class SessionBranches:
         return status
 
     def suspend(self, xid: bytes) -> Status:
-        """Work for the branch later. Returns OK; or why it can no longer be committed: then the association has ended.
+        """Suspend the branch. Returns OK, or why it can no longer be committed: then the association has ended.
 
         Raises:
-            IllegalStateError: the session does not work for it.
+            IllegalStateError: it is not the current one.
         """
         branch = self._working_for(xid)
         if self._distributed.status_of(branch) is not Status.OK:
@@ -259,7 +259,7 @@ def _end(session: ServerSession, number: int, values: _Values) -> None:
 
 
 def _send_status(session: ServerSession, number: int, status: Status) -> None:
-    """Send the result, after the session has begun or ended to work for a branch."""
+    """Send the result of a command that associates the session with a branch, or ends that."""
     assert session.branches is not None
     branch = session.branches.current
     session.transaction = None if branch is None else branch.work
@@ -291,7 +291,7 @@ def _rollback(session: ServerSession, number: int, values: _Values) -> None:
 
 
 def _finish(session: ServerSession, number: int, branch: Branch, act: Callable[[Done], None]) -> None:
-    """Prepare, commit or roll back; the result is sent, and the command completed, when that is done."""
+    """Prepare, commit or roll back; then send the result and complete the command."""
     session.ledger.postpone(number)
 
     def done(status: Status, error: ModelError | None) -> None:

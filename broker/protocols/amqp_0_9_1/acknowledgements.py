@@ -1,7 +1,7 @@
-"""What is acknowledged on one channel, in both directions: publisher confirms, and what a client does with deliveries.
+"""Acknowledgements on one channel, in both directions: publisher confirms, and the settlement of deliveries.
 
 **Confirms.** Messages are numbered from 1. The ledger (`model/completion`) tracks which are done: a message is done
-when it is on the disk in every durable queue that it was put on, at once if it was stored nowhere. What is done is
+when it is on the disk in every durable queue that it was put on, at once if it was stored nowhere. Done messages are
 reported as runs:
 
     all below a number        one basic.ack with `multiple`, which covers everything before it
@@ -10,24 +10,24 @@ reported as runs:
 
 A number is reported once, except that a later `multiple` may cover it again.
 
-**What goes first, confirm or delivery.** The second of them is some ten microseconds later, or fifty if the system has
-the first one's client run before. A consumer always waits for its message. Whether a publisher waits is not said by the
-protocol, but can be seen: if it does, its next message comes right after the confirm of all before. Each message that
-comes after all were confirmed is counted: one that comes within `PROMPT` adds one to a score, which is at most 8, and a
-later one takes two from it. While the score is positive the publisher is waiting (`is_awaited`), and its confirm goes
-first; otherwise the delivery does.
+**Confirm or delivery first.** The second one is sent some ten microseconds later, or fifty if the system schedules the
+first one's client in between. A consumer always waits for its message. The protocol does not say whether a publisher
+waits, but its behaviour shows it: if so, its next message comes right after the confirm of all earlier ones. Messages
+that arrive after all were confirmed keep a score: one within `PROMPT` adds 1, up to 8; a later one subtracts 2. While
+the score is positive the publisher is taken to be waiting (`is_awaited`), and its confirm is sent first, otherwise the
+delivery.
 
 **Deliveries.**
 
     ack                          the message is dequeued; in a transaction, at commit
-    nack, reject with requeue    it is available again, at its position, marked as redelivered
-    nack, reject without         it moves to the queue's dead-letter or alternate exchange; without one it is dequeued
+    nack, reject with requeue    it is available again at its position, marked as redelivered
+    nack, reject without requeue it moves to the queue's dead-letter or alternate exchange; without one it is dequeued
     recover                      all unacknowledged messages are available again
 
 The model defines these outcomes (`settlement`); the protocol has no answers to them, so nothing waits for the disk.
 A delivery tag that is unknown, or was settled before, closes the channel. In a transaction, acknowledged deliveries
-are out of reach until its end, and unacknowledged again after a rollback. Many deliveries are settled in turns, with
-the connection's input paused.
+cannot be settled again until its end, and are unacknowledged again after a rollback. Many deliveries are settled in
+turns, with the connection's input paused.
 
 Source: AMQP 0-9-1, class basic and tx; RabbitMQ, "Consumer Acknowledgements and Publisher Confirms".
 """
@@ -64,7 +64,7 @@ if TYPE_CHECKING:
     from qstore.broker.protocols.amqp_0_9_1.message import BasicMessage
 
 PROMPT: Final = 0.0003
-"""Seconds from a confirm until the next message is written, if its publisher has waited for the confirm."""
+"""The longest time in seconds from a confirm to the next message of a publisher that has waited for it."""
 
 _MAX_SCORE: Final = 8
 
@@ -83,17 +83,17 @@ class Confirms:
         self.ledger = CompletionLedger(1)
         self.published = 0
         self._reported = Done(1)
-        self._score = 0  # from the last messages that came after all before were confirmed: negative if they came late
-        self._all_sent = 0.0  # when that was; 0 since then a message has come
+        self._score = 0  # see above; negative if recent messages came late
+        self._all_sent = 0.0  # when the last confirm of all messages was sent; 0.0 after a message has followed
         self._refused: list[int] = []
 
     def refuse(self, number: int) -> None:
-        """A message that is being published is not accepted."""
+        """Refuse a message that is being published."""
         self.ledger.postpone(number)
         self._refused.append(number)
 
     def fail(self, runs: Runs) -> None:
-        """Messages whose records could not be written."""
+        """Refuse messages whose records could not be written."""
         for first, last in runs:
             self._refused += range(first, last + 1)
 
@@ -108,16 +108,16 @@ class Confirms:
 
     @property
     def is_awaited(self) -> bool:
-        """Whether every message is done, and the publisher has sent nothing since because it waits for the confirm."""
+        """Whether every message is done, and the publisher seems to wait for the confirm."""
         return self._score > 0 and self.is_all_done
 
     def sent(self, now: float) -> None:
-        """What `take` has returned is sent. `now` is in seconds of a monotonic clock."""
+        """Note that the methods of `take` were sent. `now` is in seconds of a monotonic clock."""
         if self.is_all_done:
             self._all_sent = now
 
     def has_more(self, now: float) -> None:
-        """Messages that came since the last call, if there are any, were written."""
+        """Note that messages that arrived since the last call, if any, were written."""
         if self._all_sent and not self.is_all_done:
             if now - self._all_sent < PROMPT:
                 self._score = min(self._score + 1, _MAX_SCORE)
@@ -126,7 +126,7 @@ class Confirms:
             self._all_sent = 0.0
 
     def take(self) -> list[bytes]:
-        """The methods to send: what has been done since the last call."""
+        """The methods to send for messages done since the last call."""
         methods: list[bytes] = []
         reported, done = self._reported, self.ledger.done
         if self._refused:
@@ -151,7 +151,7 @@ class Confirms:
 
 
 def _gaps(reported: Done, first: int, last: int) -> Iterator[tuple[int, int]]:
-    """The runs between `first` and `last` that are not reported yet; all below `first` may be or not."""
+    """The runs between `first` and `last` that are not reported yet; numbers below `first` do not matter."""
     at = max(first, reported.below)
     for begin, end in reported.beyond:
         if begin > last:
@@ -164,7 +164,7 @@ def _gaps(reported: Done, first: int, last: int) -> Iterator[tuple[int, int]]:
 
 
 _COPIED_AT_ONCE: Final = 4_000  # deliveries that become unacknowledged again in one turn
-_SPARE: Final = 1_000  # tags without a delivery that are looked at nevertheless
+_SPARE: Final = 1_000  # tags without a delivery that are examined before a walk over all deliveries
 
 
 def acknowledge(channel: Channel, tag: int, multiple: bool) -> None:
@@ -264,7 +264,7 @@ def _refusing(channel: Channel, portions: Iterator[dict[int, Delivery]], *, requ
 
 
 def _refuse_in_turns(channel: Channel, deliveries: Iterator[Delivery], *, requeue: bool) -> Iterator[None]:
-    """As `_refuse`; what the consumers had of credit returns when all are refused."""
+    """As `_refuse`; the credit of the consumers returns when all are refused."""
     settled: dict[BasicConsumer, int] = {}
     acquired = _counted(deliveries, settled)
     try:
@@ -277,7 +277,7 @@ def _refuse_in_turns(channel: Channel, deliveries: Iterator[Delivery], *, requeu
 
 
 def _counted(deliveries: Iterator[Delivery], settled: dict[BasicConsumer, int]) -> Iterator[tuple[Queue, Entry]]:
-    """As `_taken`; and how many each consumer had is counted."""
+    """As `_taken`; also counts the deliveries of each consumer."""
     for queue, entry, consumer in deliveries:
         if consumer is not None:
             settled[consumer] = settled.get(consumer, 0) + 1
@@ -286,7 +286,7 @@ def _counted(deliveries: Iterator[Delivery], settled: dict[BasicConsumer, int]) 
 
 
 def _settled(channel: Channel, error: Exception | None) -> None:
-    """A settlement that took time is done, or one of its messages could not be settled."""
+    """End a settlement that took time; after an error the channel fails."""
     if error is not None:
         channel.connection.fail(channel, error)
 
@@ -304,7 +304,7 @@ def _take(channel: Channel, tag: int, *, multiple: bool) -> dict[int, Delivery]:
     if tag > channel.last_tag:
         raise _unknown(tag)
     tags: Iterable[int] = range(channel.settled_below, tag + 1)
-    if tag - channel.settled_below > len(unsettled) + _SPARE:  # a channel that has consumers without acknowledgement
+    if tag - channel.settled_below > len(unsettled) + _SPARE:  # many tags of consumers without acknowledgement
         tags = [each for each in unsettled if each <= tag]
     channel.settled_below = max(channel.settled_below, tag + 1)
     taken = {each: unsettled.pop(each) for each in tags if each in unsettled}
@@ -366,7 +366,7 @@ def _committed(
     settled: dict[int, Delivery],
     refused: dict[int, tuple[Delivery, bool]],
 ) -> None:
-    """A transaction is on the disk: tell the client, if it is still there, and do what needs no transaction."""
+    """Notify the client, if still connected, that a transaction is on the disk; then settle what is outside of it."""
     if channel.is_open:
         channel.txn_commits += 1
         for method, message in returns:
@@ -390,7 +390,7 @@ def _committed(
 def _after_commit(
     channel: Channel, settled: dict[int, Delivery], refused: dict[int, tuple[Delivery, bool]]
 ) -> Iterator[None]:
-    """A transaction of many deliveries is on the disk: do what needs no transaction."""
+    """As `_committed`, for a transaction of many deliveries: settle what is outside of it."""
     deliveries = drained(settled)
     while portion := list(islice(deliveries, AT_ONCE)):
         channel.return_credit(portion)
@@ -402,7 +402,7 @@ def _after_commit(
 
 
 def _rejected(refused: dict[int, tuple[Delivery, bool]], requeued: list[Delivery]) -> Iterator[Delivery]:
-    """Those that are not requeued; the others are added to a list."""
+    """The rejected deliveries that are not requeued; adds the others to a list."""
     for delivery, requeue in drained(refused):
         if requeue:
             requeued.append(delivery)
@@ -411,7 +411,7 @@ def _rejected(refused: dict[int, tuple[Delivery, bool]], requeued: list[Delivery
 
 
 def roll_back(channel: Channel) -> None:
-    """tx.rollback: what was published is gone, what was settled is unacknowledged."""
+    """tx.rollback: discard published messages, and make settled deliveries unacknowledged again."""
     transaction = channel.transaction
     assert transaction is not None
     channel.broker.end_transaction(transaction)
@@ -429,7 +429,7 @@ def roll_back(channel: Channel) -> None:
 
 
 def _rolling_back(channel: Channel) -> Iterator[None]:
-    """As `roll_back`, of many deliveries."""
+    """As `roll_back`, for many deliveries."""
     held, settled, refused = channel.unsettled, channel.settled, channel.refused
     channel.unsettled, channel.settled, channel.refused, channel.returns = {}, {}, {}, []
     runs: list[list[tuple[int, Delivery]]] = []
@@ -457,6 +457,6 @@ def _rolling_back(channel: Channel) -> Iterator[None]:
 
 
 def begin_transaction(channel: Channel) -> None:
-    """What is published and settled from now on is part of a transaction."""
+    """Begin a transaction of everything that is published and settled from now on."""
     channel.txn_starts += 1
     channel.transaction = channel.broker.begin_transaction(channel.broker.settings.transaction_bytes)

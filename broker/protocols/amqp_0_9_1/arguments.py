@@ -1,15 +1,14 @@
 """The arguments of declarations, bindings and consumers as RabbitMQ's clients mean them; and the keys of bindings.
 
-Names that begin with "x-" ask for features of RabbitMQ: one that has no row in the table (`model/arguments`) is refused
+Names that begin with "x-" request features of RabbitMQ: one without a row in the table (`model/arguments`) is refused
 by name (406), never ignored, and so is one whose row says so. All other names are passed on to the model.
 
     exchanges    alternate-exchange: the name of an exchange, which may be declared later
-    bindings     of a headers exchange, x-match: "all", which is the default, or "any"
+    bindings     to a headers exchange, x-match: "all", the default, or "any"
 
-To clients of AMQP 0-9-1, bindings of one queue with one key and different arguments are different ones; in the model,
+In AMQP 0-9-1, bindings of a queue with the same key and different arguments are different bindings; in the model,
 those to a headers exchange need different keys (`exchanges/headers`), which match nothing. The second one gets a key of
-its own: the client's, `#`, and a digest of the arguments. A client that unbinds with the same key and arguments finds
-it again.
+its own: the client's, `#`, and a digest of the arguments, so that unbinding with the same key and arguments finds it.
 """
 
 from __future__ import annotations
@@ -43,13 +42,13 @@ _OF_QPID: Final = ("x-qpid-",)
 
 
 def exchange_name(name: str) -> str:
-    """The name of an exchange here: RabbitMQ has its standard headers exchange under two names."""
+    """The broker's name of an exchange: RabbitMQ has two names for its standard headers exchange."""
     own, other = HEADERS_NAMES
     return own if name == other else name
 
 
 def with_exchange_name(arguments: TypedMap, name: str) -> TypedMap:
-    """The same arguments; an exchange that the argument `name` names has the name that it has here."""
+    """The same arguments, with the broker's name of the exchange that the argument `name` names."""
     given = arguments.get(name)
     own, other = HEADERS_NAMES
     if given is None or as_text(given.value) != other:
@@ -67,7 +66,7 @@ def is_supported(name: str, value: object) -> bool:
 
 
 def queue_arguments(arguments: TypedMap) -> TypedMap:
-    """The arguments of a queue, with the name that its dead-letter exchange has here.
+    """The arguments of a queue, with the broker's name of its dead-letter exchange.
 
     Raises:
         InvalidArgumentError: one is not supported.
@@ -77,9 +76,9 @@ def queue_arguments(arguments: TypedMap) -> TypedMap:
 
 
 def _check(of: Of, what: str, arguments: TypedMap) -> None:
-    """Raise InvalidArgumentError for an argument of RabbitMQ that is not supported; first for the type of a queue."""
+    """Raise InvalidArgumentError for an unsupported argument of RabbitMQ; an unsupported queue type is named first."""
     missing = [each for each in lacking(of, arguments, (), AMQP_0_9_1) if each.is_refused and _is_feature(each.name)]
-    missing.sort(key=lambda each: each.name != QUEUE_TYPE)  # others are arguments that only this type has
+    missing.sort(key=lambda each: each.name != QUEUE_TYPE)  # the others may be arguments of that type only
     for each in missing:
         text = f"{what} argument '{each.name}' with value {shown(each.value)} is not supported"
         raise InvalidArgumentError(f"{text}: {each.why}")
@@ -89,7 +88,7 @@ def _check(of: Of, what: str, arguments: TypedMap) -> None:
 
 
 def _is_feature(name: str) -> bool:
-    """Whether a name asks for a feature of RabbitMQ."""
+    """Whether a name requests a feature of RabbitMQ."""
     return name.startswith(_FEATURE) and not name.startswith(_OF_QPID)
 
 
@@ -109,7 +108,7 @@ def alternate_of(arguments: TypedMap) -> str:
 
 
 def binding_arguments(exchange_type: str, arguments: TypedMap) -> TypedMap:
-    """The arguments of a binding, with those that a headers exchange needs.
+    """The arguments of a binding, completed for a headers exchange.
 
     Raises:
         InvalidArgumentError: one is not supported.
@@ -131,7 +130,7 @@ _MAX_KEY: Final = 255  # bytes
 
 
 def headers_key(exchange: HeadersExchange, queue: Queue, key: str, arguments: TypedMap) -> str:
-    """The key under which a queue is bound, or to be bound, with this key and these arguments."""
+    """The key in the model of a binding, existing or new, with this key and these arguments."""
     own = own_key(key, arguments)
     if exchange.find_binding(queue, own) is not None:
         return own
@@ -140,7 +139,7 @@ def headers_key(exchange: HeadersExchange, queue: Queue, key: str, arguments: Ty
 
 
 def own_key(key: str, arguments: TypedMap) -> str:
-    """The key of a further binding with this key, which has other arguments."""
+    """The key in the model of a further binding with this key and other arguments."""
     ordered = TypedMap(tuple(sorted(arguments.entries, key=lambda entry: entry[0])))
     digest = sha256(key.encode("utf-8", "surrogateescape") + encode_value("table", ordered)).hexdigest()[:_DIGITS]
     kept = key.encode("utf-8", "surrogateescape")[: _MAX_KEY - _DIGITS - 1].decode("utf-8", "ignore")
@@ -148,9 +147,9 @@ def own_key(key: str, arguments: TypedMap) -> str:
 
 
 def client_key(key: str) -> str:
-    """The key that the client gave, of a binding that may have a key of its own.
+    """The client's key of a binding that may have a key of its own in the model.
 
-    The digest is not compared: exports of running brokers do not have the types of arguments. A key that was too long
-    to be kept whole is returned without its end.
+    The digest is not compared, because exports of running brokers lack the types of arguments. A key that was too long
+    to be kept whole is returned truncated.
     """
     return key[: -_DIGITS - 1] if _has_digest(key) else key

@@ -1,6 +1,6 @@
 """From bytes to methods and messages: the frames of AMQP 0-9-1 for the engine's assembler (`protocols.assembly`).
 
-A message is a basic.publish, a header frame, and body frames until they have the size that the header gives. Nearly all
+A message is a basic.publish, a header frame, and body frames up to the size that the header gives. Nearly all
 messages have one body frame; those are sliced directly from the read buffer. All others go through `_Partial`.
 
     frame: type u8 | channel u16 | size u32 | payload | 0xce
@@ -9,9 +9,8 @@ After an error of a channel, its frames are in flight until the client knows: th
 are passed on; the receiver ignores them.
 
 Limits: a frame has at most the negotiated size; the body's size is known from its header, and checked there; all
-incomplete messages together have a limit, too, which counts all their frames. The payload alone of a body frame may
-have the negotiated size: some clients cut bodies without room for the frame's own 8 bytes (amqpstorm), and RabbitMQ
-takes their frames.
+frames of incomplete messages together have a limit, too. The payload alone of a body frame may have the negotiated
+size: some clients (amqpstorm) leave no room for the frame's own 8 bytes, and RabbitMQ accepts their frames.
 
 Source: AMQP 0-9-1, 2.3.5 and 4.2; RabbitMQ, rabbit_reader.erl (FRAME_SIZE_FUDGE).
 """
@@ -169,7 +168,7 @@ class MethodAssembler(Assembler[_Partial]):
 
     def _adds_body(self, partial: _Partial, channel: int, piece: bytes) -> bool:
         if partial.body.size + len(piece) > partial.size:
-            text = f"a body of more than the {partial.size} bytes that its header gives"
+            text = f"a body larger than the {partial.size} bytes given in its header"
             raise HardError(ReplyCode.UNEXPECTED_FRAME, text)
         if not self._has_room(len(piece), partial.size):
             return not self._waits(channel, partial.size)
@@ -179,17 +178,17 @@ class MethodAssembler(Assembler[_Partial]):
         return True
 
     def _has_room(self, size: int, of_message: int) -> bool:
-        """Whether there is room for `size` more bytes of an incomplete message; then they are counted."""
+        """Whether there is room for `size` more bytes of an incomplete message; if so, counts them."""
         budget = self._budget
         if not budget.has_room(size, of_message):
             return False
         if budget.waiting:
-            budget.has_found(self)
+            budget.end_wait(self)
         self._count(size)
         return True
 
     def _waits(self, channel: int, size: int) -> bool:
-        """There is no room for a frame. Whether it waits; otherwise its message is refused."""
+        """Have a frame wait for room. Returns whether it may; otherwise its message is refused."""
         if self._budget.may_wait(self):
             self._receiver.pause()
             return True

@@ -1,10 +1,10 @@
-"""A channel: its consumers, the deliveries that wait for acknowledgement, confirms, and its transaction.
+"""A channel: its consumers, unacknowledged deliveries, confirms, and its transaction.
 
     states      open -> closing (channel.close was sent, what arrives is discarded) -> closed
     modes       plain; confirm (`acknowledgements`); transactional (`transaction`): the last two exclude each other
-    output      methods and content in order; after a large message, everything waits until that was sent
+    output      methods and content in order; everything after a large message waits until that was sent
 
-`methods` defines what each method does to it. A method that takes time pauses the connection's input until it is done
+`methods` has the effect of each method. A method that takes time pauses the connection's input until it is done
 (`run`), so that later ones see its effect. When the channel ends, unacknowledged messages are available again, and
 marked as redelivered.
 
@@ -51,7 +51,7 @@ MAX_UNACKNOWLEDGED: Final = 262_144
 """Messages that one channel may have unacknowledged, whatever its prefetch counts."""
 
 MAX_CONSUMERS: Final = 10_000
-"""Of one channel."""
+"""Maximum number of consumers of one channel."""
 
 
 class Channel:
@@ -64,12 +64,12 @@ class Channel:
 
     Attributes:
         number, connection, broker: as above.
-        can_send: whether messages may be sent: it is open, flows, sends no stream, and the socket accepts them.
+        can_send: whether messages may be sent: it is open and flowing, sends no stream, and the socket accepts them.
         credit: messages that may be delivered to all its consumers together before some are acknowledged.
         last_tag: the last delivery tag.
         unsettled: delivery tag -> delivery, until it is acknowledged, in ascending order.
         is_open: whether methods are accepted: channel.close was neither sent nor received.
-        is_gone: whether it is to be forgotten when its stream was sent.
+        is_gone: whether it is to be forgotten after its stream was sent.
         is_flowing: whether the client accepts messages (channel.flow).
         consumers: consumer tag -> consumer.
         prefetch: the prefetch count of new consumers; 0 for no limit.
@@ -77,12 +77,12 @@ class Channel:
         reply_to: the name of its reply queue; empty if it does not consume direct replies.
         last_queue: the name of the queue that was declared last; None for none.
         confirms: publisher confirms; None unless they were selected.
-        transaction: what is published and acknowledged is part of it; None outside of transactions.
+        transaction: the open transaction that publishes and acknowledgements belong to; None outside of transactions.
         settled: delivery tag -> delivery, of those acknowledged in the transaction.
         refused: likewise, those that were rejected in it, and whether they are requeued.
         settled_below: all deliveries below this tag were settled by `multiple`.
-        returns: what is sent at commit: messages that could not be routed.
-        name, user, timeout, txn_starts, txn_commits, txn_rejects: as of `ManagedSession`.
+        returns: unroutable messages, which are returned at commit.
+        name, user, timeout, txn_starts, txn_commits, txn_rejects: as in `ManagedSession`.
     """
 
     __slots__ = (
@@ -95,7 +95,7 @@ class Channel:
     def __init__(self, number: int, connection: ServerConnection, broker: Broker) -> None:
         self.number, self.connection, self.broker = number, connection, broker
         self.name, self.user = f"{connection.peer}.{number}".encode(), connection.user
-        self.timeout = 0  # it ends with its connection
+        self.timeout = 0  # a channel ends with its connection
         self.is_open = self.is_flowing = True
         self.is_gone = False
         self.can_send = connection.can_send
@@ -138,12 +138,12 @@ class Channel:
 
     @property
     def can_answer(self) -> bool:
-        """Whether a method with content may be sent: as `can_send`, whatever the client has said with channel.flow."""
+        """Whether a method with content may be sent: as `can_send`, but ignoring channel.flow."""
         return self.is_open and self._stream is None and self.connection.can_send
 
     @property
     def outstanding_commands(self) -> int:
-        """Messages that wait to be confirmed."""
+        """Messages not confirmed yet."""
         confirms = self.confirms
         return (
             0 if confirms is None else confirms.published + 1 - confirms.ledger.done.count_below(confirms.published + 1)
@@ -186,7 +186,7 @@ class Channel:
         connection.has_output()
 
     def stream_ended(self) -> None:
-        """The stream, with everything appended to it, was sent."""
+        """Continue after the stream: all of it was sent."""
         self._stream = None
         self.broker.tick.workers[self] = None  # to report confirms that had to wait
         self.wake_all()
@@ -220,7 +220,7 @@ class Channel:
         connection.run(work, done)
 
     def do_in_turns(self, work: Iterator[None], payload: bytes = b"") -> None:
-        """Do what a method asks for in turns, with the connection's input paused: later ones see its effect."""
+        """Do a method's work in turns, with the connection's input paused, so that later methods see its effect."""
         self.connection.pause()
         self.broker.tick.turns.do(self, self._guarded(work, payload))
 
@@ -235,15 +235,15 @@ class Channel:
     # ---- queues and consumers ----
 
     def queue_name(self, given: str) -> str:
-        """The name of a queue, where an empty one is that of the queue declared last. Raises SoftError."""
+        """The name of a queue; an empty one means the queue declared last. Raises SoftError."""
         if given:
             return given
         if self.last_queue is None:
-            raise SoftError(ReplyCode.NOT_FOUND, "no queue name is given, and none was declared on this channel")
+            raise SoftError(ReplyCode.NOT_FOUND, "no queue name is given, and no queue was declared on this channel")
         return self.last_queue
 
     def find_queue(self, given: str, action: Action) -> Queue:
-        """The queue with a name, if this connection may use it; otherwise it is asked whether the user may at all.
+        """The queue with a name, if this connection may use it; an unauthorized user does not learn why it may not.
 
         Raises SoftError or UnauthorizedError.
         """
@@ -270,7 +270,7 @@ class Channel:
             self.connection.leave(queue)
 
     def consumer_lost(self, consumer: Any) -> None:
-        """The queue of a consumer was deleted: tell the client, if it wants to know."""
+        """End a consumer whose queue was deleted; notify the client if it has the capability."""
         if consumer is self._getter:
             self.look_again()
             return
@@ -283,7 +283,7 @@ class Channel:
     # ---- basic.get ----
 
     def begin_get(self, queue: Queue, *, no_ack: bool) -> None:
-        """Deliver a message, or report that there is none: now, or when those that wait for the disk are on it."""
+        """Deliver a message, or report that there is none: now, or once messages that wait for the disk are on it."""
         getter = Getter(self, queue, no_ack=no_ack)
         queue.add_consumer(getter, FOREMOST)
         getter.wake()
@@ -327,9 +327,9 @@ class Channel:
             getter.queue.remove_consumer(getter)
 
     def _wait_for(self, getter: Getter) -> None:
-        """Look again when the queue's records are on the disk, or messages were read back.
+        """Try again when the queue's records are on the disk, or messages were read back.
 
-        Where only output has to be sent first, `wake_all` does so.
+        If only output has to be sent first, `wake_all` tries again.
         """
         if not self.can_answer or self.connection.room <= 0:
             return
@@ -342,7 +342,7 @@ class Channel:
             store.flush((queue.journal,), partial(self._flushed, getter))
 
     def _flushed(self, getter: Getter, error: Exception | None) -> None:
-        """The records of the queue of a basic.get are on the disk, or never will be: then it cannot be answered."""
+        """Try a basic.get again, since its queue's records are on the disk; after an error the channel fails."""
         if error is None or self._getter is not getter:
             self.look_again()
             return
@@ -351,7 +351,7 @@ class Channel:
         self.connection.unpause()
 
     def look_again(self, _error: Exception | None = None) -> None:
-        """See at the end of the tick whether basic.get can be answered, and which confirms are due."""
+        """Check at the end of the tick whether basic.get can be answered, and which confirms are due."""
         self.broker.tick.workers[self] = None
         self.broker.tick.schedule()
 
@@ -365,7 +365,7 @@ class Channel:
             self.connection.fail(self, error)
 
     def return_credit(self, deliveries: Iterable[Delivery]) -> None:
-        """Deliveries were settled: their consumers can get others. basic.get has taken no credit."""
+        """Return the credit of settled deliveries to their consumers; basic.get takes none."""
         before, count = self.credit, 0
         for delivery in deliveries:
             consumer = delivery.consumer
@@ -379,16 +379,16 @@ class Channel:
                 consumer.wake()
 
     def adjust_consumers(self, count: int) -> None:
-        """Each running consumer may have that many messages unacknowledged; 0 for the most."""
+        """Set the limit of unacknowledged messages of each running consumer; 0 for the maximum."""
         limit = min(count, MAX_UNACKNOWLEDGED) or MAX_UNACKNOWLEDGED
         for consumer in self.consumers.values():
             if not consumer.no_ack:
-                consumer.credit += limit - consumer.limit  # below 0 as long as it has more than that
+                consumer.credit += limit - consumer.limit  # negative while it has more than the limit
                 consumer.limit = limit
                 consumer.wake()
 
     def give_credit(self, settled: Mapping[BasicConsumer, int]) -> None:
-        """As `return_credit`, of many deliveries: how many were settled of each consumer."""
+        """As `return_credit`, for many deliveries: consumer -> number settled."""
         before = self.credit
         self.credit = before + sum(settled.values())
         for consumer, count in settled.items():
@@ -399,7 +399,7 @@ class Channel:
                 consumer.wake()
 
     def set_limit(self, count: int) -> None:
-        """All consumers together may have that many messages unacknowledged; 0 for the most."""
+        """Set the limit of unacknowledged messages of all consumers together; 0 for the maximum."""
         limit = min(count, MAX_UNACKNOWLEDGED) or MAX_UNACKNOWLEDGED
         self.credit += limit - self.limit
         self.limit = limit
@@ -408,7 +408,7 @@ class Channel:
     # ---- publishing ----
 
     def hold(self, number: int, *, is_stored: bool) -> None:
-        """Hold a confirm until the message's records are on the disk, and it is on no stopped queue."""
+        """Hold a confirm until the message's records are on the disk and no stopped queue holds it."""
         assert self.confirms is not None
         stops = self.broker.router.stops
         if not stops:
@@ -420,7 +420,7 @@ class Channel:
         stops.clear()
 
     def hold_input(self) -> None:
-        """A message without confirms was put on stopped queues: stop reading until they have drained."""
+        """Stop reading until queues have drained: a message without confirms was put on stopped queues."""
         stops = self.broker.router.stops
         self._holding += 1
         self.connection.publisher_waits(stops[0][0])
@@ -436,7 +436,7 @@ class Channel:
 
     def _transfer_done(self, number: int, error: Exception | None) -> None:
         confirms = self.confirms
-        self.connection.publisher_goes_on()
+        self.connection.publisher_continues()
         if number <= 0:
             self._holding -= 1
             self.connection.unpause()
@@ -458,7 +458,7 @@ class Channel:
         return confirms.ledger.complete_below(confirms.published + 1)
 
     def complete(self, runs: Runs) -> None:
-        """The records of these messages are on the disk."""
+        """Confirm messages whose records are on the disk."""
         confirms = self.confirms
         if confirms is not None:
             confirms.ledger.complete(runs)
@@ -466,7 +466,7 @@ class Channel:
                 self.broker.tick.awaited[self] = None
 
     def fail(self, runs: Runs, error: Exception) -> None:
-        """The records of these messages could not be written."""
+        """Refuse messages whose records could not be written."""
         _LOG.info("Client %s, channel %d: messages were not stored: %s", self.connection.peer, self.number, error)
         if self.confirms is not None:
             self.confirms.fail(runs)
@@ -498,7 +498,7 @@ class Channel:
             self.broker.end_transaction(self.transaction)
             self.transaction = None
         if self._held_transfers is not None:
-            self.connection.publisher_goes_on(len(self._held_transfers))
+            self.connection.publisher_continues(len(self._held_transfers))
             self._held_transfers.drop()
             self._held_transfers = None
         for _ in range(self._holding):
@@ -513,7 +513,7 @@ class Channel:
         give_back(self, self.broker.tick.turns, held, self._take_all())
 
     def _take_all(self) -> Iterator[tuple[Queue, Entry]]:
-        """All messages that the client has not settled for good, which the channel forgets."""
+        """Remove and yield all messages that the client has not settled for good."""
         refused = drained(self.refused)
         held = chain(drained(self.unsettled), drained(self.settled), (delivery for delivery, _ in refused))
         self.unsettled, self.settled, self.refused, self.returns = {}, {}, {}, []

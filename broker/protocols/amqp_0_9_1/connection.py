@@ -1,4 +1,4 @@
-"""A connection of AMQP 0-9-1: what it adds to the engine's (`protocols.broker_connection`).
+"""An AMQP 0-9-1 connection, on top of the engine's (`protocols.broker_connection`).
 
     client                              broker
     AMQP 0 0 9 1                  ->
@@ -6,27 +6,27 @@
     connection.start-ok           ->                           SASL, as for every protocol (`security/authentication`)
                 (secure, secure-ok as often as the mechanism requires)
                                   <-    connection.tune        limits
-    connection.tune-ok            ->                           at most those that were offered, 0 for these; heartbeats
+    connection.tune-ok            ->                           at most the offered ones, 0 for these; heartbeats
     connection.open               ->                           the virtual host, always `/`; whether it is admitted
                                   <-    connection.open-ok
     channels; heartbeats while nothing else is sent
     connection.close              <->   connection.close-ok
 
-The reason of a failed login is sent only to a client with the capability for it; for others, as the specification has
-it, the socket is closed. An error of the connection is sent with connection.close, and then everything is ignored until
-the client has answered, or some seconds are over. Queues that are exclusive to the connection are deleted with it:
+The reason for a failed login is sent only to a client with the capability for it; otherwise the socket is just closed,
+as the specification says. An error of the connection is sent with connection.close, and all input is ignored until the
+client has answered, or some seconds have passed. Queues that are exclusive to the connection are deleted with it:
 before close-ok, if the client closes it.
 
-**Capabilities.** A client uses an extension only if the broker names it; the broker uses one only if the client does.
-The broker names itself, and not RabbitMQ: clients that look at `product` and `version` do so to learn which of
-RabbitMQ's releases, with their quirks and their kinds of queues, they are talking to, and it is not one of them. It is
-connection.start that has these properties, before anything is known about the client, so they are the same for all.
+**Capabilities.** A client uses an extension only if the broker lists it; the broker uses one only if the client lists
+it. The broker's `product` is its own name, not RabbitMQ: clients that check `product` and `version` do so to adapt to
+quirks and queue types of a RabbitMQ release, which it does not have. connection.start has these properties, before
+anything is known about the client, so they are the same for all.
 
-One client needs more than names. kombu, on which Celery is built, sets the prefetch count of its running consumers
-again and again: for each task that waits for its time, and when the pool grows or shrinks. On RabbitMQ
-3.3 to 3.13 it does so with `global=true`, on every other broker with `global=false`. RabbitMQ applies the latter to
-later consumers only; if the broker did so here, a worker whose prefetch window is full of tasks that are due in an hour
-would get nothing else for an hour. `adjusts_consumers` recognizes such clients, and only these.
+One client needs more than a list. kombu, the library below Celery, changes the prefetch count of its running consumers
+again and again: for each task that is scheduled for later, and when the pool grows or shrinks. On RabbitMQ 3.3 to 3.13
+it does so with `global=true`, on every other broker with `global=false`. RabbitMQ applies the latter to later consumers
+only; if this broker did the same, a worker whose prefetch window is full of tasks due in an hour would get nothing else
+for an hour. `adjusts_consumers` recognizes such clients, and only these.
 
 Sources: AMQP 0-9-1, classes connection and channel; RabbitMQ, "Protocol extensions" (also
 authentication_failure_close), "Blocked Connection Notifications", "Client properties and capabilities" and "Consumer
@@ -91,10 +91,10 @@ MAX_NEGOTIATING_FRAME: Final = 16_384
 """Maximum size of a frame before limits are negotiated: client properties and SASL responses."""
 
 MAX_CHANNELS: Final = 2_047
-"""Maximum number of channels that is offered; RabbitMQ's."""
+"""Maximum number of channels that is offered, as in RabbitMQ."""
 
 HEARTBEAT_SECONDS: Final = 60
-"""The interval of heartbeats that is offered; RabbitMQ's. The client decides."""
+"""The heartbeat interval that is offered, as in RabbitMQ. The client decides."""
 
 VIRTUAL_HOST: Final = "/"
 
@@ -111,7 +111,7 @@ _Values = dict[str, Any]
 
 
 class Blocker(Enum):
-    """What the messages of a client wait for."""
+    """The reasons for which the messages of a client wait."""
 
     QUEUE = auto()  # flow control
     MEMORY = auto()
@@ -129,15 +129,15 @@ CAPABILITIES: Final = {
     "per_consumer_qos": True,
     "direct_reply_to": True,
 }
-"""Of the broker: the extensions of RabbitMQ that clients ask for, and whether it has them."""
+"""The broker's capabilities: RabbitMQ's extensions that clients check for, and whether it has them."""
 
 
 _ADJUSTING: Final = "py-amqp"
-"""The product whose connections change the prefetch count of running consumers: the client library of kombu."""
+"""The client library of kombu, whose connections change the prefetch count of running consumers."""
 
 
 def server_properties() -> TypedMap:
-    """The broker's properties: those that AMQP 0-9-1 asks for, and RabbitMQ's `cluster_name` and `capabilities`."""
+    """The broker's properties: those of AMQP 0-9-1, and RabbitMQ's `cluster_name` and `capabilities`."""
     host = socket.gethostname()
     return typed_map(
         {
@@ -177,9 +177,9 @@ class ServerConnection(BrokerConnection):
 
     Attributes:
         publishing: decodes messages.
-        channels: number -> channel, with those that wait for channel.close-ok.
+        channels: number -> channel, including those that wait for channel.close-ok.
         max_payload: bytes of a frame's payload, as negotiated.
-        capabilities: those of the client's capabilities that it has.
+        capabilities: the client's capabilities that it has set.
         adjusts_consumers: whether its basic.qos changes running consumers, too.
     """
 
@@ -204,7 +204,7 @@ class ServerConnection(BrokerConnection):
         self.publishing.has_timestamps = broker.has_timestamps
         self.max_payload = FRAME_MIN_SIZE - OVERHEAD
         self._channel_max = 0
-        self._blocked_by: set[Blocker] = set()  # why its messages wait
+        self._blocked_by: set[Blocker] = set()  # reasons for which its messages wait
         self._waiting = 0  # messages that wait for stopped queues
 
     def make_assembler(self) -> MethodAssembler:
@@ -336,14 +336,14 @@ class ServerConnection(BrokerConnection):
         found = self.channels.get(channel)
         if found is not None and found.is_open:
             limit = self._shared.broker.settings.max_message_bytes
-            text = f"the message has {size} bytes; the limit is {limit}, and that of all incomplete messages together"
+            text = f"the message has {size} bytes; the limit, also for all incomplete messages together, is {limit}"
             self.fail(found, SoftError(ReplyCode.PRECONDITION_FAILED, text))
 
     def stalled(self, channel: int, size: int) -> None:
         """As `Receiver.stalled`."""
         found = self.channels.get(channel)
         if found is not None and found.is_open:
-            text = f"a message of {size} bytes was begun, and its sender has stalled"
+            text = f"the sender of an incomplete message of {size} bytes has stalled"
             self.fail(found, SoftError(ReplyCode.PRECONDITION_FAILED, text))
 
     # ---- methods of the connection ----
@@ -364,7 +364,7 @@ class ServerConnection(BrokerConnection):
         elif self.phase is Phase.NEGOTIATING and name in _NEGOTIATION:
             _NEGOTIATION[name](self, values)
         elif name == "connection.update-secret" and self.phase is Phase.OPEN:
-            self.send("connection.update-secret-ok")  # as of RabbitMQ's own users: a login does not expire
+            self.send("connection.update-secret-ok")  # as for RabbitMQ's own users: a login does not expire
         elif name not in ("connection.blocked", "connection.unblocked"):
             code = ReplyCode.CHANNEL_ERROR if self.phase is Phase.OPEN else ReplyCode.COMMAND_INVALID
             raise HardError(code, f"{name} is unexpected on channel 0 in this state")
@@ -373,7 +373,7 @@ class ServerConnection(BrokerConnection):
         if self.phase is not Phase.OPEN:
             raise HardError(ReplyCode.CHANNEL_ERROR, f"{name} before the connection is open")
         channel = self.channels.get(number)
-        if channel is not None:  # channel.close was sent, and the client may not know yet
+        if channel is not None:  # channel.close was sent, and the client may not have seen it
             if name == "channel.close":
                 channel.send("channel.close-ok")
             elif name == "channel.close-ok":
@@ -401,16 +401,16 @@ class ServerConnection(BrokerConnection):
         self._shared.broker.tick.turns.after(channel, partial(self._confirm_channel_closed, channel))
 
     def _confirm_channel_closed(self, channel: Channel) -> None:
-        """A channel that the client closes has given back what it held."""
+        """Confirm the close of a channel, which has released everything."""
         if self.phase is Phase.OPEN:
             channel.send("channel.close-ok")
             self.forget_channel(channel)
         self.unpause()
 
     def forget_channel(self, channel: Channel) -> None:
-        """The answer to channel.close was sent, or came: the number is free again."""
+        """Free the number of a channel: channel.close-ok was sent or received."""
         if channel.number in self.streams:
-            channel.is_gone = True  # what is left of the stream has the answer to the client
+            channel.is_gone = True  # the rest of the stream contains the answer
         elif self.channels.get(channel.number) is channel:
             del self.channels[channel.number]
             self._assembler.accept(channel.number)
@@ -487,10 +487,10 @@ class ServerConnection(BrokerConnection):
         self.send("connection.open-ok")
         self.announce()
 
-    # ---- what channels need ----
+    # ---- for channels ----
 
     def fail(self, channel: Channel, error: Exception, payload: bytes = b"") -> None:
-        """A method of a channel has failed: close the channel, or the connection."""
+        """Close the channel, or the connection, after a method of a channel has failed."""
         if not channel.is_open or self.phase is not Phase.OPEN:
             return
         answer = coded_error(error)
@@ -503,13 +503,13 @@ class ServerConnection(BrokerConnection):
         channel.send_method(encode_close("channel.close", answer.code, answer.reply_text, payload))
 
     def own(self, queue: Queue) -> None:
-        """A queue was declared exclusive to this connection, which may have ended by now: it is deleted with it."""
+        """Own a queue declared exclusive to this connection, to delete it with it: at once if it has ended by now."""
         self._exclusive_queues[queue] = None
         if self.phase is not Phase.OPEN:
             self._delete_exclusive_queues(ignore_error)
 
     def _delete_exclusive_queues(self, done: Callable[[ModelError | None], None]) -> None:
-        """The connection ends: delete its queues, and call `done`, at once if there are none."""
+        """Delete the connection's queues, then call `done`; at once if there are none."""
         queues, self._exclusive_queues = list(self._exclusive_queues), {}
         if queues:
             self.run(_delete_queues(self._shared.broker, queues, self), done)
@@ -517,25 +517,25 @@ class ServerConnection(BrokerConnection):
             done(None)
 
     def publisher_waits(self, flow: FlowControl) -> None:
-        """A message waits for a stopped queue: its confirm, or, without confirms, the next messages."""
+        """Note a message that waits for a stopped queue: its confirm or, without confirms, later messages wait."""
         self._waiting += 1
         if self._waiting == 1:
             self.block(Blocker.QUEUE, flow.reason)
 
-    def publisher_goes_on(self, count: int = 1) -> None:
-        """That many of these messages no longer wait."""
+    def publisher_continues(self, count: int = 1) -> None:
+        """Note that `count` of these messages no longer wait."""
         self._waiting -= count
         if not self._waiting:
             self.unblock(Blocker.QUEUE)
 
     def block(self, blocker: Blocker, reason: str) -> None:
-        """Tell the client, if it wants to know, that its messages wait."""
+        """Notify the client, if it has the capability, that its messages wait."""
         if not self._blocked_by and self.phase is Phase.OPEN and "connection.blocked" in self.capabilities:
             self.send("connection.blocked", reason=_shortened(reason))
         self._blocked_by.add(blocker)
 
     def unblock(self, blocker: Blocker) -> None:
-        """They no longer wait for that."""
+        """Notify the client that its messages no longer wait for that."""
         if blocker in self._blocked_by:
             self._blocked_by.discard(blocker)
             if not self._blocked_by and self.phase is Phase.OPEN and "connection.blocked" in self.capabilities:

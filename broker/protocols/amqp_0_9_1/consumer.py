@@ -4,9 +4,9 @@
     otherwise      it waits for its acknowledgement, and takes one of the consumer's and one of the channel's credit
                    (basic.qos): when either is used up, nothing is sent until messages are acknowledged
 
-`deliver` handles every outgoing message: it adds the frames of a basic.deliver to the connection's output. What is the
-same in all of them is prepared once: the begin of the method for each length of exchange and routing key, and the frame
-headers for each size of header and body.
+`deliver` handles every outgoing message: it adds the frames of a basic.deliver to the connection's output. Their fixed
+parts are prepared once: the beginning of the method for each length of exchange and routing key, and the frame headers
+for each size of header and body.
 
 Source: AMQP 0-9-1, class basic; RabbitMQ, "Consumer Prefetch".
 """
@@ -62,7 +62,7 @@ class BasicConsumer(SendingConsumer):
         no_ack: whether messages need no acknowledgement.
         no_local: whether it gets no messages that were published over its own connection.
         limit: how many messages may be unacknowledged.
-        arguments: those with which the client has subscribed.
+        arguments: the arguments of basic.consume.
 
     Attributes:
         channel, tag, queue, no_ack, limit: as above.
@@ -93,7 +93,7 @@ class BasicConsumer(SendingConsumer):
         self.delivered = 0
         self._no_local = no_local
         self._start = deliver_start(tag.encode("utf-8", "surrogateescape"))
-        self._starts: dict[int, bytes] = {}  # by the length of exchange and routing key: frame header, begin of method
+        self._starts: dict[int, bytes] = {}  # by length of exchange and key: frame header, begin of method
 
     @property
     def publisher(self) -> object:
@@ -165,7 +165,7 @@ class BasicConsumer(SendingConsumer):
         return TAKEN if connection.room > 0 and channel.can_send else TAKEN_LAST
 
     def _make_start(self, length: int) -> bytes:
-        """The frame header of the method, and its begin."""
+        """The frame header of the method, and its beginning."""
         size = len(self._start) + _TAG.size + length
         start = _pack_frame(METHOD, self.channel.number, size) + self._start
         if len(self._starts) < _STARTS_KEPT:
@@ -196,7 +196,7 @@ class Getter:
     Attributes:
         channel, queue: as above.
         is_done: whether it has taken a message.
-        acquires, cursor, is_waiting: as of `Consumer`.
+        acquires, cursor, is_waiting: as in `Consumer`.
     """
 
     __slots__ = ("_no_ack", "acquires", "channel", "cursor", "is_done", "is_waiting", "queue")
@@ -236,7 +236,7 @@ class Getter:
         self.is_done = True
         tag = channel.last_tag = channel.last_tag + 1
         left = self.queue.available_count
-        if isinstance(self.queue.order, PerConsumerOrder):  # the queue counts what it distributes at the end
+        if isinstance(self.queue.order, PerConsumerOrder):  # the queue counts distributed messages at the end
             left -= 1
         method = encode_get_ok(tag, entry.is_redelivered, message.routed, left)
         channel.send_content(method, message)

@@ -9,8 +9,8 @@
     IllegalArgumentError           406 precondition-failed
     InvalidArgumentError           406 precondition-failed
     HeaderTooLargeError            406 precondition-failed
-    NotImplementedByBrokerError    406 precondition-failed: an argument asks for something that is missing
-    ResourceLimitExceededError     406 precondition-failed; of a message that is published: 311 content-too-large
+    NotImplementedByBrokerError    406 precondition-failed: an argument requests an unsupported feature
+    ResourceLimitExceededError     406 precondition-failed; for a published message 311 content-too-large
     QueueOverflowError             the same; without confirms, the publisher is not notified
     RoutingLimitError              406 precondition-failed
     IllegalStateError              406 precondition-failed
@@ -63,7 +63,7 @@ class HardError(CodedError):
 
 
 def encode_close(method: str, code: int, text: str, payload: bytes) -> bytes:
-    """channel.close or connection.close, with class and method of the payload that has caused it."""
+    """channel.close or connection.close, with class and method of the payload that caused it."""
     short = text.encode("utf-8", "replace")[:_MAX_TEXT].decode("utf-8", "ignore")
     class_id, method_id = int.from_bytes(payload[:2]), int.from_bytes(payload[2:4])
     return encode_method(method, reply_code=code, reply_text=short, class_id=class_id, method_id=method_id)
@@ -90,18 +90,18 @@ _CODES: Final[dict[type[errors.ModelError], ReplyCode]] = {
 
 
 def malformed(error: Exception) -> HardError:
-    """Bytes of a client that cannot be decoded."""
+    """The error for input that cannot be decoded."""
     is_unexpected = isinstance(error, ContentClassError)
     return HardError(ReplyCode.UNEXPECTED_FRAME if is_unexpected else ReplyCode.FRAME_ERROR, str(error))
 
 
 def missing(kind: str, name: str) -> SoftError:
-    """There is no such queue or exchange."""
+    """The error for a queue or exchange that does not exist."""
     return SoftError(ReplyCode.NOT_FOUND, f"no {kind} '{name}' in vhost '/'")
 
 
 def locked(name: str) -> SoftError:
-    """A queue belongs to another connection, or is one that cannot become exclusive."""
+    """The error for a queue that belongs to another connection, or cannot become exclusive."""
     why = "it belongs to another connection, or was declared without exclusive"
     return SoftError(
         ReplyCode.RESOURCE_LOCKED, f"cannot obtain exclusive access to locked queue '{name}' in vhost '/': {why}"
@@ -109,7 +109,7 @@ def locked(name: str) -> SoftError:
 
 
 def coded_error(error: Exception) -> CodedError:
-    """The error that a client gets for one of the model, or of the store."""
+    """The error that a client gets for an error of the model or the store."""
     if isinstance(error, CodedError):
         return error
     if isinstance(error, Amqp091Error):

@@ -1,18 +1,17 @@
-"""A message in its AMQP 0-9-1 form: as it arrived, as it is stored, and made of another protocol's.
+"""A message in its AMQP 0-9-1 form: as received, as stored, and converted from another protocol's.
 
-Content header, exchange, routing key and body are kept as received. Of the properties only those are read that queues
-need (delivery mode, priority, expiration); the others are checked, and decoded on demand.
+Content header, exchange, routing key and body are kept as received. Of the properties only those that queues need are
+read (delivery mode, priority, expiration); the others are checked, and decoded on demand.
 
-The expiration is relative in the protocol; its end, `expires_at`, is stored with the message. A message without a
-priority has priority 0, as in RabbitMQ.
+The protocol's expiration is relative; its end, `expires_at`, is stored with the message. A message without a priority
+has priority 0, as in RabbitMQ.
 
 A stored message is `u32 header size | u32 mark | u64 expiration | exchange | routing key | content header | body`
 (formats/broker_records/README.md, 1.7).
 
 A message may have further routing keys, in its headers CC and BCC (`model/message`). Consumers get its content
 header without BCC. It is stored with BCC, so that a dead letter is routed by these keys after a restart, too. Its size
-is that of what is stored. The keys are decoded when they are needed, because they take many times the memory of the
-header.
+is that of the stored form. The keys are decoded when needed, because they take many times the memory of the header.
 
 README.md has the mapping between the protocols, in both directions. The frames of a large message are built from the
 pieces of its body, without copying them.
@@ -58,7 +57,7 @@ from qstore.formats.errors import BrokerRecordError
 from qstore.formats.values import EMPTY_MAP, STR16, TypedMap, TypedValue
 
 MAX_FRAME: Final = 131_072
-"""Maximum size of a frame in bytes that clients are offered; RabbitMQ's."""
+"""Maximum frame size in bytes that clients are offered, as in RabbitMQ."""
 
 _END: Final = bytes((FRAME_END,))
 
@@ -83,7 +82,7 @@ def content_frames(
 
 _SIZE_AT: Final = 4  # where the size of the body begins in a content header, after class and weight
 _SIZE_END: Final = 12
-_MAX_HEADER: Final = 0xFFFF  # bytes that one may get by what the broker adds: all but small frames have room for it
+_MAX_HEADER: Final = 0xFFFF  # bytes of a header after additions of the broker: all but small frames have room for it
 
 
 class BasicMessage(NativeMessage):
@@ -92,9 +91,9 @@ class BasicMessage(NativeMessage):
     Args:
         header: the content header.
         body: the body.
-        exchange, routing_key: as of `Message`.
+        exchange, routing_key: as in `Message`.
         routed: both, encoded as in basic.deliver.
-        is_persistent, handling, expires_at: as of `Message`.
+        is_persistent, handling, expires_at: as in `Message`.
         head: shared with other messages that have the same header and routing; None for none.
 
     Attributes:
@@ -167,7 +166,7 @@ class BasicMessage(NativeMessage):
             header = encode_header(body_size(self.header), _changed(values, changes))
             routed = encode_routed(exchange, routing_key)
         except Amqp091Error as error:
-            raise InvalidArgumentError(f"the message cannot go to exchange {exchange!a}: {error}") from error
+            raise InvalidArgumentError(f"the message cannot be sent to exchange {exchange!a}: {error}") from error
         limit = _MAX_HEADER if len(self.header) <= _MAX_HEADER else MAX_FRAME - OVERHEAD
         if len(header) > limit:
             raise HeaderTooLargeError(len(header), limit)
@@ -274,7 +273,7 @@ class CopiedMessage(BasicMessage):
 
     @property
     def likeness(self) -> Hashable:
-        """As `Message.likeness`: it is like no other, because its header is not all."""
+        """As `Message.likeness`: None, because its header is not all."""
         return None
 
     @property
@@ -304,7 +303,7 @@ class CopiedMessage(BasicMessage):
 
 
 def with_keys(message: BasicMessage) -> BasicMessage:
-    """A message whose headers were not read yet, with the routing keys in them.
+    """The message with the further routing keys in its headers, which were not read yet.
 
     Raises:
         InvalidArgumentError: CC or BCC is not a list, or is too long.
@@ -340,7 +339,7 @@ def restored(message: BasicMessage) -> BasicMessage:
 _PERSISTENT: Final = 2
 _TRANSIENT: Final = 1
 _MAX_SHORT: Final = 0xFF
-#: Properties that are texts of at most 255 bytes; the headers that have longer ones.
+#: Properties that are strings of at most 255 bytes -> the header for longer ones.
 _LONG: Final = {
     name: f"x-amqp-{name.replace('_', '-')}"
     for name in (
@@ -370,7 +369,7 @@ def _basic(message: Message, header: bytes, body: Content, routed: bytes) -> Bas
 
 
 def _properties(message: Message, neutral: NeutralProperties) -> Properties:
-    """The properties, with texts that are too long among the headers. Raises Amqp091Error."""
+    """The properties; strings that are too long become headers. Raises Amqp091Error."""
     entries = [(name, typed) for name, typed in neutral.headers.entries if name != MESSAGE_ID_HEADER]
     named = dict(neutral.headers.entries)
     message_id = neutral.message_id

@@ -4,14 +4,14 @@ Those of classes exchange and queue change the topology, which takes time: each 
 connection's input paused, and is answered when it is done. Where the model leaves a choice, the rules are those that
 RabbitMQ's clients rely on:
 
-    declared again    everything must agree: type, durability, arguments and so on; else 406 precondition-failed
+    redeclaration     everything must agree: type, durability, arguments and so on; else 406 precondition-failed
     exclusive         a queue belongs to the connection, ends with it, and is stored nowhere
-    no name           the broker names the queue; later methods of the channel may leave the name out
-    not there         deleting or unbinding what does not exist is done already
+    no name           the broker names the queue; later methods of the channel may omit the name
+    idempotence       deleting or unbinding what does not exist succeeds
     alternate         an exchange may be declared before its alternate exchange, and survives it
-    if-empty          messages that consumers hold unacknowledged do not count: they end with the queue
+    if-empty          messages that consumers hold unacknowledged do not count: they are deleted with the queue
 
-basic.ack is decoded here, as it is frequent. basic.publish has content, and comes by another way (`publishing`).
+basic.ack is decoded here, as it is frequent. basic.publish has content, and takes another path (`publishing`).
 
 Source: AMQP 0-9-1, all classes; RabbitMQ, "Queues", "Exchanges", "Consumer Prefetch", "Consumers" and "Channels" (codes
 of misuse).
@@ -65,7 +65,7 @@ _MANY_CONSUMERS: Final = 100
 
 
 def _open(channel: Channel, _values: _Values, _payload: bytes) -> None:
-    raise HardError(ReplyCode.CHANNEL_ERROR, f"channel {channel.number} is open already")
+    raise HardError(ReplyCode.CHANNEL_ERROR, f"channel {channel.number} is already open")
 
 
 def _close(channel: Channel, _values: _Values, _payload: bytes) -> None:
@@ -73,7 +73,7 @@ def _close(channel: Channel, _values: _Values, _payload: bytes) -> None:
 
 
 def _close_ok(_channel: Channel, _values: _Values, _payload: bytes) -> None:
-    """Ignore the answer to nothing."""
+    """Ignore a channel.close-ok without channel.close."""
 
 
 def _flow(channel: Channel, values: _Values, payload: bytes) -> None:
@@ -99,7 +99,7 @@ def _qos(channel: Channel, values: _Values, payload: bytes) -> None:
 
 
 def _answer_in_turn(channel: Channel, answer: Callable[[], None], payload: bytes) -> None:
-    """Answer a method that has touched all consumers of the channel.
+    """Answer a method that has changed all consumers of the channel.
 
     With many of them that takes a millisecond or two, and the client may have sent a hundred such methods at once: the
     next one is read when other connections have had their turn.
@@ -111,7 +111,7 @@ def _answer_in_turn(channel: Channel, answer: Callable[[], None], payload: bytes
 
 
 async def _in_next_turn() -> None:
-    """Done as soon as it is run, which is in the next turn of the event loop."""
+    """Do nothing, so that the call is done in the next iteration of the event loop."""
 
 
 def _consume(channel: Channel, values: _Values, _payload: bytes) -> None:
@@ -327,7 +327,7 @@ def _delete_exchange(channel: Channel, values: _Values, payload: bytes) -> None:
 
 
 async def _unless_gone(work: _Work) -> None:
-    """Do what has no effect on something that does not exist."""
+    """Await work that succeeds without effect on something that does not exist."""
     try:
         await work
     except NotFoundError:
@@ -397,7 +397,7 @@ def _check_access(channel: Channel, name: str, *, exclusive: bool | None) -> Non
 
 
 def _declare_replies(channel: Channel, name: str, *, nowait: bool) -> None:
-    """Declare a reply queue: only whether it is there can be found out."""
+    """Declare a reply queue, passively: it can only be checked for existence."""
     if not channel.broker.replies.has(name):
         raise missing("queue", name)
     if not nowait:
@@ -450,7 +450,7 @@ async def _bind_in_turn(channel: Channel, values: _Values, bound: tuple[str, str
     bind = partial(channel.broker.topology.bind, caller=channel.connection, asked_key=bound[-1])
     try:
         await bind(*bound[:-1])
-    except NotAllowedError:  # unless one of them has taken the key, with other arguments
+    except NotAllowedError:  # one of them has taken the key, with other arguments
         again = _bound(channel, values)
         if again == bound:
             raise

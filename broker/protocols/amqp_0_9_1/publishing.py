@@ -1,17 +1,17 @@
 """Decodes the messages that are published over one connection, and publishes them.
 
 Most messages of a publisher go to the same exchange with the same routing key: basic.publish is decoded once, and
-cached by its bytes. Messages with the content header of the message before share what is stored of it.
+cached by its bytes. Messages with the content header of the previous message share its stored form.
 
-    mandatory    a message for which there is no queue is returned: 312 no-route
+    mandatory    a message without a matching queue is returned: 312 no-route
     immediate    is not implemented, as in RabbitMQ: it closes the connection (540)
     confirm      the message is numbered, and confirmed when it is done (`acknowledgements`); refused if a queue is full
     transaction  it is published at commit, and returned then
 
-Without confirms, a message that a queue has no room for closes the channel: 311 content-too-large; unless the queue was
-declared with x-overflow, then it is dropped. So does one that takes too many steps to route: 406 precondition-failed.
-If it is put on a queue that flow control has stopped, the client is not read until the queue has drained; unless the
-connection has consumers, whose acknowledgements may be what drains the queue.
+Without confirms, a message for which a queue has no room closes the channel with 311 content-too-large; if the queue
+was declared with x-overflow, the message is dropped instead. One that takes too many steps to route closes it with 406
+precondition-failed. After a message for a queue that flow control has stopped, the client is not read until the queue
+has drained, unless the connection has consumers, whose acknowledgements may drain the queue.
 
 Source: AMQP 0-9-1, basic.publish and its constants; RabbitMQ, "Publishers".
 """
@@ -70,11 +70,11 @@ class Publishing(PublishChecks):
 
     Args:
         publisher: identifies the connection as their publisher.
-        checks_user_ids, checks_publish: as of `PublishChecks`.
+        checks_user_ids, checks_publish: as in `PublishChecks`.
 
     Attributes:
         publisher: as above.
-        targets: payload of basic.publish -> target, for some.
+        targets: a cache: payload of basic.publish -> target.
         has_timestamps: whether messages without a timestamp get their time of arrival.
     """
 
@@ -119,7 +119,7 @@ class Publishing(PublishChecks):
         """The message with this content header, which `body_size` has checked, and body.
 
         Args:
-            target: of its basic.publish.
+            target: the target of its basic.publish.
             header: the content header.
             body: the body.
             clock: returns seconds since 1970.
@@ -127,7 +127,7 @@ class Publishing(PublishChecks):
 
         Raises:
             Amqp091Error: the header is not valid.
-            SoftError: its expiration is not valid, or it wants a direct reply, and the channel does not consume any.
+            SoftError: its expiration is not valid, or it requests a direct reply without a reply consumer.
             InvalidArgumentError: its header CC or BCC is not valid.
         """
         last = self._last
@@ -165,7 +165,7 @@ class Publishing(PublishChecks):
 
 
 def _without_body(message: BasicMessage) -> BasicMessage:
-    """The message to compare the next ones with: it must not keep the body in memory."""
+    """A copy to compare the next messages with, which does not keep the body in memory."""
     return BasicMessage(
         message.header, b"", message.exchange, message.routing_key, message.routed, message.is_persistent,
         message.handling, 0.0,

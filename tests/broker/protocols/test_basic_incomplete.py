@@ -193,7 +193,7 @@ def test_stalled_sender_makes_room_for_waiting_ones(world: World, queue: str) ->
     other.wait(5.0)
     assert stalled.refusal == ""
     other.wait(7.0)
-    assert "its sender has stalled" in stalled.refusal
+    assert "has stalled" in stalled.refusal
     assert other.refusal == ""
     assert world.broker.queues[queue].message_count == 1
 
@@ -205,7 +205,7 @@ def test_a_sender_that_trickles_has_stalled_too_while_others_wait(world: World, 
     for _ in range(12):
         slow.client.send(encode_frame(BODY, 1, b"x"))
         other.wait(1.0)
-    assert "its sender has stalled" in slow.refusal
+    assert "has stalled" in slow.refusal
     assert world.broker.queues[queue].message_count == 1
 
 
@@ -224,7 +224,7 @@ def test_a_stalled_message_is_not_kept_for_ever(world: World, queue: str) -> Non
     stalled = Sender(world, LARGE)
     stalled.go_on(3)
     stalled.wait(62.0)
-    assert "its sender has stalled" in stalled.refusal
+    assert "has stalled" in stalled.refusal
     assert world.basic_connections.budget.used == 0  # type: ignore[attr-defined]
 
 
