@@ -224,15 +224,15 @@ class OsDisk:
 
     def names(self, directory: str) -> list[str]:
         """The names in a directory, sorted."""
-        return sorted(entry.name for entry in Path(directory).iterdir())
+        return sorted(os.listdir(directory))  # noqa: PTH208 – a start asks for each journal's: 25 µs less
 
     def is_directory(self, path: str) -> bool:
         """Whether `path` is a directory."""
-        return Path(path).is_dir()
+        return stat.S_ISDIR(_mode(path))
 
     def is_file(self, path: str) -> bool:
         """Whether `path` is a regular file."""
-        return Path(path).is_file()
+        return stat.S_ISREG(_mode(path))
 
     def real_path(self, path: str) -> str:
         """The absolute form of `path`, links followed."""
@@ -249,6 +249,21 @@ class OsDisk:
         except OSError:
             return ""
         return f"{status.st_ino}-{status.st_ctime_ns}"
+
+
+def _mode(path: str) -> int:
+    """The type and permissions of what is at `path`; 0 if nothing is. Raises OSError if that cannot be found out."""
+    try:
+        return os.stat(path).st_mode  # noqa: PTH116 – as in `OsDisk.names`
+    except ValueError:  # no file can have that name
+        return 0
+    except OSError as error:
+        if error.errno in _MISSING:
+            return 0
+        raise
+
+
+_MISSING: Final = (errno.ENOENT, errno.ENOTDIR, errno.EBADF, errno.ELOOP)
 
 
 # ---- the operating system: writing ----

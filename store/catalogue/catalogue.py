@@ -27,7 +27,7 @@ The batches:
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple, TypeVar, cast
 from uuid import UUID
 
@@ -145,14 +145,24 @@ class Catalogue:
         """
         self.meta()
         counted: Counter[Kind] = Counter()
+        known: dict[Kind, set[int]] = {Kind.QUEUE: set(), Kind.EXCHANGE: set()}
+        queues: list[QueueEntry] = []
+        bindings: list[BindingEntry] = []
         for key, value in self._key_value.items(b""):
             try:
-                counted[kind_of(key)] += 1
-                decode(key, value)
+                kind = kind_of(key)
+                counted[kind] += 1
+                if kind in known:  # a key suffices for an entry to exist: a damaged value is reported, and only once
+                    known[kind].add(int.from_bytes(key[1:]))
+                entry = decode(key, value)
+                if isinstance(entry, QueueEntry):
+                    queues.append(entry)
+                elif isinstance(entry, BindingEntry):
+                    bindings.append(entry)
             except CatalogueFormatError as error:
                 self._found(key.hex(), str(error))
         self._check_census(counted)
-        self._check_references()
+        self._check_references(known, queues, bindings)
         return self.damage
 
     def _check_census(self, counted: Counter[Kind]) -> None:
@@ -167,25 +177,22 @@ class Catalogue:
                 )
                 self._found("", what)
 
-    def _check_references(self) -> None:
-        # A key suffices for an entry to exist: a damaged value is reported separately, and only once.
-        queues = {int.from_bytes(key[1:]) for key, _ in self._key_value.items(Kind.QUEUE.prefix)}
-        exchanges = {int.from_bytes(key[1:]) for key, _ in self._key_value.items(Kind.EXCHANGE.prefix)}
+    def _check_references(
+        self, known: Mapping[Kind, Collection[int]], queues: Iterable[QueueEntry], bindings: Iterable[BindingEntry]
+    ) -> None:
         journals: dict[int, int] = {}
-        for queue in self.queues():
+        for queue in queues:
             other = journals.setdefault(queue.journal_id, queue.queue_id)
             if other != queue.queue_id:
                 self._found(
                     encode(queue)[0].hex(),
                     f"queue {queue.queue_id} has journal {queue.journal_id}, as has queue {other}",
                 )
-        for binding in self.bindings():
-            for kind, number, known in (
-                ("queue", binding.queue_id, queues),
-                ("exchange", binding.exchange_id, exchanges),
-            ):
-                if number not in known:
-                    self._found(encode(binding)[0].hex(), f"a binding names {kind} {number}, which does not exist")
+        for binding in bindings:
+            for kind, number in ((Kind.QUEUE, binding.queue_id), (Kind.EXCHANGE, binding.exchange_id)):
+                if number not in known[kind]:
+                    what = f"a binding names {kind.name.lower()} {number}, which does not exist"
+                    self._found(encode(binding)[0].hex(), what)
 
     def _all(self, prefix: bytes) -> Iterator[Entry]:
         for key, value in self._key_value.items(prefix):

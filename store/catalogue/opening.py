@@ -400,7 +400,8 @@ class CatalogueOpening:
 
     def _opened(self, *, read_only: bool) -> KeyValue:
         view = self._view()
-        copy = view_copy(self._disk, self._directory.part(NAME), self._store_id, self._least)
+        sound = None if view.damage else view.entries
+        copy = view_copy(self._disk, self._directory.part(NAME), self._store_id, self._least, sound)
         judgement = judge(view, copy)
         if judgement.verdict in (Verdict.RESTORE, Verdict.SALVAGE):
             if self._refusal is not None:

@@ -245,8 +245,14 @@ def environment_topology(environment: BerkeleyEnvironment, directory: str) -> To
     return topology
 
 
-def catalogue_topology(catalogue: Catalogue, directory: str) -> Topology:
-    """The topology of a version-2 store; bindings in order of creation."""
+def catalogue_topology(catalogue: Catalogue, directory: str, *, is_checked: bool = False) -> Topology:
+    """The topology of a version-2 store; bindings in order of creation.
+
+    Args:
+        catalogue: the store's.
+        directory: its path.
+        is_checked: the catalogue was checked when it was opened, and is sound.
+    """
     topology = Topology()
     for queue in catalogue.queues():
         topology.add_queue(queue.queue_id, queue.record, directory, queue.journal_id)
@@ -257,7 +263,7 @@ def catalogue_topology(catalogue: Catalogue, directory: str) -> Topology:
     for general in catalogue.general():
         topology.add_general(general.general_id, general.record, directory)
     topology.tell_apart(queues=True)
-    for entry in catalogue.check():
+    for entry in () if is_checked else catalogue.check():
         file, kind = entry.file or directory, DamageKind.CATALOGUE_ENTRY
         topology.damage.append(Damage(file, None, None, kind, problem=entry.what, key=entry.key or None))
     return topology

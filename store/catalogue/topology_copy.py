@@ -157,19 +157,18 @@ class Judgement(NamedTuple):
 
 def view_catalogue(key_value: KeyValue) -> CatalogueView:
     """Read all of a catalogue. Unreadable parts are damage."""
-    catalogue = Catalogue(key_value)
     entries: dict[bytes, bytes] = {}
     try:
         entries.update(key_value.items(b""))
-        catalogue.check()
+        damage = tuple(Catalogue(MemoryMap(entries)).check())
     except CatalogueError as error:
-        damage = (CatalogueDamage("", str(error), error.file), *(each._replace(key="") for each in catalogue.damage))
-    else:
-        damage = tuple(catalogue.damage)
+        damage = (CatalogueDamage("", str(error), error.file),)
     return CatalogueView(batch_of(entries), entries, damage)
 
 
-def view_copy(disk: Disk, path: str, store_id: UUID | None, least: int = 0) -> CopyView:
+def view_copy(
+    disk: Disk, path: str, store_id: UUID | None, least: int = 0, sound: Mapping[bytes, bytes] | None = None
+) -> CopyView:
     """Read the second copy at `path`.
 
     Args:
@@ -177,6 +176,7 @@ def view_copy(disk: Disk, path: str, store_id: UUID | None, least: int = 0) -> C
         path: the file.
         store_id: the store's id; None if unknown.
         least: number of a batch that it is known to have had; 0 if unknown.
+        sound: entries that were checked: if the copy has the same, they are not checked again.
     """
     try:
         content = decode_topology(read_whole(disk, path, MAX_SIZE))
@@ -188,10 +188,10 @@ def view_copy(disk: Disk, path: str, store_id: UUID | None, least: int = 0) -> C
         return CopyView(None, str(error), least=least)
     if store_id not in (None, content.store_id):
         return CopyView(None, f"it belongs to another store, {content.store_id}", least=least)
-    return CopyView(content, _problem(content, least), least=least)
+    return CopyView(content, _problem(content, least, sound), least=least)
 
 
-def _problem(content: TopologyCopy, least: int) -> str:
+def _problem(content: TopologyCopy, least: int, sound: Mapping[bytes, bytes] | None) -> str:
     """Why a copy is not sound; empty if it is."""
     after = f"change {content.batch}" if content.batch else "its beginning"
     if content.tail is Tail.DAMAGED:
@@ -200,6 +200,8 @@ def _problem(content: TopologyCopy, least: int) -> str:
         return f"damaged after {after}, at offset {content.end}: change {least} cannot be read"
     if content.batch < least:
         return f"it went back in time: it ends with {after}, but it had change {least}"
+    if content.entries == sound:
+        return ""
     return next((damage.what for damage in Catalogue(MemoryMap(content.entries)).check()), "")
 
 

@@ -191,11 +191,14 @@ class MessageStore:
         self.store_id, self.was_clean = mark.store_id, mark.clean_close
         closed = read_closing(environment.disk, directory.root, mark)
         catalogue, mirrored = self._open_catalogue(closed[0])
-        self._tell_duplicates(catalogue_topology(catalogue, directory.catalogue))  # a refused store is not changed
+        topology, batch = catalogue_topology(catalogue, directory.catalogue, is_checked=True), catalogue.batch()
+        self._tell_duplicates(topology)  # a refused store is not changed
         self._log_mst(log_lines.mst_recovery_start())
         self._delivered = read_delivered(self._environment.disk, directory, self.store_id, was_clean=self.was_clean)
         started = self._started(catalogue, closed)
-        self.topology: Topology = catalogue_topology(catalogue, directory.catalogue)
+        if catalogue.batch() != batch:
+            topology = catalogue_topology(catalogue, directory.catalogue, is_checked=True)
+        self.topology: Topology = topology
         self._take_over(started, catalogue, mirrored, driver)
         self._log_mst(log_lines.mst_recovery_complete())
         log(log_lines.store_initialized(directory.path))

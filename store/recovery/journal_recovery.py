@@ -145,7 +145,12 @@ class RecoveredJournal:
 
 
 def recover_directory(
-    disk: Disk, path: str, name: str, closing: Closing, progress: StartProgress | None = None
+    disk: Disk,
+    path: str,
+    name: str,
+    closing: Closing,
+    progress: StartProgress | None = None,
+    names: Sequence[str] | None = None,
 ) -> RecoveredJournal:
     """Open and recover the journal in a directory. Its files are closed again if it cannot be read.
 
@@ -155,12 +160,13 @@ def recover_directory(
         name: the queue's, or "TplStore".
         closing: how the store was closed.
         progress: reports how far the walk is.
+        names: the names in the directory, if they are known.
 
     Raises:
         NotAJournalError: there is no journal.
         OSError: it cannot be read.
     """
-    journal = open_journal(disk, path, name)
+    journal = open_journal(disk, path, name, names)
     try:
         return recover_journal(journal, closing, progress=progress)
     except BaseException:

@@ -42,7 +42,7 @@ from __future__ import annotations
 
 import contextlib
 import posixpath
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import NamedTuple
@@ -61,7 +61,7 @@ from qstore.store.errors import StoreDamagedError
 from qstore.store.journal.directory import DATA_SUFFIX, DELETED, NotAJournalError, journal_base_names
 from qstore.store.journal.journal import Journal
 from qstore.store.journal.ring.files import RingFile, owner_of
-from qstore.store.journal.write.storage import is_withdrawn
+from qstore.store.journal.write.storage import are_of_withdrawn
 from qstore.store.live.queue_journal import TPL_NAME
 from qstore.store.recovery.close_record import Closing
 from qstore.store.recovery.journal_recovery import RecoveredJournal, StartProgress, recover_directory
@@ -128,6 +128,7 @@ def find_leftovers(
     replaced: Collection[int],
     handled: Collection[str],
     walk: Callable[[str, str], RecoveredJournal | None],
+    names: Mapping[int, str],
 ) -> Leftovers:
     """Examine every journal in the directory `parent` that none of `queues` has. Nothing is changed.
 
@@ -139,11 +140,12 @@ def find_leftovers(
             theirs, and an existing one of the next incarnation was built by an interrupted start.
         handled: names of directories that the queues' own plan deals with.
         walk: reads the journal in a directory, under a name; returns None if there is none.
+        names: the queues' names, by number.
 
     Raises:
         OSError: a directory cannot be read.
     """
-    return _Search(disk, queues, replaced, handled, walk).all(parent)
+    return _Search(disk, queues, replaced, handled, walk, names).all(parent)
 
 
 class _Search:
@@ -154,10 +156,11 @@ class _Search:
         replaced: Collection[int],
         handled: Collection[str],
         walk: Callable[[str, str], RecoveredJournal | None],
+        names: Mapping[int, str],
     ) -> None:
         self._disk, self._handled, self._walk = disk, handled, walk
         self._journals = {str(entry.journal_id) for entry in queues}
-        self._names = {entry.queue_id: decode_queue(entry.record).name for entry in queues}
+        self._names = dict(names)
         self._incarnations = {entry.queue_id: entry.incarnation for entry in queues if entry.queue_id not in replaced}
         self._taken = set(self._names.values())
         self._found = Leftovers()
@@ -433,7 +436,7 @@ def _plan_leftovers(
         return Leftovers()
     needs = {queue.entry.queue_id: queue.journal.need for queue in queues}
     replaced = {number for number, need in needs.items() if need in (Need.REBUILD, Need.REPLACE)}
-    handled = {posixpath.basename(each.journal.path) for each in queues if each.journal.need is not Need.RESUME}
+    handled = {posixpath.basename(each.journal.path) for each in queues if not _is_marked(each.journal)}
     if Need.MAKE in needs.values() or Need.REPLACE in needs.values():
         # A journal that a start began to create is created again under the same number, which is not known yet.
         handled.update(name for name in disk.names(parent) if name.endswith(MAKING))
@@ -441,7 +444,13 @@ def _plan_leftovers(
     def walk(path: str, name: str) -> RecoveredJournal | None:
         return read_if_any(disk, path, name, closing)
 
-    return find_leftovers(disk, parent, [queue.entry for queue in queues], replaced, handled, walk)
+    names = {queue.entry.queue_id: queue.record.name for queue in queues}
+    return find_leftovers(disk, parent, [queue.entry for queue in queues], replaced, handled, walk, names)
+
+
+def _is_marked(journal: PlannedJournal) -> bool:
+    """Whether it will be resumed, but has the mark of a deletion, which is to be removed."""
+    return journal.need is Need.RESUME and journal.found is not None and journal.found.journal.is_being_deleted
 
 
 def plan_prepared_list(disk: Disk, directory: StoreDirectory, closing: Closing) -> PlannedJournal:
@@ -449,7 +458,8 @@ def plan_prepared_list(disk: Disk, directory: StoreDirectory, closing: Closing) 
     path = directory.prepared_list
     if unfinished_list(disk, directory.root) is Unfinished.NEW_LIST:
         return PlannedJournal(path, TPL_NAME, Need.FINISH)
-    return _planned(disk, path, TPL_NAME, closing, Damage(path, None, None, DamageKind.PREPARED_LIST_MISSING))
+    found = read_if_any(disk, path, TPL_NAME, closing)
+    return _planned(path, TPL_NAME, found, Damage(path, None, None, DamageKind.PREPARED_LIST_MISSING))
 
 
 def plan_queue(
@@ -479,35 +489,43 @@ def plan_queue(
     except BrokerRecordError as error:
         raise StoreDamagedError(f"{directory.catalogue}: queue {entry.queue_id}: {error.what}") from error
     path = directory.journal(entry.journal_id)
-    if is_withdrawn(disk, path):
+    names = _names_in(disk, path)
+    if names is not None and are_of_withdrawn(names):
         return PlannedQueue(entry, record, PlannedJournal(path, record.name, Need.REPLACE))
     missing = Damage(path, None, None, DamageKind.QUEUE_WITHOUT_JOURNAL, queue=record.name)
-    journal = _planned(disk, path, record.name, closing, missing, () if renamed is None else (renamed,), progress)
+    found = None if names is None else _recovered(disk, path, record.name, closing, names, progress)
+    journal = _planned(path, record.name, found, missing, () if renamed is None else (renamed,))
     return PlannedQueue(entry, record, journal)
 
 
-def read_if_any(
-    disk: Disk, path: str, name: str, closing: Closing, progress: StartProgress | None = None
-) -> RecoveredJournal | None:
+def read_if_any(disk: Disk, path: str, name: str, closing: Closing) -> RecoveredJournal | None:
     """Read the journal in a directory; None if there is none. Raises OSError."""
-    if not disk.is_directory(path):
-        return None
+    names = _names_in(disk, path)
+    return None if names is None else _recovered(disk, path, name, closing, names)
+
+
+def _names_in(disk: Disk, path: str) -> list[str] | None:
+    """The names in a directory; None if there is none. Raises OSError."""
     try:
-        return recover_directory(disk, path, name, closing, progress)
+        return disk.names(path)
+    except OSError:
+        if disk.is_directory(path):
+            raise
+        return None
+
+
+def _recovered(
+    disk: Disk, path: str, name: str, closing: Closing, names: Sequence[str], progress: StartProgress | None = None
+) -> RecoveredJournal | None:
+    try:
+        return recover_directory(disk, path, name, closing, progress, names)
     except NotAJournalError:
         return None
 
 
 def _planned(
-    disk: Disk,
-    path: str,
-    name: str,
-    closing: Closing,
-    missing: Damage,
-    besides: Sequence[Damage] = (),
-    progress: StartProgress | None = None,
+    path: str, name: str, found: RecoveredJournal | None, missing: Damage, besides: Sequence[Damage] = ()
 ) -> PlannedJournal:
-    found = read_if_any(disk, path, name, closing, progress)
     if found is None:
         return PlannedJournal(path, name, Need.MAKE, missing=missing)
     found.damage.extend(besides)

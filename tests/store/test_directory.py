@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import errno
+import os
+from collections import Counter
+from pathlib import Path
+
 import pytest
 
 from qstore.formats.rhm.geometry import Geometry
 from qstore.formats.rhm.jinf import encode_jinf
+from qstore.store.disk import OsDisk, ReadableFile
 from qstore.store.journal.directory import NotAJournalError, journal_base_names, open_journal
 from qstore.store.journal.journal import Journal
 from qstore.store.journal.recovery import JournalRecovery
@@ -115,3 +121,46 @@ def test_an_info_file_that_claims_too_many_files_is_not_believed(builder: Journa
     journal = open_journal(disk, DIRECTORY)
     assert journal.files.geometry == builder.geometry
     assert "out of range (at most 64)" in journal.damage[0].what
+
+
+class CountingDisk:
+    """Counts how often each file is opened."""
+
+    def __init__(self, disk: MemoryDisk) -> None:
+        self._disk, self.opened = disk, Counter[str]()
+
+    def open(self, path: str) -> ReadableFile:
+        self.opened[path] += 1
+        return self._disk.open(path)
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._disk, name)
+
+
+def test_each_file_of_a_sound_journal_is_opened_once(builder: JournalBuilder) -> None:
+    disk = CountingDisk(builder.disk())
+    open_journal(disk, DIRECTORY)  # type: ignore[arg-type]
+    files = {path for path in builder.disk().files if path.startswith(DIRECTORY)}
+    assert disk.opened == Counter(files)
+    assert len(files) == builder.geometry.files + 1
+
+
+@pytest.mark.parametrize("error", [errno.EIO, errno.EACCES])
+def test_what_cannot_be_asked_for_is_not_taken_for_missing(error: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(_path: str) -> os.stat_result:
+        raise OSError(error, os.strerror(error))
+
+    monkeypatch.setattr(os, "stat", refuse)
+    for question in (OsDisk().is_file, OsDisk().is_directory):
+        with pytest.raises(OSError, match=os.strerror(error)):
+            question("/journal")
+
+
+def test_what_is_missing_is_neither_a_file_nor_a_directory(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    (tmp_path / "loop").symlink_to("loop")
+    disk = OsDisk()
+    for name in ("nothing", "file/below", "loop", "a\0b"):
+        assert (disk.is_file(f"{tmp_path}/{name}"), disk.is_directory(f"{tmp_path}/{name}")) == (False, False)
+    assert (disk.is_file(f"{tmp_path}/file"), disk.is_directory(str(tmp_path))) == (True, True)
+    assert disk.names(str(tmp_path)) == ["file", "loop"]

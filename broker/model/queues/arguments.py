@@ -312,8 +312,14 @@ def read_usable(arguments: TypedMap) -> tuple[QueueArguments, list[str]]:
         The arguments, and for each one left out a line that says why.
     """
     entries = arguments.entries
+    if not entries:
+        return NO_ARGUMENTS, []
     reasons: list[str] = []
-    while (wrong := _error(entries)) is not None:
+    while True:
+        try:
+            return read_arguments(TypedMap(entries)), reasons
+        except InvalidArgumentError as error:
+            wrong = str(error)
         rests = [(*entries[:place], *entries[place + 1 :]) for place in range(len(entries))]
         errors = [_error(rest) for rest in rests]
         blamed = [place for place, error in enumerate(errors) if error is None]
@@ -323,7 +329,6 @@ def read_usable(arguments: TypedMap) -> tuple[QueueArguments, list[str]]:
         name, typed = entries[blamed[0]]
         reasons.append(f"ignoring {name} {shown(as_text(typed.value))}: {wrong}")
         entries = rests[blamed[0]]
-    return read_arguments(TypedMap(entries)), reasons
 
 
 def _error(entries: tuple[tuple[str, TypedValue], ...]) -> str | None:

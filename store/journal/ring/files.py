@@ -122,6 +122,7 @@ class Ring(OrderedFiles[RingFile]):
         lacks_creation_header: version 2: whether a file lacks even the header written at its creation.
         numbers: the numbers of all files, in the order of the ring.
         has_changed: version 2: whether files were ever added, or removed.
+        is_whole: whether each of its files is there, and of the right size.
     """
 
     wasted: list[RingFile] = field(default_factory=list)
@@ -129,6 +130,7 @@ class Ring(OrderedFiles[RingFile]):
     lacks_creation_header: bool = False
     numbers: Sequence[int] = ()
     has_changed: bool = False
+    is_whole: bool = True
 
     def place(self, file: RingFile) -> int:
         """The position of a file in the ring."""
@@ -154,6 +156,7 @@ def read_ring(
     damage: list[Damage] = []
     numbers = range(len(paths)) if numbers is None else numbers
     files = [_read_file(disk, number, path, geometry, damage) for number, path in zip(numbers, paths, strict=True)]
+    is_whole = all(file.size == geometry.file_size for file in files)
     version = _version(files, info)
     has_changed = info is not None and info.has_changed_ring
     has_creation_headers = info is not None and info.creation_headers
@@ -161,9 +164,7 @@ def read_ring(
     if version is None:
         report_zeros(files, damage, has_creation_headers=has_creation_headers)
         used = [file for file in files if file.used]
-        return Ring(
-            None, geometry, used, damage, lacks_creation_header=lacks_one, numbers=numbers, has_changed=has_changed
-        )
+        return Ring(None, geometry, used, damage, [], [], lacks_one, numbers, has_changed, is_whole)
     if version == 2:
         damage = [
             entry.with_effect(Effect.SALT_LOST) if entry.effect is Effect.PLACED_BY_NUMBER else entry
@@ -182,7 +183,9 @@ def read_ring(
     ordered = order_by_indicator(placed, damage) if version == 1 else order_by_flush(placed, damage)
     free = ordered[: 1 + max((at for at, file in enumerate(ordered) if file.is_boundary), default=-1)]
     ordered = ordered[len(free) :]
-    return Ring(JournalFormat(version), geometry, ordered, damage, wasted, free, lacks_one, numbers, has_changed)
+    return Ring(
+        JournalFormat(version), geometry, ordered, damage, wasted, free, lacks_one, numbers, has_changed, is_whole
+    )
 
 
 def _forget_torn_headers(files: Sequence[RingFile], damage: list[Damage]) -> None:

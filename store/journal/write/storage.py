@@ -127,6 +127,11 @@ def is_withdrawn(disk: Disk, directory: str) -> bool:
         names = disk.names(directory)
     except OSError:
         return False  # it is missing, or cannot be listed, which opening it reports
+    return are_of_withdrawn(names)
+
+
+def are_of_withdrawn(names: Sequence[str]) -> bool:
+    """As `is_withdrawn`, of the names in a journal's directory."""
     return DELETED in names and not any(name.endswith(INFO_SUFFIX) for name in names)
 
 
