@@ -157,8 +157,35 @@ class Appends(Protocol):
     def enqueue_all(self, journals: Any, parts: Sequence[bytes], size: int, crc: int, /) -> list[int]:
         """Append a message to all of these journals, or to none. Returns its record id in each."""
 
+    def enqueue_run(
+        self,
+        journal: JournalHandle,
+        head: bytes,
+        head_crc: int,
+        data: bytes,
+        at: int,
+        stride: int,
+        size: int,
+        count: int,
+        /,
+    ) -> tuple[int, int]:
+        """Append messages of a run, in order; their data are `head`, with its checksum, and bodies of `size` bytes.
+
+        The first body is in `data` at `at`, and each of the others `stride` bytes after the one before it.
+
+        Returns:
+            The record id of the first, and how many were appended, with the record ids that follow: 1 to `count`. The
+            caller calls again with the rest. An error means that none was.
+        """
+
     def dequeue(self, journal: JournalHandle, target: int, /) -> None:
         """Append the dequeue of the message `target`."""
+
+    def dequeue_run(self, journal: JournalHandle, target: int, count: int, /) -> int:
+        """Append the dequeues of messages with consecutive record ids from `target` on. Returns how many: 1 to `count`.
+
+        The caller calls again with the rest. An error means that none was appended.
+        """
 
 
 class StoreTransactions(Protocol):

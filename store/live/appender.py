@@ -8,6 +8,10 @@ immediately, while the caller waits, so that memory stays bounded; a broker chec
 that happens. A journal that is short of room (JournalBusyError) is likewise flushed, while the caller waits and
 compaction copies old records forward. One that is full (JournalFullError) gets more files, if it may have them.
 
+**Runs** (`enqueue_run`, `dequeue_run`) are appended as far as they can be at once: up to the end of a file of the ring
+or of a block of record ids, or until the bound is exceeded. The caller comes again with the rest. What is written, and
+when, is the same as for the same messages one by one.
+
 **Record ids** are unique for every record of the whole store, and never reused. They are reserved in the catalogue in
 blocks, synced before the first id of a block is used; after a restart counting continues after the last reserved block.
 So that appending never waits for the catalogue, the next block is reserved when half of the current one is used up.
@@ -24,6 +28,7 @@ from functools import partial
 from typing import Final
 
 import qstore.store.log_lines as log_lines
+from qstore.formats.checksum import extend_crc32c
 from qstore.formats.rhm.compressed import Compressor
 from qstore.formats.rhm.geometry import BLOCK_SIZE
 from qstore.formats.rhm.headers import FIXED_SIZE, data_crc, record_blocks
@@ -108,6 +113,64 @@ class Appender:
             self._hold_back(journal)
         return rid
 
+    def enqueue_run(
+        self,
+        journal: QueueJournal,
+        head: bytes,
+        head_crc: int,
+        data: bytes,
+        at: int,
+        stride: int,
+        size: int,
+        count: int,
+    ) -> tuple[int, int]:
+        """Append messages of a run, in order: as many as can be appended at once, or one.
+
+        Args:
+            journal: that of their queue.
+            head: what precedes the body in each message's data.
+            head_crc: its `data_crc`.
+            data: the buffer with the bodies.
+            at: where the first of them begins.
+            stride: bytes from one to the next.
+            size: bytes of each.
+            count: how many there are; 1 or more.
+
+        Returns:
+            The record id of the first, and how many were appended, whose record ids follow; 1 or more.
+
+        Raises:
+            ValueError: the run is not in the buffer. Otherwise as `enqueue`.
+        """
+        if at < 0 or stride < 1 or size < 0 or count < 1 or at + (count - 1) * stride + size > len(data):
+            raise ValueError(f"no run of {count} × {size} bytes, one every {stride}, from {at} of {len(data)} bytes on")
+        ids, stored = self._ids, len(head) + size
+        rid = ids.next
+        if rid >= ids.limit:
+            ids.more()
+            rid = ids.next
+        around = stored + MAX_AROUND_DATA
+        count = min(count, ids.limit - rid, (journal.bound - journal.gathered) // around + 1)
+        if count <= 1 or journal.compression is not None:
+            body = data[at : at + size]
+            return self.enqueue(journal, (head, body), stored, extend_crc32c(head_crc, body)), 1
+        ids.next = rid + 1
+        try:
+            count = journal.writer.enqueue_run(rid, head, head_crc, data, at, stride, size, count)
+            ids.next = rid + count
+        except (JournalBusyError, JournalFullError):
+            body, count = data[at : at + size], 1
+            crc = extend_crc32c(head_crc, body)
+            self._enqueue_with_room(journal, rid, (head, body), stored, crc, PLAIN_MESSAGE)
+        except MemoryError:
+            raise journal.out_of_memory() from None
+        self._dirty[journal] = None
+        journal.enqueues += count
+        journal.gathered += count * around
+        if journal.gathered > journal.bound:
+            self._hold_back(journal)
+        return rid, count
+
     # These two are functions of their own, since a closure costs each call of the function that has it.
 
     def _enqueue_with_room(
@@ -165,6 +228,47 @@ class Appender:
         journal.gathered += BLOCK_SIZE
         if journal.gathered > journal.bound:
             self._hold_back(journal)
+
+    def dequeue_run(self, journal: QueueJournal, target: int, count: int) -> int:
+        """Append the removals of messages with consecutive record ids: as many as can be at once, or one.
+
+        Args:
+            journal: that of their queue.
+            target: the first message.
+            count: how many there are; 1 or more.
+
+        Returns:
+            How many were removed, from the first one on; 1 or more.
+
+        Raises:
+            JournalError: the first message does not exist, or a transaction holds it. Otherwise as `enqueue`.
+        """
+        if count < 1:
+            raise ValueError(f"no messages to remove: {count}")
+        ids = self._ids
+        rid = ids.next
+        if rid >= ids.limit:
+            ids.more()
+            rid = ids.next
+        count = min(count, ids.limit - rid, (journal.bound - journal.gathered) // BLOCK_SIZE + 1)
+        if count <= 1:
+            self.dequeue(journal, target)
+            return 1
+        ids.next = rid + 1
+        try:
+            count = journal.writer.dequeue_run(rid, target, count)
+            ids.next = rid + count
+        except (JournalBusyError, JournalFullError):
+            self._dequeue_with_room(journal, rid, target)
+            count = 1
+        except MemoryError:
+            raise journal.out_of_memory() from None
+        self._dirty[journal] = None
+        journal.dequeues += count
+        journal.gathered += count * BLOCK_SIZE
+        if journal.gathered > journal.bound:
+            self._hold_back(journal)
+        return count
 
     # ---- room ----
 

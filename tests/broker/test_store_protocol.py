@@ -111,6 +111,31 @@ def test_stored_queues_and_messages_come_back(tmp_path: Path) -> None:
     store.close()
 
 
+def test_messages_of_a_run_are_there_one_by_one(tmp_path: Path) -> None:
+    store = opened(tmp_path)
+    store.end_recovery()
+    journal = make_queue(store, "a")
+    head, data, rids = b"head", b"".join(b"%03d-" % number for number in range(100)), list[int]()
+    while len(rids) < 100:
+        at, count = 4 * len(rids), 100 - len(rids)
+        rid, several = store.append.enqueue_run(journal, head, store.crc((head,)), data, at, 4, 3, count)
+        rids += range(rid, rid + several)
+    store.put_away(journal, rids)
+    store.append.dequeue(journal, rids[50])
+    removed = store.append.dequeue_run(journal, rids[0], 50)
+    while removed < 40:
+        removed += store.append.dequeue_run(journal, rids[removed], 40 - removed)
+    assert [journal.load(rid) for rid in rids[60:]] == [b"head%03d" % number for number in range(60, 100)]
+    store.close()
+
+    store = opened(tmp_path)
+    (queue,) = store.recovered_queues
+    kept = [*range(removed, 50), *range(51, 100)]
+    assert [each.data for each in store.messages(queue)] == [b"head%03d" % number for number in kept]
+    store.end_recovery()
+    store.close()
+
+
 def test_a_transaction_over_two_queues(tmp_path: Path) -> None:
     store = opened(tmp_path)
     store.end_recovery()

@@ -12,19 +12,41 @@ And with rings that grow and shrink:
 files in use before they are in the ring   as if the info file was written at once
 no boundary                                free files before those removed look as if the oldest followed them
 ring in use before it is synced            a change that a kill interrupted is not synced by the next life
+
+And with runs of messages, as contexts in which the code has the bug:
+
+the last of a run is not kept              nor found, though it is written
+the first of a run stays                   when the messages of a range are dequeued, and one after them goes
+one too many goes                          of a range that is dequeued
+a range is dequeued from the second on     on the disk
+a range is released where it begins        though it reaches into the next file, over a rotation
+a slice loses its tail                     when messages are dequeued in the middle of a run
+the last body of a run is the first        in a run that is so long that it is not copied
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import replace
+from functools import partial
 from typing import Any, Final
+from unittest.mock import patch
 
 from qstore.formats.rhm.file_header import SLOT_SIZE, decode_file_header, encode_header_slot
 from qstore.formats.rhm.geometry import BLOCK_SIZE, DATA_OFFSET, Geometry
 from qstore.store.journal.write.compaction import Compactor, blocks_in_passing
-from qstore.store.journal.write.flushes import FlushQueue, JournalOwner, Step, Write, WriteBatch
+from qstore.store.journal.write.flushes import (
+    _LONG_RUN,
+    FlushQueue,
+    JournalOwner,
+    RecordBuffer,
+    Step,
+    Write,
+    WriteBatch,
+)
 from qstore.store.journal.write.growth import UNENTERED
-from qstore.store.journal.write.live_records import LiveRecords
+from qstore.store.journal.write.live_records import LiveRecords, RestingRecords
 from qstore.store.journal.write.space import FileRing, RingSpace
 from qstore.store.journal.write.version_2_writer import Version2Writer, WriterState, open_writer
 from tests.faults.journal_simulation import JournalLife
@@ -184,6 +206,66 @@ class ForgetsToSync(JournalLife):
             disk.sync_directory = watch  # type: ignore[method-assign]
 
 
+# ---- runs ----
+
+
+def _without_last(self: RestingRecords, first: int, count: int, place: int, blocks: int) -> bool:
+    return _sound_add_run(self, first, count - 1, place, blocks)
+
+
+_sound_add_run = RestingRecords.add_run
+
+
+def _from_second(self: RestingRecords, rid: int, count: int) -> tuple[int, int]:
+    if count > 1 and self.get(rid) and self.get(rid + count):
+        return _sound_take_run(self, rid + 1, count)
+    return _sound_take_run(self, rid, count)
+
+
+def _one_more(self: RestingRecords, rid: int, count: int) -> tuple[int, int]:
+    taken, packed = _sound_take_run(self, rid, count + 1)
+    return min(taken, count), packed
+
+
+def _without_tail(self: RestingRecords, rid: int, count: int) -> tuple[int, int]:
+    chunks = len(self._chunks)
+    taken, packed = _sound_take_run(self, rid, count)
+    if len(self._chunks) > chunks:
+        end = rid + taken
+        while self.take(end):
+            end += 1
+    return taken, packed
+
+
+_sound_take_run = RestingRecords.take_run
+
+
+def _dequeues_from_second(self: RecordBuffer, rid: int, flush: int, target: int, count: int, salt: bytes) -> None:
+    _sound_append_dequeues(self, rid, flush, target + 1, count, salt)
+
+
+_sound_append_dequeues = RecordBuffer.append_dequeues
+
+
+def _in_first_file(self: RingSpace, counts: dict[int, int], place: int, blocks: int, count: int) -> None:
+    index = place // self.file
+    counts[index] = counts.get(index, 0) + count
+
+
+def _first_body_again(
+    self: RecordBuffer, rid: int, flush: int, head: bytes, head_crc: int, data: bytes, at: int, *rest: Any
+) -> None:
+    stride, size, count, blocks, salt = rest
+    if count * blocks < _LONG_RUN:
+        _sound_append_run(self, rid, flush, head, head_crc, data, at, *rest)
+        return
+    _sound_append_run(self, rid, flush, head, head_crc, data, at, stride, size, count - 1, blocks, salt)
+    _sound_append_run(self, rid + count - 1, flush, head, head_crc, data, at, stride, size, 1, blocks, salt)
+
+
+_sound_append_run = RecordBuffer.append_run
+
+
 BROKEN: Final[dict[str, type[JournalLife]]] = {
     "no sync": NeverSyncs,
     "completion before sync": CompletesBeforeSync,
@@ -197,4 +279,16 @@ BROKEN_GROWTH: Final[dict[str, type[JournalLife]]] = {
     "files in use before they are in the ring": GrowsEarly,
     "no boundary": ForgetsBoundary,
     "ring in use before it is synced": ForgetsToSync,
+}
+
+BROKEN_RUNS: Final[dict[str, Callable[[], AbstractContextManager[object]]]] = {
+    "the last of a run is not kept": partial(patch.object, RestingRecords, "add_run", _without_last),
+    "the first of a run stays": partial(patch.object, RestingRecords, "take_run", _from_second),
+    "one too many goes": partial(patch.object, RestingRecords, "take_run", _one_more),
+    "a range is dequeued from the second on": partial(
+        patch.object, RecordBuffer, "append_dequeues", _dequeues_from_second
+    ),
+    "a range is released where it begins": partial(patch.object, RingSpace, "count_run", _in_first_file),
+    "a slice loses its tail": partial(patch.object, RestingRecords, "take_run", _without_tail),
+    "the last body of a run is the first": partial(patch.object, RecordBuffer, "append_run", _first_body_again),
 }

@@ -21,6 +21,7 @@ PATIENCE: Final = 20.0  # likewise, for one bug, if a seed was found
 TABLES: Final = {
     "WRITERS": test_journal_crashes.WRITERS,
     "GROWTH": test_journal_crashes.GROWTH,
+    "RUNS": test_journal_crashes.RUNS,
     "stores: PLANTED": test_store_crashes.PLANTED,
     "PLANTED_LARGE": test_store_crashes.PLANTED_LARGE,
     "brokers: PLANTED": test_broker_crashes.PLANTED,

@@ -25,6 +25,7 @@ from qstore.store.journal.recovery import JournalRecovery
 from qstore.store.journal.ring.files import Ring
 from qstore.store.journal.write.flushes import JournalOwner, Step
 from qstore.store.journal.write.growth import UNENTERED, RingUnknownError, make_ring_change, remove_spare, settle_ring
+from qstore.store.journal.write.live_records import runs_of
 from qstore.store.journal.write.space import SIZE_BITS, SIZE_MASK, FileRing
 from qstore.store.journal.write.storage import JournalStorage, create_journal
 from qstore.store.journal.write.version_2_writer import Version2Writer, open_writer, state_of
@@ -201,6 +202,56 @@ class JournalLife:
             return self._do("dequeue", target, xid, b"", lambda: self.writer.dequeue_in(xid, rid, target))
         return self._do("dequeue", target, xid, b"", lambda: self.writer.dequeue(rid, target))
 
+    def enqueue_run(self, rid: int, head: bytes, bodies: list[bytes]) -> int:
+        """Messages with equally long bodies, as far as there is room. Returns how many."""
+        size, crc, done = len(bodies[0]), data_crc((head,)), 0
+        data = b"<" + b"><".join(bodies) + b">"
+
+        def append() -> int:
+            at = 1 + done * (size + 2)
+            return self.writer.enqueue_run(rid + done, head, crc, data, at, size + 2, size, len(bodies) - done)
+
+        while done < len(bodies):
+            several = self._do_run("enqueue", append)
+            if not several:
+                break
+            for number in range(done, done + several):
+                self._note(Operation(self.writer.batch_number, "enqueue", rid + number, b"", head + bodies[number]))
+            done += several
+        return done
+
+    def dequeue_run(self, rid: int, target: int, count: int) -> int:
+        """Messages with consecutive ids, as far as there is room. Returns how many."""
+        done = 0
+
+        def append() -> int:
+            return self.writer.dequeue_run(rid + done, target + done, count - done)
+
+        while done < count:
+            several = self._do_run("dequeue", append)
+            if not several:
+                break
+            for number in range(done, done + several):
+                self._note(Operation(self.writer.batch_number, "dequeue", target + number, b"", b""))
+            done += several
+        return done
+
+    def _do_run(self, kind: str, append: Callable[[], int]) -> int:
+        """Append a part of a run. Returns how many records that were; 0 if there is no room."""
+        for _ in range(200):
+            try:
+                several = append()
+            except JournalBusyError:
+                self.counts["busy"] += 1
+                self.drain()
+            except JournalFullError:
+                self.refused[kind] += 1
+                return 0
+            else:
+                self.counts[f"{kind} in a run"] += several > 1
+                return several
+        raise AssertionError("busy for ever")
+
     def commit(self, rid: int, xid: bytes) -> bool:
         return self._do("commit", rid, xid, b"", lambda: self.writer.commit(xid, rid))
 
@@ -228,7 +279,8 @@ class JournalLife:
         self.now = applied(self.now, operation)
         self.counts[operation.kind + (" in a transaction" if operation.xid else "")] += 1
         if operation.kind == "enqueue":
-            packed = self.writer.live[operation.rid]
+            packed = self.writer.records.where(operation.rid)
+            assert packed is not None
             files = span(packed, self.geometry)
             self.counts["split"] += files > 1
             self.counts["longer than a file"] += files > 2
@@ -364,6 +416,7 @@ class Shape(NamedTuple):
         powersafe: whether a power loss leaves alone what stood in a sector that is being written.
         grows: how many of the operations begin or end a change of the ring.
         most: files that the ring may grow to.
+        runs: how many of the records outside of transactions come in runs.
     """
 
     files: int
@@ -376,6 +429,7 @@ class Shape(NamedTuple):
     powersafe: bool = True
     grows: float = 0.0
     most: int = 24
+    runs: float = 0.0
 
     @property
     def geometry(self) -> Geometry:
@@ -508,6 +562,8 @@ class JournalTraffic:
         if chance < 0.68:
             if rng.random() < shape.transactions:
                 self._transact(life)
+            elif shape.runs and rng.random() < shape.runs:
+                self._run(life)
             elif rng.random() < (0.6 if self.rid // 40 % 2 else 0.45):
                 life.enqueue(self.next_rid(), self._data())
             else:
@@ -519,6 +575,8 @@ class JournalTraffic:
                 life.begin()
         elif chance < 0.98:
             life.drain()
+            if shape.runs:
+                check_held(life.writer)
         else:
             self._close(life)
 
@@ -535,6 +593,22 @@ class JournalTraffic:
         order = self.simulator.shape.order
         at = {"first": 0, "last": -1, "any": self.rng.randrange(len(free)), "stuck": min(1, len(free) - 1)}[order]
         life.dequeue(self.next_rid(), free[at], xid)
+
+    def _run(self, life: JournalLife) -> None:
+        """Messages of a run come, or consecutive ones go: from either end of a run, or from its middle."""
+        rng = self.rng
+        if rng.random() < (0.6 if self.rid // 40 % 2 else 0.45):
+            size, count, first = len(self._data()), rng.choice((1, 2, 5, 30, 60)), self.rid + 1
+            self.rid += count
+            life.enqueue_run(first, b"head" * rng.randint(0, 3), [rng.randbytes(size) for _ in range(count)])
+            return
+        rows = rows_of(life.free)
+        if rows:
+            first, end = rng.choice(rows)
+            begin = rng.choice((first, first, rng.randrange(first, end)))
+            count, rid = rng.randint(1, rng.choice((end - begin, min(end - begin, 5)))), self.rid + 1
+            self.rid += count
+            life.dequeue_run(rid, begin, count)
 
     def _transact(self, life: JournalLife) -> None:
         rng, xid = self.rng, self.rng.choice(XIDS)
@@ -568,6 +642,23 @@ class JournalTraffic:
         self._take_up(life.disk)
         assert self.life.content == life.model.durable
         assert self.life.end is None or self.life.end.sealed == sealed
+
+
+def check_held(writer: Version2Writer) -> None:
+    """Assert that the files of a writer that has synced everything are held by the live records, and nothing else."""
+    held: Counter[int] = Counter()
+    for rid in writer.records.rids():
+        packed = writer.records.where(rid)
+        assert packed is not None
+        place, end = packed >> SIZE_BITS, (packed >> SIZE_BITS) + (packed & SIZE_MASK)
+        held.update(range(place // writer.space.file, (end - 1) // writer.space.file + 1))
+    assert {index: count for index, count in writer.space._held.items() if count} == held
+
+
+def rows_of(rids: list[int]) -> list[tuple[int, int]]:
+    """The ranges of consecutive ones among ascending record ids: the first, and the one after the last."""
+    runs = runs_of(rids)
+    return list(zip(runs[::2], runs[1::2], strict=True))
 
 
 def described(content: Content) -> str:

@@ -19,7 +19,7 @@ import itertools
 import random
 import struct
 from collections import deque
-from collections.abc import Callable, Container, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from enum import Enum, auto
@@ -36,6 +36,7 @@ from qstore.store.disk import WritableFile
 from qstore.store.environment import Environment, InlineBackground
 from qstore.store.errors import JournalError, JournalFailedError, JournalFullError, StoreError
 from qstore.store.journal.recovery import LIVE, LOCKED, PENDING
+from qstore.store.journal.write.live_records import LiveRecords
 from qstore.store.key_value import CatalogueError
 from qstore.store.live.message_store import MessageStore
 from qstore.store.live.queue_journal import Done, QueueJournal
@@ -45,6 +46,7 @@ from qstore.store.parameters import OnDamage, StoreParameters
 from qstore.store.start.started import RecoveredMessage
 from qstore.store.sync.driver import Completion, FileWrite, SyncDriver, SyncDriverError
 from qstore.store.sync.threads import InlineSync
+from tests.faults.journal_simulation import rows_of
 from tests.faults.simulated_disk import SimulatedDisk
 from tests.faults.simulated_key_value import SimulatedKeyValue
 from tests.faults.simulator import BrokenPromiseError, Simulator, require
@@ -648,7 +650,7 @@ class StoreLife:
     ) -> None:
         self.disk, self.rng, self.faults = disk, rng, faults
         self.lines: list[LogLine] = []
-        self.asked = self.answered = self.refused = self.compressed = self.ended_large = 0
+        self.asked = self.answered = self.refused = self.compressed = self.ended_large = self.in_runs = 0
         self.errors: list[Exception] = []
         environment = simulated_environment(disk, rng, driver)
         try:
@@ -953,8 +955,8 @@ class StoreLife:
             except (JournalError, CatalogueError) as error:
                 self.asked -= 1
                 self._refused(error)
-                live = journal_of(queue).writer.live
-                queue.pending = [each for each in queue.pending if each not in operations or not is_live(each, live)]
+                records = journal_of(queue).writer.records
+                queue.pending = [each for each in queue.pending if each not in operations or not is_live(each, records)]
             queue.available.clear()
 
     def load(self) -> None:
@@ -1290,9 +1292,10 @@ class TransactingLife(StoreLife):
         return self.queues()[:2]
 
 
-def is_live(dequeue: Operation, live: Container[int]) -> bool:
+def is_live(dequeue: Operation, records: LiveRecords) -> bool:
     """Whether the message of a dequeue is still there."""
-    return dequeue.dequeues[0].rid in live
+    rid = dequeue.dequeues[0].rid
+    return rid is not None and records.where(rid) is not None
 
 
 def settle(queue: QueueModel, position: int, error: Exception | None) -> None:
@@ -1305,6 +1308,85 @@ def journal_of(queue: QueueModel) -> QueueJournal:
     """The journal of a queue that is there."""
     assert queue.journal is not None
     return queue.journal
+
+
+class RunningLife(StoreLife):
+    """One in which most messages come and go in runs, beside single ones."""
+
+    def deeds(self) -> list[tuple[Callable[[], object], int]]:
+        """What may be done, with weights."""
+        return [*super().deeds(), (self.enqueue_run, 30), (self.dequeue_run, 25)]
+
+    def enqueue_run(self) -> None:
+        """Messages with equal heads and equally long bodies, each of which may be there without those after it."""
+        for queue in self.some_queues()[:1]:
+            journal, rng, head = journal_of(queue), self.rng, b"run "
+            size, gap = rng.choice((12, 12, 60, 200)), rng.randint(0, 5)
+            bodies = [(b"%d:" % self.model.unique()).ljust(size, b".") for _ in range(rng.choice((1, 3, 20, 40)))]
+            data = (b"-" * gap).join(bodies)
+            messages = deque(Message(head + body) for body in bodies)
+            while messages:
+                at = (len(bodies) - len(messages)) * (size + gap)
+                rid, several = self._append_run(
+                    queue,
+                    [Operation([message]) for message in messages],
+                    partial(
+                        self.store.append.enqueue_run,
+                        journal,
+                        head,
+                        data_crc((head,)),
+                        data,
+                        at,
+                        size + gap,
+                        size,
+                        len(messages),
+                    ),
+                )
+                if not several:
+                    break
+                for number in range(several):
+                    message = messages.popleft()
+                    message.rid = rid + number
+                    queue.available[message.data] = message
+
+    def dequeue_run(self) -> None:
+        """Messages with consecutive record ids go: from either end, or between others."""
+        for queue in self.some_queues()[:1]:
+            by_rid = {message.rid: message for message in queue.available.values() if message.rid is not None}
+            rows = rows_of(sorted(by_rid))
+            if not rows:
+                continue
+            first, end = self.rng.choice(rows)
+            begin = self.rng.choice((first, self.rng.randrange(first, end)))
+            stop = self.rng.randint(begin + 1, end)
+            while begin < stop:
+                messages = [by_rid[rid] for rid in range(begin, stop)]
+                remove = partial(self.store.append.dequeue_run, journal_of(queue), begin, stop - begin)
+                _, several = self._append_run(
+                    queue, [Operation((), [message]) for message in messages], lambda remove=remove: (0, remove())
+                )
+                if not several:
+                    break
+                for message in messages[:several]:
+                    del queue.available[message.data]
+                begin += several
+
+    def _append_run(
+        self, queue: QueueModel, operations: list[Operation], append: Callable[[], tuple[int, int]]
+    ) -> tuple[int, int]:
+        """Append some of the operations, in order. Returns what the store has returned; 0 and 0 if it has refused."""
+        queue.pending += operations
+        rid = several = 0
+        try:
+            rid, several = append()
+        except (JournalError, CatalogueError, StoreError) as error:
+            self._refused(error)
+        else:
+            require(1 <= several <= len(operations), f"{several} of {len(operations)} appended")
+            self.in_runs += several > 1
+        del queue.pending[len(queue.pending) - len(operations) + several :]
+        self.highest()
+        return rid, several
 
 
 class GrowingLife(StoreLife):
@@ -1354,6 +1436,7 @@ class StoreCrashes(Simulator):
         for name in ("refused", "answered", "grown", "compressed"):
             self.counts[name] += getattr(life, name)
         self.counts["large"] += life.ended_large
+        self.counts["in runs"] += life.in_runs
 
 
 # ---- a store that is asked for one thing after the other ----

@@ -16,12 +16,13 @@ from qstore.formats.rhm.file_header import decode_file_header
 from qstore.formats.rhm.geometry import Geometry
 from qstore.formats.rhm.headers import FIXED_SIZE
 from qstore.formats.rhm.jinf import DEFAULT_BASE_NAME
-from qstore.store.errors import JournalFailedError
+from qstore.store.errors import JournalError, JournalFailedError
 from qstore.store.journal.directory import data_path
-from tests.faults.broken_writers import BROKEN, BROKEN_GROWTH
+from tests.faults.broken_writers import BROKEN, BROKEN_GROWTH, BROKEN_RUNS
 from tests.faults.journal_simulation import DIRECTORY, JournalCrashes, JournalLife, Shape, make
 from tests.faults.simulated_disk import SimulatedDisk
 from tests.faults.simulator import Planted
+from tests.support.compiled import replaces
 from tests.support.profiles import is_nightly, seeds_of_the_day, times
 
 KILLS: Final = 140  # at least, for each of the shapes
@@ -39,6 +40,11 @@ SHAPES: Final = {
     "records of a block": Shape(4, 32, 90, "any", transactions=0.4),
     "alignment 4096": Shape(4, 128, 4000, "any", alignment=4096),
     "alignment and sector 4096": Shape(5, 128, 3000, "any", alignment=4096, sector=4096),
+    "runs": Shape(5, 64, 700, "any", runs=0.7),
+    "runs, first in, first out": Shape(4, 64, 400, "first", transactions=0.0, runs=0.9),
+    "runs and a stuck message": Shape(5, 32, 700, "stuck", transactions=0.3, runs=0.5),
+    "runs, alignment 4096": Shape(4, 128, 300, "any", alignment=4096, runs=0.7),
+    "runs, rings that grow": Shape(4, 32, 500, "first", grows=0.08, runs=0.7),
     "rings that grow": Shape(4, 16, 300, "any", grows=0.1),
     "rings that grow, long records": Shape(3, 16, 3000, "last", transactions=0.4, grows=0.06),
     "rings that grow, first in, first out": Shape(4, 32, 1200, "first", grows=0.1),
@@ -72,6 +78,8 @@ def seen_in_many(shape: Shape) -> dict[str, int]:
     }
     if shape.grows:
         least |= {"files added": 50, "files added in the middle": 50, "files removed": 50}
+    if shape.runs:
+        least |= {"enqueue in a run": 50, "dequeue in a run": 50}
     if shape.transactions:
         for kind in ("enqueue", "dequeue", "commit", "abort"):
             least[f"{kind} in a transaction"] = 5
@@ -139,6 +147,22 @@ GROWTH: Final = Planted(
 )
 
 
+OVER_FILES: Final = Shape(8, 32, 100, "stuck", transactions=0.0, runs=0.6)  # copies of a run lie in several
+RUNS: Final = Planted(
+    BROKEN_RUNS,
+    lambda name: JournalCrashes(
+        shape=OVER_FILES if "released" in name else Shape(4, 128, 500, "any", runs=0.8), share=0.2
+    ),
+    range(20),
+    {
+        "a range is released where it begins": 11,
+        "a slice loses its tail": 11,
+        "the last body of a run is the first": 1,
+    },
+    (AssertionError, JournalError, RhmError),
+)
+
+
 @pytest.mark.core
 @pytest.mark.parametrize("name", WRITERS.bugs)
 def test_a_broken_writer_is_caught(name: str) -> None:
@@ -147,6 +171,14 @@ def test_a_broken_writer_is_caught(name: str) -> None:
 
 def test_a_sound_writer_is_not_caught() -> None:
     JournalCrashes(shape=Shape(4, 16, 1500, "any"), share=0.2).run(0)
+
+
+@replaces
+@pytest.mark.core
+@pytest.mark.parametrize("name", RUNS.bugs)
+def test_a_writer_with_broken_runs_is_caught(name: str) -> None:
+    """A sound writer passes far more of it (`SHAPES`)."""
+    assert RUNS.is_found(name)
 
 
 @pytest.mark.parametrize("name", GROWTH.bugs)

@@ -13,7 +13,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from qstore.formats.rhm.geometry import BLOCK_SIZE, Geometry
 from qstore.store.errors import JournalFailedError
-from tests.faults.journal_simulation import JournalLife, Model, make
+from tests.faults.journal_simulation import JournalLife, Model, make, rows_of
 from tests.faults.simulated_disk import Killed, SimulatedDisk
 from tests.support.profiles import examples
 
@@ -57,6 +57,22 @@ class JournalMachine(RuleBasedStateMachine):
             free = self.life.free
             if free:
                 self.life.dequeue(self.next_rid(), free[which % len(free)])
+
+    @rule(size=SIZES, count=st.integers(1, 40), head=st.binary(max_size=3))
+    def enqueue_run(self, size: int, count: int, head: bytes) -> None:
+        first = self.rid + 1
+        self.rid += count
+        self.life.enqueue_run(first, head, [bytes([rid % 251]) * size for rid in range(first, first + count)])
+
+    @rule(which=st.integers(0, 1 << 16), skipped=st.integers(0, 20), count=st.integers(1, 40))
+    def dequeue_run(self, which: int, skipped: int, count: int) -> None:
+        rows = rows_of(self.life.free)
+        if rows:
+            first, end = rows[which % len(rows)]
+            first = min(first + skipped, end - 1)
+            rid = self.rid + 1
+            self.rid += count
+            self.life.dequeue_run(rid, first, min(count, end - first))
 
     @rule(xid=XIDS, size=SIZES)
     def enqueue_in(self, xid: bytes, size: int) -> None:

@@ -20,6 +20,7 @@ from tests.faults.store_simulation import (
     CompressingLife,
     GrowingLife,
     LargeLife,
+    RunningLife,
     StoreCrashes,
     StoreLife,
     TransactingLife,
@@ -73,6 +74,16 @@ def test_promises_hold_with_journals_that_grow(part: int, monkeypatch: pytest.Mo
     assert crashes.counts["grown"] > 0
 
 
+@pytest.mark.core
+@pytest.mark.parametrize("part", range(2))
+def test_promises_hold_for_each_message_of_a_run(part: int) -> None:
+    crashes = StoreCrashes(share=0.3, life_class=RunningLife)
+    for seed in seeds_of_the_day(2)[part::2]:
+        crashes.run(seed, steps=70)
+    assert crashes.kill_points > 50
+    assert crashes.counts["in runs"] > 0
+
+
 def test_promises_hold_with_queues_that_compress() -> None:
     crashes = StoreCrashes(share=0.15, life_class=CompressingLife)
     for seed in seeds_of_the_day(2):
@@ -108,6 +119,14 @@ def test_journals_that_grow_for_hours(seed: int, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(growth, "_IDLE_LOOKS", 0)
     crashes = StoreCrashes(life_class=GrowingLife)
     crashes.run(seed, steps=90)
+    assert crashes.kill_points
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("seed", range(400_000, 400_000 + SOAK_SEEDS))
+def test_promises_hold_for_each_message_of_a_run_for_hours(seed: int) -> None:
+    crashes = StoreCrashes(life_class=RunningLife)
+    crashes.run(seed)
     assert crashes.kill_points
 
 

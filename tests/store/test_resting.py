@@ -8,6 +8,7 @@ from itertools import accumulate
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
+from qstore.store.journal.write import live_records
 from qstore.store.journal.write.live_records import MAX_CHUNK, RestingRecords
 from qstore.store.journal.write.space import SIZE_BITS
 from tests.support.profiles import examples
@@ -42,6 +43,56 @@ class RestingMachine(RuleBasedStateMachine):
         self.known.update(zip(rids, packed, strict=True))
         self.resting.extend(rids, packed)
 
+    @rule(gap=st.integers(0, 3), count=st.integers(1, 40), place=st.integers(0, 1000), blocks=st.integers(1, 3))
+    def add_run(self, gap: int, count: int, place: int, blocks: int) -> None:
+        """After all others; if `gap` is 0, the next one of the last run, if that is the last."""
+        last = self.highest()
+        if not gap and last in self.known:
+            place, blocks = (self.known[last] >> SIZE_BITS) + 2, 2
+        first = last + max(gap, 1)
+        packed = [place + number * blocks << SIZE_BITS | blocks for number in range(count)]
+        assert self.resting.add_run(first, count, place, blocks)
+        self.known.update(zip(range(first, first + count), packed, strict=True))
+
+    def highest(self) -> int:
+        """The highest record id that is remembered, even if it has left."""
+        chunks = self.resting._chunks
+        return max(200, live_records._last_of(chunks[-1])) if chunks else 200
+
+    @rule(which=st.integers(0, 1000), back=st.integers(0, 2))
+    def add_run_before_others(self, which: int, back: int) -> None:
+        rids = sorted(self.known)
+        if rids:
+            assert not self.resting.add_run(max(rids[which % len(rids)] - back, 1), 3, 0, 1)
+
+    @rule(which=st.integers(0, 1000), count=st.integers(1, 40))
+    def take_run(self, which: int, count: int) -> None:
+        """As many as are in a row, of equal blocks; one at least."""
+        rids = sorted(self.known)
+        rid = rids[which % len(rids)] if rids else 1
+        several, packed = self.resting.take_run(rid, count)
+        assert several <= count
+        assert (several > 0) is (rid in self.known)
+        blocks = packed & ((1 << SIZE_BITS) - 1)
+        for number in range(several):
+            assert self.known.pop(rid + number) == packed + (number * blocks << SIZE_BITS)
+
+    @rule(count=st.integers(16, 100), cuts=st.lists(st.integers(0, 98), min_size=1, max_size=30), moves=st.booleans())
+    def cut_a_run(self, count: int, cuts: list[int], moves: bool) -> None:
+        """Some leave a new run, or are elsewhere, in any order."""
+        first = self.highest() + 2
+        assert self.resting.add_run(first, count, 500, 1)
+        self.known.update((first + number, 500 + number << SIZE_BITS | 1) for number in range(count))
+        for number, cut in enumerate(cuts):
+            rid = first + cut
+            if rid not in self.known:
+                assert not self.resting.take(rid)
+            elif moves:
+                self.known[rid] = 1500 + number << SIZE_BITS | 1
+                self.resting.set(rid, self.known[rid])
+            else:
+                assert self.resting.take(rid) == self.known.pop(rid)
+
     @rule(first=st.integers(0, 220), steps=st.lists(st.integers(1, 3), max_size=30), is_known=st.booleans())
     def look_up(self, first: int, steps: list[int], is_known: bool) -> None:
         rids = [rid for rid in accumulate(steps, initial=first) if not is_known or rid in self.known]
@@ -75,6 +126,9 @@ class RestingMachine(RuleBasedStateMachine):
     def all_are_found(self) -> None:
         assert len(self.resting) == len(self.known)
         assert sorted(self.resting.values()) == sorted(self.known.values())
+        portions = [(list(rids), list(packed)) for rids, packed in self.resting.portions()]
+        found = [each for rids, packed in portions for each in zip(rids, packed, strict=True)]
+        assert found == sorted(self.known.items())
         for rid in range(1, 300, 7):
             assert self.resting.get(rid) == self.known.get(rid)
 
@@ -95,3 +149,43 @@ def test_sixteen_bytes_a_record() -> None:
     for rid in range(1, count + 1):
         assert resting.pop(rid) == rid << SIZE_BITS | 9
     assert (len(resting), resting._chunks) == (0, [])
+
+
+def test_runs_take_memory_for_each_run_not_for_each_record() -> None:
+    resting = RestingRecords()
+    for number in range(100):
+        assert resting.add_run(1 + 1001 * number, 1000, 10_000 * number, 9)
+    assert (len(resting), len(resting._chunks)) == (100_000, 100)
+    for number in range(100):
+        first = 1 + 1001 * number
+        assert resting.take_run(first, 400) == (400, 10_000 * number << SIZE_BITS | 9)
+        assert resting.take_run(first + 400, 9999) == (600, 10_000 * number + 400 * 9 << SIZE_BITS | 9)
+    assert (len(resting), resting._chunks) == (0, [])
+
+
+def test_runs_that_follow_one_another_are_one() -> None:
+    resting = RestingRecords()
+    for number in range(100):
+        assert resting.add_run(1 + 20 * number, 20, 7 + 40 * number, 2)
+    assert (len(resting), len(resting._chunks)) == (2000, 1)
+
+
+def test_copies_of_a_run_are_a_run() -> None:
+    """As compaction makes them: in order, with a gap in the log between two flushes."""
+    resting = RestingRecords()
+    assert resting.add_run(1, 1000, 0, 3)
+    for number in range(600):
+        resting.set(1 + number, (5000 + 3 * number + number // 200) << SIZE_BITS | 3)
+    assert (len(resting), len(resting._chunks)) == (1000, 4)
+    assert [resting.get(rid) for rid in (1, 200, 201, 600, 601)] == [
+        place << SIZE_BITS | 3 for place in (5000, 5597, 5601, 6799, 1800)
+    ]
+
+
+def test_a_long_run_from_which_single_records_leave_takes_sixteen_bytes_a_record() -> None:
+    resting, count = RestingRecords(), 10 * MAX_CHUNK
+    assert resting.add_run(1, count, 0, 1)
+    for rid in range(2, count, 2):
+        assert resting.take(rid) == rid - 1 << SIZE_BITS | 1
+    assert len(resting._chunks) == 10
+    assert [rid for rids, _ in resting.portions() for rid in rids] == [*range(1, count, 2), count]

@@ -91,8 +91,8 @@ def test_a_flush_is_synced_with_its_last_step_and_the_next_one_follows() -> None
     queue = FlushQueue(Geometry(4, 512), FileRing(range(4)), page=65536, synced=6, place=3)
     assert queue.next_step() is None
     assert (queue.is_empty, queue.last, queue.synced_place) == (True, 6, 3)
-    queue.add(Flush(7, 3, 6, [bytes(3 * BLOCK_SIZE)], {1: (0, b"header")}, {}, []))
-    queue.add(Flush(8, 6, 7, [bytes(BLOCK_SIZE)], {}, {}, []))
+    queue.add(Flush(7, 3, 6, [bytes(3 * BLOCK_SIZE)], {1: (0, b"header")}, {}, [], {}))
+    queue.add(Flush(8, 6, 7, [bytes(BLOCK_SIZE)], {}, {}, [], {}))
     assert (queue.is_empty, queue.last) == (False, 8)
     first = queue.next_step()
     assert first is not None
@@ -116,7 +116,7 @@ def test_many_pieces_are_joined_only_where_the_flush_enters_a_file(start: int, b
     queue = FlushQueue(Geometry(4, 8192), FileRing(range(4)), page=65536, synced=6, place=start)
     pieces = [bytes([number]) * (BLOCK_SIZE // 4) for number in range(4 * blocks)]
     entered = {index: (0, b"header") for index in range(2) if start <= 64 * index < start + blocks}
-    queue.add(Flush(7, start, start + blocks, pieces, entered, {}, []))
+    queue.add(Flush(7, start, start + blocks, pieces, entered, {}, [], {}))
     files = [bytearray(DATA_OFFSET + 8192) for _ in range(2)]
     joined = True
     while step := queue.next_step():

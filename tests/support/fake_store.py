@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from qstore.broker.model.broker import Broker
 from qstore.broker.model.message import Message, MessagesRead, RestoreMessage
@@ -22,6 +22,8 @@ from qstore.broker.settings import BrokerSettings
 from qstore.formats.errors import BrokerRecordError
 from qstore.formats.values import EMPTY_MAP, TypedMap
 from tests.broker.wired_broker import PlainMessage
+
+AT_ONCE: Final = 5  # messages of a run that are appended by one call
 
 
 class FakeError(Exception):
@@ -153,6 +155,34 @@ class FakeStore:
         for journal in journals:
             journal.check()
         return [self.enqueue(journal, parts, size, crc) for journal in journals]
+
+    def enqueue_run(
+        self,
+        journal: FakeJournal,
+        head: bytes,
+        head_crc: int,
+        data: bytes,
+        at: int,
+        stride: int,
+        size: int,
+        count: int,
+    ) -> tuple[int, int]:
+        """A few of them, so that the caller comes again."""
+        assert head_crc == self.crc((head,))
+        assert at + (count - 1) * stride + size <= len(data)
+        journal.check()
+        several = min(count, AT_ONCE)
+        bodies = [data[begin : begin + size] for begin in range(at, at + several * stride, stride)]
+        rids = [self._append(journal, head + body) for body in bodies]
+        return rids[0], several
+
+    def dequeue_run(self, journal: FakeJournal, target: int, count: int) -> int:
+        """As `enqueue_run`; up to the first that is not there."""
+        self.dequeue(journal, target)
+        for several in range(1, min(count, AT_ONCE)):
+            if journal.live.pop(target + several, None) is None:
+                return several
+        return min(count, AT_ONCE)
 
     def dequeue(self, journal: FakeJournal, target: int) -> None:
         journal.check(is_enqueue=False)

@@ -39,6 +39,7 @@ from librt.strings import BytesWriter, write_i32_le, write_i64_le
 from mypy_extensions import u8
 
 from qstore.formats.checksum import extend_crc32c
+from qstore.formats.kernels import encode_dequeues, encode_records
 from qstore.formats.rhm.file_header import SLOT_SIZE, FileHeader, encode_header_slot, other_slot
 from qstore.formats.rhm.geometry import BLOCK_SIZE, DATA_OFFSET, FILE_HEADER_SIZE, Geometry
 from qstore.formats.rhm.headers import (
@@ -107,6 +108,7 @@ class Step(NamedTuple):
 # ---- the bytes of the batch ----
 
 _LONG: Final = 8 * 1024  # bytes of data that are not copied
+_LONG_RUN: Final = _LONG // BLOCK_SIZE  # blocks of the records of a run that are not copied, but for the last
 _FULL: Final = 64 * 1024  # bytes in the buffer from which on it is emptied before the next record
 _EMBEDDED: Final = 256  # bytes that a BytesWriter has room for without an allocation
 
@@ -223,6 +225,54 @@ class RecordBuffer:
         else:
             writer.write(TAIL.pack(check, rid) + after)
 
+    def append_run(
+        self,
+        rid: int,
+        flush: int,
+        head: bytes,
+        head_crc: int,
+        data: bytes,
+        at: int,
+        stride: int,
+        size: int,
+        count: int,
+        blocks: int,
+        salt: bytes,
+    ) -> None:
+        """Append the records of a run of messages, outside of transactions: `encode_records` explains the arguments.
+
+        Each record has `blocks` blocks. `flush` is the low half of the flush's number.
+        """
+        if count * blocks >= _LONG_RUN:
+            count -= 1
+            records = encode_records(PLAIN_MESSAGE, rid, flush, head, head_crc, data, at, stride, size, count, salt)
+            self._append_piece(records)
+            rid, at, count = rid + count, at + count * stride, 1
+        records = encode_records(PLAIN_MESSAGE, rid, flush, head, head_crc, data, at, stride, size, count, salt)
+        self._append_records(records, len(records) - blocks * BLOCK_SIZE)
+
+    def append_dequeues(self, rid: int, flush: int, target: int, count: int, salt: bytes) -> None:
+        """Append the dequeues of messages with consecutive record ids: `encode_dequeues` explains the arguments."""
+        if count >= _LONG_RUN:
+            count -= 1
+            self._append_piece(encode_dequeues(_DEQUEUE, rid, flush, target, count, salt))
+            rid, target, count = rid + count, target + count, 1
+        records = encode_dequeues(_DEQUEUE, rid, flush, target, count, salt)
+        self._append_records(records, len(records) - BLOCK_SIZE)
+
+    def _append_records(self, records: bytes, last: int) -> None:
+        """Append encoded records; `last` is the offset of the last in them."""
+        self.is_empty = False
+        if len(self._writer) >= _FULL:
+            self._spill()
+        self._last, self._head = len(self._writer) + last, -1
+        self._writer.write(records)
+
+    def _append_piece(self, records: bytes) -> None:
+        """Append many encoded records, which are not copied, and cannot be flagged: others follow."""
+        self._spill()
+        self._pieces.append(records)
+
     def _spill(self) -> None:
         """Empty the writer."""
         writer = self._writer
@@ -325,6 +375,7 @@ class Flush:
         headers: file, counted over all laps -> log offset and header of each file that it enters.
         placed: file, counted over all laps -> messages in it that `RingSpace` does not count yet.
         removed: the live records, packed, that are released when it is synced.
+        released: the same of those of runs: file, counted over all laps -> how many of them touch it.
     """
 
     number: int
@@ -334,6 +385,7 @@ class Flush:
     headers: dict[int, tuple[int, bytes]]
     placed: dict[int, int]
     removed: list[int]
+    released: dict[int, int]
 
     @property
     def content(self) -> bytes:
@@ -372,6 +424,7 @@ class WriteBatch:
         start: log offset where it begins.
         records: its bytes.
         removed: records, packed, that are released when it is synced.
+        released: the same of those of runs: file, counted over all laps -> how many of them touch it.
         placed: messages that the writer appended directly to the current file; `Flush.placed` has them by file.
         needs_restart: whether the journal is resumed and nothing was appended yet.
         is_sealed: whether the last flush is a seal.
@@ -396,6 +449,7 @@ class WriteBatch:
         "placed",
         "position",
         "records",
+        "released",
         "removed",
         "salt",
         "salts",
@@ -432,6 +486,7 @@ class WriteBatch:
         self.low_number = self.number & _LOW
         self.records = RecordBuffer()
         self.removed: list[int] = []
+        self.released: dict[int, int] = {}
         self.placed = 0
         self._placed: dict[int, int] = {}
         self._headers: dict[int, tuple[int, bytes]] = {}
@@ -580,8 +635,10 @@ class WriteBatch:
         if self.placed:
             self._count_placed()
         pieces = self.records.take()
-        flush = Flush(self.number, self.start, self.position, pieces, self._headers, self._placed, self.removed)
-        self._headers, self._placed, self.removed = {}, {}, []
+        flush = Flush(
+            self.number, self.start, self.position, pieces, self._headers, self._placed, self.removed, self.released
+        )
+        self._headers, self._placed, self.removed, self.released = {}, {}, [], {}
         self.start = self.position
         self.number += 1
         self.low_number = self.number & _LOW

@@ -5,7 +5,8 @@ dequeues it. The dequeue of an open transaction, its *escort*, is kept like a li
 and moves with its message.
 
 Records of messages that the broker does not have in memory *rest*: they are in packed arrays of 16 bytes each
-(`RestingRecords`) instead of the dictionary, whose order is that of the log.
+(`RestingRecords`) instead of the dictionary, whose order is that of the log. The records of a run of messages rest from
+the beginning: while they have consecutive ids and lie one after the other, four numbers describe them all.
 
 Runs hold the record ids of many messages in two numbers, if they are consecutive: the first id of a run and the one
 after its last, those of the next run, and so on, ascending, in one list. They do not overlap, but one may begin where
@@ -81,6 +82,7 @@ def remove_runs(runs: list[int], removed: list[int]) -> None:
 # ---- resting records ----
 
 MAX_CHUNK: Final = 4096
+_MIN_RUN: Final = 16  # records in a row that are worth a `_Run`: it takes the memory of about a dozen in arrays
 
 
 class _Chunk:
@@ -107,20 +109,71 @@ class _Chunk:
         self.packed.append(packed)
         self.left += 1
 
+    def append_all(self, rids: Iterable[int], packed: Iterable[int], count: int, place: int) -> None:
+        """Append `count` records, none of which is before the log offset `place`."""
+        self.oldest = min(self.oldest, place) if self.rids else place
+        self.rids.extend(rids)
+        self.packed.extend(packed)
+        self.left += count
+
+
+class _Run:
+    """Records with consecutive ids and equally many blocks, one right after the other in the log.
+
+    Attributes:
+        first: the id of the first.
+        count: how many they are.
+        place: log offset of the first.
+        blocks: blocks of each.
+    """
+
+    __slots__ = ("blocks", "count", "first", "place")
+
+    def __init__(self, first: int, count: int, place: int, blocks: int) -> None:
+        self.first, self.count, self.place, self.blocks = first, count, place, blocks
+
+    def rids(self, index: int, count: int) -> range:
+        """The ids of `count` of them."""
+        return range(self.first + index, self.first + index + count)
+
+    def packed(self, index: int, count: int) -> range:
+        """Log offset and blocks, packed, of `count` of them."""
+        step = self.blocks << SIZE_BITS
+        first = (self.place << SIZE_BITS | self.blocks) + index * step
+        return range(first, first + count * step, step)
+
+    def packed_at(self, index: int) -> int:
+        """Log offset and blocks, packed, of one."""
+        return (self.place + index * self.blocks) << SIZE_BITS | self.blocks
+
+    def is_followed_by(self, rid: int, place: int, blocks: int) -> bool:
+        """Whether that record can be the next of the run."""
+        count = self.count
+        return rid == self.first + count and blocks == self.blocks and place == self.place + count * blocks
+
+    def shorten(self, count: int) -> None:
+        """The first of them leave."""
+        self.first += count
+        self.count -= count
+        self.place += count * self.blocks
+
 
 class RestingRecords:
-    """The resting records of one journal, in chunks of ascending record ids.
+    """The resting records of one journal, in chunks and runs of ascending record ids.
 
     Records of one queue go out of memory in that order, nearly always, so almost every one is appended to the last
     chunk or begins a new one between two others; what does not fit is not taken. A record leaves when it is removed:
     its place in the arrays is then empty, until the whole chunk is.
+
+    A run gets shorter when records leave at its ends. If one leaves in between, it and those around it become a chunk.
+    Copies of its records, which are made from the first one on, are a run again.
     """
 
     __slots__ = ("_chunks", "_count", "_firsts", "_next_chunk", "_next_index")
 
     def __init__(self) -> None:
-        self._chunks: list[_Chunk] = []
-        self._firsts: list[int] = []  # the first record id of each chunk
+        self._chunks: list[_Chunk | _Run] = []
+        self._firsts: list[int] = []  # of each, no record id is lower than this one
         self._count = 0
         self._next_chunk = self._next_index = 0  # chunk and index after the record that has left last
 
@@ -130,48 +183,82 @@ class RestingRecords:
     def values(self) -> Iterator[int]:
         """Log offset and blocks, packed, of all records."""
         for chunk in self._chunks:
-            yield from filter(None, chunk.packed)
+            if isinstance(chunk, _Run):
+                yield from chunk.packed(0, chunk.count)
+            else:
+                yield from filter(None, chunk.packed)
 
     def portions(self) -> Iterator[tuple[Sequence[int], Sequence[int]]]:
         """Ids, and log offsets and blocks, packed, of the records, by id."""
         for chunk in self._chunks:
-            if chunk.left == len(chunk.rids):
+            if isinstance(chunk, _Run):
+                yield chunk.rids(0, chunk.count), chunk.packed(0, chunk.count)
+            elif chunk.left == len(chunk.rids):
                 yield chunk.rids, chunk.packed
             else:
                 yield array("Q", compress(chunk.rids, chunk.packed)), array("Q", filter(None, chunk.packed))
+
+    # ---- records come to rest ----
 
     def extend(self, rids: array[int], packed: array[int]) -> None:
         """Add at most `MAX_CHUNK` records whose ids are ascending, and higher than all others."""
         chunk = _Chunk()
         chunk.rids, chunk.packed, chunk.left = rids, packed, len(rids)
         chunk.oldest = min(packed) >> SIZE_BITS
-        self._chunks.append(chunk)
-        self._firsts.append(rids[0])
+        self._insert(len(self._chunks), rids[0], chunk)
         self._count += chunk.left
 
     def add(self, rids: Sequence[int], packed: Sequence[int]) -> int:
         """Add records with ascending ids. Returns how many, from the first, were taken."""
         chunks, count = self._chunks, len(rids)
         at = bisect_right(self._firsts, rids[0])
-        if at and chunks[at - 1].rids[-1] >= rids[0]:
+        if at and _last_of(chunks[at - 1]) >= rids[0]:
             return 0
         if at < len(chunks):
             count = bisect_left(rids, self._firsts[at])
         chunk = chunks[at - 1] if at else None
         for number in range(count):
-            if chunk is None or len(chunk.rids) >= MAX_CHUNK:
+            if not isinstance(chunk, _Chunk) or len(chunk.rids) >= MAX_CHUNK:
                 chunk = _Chunk()
-                chunks.insert(at, chunk)
-                self._firsts.insert(at, rids[number])
+                self._insert(at, rids[number], chunk)
                 at += 1
             chunk.append(rids[number], packed[number])
         self._count += count
         return count
 
+    def add_run(self, first: int, count: int, place: int, blocks: int) -> bool:
+        """Add records as those of a `_Run`, if their ids are higher than all others. Returns whether they are."""
+        chunks = self._chunks
+        last = chunks[-1] if chunks else None
+        if last is not None and _last_of(last) >= first:
+            return False
+        self._count += count
+        if isinstance(last, _Run) and last.is_followed_by(first, place, blocks):
+            last.count += count
+            return True
+        run = _Run(first, count, place, blocks)
+        if count >= _MIN_RUN:
+            self._insert(len(chunks), first, run)
+            return True
+        if not isinstance(last, _Chunk) or len(last.rids) + count > MAX_CHUNK:
+            last = _Chunk()
+            self._insert(len(chunks), first, last)
+        last.append_all(run.rids(0, count), run.packed(0, count), count, place)
+        return True
+
+    def _insert(self, at: int, first: int, chunk: _Chunk | _Run) -> None:
+        self._chunks.insert(at, chunk)
+        self._firsts.insert(at, first)
+
+    # ---- where they are ----
+
     def get(self, rid: int) -> int | None:
         """Log offset and blocks, packed, of a record; None if it does not rest here."""
-        number, index = self._find(rid)
-        return self._chunks[number].packed[index] if number >= 0 else None
+        number, index = self._place_of(rid)
+        if number < 0:
+            return None
+        chunk = self._chunks[number]
+        return chunk.packed_at(index) if isinstance(chunk, _Run) else chunk.packed[index] or None
 
     def get_all(self, rids: Sequence[int]) -> Sequence[int]:
         """As `get`, of many records; 0 for each that does not rest here. Ids that rest one after the other are fast."""
@@ -182,51 +269,21 @@ class RestingRecords:
             number, index = self._place_of(wanted[at])
             if number >= 0:
                 chunk = self._chunks[number]
-                several = min(count - at, len(chunk.rids) - index)
-                while several > 1 and chunk.rids[index : index + several] != wanted[at : at + several]:
-                    several //= 2
-                found += chunk.packed[index : index + several]
+                if isinstance(chunk, _Run):
+                    several = min(count - at, chunk.count - index)
+                    while several > 1 and wanted[at : at + several] != array("Q", chunk.rids(index, several)):
+                        several //= 2
+                    found.extend(chunk.packed(index, several))
+                else:
+                    several = min(count - at, len(chunk.rids) - index)
+                    while several > 1 and chunk.rids[index : index + several] != wanted[at : at + several]:
+                        several //= 2
+                    found += chunk.packed[index : index + several]
                 at += several
             else:
                 found.append(0)
                 at += 1
         return found
-
-    def pop(self, rid: int) -> int:
-        """As `get`; the record leaves. Raises KeyError if it does not rest here."""
-        packed = self.take(rid)
-        if not packed:
-            raise KeyError(rid)
-        return packed
-
-    def take(self, rid: int) -> int:
-        """As `pop`, but 0 if it does not rest here."""
-        number, index, packed = self._next_chunk, self._next_index, 0
-        chunks = self._chunks
-        if number < len(chunks) and index < len(chunks[number].rids) and chunks[number].rids[index] == rid:
-            packed = chunks[number].packed[index]
-        if not packed:
-            number, index = self._place_of(rid)
-            if number >= 0:
-                packed = chunks[number].packed[index]
-            if not packed:
-                return 0
-        chunk = chunks[number]
-        chunk.packed[index] = 0
-        chunk.left -= 1
-        self._count -= 1
-        self._next_chunk, self._next_index = number, index + 1
-        if not chunk.left:
-            del chunks[number], self._firsts[number]
-            self._next_index = 0
-        return packed
-
-    def set(self, rid: int, packed: int) -> None:
-        """A record that rests here is elsewhere now."""
-        number, index = self._find(rid)
-        chunk = self._chunks[number]
-        chunk.packed[index] = packed
-        chunk.oldest = min(chunk.oldest, packed >> SIZE_BITS)
 
     def before(self, end: int) -> tuple[list[tuple[int, int]], int]:
         """Log offset and id of each record that begins before the log offset `end`; and where the next may begin.
@@ -236,38 +293,194 @@ class RestingRecords:
         found: list[tuple[int, int]] = []
         following = -1
         for chunk in self._chunks:
-            nearest = chunk.oldest
-            if nearest < end:
-                nearest = -1
-                oldest = -1
-                for rid, packed in zip(chunk.rids, chunk.packed, strict=True):
-                    if packed:
-                        place = packed >> SIZE_BITS
-                        if place < end:
-                            found.append((place, rid))
-                        elif nearest < 0 or place < nearest:
-                            nearest = place
-                        if oldest < 0 or place < oldest:
-                            oldest = place
-                chunk.oldest = oldest
+            if isinstance(chunk, _Run):
+                count = min(chunk.count, max(0, -((chunk.place - end) // chunk.blocks)))
+                found += [(chunk.place + index * chunk.blocks, chunk.first + index) for index in range(count)]
+                nearest = chunk.place + count * chunk.blocks if count < chunk.count else -1
+            else:
+                nearest = chunk.oldest
+                if nearest < end:
+                    nearest = -1
+                    oldest = -1
+                    for rid, packed in zip(chunk.rids, chunk.packed, strict=True):
+                        if packed:
+                            place = packed >> SIZE_BITS
+                            if place < end:
+                                found.append((place, rid))
+                            elif nearest < 0 or place < nearest:
+                                nearest = place
+                            if oldest < 0 or place < oldest:
+                                oldest = place
+                    chunk.oldest = oldest
             if nearest >= 0 and (following < 0 or nearest < following):
                 following = nearest
         return found, following
 
-    def _find(self, rid: int) -> tuple[int, int]:
-        """Chunk and index of a record; -1 and 0 if it does not rest here."""
-        number, index = self._place_of(rid)
-        return (number, index) if number >= 0 and self._chunks[number].packed[index] else (-1, 0)
-
     def _place_of(self, rid: int) -> tuple[int, int]:
-        """As `_find`, also of a record that has left."""
+        """Chunk and index of a record, which may have left its chunk; -1 and 0 if it does not rest here."""
         number = bisect_right(self._firsts, rid) - 1
         if number >= 0:
-            rids = self._chunks[number].rids
-            index = bisect_left(rids, rid)
-            if index < len(rids) and rids[index] == rid:
-                return number, index
+            chunk = self._chunks[number]
+            if isinstance(chunk, _Run):
+                index = rid - chunk.first
+                if 0 <= index < chunk.count:
+                    return number, index
+            else:
+                rids = chunk.rids
+                index = bisect_left(rids, rid)
+                if index < len(rids) and rids[index] == rid:
+                    return number, index
         return -1, 0
+
+    # ---- records leave, or move ----
+
+    def pop(self, rid: int) -> int:
+        """Log offset and blocks, packed, of a record, which leaves. Raises KeyError if it does not rest here."""
+        packed = self.take(rid)
+        if not packed:
+            raise KeyError(rid)
+        return packed
+
+    def take(self, rid: int) -> int:
+        """As `pop`, but 0 if it does not rest here."""
+        number, index, packed = self._next_chunk, self._next_index, 0
+        chunks = self._chunks
+        if number < len(chunks):
+            chunk = chunks[number]
+            if isinstance(chunk, _Run):
+                if chunk.first == rid:
+                    return self._take_first(number, chunk, 1)
+            elif index < len(chunk.rids) and chunk.rids[index] == rid:
+                packed = chunk.packed[index]
+        if not packed:
+            number, index = self._place_of(rid)
+            if number < 0:
+                return 0
+            chunk = chunks[number]
+            if isinstance(chunk, _Run):
+                if not index:
+                    return self._take_first(number, chunk, 1)
+                if index + 1 == chunk.count:
+                    return self._take_last(number, chunk, 1)
+                number, index = self._unpacked(number, chunk, index)
+        chunk = chunks[number]
+        assert isinstance(chunk, _Chunk)
+        packed = chunk.packed[index]
+        if not packed:
+            return 0
+        chunk.packed[index] = 0
+        chunk.left -= 1
+        self._count -= 1
+        self._next_chunk, self._next_index = number, index + 1
+        if not chunk.left:
+            del chunks[number], self._firsts[number]
+            self._next_index = 0
+        return packed
+
+    def take_run(self, rid: int, count: int) -> tuple[int, int]:
+        """Let records with consecutive ids leave that are part of one run, or one that is not.
+
+        Args:
+            rid: the id of the first.
+            count: how many at most.
+
+        Returns:
+            How many have left, 0 if the first does not rest here; and log offset and blocks, packed, of the first.
+        """
+        number = self._next_chunk
+        chunk = self._chunks[number] if number < len(self._chunks) else None
+        index = 0
+        if not isinstance(chunk, _Run) or chunk.first != rid:
+            number, index = self._place_of(rid)
+            if number < 0:
+                return 0, 0
+            chunk = self._chunks[number]
+        if isinstance(chunk, _Run):
+            several = min(count, chunk.count - index)
+            if not index:
+                return several, self._take_first(number, chunk, several)
+            if index + several == chunk.count:
+                return several, self._take_last(number, chunk, several)
+            if several >= _MIN_RUN:
+                rest = index + several
+                packed, place = chunk.packed_at(index), chunk.place + rest * chunk.blocks
+                self._insert(
+                    number + 1, chunk.first + rest, _Run(chunk.first + rest, chunk.count - rest, place, chunk.blocks)
+                )
+                chunk.count = index
+                self._count -= several
+                self._next_chunk, self._next_index = number + 1, 0
+                return several, packed
+        packed = self.take(rid)
+        return (1, packed) if packed else (0, 0)
+
+    def _take_first(self, number: int, run: _Run, count: int) -> int:
+        """The first records of a run leave. Returns log offset and blocks, packed, of the first."""
+        packed = run.packed_at(0)
+        self._next_chunk, self._next_index = number, 0
+        self._count -= count
+        if count == run.count:
+            del self._chunks[number], self._firsts[number]
+        else:
+            run.shorten(count)
+            self._firsts[number] = run.first
+        return packed
+
+    def _take_last(self, number: int, run: _Run, count: int) -> int:
+        """The last records of a run leave, but not all. Returns as `_take_first`."""
+        run.count -= count
+        self._count -= count
+        self._next_chunk, self._next_index = number + 1, 0
+        return run.packed_at(run.count)
+
+    def _unpacked(self, number: int, run: _Run, index: int) -> tuple[int, int]:
+        """Make a chunk of a record in a run and those around it. Returns it, and the index of the record in it."""
+        begin = index - index % MAX_CHUNK
+        count = min(run.count - begin, MAX_CHUNK)
+        place = run.place + begin * run.blocks
+        chunk = _Chunk()
+        chunk.append_all(run.rids(begin, count), run.packed(begin, count), count, place)
+        rest = run.count - begin - count
+        if rest:
+            first = run.first + begin + count
+            self._insert(number + 1, first, _Run(first, rest, place + count * run.blocks, run.blocks))
+        if begin:
+            run.count = begin
+            number += 1
+            self._insert(number, chunk.rids[0], chunk)
+        else:
+            self._chunks[number] = chunk
+        return number, index - begin
+
+    def set(self, rid: int, packed: int) -> None:
+        """A record that rests here is elsewhere now."""
+        number, index = self._place_of(rid)
+        chunk = self._chunks[number]
+        if isinstance(chunk, _Run):
+            if not index:
+                self._move_first(number, chunk, packed >> SIZE_BITS, packed & SIZE_MASK)
+                return
+            number, index = self._unpacked(number, chunk, index)
+            chunk = self._chunks[number]
+            assert isinstance(chunk, _Chunk)
+        chunk.packed[index] = packed
+        chunk.oldest = min(chunk.oldest, packed >> SIZE_BITS)
+
+    def _move_first(self, number: int, run: _Run, place: int, blocks: int) -> None:
+        """The first record of a run is elsewhere now: it is added to the run before this one, or begins one."""
+        rid = run.first
+        self._take_first(number, run, 1)
+        self._count += 1
+        before = self._chunks[number - 1] if number else None
+        if isinstance(before, _Run) and before.is_followed_by(rid, place, blocks):
+            before.count += 1
+        else:
+            self._insert(number, rid, _Run(rid, 1, place, blocks))
+
+
+def _last_of(chunk: _Chunk | _Run) -> int:
+    """The highest record id."""
+    return chunk.first + chunk.count - 1 if isinstance(chunk, _Run) else chunk.rids[-1]
 
 
 # ---- all live records ----
@@ -447,6 +660,20 @@ class LiveRecords:
         """Whether an open transaction enqueues or dequeues the message."""
         return rid in self.locked or holds(self.pending, rid)
 
+    def unlocked(self, first: int, count: int) -> int:
+        """How many of `count` messages with consecutive record ids no open transaction holds, up to the first held."""
+        pending, locked = self.pending, self.locked
+        at = bisect_right(pending, first)
+        if at & 1:
+            return 0
+        if at < len(pending):
+            count = min(count, pending[at] - first)
+        if locked:
+            for number in range(count):
+                if first + number in locked:
+                    return number
+        return count
+
     def is_enqueued_by(self, xid: bytes, rid: int) -> bool:
         """Whether a transaction is open that enqueues the message."""
         transaction = self.transactions.get(xid)
@@ -460,8 +687,10 @@ class LiveRecords:
     # ---- resting records ----
 
     def put_away(self, rids: Sequence[int]) -> None:
-        """Let live records rest, with ascending ids."""
+        """Let live records rest, with ascending ids. Those of runs do already."""
         live = self.live
+        if not live:
+            return
         found: list[int] = []
         packed: list[int] = []
         for rid in rids:
@@ -482,6 +711,20 @@ class LiveRecords:
         self._keep(rid, place, blocks)
         self.room -= 1
 
+    def enqueued_run(self, rid: int, count: int, place: int, blocks: int) -> None:
+        """A run of messages was appended to the current file, outside of transactions.
+
+        Args:
+            rid: the record id of the first; those of the others follow.
+            count: how many there are. `WriteBatch.placed` has their number.
+            place: log offset of the first.
+            blocks: blocks of each.
+        """
+        if not self.resting.add_run(rid, count, place, blocks):
+            for number in range(count):
+                self.live[rid + number] = (place + number * blocks) << SIZE_BITS | blocks
+        self.room -= count * (blocks + 1)
+
     def escorted(self, rid: int, target: int, place: int, blocks: int, xid: bytes) -> OpenTransaction:
         """The dequeue `rid` of the message `target` by a transaction was appended. Returns the transaction."""
         transaction = self._begun(xid)
@@ -495,6 +738,31 @@ class LiveRecords:
     def dequeued(self, target: int) -> None:
         """A message was dequeued outside of any transaction."""
         self.room += self._drop(target) + 1
+
+    def dequeued_run(self, target: int, count: int) -> int:
+        """Messages with consecutive record ids from `target` on are dequeued, outside of any transaction.
+
+        Returns:
+            How many: at most `count`, less if one does not exist.
+        """
+        live, resting, batch, space = self.live, self.resting, self._batch, self._space
+        rid, end, room = target, target + count, 0
+        while rid < end:
+            packed = live.pop(rid, 0) if live else 0
+            several = 1
+            if not packed:
+                several, packed = resting.take_run(rid, end - rid)
+                if not several:
+                    break
+            blocks = packed & SIZE_MASK
+            if several == 1:
+                batch.removed.append(packed)
+            else:
+                space.count_run(batch.released, packed >> SIZE_BITS, blocks, several)
+            room += several * (blocks + 1)
+            rid += several
+        self.room += room
+        return rid - target
 
     def committed(self, xid: bytes) -> None:
         """The transaction is committed: the messages that it dequeued are removed."""

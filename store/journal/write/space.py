@@ -279,6 +279,26 @@ class RingSpace:
         for index, count in placed.items():
             self._held[index] = self._held.get(index, 0) + count
 
+    def count_run(self, counts: dict[int, int], place: int, blocks: int, count: int) -> None:
+        """Add to `counts`, for each file, how many of `count` records touch it that lie one after the other.
+
+        Args:
+            counts: file, counted over all laps -> number of records.
+            place: log offset of the first.
+            blocks: blocks of each.
+            count: how many there are.
+        """
+        file = self.file
+        for index in range(place // file, (place + count * blocks - 1) // file + 1):
+            first = max(0, (index * file - place) // blocks)
+            end = min(count, -((place - (index + 1) * file) // blocks))
+            counts[index] = counts.get(index, 0) + end - first
+
+    def release_counted(self, counts: Mapping[int, int]) -> None:
+        """As `release`, of that many records in each of these files."""
+        for index, count in counts.items():
+            self._held[index] -= count
+
     def release(self, records: Iterable[int]) -> None:
         """The removal of these records, packed, is synced."""
         held, file = self._held, self.file

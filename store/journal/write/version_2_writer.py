@@ -22,7 +22,8 @@ error says whether to wait:
 
 Most plain records need no check. They take a fast path: they are appended right here, without a call, as long as they
 end before a log offset up to which every one is admitted. That offset is recalculated (`_set_ends`) when anything that
-it depends on changes. A record that would pass it takes the slow path.
+it depends on changes. A record that would pass it takes the slow path. A run of messages, and dequeues of messages with
+consecutive record ids, are appended at once, as far as the fast path goes; a record at its end is one by itself.
 
 A flush is closed when the previous one is synced; meanwhile records collect in the batch. It may carry copies of old
 records, and none is issued that would overwrite anything live.
@@ -39,6 +40,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 
+from qstore.formats.checksum import extend_crc32c
 from qstore.formats.errors import RhmError
 from qstore.formats.rhm.geometry import BLOCK_SIZE, PAGE_SIZE, Geometry
 from qstore.formats.rhm.headers import BLOCK_SHIFT, FIXED_SIZE, ROUND_UP, record_blocks, word
@@ -247,6 +249,73 @@ class Version2Writer:
         batch.position += 1
         batch.removed.append(packed)
         records.room += (packed & SIZE_MASK) + 1
+
+    # ---- runs of plain records ----
+
+    def enqueue_run(
+        self, rid: int, head: bytes, head_crc: int, data: bytes, at: int, stride: int, size: int, count: int
+    ) -> int:
+        """Append messages of a run outside of any transaction, as far as the fast path goes, or one.
+
+        Args:
+            rid: the record id of the first; those of the others follow. None of them was ever used before.
+            head: what precedes the body in each message's data.
+            head_crc: its `data_crc`.
+            data: the buffer with the bodies.
+            at: where the first of them begins.
+            stride: bytes from one to the next.
+            size: bytes of each.
+            count: how many there are; 1 or more.
+
+        Returns:
+            How many were appended; 1 or more.
+
+        Raises:
+            JournalFullError, JournalBusyError, JournalFailedError: nothing was appended.
+        """
+        batch, records, stored = self.batch, self.records, len(head) + size
+        blocks = (stored + ROUND_UP) >> BLOCK_SHIFT
+        place = batch.position
+        fits = min(count, (self._enqueue_end - place) // blocks, records.room // (blocks + 1))
+        if fits <= 1 or blocks > records.largest:
+            body = data[at : at + size]
+            self.enqueue(rid, (head, body), stored, extend_crc32c(head_crc, body))
+            return 1
+        batch.records.append_run(
+            rid, batch.low_number, head, head_crc, data, at, stride, size, fits, blocks, batch.salt
+        )
+        batch.position = place + fits * blocks
+        batch.placed += fits
+        records.enqueued_run(rid, fits, place, blocks)
+        return fits
+
+    def dequeue_run(self, rid: int, target: int, count: int) -> int:
+        """Append the removals of messages with consecutive record ids, as far as the fast path goes, or of one.
+
+        Args:
+            rid: the record id of the first removal; those of the others follow.
+            target: the first message.
+            count: how many there are; 1 or more.
+
+        Returns:
+            How many were appended; 1 or more. It is less than `count` also if a message does not exist, or is locked.
+
+        Raises:
+            JournalError: the first message does not exist, or a transaction holds it. Otherwise as `enqueue_run`.
+        """
+        batch = self.batch
+        fits = min(count, self._dequeue_end - batch.position)
+        if self.transactions:
+            fits = min(fits, self.records.unlocked(target, fits))
+        if fits <= 1:
+            self.dequeue(rid, target)
+            return 1
+        fits = self.records.dequeued_run(target, fits)
+        if not fits:
+            raise self._not_to_dequeue(target)
+        batch.records.append_dequeues(rid, batch.low_number, target, fits, batch.salt)
+        batch.position += fits
+        return fits
 
     # ---- transactions ----
 
@@ -638,6 +707,7 @@ class Version2Writer:
         space = self.space
         space.hold_placed(flush.placed)
         space.release(flush.removed)
+        space.release_counted(flush.released)
         space.reclaim(flush.end)
         self.batch.forget_files(space.oldest)
         self.batch.records.free()

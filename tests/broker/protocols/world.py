@@ -124,6 +124,25 @@ class SlowStore:
     def enqueue_all(self, journals: Sequence[object], parts: Sequence[bytes], size: int, crc: int, /) -> list[int]:
         return [self.enqueue(journal, parts, size, crc) for journal in journals]
 
+    def enqueue_run(
+        self,
+        journal: object,
+        head: bytes,
+        head_crc: int,
+        data: bytes,
+        at: int,
+        stride: int,
+        size: int,
+        count: int,
+        /,
+    ) -> tuple[int, int]:
+        body = data[at : at + size]
+        return self.enqueue(journal, (head, body), len(head) + size, head_crc), 1
+
+    def dequeue_run(self, journal: object, target: int, count: int, /) -> int:
+        self.dequeue(journal, target)
+        return 1
+
     def dequeue(self, _journal: object, target: int, /) -> None:
         if self.failing is not None:
             raise self.failing
