@@ -1,1 +1,1 @@
-"""A running store: appending, flushing, transactions, changes of the topology, and snapshots."""
+"""A running store: appending, flushing, transactions, topology changes, and snapshots."""

@@ -3,21 +3,21 @@
 This is the path of every durable message. Appended records are written to disk only when the flusher starts, which the
 caller does once per batch.
 
-A journal may have `bound` unsynced bytes: the pages of its write cache. If it exceeds them, it is written and synced
+A journal may have `bound` unsynced bytes: the pages of its write cache. Beyond that, it is written and synced
 immediately, while the caller waits, so that memory stays bounded; a broker checks `gathered` and stops reading before
 that happens. A journal that is short of room (JournalBusyError) is likewise flushed, while the caller waits and
 compaction copies old records forward. One that is full (JournalFullError) gets more files, if it may have them.
 
-**Runs** (`enqueue_run`, `dequeue_run`) are appended as far as they can be at once: up to the end of a file of the ring
-or of a block of record ids, or until the bound is exceeded. The caller comes again with the rest. What is written, and
-when, is the same as for the same messages one by one.
+**Runs** (`enqueue_run`, `dequeue_run`) are appended as far as possible at once: up to the end of a file of the ring or
+of a block of record ids, or until the bound is exceeded; the caller appends the rest in further calls. The records, and
+the times at which they are written, are the same as for single messages.
 
-**Record ids** are unique for every record of the whole store, and never reused. They are reserved in the catalogue in
-blocks, synced before the first id of a block is used; after a restart counting continues after the last reserved block.
-So that appending never waits for the catalogue, the next block is reserved when half of the current one is used up.
+**Record ids** are unique in the whole store, and never reused. They are reserved in the catalogue in blocks, synced
+before the first id of a block is used; after a restart counting continues after the last reserved block. The next block
+is reserved when half of the current one is used up, so that appending never waits for the catalogue.
 
-**Compression** of queues that are declared with `qpid.compress` comes before that. A message is compressed if that
-saves at least one block of its record; small ones rarely do, and are not tried.
+**Compression**, for queues declared with `qpid.compress`, precedes appending. A message is compressed if that saves at
+least one block of its record; small ones rarely do, and are not tried.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ from qstore.store.live.queue_journal import QueueJournal
 from qstore.store.log_lines import LogLine
 from qstore.store.parameters import ParameterError, queue_compresses
 
-MAX_AROUND_DATA: Final = FIXED_SIZE + BLOCK_SIZE - 1  # bytes of a record around data and xid: header, tail, padding
+MAX_AROUND_DATA: Final = FIXED_SIZE + BLOCK_SIZE - 1  # bytes of a record besides data and xid: header, tail, padding
 _MAX_ROUNDS: Final = 10_000  # attempts to make room; each frees a file or copies some pages
 
 
@@ -60,7 +60,7 @@ class Appender:
     Args:
         ids: source of record ids.
         flusher: writes the journals to disk.
-        expansion: lets them grow.
+        expansion: grows them.
         log: receives log lines.
 
     Attributes:
@@ -80,7 +80,7 @@ class Appender:
         """Append a message.
 
         Args:
-            journal: that of its queue.
+            journal: the journal of its queue.
             parts: its data, in parts.
             size: bytes of all parts.
             crc: their `data_crc`.
@@ -89,7 +89,7 @@ class Appender:
             Its record id.
 
         Raises:
-            JournalFullError, JournalFailedError: nothing was appended. CatalogueError: likewise; no ids are available.
+            JournalFullError, JournalFailedError: nothing was appended. CatalogueError: likewise, for lack of ids.
         """
         ids = self._ids
         rid = ids.next
@@ -127,17 +127,17 @@ class Appender:
         """Append messages of a run, in order: as many as can be appended at once, or one.
 
         Args:
-            journal: that of their queue.
-            head: what precedes the body in each message's data.
+            journal: the journal of their queue.
+            head: the bytes before the body in each message's data.
             head_crc: its `data_crc`.
             data: the buffer with the bodies.
-            at: where the first of them begins.
+            at: offset of the first body.
             stride: bytes from one to the next.
             size: bytes of each.
-            count: how many there are; 1 or more.
+            count: number of messages; at least 1.
 
         Returns:
-            The record id of the first, and how many were appended, whose record ids follow; 1 or more.
+            The record id of the first, and the number appended, at least 1; their record ids are consecutive.
 
         Raises:
             ValueError: the run is not in the buffer. Otherwise as `enqueue`.
@@ -171,7 +171,7 @@ class Appender:
             self._hold_back(journal)
         return rid, count
 
-    # These two are functions of their own, since a closure costs each call of the function that has it.
+    # Separate functions, since a closure costs time in each call of the function that contains it.
 
     def _enqueue_with_room(
         self, journal: QueueJournal, rid: int, parts: Sequence[bytes], size: int, crc: int, first: int
@@ -230,15 +230,15 @@ class Appender:
             self._hold_back(journal)
 
     def dequeue_run(self, journal: QueueJournal, target: int, count: int) -> int:
-        """Append the removals of messages with consecutive record ids: as many as can be at once, or one.
+        """Append the removals of messages with consecutive record ids: as many as possible at once, or one.
 
         Args:
-            journal: that of their queue.
+            journal: the journal of their queue.
             target: the first message.
-            count: how many there are; 1 or more.
+            count: number of messages; at least 1.
 
         Returns:
-            How many were removed, from the first one on; 1 or more.
+            The number removed, from the first one on; at least 1.
 
         Raises:
             JournalError: the first message does not exist, or a transaction holds it. Otherwise as `enqueue`.
@@ -277,7 +277,7 @@ class Appender:
         return self._ids.take()
 
     def take_ids(self, count: int) -> list[int]:
-        """As many new record ids, in ascending order."""
+        """`count` new record ids, in ascending order."""
         return self._ids.take_all(count)
 
     def touched(self, journal: QueueJournal, size: int = BLOCK_SIZE) -> None:
@@ -288,7 +288,7 @@ class Appender:
             self._hold_back(journal)
 
     def with_room(self, journal: QueueJournal, append: Callable[[], None]) -> None:
-        """Do `append`, after making room if necessary. Raises what it raises."""
+        """Call `append`, after making room if necessary. Passes on its exceptions."""
         for attempt in range(_MAX_ROUNDS):
             try:
                 append()
@@ -306,7 +306,7 @@ class Appender:
         raise JournalFullError(f'queue "{journal.name}": gave up making room')
 
     def admit_all(self, admissions: Sequence[tuple[QueueJournal, Callable[[], None]]]) -> None:
-        """Do each of the checks, until all of them hold at the same moment. Raises what they raise.
+        """Repeat the checks until all of them hold at the same moment. Passes on their exceptions.
 
         While one journal makes room, it and the others continue their work; then each is checked again.
         """
@@ -331,18 +331,18 @@ class Appender:
         raise JournalFullError(f'queue "{admissions[0][0].name}": gave up making room')
 
     def _refusal(self, journal: QueueJournal, error: JournalFullError) -> str | None:
-        """Make room by more files. Returns None if there is more; or why not, empty if the error says so itself."""
+        """Make room by adding files. Returns None if there is more room; or why not, empty if the error says it."""
         if isinstance(error, JournalPinnedError):
             if self._expansion.make_room(journal) is not None:
                 journal.writer.break_pins()
             return None
         reason = "" if isinstance(error, RecordTooLongError) else self._expansion.make_room(journal)
         if reason is not None:
-            self._tell_refusal(journal, error)
+            self._report_refusal(journal, error)
         return reason
 
-    def _tell_refusal(self, journal: QueueJournal, error: JournalFullError) -> None:
-        """Log and tell that a journal is full: once, until it accepts something again."""
+    def _report_refusal(self, journal: QueueJournal, error: JournalFullError) -> None:
+        """Log and report that a journal is full: once, until it accepts something again."""
         taken = journal.enqueues + journal.transaction_enqueues
         if journal.refused_at == taken:
             return
@@ -359,7 +359,7 @@ class Appender:
 
 
 def _stored(journals: Sequence[QueueJournal], parts: Sequence[bytes], size: int, crc: int) -> list[StoredMessage]:
-    """A message in the form in which each of several journals stores it; compressed at most once."""
+    """A message as each of several journals stores it; compressed at most once."""
     plain: StoredMessage = (parts, size, crc, PLAIN_MESSAGE)
     compression = next((journal.compression for journal in journals if journal.compression is not None), None)
     if compression is None:
@@ -375,7 +375,7 @@ class RecordIds:
         catalogue: stores the reserved blocks.
         background: runs the reservations.
         failed: called if a block cannot be reserved.
-        highest: the highest record id in any journal; ids continue above it, whatever was reserved.
+        highest: the highest record id in any journal; ids continue above it, even if fewer were reserved.
 
     Attributes:
         next: the next record id.
@@ -430,9 +430,9 @@ class RecordIds:
 
     def _take_over(self) -> None:
         if not self._blocks:
-            return  # a caller that could not wait has done it
+            return  # already done by a caller that could not wait
         block = self._blocks.popleft()
-        # Ids are contiguous unless another process reserved some; then those in between stay unused.
+        # Ids are contiguous unless another process has reserved some, which then stay unused.
         if self.next >= self._reserved:
             self.next = max(self.next, block.start)
         self._reserved = block.stop
@@ -443,11 +443,11 @@ class RecordIds:
         return self.next + (self._reserved - self.next) // 2
 
 
-MIN_SIZE: Final = 2 * BLOCK_SIZE  # bytes of data, header included, from which on compressing may be worthwhile
+MIN_SIZE: Final = 2 * BLOCK_SIZE  # least bytes of data, header included, for which compression may pay off
 
 
 class Compression:
-    """Compresses messages; one for a whole store."""
+    """Compresses the messages of a store."""
 
     __slots__ = ("_compressor",)
 
@@ -455,14 +455,14 @@ class Compression:
         self._compressor = Compressor()
 
     def of(self, arguments: TypedMap) -> Compression | None:
-        """This one, if the arguments of a queue's declaration say that its messages are compressed; else None."""
+        """This object, if a queue's arguments say that its messages are compressed; else None."""
         try:
             return self if queue_compresses({name: typed.value for name, typed in arguments.entries}) else None
-        except ParameterError:  # of a store that another software wrote
+        except ParameterError:  # written by other software
             return None
 
     def stored(self, parts: Sequence[bytes], size: int, crc: int) -> StoredMessage:
-        """A message in the form in which it is to be stored.
+        """A message in its stored form.
 
         Args:
             parts: its data, in parts.

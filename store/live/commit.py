@@ -1,32 +1,32 @@
 """Writes the journals' batches to disk, and notifies the waiters.
 
-`start` writes the next step of each idle journal that has something to write, and submits it to the sync driver; one
-that takes writes does these too. `collect` takes the synced steps, continues with the next ones, and calls the waiters.
+`start` writes the next step of each idle journal that has something to write, and submits it to the sync driver; some
+drivers do the writes as well. `collect` takes the synced steps, continues with the next ones, and calls the waiters.
 While a journal's flush is under way, records collect in its next batch: group commit without a timer. Nothing here
 blocks, except `drain`; and `start` for one sync of a fast disk, if its caller has nothing else to do
 (`store.sync.threads`).
 
-Only a journal that has urgent waiters is flushed at once (`awaited`). Records without them, such as the removal of a
-message that was delivered without acknowledgement, or the outcome of a transaction that was decided, stay in `dirty`:
-they are written with the journal's next flush, or by `start_aged`, which the owner calls at intervals: it flushes the
-journals that had such records at the call before. So a message that passes straight through a queue takes one sync, not
-two.
+Only a journal with urgent waiters is flushed at once (`awaited`). Records without waiters, such as the dequeue of a
+message that was delivered without acknowledgement, or the outcome of a decided transaction, stay in `dirty`: they are
+written with the journal's next flush, or by `start_aged`, which the owner calls at intervals: it flushes the journals
+that already had such records at the previous call. So a message that passes straight through a queue takes one sync,
+not two.
 
 **Transactions over several journals** take two rounds: a sync of each journal, and then one of the prepared list. Those
 that arrive while others are in their second round share the next one: a journal that only such transactions wait for is
-flushed when those that are in the list by then have left it, or when about as many others have arrived. So few sessions
-do not wait for each other, many share their syncs, and none waits for those that come after it.
+flushed when all that were in the list at that time have left it, or when about as many others have arrived. So few
+sessions do not wait for each other, many share their syncs, and none waits for later ones.
 
-**Sessions that commit one transaction after the other** would come to share one flush, and the event loop would have
-nothing to do while it is on the disk: so once a flush is synced, the next one waits until half as many transactions as
-that has committed are there, or nothing more comes in an iteration of the event loop. Then the sessions are in two
-halves, and one is served while the other waits for the disk. Two rounds cost more than they would give the event loop
-to do: transactions over several journals wait for as many as before.
+**Sessions that commit one transaction after the other** would all end up in one flush, with an idle event loop while it
+is on the disk. So after a sync, the next flush waits until half as many transactions have arrived as the last one
+committed, or none arrives in an iteration of the event loop. Then the sessions are in two halves, and one is served
+while the other waits for the disk. Transactions over several journals wait for as many as before, because their two
+rounds would cost more than the event loop gains.
 
 **When the sync driver dies**, a successor replaces it (`store.sync.supervision`). Acknowledged messages were synced,
 and stay so. The outcome of a step that was under way is unknown, and syncing its files once more is not enough. Linux
-reports a write error once to each open file description, and a description is shared by all processes that have it
-(errseq_t; fsync(2)): the dead helper may have received the error, while the kernel already considers the pages clean.
+reports a write error once to each open file description, which all processes that have it share (errseq_t; fsync(2)):
+the dead helper may have received the error, while the kernel already considers the pages clean.
 The same holds for a flush of the disk's cache. So the whole step is repeated: its files are reopened, so that no later
 error can be reported to another process, not even to a helper that is dying but still in the kernel; its bytes, which
 are still in memory, are written again, so that the pages are dirty in any case; and then the files are synced. The
@@ -36,11 +36,11 @@ lost with the error.
 
 An error that a driver does report fails the journal, for the same reasons, and is not retried.
 
-**Filling ahead** prepares files for small flushes, when nothing waits for the disk. The first write to a block that is
+**Filling ahead** prepares files for small flushes, while nothing waits for the disk. The first write to a block that is
 only allocated makes the next sync wait for the file system's own journal too, which takes about as long again
-(`WritableFile.fill_ahead`). So zeros are written over many such blocks at once. If that were part of a flush, one
-message in some hundred would wait two or three times as long as the others. So after a flush for which the event loop
-itself has waited, it is done when the messages are delivered and confirmed:
+(`WritableFile.fill_ahead`). So zeros are written over many such blocks at once. As part of a flush, that would make one
+message in some hundred wait two or three times as long as the others. So after a flush for which the event loop itself
+has waited, it is done once the messages are delivered and confirmed:
 
     the event loop   writes the zeros to the page cache, since only one thread writes to a journal
     the background   opens the file once more, and syncs it
@@ -81,13 +81,13 @@ class Flusher:
     Attributes:
         dirty: journals that may have been appended to since their last flush began, in order. The appender adds them.
         awaited: likewise, those with waiters. `when_synced` adds them.
-        failure: why nothing is synced any more: the driver has died without a successor; None if that is not so.
+        failure: why nothing is synced any more: the driver has died without a successor; None while syncing works.
         listed: number of transactions over several journals that wait for the prepared list.
         synced: number of steps that were synced, or have failed.
-        synced_now: the journal that an idle caller has synced last, until someone resets it: the blocks after a small
+        synced_now: the journal that an idle caller synced last, until the owner resets it: the blocks after a small
             step are not prepared yet (`JournalStorage.fill_ahead`).
         supervision: ensures that there is a working driver.
-        in_next_iteration: calls a function in the event loop's next iteration; None: no flush waits for others.
+        in_next_iteration: calls a function in the event loop's next iteration; None: no flush waits for transactions.
         moved: called with the old descriptor and the new one when `fileno` changes, while both are open; -1 for none.
     """
 
@@ -105,14 +105,14 @@ class Flusher:
         self.listed = self.synced = 0
         self._delisted = 0  # transactions that have left the prepared list
         self._gathered: dict[QueueJournal, int] = {}  # transactions over several journals, for the next flush of each
-        self._turns: dict[QueueJournal, int] = {}  # `_delisted` from which on these are flushed in any case
-        self._pressing: dict[QueueJournal, None] = {}  # those that others wait for too
+        self._turns: dict[QueueJournal, int] = {}  # value of `_delisted` at which these are flushed in any case
+        self._pressing: dict[QueueJournal, None] = {}  # those with other waiters, too
         self._aged: dict[QueueJournal, None] = {}  # those of `dirty` at the last call of `start_aged`
         self._failed: set[QueueJournal] = set()  # journals whose failure is logged
         self._under_way: dict[int, QueueJournal] = {}
         self._tickets = 0
         self.in_next_iteration: Callable[[Callable[[], None]], object] | None = None
-        self._gathering: dict[QueueJournal, int] = {}  # whose flush waits for more -> committers at the last look
+        self._gathering: dict[QueueJournal, int] = {}  # flush waits for more -> committers at last check
         self._due: deque[tuple[Done, Exception | None]] = deque()
         self._is_calling = self._is_closed = self._is_looking = False
 
@@ -132,10 +132,10 @@ class Flusher:
 
     @property
     def has_unfinished(self) -> bool:
-        """Whether a later `start` has something to do that no completion announces.
+        """Whether a later `start` has work that no completion triggers.
 
-        That is records without waiters; or waiters of a sync that was completed while an append waited for room, if
-        that append was refused then, and so no `start` has followed.
+        That is the case for records without waiters; and for waiters of a sync that was completed while an append
+        waited for room, if the append was then refused, so that no `start` followed.
         """
         return bool(self.dirty or self._due or self.awaited)
 
@@ -144,17 +144,17 @@ class Flusher:
     def when_synced(self, journals: Iterable[QueueJournal], done: Done, *, is_urgent: bool = True) -> None:
         """Call `done` when everything appended to `journals` so far is synced, or cannot be.
 
-        Unless it `is_urgent`, no flush is begun for it: it waits for that of others, or for `start_aged`.
+        Unless it `is_urgent`, no flush is begun for it: it waits for another's flush, or for `start_aged`.
         """
         self._wait_for(list(journals), done, is_urgent=is_urgent, is_gathered=False)
 
     def when_gathered(self, journals: Sequence[QueueJournal], done: Done) -> None:
-        """As `when_synced`, of a transaction that was appended to several journals: the prepared list will follow."""
+        """As `when_synced`, for a transaction appended to several journals: the prepared list will follow."""
         self.has_gathered(journals)
         self._wait_for(journals, done, is_urgent=True, is_gathered=True)
 
     def has_gathered(self, journals: Sequence[QueueJournal]) -> None:
-        """A transaction was appended to several journals, whose next flushes another one waits for already."""
+        """Note a transaction appended to several journals, whose next flushes another one already waits for."""
         for journal in journals:
             self._gathered[journal] = self._gathered.get(journal, 0) + 1
             journal.committers += 1
@@ -173,19 +173,19 @@ class Flusher:
             self._due.append((last, None))
         failed = [journal for journal in chosen if journal.writer.failure is not None]
         if failed:
-            self._tell(failed)
+            self._notify(failed)
 
     def has_listed(self, count: int) -> None:
-        """`count` transactions over several journals were appended to the prepared list."""
+        """Note that `count` transactions over several journals were appended to the prepared list."""
         self.listed += count
 
     def has_delisted(self, count: int) -> None:
-        """The prepared list is synced with them, or has failed."""
+        """Note that the prepared list is synced with them, or has failed."""
         self.listed -= count
         self._delisted += count
 
     def call_soon(self, waiting: Iterable[Done], error: Exception | None) -> None:
-        """Call each of these with `error`, after the waiter that asks for it."""
+        """Call each of these with `error`, after the waiter that calls this."""
         self._due.extend([(done, error) for done in waiting])
 
     # ---- work ----
@@ -194,10 +194,10 @@ class Flusher:
         """Write and submit the journals that have waiters. The waiters may be called before this returns.
 
         Args:
-            is_idle: the caller has nothing else to do. Then a single journal is synced immediately.
+            is_idle: the caller has nothing else to do, so that a single journal is synced immediately.
         """
         if self._is_calling:
-            return  # `collect` does it once for all callbacks that it is calling
+            return  # `collect` does it once, after all its callbacks
         is_alone = is_idle and not self._under_way and len(self.awaited) == 1
         if is_alone and self._idle.is_quick and self.failure is None and not self._is_closed:
             self._do_now(self.awaited.popitem()[0])
@@ -214,7 +214,7 @@ class Flusher:
         self.start(is_idle=is_idle)
 
     def start_aged(self) -> None:
-        """As `start`, for the journals that had unflushed records at the last call too."""
+        """As `start`, for journals that already had unflushed records at the previous call."""
         self.awaited.update(self._aged)
         self.start()
         self._aged = dict(self.dirty)
@@ -229,7 +229,7 @@ class Flusher:
             files = journal.begin(fills_ahead=False) if journal.is_due else ()
         if journal.writer.is_dirty:
             self.dirty[journal] = None
-        self._tell((journal,))
+        self._notify((journal,))
 
     def _take_dirty(self, journal: QueueJournal) -> None:
         """A flush of this journal begins."""
@@ -248,10 +248,10 @@ class Flusher:
     def _begin_awaited(self, *, at_once: bool = False) -> None:
         journals = list(self.awaited)
         self.awaited.clear()
-        if self._is_closed:  # the files may be another process's by now
+        if self._is_closed:  # the files may belong to another process by now
             for journal in journals:
                 journal.writer.close()
-            self._tell(journals)
+            self._notify(journals)
             return
         for journal in journals:
             if at_once or self.in_next_iteration is None or not self._waits_for_more(journal):
@@ -268,7 +268,7 @@ class Flusher:
         return True
 
     def _look_for_more(self) -> None:
-        """Begin the flushes that wait for more transactions, of which none has come since the last look."""
+        """Begin the flushes that wait for more transactions, if none has arrived since the last check."""
         gathering, self._gathering = self._gathering, {}
         for journal, before in gathering.items():
             enough = journal.answered if journal in self._gathered else journal.answered >> 1
@@ -300,7 +300,7 @@ class Flusher:
         self._submit(journal, journal.begin(writes), writes or ())
 
     def _waits_for_list(self, journal: QueueJournal) -> bool:
-        """Whether the transactions that wait for a journal are few beside those that wait for the prepared list."""
+        """Whether the transactions that wait for a journal are few, compared to those that wait for the list."""
         count = self._gathered.get(journal, 0)
         if not 0 < count < self.listed + self.listed // 4 or journal in self._pressing:
             return False
@@ -311,7 +311,7 @@ class Flusher:
 
     def _submit(self, journal: QueueJournal, files: Sequence[WritableFile], writes: Sequence[FileWrite] = ()) -> None:
         if not files:
-            self._tell((journal,))
+            self._notify((journal,))
             return
         if self.failure is not None:
             self._fail((journal,), self.failure)
@@ -341,7 +341,7 @@ class Flusher:
                 while self._due:
                     done, error = self._due.popleft()
                     done(error)
-                self._begin_awaited()  # records collected meanwhile and those that callbacks appended
+                self._begin_awaited()  # records collected meanwhile, and those appended by callbacks
                 waits_itself = self.fileno() < 0
                 if waits_itself:
                     self._advance(0.0)
@@ -359,9 +359,9 @@ class Flusher:
                 for ticket, error in completions:
                     journal = self._under_way.pop(ticket)
                     journal.finish(error)
-                    self._tell((journal,))
+                    self._notify((journal,))
                     if journal.is_due:
-                        self.awaited[journal] = None  # they continue together, with everything appended by then
+                        self.awaited[journal] = None  # continued together with everything appended by then
                     elif journal.writer.is_dirty:
                         self.dirty[journal] = None
                 timeout = 0.0
@@ -374,14 +374,14 @@ class Flusher:
         self.look()
 
     def look(self) -> None:
-        """Check that the driver makes progress. Call it about every second while anything is under way."""
+        """Check that the driver makes progress. Call this about every second while anything is under way."""
         if self.failure is None:
             self.supervision.look(self._driver, len(self._under_way), self.synced)
 
     def _replace_driver(self, death: SyncDriverError) -> None:
-        """Replace the dead driver. Steps under way are repeated as a whole: see the top of the module.
+        """Replace the dead driver. Steps under way are repeated as a whole (see the top of the module).
 
-        The successor of a driver that was closed with the store would never be closed: the journals fail instead.
+        If the driver was closed with the store, a successor would never be closed: the journals fail instead.
         """
         journals = list(self._under_way.values())
         self._under_way.clear()
@@ -402,16 +402,16 @@ class Flusher:
             self._submit(journal, journal.begin_again())
 
     def _fail(self, journals: Iterable[QueueJournal], error: SyncDriverError) -> None:
-        """Stop syncing: steps under way may be on the disk or not, and so these journals have failed.
+        """Stop syncing: it is unknown whether steps under way are on the disk, so their journals have failed.
 
-        The driver's death is logged; the failure of each journal need not be.
+        The driver's death is logged, so the failure of each journal need not be.
         """
         self._failed.update(journals)
         for journal in journals:
             journal.finish(OSError(0, str(error)))
-        self._tell(journals)
+        self._notify(journals)
 
-    def _tell(self, journals: Iterable[QueueJournal]) -> None:
+    def _notify(self, journals: Iterable[QueueJournal]) -> None:
         for journal in journals:
             failure = journal.writer.failure
             is_known = journal in self._failed or journal.is_leaving or self._is_closed
@@ -446,17 +446,17 @@ class Flusher:
         self._begin_awaited(at_once=True)
 
     def forget(self, journal: QueueJournal) -> None:
-        """Forget a journal whose queue was deleted: nothing waits for it any more."""
+        """Forget a journal whose queue was deleted, with its waiters."""
         self._take_dirty(journal)
         self.awaited.pop(journal, None)
         self._take_gathered(journal)
-        self._tell((journal,))
+        self._notify((journal,))
         self._failed.discard(journal)
 
     def close(self) -> None:
-        """Close the driver: nothing is written any more. One that is not running is killed, which is logged."""
+        """Close the driver: nothing is written any more. A driver that hangs is killed, which is logged."""
         if self.failure is None and self._driver.is_stopped:
-            text = f"{self._driver.describe()} does not stop by itself, and is killed"
+            text = f"{self._driver.describe()} does not stop, and is killed"
             self._log(LogLine(Level.WARNING, text))
         self._is_closed = True
         self._driver.close()
@@ -477,4 +477,4 @@ def _sync(disk: WritableDisk, path: str) -> None:
 
 
 def _ignore(_: Exception | None) -> None:
-    """What is not synced yet is synced by the next flush."""
+    """Nothing to do: zeros that are not synced yet are synced by the next flush."""

@@ -1,19 +1,19 @@
-"""The messages that had been delivered when a store was closed cleanly: they are redelivered with that mark.
+"""The messages that had been delivered when a store was closed cleanly: they are redelivered, and marked so.
 
-After a crash that is unknown, and all messages are marked. The file `rhm/DELIVERED` is written before the clean mark is
+After a crash this is unknown, and all messages are marked. The file `rhm/DELIVERED` is written before the clean mark is
 set, and removed before that is cleared. It is one JSON object on one line:
 
     key       value
     --------  ----------------------------------------------------------------------------------------
     crc32c    8 hexadecimal digits: CRC-32C of the text of the same object without this key
     runs      queue id, as text -> the runs of delivered messages, one after another: the record ids of the first and
-              of the last of each. What the queue has between them was delivered, too
-    queues    written before there were runs: queue id, as text -> the ascending record ids of delivered messages
+              the last of each; all messages of the queue in between were delivered, too
+    queues    in files of older versions: queue id, as text -> the ascending record ids of delivered messages
     store_id  the store's
 
-After a crash all messages of a queue are marked, and a clean close then has to tell so of millions: as one run.
+After a crash all messages of a queue are marked: a clean close then records millions of them as one run.
 
-A damaged file counts as one that names every message.
+If the file is damaged, all messages are marked.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from qstore.store.live.queue_journal import QueueJournal
 NAME: Final = "DELIVERED"
 _MAX_SIZE: Final = 1 << 30
 MAX_RUNS: Final = 1 << 18
-"""Of one queue: then messages are marked too that were not delivered, and memory stays small."""
+"""Runs of one queue: beyond this, undelivered messages are marked too, so that memory stays small."""
 
 
 class Delivered:
@@ -59,7 +59,7 @@ class Delivered:
         self.runs = None if runs is None else {queue: array("Q", each) for queue, each in runs.items()}
 
     def holds(self, queue_id: int, rid: int) -> bool:
-        """Whether that message may have been delivered."""
+        """Whether the message may have been delivered."""
         return self.runs is None or bool(self.among(queue_id, (rid,)))
 
     def among(self, queue_id: int, rids: Sequence[int]) -> Sequence[int]:
@@ -85,8 +85,8 @@ def runs_of(rids: Iterable[int], on_queue: Iterable[int] | None = None, most: in
 
     Args:
         rids: their record ids, in any order.
-        on_queue: the ascending record ids of all messages on the queue, if they are known: then more are in one run.
-        most: how many runs there may be: the rest is in the last one.
+        on_queue: the ascending record ids of all messages on the queue, if known: runs are longer then.
+        most: maximum number of runs; the last one has the rest.
     """
     known = array("Q", rids)
     if any(map(gt, known, islice(known, 1, None))):
@@ -109,7 +109,7 @@ def runs_of(rids: Iterable[int], on_queue: Iterable[int] | None = None, most: in
 
 
 def merged_runs(*several: Sequence[int]) -> array[int]:
-    """The runs of one queue that were collected apart."""
+    """The union of runs of one queue that were collected separately."""
     pairs = sorted(pair for runs in several for pair in zip(runs[::2], runs[1::2], strict=True))
     merged = array("Q")
     for first, last in pairs:
@@ -123,7 +123,7 @@ def merged_runs(*several: Sequence[int]) -> array[int]:
 def delivered_runs(
     delivered: Mapping[int, Iterable[int]], journals: Mapping[int, QueueJournal]
 ) -> dict[int, Sequence[int]]:
-    """Queue id -> the runs of its delivered messages, which are given by record id."""
+    """Queue id -> the runs of its delivered messages, given their record ids."""
     known = {queue_id: journals[queue_id].writer.records for queue_id in delivered if queue_id in journals}
     return {queue_id: runs_of(delivered[queue_id], records.rids()) for queue_id, records in known.items()}
 
@@ -171,9 +171,9 @@ def _read(disk: Disk, root: str, store_id: UUID, *, was_clean: bool) -> Delivere
 
 
 def _checked(runs: Sequence[int]) -> array[int]:
-    """Runs that were read. Raises ValueError: they are none."""
+    """Check runs that were read. Raises ValueError: they are not valid."""
     if len(runs) % 2 or list(runs) != sorted(runs):
-        raise ValueError("no runs")
+        raise ValueError("invalid runs")
     return array("Q", runs)
 
 

@@ -1,28 +1,28 @@
-"""Lets the journals of a running store grow before they run short of room, and gives files back that they do not need.
+"""Grows the journals of a running store before they run short of room, and removes files that they do not need.
 
     low         fewer blocks than `low_room` are left below the threshold: files are added in the background, so that
-                publishers do not notice. As many as half of the ring, 4 at least and 64 at most; fewer, but 4 at
-                least, if the disk has no room for them
+                publishers do not notice. Half of the ring is added, at least 4 and at most 64 files; fewer, but at
+                least 4, if the disk has no room for more
     tight       it runs low, but the disk has no room for more files: its publishers are slowed down
     short       a record does not fit, because the background was too slow, or the record is very long: its publisher
-                waits until there are files enough
-    pinned      the same, because a snapshot pins files: if there cannot be more files, the pin is broken; if only they
-                make room run low, the journal is not tight
-    idle        for some seconds, half of the ring or more was not needed: files are removed, down to twice of what is
-                needed, and never below the number with which the journal was created; from the disk little by little
+                waits until there are enough files
+    pinned      a record does not fit because a snapshot pins files: if files cannot be added, the pin is broken; if
+                only pinned files make room run low, the journal is not tight
+    idle        for some seconds, half of the ring or more was not needed: files are removed, down to twice the number
+                needed, and never below the number that the journal was created with; from the disk gradually
                 (`SpareFiles`)
 
-A journal grows up to its own limit, and as long as the disk keeps the share free that the option disk-free-limit says.
-Beyond that it refuses enqueues at the threshold, like one of fixed size. The prepared list does not grow.
+A journal grows up to its own limit, while the disk keeps the share free that the option disk-free-limit says. Beyond
+that it refuses enqueues at the threshold, like one of fixed size. The prepared list does not grow.
 
-**Removal.** Hundreds of files that are removed at once stop the syncs of all others for some 450 ms on a disk that is
-mounted with `discard`. So those that journals have given back, and those of deleted queues with many files, go few at a
-time: at most 64 at each look, and all that were given back if the disk is short of room. When the store is closed,
-these go too; those of deleted queues as far as two seconds are enough.
+**Removal.** Removing hundreds of files at once stops the syncs of all others for some 450 ms on a disk mounted with
+`discard`. So spare files of journals, and files of deleted queues with many, are removed a few at a time: at most 64 at
+each check, but all spare ones if the disk is short of room. When the store is closed, spare files are removed too, and
+those of deleted queues for up to two seconds.
 
-Files that were given back are listed as spare in the info file of their journal until then. After a kill the next start
-removes them, and a ring that grows meanwhile may take their numbers: then they are its files again. The directory of a
-deleted queue has the mark of the deletion until then: what a kill leaves, the next start takes over.
+Until then, spare files are listed in the info file of their journal. After a kill the next start removes them. A ring
+that grows meanwhile may take their numbers: then they are its files again. The directory of a deleted queue has the
+mark of the deletion until then: after a kill the next start continues its removal.
 
 **Held directories.** A snapshot of the store names journals whose queues may be deleted before it is copied. While it
 is held, directories stay; they are removed when the last snapshot is released. All of this happens in the background,
@@ -55,12 +55,12 @@ from qstore.store.parameters import ParameterError, StoreParameters, queue_max_f
 
 MIN_STEP: Final = 4  # files added at once ...
 MAX_STEP: Final = 64
-_IDLE_LOOKS: Final = 10  # looks at which files were not needed before they are removed
-_SPARE_FILES: Final = 4  # that a ring has in addition to what its live records need
+_IDLE_LOOKS: Final = 10  # checks at which files were not needed before they are removed
+_SPARE_FILES: Final = 4  # files of a ring in addition to those that its live records need
 
 
 def step_of(files: int) -> int:
-    """How many files a ring of `files` gets at once."""
+    """The number of files added at once to a ring of `files`."""
     return min(max(files // 2, MIN_STEP), MAX_STEP)
 
 
@@ -73,7 +73,7 @@ class Expansion:
         parameters: the store's options.
         background: makes the changes.
         flusher: flushes journals.
-        held: has the directories of deleted queues.
+        held: the directories of deleted queues.
         log: receives log lines.
     """
 
@@ -95,15 +95,15 @@ class Expansion:
         self._background, self._flusher, self._log = background, flusher, log
         self._spare = SpareFiles(disk, background, held)
         self._outage = Outage("journals cannot grow", "journals can grow again", log)
-        self._grown: dict[QueueJournal, int] = {}  # and for how many looks half of the ring was not needed
-        self._results: dict[QueueJournal, Exception | None] = {}  # of changes made, that the writer has not heard of
+        self._grown: dict[QueueJournal, int] = {}  # journal -> checks for which half of the ring was not needed
+        self._results: dict[QueueJournal, Exception | None] = {}  # of finished changes, not reported yet
 
     def adopt(self, journal: QueueJournal, arguments: TypedMap) -> None:
-        """Let a journal grow as far as the arguments of its queue's declaration say."""
+        """Let a journal grow as far as its queue's arguments allow."""
         try:
             given = {name: typed.value for name, typed in arguments.entries}
             journal.max_files, _ = queue_max_files(given, self._parameters, journal.geometry)
-        except ParameterError:  # of a store that another software wrote
+        except ParameterError:  # written by other software
             journal.max_files, _ = queue_max_files({}, self._parameters, journal.geometry)
         journal.runs_low = self._grow
         if journal.geometry.files > journal.initial_files:
@@ -114,8 +114,7 @@ class Expansion:
         """Add files now, because a record does not fit.
 
         Returns:
-            Why there are no more files, in words for the publisher, empty if the journal does not grow; None if there
-            are more.
+            Why no files were added, as text for the publisher, empty if the journal does not grow; None if some were.
         """
         files, change = journal.geometry.files, journal.writer.growth.change
         error = self._wait(journal)
@@ -130,14 +129,14 @@ class Expansion:
         if (reason := self._short_of_disk(journal)) is not None:
             return reason
         self._grow(journal)
-        if journal.writer.growth.change is None:  # what is in the batch prevents it
+        if journal.writer.growth.change is None:  # the contents of the batch prevent it
             self._flusher.drain((journal,))
             self._grow(journal)
         error = self._wait(journal)
         return error if journal.geometry.files > files or error else ""
 
     def _wait(self, journal: QueueJournal) -> str | None:
-        """Wait for the change that is being made, if there is one. Returns in words for the publisher why it failed."""
+        """Wait for the change under way, if any. Returns why it failed, as text for the publisher."""
         if journal.writer.growth.change is None:
             return None
         self._background.wait()
@@ -145,7 +144,7 @@ class Expansion:
         return None if error is None else f"Its journal cannot grow: {error}"
 
     def look(self) -> None:
-        """Begin to give back files that are not needed. Call it about every half second."""
+        """Begin to give back files that are not needed. Call this about every half second."""
         for journal, looks in list(self._grown.items()):
             spare = journal.geometry.files - _files_kept(journal)
             if journal.is_deleted or journal.writer.failure is not None:
@@ -159,13 +158,13 @@ class Expansion:
         self._spare.look()
 
     def will_close(self) -> None:
-        """Remove the files that are waiting for that: the store is about to be closed."""
+        """Begin to remove spare files: the store is about to be closed."""
         self._spare.will_close()
 
     # ---- one change ----
 
     def _grow(self, journal: QueueJournal) -> None:
-        """Begin to add files, if there is no reason against it."""
+        """Begin to add files, unless something prevents it."""
         files = journal.geometry.files
         count = min(step_of(files), journal.max_files - files)
         if count > 0 and not journal.is_leaving and self._short_of_disk(journal) is None:
@@ -193,7 +192,7 @@ class Expansion:
         self._background.run(work, done, done)
 
     def _finish(self, journal: QueueJournal) -> str | None:
-        """Tell the writer what became of a change, unless it knows. Returns the error, if there was one."""
+        """Report a finished change to the writer, unless it knows. Returns the error, if any."""
         growth = journal.writer.growth
         change = growth.change
         if change is None or journal not in self._results:
@@ -201,7 +200,7 @@ class Expansion:
         error = self._results.pop(journal)
         if isinstance(error, RingUnknownError):
             journal.writer.failed(error.error)
-            self._flusher.when_synced((journal,), lambda _: None)  # it logs the failure, and tells the waiters
+            self._flusher.when_synced((journal,), lambda _: None)  # which logs the failure, and notifies the waiters
             return str(error.error.strerror)
         growth.end(is_made=error is None)
         journal.writer.ring_changed()
@@ -233,25 +232,25 @@ class Expansion:
         self._log(journal_has_files(journal.name, files, journal.geometry.files * journal.geometry.file_size))
 
     def _space(self) -> tuple[int, int] | None:
-        """Bytes that are free on the disk, and in all; None if it does not say."""
+        """Free and total bytes of the disk; None if unknown."""
         try:
             return self._disk.space(self._path)
         except OSError:
             return None
 
     def _files_that_fit(self, journal: QueueJournal, space: tuple[int, int] | None) -> int:
-        """How many files of a journal a disk with that space has room for; as many as any step has if it is unknown."""
+        """How many files of a journal the disk has room for; at least enough for any step if that is unknown."""
         if space is None:
             return MAX_STEP
         free, total = space
         return (free - total * self._parameters.disk_free_limit // 100) // journal.geometry.file_size
 
     def _short_of_disk(self, journal: QueueJournal) -> str | None:
-        """Why the disk has no room for more files; None if it has, or does not say."""
+        """Why the disk has no room for more files; None if it has, or that is unknown."""
         space = self._space()
         is_short = self._files_that_fit(journal, space) < MIN_STEP
         writer = journal.writer
-        needs_none = writer.space.is_pinned and writer.records.room >= journal.low_room  # if the pins are broken
+        needs_none = writer.space.is_pinned and writer.records.room >= journal.low_room  # enough once pins are broken
         journal.is_tight = is_short and not needs_none
         if not is_short or space is None:
             return None
@@ -265,14 +264,14 @@ class Expansion:
 
 
 def _files_kept(journal: QueueJournal) -> int:
-    """The number of files below which a ring does not shrink: twice of what its live records need."""
+    """The number of files below which a ring does not shrink: twice the number that its live records need."""
     geometry = journal.geometry
     needed = journal.writer.records.blocks * BLOCK_SIZE // geometry.data_size
     return max(journal.initial_files, 2 * needed + _SPARE_FILES)
 
 
 def _set_low_room(journal: QueueJournal) -> None:
-    """Determine below which room the journal needs more files: a quarter of the ring, 4 files at least, 32 at most."""
+    """Set the room below which the journal needs more files: a quarter of the ring, at least 4 files, at most 32."""
     files = journal.geometry.files
     is_limited = files >= journal.max_files
     journal.writer.space.spares_pins = not is_limited
@@ -281,12 +280,12 @@ def _set_low_room(journal: QueueJournal) -> None:
 
 
 class SpareFiles:
-    """The files that are still to be removed.
+    """The files still to be removed.
 
     Args:
         disk: where they are.
         background: removes them, in the order of the other changes of journals.
-        held: has the directories of deleted queues.
+        held: the directories of deleted queues.
     """
 
     __slots__ = ("_background", "_disk", "_held", "_is_removing", "_waiting")
@@ -297,27 +296,27 @@ class SpareFiles:
         self._is_removing = False
 
     def add(self, journal: QueueJournal, numbers: tuple[int, ...]) -> None:
-        """A journal has given files back: they are spare, on the disk too."""
+        """Add files that a journal has given back: they are spare, on the disk too."""
         self._waiting.setdefault(journal, []).extend(reversed(numbers))
 
     def taken(self, journal: QueueJournal, numbers: tuple[int, ...]) -> None:
-        """New files of a journal will have these numbers. To be called before the background creates them."""
+        """Forget numbers that new files of a journal will have. Call this before the background creates them."""
         waiting = self._waiting.get(journal)
         if waiting is not None:
             again = set(numbers)
             waiting[:] = [number for number in waiting if number not in again]
 
     def look(self) -> None:
-        """Begin to remove some, if those before are gone. Call it about every half second."""
+        """Begin to remove some, if the previous ones are gone. Call this about every half second."""
         if not self._is_removing:
             self._remove(MAX_REMOVED)
 
     def remove_all(self) -> None:
-        """Begin to remove all of them: their room is needed."""
+        """Begin to remove all of them, because their room is needed."""
         self._remove(sys.maxsize)
 
     def will_close(self) -> None:
-        """Begin to remove what is left: the store is about to be closed."""
+        """Begin to remove the rest: the store is about to be closed."""
         self._remove(sum(map(len, self._waiting.values())))
         self._background.run(self._held.remove_for_a_while, self._removed, self._removed)
 
@@ -341,19 +340,19 @@ class SpareFiles:
 
 
 MAX_REMOVED: Final = 64
-"""Files that are removed at once: hundreds stop the syncs of all others for some 450 ms on a disk with `discard`."""
+"""Files removed at once: hundreds stop the syncs of all others for some 450 ms on a disk with `discard`."""
 
-CLOSE_NS: Final = 2_000_000_000  # that the removal takes when a store is closed
+CLOSE_NS: Final = 2_000_000_000  # the most that the removal takes when a store is closed
 
 
 class HeldDirectories:
-    """Removes directories, except while they are held. All but `has_long` is for the background's thread.
+    """Removes directories, except while they are held. All but `has_long` is called by the background's thread.
 
     Args:
         disk: where they are.
         log: receives log lines.
         clock: returns nanoseconds.
-        remains: directories of which the removal was begun by an earlier process.
+        remains: directories whose removal was begun by an earlier process.
     """
 
     __slots__ = ("_clock", "_disk", "_holders", "_log", "_long", "_names", "_waiting")
@@ -364,12 +363,12 @@ class HeldDirectories:
         self._disk, self._log, self._clock = disk, log, clock
         self._holders = 0
         self._waiting: list[str] = []
-        self._long = deque(remains)  # those that are removed little by little
-        self._names: list[str] = []  # what is to be removed of the first
+        self._long = deque(remains)  # those removed gradually
+        self._names: list[str] = []  # files of the first that are still to be removed
 
     @property
     def has_long(self) -> bool:
-        """Whether there are journals to be removed little by little. Thread-safe."""
+        """Whether there are journals to be removed gradually. Thread-safe."""
         return bool(self._long)
 
     def hold(self) -> None:
@@ -412,13 +411,13 @@ class HeldDirectories:
                 self._end()
 
     def remove_for_a_while(self) -> None:
-        """The store is about to be closed: what this does not remove, the next start takes over."""
+        """Remove files for a limited time, since the store is about to be closed; the next start removes the rest."""
         end = self._clock() + CLOSE_NS
         while self._long and self._clock() < end:
             self.remove_some(MAX_REMOVED)
 
     def _remove_part(self, directory: str, most: int) -> int:
-        """Remove files of the first. Returns how many were chosen."""
+        """Remove files of the first directory. Returns how many were chosen."""
         if not self._names:
             self._names = [name for name in self._disk.names(directory) if name != DELETED]
         chosen = self._names[-most:]

@@ -1,6 +1,6 @@
 """The store: one catalogue, one journal for each durable queue, and the prepared list.
 
-Nothing here waits for the disk, except opening and closing. Messages and transactions are appended or refused at once,
+Only opening and closing wait for the disk. Messages and transactions are appended or refused at once,
 and the caller's callback is called when they are synced; changes of the catalogue are made off the event loop
 (`topology_changes`) and also call back. Callbacks come from `collect`, which an event loop calls when `fileno` is
 readable, and a tool at any time; or from `start` and `flush`, for work that is complete by then. `start` begins to
@@ -19,16 +19,16 @@ nothing more until the store is reopened, and all of its waiters receive the err
 
 **Metrics** are management's view of a store and its journals. The names are those of the schema (package
 org.apache.qpid.legacystore), in snake case. Everything is counted in plain integers where it happens, and read here on
-demand. What the schema means for a journal here:
+demand. The journal's counters:
 
     outstanding_aios         flushes under way
-    free_file_count          files' worth of room that no live record takes
-    available_file_count     likewise, that messages may still fill, below the threshold
-    write_wait_failures      records that waited until the disk had taken others, since the write cache was full
-    write_busy_failures      records for which room had to be made, or that were refused because there was none
-    read_record_count        messages that were read back
-    read_busy_failures       reads that had to wait for the disk, since the system had not all of it in memory
-    write_page_cache_depth   pages of the write cache that are not synced
+    free_file_count          room without live records, in files
+    available_file_count     room that messages may still fill, below the threshold, in files
+    write_wait_failures      records that waited for the disk, since the write cache was full
+    write_busy_failures      records for which room had to be made, or that were refused for lack of room
+    read_record_count        messages read back
+    read_busy_failures       reads that waited for the disk, since not all of the data was in the page cache
+    write_page_cache_depth   unsynced pages of the write cache
     read_page_cache_depth    0: there are no read pages, a message is read directly
 """
 
@@ -132,7 +132,7 @@ class MessageStore:
             parameters: the options.
             software_version: recorded in the STORE file.
             log: receives log lines.
-            progress: gets the progress, again and again.
+            progress: called repeatedly with the progress.
 
         Raises:
             StoreLockedError: another process has locked it.
@@ -159,8 +159,8 @@ class MessageStore:
                 text = f"the store cannot be opened: {error.strerror or error}{advice(error)}"
                 raise StoreError(f"{where}: {text}") from error
             if isinstance(error, CatalogueError):
-                told = f"{disk_advice()}; qstore-check {path} shows whether the catalogue is damaged"
-                raise StoreError(f"{error}; {told}") from error
+                hint = f"{disk_advice()}; qstore-check {path} shows whether the catalogue is damaged"
+                raise StoreError(f"{error}; {hint}") from error
             if isinstance(error, SyncDriverError):
                 raise StoreError(str(error)) from error
             raise
@@ -192,7 +192,7 @@ class MessageStore:
         closed = read_closing(environment.disk, directory.root, mark)
         catalogue, mirrored = self._open_catalogue(closed[0])
         topology, batch = catalogue_topology(catalogue, directory.catalogue, is_checked=True), catalogue.batch()
-        self._tell_duplicates(topology)  # a refused store is not changed
+        self._report_duplicates(topology)  # a refused store is not changed
         self._log_mst(log_lines.mst_recovery_start())
         self._delivered = read_delivered(self._environment.disk, directory, self.store_id, was_clean=self.was_clean)
         started = self._started(catalogue, closed)
@@ -234,7 +234,7 @@ class MessageStore:
         assert opening.mirrored is not None
         return Catalogue(key_value), opening.mirrored
 
-    def _tell_duplicates(self, topology: Topology) -> None:
+    def _report_duplicates(self, topology: Topology) -> None:
         """Report objects with duplicate names, which earlier versions of the store permitted."""
         for each in topology.duplicates:
             found = each.damage(self.directory.catalogue)
@@ -246,7 +246,7 @@ class MessageStore:
     def _take_over(
         self, started: StartedStore, catalogue: Catalogue, mirrored: MirroredKeyValue, driver: StartingDriver
     ) -> None:
-        """Mark the store as in use, and not clean, now that everything was read, and is synced."""
+        """Mark the store as in use, and not clean, after everything was read and synced."""
         self._journals_opened(started)
         self._background = self._environment.make_background()
         self._opened.callback(self._background.close)
@@ -325,11 +325,11 @@ class MessageStore:
         return queue.read(lambda rid: self._delivered.holds(queue.queue_id, rid), self._log)
 
     def index(self, queue: StartedQueue) -> Iterator[IndexPortion] | None:
-        """Where the messages of a recovered queue are, in order; None if they are few, and `messages` reads them."""
+        """The places of a recovered queue's messages, in order; None if they are few, so that `messages` reads them."""
         return queue.index(lambda rids: self._delivered.among(queue.queue_id, rids), self._log)
 
     def delivered(self, queue: StartedQueue) -> Iterator[int]:
-        """The messages of a recovered queue that may have been delivered before, by record id; none is read."""
+        """Record ids of a recovered queue's messages that may have been delivered before; reads no messages."""
         return (rid for rid in queue.rids() if self._delivered.holds(queue.queue_id, rid))
 
     def end_recovery(self) -> None:
@@ -341,7 +341,7 @@ class MessageStore:
     # ---- operation ----
 
     def on_refusal(self, refused: Callable[[str, bool], None]) -> None:
-        """Call `refused(name, is_full)` in an append after which a journal refuses records, until it accepts one."""
+        """Have `refused(name, is_full)` called when a journal refuses records; again only after it has accepted one."""
         self.append.refused = refused
 
     def start(self, *, is_idle: bool = False) -> None:
@@ -349,7 +349,7 @@ class MessageStore:
         self._flusher.start_all(is_idle=is_idle)
 
     def start_aged(self) -> None:
-        """Begin to flush what was appended before the last call and is still unflushed."""
+        """Begin to flush records that were appended before the previous call and are still unflushed."""
         self._flusher.start_aged()
 
     @property
@@ -363,7 +363,7 @@ class MessageStore:
         self._flusher.start(is_idle=is_idle)
 
     def fill_ahead(self) -> None:
-        """Prepare files for the next small flushes (`filling`). To be called when nothing waits for the disk."""
+        """Prepare files for the next small flushes (`commit`). Call this when nothing waits for the disk."""
         journal = self._flusher.synced_now
         if journal is not None:
             self._flusher.synced_now = None
@@ -376,19 +376,19 @@ class MessageStore:
         self.flush((journal,), done)
 
     def read(self, journal: QueueJournal, rids: Sequence[int], decode: Decode[Decoded], done: Read[Decoded]) -> None:
-        """Read and decode messages, and call `done` with each, or the error: at once, if that need not wait."""
+        """Read and decode messages, and call `done` with the result: at once, if no wait is needed."""
         read_messages(journal, rids, self._reads, decode, done)
 
     def will_read(self, journal: QueueJournal, rids: Sequence[int]) -> None:
-        """Have the system read ahead: these messages will be read soon."""
+        """Have the system read ahead messages that will be read soon."""
         will_read(journal, rids)
 
     def put_away(self, journal: QueueJournal, rids: Sequence[int]) -> None:
-        """Keep only a compact index of these messages, with ascending ids, which are out of the broker's memory."""
+        """Keep only a compact index of messages that are out of the broker's memory; ids ascend."""
         journal.writer.records.put_away(rids)
 
     def snapshot(self, checkpoint: str, done: Taken) -> None:
-        """Take a snapshot of the whole store, with everything appended so far, to be copied or followed.
+        """Take a snapshot of the whole store, with everything appended so far, to copy or follow it.
 
         Args:
             checkpoint: a directory that does not exist, for a copy of the catalogue; it is removed with the snapshot.
@@ -397,7 +397,7 @@ class MessageStore:
         self._snapshots.take(checkpoint, done)
 
     def share_snapshot(self, done: Shared) -> None:
-        """Take a snapshot that another process reads; `done` gets it, and must have it released, or the error."""
+        """Take a snapshot that another process reads; `done` gets it, and must have it released later, or the error."""
         self._shared.take(done)
 
     def collect(self, timeout: float | None = 0.0) -> None:
@@ -418,7 +418,7 @@ class MessageStore:
         self._flusher.start()
 
     def is_watched(self, call_soon: Callable[[Callable[[], None]], object]) -> None:
-        """An event loop watches it, whose next iteration can be made to call a function."""
+        """Note that an event loop watches the store; `call_soon` schedules a call in its next iteration."""
         self._flusher.in_next_iteration = call_soon
 
     def fileno(self) -> int:
@@ -443,7 +443,7 @@ class MessageStore:
 
     @property
     def failure(self) -> Exception | None:
-        """Why nothing is synced any more; None if syncing works. Single journals may have failed nevertheless."""
+        """Why nothing is synced any more; None if syncing works, even if single journals have failed."""
         return self._flusher.failure
 
     def look(self) -> None:
@@ -505,7 +505,7 @@ class MessageStore:
         return True
 
     def _finish(self) -> None:
-        """Wait until nothing is under way any more, callbacks of callbacks included."""
+        """Wait until nothing is under way any more, including work begun by callbacks."""
         everything = (*self.journals.values(), self.prepared_list)
         self._expansion.will_close()
         while True:

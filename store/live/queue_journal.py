@@ -1,6 +1,6 @@
 """The journal of one queue in a running store: its writer, its files, and the waiters for its syncs.
 
-The prepared list is one too. Counters are those of the management schema's class Journal: plain integers, read on
+The prepared list has one, too. The counters are those of the management schema's class Journal: plain integers, read on
 demand.
 
 `resume_journal` opens an existing journal, `journal_info` describes a new one.
@@ -49,7 +49,7 @@ class SyncBarrier:
         self._error: Exception | None = None
 
     def reached(self, error: Exception | None) -> Done | None:
-        """One of the journals is synced. Returns the callback to call with `error`, if it was the last."""
+        """Note that one of the journals is synced. Returns the callback to call with `error`, if it was the last."""
         self._waiting -= 1
         self._error = self._error or error
         return self._done if self._waiting == 0 else None
@@ -72,27 +72,27 @@ class QueueJournal:
         writer: its writer.
         storage: its files.
         bound: maximum unsynced bytes: the pages of its write cache.
-        initial_files: how many files it was created with.
+        initial_files: number of files that it was created with.
 
     Attributes:
         queue_id, name, directory, geometry, bound, initial_files: as above. The geometry changes when the ring does.
-        compression: compresses its messages; None if they are stored as they are.
-        max_files: how many files it may grow to; 0 if its size is fixed.
-        low_room: `runs_low` is called if fewer blocks than that are left below the threshold, or are free while a
-            snapshot pins files; -1 for never.
+        compression: compresses its messages; None for uncompressed messages.
+        max_files: the most files that it may grow to; 0 if its size is fixed.
+        low_room: `runs_low` is called when fewer blocks are left below the threshold or, while a snapshot pins files,
+            are free; -1 for never.
         runs_low: called with the journal.
-        writer: appends records. Only the store uses it, so that it knows which journals to flush.
+        writer: appends records. Used only by the store, which thus knows which journals to flush.
         enqueues, dequeues: number of records outside of transactions.
         transaction_enqueues, transaction_dequeues, commits, aborts: number of records of transactions.
-        is_tight: there is little room left, and the disk has none for more files.
+        is_tight: little room is left, and the disk has no room for more files.
         is_leaving: the queue is being deleted: its files may disappear at any time, which is not a disk failure.
-        is_deleted: the queue was deleted: nothing is written any more, and nothing is waited for.
+        is_deleted: the queue was deleted: nothing is written any more, and there are no waiters.
         refused_at: number of messages accepted when it was last logged as full; -1 if never.
         gathered: bytes of data appended since backpressure was last applied.
-        waits, shortages: records that had to wait for the disk, and those that there was no room for at once.
-        reads, slow_reads: messages that were read, and reads that had to wait for the disk.
+        waits, shortages: records that had to wait for the disk, and records for which room had to be made.
+        reads, slow_reads: messages read, and reads that had to wait for the disk.
         committers: transactions that the next flush commits.
-        answered: those that the last flush has committed.
+        answered: transactions that the last flush committed.
     """
 
     __slots__ = (
@@ -159,7 +159,7 @@ class QueueJournal:
         self.waits = self.shortages = self.reads = self.slow_reads = 0
         self.refused_at = -1
         self.is_deleted = self.is_leaving = self.is_tight = False
-        self._waiting: deque[tuple[int, SyncBarrier]] = deque()  # and the flush that each waits for
+        self._waiting: deque[tuple[int, SyncBarrier]] = deque()  # the number of the flush that each waits for
         self._wanted = -1  # the flush that the last urgent one waits for
         self._step: Step | None = None  # the last step, which may be under way
 
@@ -167,7 +167,7 @@ class QueueJournal:
 
     @property
     def depth(self) -> int:
-        """Number of enqueued messages, those of open transactions included."""
+        """Number of enqueued messages, including those of open transactions."""
         return self.writer.records.messages
 
     @property
@@ -198,7 +198,7 @@ class QueueJournal:
             raise JournalError(f'queue "{self.name}": record 0x{rid:x} is damaged: {error.what}') from None
 
     def stored(self, rid: int) -> tuple[RecordHeader, bytes]:
-        """The record of a message, verified: its header, and its data as they are stored.
+        """The record of a message, verified: its header, and its data as stored.
 
         Raises:
             JournalError: the message does not exist, or is damaged.
@@ -235,8 +235,8 @@ class QueueJournal:
         """Write the next step. Returns the files to sync; none if there is nothing to do now.
 
         Args:
-            later: gets the writes, which are not done here, if it is given.
-            fills_ahead: after a small step, the blocks for the next ones are prepared within this step's sync.
+            later: if given, gets the writes, which then are not done here.
+            fills_ahead: whether a small step also prepares the blocks for later ones, within its sync.
         """
         try:
             goes_on = self.writer.is_half_flushed
@@ -276,7 +276,7 @@ class QueueJournal:
         return ()
 
     def finish(self, error: OSError | None) -> None:
-        """The files were synced, or failed with `error`."""
+        """Finish the step: its files were synced, or failed with `error`."""
         self._step = None
         try:
             if error is not None:
@@ -331,7 +331,7 @@ class QueueJournal:
         return found
 
     def delete(self) -> None:
-        """The queue was deleted, and its files are closed, except for those being synced."""
+        """Close the files of a deleted queue, except for those being synced."""
         self.is_deleted, self.is_tight = True, False
         if not self.writer.is_under_way:
             self.storage.close()
@@ -386,7 +386,7 @@ def resume_journal(
         info: the content of its info file.
         geometry: number and size of its files.
         state: its content.
-        bound: maximum unsynced bytes, and of one write: the more, the larger the folios of the page cache.
+        bound: maximum unsynced bytes, and maximum bytes of a write: larger writes get larger folios in the page cache.
     """
     ring = FileRing(info.numbers_of(geometry.files), state.origin, state.lap)
     storage = JournalStorage(environment.disk, directory, info.base_name, geometry, ring)

@@ -1,10 +1,10 @@
 """Reads many messages of a queue back from its journal, without making the event loop wait for the disk.
 
-Neighbouring records are read together, as one span. Spans that the system has in its page cache are read at once;
-otherwise a thread reads all of them, each from a file of its own. Meanwhile compaction may move a record, and its old
-place may be overwritten: so every record is verified, and one that is not what it should be is read again by itself,
-from where it is by then. Only that last attempt shows whether it is damaged. The caller's decoder gets each message
-within what was read: it is copied once.
+Neighbouring records are read together, as one span. If all spans are in the system's page cache, they are read at once;
+otherwise a thread reads them, through file descriptors of its own. Meanwhile compaction may move a record, and its old
+place may be overwritten: so every record is verified, and one that does not match is read again separately, from its
+place at that time. Only this last attempt shows whether it is damaged. The caller's decoder gets the span and the
+message's bounds in it, so that a message is copied once.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from qstore.store.live.queue_journal import QueueJournal
 
 Decoded = TypeVar("Decoded")
 
-#: Makes a message of the bytes from one index to another; raises BrokerRecordError.
+#: Decodes the bytes from one index to another as a message; raises BrokerRecordError.
 Decode: TypeAlias = Callable[[bytes, int, int], Decoded]
 
-#: Gets what was made of each message, or why it cannot be read.
+#: Gets each decoded message, or the error for which it cannot be read.
 Read: TypeAlias = Callable[[list[Decoded | Exception]], None]
 
 MAX_SPAN: Final = 2 << 20  # bytes of a span, unless a single record is longer
-_MAX_HOLE: Final = (64 << 10) // BLOCK_SIZE  # blocks between two records of a span that are read and dropped
+_MAX_HOLE: Final = (64 << 10) // BLOCK_SIZE  # unneeded blocks between two records of a span
 _MAX_SPAN_BLOCKS: Final = MAX_SPAN // BLOCK_SIZE
 _HEADER: Final = HEADER_2.size
 _ENQUEUE: Final = int(Kind.ENQUEUE)
@@ -43,9 +43,9 @@ class Span:
     """Records that are read together: consecutive ones in the order of their places.
 
     Attributes:
-        first, last: indices in that order: of the first, and after the last.
-        salt: of their file.
-        start, end: log offsets of the first, and after the last.
+        first, last: indices in that order: of the first record, and after the last one.
+        salt: the salt of their file.
+        start, end: log offsets of the first record, and after the last one.
     """
 
     __slots__ = ("end", "first", "last", "salt", "start")
@@ -62,13 +62,13 @@ class Span:
 
 
 class Wanted:
-    """Messages that are to be read, and where they are.
+    """Messages to read, and their places.
 
     Attributes:
         rids: their record ids.
-        places: log offset and blocks of each, packed; 0 for one that is not there.
-        order: their numbers, in the order of their places.
-        spans: those that are on the disk, neighbours of one file together.
+        places: log offset and blocks of each, packed; 0 for one that is missing.
+        order: their indices, in the order of their places.
+        spans: those on the disk, with neighbours in one file joined.
     """
 
     __slots__ = ("order", "places", "rids", "spans")
@@ -85,7 +85,7 @@ class Wanted:
         file, synced = writer.space.file, writer.unsynced_place
         spans: list[Span] = []
         span = Span(0, 0, b"")
-        limit = file_end = span_end = 0  # the span's next record ends before the one, and begins before the other
+        limit = file_end = span_end = 0  # the span's next record must end by `limit`, and begin before `file_end`
         for index, number in enumerate(self.order):
             packed = places[number]
             place = packed >> SIZE_BITS
@@ -111,13 +111,13 @@ def read_messages(
     decode: Decode[Decoded],
     done: Read[Decoded],
 ) -> None:
-    """Read messages, and call `done` with the result: at once, if the system has all of them in memory.
+    """Read messages, and call `done` with the result: at once, if all of them are in the page cache.
 
     Args:
-        journal: that of their queue.
+        journal: the journal of their queue.
         rids: the messages.
-        background: reads what is not in memory.
-        decode: makes a message of its bytes.
+        background: reads spans that are not in memory.
+        decode: decodes a message.
         done: gets each message, or the error: JournalError, OSError or BrokerRecordError.
     """
     wanted = Wanted(journal, rids)
@@ -133,7 +133,7 @@ def read_messages(
 
 
 def as_bytes(content: bytes, begin: int, end: int) -> bytes:
-    """The `Decode` of those who want the bytes."""
+    """The `Decode` that returns the bytes themselves."""
     return content[begin:end]
 
 
@@ -144,7 +144,7 @@ def _read(
     done: Read[Decoded],
     contents: Sequence[bytes | None],
 ) -> None:
-    """The spans were read, as far as they could be."""
+    """Handle spans that a thread has read, as far as it could."""
     found: list[Decoded | Exception | None] = [None] * len(wanted.rids)
     decompressor = Decompressor()
     for span, content in zip(wanted.spans, contents, strict=True):
@@ -160,7 +160,7 @@ def _not_read(
     done: Read[Decoded],
     _error: Exception,
 ) -> None:
-    """The thread has failed."""
+    """Handle the failure of a thread."""
     done(_complete(journal, wanted, decode, [None] * len(wanted.rids)))
 
 
@@ -185,7 +185,7 @@ def _take_span(
     found: list[Decoded | Exception | None],
     decompressor: Decompressor,
 ) -> None:
-    """Take the good records out of one span: those that are where they should be, with their checksums."""
+    """Decode the valid records of one span: those that are in their places, with the right checksums."""
     unpack_header, unpack_tail, extend = HEADER_2.unpack_from, TAIL.unpack_from, extend_crc32c
     rids, places, order = wanted.rids, wanted.places, wanted.order
     start, salt, last = span.start, span.salt, len(content) - TAIL_SIZE
@@ -223,7 +223,7 @@ def _complete(
     decode: Decode[Decoded],
     found: list[Decoded | Exception | None],
 ) -> list[Decoded | Exception]:
-    """Read by itself what is still missing."""
+    """Read each missing message separately."""
     if None not in found:
         return cast("list[Decoded | Exception]", found)
     rids = wanted.rids

@@ -1,20 +1,21 @@
 """A snapshot: the state of a whole store at one moment, kept unchanged while it is copied or followed.
 
     barrier      everything appended so far is synced
-    cut          then, at one moment on the event loop's thread: how far each journal, and the prepared list, is synced.
-                 The oldest file that holds live records is pinned, so that it and all later ones are not overwritten
-    checkpoint   the catalogue is copied by a background job that is submitted at that same moment
+    cut          then, at one moment on the event loop's thread: the synced end of each journal and of the prepared list
+                 is noted. The oldest file with live records is pinned, so that it and all later ones are not
+                 overwritten
+    checkpoint   the catalogue is copied by a background job submitted at the same moment
 
 A power loss at the moment of the cut could have left the same state, so recovery's own rules make a consistent store of
 it: a transaction is in it completely, in doubt, or not at all.
 
 The catalogue's changes are made in order. So the copy has every change requested before the cut and none requested
-after it, and every record id up to the cut is reserved in it. A queue that only the catalogue's copy has was being
-created, and is empty; one that only the cut has was being deleted, and is omitted. Directories of queues that are
-deleted later stay until the snapshot is released (`held_directories`).
+after it, and every record id up to the cut is reserved in it. A queue that is only in the catalogue's copy was being
+created, and is empty; one that is only in the cut was being deleted, and is omitted. Directories of queues deleted
+later stay until the snapshot is released (`growth`).
 
 Pins never cause a record to be refused: if a journal is short of room they are broken, and the snapshot is overtaken in
-that journal. After copying a journal, check that its pin held all the time.
+that journal. After copying a journal, check that its pin has held all the time.
 
 To follow a journal, start at `end`, after the flush of number `flush`, and take a new snapshot, which is cheap, before
 releasing the old one.
@@ -25,13 +26,13 @@ made from one.
     rhm.snapshots/<number>/catalogue/   the catalogue's copy
                            topology     the same in its second form
                            STORE        the mark of the copy: not clean
-                           CUT          how much of each journal belongs to the snapshot (`encode_cut`)
+                           CUT          the extent of each journal in the snapshot (`encode_cut`)
 
-The reader finds all of that, copies the journals (`JournalImage`), and says for each of them when it is done with it;
-the answer says whether the journal's pin has held all the time. The messages never pass through the process
-that has the store open: it goes on as before, except that its journals grow while they are pinned.
+The reader finds all of that, copies the journals (`JournalImage`), and reports each finished one; the answer says
+whether the journal's pin has held all the time. The messages never pass through the process that has the store open,
+which continues as before, except that its journals grow while they are pinned.
 
-When the snapshot is released, its directory is removed. What a kill leaves of it is removed by the next start.
+When the snapshot is released, its directory is removed; after a kill, by the next start.
 
 **CUT** describes a snapshot in a file, for another process that reads the journals itself, in JSON.
 
@@ -40,7 +41,7 @@ key                 value
 format, version     "qstore-cut", 1
 store_id            the store's id, in hex
 software            the version that last marked the store
-journals            those of the queues, by number, and last the prepared list. Each has
+journals            those of the queues, by number, and last the prepared list's. Each has
 
 queue_id        the queue's number; 0 for the prepared list
 directory       below the root of the store: jrnl/7
@@ -50,8 +51,8 @@ cut             null for a queue that was being created, or: first file, end, fl
 and lap of the ring, blocks that were free; see `journal.write.space.Cut`
 ring            the numbers of its files in their order; null for 0, 1, 2 and so on
 
-**Images.** The files of a journal in a copy of a snapshot are described before they are copied: what each of them
-begins with, and what follows from which file.
+**Images.** The files of a journal in a copy of a snapshot are described before they are copied: the beginning of each,
+and the file that the rest comes from.
 
 A journal's files in the copy, with the same sizes as in the store:
 
@@ -61,9 +62,9 @@ A journal's files in the copy, with the same sizes as in the store:
     dead: older than those                   a header that states that no record begins in it, zeros
     never entered                            its creation header, if the journal has such headers, and zeros
 
-The dead ones are not read, since they may be overwritten at any time; but if they were blank, the ring would appear
-never to have wrapped, or to have lost a file. If one is dead, files that were never entered count as dead too, as files
-of a lap before the first: then the ring is full, like every ring with dead files.
+Dead files are not read, since they may be overwritten at any time; but if they were blank, the ring would appear never
+to have wrapped, or to have lost a file. If one is dead, files that were never entered count as dead too, as files of a
+lap before the first: then the ring is full, like every ring with dead files.
 
 The bytes are not verified: damage is copied unchanged, and reported when the copy is opened or checked.
 
@@ -75,11 +76,9 @@ The bytes are not verified: damage is copied unchanged, and reported when the co
         jrnl/<id>/    the part of each journal before the cut
         tpl/          likewise
 
-It is built in `rhm.new` under the target's lock, synced, and renamed to `rhm` when it is complete, as every new store.
-So a partial copy is never taken for a store; a crash leaves an incomplete one, which the next copy to that directory
-removes. Journals that the store had set aside (`orphans`, `quarantine`) are not copied, nor is a converted store.
-
-A journal's files are those of its image.
+It is built in `rhm.new` under the target's lock, synced, and renamed to `rhm` when complete, like every new store. So a
+partial copy is never taken for a store; after a crash the next copy to that directory removes it. Journals that the
+store had set aside (`orphans`, `quarantine`) are not copied, nor is a converted store.
 """
 
 from __future__ import annotations
@@ -297,9 +296,9 @@ class Snapshots:
         Args:
             checkpoint: a directory that does not exist, for the catalogue's copy. It is removed with the snapshot.
             done: called with the snapshot, or with the error: a journal has failed, or the catalogue cannot be copied.
-            describe: called before that; it may raise OSError.
+            describe: called before `done`; may raise OSError.
         """
-        # A failed journal is detected at the cut; it does not matter if its queue is being deleted.
+        # A failed journal is detected at the cut; failures of queues being deleted do not matter.
         self._flusher.when_synced(self._everything, lambda _: self._cut(checkpoint, done, describe))
         self._flusher.start()
 
@@ -340,7 +339,7 @@ class Snapshots:
         def failed(error: Exception) -> None:
             for journal in cuts.values():
                 journal.let_go()
-            done(None, _told(error))
+            done(None, _as_store_error(error))
 
         self._background.run(work, made, failed)
 
@@ -370,7 +369,7 @@ class Snapshots:
             if describe is not None:
                 describe(snapshot, self._catalogue.content())
         except BaseException:
-            with contextlib.suppress(OSError):  # the rest is useless, but harmless
+            with contextlib.suppress(OSError):  # leftovers are useless, but harmless
                 if disk.is_directory(checkpoint):
                     remove_tree(disk, checkpoint)
             raise
@@ -404,7 +403,7 @@ def _cut(journal: QueueJournal) -> JournalSnapshot:
     )
 
 
-def _told(error: Exception) -> Exception:
+def _as_store_error(error: Exception) -> Exception:
     if isinstance(error, OSError):
         where = f"{error.filename}: " if error.filename else ""
         return StoreError(f"{_CANNOT}: {where}{error.strerror or error}")
@@ -435,10 +434,10 @@ class SharedSnapshot:
         self._journals: dict[int, JournalSnapshot] = {each.queue_id: each for each in snapshot.all_journals}
 
     def copied(self, queue_ids: Iterable[int]) -> list[int]:
-        """The journals of these queues (0: the prepared list) were read, and are not needed any more.
+        """Unpin the journals of these queues (0: the prepared list), which were copied.
 
         Returns:
-            Those of which a part may have been overwritten before, or that are not in the snapshot.
+            Those that may have been overwritten in part before, or are not in the snapshot.
         """
         overtaken = []
         for queue_id in queue_ids:
@@ -501,11 +500,11 @@ class SharedSnapshots:
             else:
                 done(SharedSnapshot(snapshot, self._directory.path, name, remove), None)
 
-        self._background.run(begin, lambda _: None, lambda _: None)  # if it fails, so does the copy of the catalogue
+        self._background.run(begin, lambda _: None, lambda _: None)  # if this fails, so does the copy of the catalogue
         self._snapshots.take(posixpath.join(path, "catalogue"), taken, describe)
 
     def _describe(self, path: str, snapshot: Snapshot, entries: Mapping[bytes, bytes]) -> None:
-        """Write what the other process needs besides the catalogue. Raises OSError."""
+        """Write the files that the other process needs besides the catalogue. Raises OSError."""
         disk = self._environment.disk
         content = encode_snapshot(snapshot.store_id, batch_of(entries), entries)
         write_new(disk, posixpath.join(path, TOPOLOGY), content + bytes(max(MIN_ROOM, len(content))))
@@ -582,31 +581,31 @@ def decode_cut(content: bytes, root: str) -> CutDescription:
     try:
         fields = loads(content)
         if (fields["format"], fields["version"]) != (_FORMAT, _VERSION):
-            raise ValueError("it is of another version")
+            raise ValueError("unknown version")
         free: dict[int, int] = {}
         journals = [_journal(each, root, free) for each in fields["journals"]]
         if not journals or any(not each.queue_id for each in journals[:-1]) or journals[-1].queue_id:
             raise ValueError("the prepared list is missing")
         return CutDescription(UUID(hex=fields["store_id"]), str(fields["software"]), journals, free)
     except (KeyError, TypeError, AttributeError, IndexError) as error:
-        raise ValueError(f"it lacks something: {error}") from None
+        raise ValueError(f"missing or invalid field: {error}") from None
 
 
 def _journal(fields: dict[str, Any], root: str, free: dict[int, int]) -> JournalSnapshot:
     directory, base_name, files, ring = (fields[name] for name in ("directory", "base_name", "files", "ring"))
     if not _DIRECTORY.fullmatch(directory) or not _BASE_NAME.fullmatch(base_name):
-        raise ValueError("a journal is not where it must be")
+        raise ValueError("invalid directory or file name of a journal")
     queue_id, size = _number(fields["queue_id"]), _number(fields["size"])
     if not 1 < _number(files) <= MAX_RING_FILES or not size or size % BLOCK_SIZE:
-        raise ValueError("a journal has no such size")
+        raise ValueError("invalid size of a journal")
     numbers = range(files) if ring is None else [_number(each) for each in ring]
     if len(numbers) != files or len(set(numbers)) != files or max(numbers) >= MAX_RING_FILES:
-        raise ValueError("a journal does not have the files of its ring")
+        raise ValueError("invalid files of a journal's ring")
     cut = fields["cut"]
     if cut is not None:
         first, end, flush, is_whole, origin, lap, room = (int(each) for each in cut)
         if not 0 <= first <= _MAX_NUMBER or not 0 <= end <= _MAX_NUMBER or abs(origin) > _MAX_NUMBER:
-            raise ValueError("a journal has no such extent")
+            raise ValueError("invalid extent of a journal")
         free[queue_id] = room
         cut = Cut(first, end, flush, bool(is_whole), FileRing(numbers, origin, lap), Pin(first))
     return JournalSnapshot(queue_id, posixpath.join(root, directory), base_name, Geometry(files, size), cut)
@@ -624,10 +623,10 @@ class ImageFile(NamedTuple):
     Attributes:
         name: its name in the journal's directory.
         size: its bytes.
-        head: what it begins with.
+        head: its first bytes.
         source: the file with its data area; empty for none.
-        copied: bytes of that which belong to the snapshot; everything else is zeros.
-        is_complete: whether it was full at the cut, so that it is the same as long as its header is.
+        copied: bytes of that data area that belong to the snapshot; the rest is zeros.
+        is_complete: whether it was full at the cut, so that it is unchanged while its header is.
     """
 
     name: str
@@ -665,7 +664,7 @@ class JournalImage:
     Args:
         disk: reads the journal.
         journal: the journal at the moment of the cut.
-        check: called after everything that is read from its files: raises StoreError if they may have been overwritten.
+        check: called after each read from its files: raises StoreError if they may have been overwritten.
 
     Attributes:
         info_name, info: its info file's name and content.
@@ -796,7 +795,7 @@ def _copy_to(environment: Environment, snapshot: Snapshot, directory: StoreDirec
 
 
 def _remove(disk: WritableDisk, directory: StoreDirectory, before: list[str] | None) -> None:
-    """Remove the parts of the copy; first of all its name as a store, if it has it already."""
+    """Remove the parts of the copy, but first rename it, if it has a store's name already."""
     try:
         directory.discard()
     except OSError:

@@ -1,12 +1,12 @@
-"""Changes of the topology in a store: queues, exchanges, bindings, links and bridges.
+"""Changes to a store's topology: queues, exchanges, bindings, links and bridges.
 
 Each is one synced batch of the catalogue, made off the event loop, in order of request; the caller's callback receives
 the result or the error. A second queue, exchange or general object with the same name is refused with `NameTakenError`.
 
     create_queue    the journal is built and synced, with its directory; then the catalogue's batch is the commit point
     delete_queue    pending work is finished, the journal is marked; the batch (the queue and its bindings) is the
-                    commit point; then the journal's directory is removed, unless a snapshot holds it, or little by
-                    little (`growth`)
+                    commit point; then the journal's directory is removed, gradually if it is large, and not while a
+                    snapshot holds it (`growth`)
     all others      the batch alone
 """
 
@@ -69,11 +69,11 @@ class Changes:
         environment: disk, clock and so on.
         directory: the store's.
         parameters: the store's options.
-        catalogue: the store's. Only the background thread uses it from now on.
+        catalogue: the store's. Used only by the background thread from now on.
         names: the names taken in the catalogue; likewise.
         background: runs the changes.
         flusher: flushes journals.
-        expansion: lets journals grow.
+        expansion: grows journals.
         compression: compresses their messages.
         journals: queue id -> journal; updated here.
         held: removes the directories of deleted queues.
@@ -279,15 +279,15 @@ class Changes:
             if isinstance(error, OSError):
                 where = f"{error.filename}: " if error.filename else ""
                 self._outage.failed(f"{where}{error.strerror or error}", disk_advice(error))
-            done(None, _told(what, error))
+            done(None, _as_store_error(what, error))
 
         self._background.run(work, made, failed)
 
 
-def _told(what: str, error: Exception) -> Exception:
+def _as_store_error(what: str, error: Exception) -> Exception:
     if isinstance(error, OSError):
         where = f"{error.filename}: " if error.filename else ""
-        advice = "; free some space, or ask for a smaller journal" if error.errno == errno.ENOSPC else ""
+        advice = "; free some space, or choose a smaller journal" if error.errno == errno.ENOSPC else ""
         return StoreError(f"{what}: {where}{error.strerror}{advice}")
     if isinstance(error, CatalogueError | NameTakenError):
         return (NameTakenError if isinstance(error, NameTakenError) else StoreError)(f"{what}: {error}")

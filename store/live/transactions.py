@@ -10,31 +10,31 @@
                         abort: its dequeue, flagged for commit; when that is synced,        dequeue
                         commits or aborts in all journals; when they are, its own commit
 
-Nothing waits for what follows the commit point: it rides on the next flush of each journal.
+Nothing waits for the records after the commit point: they ride on the next flush of each journal.
 
 **Room** is checked in all journals before anything is written to any. A transaction interrupted by a crash is completed
 at the next start (`complete`; formats/rhm/README.md, 6.2): if the prepared list does not have it, it is aborted.
 
 **Groups.** Local transactions over the same journals that share their flushes are one transaction in the store. Each
-appends its records under the xid of the group that is open for its journals, which stays open as long as the write
-batches in which its first records are: so all its records are in one flush of each journal, and the syncs that the
-first one waits for are those of all. Then one record in the prepared list commits all of them, and one in each journal
-says so; a crash before leaves none of them.
+appends its records under the xid of the open group of its journals. A group stays open as long as the write batches
+with its first records: so all its records are in one flush of each journal, and all of its transactions wait for the
+same syncs. Then one record in the prepared list commits all of them, and one in each journal follows; a crash before
+leaves none of them.
 
 **Large transactions** (`begin_large`) are appended in portions, so that no step takes long, whatever their size. Their
-records spread over many flushes, between those of others, and count from the commit point on, which is the same as
-above: with one journal the flush of the commit, which follows all its records there. Nothing else is different on the
-disk. What the outcome changes in the writers' index is done in steps too (`OUTCOME_STEP`): messages that a commit
-removes after its sync, and what an abort takes back before its record. An abort is reported when that is done, since
-the messages may be dequeued by others then.
+records spread over many flushes, between those of others, and take effect at the commit point, which is the same as
+above: with one journal it is the flush of the commit, which follows all its records there. Nothing else differs on
+disk. The outcome's changes to the writers' index are made in steps, too (`OUTCOME_STEP`): a commit removes messages
+after its sync, an abort undoes operations before its record. An abort is reported when that is done, since others may
+dequeue the messages then.
 
 **Failures.** If a journal fails before the commit point, its transaction is aborted in the others. If the prepared list
-fails, it is unknown whether the commit point is on the disk: the transaction stays open until the next start, which can
-tell. So does one whose outcome a journal cannot accept any more.
+fails, it is unknown whether the commit point is on the disk: the transaction stays open until the next start, which
+decides it. So does one whose outcome a journal can no longer accept.
 
-The xid of a branch may be reused when the branch is committed or aborted, but not before it is forgotten: the old entry
-in the prepared list would be taken for the new branch's outcome, and the remains in a journal that has failed for a
-part of the new branch.
+The xid of a branch may be reused after the branch is committed or aborted, but not before it is forgotten: otherwise
+the old entry in the prepared list would be taken for the new branch's outcome, and its remains in a failed journal for
+a part of the new branch.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ from qstore.store.live.commit import Flusher
 from qstore.store.live.queue_journal import Done, QueueJournal
 from qstore.store.recovery.prepared import LOCAL, PreparedTransaction, prepare_data
 
-#: Messages that a transaction enqueues: journal, and of each message the arguments of `Appender.enqueue`.
+#: Messages that a transaction enqueues: a journal, and for each message the arguments of `Appender.enqueue`.
 Enqueue: TypeAlias = tuple[QueueJournal, list[MessageData]]
 
 #: A message to be dequeued by a transaction: journal and record id.
@@ -68,11 +68,11 @@ Dequeue: TypeAlias = tuple[QueueJournal, int]
 
 
 class Part:
-    """What a transaction does in one journal.
+    """The operations of a transaction in one journal.
 
     Attributes:
-        messages: what it enqueues, as it is stored.
-        firsts: the first word of the record's header of each of them; empty if all are PLAIN_MESSAGE.
+        messages: the messages that it enqueues, as stored.
+        firsts: the first word of each message's record header; empty if all are PLAIN_MESSAGE.
         targets: the messages that it dequeues.
         rids: record ids of its enqueues, and then of its dequeues.
     """
@@ -86,7 +86,7 @@ class Part:
         self.rids: list[int] = []
 
     def add(self, journal: QueueJournal, messages: list[MessageData], rids: list[int]) -> None:
-        """Add messages to enqueue, and their record ids. The list of messages may become that of the part."""
+        """Add messages to enqueue, and their record ids. The part may keep the list of messages."""
         compression = journal.compression
         if compression is not None:
             stored = [compression.stored(parts, size, crc) for parts, size, crc in messages]
@@ -96,7 +96,7 @@ class Part:
         self.rids = [*self.rids, *rids] if self.rids else rids
 
     def check_targets(self, journal: QueueJournal) -> None:
-        """Raise JournalError if a message that it dequeues is not there, or twice."""
+        """Raise JournalError if a message to dequeue does not exist, or occurs twice."""
         targets = self.targets
         if not targets:
             return
@@ -136,8 +136,8 @@ def admit(appender: Appender, xid: bytes, parts: Parts) -> None:
 
     Args:
         appender: makes room.
-        xid: the transaction, or as long as its id will be.
-        parts: what it does.
+        xid: the id of the transaction, or a placeholder of the same length.
+        parts: its operations.
 
     Raises:
         JournalFullError: it does not fit; JournalError: a message cannot be dequeued.
@@ -154,7 +154,7 @@ def admit(appender: Appender, xid: bytes, parts: Parts) -> None:
 
 
 def _has_room_at_once(xid: bytes, parts: Parts) -> bool:
-    """Whether a transaction only enqueues, and there is room in all journals without a further check: most often."""
+    """Whether a transaction only enqueues, and all journals have room without a further check: the usual case."""
     for journal, part in parts.items():
         if part.targets or not journal.writer.has_room_at_once(xid, part.messages):
             return False
@@ -162,7 +162,7 @@ def _has_room_at_once(xid: bytes, parts: Parts) -> bool:
 
 
 def append(appender: Appender, xid: bytes, parts: Parts) -> None:
-    """Append what a transaction does in each journal, right after `admit`. No journal is flushed in between.
+    """Append a transaction's operations to each journal, right after `admit`. No journal is flushed in between.
 
     Raises:
         JournalFailedError: memory ran out, and a journal has failed.
@@ -184,12 +184,12 @@ class CommitGroup:
     """Transactions with one xid.
 
     Args:
-        xid: theirs.
-        journals: those of each of them; their records come next.
+        xid: their xid.
+        journals: the journals of each of them, to which their records are appended next.
 
     Attributes:
         xid, journals: as above.
-        waiting: for each of them, what is called when its outcome is known.
+        waiting: for each of them, the function called when its outcome is known.
     """
 
     __slots__ = ("_batches", "journals", "waiting", "xid")
@@ -201,12 +201,12 @@ class CommitGroup:
 
     @property
     def is_open(self) -> bool:
-        """Whether the records of one more transaction would be in the same flushes."""
+        """Whether the records of another transaction would be in the same flushes."""
         return self._batches == [journal.writer.batch_number for journal in self.journals]
 
 
 OUTCOME_STEP: Final = 2000
-"""Operations whose outcome is entered in the index of a journal at once: about a millisecond in pure Python."""
+"""Operations whose outcome is applied to a journal's index at once: about a millisecond in pure Python."""
 
 
 class _Stage(Enum):
@@ -225,7 +225,7 @@ class _Branch:
         stage: its progress.
         rid: record id of its enqueue in the prepared list; 0 before there is one.
         journals: the journals in which it is open.
-        user: whose it is; empty if that is not known.
+        user: its user; empty if unknown.
         commits: its outcome, once decided.
     """
 
@@ -271,7 +271,7 @@ class Transactions:
         self._count = 0
         self._branches: dict[bytes, _Branch] = {}
         self._groups: dict[frozenset[QueueJournal], CommitGroup] = {}  # of each set of journals, the last one
-        self._steps: deque[tuple[Iterator[None], Callable[[], None]]] = deque()  # and what follows each
+        self._steps: deque[tuple[Iterator[None], Callable[[], None]]] = deque()  # work -> then
         self._is_stepping = False
         self.prepares = self.commits = self.aborts = 0
 
@@ -281,13 +281,13 @@ class Transactions:
         return [xid for xid, branch in self._branches.items() if branch.stage is _Stage.PREPARED]
 
     def user_of(self, xid: bytes) -> str:
-        """The user who has prepared a distributed transaction in doubt; empty if that is not known."""
+        """The user who prepared a distributed transaction in doubt; empty if unknown."""
         return self._branches[xid].user
 
     # ---- local ----
 
     def commit(self, enqueues: Sequence[Enqueue], dequeues: Sequence[Dequeue], done: Done) -> list[int]:
-        """Do all operations or none.
+        """Commit all operations or none.
 
         Args:
             enqueues: the messages to enqueue.
@@ -353,7 +353,7 @@ class Transactions:
         return True
 
     def _commit_in_group(self, xid: bytes, parts: Parts, done: Done) -> None:
-        """Append a transaction of several journals to the group that is open for them. Raises as `commit`."""
+        """Append a transaction over several journals to their open group. Raises as `commit`."""
         self._check_list()
         admit(self._appender, xid, parts)
         key = frozenset(parts)
@@ -383,7 +383,7 @@ class Transactions:
     def prepare(
         self, xid: bytes, enqueues: Sequence[Enqueue], dequeues: Sequence[Dequeue], done: Done, user: str = ""
     ) -> list[int]:
-        """Write a branch of a user, so that it can be committed or aborted in any event; otherwise as `commit`.
+        """Write a branch of a user, which can then be committed or aborted even after a crash; otherwise as `commit`.
 
         Raises:
             StoreError: a branch with that xid exists already. Otherwise as `commit`.
@@ -401,7 +401,7 @@ class Transactions:
         return ids[:count]
 
     def _check_xid(self, xid: bytes) -> None:
-        """Raise StoreError unless a branch may have this id."""
+        """Raise StoreError unless a branch may have this xid."""
         before = self._branches.get(xid)
         if before is not None and before.stage is _Stage.ENDING:
             self._forget_now(xid, before)
@@ -455,7 +455,7 @@ class Transactions:
     def append_portion(
         self, large: LargeTransaction, enqueues: Sequence[Enqueue], dequeues: Sequence[Dequeue]
     ) -> list[int]:
-        """Append all of this to a large transaction, or nothing of it: then it must be aborted.
+        """Append all of this to a large transaction, or none of it; then the transaction must be aborted.
 
         Returns:
             The record ids of the messages enqueued, in order.
@@ -472,9 +472,9 @@ class Transactions:
         return ids[:count]
 
     def when_written(self, large: LargeTransaction, then: Callable[[], None]) -> None:
-        """Begin to write what was appended, and call `then` when the next portion may be: perhaps at once.
+        """Begin to write the appended portion, and call `then` when the next may be appended, perhaps at once.
 
-        A large transaction takes half of what may be unsynced in a journal; the other half is for others.
+        A large transaction takes half of a journal's limit of unsynced bytes; the other half is for others.
         """
         journals = [journal for journal in large.journals if journal.writer.is_dirty]
         has_room = not any(journal.unsynced * 2 > journal.bound for journal in journals)
@@ -484,7 +484,7 @@ class Transactions:
             then()
 
     def end_large(self, large: LargeTransaction, done: Done) -> None:
-        """Commit a local transaction, or prepare a branch; `done` is called as by these.
+        """Commit a local transaction, or prepare a branch; `done` is called as in `commit` and `prepare`.
 
         Raises:
             JournalFailedError: a journal has failed; it must be aborted.
@@ -512,7 +512,7 @@ class Transactions:
         self._flusher.when_synced(journals, lambda error: self._written(xid, branch, journals, done, error))
 
     def abort_large(self, large: LargeTransaction, done: Callable[[], None]) -> None:
-        """Take back what was appended, and call `done` when the messages may be dequeued by others."""
+        """Undo a large transaction, and call `done` when others may dequeue the messages."""
         xid, branch, journals = large.xid, large.branch, list(large.journals)
         if branch is not None:
             branch.stage, branch.journals = _Stage.ENDING, journals
@@ -575,7 +575,7 @@ class Transactions:
         *,
         count: int = 1,
     ) -> None:
-        """The records are synced in all journals, or failed; `count` local transactions have no `branch`."""
+        """Continue after the records are synced or failed in all journals; `count` local ones have no `branch`."""
         writer, data = self._list.writer, LOCAL if branch is None else prepare_data(branch.user)
         crc = extend_crc32c(0, data)
         if error is None:
@@ -607,7 +607,7 @@ class Transactions:
     def _listed(
         self, xid: bytes, branch: _Branch | None, journals: list[QueueJournal], done: Done, error: Exception | None
     ) -> None:
-        """The prepared list's enqueue is synced, or its state is unknown."""
+        """Continue after the prepared list's enqueue is synced, or its state is unknown."""
         if error is not None:
             done(error)
         elif branch is None:
@@ -625,7 +625,7 @@ class Transactions:
         *,
         commits: bool,
     ) -> None:
-        """The commit point is synced: write the outcome to all journals, call `then`, and forget the transaction."""
+        """After the commit point's sync, write the outcome to all journals, call `then`, and forget the transaction."""
 
         def write() -> None:
             self._write_outcomes(xid, journals, branch, commits=commits)
@@ -656,7 +656,7 @@ class Transactions:
             self._do_in_steps(_removal(journals), lambda: None)
 
     def _do_in_steps(self, work: Iterator[None], then: Callable[[], None]) -> None:
-        """Do work, one step in each iteration of the event loop, after the work before it; at once without a loop."""
+        """Do work, one step in each iteration of the event loop, after earlier work; at once without a loop."""
         self._steps.append((work, then))
         if not self._is_stepping:
             self._do_step()
@@ -679,7 +679,7 @@ class Transactions:
             self._is_stepping = goes_on
 
     def _forgotten(self, xid: bytes, branch: _Branch | None, error: Exception | None) -> None:
-        """The prepared list is synced without the transaction, or has failed."""
+        """Finish a transaction: the prepared list is synced without it, or has failed."""
         if error is None and self._branches.get(xid) is branch:
             self._branches.pop(xid, None)
 
@@ -741,13 +741,13 @@ class Transactions:
 
 
 def _size_of(journal: QueueJournal, xid: bytes) -> int:
-    """How many operations an open transaction has in a journal."""
+    """Number of operations of an open transaction in a journal."""
     transaction = journal.writer.transactions.get(xid)
     return 0 if transaction is None else transaction.size
 
 
 def _undo(xid: bytes, journals: Iterable[QueueJournal]) -> Iterator[None]:
-    """Take back what an open transaction did in some journals, in steps. All of it is synced."""
+    """Undo the operations of an open transaction in some journals, in steps. All of them are synced."""
     for journal in journals:
         try:
             while not journal.is_deleted and journal.writer.undo(xid, OUTCOME_STEP):
@@ -767,7 +767,7 @@ def _removal(journals: Iterable[QueueJournal]) -> Iterator[None]:
 
 
 def _ignore(_error: Exception | None) -> None:
-    """Nothing waits for this sync."""
+    """Nothing to do: nothing waits for this sync."""
 
 
 def _prepared_list_full(prepared_list: QueueJournal) -> JournalFullError:

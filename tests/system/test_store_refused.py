@@ -384,7 +384,7 @@ def test_a_full_disk_when_a_queue_is_made(tmp_path: Path) -> None:
         assert isinstance(error, StoreError)
         where, _, rest = str(error).partition("/rhm/jrnl/2/JournalData.")
         assert where == f'queue "two" cannot be created: {small}/store'
-        assert rest.endswith(".jdat: No space left on device; free some space, or ask for a smaller journal")
+        assert rest.endswith(".jdat: No space left on device; free some space, or choose a smaller journal")
         assert sorted(os.listdir(small / "store" / "rhm" / "jrnl")) == ["1", "3"]
         assert store.close()
         lines: list[LogLine] = []
