@@ -1,1 +1,1 @@
-"""One journal: the reader that walks its records, and recovery, which determines what is outstanding after them."""
+"""One journal: the reader that walks its records, and recovery, which derives the outstanding messages from them."""

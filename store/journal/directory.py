@@ -1,8 +1,8 @@
 """One journal directory, opened for reading: its info file, its files, its records.
 
-The info file of a ring holds name and geometry. If it is lost or unreadable, both are derived from the number and size
-of the files. A line (linearstore) has no info file: its directory has links, and the headers of the files that they
-refer to hold everything.
+The info file of a ring has its name and geometry. If it is lost or unreadable, both are derived from the number and
+size of the files. A line (linearstore) has no info file: its directory has links, and the headers of the files that
+they point to have all the data.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from qstore.store.journal.line.files import PooledFile, linear_file_names, read_
 from qstore.store.journal.ring.files import Ring, owner_of, read_ring
 
 INFO_SUFFIX: Final = ".jinf"
-COPY_SUFFIX: Final = ".copy"  # of a grown ring's info file: nothing else has the order of its files
+COPY_SUFFIX: Final = ".copy"  # of a grown ring's info file, which alone has the order of its files
 DATA_SUFFIX: Final = ".jdat"
 RESIZING: Final = "_resize.new"  # where qpid-store-resize builds the new journal of version 1
 PUSHED_DOWN: Final = "bak"  # where it moves the old journal
@@ -38,7 +38,7 @@ _DATA_NAME = re.compile(r"(?P<base>.+)\.(?P<number>[0-9a-f]{4})\.jdat", re.DOTAL
 
 
 class NotAJournalError(Exception):
-    """There is no journal at a path; the text states what is there instead."""
+    """There is no journal at a path; the text says what is there instead."""
 
 
 class UnmadeJournalError(NotAJournalError):
@@ -96,7 +96,7 @@ def open_journal(disk: Disk, directory: str, name: str | None = None, names: Seq
 
 
 def _recorded_ring(disk: Disk, directory: str, base: str, names: Sequence[str], info: JournalInfo) -> Ring | None:
-    """The files of a journal that has just those that its info file names; None if one is of another size.
+    """The files of a journal that are exactly those that its info file names; None if one has another size.
 
     What `_found_ring` finds then, but each file is opened once: that halves what a start takes for an idle queue
     (tests.bench.bench_start).
@@ -133,7 +133,7 @@ def _found_ring(
 
 
 def _resized(disk: Disk, directory: str, names: Sequence[str]) -> Journal | None:
-    """The new journal of a qpid-store-resize that was interrupted while it moved files; None if it had moved none.
+    """The new journal of a qpid-store-resize that was interrupted while moving files; None if it had moved none.
 
     The old files are moved first, into `bak`, and then the old info file is removed; then the new files are moved in.
     So while the old journal is incomplete, each new file is in one of the two directories.
@@ -221,7 +221,7 @@ def _trusted_geometry(
     """
     size, agreeing = _commonest_size(files)
     if info is None:
-        # A stray file with a high number does not make a large ring: half of the files at least must be there.
+        # A stray file with a high number does not make a large ring: at least half of the files must exist.
         dense = [n for at, n in enumerate(sorted(files)) if n < MAX_FILES or n < min(2 * at + 2, MAX_RING_FILES)]
         count = max(dense, default=-1) + 1
         return Geometry(count, size - FILE_HEADER_SIZE) if count and size else None
@@ -253,7 +253,7 @@ def _trusted_geometry(
 def _commonest_size(files: dict[int, int]) -> tuple[int, int]:
     """The most frequent file size, in whole sectors, and how many files have it; 0 if none can be a journal file's.
 
-    A file with a hole of terabytes does not count: reading it would take too long.
+    A sparse file of terabytes does not count: reading it would take too long.
     """
     whole = [size // SECTOR_SIZE * SECTOR_SIZE for size in files.values()]
     usable = [size for size in whole if FILE_HEADER_SIZE + SECTOR_SIZE <= size <= MAX_FILE_SIZE]
@@ -287,7 +287,7 @@ def open_file(disk: Disk, path: str) -> Journal:
 
 
 def _chosen_base(bases: list[str], directory: str) -> str:
-    """The only base name; of several (qpid-store-resize may leave old files) the one that brokers use."""
+    """The only base name, or of several (qpid-store-resize may leave old files) the one that brokers use."""
     if not bases:
         raise NotAJournalError(f"{directory}: contains no journal (no *.jinf, no *.NNNN.jdat)")
     if len(bases) == 1:
@@ -345,7 +345,7 @@ def open_line(
     Args:
         disk: reads it.
         directory: the journal's directory; it may be missing, and then only `unlinked` is read.
-        name: the queue's name; None to use that of most files.
+        name: the queue's name; None for the name in most files.
         taken: the store's taken files by name.
         unlinked: taken files that name this queue and that no journal links.
         queues: the names of the store's queues.

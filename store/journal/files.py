@@ -94,7 +94,7 @@ class OrderedFiles(Generic[FileT]):
         format: the journal's format; None if no file was ever written, or none is recognizable.
         geometry: number and size of the files.
         files: the files that were written, oldest first.
-        damage: whatever cannot be explained.
+        damage: the damage found.
     """
 
     format: JournalFormat | None

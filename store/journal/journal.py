@@ -1,6 +1,6 @@
 """One journal of any format, opened for reading: its records, and the data of its messages.
 
-Data of a compressed message are read as they were enqueued: its content is restored when it is read.
+A compressed message reads as its data were enqueued: its content is decompressed on reading.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _BODY_CHUNK: Final = 1 << 20
 class _EnqueueLayout(NamedTuple):
     """Layout of an enqueue header: format of flags, xid size and data size; its size; two of its flags.
 
-    These are that the data are not here, and that their content is compressed; 0 if the format has none.
+    The flags say that the data are stored elsewhere, and that their content is compressed; 0 if the format has none.
     """
 
     unpack_sizes: Callable[[bytes, int], tuple[int, ...]]
@@ -48,12 +48,12 @@ _ENQUEUES: Final = {
 class MessageData:
     """The data of a compressed message, as they were enqueued.
 
-    The message's header is read without restoring the content.
+    The message's header is read without decompressing the content.
 
     Args:
-        read: reads a range of the data as they are stored: offset, length.
-        size: bytes of these.
-        decompressor: restores the content.
+        read: reads a range of the stored data: offset, length.
+        size: bytes of the stored data.
+        decompressor: decompresses the content.
 
     Attributes:
         size: bytes of the data as they were enqueued.
@@ -97,7 +97,7 @@ class Journal:
         name: the journal's id: its queue's name, or "TplStore".
         path: its directory, or its only file.
         base_name: the common prefix of its files' names; empty for a single file with another name.
-        info: what its info file says; None where that is not readable.
+        info: the content of its info file; None if unreadable.
         files: its files in order.
         format: its format; from the info file if the journal was never written to.
         stream: their bytes.
@@ -145,7 +145,7 @@ class Journal:
 
         Args:
             sink: receives the records.
-            every_record: as of `JournalReader.walk`.
+            every_record: as in `JournalReader.walk`.
             progress: called at the beginning of each file with its log offset.
         """
         if self.files.format is None or not self.files.files:
@@ -168,10 +168,10 @@ class Journal:
 
     @property
     def is_remnant(self) -> bool:
-        """Of a version-2 journal missing in the catalogue: whether it was being created or deleted.
+        """Whether a version-2 journal that is missing in the catalogue was being created or deleted.
 
-        A journal's info file is created after its other files are synced: of these some may have no name yet, but each
-        one that has a name has its creation header.
+        A journal's info file is created after its other files are synced: some of these may have no name yet, but each
+        one with a name has its creation header.
         """
         if self.is_being_deleted:
             return True
@@ -192,7 +192,7 @@ class Journal:
         return files[0].number == 0 and len(files) < self.files.geometry.files
 
     def data_of_enqueue(self, place: int) -> tuple[int, int]:
-        """Log offset and size in bytes of the data of the enqueue record at `place`, as they are stored."""
+        """Log offset and size in bytes of the stored data of the enqueue record at `place`."""
         window, at = self.stream.window(place, self._header_size)
         flags, xid_size, size = self._unpack_sizes(window, at)
         if flags & self._external:
@@ -200,7 +200,7 @@ class Journal:
         return place + self._header_size + xid_size, size
 
     def small_data(self, place: int) -> bytes | None:
-        """The data of the enqueue record at `place` if they are in the stream's window as they were; else None."""
+        """The data of the enqueue record at `place` if they are uncompressed, and in the stream's window; else None."""
         window, at = self.stream.window(place, self._header_size)
         flags, xid_size, size = self._unpack_sizes(window, at)
         begin = at + self._header_size + xid_size
@@ -215,7 +215,7 @@ class Journal:
         return bool(self._unpack_sizes(window, at)[0] & self._compressed)
 
     def compressed_data(self, place: int, size: int) -> MessageData:
-        """The message in `size` bytes of data at the log offset `place` that are compressed.
+        """The message in `size` bytes of compressed data at the log offset `place`.
 
         Raises:
             RhmError: they are damaged.

@@ -35,7 +35,7 @@ from qstore.store.journal.ring.records import Version1Records, Version2Records
 from qstore.store.journal.stream import JournalStream
 
 MAX_DESCRIBED: Final = 1000
-_NOT_DESCRIBED: Final = "one of very many places where the chain of records is broken"
+_NOT_DESCRIBED: Final = "one of very many breaks in the chain of records"
 
 
 class Gap(NamedTuple):
@@ -57,7 +57,7 @@ class Gap(NamedTuple):
 class Gaps:
     """The skipped stretches, in order.
 
-    The first ones are stored with all details; of the rest, which only a forged journal has, only the log offsets.
+    The first ones are stored with all details, the rest, which only a forged journal has, only as log offsets.
     """
 
     __slots__ = ("_described", "_places")
@@ -88,7 +88,7 @@ class JournalEnd(NamedTuple):
     Attributes:
         place: log offset where the next record would be.
         what: why no record follows there.
-        torn: whether a partial record or flush is there.
+        torn: whether there is a partial record or flush.
         rid: the torn record's id, if its header is readable.
         sealed: version 2: whether the journal was closed cleanly.
         flush: version 2: number of the last flush read.
@@ -196,7 +196,7 @@ class JournalReader:
     def _file_end(self, place: int) -> int:
         return place - place % self._stream.data_size + self._stream.data_size
 
-    # ---- where the walk begins, and the first record according to each file header ----
+    # ---- the beginning, and the first record according to each file header ----
 
     def begin(self, sink: RecordSink) -> int:
         """The first record header. Files in which none begins are skipped: no older record can be complete."""

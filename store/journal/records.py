@@ -23,9 +23,9 @@ from qstore.formats.zeros import is_zero
 from qstore.store.damage import Damage
 from qstore.store.journal.stream import JournalStream
 
-MAX_XID_SIZE: Final = 1 << 20  # bytes: a DTX xid has at most 520, a local one 24; a larger size is not a record's
-MIN_WINDOW: Final = 8192  # bytes ahead that make looking into the window worthwhile
-_PIECE: Final = 1 << 12  # bytes, of which those that are all zero need not be searched
+MAX_XID_SIZE: Final = 1 << 20  # bytes: a DTX xid has at most 520, a local one 24; a larger size is not that of a record
+MIN_WINDOW: Final = 8192  # least bytes ahead for which using the window pays off
+_PIECE: Final = 1 << 12  # bytes; pieces of zeros only need not be searched
 RUN_UP: Final = 1 << 20  # initial distance in bytes by which a walk starts before an interior log offset
 
 #: A record's header, of any format.
@@ -68,7 +68,7 @@ class Verdict(NamedTuple):
 
 
 class EndState(NamedTuple):
-    """How a journal ends, as far as its format shows.
+    """The end of a journal, as far as its format shows.
 
     Attributes:
         torn: whether a flush is incomplete.
@@ -130,7 +130,7 @@ class JournalRecords(ABC):
         return self._check(header, place)
 
     def _stranger(self, _header: RecordHeader, _place: int) -> Verdict | None:
-        """The verdict on a record that its header alone shows to be left from the file's previous use; else None."""
+        """The verdict on a record whose header shows that it is from the file's previous use; None for others."""
         return None
 
     @abstractmethod
@@ -151,10 +151,10 @@ class JournalRecords(ABC):
             self._last_place = place
 
     def file_entered(self, place: int) -> None:  # noqa: B027  # for formats whose file headers name a record
-        """Note that the record chain arrives at `place`, the first record header in a file, or where it would be."""
+        """Note that the record chain reaches `place`, the first record header in a file, or its expected place."""
 
     def missing_before(self, _place: int) -> tuple[int, int] | None:
-        """The flush before `place`, the first record header in a file, and its own, if flushes between are missing."""
+        """The flushes before and at `place`, the first record header in a file, if flushes between them are missing."""
         return None
 
     def may_precede_first_record(self, _index: int) -> bool:
@@ -186,7 +186,7 @@ class JournalRecords(ABC):
         """The first good record at or after `place`, and before `end` if that is given; None if there is none."""
 
     def first_good(self, place: int, end: int) -> int | None:
-        """The first block from `place` on, before `end`, that looks like a good record or filler, due or not.
+        """The first block from `place` on, before `end`, that looks like a good record or filler, expected or not.
 
         Only a walk that reaches it can confirm that (`entry`).
         """
@@ -224,7 +224,7 @@ class JournalRecords(ABC):
             likely: log offset of the next record if only the broken record's tail is bad. It is tried first, so that
                 nothing in that record's body is taken for a record.
         """
-        if likely is not None and self._goes_on_at(likely):
+        if likely is not None and self._continues_at(likely):
             return likely
         return self.search(place)  # from `place` itself: an old record there is skipped as a whole
 
@@ -254,7 +254,7 @@ class JournalRecords(ABC):
                 "that field is ignored"
             )
 
-    def _goes_on_at(self, place: int) -> bool:
+    def _continues_at(self, place: int) -> bool:
         """Whether there is a good record at `place`, perhaps after the fillers at the end of a flush."""
         sector = self._stream.geometry.header_size  # in both geometries one sector
         for at in range(place, min(place + sector, self._stream.size), BLOCK_SIZE):

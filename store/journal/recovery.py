@@ -1,4 +1,4 @@
-"""The state that a journal's records lead to: its outstanding messages, and its open transactions.
+"""The state derived from a journal's records: its outstanding messages, and its open transactions.
 
 A `JournalRecovery` applies a walk's records to an enqueue map and a transaction map (formats/rhm/README.md, 5.3):
 
@@ -38,7 +38,7 @@ LIVE: Final = 1
 LOCKED: Final = 2
 PENDING: Final = 3
 
-MAX_KNOWN: Final = 255  # blocks of a record that are kept
+MAX_KNOWN: Final = 255  # blocks: the size of longer records is not kept
 MAX_DUPLICATES: Final = 1000  # a sound journal has none; a forged one may have any number
 _SWEEP_AT: Final = 4096  # removed entries before a sweep is considered
 _MERGE_AT: Final = 1024  # minimum of late rids to merge
@@ -59,11 +59,11 @@ class EnqueueMap:
     Record ids arrive almost in ascending order: they are taken from one counter, and only transactions and concurrent
     publishers reorder them slightly. So the index consists of four parallel arrays sorted by rid (18 bytes a record),
     to which ascending rids are appended; late ones are collected in a small dict and merged in when it grows. Dequeues
-    from a queue are mostly in order too, so the search for a rid first looks right after the last one found. Removed
-    entries are swept when they outnumber the live ones.
+    from a queue are mostly in order too, so the search for a rid first tries the entry after the last one found.
+    Removed entries are swept when they outnumber the live ones.
 
-    The fourth array has the blocks of records that are short and were passed with their size; 0 for all others. It
-    saves a start from reading all records once more.
+    The fourth array has the blocks of short records that were added with their size; 0 for all others. It saves a start
+    from reading all records once more.
 
     A record is GONE, LIVE, LOCKED (dequeued by a transaction that is still open) or PENDING (enqueued by one).
     """
@@ -129,7 +129,7 @@ class EnqueueMap:
             self._add_late(rid, place, state)
 
     def add_live(self, rid: int, place: int, blocks: int = 0) -> None:
-        """As `add`, of a live record of `blocks` blocks; 0 if unknown."""
+        """As `add`, for a live record of `blocks` blocks; 0 if unknown."""
         if rid > self._last:
             self._rids.append(rid)
             self._places.append(place)
@@ -320,7 +320,7 @@ class Operation(NamedTuple):
     """One operation of a transaction.
 
     Attributes:
-        rid: of an enqueue, its rid; of a dequeue, the rid of the enqueue that it removes.
+        rid: an enqueue's rid; for a dequeue, the rid of the enqueue that it removes.
         place: log offset of the record.
         flags: the record's flags.
         is_enqueue: whether it is an enqueue, and not a dequeue.
@@ -363,7 +363,7 @@ class Transaction:
         return self._kinds.count(0)
 
     def append(self, rid: int, place: int, flags: int, *, is_enqueue: bool) -> None:
-        """Add an operation. A record that was moved (version 2) replaces its earlier copy, if that is here."""
+        """Add an operation. A record that was moved (version 2) replaces its earlier copy, if there is one."""
         self._rids.append(rid)
         self._places.append(place)
         self._flags.append(flags)
@@ -372,9 +372,9 @@ class Transaction:
             self._has_copies = True
 
     def _drop_earlier_copies(self) -> None:
-        """Drop the earlier copies of moved records. Done once, on demand: a huge transaction may be copied as a whole.
+        """Drop the earlier copies of moved records: once, on demand, as a huge transaction may be copied as a whole.
 
-        Two records with one id of which the later was not moved are not copies, and both are kept.
+        Two records with one id are not copies if the later was not moved: both are kept.
         """
         if not self._has_copies:
             return
@@ -409,7 +409,7 @@ class TransactionMap:
         return xid in self._open
 
     def of(self, xid: bytes) -> Transaction:
-        """The open transaction with that xid, which begins now if there was none."""
+        """The open transaction with that xid; a new one if there was none."""
         transaction = self._open.get(xid)
         if transaction is None:
             transaction = self._open[xid] = Transaction(xid)
@@ -457,9 +457,9 @@ class Unfounded(NamedTuple):
         kind: a dequeue, a commit or an abort.
         place: its log offset.
         rid: its own record id.
-        dequeued_rid: of a dequeue, the message that it removes (in a transaction, `rid` is that too).
-        xid: of the others, the transaction.
-        again: of a plain dequeue, whether the message is known to have been dequeued before.
+        dequeued_rid: for a dequeue, the message that it removes (in a transaction, `rid` is the same).
+        xid: for the others, the transaction.
+        again: for a plain dequeue, whether the message is known to have been dequeued before.
     """
 
     kind: Kind
@@ -476,7 +476,7 @@ class JournalRecovery:
     Attributes:
         messages: the index of enqueued messages.
         transactions: the open transactions.
-        left_open: the transactions that were open at the journal's end, once they are resolved.
+        left_open: the transactions that were open at the journal's end, available once they are resolved.
         unprepared: those among them that were never prepared, with their records.
         damage: damage that the walk found, in order.
         unfounded: the first records that refer to something missing; `unfounded_count` counts all.
@@ -576,9 +576,9 @@ class JournalRecovery:
             self.unfounded.append(record)
 
     def _note_targetless(self, rid: int, xid: bytes) -> None:
-        """Note a transaction's dequeue that removed nothing, unless its message existed and was removed otherwise.
+        """Note a transaction's dequeue that removed nothing, unless its message existed and was removed by another.
 
-        That happens if an xid is reused after a restart, which dropped what was open under it.
+        That happens if an xid is reused after a restart, which dropped the open transaction with that xid.
         """
         for record in self._targetless:
             if (record.rid, record.xid) == (rid, xid):
@@ -612,7 +612,7 @@ class JournalRecovery:
     # ---- the end ----
 
     def open_duplicates(self) -> tuple[list[Entry], int]:
-        """Messages that open transactions enqueue with ids already enqueued: the first ones, and their number."""
+        """Messages that open transactions enqueue under ids already in use: the first ones, and their total number."""
         known, duplicates, count = EnqueueMap(), [], 0
         for transaction in self.transactions:
             for operation in transaction:

@@ -4,10 +4,10 @@ A *log offset* (`place`) is a position in that stream: it gives both the locatio
 others. A record that continues in the next file is contiguous here. Reads use one window, since records are read in
 order, and at most two files are open at a time.
 
-Missing files and missing parts of short files read as zeros, that is, as space never written; so do unreadable sectors,
-which are noted, as runs of sectors, since a failing disk fails over whole stretches, up to the whole file. The drop-ins
-for qpidd's own readers require less: they end where reading fails, and take the size of a linearstore's file from its
-header, even if it differs from that of the others.
+Missing files and missing parts of short files read as zeros, that is, as space never written. So do unreadable sectors,
+which are noted as runs, since a failing disk fails over whole stretches, up to the whole file. The drop-ins for qpidd's
+own readers require less: they stop where reading fails, and take the size of a linearstore's file from its header, even
+if it differs from that of the others.
 """
 
 from __future__ import annotations
@@ -111,7 +111,7 @@ class JournalStream:
         disk: reads the files.
         files: the files, oldest first.
         geometry: the sizes of the files.
-        sizes: bytes that each file contributes, if that is not the same for all. `data_size` then means nothing.
+        sizes: bytes that each file contributes, if they differ. `data_size` is then not defined.
         is_strict: an unreadable sector raises OSError.
         window_size: bytes read at a time; `WINDOW_SIZE` by default.
         max_open: maximum number of open files.
@@ -139,7 +139,7 @@ class JournalStream:
         self._data_offset = geometry.header_size
         self.data_size = geometry.data_size
         each = [geometry.data_size] * len(files) if sizes is None else sizes
-        self._begins = list(accumulate(each, initial=0))  # of the files' data areas, and the stream's end
+        self._begins = list(accumulate(each, initial=0))  # begins of the files' data areas, and the stream's end
         self.size = self._begins[-1]
         self._disk = disk
         self._is_strict = is_strict
@@ -280,8 +280,8 @@ class JournalStream:
     def _read_around(self, index: int, file: ReadableFile, offset: int, count: int, why: str) -> bytes:
         """Read sector by sector; unreadable ones become zeros and are noted.
 
-        A sector may take a disk seconds to fail. So after several consecutive failures longer pieces are tried, and one
-        that fails is given up as a whole; after one that succeeds, sectors again.
+        A disk may take seconds to fail a sector. So after several consecutive failures, longer pieces are read; one
+        that fails is given up as a whole, and after one that succeeds, single sectors are read again.
         """
         parts = []
         end = offset + count

@@ -563,16 +563,16 @@ FILES: Final = [
 COPIES: Final = [
     Plant(f"{source} over {target}", copy_record(source, target), [Finding(target, what, SKIPPED)], changes)
     for source, target, what, changes in (
-        ("third", "fourth", "enqueue record of flush 3, where one of flush 4 is due", lost("fourth")),
-        ("fourth", "third", "enqueue record of flush 4, where one of flush 3 is due", lost("third")),
-        ("bill 35", "bill 34", "enqueue record of flush 65, where one of flush 63 is due", lost("bill 34")),
+        ("third", "fourth", "enqueue record of flush 3, expected flush 4", lost("fourth")),
+        ("fourth", "third", "enqueue record of flush 4, expected flush 3", lost("third")),
+        ("bill 35", "bill 34", "enqueue record of flush 65, expected flush 63", lost("bill 34")),
         ("bill 34", "bill 35", "enqueue record of an older flush", lost("bill 35")),
         ("third", "ninth", "enqueue record fails its checksum", lost("ninth")),
         ("ninth", "third", "enqueue record fails its checksum", lost("third")),
         ("take second", "take seventh", "dequeue record fails its checksum", back("seventh")),
         ("paid 29", "paid 31", "dequeue record fails its checksum", back("bill 31")),
         ("local commit", "aborted abort", "commit record of an older flush", {"aborted": UNPREPARED}),
-        ("aborted abort", "local commit", "abort record of flush 13, where one of flush 10 is due", UNDONE),
+        ("aborted abort", "local commit", "abort record of flush 13, expected flush 10", UNDONE),
     )
 ]
 

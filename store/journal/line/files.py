@@ -1,4 +1,4 @@
-"""The files of a linearstore: those of its partitions, and those of one journal, put in the order of their numbers.
+"""The files of a linearstore: those of its partitions, and those of one journal in the order of their numbers.
 
 The pool (formats/qls/README.md, 3.4). A journal's directory holds links to the files that it took, and the links are
 absolute: on another machine, or in a copy, they point nowhere or, worse, into another store. So a link's file is looked
@@ -6,9 +6,9 @@ up by its name, which is a UUID, among the taken files of the store itself. A cr
 it, or between removing a link and giving the file back, leaves a taken file that no journal links. A file that was
 written to and belongs in the middle or at the end of its journal's line is different: its link was lost.
 
-The line. It has no info file: each header names the journal's queue and the file's number. qpidd omits a file whose
-header it cannot read and does not detect that one is missing. Here such a file is read nevertheless, with the data
-derived from its records, and so is one whose number is wrong: its record ids show its position among the others.
+The line. It has no info file: each header names the journal's queue and the file's number. qpidd omits a file with an
+unreadable header, and does not detect a missing file. This code reads such a file with the data derived from its
+records, and a file with a wrong number at the position that its record ids show.
 
 If a number is missing between others, a file was lost, or a restart skipped the number (formats/qls/README.md, 4): the
 walk over the records shows which, since the records are contiguous in the second case.
@@ -56,7 +56,7 @@ def linear_file_names(names: Iterable[str]) -> list[str]:
 
 
 def pool_data_size(path: str) -> int | None:
-    """Bytes of data area of a taken file according to its pool's directory name; None if it is not in a pool."""
+    """Bytes of a taken file's data area according to its pool's directory name; None if it is not in a pool."""
     directory, _, in_use = posixpath.dirname(path).rpartition("/")
     found = _POOL_NAME.fullmatch(posixpath.basename(directory)) if in_use == "in_use" else None
     return None if found is None else int(found["kib"]) * KIB
@@ -84,7 +84,7 @@ class FilePool:
         taken: those in the `in_use` directories.
         linked: the names of those that a journal's directory links to, or holds itself.
         waiting: the unused files in the pools.
-        returned: those being returned to a pool.
+        returned: files being returned to a pool.
         damage: directories that could not be listed.
     """
 
@@ -160,7 +160,7 @@ class LinearFile(JournalFile[FileHeader]):
     Attributes:
         serial: the serial of its records; None if neither header nor records show it.
         first_rid: the lowest record id that can be in it, from its header or its first record.
-        missing: of a file whose number is not the next one, the damage to report if files before it were lost.
+        missing: the damage to report if files before it were lost; only of a file whose number is not the next one.
     """
 
     serial: int | None = None
@@ -325,7 +325,7 @@ class Line(OrderedFiles[LinearFile]):
 
     Attributes:
         queue_name: the journal's queue according to the headers; empty if none names one.
-        unlinked_head: paths of files at the head that no journal links: given back, unless messages in them are needed.
+        unlinked_head: paths of unlinked files at the head: given back, unless messages in them are needed.
         notices: one line each for the user, about things that are not damage.
     """
 
@@ -403,7 +403,7 @@ def _adopted(
 ) -> list[FoundFile]:
     """The unlinked files that belong to the line.
 
-    One in the middle or at the end has lost its link. Paths at the head, where files are given back, go into `head`:
+    One in the middle or at the end has lost its link. Paths at the head, where files are given back, go to `head`:
     the walk over the records shows whether messages in them are needed.
     """
     found = [entry for path in unlinked if (entry := read_linear_file(disk, path, damage)) is not None]
@@ -448,7 +448,7 @@ def _age(entry: FoundFile) -> tuple[int, int, int, int]:
 
 
 def _data_size(entries: Sequence[FoundFile]) -> int:
-    """The size of data area on which most headers, file sizes and pool names agree."""
+    """The size of the data area that most headers, file sizes and pool names agree on."""
     sizes: Counter[int] = Counter()
     for entry in entries:
         pooled = pool_data_size(entry.path)
@@ -514,9 +514,9 @@ def _number(entry: FoundFile) -> int:
 
 
 def _take_misnumbered(placed: list[LinearFile], homeless: list[FoundFile]) -> None:
-    """The one file that does not fit where its number puts it, by its record ids, and leaves no other number missing.
+    """Take out the one file whose record ids do not fit its number, and without which no other number is missing.
 
-    Of two candidates, the one with the higher number: numbers start at 1 and increase by 1.
+    Of two candidates, this is the one with the higher number: numbers start at 1 and increase by 1.
     """
     falls = [index for index in range(1, len(placed)) if placed[index - 1].first_rid > placed[index].first_rid]
     if len(falls) not in (1, 2) or not _missing(placed):

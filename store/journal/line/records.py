@@ -2,11 +2,10 @@
 
 A record is good if it carries the serial of the file in which it begins and its checksum matches; a plain dequeue has
 no checksum, so after a break its padding is checked. Records left from a file's previous use have another serial, and
-so has anything in a message's body.
+so does any record in a message's body.
 
-qpidd takes the first bad record for the journal's end and drops everything after it. It also considers bad those large
-records that its own writer produced while waiting for free cache pages (formats/qls/README.md, 6): here they are good,
-and noted.
+qpidd takes the first bad record for the journal's end and drops everything after it, even large records that its own
+writer produced while waiting for free cache pages (formats/qls/README.md, 6). Here such records are good, and noted.
 """
 
 from __future__ import annotations
@@ -94,7 +93,7 @@ class LinearRecords(JournalRecords):
         return Verdict(header, None, xid=self._stream.read(place + header.header_size, header.xid_size))
 
     def _bad_tail(self, header: RecordHeader, place: int) -> Verdict | None:
-        """What is wrong with a record's tail, or with the record according to its tail; None if nothing is."""
+        """The verdict on a record whose tail, or whose checksum in the tail, is wrong; None if both are right."""
         if self._bytes_checked > self._most_checked and header.size > _CHEAP_RECORD:
             what = f"{header.kind.label} record is not verified: the limit of repeated checksumming is reached"
             return Verdict(header, what)

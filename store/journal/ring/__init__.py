@@ -1,1 +1,1 @@
-"""The files of a ring (rhm, versions 1 and 2): their order, whose they are, and their records."""
+"""The files of a ring (rhm, versions 1 and 2): their identity, their order, and their records."""

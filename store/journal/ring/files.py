@@ -1,11 +1,11 @@
-"""The files of one ring: their headers read, checked against each other, and put in order of writing.
+"""The files of one ring: reads their headers, checks them against each other, and puts them in order of writing.
 
 qpidd gives up on a header that it cannot read; here the header is reported as damaged, and the position of its file is
 derived from its number, its records and its neighbours, so that its records are still searched.
 
-Identity. A header's number may be wrong, or the header may be another file's; whole files may have been exchanged, and
-their headers show which is which; or a file may be a copy of another, or of another journal. A file that does not
-belong here is omitted: reading it would bring back messages that were consumed long ago or were never this queue's.
+Identity. A header's number may be wrong, or the header may be another file's; whole files may have been swapped, which
+their headers show; or a file may be a copy of another one, or from another journal. A file that does not belong to the
+ring is omitted: reading it would bring back messages that were consumed long ago or were never in this queue.
 
 Order: which file is the oldest.
 
@@ -70,7 +70,7 @@ from qstore.store.damage import Damage, DamageKind, Effect
 from qstore.store.disk import Disk, OsFile, ReadableFile
 from qstore.store.journal.files import JournalFile, JournalFormat, OrderedFiles
 
-_READ_WHOLE: Final = 1 << 16  # bytes of a file that is read at once for the same: cheaper than that many sectors
+_READ_WHOLE: Final = 1 << 16  # files up to this many bytes are read whole instead: cheaper than that many sectors
 _SECTORS_PROBED: Final = 64  # read from a file without a header to decide whether it was ever written
 _RECORD_PROBE: Final = 4096  # bytes from a file's first record searched for a record that shows its lap ...
 _LOST_HEADER_PROBE: Final = 1 << 20  # ... and in a file whose header does not state that offset
@@ -122,7 +122,7 @@ class Ring(OrderedFiles[RingFile]):
         lacks_creation_header: version 2: whether a file lacks even the header written at its creation.
         numbers: the numbers of all files, in the order of the ring.
         has_changed: version 2: whether files were ever added, or removed.
-        is_whole: whether each of its files is there, and of the right size.
+        is_whole: whether each of its files exists with the right size.
     """
 
     wasted: list[RingFile] = field(default_factory=list)
@@ -314,7 +314,7 @@ def _holds_later_flush(disk: Disk, file: RingFile) -> bool:
 
 
 def _is_blank(opened: ReadableFile) -> bool:
-    """Whether nothing was written after the header yet, where writing begins."""
+    """Whether nothing was written yet after the header, where writing begins."""
     try:
         return is_zero(opened.read(DATA_OFFSET, FILE_HEADER_SIZE))
     except OSError:
@@ -322,9 +322,9 @@ def _is_blank(opened: ReadableFile) -> bool:
 
 
 def _has_data(opened: ReadableFile) -> bool:
-    """Whether a file with an all-zero header holds data: a small file is read, of others sectors throughout.
+    """Whether a file with an all-zero header holds data: reads a small file whole, samples of sectors of others.
 
-    Not those of which the file system says that they were never written: of idle queues nearly all.
+    Sectors that the file system reports as never written are skipped: for idle queues nearly all of them.
     """
     step = max(FILE_HEADER_SIZE, opened.size // _SECTORS_PROBED // FILE_HEADER_SIZE * FILE_HEADER_SIZE)
     try:
@@ -420,7 +420,7 @@ def _of_other_incarnation(path: str, header: FileHeader, trusted: tuple[int, int
 def by_number(files: Sequence[RingFile], damage: list[Damage]) -> list[RingFile]:
     """The files of a ring in its order, by their numbers, which may differ from those in their names."""
     if len(files) == 1:
-        return list(files)  # the name of a single file means nothing
+        return list(files)  # the name of a single file is not significant
     for file in files:
         _trust_second_number(file, damage)
     numbers = [file.number for file in files]
@@ -468,7 +468,7 @@ def _trust_second_number(file: RingFile, damage: list[Damage]) -> None:
 
 
 def report_zeros(placed: Sequence[RingFile], damage: list[Damage], *, has_creation_headers: bool) -> None:
-    """Report files that look as if never written, though a later one was written; and files that are all zeros.
+    """Report files that seem never written although a later one was, and files that are all zeros.
 
     Args:
         placed: the files of the ring by number.
@@ -559,7 +559,7 @@ def wasted_files(placed: list[RingFile]) -> list[RingFile]:
     written = _written(placed)
     numbers = [-1 if file.header is None else file.header.first_flush for file in written]
     highest = max(numbers, default=-1)
-    # Of the files that one flush entered, the last one: the next file was entered by another flush.
+    # The last of the files that one flush entered: the next file was entered by another flush.
     ends = [at for at, number in enumerate(numbers) if number == highest > numbers[(at + 1) % len(numbers)]]
     newest = written[ends[0]].header if len(ends) == 1 else None
     wasted: list[RingFile] = []
@@ -583,7 +583,7 @@ def wasted_files(placed: list[RingFile]) -> list[RingFile]:
 
 
 def _most_fitting(written: Sequence[RingFile]) -> tuple[list[RingFile], list[RingFile]]:
-    """The rotation that most files fit, and those files. Of two, the one with the newer files: most strays are old."""
+    """The rotation that most files fit, and those files. Of two, the one with newer files: most stray files are old."""
     best, chosen = (0, 0, 1), (0, list[RingFile]())
     for rotation in _rotations(written):
         fitting = _fitting(written, rotation)
@@ -594,7 +594,7 @@ def _most_fitting(written: Sequence[RingFile]) -> tuple[list[RingFile], list[Rin
 
 
 def _rotations(written: Sequence[RingFile]) -> Sequence[int]:
-    """The rotations to compare: of a large ring only where the flush numbers turn back, the largest steps first."""
+    """The rotations to compare; in a large ring only those where the flush numbers decrease, largest steps first."""
     if len(written) <= MAX_FILES:
         return range(len(written))
     flushes = [(at, file.header.first_flush) for at, file in enumerate(written) if file.header is not None]
@@ -617,7 +617,7 @@ def _all_fit(written: Sequence[RingFile], rotation: int) -> bool:
 
 
 def _fitting(written: Sequence[RingFile], rotation: int) -> list[RingFile]:
-    """The files that fit: those from `rotation` on have one overwrite indicator, the others the other; flushes rise."""
+    """The files that fit: all from `rotation` on have one overwrite indicator, all others the other; flushes ascend."""
     rows = []
     for old in (0, 1):
         laps = [*((file, old) for file in written[rotation:]), *((file, 1 - old) for file in written[:rotation])]
@@ -628,10 +628,10 @@ def _fitting(written: Sequence[RingFile], rotation: int) -> list[RingFile]:
 def _rising(files: Sequence[RingFile]) -> list[RingFile]:
     """The longest sequence of files whose first flush numbers do not decrease; files without a header are omitted.
 
-    Of several, the one whose files come first. For each length there are the files with which such a sequence of that
-    length can end, in order: their numbers decrease.
+    Of several, the one whose files come first. For each length, the search keeps the files that such a sequence of that
+    length can end with, in order: their numbers decrease.
     """
-    ends: list[list[int]] = []  # for each length, of these files the numbers, negated, so that they ascend ...
+    ends: list[list[int]] = []  # for each length, the negated numbers of these files, which ascend ...
     at: list[list[int]] = []  # ... and their positions
     before: list[int] = []  # position -> that of the previous file in the sequence; -1 for none
     for position, file in enumerate(files):
@@ -656,6 +656,6 @@ def _rising(files: Sequence[RingFile]) -> list[RingFile]:
 
 
 def _written(files: list[RingFile]) -> list[RingFile]:
-    """The files up to the last one that was written: a file with an all-zero header between written ones was used."""
+    """The files up to the last written one: one with an all-zero header between written files was used, too."""
     last = max((place for place, file in enumerate(files) if file.used), default=-1)
     return files[: last + 1]

@@ -1,4 +1,4 @@
-"""The records of the two ring formats: which of them are good, and where the chain continues after a break.
+"""The records of the two ring formats: how good ones are recognized, and where the chain continues after a break.
 
 Version 1 (qpidd's legacystore) has neither checksums nor flush numbers. A record is good if its tail matches it and its
 overwrite indicator is that of its file; a plain dequeue has no tail, so after a break its padding is checked. When the
@@ -9,8 +9,8 @@ Version 2 (qstore's own): a record is good if its checksum, with the salt of the
 its flush number is due: that of the previous record; after the last record of a flush the next number; or after a
 restart a much higher one. If the number decreases, the record is an old one; if it is too high, the record was written
 to the wrong offset. The broken flush is known, because the last record of a flush is flagged: after such a record it is
-the next one, otherwise the current one. A record after the break counts only if one of a later flush follows: that one
-was written after the broken flush had been synced completely.
+the next one, otherwise the current one. A record after the break counts only if one of a later flush follows, which was
+written after the broken flush had been synced completely.
 """
 
 from __future__ import annotations
@@ -240,7 +240,7 @@ class FlushState:
         self.begun = True
 
     def is_due(self, header: RecordHeader) -> bool:
-        """Whether a record of that flush, which is not lower, may follow the last good one."""
+        """Whether a record of its flush, which is not lower, may follow the last good one."""
         number = self.expand(header.flush)
         restarted = header.kind is Kind.FILLER and number - self.number >= RESTART_GAP
         return not self.begun or number == self.next_to_break or restarted
@@ -270,7 +270,7 @@ class Version2Records(JournalRecords):
     # ---- one record ----
 
     def examine(self, place: int) -> Verdict:
-        """Examine the record at `place`, where the one after the last good record is due."""
+        """Examine the record at `place`, where the next record after the last good one is due."""
         verdict = super().examine(place)
         header = verdict.header
         if verdict.problem is not None or not isinstance(header, RecordHeader) or self._flush.is_due(header):
@@ -278,7 +278,7 @@ class Version2Records(JournalRecords):
         number, due = self._flush.expand(header.flush), self._flush.next_to_break
         if self._begins_file(place, number):
             return verdict
-        return Verdict(header, f"{header.kind.label} record of flush {number}, where one of flush {due} is due")
+        return Verdict(header, f"{header.kind.label} record of flush {number}, expected flush {due}")
 
     def _begins_file(self, place: int, number: int) -> bool:
         """Whether the file header confirms that a record of flush `number` at `place` is the file's first and due."""
@@ -289,7 +289,7 @@ class Version2Records(JournalRecords):
         return number - header.first_flush in (0, 1)  # the flush that wrote the header, or the next one
 
     def missing_before(self, place: int) -> tuple[int, int] | None:
-        """The flushes of the last record and of the first one in a file, if there should be others between them."""
+        """The flushes of the last record and of the first one in a file, if there should be flushes between them."""
         header = self._header(place)
         if not isinstance(header, RecordHeader) or self._flush.is_due(header):
             return None

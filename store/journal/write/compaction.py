@@ -1,17 +1,16 @@
 """Compaction of a version-2 journal: live records of the oldest file are copied to the end, which frees the file.
 
 A message is copied with the flag "moved", followed, if an open transaction would dequeue it, by that dequeue. A copy
-has the record id of its original and reflects the message's current state: one whose transaction is committed belongs
-to none any more. The message is read back for that and verified; if one cannot be read, the journal fails, and the
-error names the message.
+has the record id of its original and the message's current state: without an xid if the transaction is committed. To be
+copied, a message is read back and verified; if it cannot be read, the journal fails, and the error names the message.
 
     in passing      each flush carries some copies, from when free space gets short until the oldest file is empty
     full pass       while a record waits for room, flushes are made only for copies, until there is enough room or every
-                    file was the oldest once; if that did not free enough, not again before something is dequeued
+                    file was the oldest once; if that does not free enough, it is not repeated before a dequeue
 
-Prefix safety: the ring is overwritten from its oldest file on, so at any time some prefix of the stream is missing.
-Nothing reappears because of that, because a record is always followed by what removes it: a dequeue follows the
-enqueue, a commit the transaction's records, and the copy of a transactional dequeue the copy of its message.
+Prefix safety: the ring is overwritten from its oldest file on, so at any time some prefix of the stream is missing. No
+message reappears because of that, since every record precedes its removal: an enqueue precedes the dequeue, a
+transaction's records precede the commit, and the copy of a message precedes the copy of its transactional dequeue.
 """
 
 from __future__ import annotations
@@ -93,13 +92,13 @@ class Compactor:
         self.copied = 0
         self._wanted = 0  # free blocks that a record waits for
         self._pass_end = 0  # a full pass ends when this file is the oldest
-        self._spent = 0  # live blocks with which a full pass did not free enough
+        self._spent = 0  # live blocks when a full pass did not free enough
         self._oldest = -1  # the file that `_to_copy` is about
         self._next_held = -1  # the first file after it that holds live records
         self._to_copy: deque[int] = deque()
         self._to_copy_blocks = 0
         live = records.live
-        # After a crash between the copy of a message and that of its dequeue, the copy follows the dequeue.
+        # After a crash between the copies of a message and of its dequeue, the former follows the original dequeue.
         self._overtaken = [
             target
             for transaction in records.transactions.values()
@@ -116,7 +115,7 @@ class Compactor:
         self._wanted = max(self._wanted, wanted)
 
     def before_flush(self) -> bool:
-        """Before a flush is taken: copy the records that it should carry. Returns whether there were any.
+        """Copy the records that the next flush should carry, before it is taken. Returns whether there were any.
 
         Raises:
             RhmError, OSError: a record to be copied cannot be read. The journal must fail.
@@ -131,7 +130,7 @@ class Compactor:
         return self._copy_oldest(budget)
 
     def after_flush(self) -> None:
-        """After a flush is synced, and the records that it removed are released."""
+        """Update the state after a flush is synced, and the records that it removed are released."""
         if not self._wanted:
             return
         if self._space.free(self._batch.position) >= self._wanted:
@@ -148,7 +147,7 @@ class Compactor:
     def _runs_short(self) -> bool:
         """Whether compaction should begin, before a record has to wait for it.
 
-        Not if it might not complete: a half-copied file would only use up the room for dequeues.
+        Not if it might not complete: a half-copied file would only use up room for dequeues.
         """
         space, records = self._space, self._records
         free = space.free(self._batch.position)
@@ -160,7 +159,7 @@ class Compactor:
         )
 
     def can_copy(self) -> bool:
-        """Whether the oldest file's live records can be copied to the end, and freeing it that way is useful."""
+        """Whether the oldest file's live records can be copied to the end, and freeing the file that way is useful."""
         if self._batch.needs_restart or self._space.oldest >= self._flushes.synced_place // self._space.file:
             return False
         if 0 < self._spent <= self._records.blocks:

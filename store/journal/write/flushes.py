@@ -1,19 +1,19 @@
-"""What a writer of version 2 sends to the disk: the write batch, closed flushes, and the steps that write them.
+"""A version-2 writer's output to the disk: the write batch, closed flushes, and the steps that write them.
 
     RecordBuffer    the bytes of the batch: records, encoded one after another
     WriteBatch      the records of the next flush, with log offsets, files and flush number; `close` makes a `Flush`
     FlushQueue      the closed flushes, cut into steps
-    Step            writes, and the files to sync after them: what the owner of a writer does next
+    Step            writes, and the files to sync after them: the next work for the owner of a writer
 
 A record gets its log offset, its file's salt and its flush's number when it is appended. Log offsets count blocks
-through the endless stream of all laps. When a record reaches into the next file, that file's header is made. Which
-records are live, and whether one may be written at all, the writer decides before. Readers rely on these rules for
+through the endless stream of all laps. When a record reaches into the next file, that file's header is made. The writer
+has decided before which records are live, and whether one may be written at all. Readers rely on these rules for
 flushes (`formats.rhm`):
 
     padding    a flush ends at a multiple of the alignment in its file, or at the file's end
     last       its last record is flagged
     restart    the first flush of a resumed journal is a single filler, and its number 65,536 higher
-    seal       so is the last flush of a clean close, but with the next number
+    seal       the last flush of a clean close is a single filler, with the next number
 
 A flush is the bytes of its records, contiguous, from the log offset where it starts. It is one step; but a file's
 header must be synced before any data goes into that file, so each file that the flush enters adds a step:
@@ -108,8 +108,8 @@ class Step(NamedTuple):
 # ---- the bytes of the batch ----
 
 _LONG: Final = 8 * 1024  # bytes of data that are not copied
-_LONG_RUN: Final = _LONG // BLOCK_SIZE  # blocks of the records of a run that are not copied, but for the last
-_FULL: Final = 64 * 1024  # bytes in the buffer from which on it is emptied before the next record
+_LONG_RUN: Final = _LONG // BLOCK_SIZE  # blocks: the records of such a run, except the last, are not copied
+_FULL: Final = 64 * 1024  # a buffer with this many bytes is emptied before the next record
 _EMBEDDED: Final = 256  # bytes that a BytesWriter has room for without an allocation
 
 _HEADER_SIZE: Final = HEADER_2.size
@@ -133,11 +133,11 @@ _FLAG_IN_CRC: Final = extend_crc32c(0, bytes(_COVERED)) ^ extend_crc32c(
 class RecordBuffer:
     """The bytes of one flush's records.
 
-    Short records are encoded into one buffer, field by field, and long data is kept as it comes, between two stretches
-    of the buffer: it is not copied before it is written. The fields are those of HEADER_2 and TAIL (`formats.rhm`).
+    Short records are encoded into one buffer, field by field; long data is kept as received, between two pieces of the
+    buffer, and is not copied before it is written. The fields are those of HEADER_2 and TAIL (`formats.rhm`).
 
-    The last record of a flush is flagged when the flush is closed. A CRC is linear, and the flag is at the same
-    distance from the end of what every record's CRC covers, which is its data, xid, header and salt in this order: so
+    The last record of a flush is flagged when the flush is closed. A record's CRC covers its data, xid, header and salt
+    in this order. CRCs are linear, and the flag has the same distance from the end of these bytes in every record, so
     the flag changes each CRC by the same bits.
 
     Args:
@@ -145,7 +145,7 @@ class RecordBuffer:
             `struct` in compiled code, and 1.9 instead of 0.84 in pure Python (`bench_journal`, encoding a record).
 
     Attributes:
-        is_empty: whether there are none.
+        is_empty: whether there are no records.
     """
 
     __slots__ = ("_checksums", "_head", "_is_compiled", "_is_large", "_last", "_pieces", "_writer", "is_empty")
@@ -153,9 +153,9 @@ class RecordBuffer:
     def __init__(self, *, is_compiled: bool = _IS_COMPILED) -> None:
         self._is_compiled = is_compiled
         self._writer, self._checksums = BytesWriter(), RecordChecksums()
-        self._pieces: list[bytes] = []  # what precedes the content of the writer
+        self._pieces: list[bytes] = []  # the bytes before the content of the writer
         self._last = 0  # offset in the writer of the last record
-        self._head = -1  # index of the piece that has the header of the last record, if it is long
+        self._head = -1  # index of the piece with the last record's header, if that record is long
         self._is_large = False
         self.is_empty = True
 
@@ -261,7 +261,7 @@ class RecordBuffer:
         self._append_records(records, len(records) - BLOCK_SIZE)
 
     def _append_records(self, records: bytes, last: int) -> None:
-        """Append encoded records; `last` is the offset of the last in them."""
+        """Append encoded records; `last` is the offset of the last one."""
         self.is_empty = False
         if len(self._writer) >= _FULL:
             self._spill()
@@ -269,7 +269,7 @@ class RecordBuffer:
         self._writer.write(records)
 
     def _append_piece(self, records: bytes) -> None:
-        """Append many encoded records, which are not copied, and cannot be flagged: others follow."""
+        """Append many encoded records without copying them; others follow, since these cannot be flagged."""
         self._spill()
         self._pieces.append(records)
 
@@ -309,7 +309,7 @@ class RecordBuffer:
         return b"".join([*self._pieces, self._writer.getvalue()])
 
     def take(self) -> list[bytes]:
-        """The bytes of all records, in pieces. There are none then."""
+        """Remove and return the bytes of all records, in pieces."""
         pieces, writer = self._pieces, self._writer
         if len(writer) > _EMBEDDED:
             self._is_large = True
@@ -319,7 +319,7 @@ class RecordBuffer:
         return pieces
 
     def free(self) -> None:
-        """Free the memory of the empty buffer: the journal may rest."""
+        """Free the memory of the empty buffer: the journal may be idle."""
         if self._is_large and self.is_empty:
             self._writer, self._is_large = BytesWriter(), False
 
@@ -331,11 +331,11 @@ def _as_signed(value: int) -> int:
 
 # ---- the batch ----
 
-#: A message to be enqueued: its data in parts, how many bytes they are, their `data_crc`, and the first word of the
+#: A message to be enqueued: its data in parts, their total size in bytes, their `data_crc`, and the first word of the
 #: record's header: PLAIN_MESSAGE or COMPRESSED_MESSAGE.
 StoredMessage: TypeAlias = tuple[Sequence[bytes], int, int, int]
 
-#: As it comes: the first three of these.
+#: A message as received: the first three of these.
 MessageData: TypeAlias = tuple[Sequence[bytes], int, int]
 
 PLAIN_MESSAGE: Final = word(Kind.ENQUEUE, 2)
@@ -373,9 +373,9 @@ class Flush:
         end: log offset after it.
         pieces: its bytes.
         headers: file, counted over all laps -> log offset and header of each file that it enters.
-        placed: file, counted over all laps -> messages in it that `RingSpace` does not count yet.
+        placed: file, counted over all laps -> number of messages in it that `RingSpace` does not count yet.
         removed: the live records, packed, that are released when it is synced.
-        released: the same of those of runs: file, counted over all laps -> how many of them touch it.
+        released: the same for records of runs: file, counted over all laps -> number of records that touch it.
     """
 
     number: int
@@ -409,8 +409,8 @@ class WriteBatch:
         position: log offset of the next record: where the journal ended.
         flush: number of the last synced flush; 0 for none.
         is_sealed: whether that was the seal of a clean close.
-        salts: file, counted over all laps -> its salt, of the existing files. The batch takes it over.
-        slots: file number -> the slot of its header in its sector, of files that have one. It is taken over too.
+        salts: file, counted over all laps -> its salt, of the existing files. Owned by the batch from now on.
+        slots: file number -> the slot of its header in its sector, of files that have one. Likewise owned.
         salt: returns 64 random bits.
         clock: returns nanoseconds since the epoch.
 
@@ -424,7 +424,7 @@ class WriteBatch:
         start: log offset where it begins.
         records: its bytes.
         removed: records, packed, that are released when it is synced.
-        released: the same of those of runs: file, counted over all laps -> how many of them touch it.
+        released: the same for records of runs: file, counted over all laps -> number of records that touch it.
         placed: messages that the writer appended directly to the current file; `Flush.placed` has them by file.
         needs_restart: whether the journal is resumed and nothing was appended yet.
         is_sealed: whether the last flush is a seal.
@@ -524,7 +524,7 @@ class WriteBatch:
         return self.position
 
     def end_record(self, blocks: int) -> None:
-        """A record of `blocks` blocks was appended to `records`: enter the files that it reaches."""
+        """Enter the files that a record of `blocks` blocks reaches, which was appended to `records`."""
         self.position += blocks
         while self.position > self.file_end:
             self._enter(self.position - self.file_end)
@@ -547,7 +547,7 @@ class WriteBatch:
             messages: the messages that it enqueues.
             targets: the messages that it dequeues.
             firsts: the first word of each message's header; empty if all are PLAIN_MESSAGE.
-            commits: whether its commit follows. If not, its dequeues are counted in `placed` too: they are kept.
+            commits: whether its commit follows. If not, its dequeues are counted in `placed` too, since they are kept.
 
         Returns:
             The log offsets of the messages, and of the end of the last.
@@ -687,7 +687,7 @@ def transaction_blocks(xid: bytes, messages: list[MessageData]) -> tuple[int, in
     """Blocks of all the records of messages that a transaction enqueues, and of the longest."""
     blocks = largest = 0
     around = ROUND_UP + len(xid)
-    for _parts, size, _crc in messages:  # names of their own: one for both would have to hold objects
+    for _parts, size, _crc in messages:  # typed separately: a shared name would have to hold objects
         needed = (around + size) >> BLOCK_SHIFT
         blocks += needed
         if needed > largest:
@@ -769,7 +769,7 @@ class FlushQueue:
         return self._steps.popleft()
 
     def step_synced(self) -> Flush | None:
-        """The step under way is synced. Returns its flush, if it was the last step of it."""
+        """Note that the step under way is synced. Returns its flush, if it was the flush's last step."""
         flush = self.in_flight
         assert self.is_under_way
         assert flush is not None
@@ -781,7 +781,7 @@ class FlushQueue:
         return flush
 
     def step_lost(self) -> None:
-        """The fate of the step under way, if any, is unknown."""
+        """Forget the step under way, if any: its outcome is unknown."""
         self.is_under_way = False
 
 

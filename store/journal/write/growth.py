@@ -1,18 +1,18 @@
-"""Adds files to the ring of a version-2 journal that is being written, and gives back those that it does not need.
+"""Adds files to the ring of a version-2 journal being written, and gives back files that it does not need.
 
-`RingGrowth` plans a change of the ring, `make_ring_change` makes it on the disk, for which the writer does not wait; it
-takes effect in the writer when it is on the disk. Until then the writer continues with the files that it has, but does
-not enter the *anchor* again, the file before which the ring changes: `FileRing` says why.
+`RingGrowth` plans a change of the ring, and `make_ring_change` makes it on the disk, for which the writer does not
+wait; it takes effect in the writer when it is on the disk. Until then the writer continues with its files, but does not
+enter the *anchor* again, the file before which the ring changes (see `FileRing`).
 
-A new file comes before the oldest one that is in use. What readers see of it (formats/rhm/README.md, 8.7):
+A new file comes before the oldest one in use. Readers see it as follows (formats/rhm/README.md, 8.7):
 
     the oldest file is the first of the ring    it was never entered: it comes after the last file, which is entered
                                                 before it
     any other                                   it was entered in the lap of the oldest file, by the same flush, and is
                                                 a boundary: nothing in it, and nothing before it, is needed any more
 
-Where files are removed, the free file before them becomes such a boundary, or what it holds would appear to be followed
-by the oldest file.
+Where files are removed, the free file before them becomes such a boundary: otherwise its content would appear to be
+followed by the oldest file.
 
 On the disk, the info file says which files belong to the ring, and in which order. It is replaced as a whole, by
 renaming, so a kill at any point leaves one of the two rings:
@@ -26,7 +26,7 @@ renaming, so a kill at any point leaves one of the two rings:
 
 The copy is read if the info file is lost, since nothing else has the order of the files.
 
-So a file that exists and is not in the ring is listed as spare: it is not damage. `settle_ring` removes such files.
+So a file that exists outside of the ring is listed as spare, and is not damage. `settle_ring` removes such files.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ class RingGrowth:
         wasted: number of files after the current one that a torn flush had entered before the writer resumed.
 
     Attributes:
-        change: the change that is being made on the disk; None if none is.
+        change: the change being made on the disk; None for none.
     """
 
     __slots__ = ("_batch", "_flushes", "_records", "_ring", "_space", "_wasted", "change")
@@ -131,7 +131,7 @@ class RingGrowth:
         anchor, space, ring = self._fix_anchor(), self._space, self._ring
         current = self._batch.index
         if anchor is None or current < self._wasted or current != (self._flushes.synced_place - 1) // space.file:
-            return None  # a file that is entered, but whose header is not on the disk, would be neither free nor used
+            return None  # a file that was entered without its header on the disk would be neither free nor used
         end = anchor + space.files
         files = min(files, end - current - 1 - _KEPT_AHEAD - 1)  # one more, which can be the boundary
         if files < 1:
@@ -153,7 +153,7 @@ class RingGrowth:
         return self._begun(anchor, change)
 
     def end(self, *, is_made: bool) -> None:
-        """The change is on the disk; or it is not, and never will be."""
+        """End a change, which is on the disk, or never will be."""
         change, space = self.change, self._space
         assert change is not None
         anchor, self.change, space.anchor = space.anchor, None, -1
@@ -207,7 +207,7 @@ _NEW = ".new"
 
 
 class RingUnknownError(Exception):
-    """The disk failed when the info file was replaced: it is unknown which ring the journal has after a restart.
+    """The disk failed while the info file was replaced: it is unknown which ring the journal has after a restart.
 
     Attributes:
         error: the disk's error.
@@ -222,13 +222,13 @@ def make_ring_change(disk: WritableDisk, directory: str, base_name: str, change:
     """Make a change of the ring of the journal in `directory`. Nothing else may replace its info file meanwhile.
 
     Raises:
-        RingUnknownError: it may have been made or not.
+        RingUnknownError: it is unknown whether it was made.
         OSError, RhmError: it was not made. Files that were created are removed, if the disk allows it.
     """
     path = posixpath.join(directory, base_name + INFO_SUFFIX)
     info = decode_jinf(read_whole(disk, path, MAX_JINF_SIZE + 1))
     if info.numbers != change.before:
-        raise RhmError(f"{path}: the journal has other files than its info file says")
+        raise RhmError(f"{path}: the journal's files are not those that its info file lists")
     if change.added:
         _replace(disk, path, replace(info, spare=_sorted({*info.spare, *change.added})))
     try:
@@ -269,9 +269,9 @@ def _changed(info: JournalInfo, change: RingChange) -> JournalInfo:
 
 
 def settle_ring(disk: WritableDisk, directory: str, info: JournalInfo) -> None:
-    """Before a journal is resumed: sync the name of the info file that was read, and remove spare files if possible.
+    """Sync the name of the info file before a journal is resumed, and remove spare files if possible.
 
-    A process that died in the middle of a change may have renamed the info file, but not synced that.
+    A process that died in the middle of a change may have renamed the info file without syncing the name.
     """
     if info.has_changed_ring:
         disk.sync_directory(directory)
@@ -279,7 +279,7 @@ def settle_ring(disk: WritableDisk, directory: str, info: JournalInfo) -> None:
 
 
 def remove_spare(disk: WritableDisk, directory: str, base_name: str, numbers: Iterable[int]) -> None:
-    """Remove files that do not belong to the ring, if they are there and the disk allows it."""
+    """Remove files that do not belong to the ring, if they exist and the disk allows it."""
     for number in numbers:
         path = data_path(directory, base_name, number)
         with contextlib.suppress(OSError):

@@ -1,16 +1,15 @@
-"""The live records of a version-2 journal being written: where they are, which transaction holds them, their size.
+"""The live records of a version-2 journal being written: their places, transactions and sizes.
 
 A message is live from its enqueue until its removal is synced: a dequeue, or the outcome of the transaction that
 dequeues it. The dequeue of an open transaction, its *escort*, is kept like a live record until the transaction ends,
 and moves with its message.
 
 Records of messages that the broker does not have in memory *rest*: they are in packed arrays of 16 bytes each
-(`RestingRecords`) instead of the dictionary, whose order is that of the log. The records of a run of messages rest from
-the beginning: while they have consecutive ids and lie one after the other, four numbers describe them all.
+(`RestingRecords`) instead of the dictionary, which is in log order. The records of a run of messages rest from the
+beginning: while their ids are consecutive and they are contiguous in the log, four numbers describe them all.
 
-Runs hold the record ids of many messages in two numbers, if they are consecutive: the first id of a run and the one
-after its last, those of the next run, and so on, ascending, in one list. They do not overlap, but one may begin where
-another ends.
+A run stores many consecutive record ids as two numbers: its first id and the one after its last. Runs are kept
+ascending in one list. They do not overlap, but one may begin where another ends.
 """
 
 from __future__ import annotations
@@ -56,7 +55,7 @@ def holds(runs: list[int], rid: int) -> bool:
 
 
 def add_run(runs: list[int], first: int, end: int) -> None:
-    """Add a run, most often after all others."""
+    """Add a run, usually after all others."""
     if runs and first < runs[-1]:
         at = bisect_right(runs, first)
         runs[at:at] = (first, end)
@@ -66,7 +65,7 @@ def add_run(runs: list[int], first: int, end: int) -> None:
 
 
 def remove_runs(runs: list[int], removed: list[int]) -> None:
-    """Remove runs that were added as they are, most often one after another."""
+    """Remove runs that were added as given, usually one after another."""
     count = len(removed)
     if not count:
         return
@@ -82,7 +81,7 @@ def remove_runs(runs: list[int], removed: list[int]) -> None:
 # ---- resting records ----
 
 MAX_CHUNK: Final = 4096
-_MIN_RUN: Final = 16  # records in a row that are worth a `_Run`: it takes the memory of about a dozen in arrays
+_MIN_RUN: Final = 16  # least records for a `_Run`, which takes the memory of about a dozen in arrays
 
 
 class _Chunk:
@@ -90,9 +89,9 @@ class _Chunk:
 
     Attributes:
         rids: their ids, ascending.
-        packed: log offset and blocks of each (`space`); 0 for one that has left.
-        left: how many have not.
-        oldest: no record of the chunk is before this log offset.
+        packed: log offset and blocks of each (`space`); 0 for a removed one.
+        left: number of records not removed.
+        oldest: a lower bound of their log offsets.
     """
 
     __slots__ = ("left", "oldest", "packed", "rids")
@@ -110,7 +109,7 @@ class _Chunk:
         self.left += 1
 
     def append_all(self, rids: Iterable[int], packed: Iterable[int], count: int, place: int) -> None:
-        """Append `count` records, none of which is before the log offset `place`."""
+        """Append `count` records, none of them before the log offset `place`."""
         self.oldest = min(self.oldest, place) if self.rids else place
         self.rids.extend(rids)
         self.packed.extend(packed)
@@ -118,11 +117,11 @@ class _Chunk:
 
 
 class _Run:
-    """Records with consecutive ids and equally many blocks, one right after the other in the log.
+    """Records with consecutive ids and the same number of blocks, contiguous in the log.
 
     Attributes:
-        first: the id of the first.
-        count: how many they are.
+        first: the id of the first record.
+        count: number of records.
         place: log offset of the first.
         blocks: blocks of each.
     """
@@ -133,26 +132,26 @@ class _Run:
         self.first, self.count, self.place, self.blocks = first, count, place, blocks
 
     def rids(self, index: int, count: int) -> range:
-        """The ids of `count` of them."""
+        """The ids of `count` records."""
         return range(self.first + index, self.first + index + count)
 
     def packed(self, index: int, count: int) -> range:
-        """Log offset and blocks, packed, of `count` of them."""
+        """Log offset and blocks, packed, of `count` records."""
         step = self.blocks << SIZE_BITS
         first = (self.place << SIZE_BITS | self.blocks) + index * step
         return range(first, first + count * step, step)
 
     def packed_at(self, index: int) -> int:
-        """Log offset and blocks, packed, of one."""
+        """Log offset and blocks, packed, of a record."""
         return (self.place + index * self.blocks) << SIZE_BITS | self.blocks
 
     def is_followed_by(self, rid: int, place: int, blocks: int) -> bool:
-        """Whether that record can be the next of the run."""
+        """Whether a record can be the next of the run."""
         count = self.count
         return rid == self.first + count and blocks == self.blocks and place == self.place + count * blocks
 
     def shorten(self, count: int) -> None:
-        """The first of them leave."""
+        """Remove the first records."""
         self.first += count
         self.count -= count
         self.place += count * self.blocks
@@ -161,9 +160,9 @@ class _Run:
 class RestingRecords:
     """The resting records of one journal, in chunks and runs of ascending record ids.
 
-    Records of one queue go out of memory in that order, nearly always, so almost every one is appended to the last
-    chunk or begins a new one between two others; what does not fit is not taken. A record leaves when it is removed:
-    its place in the arrays is then empty, until the whole chunk is.
+    Messages of one queue leave memory nearly always in that order, so almost every record is appended to the last chunk
+    or begins a new one between two others; one that fits nowhere is refused. The place of a removed record in the
+    arrays is empty, until the whole chunk is.
 
     A run gets shorter when records leave at its ends. If one leaves in between, it and those around it become a chunk.
     Copies of its records, which are made from the first one on, are a run again.
@@ -173,9 +172,9 @@ class RestingRecords:
 
     def __init__(self) -> None:
         self._chunks: list[_Chunk | _Run] = []
-        self._firsts: list[int] = []  # of each, no record id is lower than this one
+        self._firsts: list[int] = []  # a lower bound of the record ids of each
         self._count = 0
-        self._next_chunk = self._next_index = 0  # chunk and index after the record that has left last
+        self._next_chunk = self._next_index = 0  # chunk and index after the last removed record
 
     def __len__(self) -> int:
         return self._count
@@ -189,7 +188,7 @@ class RestingRecords:
                 yield from filter(None, chunk.packed)
 
     def portions(self) -> Iterator[tuple[Sequence[int], Sequence[int]]]:
-        """Ids, and log offsets and blocks, packed, of the records, by id."""
+        """Ids, and packed log offsets and blocks, of the records, by id."""
         for chunk in self._chunks:
             if isinstance(chunk, _Run):
                 yield chunk.rids(0, chunk.count), chunk.packed(0, chunk.count)
@@ -198,7 +197,7 @@ class RestingRecords:
             else:
                 yield array("Q", compress(chunk.rids, chunk.packed)), array("Q", filter(None, chunk.packed))
 
-    # ---- records come to rest ----
+    # ---- adding ----
 
     def extend(self, rids: array[int], packed: array[int]) -> None:
         """Add at most `MAX_CHUNK` records whose ids are ascending, and higher than all others."""
@@ -227,7 +226,7 @@ class RestingRecords:
         return count
 
     def add_run(self, first: int, count: int, place: int, blocks: int) -> bool:
-        """Add records as those of a `_Run`, if their ids are higher than all others. Returns whether they are."""
+        """Add records as a `_Run`, if their ids are higher than all others. Returns whether they are."""
         chunks = self._chunks
         last = chunks[-1] if chunks else None
         if last is not None and _last_of(last) >= first:
@@ -250,7 +249,7 @@ class RestingRecords:
         self._chunks.insert(at, chunk)
         self._firsts.insert(at, first)
 
-    # ---- where they are ----
+    # ---- places ----
 
     def get(self, rid: int) -> int | None:
         """Log offset and blocks, packed, of a record; None if it does not rest here."""
@@ -261,7 +260,7 @@ class RestingRecords:
         return chunk.packed_at(index) if isinstance(chunk, _Run) else chunk.packed[index] or None
 
     def get_all(self, rids: Sequence[int]) -> Sequence[int]:
-        """As `get`, of many records; 0 for each that does not rest here. Ids that rest one after the other are fast."""
+        """As `get`, for many records; 0 for each that does not rest here. Fast for ids that rest consecutively."""
         found = array("Q")
         count, at = len(rids), 0
         wanted = rids if isinstance(rids, array) else array("Q", rids)
@@ -288,7 +287,7 @@ class RestingRecords:
     def before(self, end: int) -> tuple[list[tuple[int, int]], int]:
         """Log offset and id of each record that begins before the log offset `end`; and where the next may begin.
 
-        None begins between `end` and the latter, which is -1 if there is no other record.
+        No record begins between `end` and the latter, which is -1 if there is no other record.
         """
         found: list[tuple[int, int]] = []
         following = -1
@@ -317,7 +316,7 @@ class RestingRecords:
         return found, following
 
     def _place_of(self, rid: int) -> tuple[int, int]:
-        """Chunk and index of a record, which may have left its chunk; -1 and 0 if it does not rest here."""
+        """Chunk and index of a record, which may be removed from its chunk; -1 and 0 if it does not rest here."""
         number = bisect_right(self._firsts, rid) - 1
         if number >= 0:
             chunk = self._chunks[number]
@@ -332,10 +331,10 @@ class RestingRecords:
                     return number, index
         return -1, 0
 
-    # ---- records leave, or move ----
+    # ---- removing, moving ----
 
     def pop(self, rid: int) -> int:
-        """Log offset and blocks, packed, of a record, which leaves. Raises KeyError if it does not rest here."""
+        """Remove a record. Returns its log offset and blocks, packed. Raises KeyError if it does not rest here."""
         packed = self.take(rid)
         if not packed:
             raise KeyError(rid)
@@ -378,11 +377,11 @@ class RestingRecords:
         return packed
 
     def take_run(self, rid: int, count: int) -> tuple[int, int]:
-        """Let records with consecutive ids leave that are part of one run, or one that is not.
+        """Remove records with consecutive ids that are part of one run, or a single one that is not.
 
         Args:
             rid: the id of the first.
-            count: how many at most.
+            count: the most to remove.
 
         Returns:
             How many have left, 0 if the first does not rest here; and log offset and blocks, packed, of the first.
@@ -415,7 +414,7 @@ class RestingRecords:
         return (1, packed) if packed else (0, 0)
 
     def _take_first(self, number: int, run: _Run, count: int) -> int:
-        """The first records of a run leave. Returns log offset and blocks, packed, of the first."""
+        """Remove the first records of a run. Returns log offset and blocks, packed, of the first."""
         packed = run.packed_at(0)
         self._next_chunk, self._next_index = number, 0
         self._count -= count
@@ -427,14 +426,14 @@ class RestingRecords:
         return packed
 
     def _take_last(self, number: int, run: _Run, count: int) -> int:
-        """The last records of a run leave, but not all. Returns as `_take_first`."""
+        """Remove the last records of a run, but not all. Returns as `_take_first`."""
         run.count -= count
         self._count -= count
         self._next_chunk, self._next_index = number + 1, 0
         return run.packed_at(run.count)
 
     def _unpacked(self, number: int, run: _Run, index: int) -> tuple[int, int]:
-        """Make a chunk of a record in a run and those around it. Returns it, and the index of the record in it."""
+        """Convert a record in a run and those around it to a chunk. Returns it, and the index of the record in it."""
         begin = index - index % MAX_CHUNK
         count = min(run.count - begin, MAX_CHUNK)
         place = run.place + begin * run.blocks
@@ -453,7 +452,7 @@ class RestingRecords:
         return number, index - begin
 
     def set(self, rid: int, packed: int) -> None:
-        """A record that rests here is elsewhere now."""
+        """Set the place of a record that rests here."""
         number, index = self._place_of(rid)
         chunk = self._chunks[number]
         if isinstance(chunk, _Run):
@@ -467,7 +466,7 @@ class RestingRecords:
         chunk.oldest = min(chunk.oldest, packed >> SIZE_BITS)
 
     def _move_first(self, number: int, run: _Run, place: int, blocks: int) -> None:
-        """The first record of a run is elsewhere now: it is added to the run before this one, or begins one."""
+        """Move the first record of a run, whose place has changed, to the run before it, or to a new one."""
         rid = run.first
         self._take_first(number, run, 1)
         self._count += 1
@@ -525,9 +524,9 @@ class LiveRecords:
     Args:
         batch: notes the records that are released when its flush is synced.
         space: notes the files that hold live records.
-        live: record id -> log offset and blocks, packed, of every live record in log order. It is taken over.
-        transactions: xid -> open transaction. It is taken over.
-        resting: live records that rest; none by default. It is taken over.
+        live: record id -> log offset and blocks, packed, of every live record in log order. Owned from now on.
+        transactions: xid -> open transaction. Owned from now on.
+        resting: live records that rest; none by default. Owned from now on.
 
     Attributes:
         live, transactions, resting: as above.
@@ -538,7 +537,7 @@ class LiveRecords:
         outcomes: blocks of these outcomes.
         escorts: blocks of the dequeues of open transactions.
         largest: blocks of the longest live record, or more.
-        left: committed transactions whose dequeued messages are still to be removed, and the flush that commits each.
+        left: committed transactions whose dequeued messages are still to be removed, with the flush that commits each.
     """
 
     __slots__ = (
@@ -603,7 +602,7 @@ class LiveRecords:
         return merge(resting, sorted(self.live)) if self.live else resting
 
     def where_all(self, rids: Sequence[int]) -> Sequence[int]:
-        """As `where`, of many records, fast if they rest; 0 for each that is not live."""
+        """As `where`, for many records, fast if they rest; 0 for each that is not live."""
         live = self.live
         found = self.resting.get_all(rids)
         if live and not all(found):
@@ -612,7 +611,7 @@ class LiveRecords:
 
     @property
     def messages(self) -> int:
-        """Messages that still need a dequeue, those of open transactions included."""
+        """Messages that still need a dequeue, including those of open transactions."""
         return len(self.live) + len(self.resting) - self._escort_count
 
     @property
@@ -625,18 +624,18 @@ class LiveRecords:
         return record_blocks(0, len(xid)) + self._space.flush
 
     def new_outcome(self, xid: bytes) -> int:
-        """The same for a transaction to be begun; 0 for one that is open."""
+        """The same for a new transaction; 0 for one that is open."""
         return 0 if xid in self.transactions else self.outcome_blocks(xid)
 
     def have_room_before(self, end: int, xid: bytes, messages: list[MessageData]) -> bool:
         """Whether a transaction may be appended up to a log offset without any further check of its room.
 
-        Up to that offset there is room for the dequeue of a message in each block. The blocks beyond the first of each
-        message must be as many as the outcome needs of that.
+        Up to that offset there is room for a dequeue for each block. A message needs only one dequeue, so the blocks
+        beyond each message's first must provide the room for the outcome.
 
         Args:
-            end: up to there plain messages need no check (`Version2Writer`).
-            xid: the transaction, or as long as its id will be.
+            end: plain messages up to this log offset need no check (`Version2Writer`).
+            xid: the id of the transaction, or a placeholder of the same length.
             messages: the messages that it enqueues, one or more.
         """
         count, outcome = len(messages), self.outcome_blocks(xid)
@@ -649,7 +648,7 @@ class LiveRecords:
         )
 
     def may_dequeue(self, target: int, xid: bytes) -> bool:
-        """Whether the message exists and the transaction (or anyone, if `xid` is empty) may dequeue it."""
+        """Whether the message exists, and may be dequeued by the transaction, or outside of any if `xid` is empty."""
         if target in self.locked:
             return False
         if holds(self.pending, target):
@@ -661,7 +660,7 @@ class LiveRecords:
         return rid in self.locked or holds(self.pending, rid)
 
     def unlocked(self, first: int, count: int) -> int:
-        """How many of `count` messages with consecutive record ids no open transaction holds, up to the first held."""
+        """How many of `count` messages with consecutive record ids precede the first that an open transaction holds."""
         pending, locked = self.pending, self.locked
         at = bisect_right(pending, first)
         if at & 1:
@@ -675,7 +674,7 @@ class LiveRecords:
         return count
 
     def is_enqueued_by(self, xid: bytes, rid: int) -> bool:
-        """Whether a transaction is open that enqueues the message."""
+        """Whether the open transaction `xid` enqueues the message."""
         transaction = self.transactions.get(xid)
         return transaction is not None and holds(transaction.enqueues, rid)
 
@@ -687,7 +686,7 @@ class LiveRecords:
     # ---- resting records ----
 
     def put_away(self, rids: Sequence[int]) -> None:
-        """Let live records rest, with ascending ids. Those of runs do already."""
+        """Make live records rest; ids ascend. Those of runs rest already."""
         live = self.live
         if not live:
             return
@@ -705,18 +704,18 @@ class LiveRecords:
     # ---- changes ----
 
     def enqueued(self, rid: int, place: int, blocks: int, xid: bytes = b"") -> None:
-        """A message was appended, by the transaction `xid` if given, which begins now if it is not open."""
+        """Note an appended message; the transaction `xid`, if given, begins now if it is not open."""
         if xid:
             self._enqueues(self._begun(xid), rid, rid + 1)
         self._keep(rid, place, blocks)
         self.room -= 1
 
     def enqueued_run(self, rid: int, count: int, place: int, blocks: int) -> None:
-        """A run of messages was appended to the current file, outside of transactions.
+        """Note a run of messages appended to the current file, outside of transactions.
 
         Args:
             rid: the record id of the first; those of the others follow.
-            count: how many there are. `WriteBatch.placed` has their number.
+            count: number of messages, which `WriteBatch.placed` has counted.
             place: log offset of the first.
             blocks: blocks of each.
         """
@@ -726,7 +725,7 @@ class LiveRecords:
         self.room -= count * (blocks + 1)
 
     def escorted(self, rid: int, target: int, place: int, blocks: int, xid: bytes) -> OpenTransaction:
-        """The dequeue `rid` of the message `target` by a transaction was appended. Returns the transaction."""
+        """Note an appended dequeue `rid` of the message `target` by a transaction. Returns the transaction."""
         transaction = self._begun(xid)
         transaction.dequeues[target] = rid
         self.locked[target] = xid
@@ -736,11 +735,11 @@ class LiveRecords:
         return transaction
 
     def dequeued(self, target: int) -> None:
-        """A message was dequeued outside of any transaction."""
+        """Note that a message was dequeued outside of any transaction."""
         self.room += self._drop(target) + 1
 
     def dequeued_run(self, target: int, count: int) -> int:
-        """Messages with consecutive record ids from `target` on are dequeued, outside of any transaction.
+        """Note that messages with consecutive record ids from `target` on were dequeued outside of any transaction.
 
         Returns:
             How many: at most `count`, less if one does not exist.
@@ -765,19 +764,19 @@ class LiveRecords:
         return rid - target
 
     def committed(self, xid: bytes) -> None:
-        """The transaction is committed: the messages that it dequeued are removed."""
+        """Commit a transaction: the messages that it dequeued are removed."""
         transaction = self._ended(xid)
         self._batch.removed += self._without_dequeued(transaction, len(transaction.dequeues))
 
     def committed_later(self, xid: bytes) -> None:
-        """The transaction is committed: `remove_left` removes the messages that it dequeued, which are many."""
+        """Commit a transaction; `remove_left` removes the messages that it dequeued, which are many."""
         self.left.append((self._batch.number, self._ended(xid)))
 
     def remove_left(self, count: int) -> list[int]:
-        """Remove so many of the messages that the oldest transaction in `left` has dequeued.
+        """Remove up to `count` of the messages that the oldest transaction in `left` has dequeued.
 
         Returns:
-            The records, packed, that are to be released.
+            The records to release, packed.
         """
         transaction = self.left[0][1]
         removed = self._without_dequeued(transaction, count)
@@ -786,22 +785,22 @@ class LiveRecords:
         return removed
 
     def remove_all_left(self) -> None:
-        """Remove them all at once: compaction must not copy them."""
+        """Remove all of them at once: compaction must not copy them."""
         while self.left:
             self._batch.removed += self.remove_left(len(self.left[0][1].dequeues))
 
     def aborted(self, xid: bytes) -> None:
-        """The transaction is aborted: the messages that it enqueued are removed."""
+        """Abort a transaction: the messages that it enqueued are removed."""
         transaction = self.transactions[xid]
         self._batch.removed += self._undone(transaction, transaction.size)
         self._ended(xid)
 
     def undo(self, xid: bytes, count: int) -> list[int]:
-        """Undo so many operations of an open transaction that will be aborted. Returns as `remove_left`."""
+        """Undo up to `count` operations of an open transaction that will be aborted. Returns as `remove_left`."""
         return self._undone(self.transactions[xid], count)
 
     def _without_dequeued(self, transaction: OpenTransaction, count: int) -> list[int]:
-        """Remove so many of the messages that a committed transaction has dequeued. Returns their records, packed."""
+        """Remove up to `count` messages that a committed transaction has dequeued. Returns their records, packed."""
         live, resting, locked, dequeues = self.live, self.resting, self.locked, transaction.dequeues
         removed: list[int] = []
         room = escorts = 0
@@ -820,7 +819,7 @@ class LiveRecords:
         return removed
 
     def _undone(self, transaction: OpenTransaction, count: int) -> list[int]:
-        """Undo so many operations of a transaction. Returns their records, packed."""
+        """Undo up to `count` operations of a transaction. Returns their records, packed."""
         live, resting, locked, dequeues = self.live, self.resting, self.locked, transaction.dequeues
         removed: list[int] = []
         escorts = 0
@@ -851,7 +850,7 @@ class LiveRecords:
         return removed
 
     def replaced(self, rids: list[int], places: list[int], targets: list[int]) -> None:
-        """A whole transaction was appended to the current file, with its commit (`WriteBatch.append_transaction`).
+        """Note a whole transaction appended to the current file, with its commit (`WriteBatch.append_transaction`).
 
         Args:
             rids: begins with the ids of the messages that it enqueued.
@@ -871,7 +870,7 @@ class LiveRecords:
         self.room = room
 
     def opened(self, xid: bytes, rids: list[int], places: list[int], targets: list[int], escort_blocks: int) -> None:
-        """All records of a transaction but its outcome were appended to the current file, in one go.
+        """Note all records of a transaction but its outcome, which were appended to the current file together.
 
         Args:
             xid: the transaction, which begins now if it is not open.
@@ -908,7 +907,7 @@ class LiveRecords:
         self._escort_count += len(targets)
 
     def moved(self, rid: int, place: int, blocks: int) -> None:
-        """A copy of a live record was appended, which replaces it."""
+        """Replace a live record by its copy, which was appended."""
         packed = self.resting.get(rid) if self.resting else None
         if packed is None:
             self.room += self._drop(rid)
@@ -935,7 +934,7 @@ class LiveRecords:
         return transaction
 
     def _enqueues(self, transaction: OpenTransaction, first: int, end: int) -> None:
-        """An open transaction enqueues the messages from `first` up to, not including, `end`."""
+        """Note that an open transaction enqueues the messages from `first` up to, not including, `end`."""
         runs, pending = transaction.enqueues, self.pending
         if runs and runs[-1] == first and pending[-1] == first:
             runs[-1] = pending[-1] = end  # extends the last run of both

@@ -1,7 +1,7 @@
-"""The space of a ring: the order of its files, which of them are held, how much is free, and what may still be written.
+"""The space of a ring: the order of its files, which are held, how much is free, and which records may be written.
 
-Log offsets count blocks through an endless stream: offset // blocks per file is the file, counted over all laps; which
-file of the ring that is, `FileRing` says. The next record goes to `position`; the oldest file that holds a live record
+Log offsets count blocks through an endless stream: offset // blocks per file is the file, counted over all laps, and
+`FileRing` maps it to a file of the ring. The next record goes to `position`; the oldest file that holds a live record
 is `oldest`, and the writer must not enter the next file that shares its number. The blocks between are free:
 
     free = (oldest + files) × file - position
@@ -13,23 +13,23 @@ Three rules keep a ring of version 2 from filling up with messages that cannot b
     threshold    live blocks, one more for the dequeue of each live record, and the blocks that open transactions need
                  for their outcome are at most 80 % of the ring, or the enqueue is refused
     drain        the free blocks hold a separate flush for the dequeue of each live record, and for each outcome
-    compaction   or: the free blocks hold what compaction needs, and will again after each full pass of it
+    compaction   the free blocks hold what compaction needs, and will again after each full pass of it
 
 An enqueue is accepted if, after it, the first rule and one of the others hold. Then dequeues and outcomes always fit.
 
-Drain: a dequeue takes one flush and leaves one message less, so the rule continues to hold.
+Drain: a dequeue takes one flush and leaves one message less, so the rule still holds.
 
-Compaction copies the live records of the oldest file to the end, which frees the file; so a full pass squeezes out
-everything dead. In the worst case the first files of a pass are full of live records and nothing is gained before the
-last. Then the free blocks must hold one file, the overhang (the longest record), the dequeues that must be copied with
-their messages, and the padding of the pass's flushes. After the pass the ring holds nothing but live records and that
-padding, so there must be room for both in addition to what the next pass needs:
+Compaction copies the live records of the oldest file to the end, which frees the file; so a full pass removes all dead
+records. In the worst case the first files of a pass are full of live records, and nothing is gained before the last.
+Then the free blocks must hold one file, the overhang (the longest record), the dequeues that must be copied with their
+messages, and the padding of the pass's flushes. After the pass the ring has only live records and that padding, so
+there must be room for both in addition to the needs of the next pass:
 
     needs = file + longest + escorts + padding + margin        live + padding + needs <= ring
 
-The margin is for removals that come before the pass is over, for seals and for restarts. A transaction's dequeue is
-accepted by the same rules, and is refused if open transactions hold very much; enqueues leave a reserve for it. If the
-oldest file's copies are smaller than the file, they are made even if this rule does not hold.
+The margin is for removals during the pass, for seals and for restarts. A transaction's dequeue is accepted by the same
+rules, and is refused if open transactions hold very much; enqueues leave a reserve for it. If the oldest file's copies
+are smaller than the file, they are made even if this rule does not hold.
 
 In a ring of legal size (files of 512 blocks or more) the first rule decides, so an empty ring accepts the full 80 %.
 Only with four files, and rarely with five, are messages of five to eleven blocks refused earlier, at 74 % at worst,
@@ -39,24 +39,23 @@ wait until those of the oldest file are dequeued.
 The threshold is qpidd's RHM_IORES_ENQCAPTHRESH. Each format has its own rule for it; all have a *limit*, the bytes that
 may be in use, and the bytes in use:
 
-    version 1   formats/rhm/README.md, 3.5. The writer may not come so close to a file in which a live record
-                begins that less than a reserve is free before it: 20 % of the ring, rounded up to blocks, and at least
-                one file.
-                In use is everything from the beginning of the oldest live record's file to the end of the journal, so
+    version 1   formats/rhm/README.md, 3.5. The writer must leave a reserve free before a file in which a live record
+                begins: 20 % of the ring, rounded up to blocks, and at least one file.
+                Everything from the beginning of the oldest live record's file to the end of the journal is in use, so
                 one old message retains everything written after it, needed or not.
                 qpidd's algorithm counts, file by file, how far the record to be enqueued and the reserve reach. It
-                accepts exactly those that end a reserve's length or more before the first file with live records,
-                which is what is computed here.
+                accepts exactly those that end at least a reserve before the first file with live records, which is
+                computed here.
     version 2   The blocks of the live records, and one more for the dequeue of each, may be 80 % of the ring. Their
                 offsets do not matter, since old ones are copied forward.
     linear      no ring, no limit: files are added as long as the disk has room.
 
 Growth. While files are added or removed, the *anchor*, the file before which that happens, must not be entered again:
-the end of the free blocks stays before it, even if it is free by now.
+the free blocks end before it, even if it is free by now.
 
-Pins. While a snapshot copies or follows the journal, the oldest file is pinned: it counts as held, and so do those
-after it. A pin must never cause a record to be refused, so it is broken when room is short, and its holder checks for
-that. If the journal can grow (`spares_pins`), it gets more files before that.
+Pins. While a snapshot copies or follows the journal, the oldest file is pinned: it and all later ones count as held. A
+pin must never cause a record to be refused, so it is broken when room is short, and its holder checks for that. If the
+journal can grow (`spares_pins`), it gets more files first.
 """
 
 from __future__ import annotations
@@ -73,20 +72,20 @@ from qstore.store.journal.files import JournalFormat
 
 
 class FileRing:
-    """The order of a ring's files: which one the writer enters next, and in which lap it is.
+    """The order of a ring's files, and their laps.
 
-    The writer counts files through all laps. In a journal that never grew, the remainder by the number of files is the
-    file's number, and the quotient the lap. A ring that grows or shrinks does so while it is in use, so nothing that is
-    counted already may change:
+    The writer counts files through all laps. In a journal that never grew, that count modulo the number of files is the
+    file's number, and the quotient is the lap. A ring grows or shrinks while it is in use, so the counts of existing
+    content must not change:
 
         before      0    1    2    3          file 3 is the oldest that holds anything, file 1 is being written
                                 ^ oldest
         insert      0    1    2    4    5    3
 
-    New files are inserted right before an *anchor*, a file that is not entered again before that is done: the oldest.
-    They follow the free files of the lap, and are numbered by what is free, so the order is written in the info file.
-    Everything from the anchor to the current file keeps its count; only free files, which have none yet, get another.
-    Files are removed from the free ones before the anchor.
+    New files are inserted right before an *anchor*, the oldest file, which is not entered again before that is done.
+    They follow the free files of the lap, and get free numbers, so the info file lists the order. Everything from the
+    anchor to the current file keeps its count; only the counts of free files change, which are not in use yet. Free
+    files before the anchor can be removed.
 
     Args:
         numbers: their numbers. The first is where the overwrite indicator changes.
@@ -104,7 +103,7 @@ class FileRing:
         self._origin, self._lap = origin, lap
 
     def number(self, index: int) -> int:
-        """The number of a file that is counted over all laps."""
+        """The number of a file, given its count over all laps."""
         return self.numbers[(index - self._origin) % len(self.numbers)]
 
     def place(self, index: int) -> int:
@@ -132,13 +131,13 @@ class FileRing:
         self._origin, self._lap = anchor - self.numbers.index(kept), lap
 
     def with_inserted(self, anchor: int, numbers: Sequence[int]) -> FileRing:
-        """The ring after `insert`; this one stays as it is."""
+        """The ring after `insert`; this one does not change."""
         ring = self.copy()
         ring.insert(anchor, numbers)
         return ring
 
     def without(self, anchor: int, numbers: Iterable[int]) -> FileRing:
-        """The ring after `remove`; this one stays as it is."""
+        """The ring after `remove`; this one does not change."""
         ring = self.copy()
         ring.remove(anchor, numbers)
         return ring
@@ -149,7 +148,7 @@ class FileRing:
         return self._origin, self._lap
 
     def copy(self) -> FileRing:
-        """A ring that does not change with this one."""
+        """An independent copy."""
         return FileRing(self.numbers, self._origin, self._lap)
 
 
@@ -160,7 +159,7 @@ SIZE_BITS: Final = 24
 MAX_BLOCKS: Final = (1 << SIZE_BITS) - 1  # of one record: 2 GiB less a block
 SIZE_MASK: Final = MAX_BLOCKS
 THRESHOLD_PERCENT: Final = 80  # of a ring (MRG 2 Messaging User Guide, 6.3)
-_SPARE_FLUSHES: Final = 64  # seals, restarts and so on that a large ring has room for
+_SPARE_FLUSHES: Final = 64  # a large ring has room for this many seals, restarts and so on
 
 
 class Pin:
@@ -168,7 +167,7 @@ class Pin:
 
     Attributes:
         file: the file, counted over all laps.
-        holds: whether it still does. The holder releases the pin by setting it to False, from any thread.
+        holds: whether it still protects them. The holder releases the pin by setting this to False, from any thread.
     """
 
     __slots__ = ("file", "holds")
@@ -214,8 +213,8 @@ class RingSpace:
         threshold: blocks that enqueues may fill, reserves included.
         margin: blocks kept for seals, restarts and the like.
         reserve: blocks that enqueues leave in addition, for the dequeues of open transactions.
-        pins: what snapshots hold, in order.
-        spares_pins: the journal can grow instead of breaking a pin.
+        pins: the pins of snapshots, in order.
+        spares_pins: whether the journal can grow instead of breaking a pin.
     """
 
     __slots__ = (
@@ -250,7 +249,7 @@ class RingSpace:
         self.resize(geometry.files)
 
     def resize(self, files: int) -> None:
-        """The ring has that many files from now on."""
+        """Set the number of files in the ring."""
         self.files = files
         self.threshold = files * self.file * THRESHOLD_PERCENT // 100
         flushes = 2 * (files + 1) + files * self.file // self._chunk
@@ -259,7 +258,7 @@ class RingSpace:
     # ---- held files ----
 
     def hold(self, place: int, blocks: int) -> None:
-        """A record is written at `place`: each file that it touches is held once more."""
+        """Hold each file that a record at `place` touches once more."""
         held = self._held
         for index in range(place // self.file, (place + blocks - 1) // self.file + 1):
             held[index] = held.get(index, 0) + 1
@@ -275,18 +274,18 @@ class RingSpace:
                 held[index] = held.get(index, 0) + 1
 
     def hold_placed(self, placed: Mapping[int, int]) -> None:
-        """That many additional records are within each of these files."""
+        """Hold each of these files once for each of the given number of records in it."""
         for index, count in placed.items():
             self._held[index] = self._held.get(index, 0) + count
 
     def count_run(self, counts: dict[int, int], place: int, blocks: int, count: int) -> None:
-        """Add to `counts`, for each file, how many of `count` records touch it that lie one after the other.
+        """Add to `counts`, for each file, how many of `count` contiguous records touch it.
 
         Args:
             counts: file, counted over all laps -> number of records.
             place: log offset of the first.
             blocks: blocks of each.
-            count: how many there are.
+            count: number of records.
         """
         file = self.file
         for index in range(place // file, (place + count * blocks - 1) // file + 1):
@@ -295,12 +294,12 @@ class RingSpace:
             counts[index] = counts.get(index, 0) + end - first
 
     def release_counted(self, counts: Mapping[int, int]) -> None:
-        """As `release`, of that many records in each of these files."""
+        """As `release`, given the number of records in each file."""
         for index, count in counts.items():
             self._held[index] -= count
 
     def release(self, records: Iterable[int]) -> None:
-        """The removal of these records, packed, is synced."""
+        """Release the files of records, packed, whose removal is synced."""
         held, file = self._held, self.file
         for packed in records:
             place, blocks = packed >> SIZE_BITS, packed & SIZE_MASK
@@ -310,7 +309,7 @@ class RingSpace:
                 held[index] -= 1
 
     def reclaim(self, unsynced: int) -> None:
-        """Free the files at the head that hold nothing, up to the one that contains the log offset `unsynced`."""
+        """Free the files at the head that are not held, up to the one that contains the log offset `unsynced`."""
         held, last = self._held, unsynced // self.file
         if self.pins:
             self.pins = [pin for pin in self.pins if pin.holds]
@@ -331,7 +330,7 @@ class RingSpace:
         return any(pin.holds for pin in self.pins)
 
     def is_held_by_pins(self, unsynced: int) -> bool:
-        """Whether the oldest file would be free, but for a pin."""
+        """Whether the oldest file would be free without a pin."""
         first = min((pin.file for pin in self.pins if pin.holds), default=-1)
         return first == self.oldest < unsynced // self.file and not self._held.get(first)
 
@@ -360,7 +359,7 @@ class RingSpace:
         """Free blocks after the position, less the padding of this flush; negative if not even that has room."""
         return self.end - position - self.flush
 
-    # ---- what may be written ----
+    # ---- which records may be written ----
 
     def compaction_needs(self, largest: int, escorts: int) -> int:
         """Blocks that must be free for a pass of compaction, in the worst case.
@@ -391,7 +390,7 @@ NEAR_PERCENT: Final = 80  # of the limit
 
 
 class Threshold(NamedTuple):
-    """How far a journal is from refusing enqueues.
+    """The threshold at which a journal refuses enqueues, and its use.
 
     Attributes:
         limit: maximum bytes in use.
@@ -440,7 +439,7 @@ def reserve_blocks(geometry: Geometry) -> int:
 def threshold(
     geometry: Geometry, journal_format: JournalFormat, *, oldest: int | None, end: int, live: int, live_bytes: int
 ) -> Threshold | None:
-    """How far a ring is from refusing enqueues; None if nothing is ever refused.
+    """The threshold and the use of a ring; None if nothing is ever refused.
 
     Args:
         geometry: the ring's.
@@ -459,7 +458,7 @@ def threshold(
 
 
 def _held_back(geometry: Geometry, oldest: int | None, end: int) -> int:
-    """Version 1: bytes from the beginning of the oldest live record's file to where the writer continues."""
+    """Version 1: bytes from the beginning of the oldest live record's file to the writer's next position."""
     position = -(-end // SECTOR_SIZE) * SECTOR_SIZE  # it begins with fillers up to a sector's end
     present = position - position % geometry.data_size
     first = present if oldest is None else oldest - oldest % geometry.data_size
@@ -474,8 +473,8 @@ def depth_held(
     Args:
         geometry: the ring's.
         journal_format: its format.
-        record: bytes of blocks of a message's enqueue record.
-        per_message: bytes by which the journal grows for each message, fillers, commits and so on included.
+        record: bytes of a message's enqueue record, in whole blocks.
+        per_message: bytes by which the journal grows for each message, including fillers, commits and so on.
     """
     limit = enqueue_limit(geometry, journal_format)
     if limit is None:
@@ -487,7 +486,7 @@ def depth_held(
 
 
 def threshold_error(title: str, reason: str) -> ThresholdError:
-    """The error of an enqueue that exceeds a ring's threshold: first qpidd's sentence, then `reason`.
+    """The error for an enqueue that exceeds a ring's threshold: first qpidd's sentence, then `reason`.
 
     Args:
         title: the journal's name: `queue "orders"`.
@@ -497,7 +496,7 @@ def threshold_error(title: str, reason: str) -> ThresholdError:
 
 
 def over_threshold(title: str, files: int, pages: int) -> ThresholdError:
-    """The same for a ring of fixed size: how to enlarge it.
+    """The same for a ring of fixed size, with advice on enlarging it.
 
     Args:
         title: the journal's name.
@@ -512,5 +511,5 @@ def over_threshold(title: str, files: int, pages: int) -> ThresholdError:
 
 
 def twice(files: int, pages: int) -> str:
-    """The option with which qstore-resize makes a ring of such a size twice as large."""
+    """The option of qstore-resize that doubles a ring of this size."""
     return f"--num-jfiles {min(2 * files, MAX_FILES)}" if files < MAX_FILES else f"--jfile-size-pgs {2 * pages or 1}"

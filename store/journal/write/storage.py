@@ -20,16 +20,16 @@ from qstore.store.journal.write.space import FileRing
 from qstore.store.sync.driver import FileWrite
 
 _OPEN_FILES = 2
-_SMALL = 16 * 1024  # bytes of a write that is followed by more into the same blocks, or the next ones
+_SMALL = 16 * 1024  # after writes up to this size, more follow into the same blocks or the next ones
 
 
 def create_journal(disk: WritableDisk, directory: str, info: JournalInfo) -> None:
     """Create a journal's directory with its empty files and then its info file, synced except for its own name.
 
-    Each file gets a creation header, if the info file states that they have them.
+    Each file gets a creation header, if the info file says that files have them.
 
     Raises:
-        OSError: it cannot be created. Nothing is left of it, unless the disk also refuses the removal.
+        OSError: it cannot be created. Nothing is left of it, unless the disk refuses the removal, too.
     """
     disk.make_directory(directory)
     try:
@@ -57,7 +57,7 @@ def write_creation_header(file: WritableFile, info: JournalInfo, number: int) ->
 
 
 def creation_header(info: JournalInfo, number: int) -> FileHeader:
-    """The header with which file `number` of a version-2 journal is created."""
+    """The header that file `number` of a version-2 journal gets at its creation."""
     return FileHeader(
         2,
         0,
@@ -80,13 +80,13 @@ def mark_deleted(disk: WritableDisk, directory: str) -> None:
 
 
 def unmark_deleted(disk: WritableDisk, directory: str) -> None:
-    """Remove the mark: the queue was not deleted after all."""
+    """Remove the mark: the deletion of the queue has failed."""
     disk.remove(posixpath.join(directory, DELETED))
     disk.sync_directory(directory)
 
 
 def remove_journal(disk: WritableDisk, directory: str) -> None:
-    """Remove a journal's directory. Anything in it but files is left, and the directory with it: OSError.
+    """Remove a journal's directory. Raises OSError if it contains anything but files, which is left with the directory.
 
     The deletion mark is removed last, so that the remains after a crash still have it.
     """
@@ -106,7 +106,7 @@ def withdraw_journal(disk: WritableDisk, directory: str, base_name: str) -> None
     The catalogue's batch failed, but may be on the disk nevertheless. If the next start finds the queue in the
     catalogue, `is_withdrawn` shows that nothing is missing.
 
-    The info file becomes the mark: no kill leaves one without the other, and no new file is needed on a full disk.
+    The info file is renamed to the mark: this is atomic, and needs no new file on a full disk.
 
     Raises:
         OSError: the disk refuses it.
@@ -126,12 +126,12 @@ def is_withdrawn(disk: Disk, directory: str) -> bool:
     try:
         names = disk.names(directory)
     except OSError:
-        return False  # it is missing, or cannot be listed, which opening it reports
+        return False  # missing or not listable, which is reported on opening
     return are_of_withdrawn(names)
 
 
 def are_of_withdrawn(names: Sequence[str]) -> bool:
-    """As `is_withdrawn`, of the names in a journal's directory."""
+    """As `is_withdrawn`, given the names in a journal's directory."""
     return DELETED in names and not any(name.endswith(INFO_SUFFIX) for name in names)
 
 
@@ -158,7 +158,7 @@ class JournalStorage:
         self._small_end: tuple[int, int] | None = None  # file and offset where the last step ended, if it was small
 
     def write(self, step: Step, later: list[FileWrite] | None = None) -> list[WritableFile]:
-        """Do the writes of a step, or append them to `later`. Returns the files to sync. Raises OSError."""
+        """Execute the writes of a step, or append them to `later`. Returns the files to sync. Raises OSError."""
         for number, offset, content in step.writes:
             file = self.file(number)
             if later is not None:
@@ -172,9 +172,9 @@ class JournalStorage:
         return [self.file(number) for number in step.files]
 
     def fill_ahead(self) -> str:
-        """After a small step, prepare the blocks that follow it for others. Returns the path of the file to sync.
+        """Prepare the blocks after a small step for later ones. Returns the path of the file to sync.
 
-        It is empty if nothing was written. The sync is not needed: without it, that of the next step takes longer.
+        The path is empty if nothing was written. The sync is optional: without it, the next step's sync takes longer.
         """
         if self._small_end is None:
             return ""
@@ -197,7 +197,7 @@ class JournalStorage:
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
     def read_cached(self, block: int, size: int) -> bytes | None:
-        """As `read`, if the system has all of it in memory; None otherwise. Raises OSError."""
+        """As `read`, if all of it is in the page cache; None otherwise. Raises OSError."""
         parts = []
         for number, offset, count in self._pieces(block, size):
             part = self.file(number).read_cached(offset, count)
@@ -207,7 +207,7 @@ class JournalStorage:
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
     def read_ahead(self, block: int, size: int) -> None:
-        """Have the system read this part of the stream into memory."""
+        """Have the system read this part of the stream into its page cache."""
         with contextlib.suppress(OSError):
             for number, offset, count in self._pieces(block, size):
                 self.file(number).read_ahead(offset, count)
@@ -240,9 +240,9 @@ class JournalStorage:
     def sync_end(self, position: int) -> None:
         """Sync the file in which a journal ended, at block `position`: recovery may have read unsynced data.
 
-        The files before it were synced before anything was written after them; but of a record's last block nothing
-        need have been written, if all that the record has there is zero bytes: the end of its id. So the file of the
-        block before that is synced as well.
+        The files before it were synced before anything was written after them; but the last block of a record need not
+        have been written if it has only zero bytes there, the end of its id. So the file of the block before that is
+        synced as well.
 
         Files after the end that a torn flush had entered are synced too: the next header written to one of them
         replaces the older one there, and if a crash tears it, the other must not be lost as well.

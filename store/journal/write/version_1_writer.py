@@ -15,38 +15,38 @@ A file's header is made when the first part of a record reaches it, and states t
 begins in this file:
 
     a new record                                    right after the header
-    the rest of one, and more fits after it         after that rest
-    the rest of one that fills the file             0
+    the rest of a record that does not fill it      after that rest
+    the rest of a record that fills it              0
 
 A flush is padded with fillers to the end of its sector. It is cut into writes at the boundaries of the slices of the
 data area that qpidd calls pages of its write cache, as far as they were not written before; these slices are
 independent of file boundaries here, so that a page which does not divide a file leaves none of it unused.
 
-qpidd enters a file only when everything written before is on the disk. So does this, and the header precedes the data,
+Like qpidd, the writer enters a file only when everything written before is on the disk. The header precedes the data,
 since no reader expects records of a new lap after a header of the old one:
 
     step 1          the rest of the current file
     step 2, 3       the header of the next file; the data for it
     step 4, 5       the same for each further file
 
-At any time the disk therefore holds a prefix of the stream, and of the rest only what one step wrote in one file. A
-single flush may go round the whole ring.
+So at any time the disk has a prefix of the stream, and beyond it only the writes of one step in one file. A single
+flush may go round the whole ring.
 
-Acceptance. Each file counts the messages whose enqueue records begin in it and that are not dequeued, those of open
-transactions included. A file is entered again only when its count is zero. Two rules follow from that:
+Acceptance. Each file counts the messages whose enqueue records begin in it and that are not dequeued, including those
+of open transactions. A file is entered again only when its count is zero. Two rules follow:
 
-    threshold   an enqueue is refused if it, and after it a reserve of 20 % of the ring or one file, whichever is more,
-                would reach a file whose count is not zero, or round to the current file
-    full        any record is refused that would enter such a file
+    threshold   an enqueue is refused if it, plus a reserve of 20 % of the ring or one file, whichever is larger, would
+                reach a file whose count is not zero, or go round to the current file
+    full        any record that would enter such a file is refused
 
-Nothing is compacted here: a message that stays can bring a journal to where it accepts not even dequeues, as in qpidd.
-qpidd writes a record first and switches to the next file afterwards, so an operation that it refuses as "full" may be
-on the disk; here nothing of a refused operation is written. A record id that is enqueued twice, which qpidd detects
-after it wrote the record, is refused likewise.
+There is no compaction: one message that stays can fill a journal until it does not even accept dequeues, as in qpidd.
+qpidd writes a record first and then switches to the next file, so an operation that it refuses as "full" may be on the
+disk; here nothing of a refused operation is written. A duplicate record id, which qpidd detects after it wrote the
+record, is refused likewise.
 
 A transaction's dequeue locks its message until the commit or the abort. Transient messages count and can be dequeued
-like others; recovery ignores them. Recovery drops transactions that were never prepared, and as in qpidd no record
-states that.
+like others; recovery ignores them. Recovery drops transactions that were never prepared, without a record of that, as
+in qpidd.
 """
 
 from __future__ import annotations
@@ -133,7 +133,7 @@ class Version1Ring:
         self._page, self._clock = page, clock
         self.position = self._start = self._synced_place = position
         self._entered = (position - 1) // self.file_blocks  # the newest file, over all laps; -1 for none
-        # The journal's end as recovery read it may be in the page cache only: the first step syncs it too.
+        # The journal's end as read by recovery may only be in the page cache: the first step syncs it too.
         self._sync_too = {self._entered % geometry.files} if position else set()
         self._pieces: list[bytes] = []
         self._headers: dict[int, bytes] = {}
@@ -303,13 +303,13 @@ class OpenTransaction:
 
 @dataclass(frozen=True, slots=True)
 class Version1State:
-    """The content of a journal when its writer resumes it; empty if it is new. The writer takes the dicts over.
+    """The content of a journal when its writer resumes it; empty if it is new. The writer then owns the dicts.
 
     Attributes:
         position: block of the endless stream of all laps where it ended. The lap number matters only for its parity,
             the overwrite indicator.
-        enqueued: record id -> number of the file in which the enqueue record begins, of every existing message, those
-            that open transactions enqueue included.
+        enqueued: record id -> number of the file in which the enqueue record begins, of every existing message,
+            including those that open transactions enqueue.
         transactions: xid -> the open transaction.
     """
 
@@ -416,7 +416,7 @@ class Version1Writer:
         Raises:
             JournalFullError: there is no room, by the threshold or at all.
             JournalFailedError: the journal failed earlier.
-            JournalError: the record id is already enqueued. Nothing was appended in any case.
+            JournalError: the record id is already enqueued. In all cases nothing was appended.
         """
         self._check_usable()
         if rid in self._enqueued:
@@ -445,7 +445,7 @@ class Version1Writer:
         Raises:
             JournalFullError: the next file still holds messages.
             JournalFailedError: the journal failed earlier.
-            JournalError: the message does not exist, or is locked. Nothing was appended in any case.
+            JournalError: the message does not exist, or is locked. In all cases nothing was appended.
         """
         self._check_usable()
         self._check_dequeue(dequeued_rid, xid)
@@ -513,7 +513,7 @@ class Version1Writer:
             raise JournalFailedError(str(self.failure))
 
     def _check_enterable(self, blocks: int) -> None:
-        """Check that a record of `blocks` blocks enters no file with messages, and none in which it begins itself."""
+        """Check that a record of `blocks` blocks enters no file with messages, nor the file in which it begins."""
         files = self._geometry.files
         entered = self._ring.entered_by(blocks)
         overlaps = entered and entered[-1] - self._ring.file >= files
@@ -562,8 +562,8 @@ def state_of(
         journal: the journal.
         recovery: the result of a walk over all of it, its transactions not yet resolved.
         end: where the walk ended; None if nothing was ever written.
-        prepared: the transactions in the prepared list; the others are dropped. None drops none, as is right for
-            the prepared list itself.
+        prepared: the transactions in the prepared list; the others are dropped. None, which is for the prepared list
+            itself, drops none.
 
     Raises:
         JournalError: a file's header is lost, or the journal is of another format.
@@ -581,7 +581,7 @@ def state_of(
         opened = transactions[transaction.xid] = OpenTransaction()
         for operation in transaction:
             if not operation.is_enqueue:
-                if operation.rid in holders:  # a lock dropped without a record: the later one counts
+                if operation.rid in holders:  # a lock was dropped without a record: the later one counts
                     holders[operation.rid].dequeues.discard(operation.rid)
                 if operation.rid in enqueued:
                     holders[operation.rid] = opened

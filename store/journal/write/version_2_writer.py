@@ -9,7 +9,7 @@ The writer consists of parts, each of which knows only those above it:
 
     batch        `flushes`         the records of the next flush: bytes, log offsets, files
     flushes      `flushes`         the closed flushes, written to disk step by step
-    space        `space`           the held files of the ring, and the rules of what may be written
+    space        `space`           the held files of the ring, and the rules for accepting records
     records      `live_records`    live records, open transactions, and their size
     compactor    `compaction`      copies the oldest live records forward, so that the ring does not fill up
 
@@ -17,12 +17,12 @@ A record is admitted by the rules of `space`, appended to the batch, and noted i
 error says whether to wait:
 
     JournalFullError    there is no room, and none will be until messages are dequeued
-    JournalPinnedError  there is none but by breaking a pin, and the journal can grow
+    JournalPinnedError  there is room only if a pin is broken, but the journal can grow
     JournalBusyError    there will be room after the write batch is flushed; compaction knows how much is needed
 
-Most plain records need no check. They take a fast path: they are appended right here, without a call, as long as they
-end before a log offset up to which every one is admitted. That offset is recalculated (`_set_ends`) when anything that
-it depends on changes. A record that would pass it takes the slow path. A run of messages, and dequeues of messages with
+Most plain records need no check. They take a fast path: they are appended inline, as long as they end before a log
+offset up to which every one is admitted. That offset is recalculated (`_set_ends`) when anything that it depends on
+changes. A record that would pass it takes the slow path. A run of messages, and dequeues of messages with
 consecutive record ids, are appended at once, as far as the fast path goes; a record at its end is one by itself.
 
 A flush is closed when the previous one is synced; meanwhile records collect in the batch. It may carry copies of old
@@ -99,8 +99,8 @@ class WriterState(NamedTuple):
         is_sealed: whether that was the seal of a clean close.
         salts: file, counted over all laps -> its salt.
         slots: file number -> the slot of its header in its sector.
-        live: record id -> log offset and blocks, packed, of every live record in log order, those of open transactions
-            and their dequeues included.
+        live: record id -> log offset and blocks, packed, of every live record in log order, including those of open
+            transactions and their dequeues.
         transactions: xid -> the open transaction.
         wasted: number of files after the current one that a torn flush had entered.
         origin: the first file of the ring in the lap of the current one, counted over all laps.
@@ -131,7 +131,7 @@ class Version2Writer:
     """The writer of one journal; `open_writer` creates it.
 
     Args:
-        owner: whose journal it is.
+        owner: the owner of the journal.
         ring, batch, flushes, space, records, compactor: its parts.
         last_flush: number of the journal's last complete flush.
         wasted: number of files after the current one that a torn flush had entered.
@@ -230,7 +230,7 @@ class Version2Writer:
         """
         records, batch = self.records, self.batch
         if self.transactions:
-            pending = self._pending  # most often those of messages before this one
+            pending = self._pending  # usually those of messages before this one
             if target in self._locked or (pending and target < pending[-1] and bisect_right(pending, target) & 1):
                 raise self._not_to_dequeue(target)
         if batch.position >= self._dequeue_end:
@@ -255,17 +255,17 @@ class Version2Writer:
     def enqueue_run(
         self, rid: int, head: bytes, head_crc: int, data: bytes, at: int, stride: int, size: int, count: int
     ) -> int:
-        """Append messages of a run outside of any transaction, as far as the fast path goes, or one.
+        """Append messages of a run outside of any transaction: as many as the fast path takes, or one.
 
         Args:
             rid: the record id of the first; those of the others follow. None of them was ever used before.
-            head: what precedes the body in each message's data.
+            head: the bytes before the body in each message's data.
             head_crc: its `data_crc`.
             data: the buffer with the bodies.
-            at: where the first of them begins.
+            at: offset of the first body.
             stride: bytes from one to the next.
             size: bytes of each.
-            count: how many there are; 1 or more.
+            count: number of messages; at least 1.
 
         Returns:
             How many were appended; 1 or more.
@@ -290,12 +290,12 @@ class Version2Writer:
         return fits
 
     def dequeue_run(self, rid: int, target: int, count: int) -> int:
-        """Append the removals of messages with consecutive record ids, as far as the fast path goes, or of one.
+        """Append the removals of messages with consecutive record ids: as many as the fast path takes, or one.
 
         Args:
             rid: the record id of the first removal; those of the others follow.
             target: the first message.
-            count: how many there are; 1 or more.
+            count: number of messages; at least 1.
 
         Returns:
             How many were appended; 1 or more. It is less than `count` also if a message does not exist, or is locked.
@@ -322,7 +322,7 @@ class Version2Writer:
     def append_committed(
         self, xid: bytes, rids: list[int], messages: list[MessageData], targets: list[int], firsts: list[int]
     ) -> int:
-        """Append a whole transaction with its commit in one go, if it fits before the end of the fast path.
+        """Append a whole transaction with its commit at once, if it fits before the end of the fast path.
 
         Args:
             xid: the transaction, which is not open.
@@ -371,7 +371,7 @@ class Version2Writer:
         self._set_ends()
 
     def check_dequeue(self, target: int, xid: bytes = b"") -> None:
-        """Raise JournalError unless `target` is a message that `xid` (or anyone, if empty) may dequeue."""
+        """Raise JournalError unless `target` may be dequeued by `xid`, or outside of transactions if that is empty."""
         if not self.records.may_dequeue(target, xid):
             raise self._not_to_dequeue(target)
 
@@ -387,7 +387,7 @@ class Version2Writer:
         Args:
             xid: the transaction.
             rid: a record id never used before.
-            removes: if not, `remove_left` removes those messages, which are many.
+            removes: if False, `remove_left` removes those messages, which are many.
         """
         self._admit_outcome(xid)
         self.batch.append(_COMMIT, rid, xid, 0)
@@ -411,9 +411,9 @@ class Version2Writer:
         return bool(records.left)
 
     def undo(self, xid: bytes, count: int) -> bool:
-        """Undo `count` operations of an open transaction, all of which are synced, and whose abort comes next.
+        """Undo `count` operations of an open transaction, all of them synced, whose abort comes next.
 
-        A crash leaves it without a commit, whatever is overwritten meanwhile.
+        A crash leaves it without a commit, even if records of it are overwritten meanwhile.
 
         Returns:
             Whether there are more.
@@ -425,7 +425,7 @@ class Version2Writer:
         return transaction.size > 0
 
     def _release(self, removed: list[int]) -> None:
-        """Release synced records, packed, that are not needed any more."""
+        """Release synced records, packed, that are no longer needed."""
         self.space.release(removed)
         self.space.reclaim(self.flushes.synced_place)
         self.batch.forget_files(self.space.oldest)
@@ -449,9 +449,9 @@ class Version2Writer:
         """Check that all records of a transaction and its outcome fit, before any of them is written anywhere.
 
         Args:
-            xid: the transaction; of one that is open, the outcome has room already.
+            xid: the transaction; if it is open, there is already room for its outcome.
             sizes: bytes of data of each message that it enqueues.
-            dequeues: how many messages it dequeues.
+            dequeues: number of messages that it dequeues.
 
         Raises:
             JournalFullError, JournalBusyError, JournalFailedError: they do not fit, or not at the moment.
@@ -473,14 +473,14 @@ class Version2Writer:
     def append_admitted(
         self, xid: bytes, rids: list[int], messages: list[MessageData], targets: list[int], firsts: list[int]
     ) -> int:
-        """Append what an admitted transaction enqueues and dequeues; it is open then. Returns the number of blocks.
+        """Append the operations of an admitted transaction, which is then open. Returns the number of blocks.
 
         Args:
             xid: the transaction.
             rids: new record ids: of its enqueues, ascending, and of its dequeues.
             messages: the messages that it enqueues.
             targets: the messages that it dequeues, after `check_dequeue`: no message twice.
-            firsts: as of `append_committed`.
+            firsts: as in `append_committed`.
         """
         batch, records, begin = self.batch, self.records, self.batch.position
         size_of_xid, count = len(xid), len(messages)
@@ -516,7 +516,7 @@ class Version2Writer:
         self._check_removal(record_blocks(0, len(xid)))
 
     def _make_ready(self) -> None:
-        """Before a record is appended on the slow path: append what must precede the first record after a restart."""
+        """Append the records that must precede the first one after a restart, before a record on the slow path."""
         if self.failure is not None:
             raise JournalFailedError(str(self.failure))
         if self.space.free(self.batch.position) < 0:
@@ -526,7 +526,7 @@ class Version2Writer:
             self.compactor.after_restart()
 
     def _check_threshold(self, blocks: int, count: int, largest: int, outcome: int) -> None:
-        """Check the first rule of `space` for `count` messages of `blocks` in all, and for their outcome."""
+        """Check the first rule of `space` for `count` messages of `blocks` in total, and for their outcome."""
         if largest > MAX_BLOCKS:
             raise RecordTooLongError(f"{self.owner.title}: a record of {largest} blocks is more than {MAX_BLOCKS}")
         if blocks + count + outcome > self.records.room:
@@ -549,7 +549,7 @@ class Version2Writer:
         records.largest = longest
 
     def _check_removal(self, blocks: int = 1) -> None:
-        """Check the room for a dequeue or an outcome: enqueues leave it free, though perhaps only after compaction."""
+        """Check that there is room for a dequeue or an outcome: enqueues leave it, perhaps only after compaction."""
         space, records, position = self.space, self.records, self.batch.position
         half = space.margin // 2
         needs = space.compaction_needs(records.largest, records.escorts)
@@ -584,9 +584,9 @@ class Version2Writer:
         return over_threshold(self.owner.title, self.space.files, self.space.file * BLOCK_SIZE // PAGE_SIZE)
 
     def _set_ends(self) -> None:
-        """Recalculate how far plain records may be appended without a check: within the current file, unconditionally.
+        """Recalculate how far plain records may be appended without any check: at most to the end of the current file.
 
-        To be called after the position, the end of the ring or the live records changed on the slow path.
+        Call this after the position, the end of the ring or the live records changed on the slow path.
         """
         space, records, position, file_end = self.space, self.records, self.batch.position, self.batch.file_end
         rest = file_end - position
@@ -603,7 +603,7 @@ class Version2Writer:
         self._dequeue_end = file_end if space.drains(free, messages, records.outcomes) else _NOWHERE
 
     def ring_changed(self) -> None:
-        """A change of the ring has begun or ended (`growth`)."""
+        """Adjust to a change of the ring, which has begun or ended (`growth`)."""
         if self.failure is None and not self.batch.needs_restart:
             self._set_ends()
 
@@ -659,7 +659,7 @@ class Version2Writer:
 
     @property
     def is_half_flushed(self) -> bool:
-        """Whether a flush was begun, or closed, that has steps to come."""
+        """Whether a flush that was begun or closed has further steps."""
         return not self.flushes.is_empty
 
     def salt_at(self, place: int) -> int:
@@ -676,7 +676,7 @@ class Version2Writer:
         return Cut(space.oldest, end, self.flushes.synced, is_whole, self.ring.copy(), space.pin())
 
     def break_pins(self) -> None:
-        """Let what snapshots hold be overwritten: the journal cannot grow."""
+        """Allow files that snapshots hold to be overwritten: the journal cannot grow."""
         self.space.break_pins(self.flushes.synced_place)
         self._set_ends()
 
@@ -722,7 +722,7 @@ class Version2Writer:
         self._fail(f"a write or sync{where} failed: {error.strerror or error}", error)
 
     def close(self) -> None:
-        """Refuse everything from now on: another process may have the journal next."""
+        """Refuse everything from now on: another process may open the journal next."""
         self._fail("the store is closed")
 
     def seal(self) -> bool:
@@ -731,7 +731,7 @@ class Version2Writer:
         A journal that was never written to needs none, nor does one that was not written to since its last seal.
 
         Returns:
-            Whether the journal is sealed once that is flushed; if not, it has failed or is full to the last block.
+            Whether the journal is sealed once that is flushed; False if it has failed or is full to the last block.
         """
         if self.failure is None and not self.batch.needs_seal:
             return True
@@ -770,12 +770,12 @@ def open_writer(
     """Create the writer of one journal.
 
     Args:
-        owner: whose journal it is.
+        owner: the owner of the journal.
         geometry: number and size of the files.
         ring: their order, which changes when the journal grows; 0, 1, 2 and so on by default.
         alignment: bytes to which flushes are padded.
         page: maximum bytes of one write.
-        state: the existing content. The writer takes it over.
+        state: the existing content. The writer owns it from now on.
         read: reads bytes of the stream: (block, number of bytes). Used for compaction.
         salt: returns 64 random bits.
         clock: returns nanoseconds since the epoch.
@@ -807,7 +807,7 @@ def open_writer(
 
 # ---- resuming a recovered journal ----
 
-#: A journal with more messages is resumed with all of them at rest: memory for each would not be bounded.
+#: A journal with more messages is resumed with all of them resting, so that memory is bounded.
 MAX_AWAKE: Final = 4096
 
 
@@ -849,7 +849,7 @@ def state_of(journal: Journal, recovery: JournalRecovery, end: JournalEnd | None
     # A file may have been entered repeatedly by restarts that left nothing else. Of its two headers the one with the
     # higher flush number counts, so the next header's must be higher than any existing one.
     flush = max(end.flush, *(file.header.first_flush for file in files if file.header is not None))
-    # Of a journal without any record, the end has the number of a file header, which the next crash may take away.
+    # In a journal without records, the end has the number of a file header, which may be lost in the next crash.
     has_record = end.sealed or recovery.enqueues + recovery.dequeues + recovery.commits + recovery.aborts > 0
     last_flush = end.flush - end.is_cut if has_record else 0
     is_sealed = end.sealed and not end.torn
@@ -865,7 +865,7 @@ def state_of(journal: Journal, recovery: JournalRecovery, end: JournalEnd | None
 def _transactions(
     journal: Journal, recovery: JournalRecovery, kept: list[tuple[int, int, int]], resting: RestingRecords | None
 ) -> dict[bytes, OpenTransaction]:
-    """The open transactions. Their records are added to `kept`; what they dequeue is in that, or rests."""
+    """The open transactions. Their records are added to `kept`; messages that they dequeue are in it, or rest."""
     known = {rid for _, rid, _ in kept} if len(recovery.transactions) else set()
     transactions: dict[bytes, OpenTransaction] = {}
     holders: dict[int, OpenTransaction] = {}
@@ -895,9 +895,9 @@ def _transactions(
 
 
 def _resting(journal: Journal, recovery: JournalRecovery, base: int) -> RestingRecords:
-    """The messages of a journal, but for those that open transactions enqueue.
+    """The messages of a journal, except those that open transactions enqueue.
 
-    Only sizes are read that the walk has not kept.
+    Reads only sizes that the walk has not kept.
     """
     resting = RestingRecords()
     for rids, places, blocks in recovery.messages.portions(MAX_CHUNK):
