@@ -1,18 +1,18 @@
-"""The arguments of queues, exchanges, bindings and subscriptions: one table of all names that have a meaning.
+"""The arguments of queues, exchanges, bindings and subscriptions: one table of all known names.
 
-    EFFECT     the argument does what the row says; `queues/arguments` and the others read it
-    REFUSED    the declaration is refused, with the argument's name and what to do instead
-    IGNORED    the declaration is accepted, and the log says once for each name that it has no effect, and why
+    EFFECT     the argument does what the row says; `queues/arguments` and others read it
+    REFUSED    the declaration is refused, with the argument's name and advice
+    IGNORED    the declaration is accepted, and it is logged once for each name that it has no effect, and why
 
 The rule: if without the feature a queue would lose, reorder or duplicate messages, deliver them to the wrong consumer,
 or lack a copy that a user relies on, its argument is refused, so that users do not discover the problem from their
-messages. Arguments for tuning or monitoring are ignored. A row of these two kinds counts only for values that ask for
-the feature: "no" asks for nothing. A row may count only in one protocol, or only `where` the argument has a meaning,
+messages. Arguments for tuning or monitoring are ignored. A row of these two kinds applies only to values that request
+the feature: "no" requests nothing. A row may apply only in one protocol, or only `where` the argument has an effect,
 such as for bindings of a headers exchange; elsewhere it is ignored.
 
-Names without a row have no meaning: they are stored with the object, and ignored in the same way (Qpid C++ Broker Book,
-1.2.1.4), except that AMQP 0-9-1 refuses those that begin with "x-": its clients ask for features of RabbitMQ by them.
-In a binding to a headers exchange, names that do not begin with "x-" are those of headers, unless they are refused.
+Names without a row are unknown: they are stored with the object, and ignored in the same way (Qpid C++ Broker Book,
+1.2.1.4), except that AMQP 0-9-1 refuses those that begin with "x-", with which its clients request features of
+RabbitMQ. In a binding to a headers exchange, names that do not begin with "x-" are headers, unless they are refused.
 
 Sources: qpidd, QueueSettings.cpp, QueueFactory.cpp and HeadersExchange.cpp; Qpid C++ Broker Book, 1.2, 1.3, 1.6 to 1.8,
 1.11 and 1.12; MRG 2 Messaging User Guide, 2 and 3; Qpid wiki, "Qpid extensions to AMQP"; Qpid Java Broker Book, 5;
@@ -30,7 +30,7 @@ from qstore.broker.model.errors import InvalidArgumentError, NotImplementedByBro
 from qstore.formats.values import TypedMap
 
 _LOG: Final = log_of("Model")
-_MAX_REPORTED: Final = 1000  # names that clients choose
+_MAX_REPORTED: Final = 1000  # names, which clients choose
 _MAX_LINES: Final = 20  # in the log, for one declaration
 
 AMQP_0_10: Final = "AMQP 0-10"
@@ -38,7 +38,7 @@ AMQP_0_9_1: Final = "AMQP 0-9-1"
 
 
 class Of(Enum):
-    """What has arguments."""
+    """The kind of object that has arguments."""
 
     QUEUE = "queue"
     EXCHANGE = "exchange"
@@ -47,7 +47,7 @@ class Of(Enum):
 
 
 class Effect(Enum):
-    """What an argument does."""
+    """The effect of an argument."""
 
     EFFECT = auto()
     IGNORED = auto()
@@ -61,7 +61,7 @@ _Asks: TypeAlias = Callable[[object], bool]
 
 
 def as_text(value: object) -> object:
-    """Bytes as text: the C++ client sends strings as bytes unless told otherwise."""
+    """Bytes as text: by default the C++ client sends strings as bytes."""
     return value.decode("utf-8", "replace") if isinstance(value, bytes) else value
 
 
@@ -77,7 +77,7 @@ def shown(value: object) -> str:
 
 
 def is_set(value: object) -> bool:
-    """Whether a value is neither empty nor a form of "no"."""
+    """Whether a value is neither empty nor a spelling of "no"."""
     return not (isinstance(value, str) and value.lower() in ("", "0", "false", "no", "none")) and bool(value)
 
 
@@ -85,9 +85,9 @@ _OFF: Final = frozenset(("0", "false", "no", "off"))
 
 
 def is_switched_on(arguments: TypedMap, name: str) -> bool:
-    """Whether an argument of an exchange or a binding is present, and not a form of "no".
+    """Whether an argument of an exchange or a binding is present, and not a spelling of "no".
 
-    The sources give these switches the values 1 or true, and for the last one no value: presence is enough.
+    In the sources these switches have the values 1 or true, and the last one has no value: presence is enough.
     """
     typed = arguments.get(name)
     if typed is None:
@@ -128,7 +128,7 @@ def _other_lifetime(value: object) -> bool:
     return is_set(value) and value not in LIFETIMES
 
 
-def _is_no_text(value: object) -> bool:
+def _is_not_string(value: object) -> bool:
     return not isinstance(value, str)
 
 
@@ -141,10 +141,10 @@ def _is_selector(value: object) -> bool:
 NO_LOCAL: Final = "no-local"
 QUEUE_TYPE: Final = "x-queue-type"
 PRIORITY: Final = "x-priority"
-"""Of a subscription."""
+"""An argument of subscriptions."""
 SELECTOR: Final = "x-apache-selector"
 JMS_SELECTOR: Final = "x-filter-jms-selector"
-"""The Java client's name of it, which it sends without a selector, too."""
+"""The Java client's name for it, which it also sends without a selector."""
 MATCH: Final = "x-match"
 INTERNAL: Final = "x-internal"
 ALTERNATE: Final = "alternate-exchange"
@@ -164,9 +164,9 @@ _MAX_DIGITS: Final = 20
 _U32: Final = (1 << 32) - 1
 _U64: Final = (1 << 64) - 1
 MAX_MILLISECONDS: Final = 315_360_000_000
-"""Of a time: ten years of 365 days, RabbitMQ's limit (that of 3.10.8)."""
+"""The maximum of a time: ten years of 365 days, as in RabbitMQ 3.10.8."""
 MAX_PRIORITY: Final = 255
-"""Of x-max-priority."""
+"""The maximum of x-max-priority."""
 
 
 # ---- the table ----
@@ -176,13 +176,13 @@ class Row(NamedTuple):
     """One argument.
 
     Attributes:
-        of: what has it.
-        key: its name; with a star at the end, all names that begin so.
-        effect: what happens to a declaration that has it.
-        says: what it does; of one that is REFUSED or IGNORED, what happens instead, and what to use.
-        asks: which values ask for this; bytes are passed as text.
-        maximum: of a count, the largest one; None if the value is no count.
-        protocol: the only one in which the row counts; empty for all.
+        of: the kind of object that has it.
+        key: its name; with a star at the end, all names with that prefix.
+        effect: its effect on a declaration.
+        says: what it does; if it is REFUSED or IGNORED, what happens instead, and the alternative.
+        asks: whether a value requests this; bytes are passed as text.
+        maximum: the largest count; None if the value is not a count.
+        protocol: the only one in which the row applies; empty for all.
         where: where it has an effect: for durable or auto-delete queues, or the type of a binding's exchange; empty for
             everywhere.
     """
@@ -213,53 +213,53 @@ _QUEUE, _EXCHANGE, _BINDING, _SUBSCRIPTION = Of.QUEUE, Of.EXCHANGE, Of.BINDING, 
 
 _TEN_LEVELS: Final = "it has 10 levels, one for each priority"
 _NO_COPY: Final = "its messages and state are not replicated to other brokers"
-_NO_TRACE: Final = "messages do not record the brokers they have passed, and none is excluded by them"
+_NO_TRACE: Final = "messages do not record the brokers that they have passed, and are not filtered by them"
 _RING_JOURNAL: Final = "its journal is sized by qpid.file_count and qpid.file_size"
 _NO_MIRROR: Final = "queues are not mirrored by their arguments; RabbitMQ has ignored this one since 3.0"
-_NO_QUORUM: Final = "set it to 'classic' or leave it out; durable queues confirm messages when they are on the disk"
-_PLACEMENT: Final = "where and how a queue is kept does not change what it does"
+_NO_QUORUM: Final = "set it to 'classic' or omit it; durable queues confirm messages when they are on the disk"
+_PLACEMENT: Final = "the placement of a queue does not change its behaviour"
 _NO_SELECTOR_HERE: Final = (
-    "bindings have no selectors, and messages that it does not select would be delivered; declare the queue with "
+    "bindings have no selectors, and messages that do not match it would be delivered; declare the queue with "
     "qpid.filter"
 )
-_NO_FEDERATION: Final = "there is no dynamic federation, and the binding would not follow that of the other broker"
-_ONLY_0_10: Final = "only AMQP 0-10 has selectors, and messages that it does not select would be delivered"
+_NO_FEDERATION: Final = "there is no dynamic federation, and the binding would not follow the other broker's"
+_ONLY_0_10: Final = "only AMQP 0-10 has selectors, and messages that do not match it would be delivered"
 
 TABLE: Final = (
-    # Limits, and what happens there.
+    # Limits.
     _does(_QUEUE, "qpid.max_count", "the limit of messages; 0 for none", _U64),
     _does(_QUEUE, "qpid.max_size", "the limit of bytes of headers and content; 0 for none", _U64),
-    _does(_QUEUE, "qpid.policy_type", "what happens there: reject, ring, ring_strict, self-destruct or flow_to_disk"),
+    _does(_QUEUE, "qpid.policy_type", "at the limits: reject, ring, ring_strict, self-destruct or flow_to_disk"),
     _does(_QUEUE, "x-max-length", "the limit of messages", _U64),
     _does(_QUEUE, "x-max-length-bytes", "the limit of bytes", _U64),
-    _does(_QUEUE, "x-overflow", "what happens there: drop-head, reject-publish or reject-publish-dlx"),
+    _does(_QUEUE, "x-overflow", "at the limits: drop-head, reject-publish or reject-publish-dlx"),
     # Flow control and alerts.
     _does(_QUEUE, "qpid.flow_stop_count", "messages above which publishers wait; 0 for none", _U32),
-    _does(_QUEUE, "qpid.flow_resume_count", "messages below which they go on", _U32),
+    _does(_QUEUE, "qpid.flow_resume_count", "messages below which they continue", _U32),
     _does(_QUEUE, "qpid.flow_stop_size", "bytes above which publishers wait; 0 for none", _U64),
-    _does(_QUEUE, "qpid.flow_resume_size", "bytes below which they go on", _U64),
-    _does(_QUEUE, "x-qpid-capacity", "another name of qpid.flow_stop_size", _U64),
-    _does(_QUEUE, "x-qpid-flow-resume-capacity", "another name of qpid.flow_resume_size", _U64),
+    _does(_QUEUE, "qpid.flow_resume_size", "bytes below which they continue", _U64),
+    _does(_QUEUE, "x-qpid-capacity", "another name for qpid.flow_stop_size", _U64),
+    _does(_QUEUE, "x-qpid-flow-resume-capacity", "another name for qpid.flow_resume_size", _U64),
     _does(_QUEUE, "qpid.alert_count", "messages at which an alert is raised", _U64),
-    _does(_QUEUE, "qpid.alert_count_up", "another name of qpid.alert_count", _U64),
-    _does(_QUEUE, "x-qpid-maximum-message-count", "another name of qpid.alert_count", _U64),
+    _does(_QUEUE, "qpid.alert_count_up", "another name for qpid.alert_count", _U64),
+    _does(_QUEUE, "x-qpid-maximum-message-count", "another name for qpid.alert_count", _U64),
     _does(_QUEUE, "qpid.alert_size", "bytes at which an alert is raised", _U64),
-    _does(_QUEUE, "qpid.alert_size_up", "another name of qpid.alert_size", _U64),
-    _does(_QUEUE, "x-qpid-maximum-message-size", "another name of qpid.alert_size", _U64),
+    _does(_QUEUE, "qpid.alert_size_up", "another name for qpid.alert_size", _U64),
+    _does(_QUEUE, "x-qpid-maximum-message-size", "another name for qpid.alert_size", _U64),
     _does(_QUEUE, "qpid.alert_count_down", "messages at which the alert ends", _U64),
     _does(_QUEUE, "qpid.alert_size_down", "bytes at which the alert ends", _U64),
     _does(_QUEUE, "qpid.alert_repeat_gap", "seconds between two alerts", _U64),
-    _does(_QUEUE, "x-qpid-minimum-alert-repeat-gap", "another name of qpid.alert_repeat_gap", _U64),
+    _does(_QUEUE, "x-qpid-minimum-alert-repeat-gap", "another name for qpid.alert_repeat_gap", _U64),
     _ignored(_QUEUE, "x-qpid-maximum-message-age", "the age of messages raises no alerts"),
     # The order of messages.
     _does(_QUEUE, "qpid.priorities", "priority levels, at most 10; 0 and 1 for none", _U32),
     _ignored(_QUEUE, "qpid.priorities", _TEN_LEVELS, _above_ten),
-    _does(_QUEUE, "x-qpid-priorities", "another name of qpid.priorities", _U32),
+    _does(_QUEUE, "x-qpid-priorities", "another name for qpid.priorities", _U32),
     _ignored(_QUEUE, "x-qpid-priorities", _TEN_LEVELS, _above_ten),
-    _does(_QUEUE, "qpid.fairshare", "messages of one level before lower ones have their turn; 0 for no limit", _U32),
-    _does(_QUEUE, "qpid.fairshare-*", "likewise, of one level"),
-    _does(_QUEUE, "x-qpid-fairshare", "another name of qpid.fairshare", _U32),
-    _does(_QUEUE, "x-qpid-fairshare-*", "likewise, of one level"),
+    _does(_QUEUE, "qpid.fairshare", "messages of one level before lower levels get their turn; 0 for no limit", _U32),
+    _does(_QUEUE, "qpid.fairshare-*", "likewise, for one level"),
+    _does(_QUEUE, "x-qpid-fairshare", "another name for qpid.fairshare", _U32),
+    _does(_QUEUE, "x-qpid-fairshare-*", "likewise, for one level"),
     _does(_QUEUE, "x-max-priority", "the highest priority", MAX_PRIORITY),
     _does(_QUEUE, "qpid.last_value_queue_key", "the header by whose value a message displaces another"),
     _does(_QUEUE, "qpid.last_value_queue", "likewise, the header qpid.LVQ_key"),
@@ -267,53 +267,53 @@ TABLE: Final = (
     _does(_QUEUE, "qpid.group_header_key", "the header with the name of a message's group"),
     _does(_QUEUE, "qpid.shared_msg_group", "needed for message groups"),
     _ignored(_QUEUE, "qpid.group_timestamp", "the state of message groups is not reported"),
-    _refused(_QUEUE, "x-qpid-sorted-key", "messages are not sorted by a header; qpid.priorities has priorities"),
-    _refused(_QUEUE, "qpid.queue_sort_key", "messages are not sorted by a header; qpid.priorities has priorities"),
-    # What it does with messages.
+    _refused(_QUEUE, "x-qpid-sorted-key", "messages are not sorted by a header; use qpid.priorities for priorities"),
+    _refused(_QUEUE, "qpid.queue_sort_key", "messages are not sorted by a header; use qpid.priorities for priorities"),
+    # Messages.
     _does(_QUEUE, NO_LOCAL, "drops messages from its owner's connection"),
-    _does(_QUEUE, "qpid.filter", "drops messages that this selector does not select"),
-    _does(_QUEUE, "qpid.browse-only", "shows its messages to all consumers"),
+    _does(_QUEUE, "qpid.filter", "drops messages that this selector does not match"),
+    _does(_QUEUE, "qpid.browse-only", "makes all consumers browsers"),
     _does(_QUEUE, "qpid.queue_msg_sequence", "the header in which messages are numbered"),
     _does(_QUEUE, "qpid.insert_sequence_numbers", "numbers messages in the header qpid.msg_sequence"),
-    _does(_QUEUE, SEQUENCE, "another name of qpid.insert_sequence_numbers"),
+    _does(_QUEUE, SEQUENCE, "another name for qpid.insert_sequence_numbers"),
     _does(_QUEUE, "qpid.queue_event_generation", "which events go to another broker: 1 or 2", 2),
     _does(_QUEUE, "x-message-ttl", "milliseconds that a message may be on the queue", MAX_MILLISECONDS),
     _does(_QUEUE, "x-dead-letter-exchange", "where messages go that are rejected, expire or are displaced"),
-    _does(_QUEUE, "x-dead-letter-routing-key", "the routing key that they get"),
+    _does(_QUEUE, "x-dead-letter-routing-key", "their new routing key"),
     _does(_QUEUE, "x-single-active-consumer", "one consumer at a time gets messages"),
-    _refused(_QUEUE, ALTERNATE, "a queue has x-dead-letter-exchange, and the field alternate-exchange of AMQP 0-10"),
+    _refused(_QUEUE, ALTERNATE, "use x-dead-letter-exchange, or the field alternate-exchange of AMQP 0-10"),
     _refused(_QUEUE, "x-qpid-dlq-enabled", "name a dead-letter exchange with x-dead-letter-exchange"),
     _refused(
         _QUEUE, "x-qpid-maximum-delivery-count",
-        "deliveries are not counted; a consumer rejects a message that it cannot process",
+        "deliveries are not counted; have consumers reject what they cannot process",
     ),
     _refused(
-        _QUEUE, "x-delivery-limit", "deliveries are not counted; a consumer rejects a message that it cannot process"
+        _QUEUE, "x-delivery-limit", "deliveries are not counted; have consumers reject what they cannot process"
     ),
     _refused(_QUEUE, "x-message-deduplication", "duplicates are not removed"),
-    _refused(_QUEUE, "x-dead-letter-strategy", "a dead letter leaves its queue when it is on the disk where it goes"),
+    _refused(_QUEUE, "x-dead-letter-strategy", "a dead letter leaves its queue once it is on the disk elsewhere"),
     _refused(_QUEUE, "x-max-age", "there are no streams; x-message-ttl limits the time of messages on a queue"),
-    _refused(_QUEUE, "qpid.ensure_nondestructive_consumers", "qpid.browse-only has all consumers browse"),
-    _refused(_QUEUE, "qpid.default_filters", "qpid.filter drops messages, and a subscription has x-apache-selector"),
+    _refused(_QUEUE, "qpid.ensure_nondestructive_consumers", "qpid.browse-only makes all consumers browsers"),
+    _refused(_QUEUE, "qpid.default_filters", "use qpid.filter to drop messages, or x-apache-selector in subscriptions"),
     _refused(_QUEUE, "qpid.message_durability", "a durable queue stores persistent messages, and no others"),
     _refused(_QUEUE, "qpid.trace.id", _NO_TRACE),
     _refused(_QUEUE, "qpid.trace.exclude", _NO_TRACE),
     _refused(_QUEUE, "qpid.trace.excludes", _NO_TRACE),
-    # Its life.
-    _does(_QUEUE, "qpid.auto_delete_timeout", "seconds that it is kept unused", _U32, where=AUTO_DELETE),
+    # Lifetime.
+    _does(_QUEUE, "qpid.auto_delete_timeout", "seconds that it is kept while unused", _U32, where=AUTO_DELETE),
     _does(_QUEUE, "qpid.lifetime-policy", "manual, delete-if-unused, or delete-if-unused-and-empty"),
     _refused(
         _QUEUE, "qpid.lifetime-policy", "it can be deleted when it is unused, or unused and empty", _other_lifetime
     ),
-    _does(_QUEUE, "x-expires", "milliseconds after which it is deleted if nobody uses it", MAX_MILLISECONDS),
+    _does(_QUEUE, "x-expires", "milliseconds after which it is deleted if unused", MAX_MILLISECONDS),
     # Memory and disk.
     _does(_QUEUE, "qpid.paging", "few of its messages are in memory"),
     _does(_QUEUE, "qpid.max_pages_loaded", "how many of its pages are in memory", _U32),
     _does(_QUEUE, "qpid.page_factor", "the size of a page, in units of 4,096 bytes", 1 << 14),
     _does(_QUEUE, "qpid.compress", "compresses messages on disk: zstd or none"),
     _does(_QUEUE, "qpid.deliver_before_sync", "delivers messages before they are on the disk", where=DURABLE),
-    _does(_QUEUE, "qpid.file_count", "files that its journal begins with", where=DURABLE),
-    _does(_QUEUE, "qpid.file_size", "pages of 64 KiB of each", where=DURABLE),
+    _does(_QUEUE, "qpid.file_count", "initial number of files of its journal", where=DURABLE),
+    _does(_QUEUE, "qpid.file_size", "the size of each, in pages of 64 KiB", where=DURABLE),
     _does(_QUEUE, "qpid.auto_expand", "whether its journal may grow", where=DURABLE),
     _does(_QUEUE, "qpid.auto_expand_max_jfiles", "files that it may grow to", where=DURABLE),
     _does(_QUEUE, "qpid.max_journal_size", "MiB that it may grow to", where=DURABLE),
@@ -321,7 +321,7 @@ TABLE: Final = (
     _ignored(_QUEUE, "qpid.efp_pool_file_size", _RING_JOURNAL),
     _ignored(_QUEUE, "qpid.wcache-page-size", "the broker's option wcache-page-size applies to all queues"),
     _ignored(_QUEUE, "qpid.wcache-num-pages", "the number of write cache pages is not configurable"),
-    # Copies, and where it is.
+    # Copies and placement.
     _refused(_QUEUE, "qpid.replicate", _NO_COPY),
     _ignored(_QUEUE, "qpid.persist_last_node", "the broker is standalone, never the last node of a cluster"),
     _ignored(_QUEUE, "x-ha-policy", _NO_MIRROR),
@@ -334,9 +334,9 @@ TABLE: Final = (
     _ignored(_QUEUE, "x-queue-version", _PLACEMENT, _always),
     _refused(_QUEUE, "x-queue-version", "it is 1 or 2", _none_of(1, 2)),
     _ignored(_QUEUE, "x-queue-master-locator", _PLACEMENT, _always),
-    _refused(_QUEUE, "x-queue-master-locator", "it must be a string", _is_no_text),
+    _refused(_QUEUE, "x-queue-master-locator", "it must be a string", _is_not_string),
     _ignored(_QUEUE, "x-queue-leader-locator", _PLACEMENT, _always),
-    _refused(_QUEUE, "x-queue-leader-locator", "it must be a string", _is_no_text),
+    _refused(_QUEUE, "x-queue-leader-locator", "it must be a string", _is_not_string),
     # Exchanges.
     _does(_EXCHANGE, SEQUENCE, "numbers messages in the header qpid.msg_sequence"),
     _does(_EXCHANGE, INITIAL_VALUE, "offers its last message to each new binding"),
@@ -344,7 +344,7 @@ TABLE: Final = (
     _does(_EXCHANGE, ALTERNATE, "where messages go that match no queue"),
     _refused(_EXCHANGE, "qpid.replicate", _NO_COPY),
     _refused(_EXCHANGE, "x-delayed-type", "messages are not delayed", _always),
-    _ignored(_EXCHANGE, "qpid.sequence_counter", "numbers begin at 0 after a start"),
+    _ignored(_EXCHANGE, "qpid.sequence_counter", "numbers begin at 0 after a restart"),
     # Bindings.
     _does(_BINDING, EXCLUSIVE_BINDING, "replaces all others with its key", where=_DIRECT),
     _does(_BINDING, MATCH, "all or any", where=_HEADERS),
@@ -358,7 +358,7 @@ TABLE: Final = (
     _does(_SUBSCRIPTION, PRIORITY, "consumers of higher priority get messages first"),
     _does(_SUBSCRIPTION, SELECTOR, "selects the messages that it gets", protocol=AMQP_0_10),
     _refused(_SUBSCRIPTION, SELECTOR, _ONLY_0_10, _is_selector, protocol=AMQP_0_9_1),
-    _does(_SUBSCRIPTION, JMS_SELECTOR, "another name of x-apache-selector", protocol=AMQP_0_10),
+    _does(_SUBSCRIPTION, JMS_SELECTOR, "another name for x-apache-selector", protocol=AMQP_0_10),
     _refused(_SUBSCRIPTION, JMS_SELECTOR, _ONLY_0_10, _is_selector, protocol=AMQP_0_9_1),
     _refused(_SUBSCRIPTION, "x-filter-no-consume", "AMQP 0-10 has the acquire mode not-acquired for browsing"),
     _refused(_SUBSCRIPTION, "x-filter-auto-close", "a subscription does not end when its queue is empty"),
@@ -392,12 +392,12 @@ def rows_of(of: Of, name: str) -> tuple[Row, ...]:
 
 
 class Lacking(NamedTuple):
-    """An argument that has not the effect that it asks for.
+    """An argument without the requested effect.
 
     Attributes:
         name, value: the argument.
-        row: why; None if its name has no meaning.
-        where: where the row's argument would have an effect; empty if it has none anywhere.
+        row: the row that says why; None if its name is unknown.
+        where: where the argument would have an effect; empty for nowhere.
     """
 
     name: str
@@ -412,12 +412,12 @@ class Lacking(NamedTuple):
 
     @property
     def why(self) -> str:
-        """What happens instead, or what to do; empty if its name has no meaning."""
+        """What happens instead, or what to do; empty if its name is unknown."""
         return "" if self.row is None else self.row.says
 
     def __str__(self) -> str:
         if self.row is None:
-            return f"{shown(self.name)[1:-1]} has no meaning here and is ignored"
+            return f"{shown(self.name)[1:-1]} is unknown and ignored"
         if self.where:
             return f"{self.name} is ignored: it has an effect only {_WHERE[self.where]}"
         what = "is not implemented" if self.is_refused else "is ignored"
@@ -433,13 +433,13 @@ _WHERE: Final = {
 
 
 def lacking(of: Of, arguments: TypedMap, where: Collection[str] = (), protocol: str = "") -> list[Lacking]:
-    """The arguments that have not the effect that they ask for, in order.
+    """The arguments without the requested effect, in order.
 
     Args:
-        of: what has them.
+        of: the kind of object that has them.
         arguments: the arguments.
-        where: what is true of it: see `Row.where`.
-        protocol: the one that it is declared in; without one, arguments of single protocols are left out.
+        where: the conditions that it fulfils: see `Row.where`.
+        protocol: the protocol of the declaration; without one, arguments of single protocols are omitted.
     """
     found = []
     for name, typed in arguments.entries:
@@ -450,7 +450,7 @@ def lacking(of: Of, arguments: TypedMap, where: Collection[str] = (), protocol: 
             found.append(Lacking(name, None, None))
         value = as_text(typed.value)
         asking = [row for row in rows if row.protocol in ("", protocol) and row.asks(value)]
-        asking.sort(key=lambda row: row.effect.value, reverse=True)  # the first refuses, or else ignores, if any does
+        asking.sort(key=lambda row: row.effect.value, reverse=True)  # REFUSED comes first
         if asking and asking[0].effect is not Effect.EFFECT:
             found.append(Lacking(name, value, asking[0]))
         elif asking and asking[0].where and asking[0].where not in where:
@@ -462,23 +462,23 @@ _NO_HEADER: Final = "x-"
 
 
 class ArgumentCheck:
-    """Refuses arguments that ask for missing features, and logs those that are ignored: one for each broker."""
+    """Refuses arguments that request missing features, and logs ignored ones; each broker has one."""
 
     def __init__(self) -> None:
         self._reported: set[tuple[object, str]] = set()  # already logged as notices
 
     def check(self, of: Of, what: str, arguments: TypedMap, where: Collection[str] = (), protocol: str = "") -> None:
-        """Check the arguments of a declaration; each that is ignored is a notice the first time.
+        """Check the arguments of a declaration; each ignored one is logged as a notice the first time.
 
         Args:
-            of: what it declares.
+            of: the kind of object.
             what: the object, for errors and log lines.
             arguments: its arguments.
-            where: what is true of it, as for `lacking`.
+            where: as for `lacking`.
             protocol: as for `lacking`.
 
         Raises:
-            NotImplementedByBrokerError: one asks for a feature that is refused.
+            NotImplementedByBrokerError: one requests a missing feature.
         """
         if not arguments.entries:
             return
@@ -494,7 +494,7 @@ class ArgumentCheck:
             _LOG.info("%s%s: %d more arguments are ignored", what[0].upper(), what[1:], len(found) - _MAX_LINES)
 
     def kept(self, what: str, current: Mapping[str, object], declared: Mapping[str, object]) -> None:
-        """Log what an object keeps that exists already, and is declared otherwise; each is a notice the first time.
+        """Log properties that an existing object keeps although it is declared otherwise; as notices the first time.
 
         Args:
             what: the object.
@@ -504,12 +504,12 @@ class ArgumentCheck:
         unequal = [name for name, wanted in declared.items() if current.get(name) != wanted]
         for name in unequal[:_MAX_LINES]:
             found, wanted = current.get(name), declared[name]
-            difference = f"{shown(name)[1:-1]} stays {_or_none(found)}, and does not become {_or_none(wanted)}"
+            difference = f"{shown(name)[1:-1]} remains {_or_none(found)} and does not become {_or_none(wanted)}"
             level = self._level((what, name), is_bounded=True)
             _LOG.log(level, "%s%s exists already: %s", what[0].upper(), what[1:], difference)
 
     def field_ignored(self, what: str, field: str, value: object, why: str) -> None:
-        """Log that a field of a command is ignored; each value is a notice the first time."""
+        """Log that a field of a command is ignored; each value as a notice the first time."""
         level = self._level((field, shown(value)), is_bounded=True)
         _LOG.log(level, "%s: %s %s is ignored: %s", what, field, shown(value), why)
 

@@ -7,9 +7,9 @@
     ACCESS      EXCHANGE    its name; likewise; for a query about a binding, `queuename` and `routingkey`
     ACCESS      METHOD      its name; `schemapackage` and `schemaclass` of the object that has it
     ACCESS      QUERY       the name of the object; `schemaclass`; one of them may be empty
-    ACCESS      TRANSACTION the owner of the branch, empty if unknown: another user's branch is listed
+    ACCESS      TRANSACTION the owner of the branch, empty if unknown: to list another user's branch
     CREATE      CONNECTION  no name; `host`, the client's address. The user is empty before authentication
-    CREATE      QUEUE       its name; its properties (`queue_properties`), also if it exists already
+    CREATE      QUEUE       its name; its properties (`queue_properties`), even if it already exists
     CREATE      EXCHANGE    its name; `type`, `durable`, `autodelete`, `alternate`, likewise
     CREATE      LINK        none
     DELETE      QUEUE       its name; its properties; none if it does not exist
@@ -22,26 +22,27 @@
     REDIRECT    QUEUE       its name; `queuename`, the destination
     PURGE       QUEUE       its name
     REROUTE     QUEUE       its name; `exchangename`
-    UPDATE      BROKER      none: the timestamp setting or the log is changed, or the broker is ended
-    UPDATE      TRANSACTION the owner of the branch, likewise: another user's branch is joined, prepared, committed,
-                            rolled back, or gets another timeout
+    UPDATE      BROKER      none: to change the timestamp setting or the log, or to stop the broker
+    UPDATE      TRANSACTION the owner of the branch, likewise: to join, prepare, commit or roll back another user's
+                            branch, or set its timeout
 
-Whatever the broker publishes, moves or deletes on behalf of a user is authorized as that user, with the exchange and
-the routing key that the message really has:
+Everything that the broker publishes, moves or deletes on behalf of a user is authorized as that user, with the actual
+exchange and routing key of the message:
 
-    when it happens      where the message is known by then: `check_publish`
-    at a declaration     where messages are forwarded later, perhaps after a restart, with keys that are not known yet:
-                         `check_forwarding` asks for every key that a pattern matches. The creator of the queue,
-                         exchange or binding is responsible for all messages that go this way, of all publishers
+    at execution         if the message is known by then: `check_publish`
+    at a declaration     if messages are forwarded later, perhaps after a restart, with keys that are not known yet:
+                         `check_forwarding` requires permission for every key that a pattern matches. The creator of
+                         the queue, exchange or binding is responsible for all messages forwarded by it, of all
+                         publishers
 
-`tests/broker/test_acl_roads.py` has the table of all ways to a queue, and what authorizes each.
+`tests/broker/test_acl_roads.py` has the table of all paths to a queue, and the check that authorizes each.
 
-Where it can be, a caller is checked before the object is looked for, so that nobody learns from an error whether an
-object exists that is not theirs.
+If possible, a caller is checked before the object is looked up, so that errors do not reveal to unauthorized users
+whether an object exists.
 
 A broker without an authorizer allows everything. Messages are checked only if the authorizer has rules for publishing
-(`checks_publish`); without such rules there is no cost per message. A publisher remembers what it may publish to, until
-the rules change (`changed`).
+(`checks_publish`); without such rules there is no cost per message. A publisher caches its permissions until the rules
+change (`changed`).
 
 Sources: Qpid C++ Broker Book, 1.5.2 (the names) and table 1.16 (the lookups); MRG 2 Messaging User Guide, 10.2.
 """
@@ -91,7 +92,7 @@ EVERY_KEY: Final = "#"
 
 
 class Publishing(Enum):
-    """Whether a message may be published, and whether this need not be asked again."""
+    """Whether a message may be published, and whether the answer holds for later ones."""
 
     REFUSED = "refused"
     ONCE = "once"
@@ -148,7 +149,7 @@ class Authorization:
 
     Attributes:
         authorizer: makes the decision.
-        changed: called when the authorizer has other rules than before.
+        changed: called when the authorizer's rules have changed.
     """
 
     def __init__(self, authorizer: Authorizer = ALLOW_ALL) -> None:
@@ -157,7 +158,7 @@ class Authorization:
 
     @property
     def is_on(self) -> bool:
-        """Whether anything can be refused."""
+        """Whether any operation can be refused."""
         return self.authorizer is not ALLOW_ALL
 
     def check(self, caller: Caller, action: Action, object_type: ObjectType, name: str, **properties: object) -> None:
@@ -181,9 +182,9 @@ class Authorization:
 
         Args:
             caller: the user who declares that messages are forwarded.
-            exchange: where they go.
+            exchange: the exchange that gets them.
             pattern: matches the keys that they may have.
-            purpose: what forwards them, for the error: "as ... requires".
+            purpose: the declaration that forwards them, for the error: "as ... requires".
         """
         authorizer = self.authorizer
         if not authorizer.checks_publish or caller is BROKER or authorizer.allows_forwarding(caller, exchange, pattern):

@@ -55,9 +55,9 @@ class Broker:
         settings: its limits.
         store: persists durable objects; None for a broker without persistence.
         call_soon: schedules a function to run at the end of the event loop tick.
-        clock: seconds since 1970, for stamps: expirations, and times that are shown. The administrator or NTP may step
+        clock: seconds since 1970, for timestamps: expirations, and times shown. The administrator or NTP may step
             it at any time.
-        call_later: schedules a function after a delay in seconds; None: nothing happens by itself.
+        call_later: schedules a function after a delay in seconds; None for no timers.
         monotonic: seconds of a clock that is never stepped, for durations.
 
     Attributes:
@@ -71,20 +71,20 @@ class Broker:
         tick: work collected during the current event loop tick.
         idle_queues: unused auto-delete queues whose timeout is running.
         queue_factory: creates queues.
-        expiries: has messages at the head of queues leave when they expire.
+        expiries: removes messages at the head of queues when they expire.
         router: publishes and moves messages.
-        replies: the queues of requesters that get direct replies.
+        replies: the reply queues for direct replies.
         removal: deletes queues, and keeps the counters of deleted ones.
         topology: declares, deletes, binds and unbinds.
         exchange_bindings: binds exchanges to each other.
         arguments: checks the arguments of declarations and subscriptions.
-        redirections: puts the messages for a queue on another one.
+        redirections: redirects messages for a queue to another one.
         started_at, started: start time, by `clock` and by `monotonic`.
         has_timestamps: whether messages of new connections get their time of arrival.
         authorization: checks operations.
         quotas: counts connections and queues of users, and limits them.
         events: emits events to listeners.
-        last_candidate: the message that a consumer's selector was evaluated for last.
+        last_candidate: the last message for which a consumer's selector was evaluated.
     """
 
     def __init__(
@@ -184,9 +184,9 @@ class Broker:
         )
 
     def _journal_refuses(self, journal: str, is_full: bool) -> None:
-        """A journal has begun to refuse messages, or, if it is full, everything."""
+        """Emit an event: a journal has begun to refuse messages, or, if it is full, all records."""
         if is_full:
-            self.events.emit(JournalFull(journal, "nothing fits any more"))
+            self.events.emit(JournalFull(journal, "no record fits any more"))
         else:
             what = "enqueue capacity threshold exceeded: messages are refused until others are consumed"
             self.events.emit(JournalEnqThresholdExceeded(journal, what))
@@ -217,7 +217,7 @@ class Broker:
         return LocalTransaction(self.router, self.store, self.tick, self.memory, max_bytes)
 
     def end_transaction(self, transaction: LocalTransaction) -> None:
-        """A transaction is about to be committed, or was given up."""
+        """Stop counting a transaction that is about to be committed, or was discarded."""
         self.transactions.discard(transaction)
 
     def held_memory(self) -> int:
@@ -227,7 +227,7 @@ class Broker:
         return queues + local + self.distributed.memory + self.replies.memory + self.unfinished_bytes()
 
     def _relieve_memory(self, excess: int) -> None:
-        """Let messages go out of memory, those of the largest queues first, to free that many bytes."""
+        """Move messages out of memory, those of the largest queues first, to free `excess` bytes."""
         queues = sorted(self.queues.values(), key=lambda queue: queue.memory, reverse=True)
         for queue in queues:
             if excess <= 0:
@@ -237,7 +237,7 @@ class Broker:
                 excess -= residency.relieve(excess, is_urgent=True)
 
     def check_memory(self, message: Message, exchange: Exchange, *, in_transaction: bool) -> None:
-        """Raise ResourceLimitExceededError if memory is full, and a published message would stay in it."""
+        """Raise ResourceLimitExceededError if memory is full and a published message would stay in it."""
         try:
             self.memory.check()
         except ResourceLimitExceededError:
@@ -245,11 +245,11 @@ class Broker:
                 raise
 
     def log_stopped_queues(self) -> None:
-        """Log the queues whose publishers wait. To be called about twice a second."""
+        """Log the queues whose publishers wait. Call this about twice a second."""
         self._watches.stopped.look(self.monotonic())
 
     def expire(self) -> int:
-        """Remove expired messages from all queues, in turns. Returns how many the first of them has removed."""
+        """Remove expired messages from all queues, in turns. Returns the number removed in the first turn."""
         turns, removed = self.tick.turns, 0
 
         def work() -> Iterator[None]:
@@ -258,7 +258,7 @@ class Broker:
                 removed += count
                 yield
 
-        if not turns.has(self.expiries):  # otherwise the last time has not ended
+        if not turns.has(self.expiries):  # otherwise the last purge has not ended
             turns.do(self.expiries, work())
         return removed
 
@@ -267,7 +267,7 @@ class Broker:
 
         Args:
             restore: decodes a stored message.
-            progress: gets how far it is.
+            progress: called with the progress.
         """
         self.queue_factory.use_restore(restore)
         if self.store is not None:
@@ -293,13 +293,13 @@ class Broker:
     # ---- serving clients ----
 
     def run(self) -> None:
-        """Log that the broker serves clients. The manual's rules name this method (Qpid C++ Broker Book, 1.1.8.5)."""
+        """Log that the broker serves clients. Log rules in the manual name this method (Broker Book, 1.1.8.5)."""
         _LOG.notice("Broker running")
 
     # ---- shutdown ----
 
     def close(self) -> bool:
-        """Close the store, for good. Returns whether everything acknowledged is on the disk."""
+        """Close the store for good. Returns whether everything acknowledged is on the disk."""
         if self.store is None:
             self.tick.close()
             return True
@@ -315,7 +315,7 @@ class Broker:
 
 
 def _events_to(settings: BrokerSettings) -> Sequence[tuple[str, str | None]]:
-    """Where the events of replicated queues are sent: an exchange, and a routing key, or None for any."""
+    """The destinations of events of replicated queues: an exchange, and a routing key, or None for any."""
     if settings.replication_exchange:
         return ((settings.replication_exchange, None),)
     return (("", settings.replication_queue),) if settings.replication_queue else ()

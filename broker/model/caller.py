@@ -18,18 +18,18 @@ class Caller(Protocol):
 
     @property
     def actor(self) -> str:
-        """How the operational log (`status_log`) names it; empty for the broker itself."""
+        """Its name in the operational log (`status_log`); empty for the broker itself."""
 
 
 class Publisher:
-    """The client behind one connection: identifies the messages that it publishes, and calls what they ask for.
+    """The client of one connection: identifies the messages that it publishes, and is the caller of their requests.
 
     Args:
         remote_host: its address.
-        number: of the connection, from 1.
+        number: the connection's number, from 1.
 
     Attributes:
-        user, remote_host: as of `Caller`; the user is empty before authentication.
+        user, remote_host: as in `Caller`; the user is empty before authentication.
         number: as above.
     """
 
@@ -40,7 +40,7 @@ class Publisher:
 
     @property
     def actor(self) -> str:
-        """As `Caller.actor`. Messages that call something are requests to management."""
+        """As `Caller.actor`: messages that call operations are requests to management."""
         return f"mng:{self.user}({self.remote_host})"
 
     @property
@@ -58,7 +58,7 @@ class Client(NamedTuple):
 
 
 class BrokerItself(NamedTuple):
-    """The broker as a caller. It may do everything: exclusive queues do not lock it out, and it never owns one."""
+    """The broker as a caller. It may do everything: exclusive queues are not locked for it, and it never owns one."""
 
     user: str = ""
     remote_host: str = ""

@@ -1,12 +1,12 @@
 """Counters: those of a queue since it was created or recovered, and numbers with their high and low water marks.
 
 Only a few are incremented per message: enqueues, dequeues, acquires. Others are derived: the depth is enqueues minus
-dequeues; messages held by consumers are acquires minus releases and dequeues. Nearly all messages of a durable queue
-are persistent, and hardly any on other queues: so only atypical messages are counted, those whose persistence differs
-from the queue's durability.
+dequeues; messages held by consumers are acquires minus releases and dequeues. Nearly all messages on durable queues are
+persistent, and hardly any on other queues: so only atypical messages are counted, whose persistence differs from the
+queue's durability.
 
 A message counts as enqueued once it has its position, even while it waits for the disk or for a commit; if the commit
-fails it counts as dequeued. Messages recovered when the broker starts count as enqueued then.
+fails it counts as dequeued. Messages recovered at a start count as enqueued then.
 
 Source: qpidd, Queue.cpp and the class Queue of the QMF schema, which define the counters.
 """
@@ -24,14 +24,14 @@ class QueueTotals(NamedTuple):
         messages_enqueued, messages_dequeued, bytes_enqueued, bytes_dequeued: all messages.
         persistent_*: likewise, persistent messages only.
         txn_*: likewise, messages enqueued and dequeued by transactions.
-        acquires: how often a consumer has acquired a message.
-        releases: how often an acquired message was released.
+        acquires: number of acquisitions by consumers.
+        releases: number of releases of acquired messages.
         expired, refused, rejected, purged: messages that expired, that a full queue refused, that a consumer rejected,
             that a purge removed.
-        discarded, replaced: messages that made room on a ring queue, and that a newer value has replaced.
+        discarded, replaced: messages that made room on a ring queue, and messages replaced by a newer value.
         rerouted: messages that management has moved to an exchange.
-        messages_out, messages_in, bytes_out, bytes_in: messages that went out of memory to the disk, and those that
-            came back or left the queue (`residency`).
+        messages_out, messages_in, bytes_out, bytes_in: messages moved out of memory to the disk, and those that have
+            come back or left the queue (`residency`).
     """
 
     messages_enqueued: int = 0
@@ -93,7 +93,7 @@ class QueueTotals(NamedTuple):
 
 
 def difference_of(totals: QueueTotals, less: QueueTotals) -> QueueTotals:
-    """The counters without those of some of the queues that they are the sums of."""
+    """Summed counters without those of some of the queues."""
     return QueueTotals(*(one - other for one, other in zip(totals, less, strict=True)))
 
 
@@ -170,7 +170,7 @@ class QueueCounters:
         Args:
             enqueued: messages enqueued, and their bytes.
             dequeued: messages dequeued, and their bytes.
-            acquired: how often a message was acquired.
+            acquired: number of acquisitions.
             refused: messages refused by the limit.
             is_durable: whether the queue is durable.
         """

@@ -1,26 +1,25 @@
-"""Dead-letter exchanges: where messages go that are rejected, expire, are displaced from a ring, or have no room.
+"""Dead-letter exchanges: for messages that are rejected, expire, are displaced from a ring, or find no room.
 
-    x-dead-letter-exchange       the exchange, looked for when a message dies; a missing one drops the message
+    x-dead-letter-exchange       the exchange, looked up when a message dies; if it is missing, the message is dropped
     x-dead-letter-routing-key    the routing key that the message gets; by default it keeps its own
 
-The message is addressed to that exchange, does not expire any more, and its headers describe its death.
-It is moved as to an alternate exchange (`router`): it leaves its queue when it is on the disk where
-it goes. A crash in between leaves it at both places, never at none. Queues that it would reach in an automatic cycle do
-not get it. The alternate exchange of a queue gets its messages only when the queue is deleted, if it has a dead-letter
-exchange as well.
+The message is addressed to that exchange, no longer expires, and its headers describe its death. It is moved as to an
+alternate exchange (`router`): it leaves its queue when it is on the disk at its destination. A crash in between leaves
+it in both places, never in none. Queues that it would reach in an automatic cycle do not get it. If a queue has both,
+its alternate exchange gets its messages only when the queue is deleted.
 
-    no room there    a message is dropped, and the log says so. But if the full queue asks for that, it is sent on to
-                     where its own dead letters go (`MAX_REFUSALS`); and where no x-overflow was asked for, one that was
-                     rejected stays, and its consumer gets the error
-    a failed disk    the message stays on its queue, and is there after the next start
+    no room there    a message is dropped, and this is logged. But if the full queue is declared so, it is sent on to
+                     that queue's dead-letter exchange (`MAX_REFUSALS`); and without x-overflow, a rejected message
+                     stays, and its consumer gets the error
+    a failed disk    the message stays on its queue, and is available after a restart
 
 The headers of a death:
 
     x-death              a list of maps, the latest death first; deaths on the same queue for the same reason are one
                          entry, which counts them and keeps the time and the keys of the first
-        count            how often, an int64
+        count            number of deaths, an int64
         reason           rejected, expired or maxlen
-        queue            the queue that it was on
+        queue            the queue where it died
         time             when it died first, in seconds since 1970
         exchange         the exchange that it was published to
         routing-keys     the routing key, in a list, and those of its header CC
@@ -28,12 +27,11 @@ The headers of a death:
     x-first-death-reason, -queue, -exchange    of its first death: never changed
     x-last-death-reason, -queue, -exchange     of its latest death
 
-A client can send these headers as well. What is not of this form is left out, and does not count. Where the header of a
-message has no room for all of them, they are shortened in steps (`SHORTER`): first the keys of the header CC go from
-all entries, then the oldest entries that no longer decide about a cycle, then all of a message that was rejected.
+A client can send these headers as well; malformed entries are ignored. If the header of a message has no room for all
+of them, they are shortened in steps (`SHORTER`): by the keys of the header CC in all entries, by the oldest entries
+that no longer matter for cycles, then, for a rejected message, completely.
 
-A message is in an automatic cycle if it would come to a queue where it has died before, and was not rejected since
-then.
+A message is in an automatic cycle if it would reach a queue where it has died before, without a rejection since.
 
 Source: RabbitMQ, "Dead Letter Exchanges".
 """
@@ -81,7 +79,7 @@ _KEYS: Final = "routing-keys"
 _DATETIME: Final = TYPES["datetime"]
 
 MAX_REFUSALS: Final = 32
-"""Full queues that refuse a dead message one after the other; each makes its headers longer."""
+"""Maximum number of full queues that refuse a dead message one after the other; each makes its headers longer."""
 
 Done = Callable[[Exception | None], None]
 Put = Callable[[Message, Alternate], None]
@@ -93,7 +91,7 @@ class DeadLetters:
     Args:
         exchanges: name -> exchange.
         router: moves messages.
-        tick: of the broker.
+        tick: the broker's.
         clock: seconds since 1970.
         monotonic: seconds of a monotonic clock.
 
@@ -113,11 +111,11 @@ class DeadLetters:
         self.now, self.monotonic = clock, monotonic
 
     def to(self, exchange: str, routing_key: str | None) -> QueueDeadLetter:
-        """What a queue does with its dead messages that has these arguments; None for the message's own key."""
+        """The mover of a queue's dead messages; `routing_key` None for the message's own key."""
         return QueueDeadLetter(self, exchange, routing_key)
 
     def steps_of(self, exchange: str) -> int:
-        """How many steps finding the queues for messages has taken so far in an exchange; 0 if there is none."""
+        """Steps taken so far to route messages in an exchange; 0 if there is no such exchange."""
         found = self._exchanges.get(exchange)
         return 0 if found is None else found.steps
 
@@ -127,15 +125,15 @@ class DeadLetters:
         Args:
             queue: its queue.
             entry: the message.
-            reason: of its death.
-            to: where it goes.
+            reason: the reason for its death.
+            to: its destination.
             done: called when it has left its queue for good, or with the error that prevents it.
 
         Raises:
             InvalidArgumentError: its header has no room for those of its death.
-            ModelError: see `Router.publish`. Then it is still acquired.
+            ModelError: see `Router.publish`; it is then still acquired.
         """
-        if entry.state != ACQUIRED:  # it is on its way, or gone
+        if entry.state != ACQUIRED:  # being moved, or gone
             self._router.move(queue, entry, self._exchanges[""], done)
             return
         put = partial(self._move_to, queue, entry, done)
@@ -143,7 +141,7 @@ class DeadLetters:
             self.leave(queue, entry, done)
 
     def leave(self, queue: Queue, entry: Entry, done: Done) -> None:
-        """A dead message leaves its queue, and goes nowhere."""
+        """Dequeue a dead message without moving it."""
         if queue.dequeue(entry):
             self._tick.when_synced(done)
         else:
@@ -166,13 +164,13 @@ class DeadLetters:
         self._router.count(dead, route)
 
     def _send(self, message: Message, queue: Queue, reason: str, to: QueueDeadLetter, put: Put) -> bool:
-        """Put a dead message where it goes; from a full queue that asks for that it is sent on, with one more death.
+        """Put a dead message on the queues of its destination; a full queue declared so sends it on as a further death.
 
         Args:
             message: the message as it died.
-            queue: where it died.
-            reason: of its death.
-            to: where it goes.
+            queue: the queue where it died.
+            reason: the reason for its death.
+            to: its destination.
             put: puts it on the queues of an exchange, or raises an error.
 
         Returns:
@@ -203,9 +201,9 @@ class DeadLetters:
     def _died(
         self, message: Message, queue: Queue, reason: str, exchange: Exchange, to: QueueDeadLetter
     ) -> tuple[Message, list[TypedMap]]:
-        """The message as it goes to an exchange, with that key or its own ones, and the entries of its x-death.
+        """The message as sent to an exchange, with the given key or its own ones, and the entries of its x-death.
 
-        It costs some 30 microseconds to make the headers of one; those of the next are often the same
+        Making the headers takes some 30 µs; those of the next message are often the same
         (`tests/bench/bench_turns`).
         """
         now, likeness = int(self.now()), message.likeness
@@ -235,7 +233,7 @@ class DeadLetters:
 
 
 def _readdressed(message: Message, exchange: str, key: str, changes: Changes) -> Message:
-    """The message as it goes to an exchange, with as many of the headers of its death as there is room for.
+    """The message as sent to an exchange, with as many of the headers of its death as fit.
 
     Raises:
         InvalidArgumentError: it has no room for those that it needs, or it cannot be changed at all.
@@ -249,12 +247,12 @@ def _readdressed(message: Message, exchange: str, key: str, changes: Changes) ->
 
 
 class QueueDeadLetter:
-    """Where the dead messages of one queue go.
+    """Moves the dead messages of one queue.
 
     Attributes:
         exchange: name of the exchange.
-        routing_key: the key that they get; None for their own.
-        last_case, last_dead, last_deaths: of which messages the headers were made last, one of them as it has left, and
+        routing_key: their new key; None to keep their own.
+        last_case, last_dead, last_deaths: a cache: the case for which headers were made last, a message with them, and
             the entries of its x-death.
     """
 
@@ -272,7 +270,7 @@ class QueueDeadLetter:
 
     @property
     def steps(self) -> int:
-        """How many steps finding the queues of messages has taken so far in its exchange."""
+        """Steps taken so far to route messages in its exchange."""
         return self._letters.steps_of(self.exchange)
 
     def reject(self, queue: Queue, entry: Entry, done: Done) -> None:
@@ -293,10 +291,10 @@ class QueueDeadLetter:
             self._was_dropped(queue, error)
 
     def expire(self, queue: Queue, entry: Entry) -> int:
-        """Move a message that has expired; where there is no room for it, it is dropped.
+        """Move a message that has expired; drop it if there is no room for it.
 
         Returns:
-            What that has cost: 1, or as many messages as could have been moved in the time that its routing took.
+            The cost: 1, or the number of messages that could have been moved while it was routed.
 
         Raises:
             InternalError: it stays acquired, because a journal cannot be written.
@@ -310,7 +308,7 @@ class QueueDeadLetter:
         return 1 + (self.steps - before) // STEPS_PER_MESSAGE
 
     def overflow(self, queue: Queue, message: Message) -> None:
-        """Put a message there that a full queue has refused; where there is no room for it, it is dropped."""
+        """Send on a message that a full queue has refused; drop it if there is no room for it."""
         try:
             self._letters.refused(queue, message, self)
         except (ModelError, MemoryError) as error:
@@ -326,12 +324,12 @@ class QueueDeadLetter:
         return True
 
     def _was_dropped(self, queue: Queue, error: Exception) -> None:
-        """A message is dropped that cannot go there: this is logged now and then."""
+        """Log, at intervals, that messages which cannot be sent there are dropped."""
         self._dropped += 1
         now = self._letters.monotonic()
         if now - self._logged_at >= _LOGGED_EVERY:
             self._logged_at = now
-            text = 'Queue "%s": %s dropped, which cannot go to the dead-letter exchange "%s": %s'
+            text = 'Queue "%s": %s dropped that cannot be sent to the dead-letter exchange "%s": %s'
             count = self._dropped
             _LOG.warning(
                 text, queue.name, "1 message was" if count == 1 else f"{count} messages were", self.exchange, error
@@ -339,20 +337,20 @@ class QueueDeadLetter:
             self._dropped = 0
 
     def found_cycle(self, queue: Queue) -> None:
-        """A message has come back to `queue`, and does not get there: this is logged once."""
+        """Log once that messages which would return to `queue` in a cycle are dropped."""
         if not self._has_warned:
             self._has_warned = True
-            text = 'Queue "%s": messages are dropped that come back to it in a cycle of dead-letter exchanges, by "%s"'
+            text = 'Queue "%s": messages that return to it in a cycle of dead-letter exchanges, by "%s", are dropped'
             _LOG.warning(text, queue.name, self.exchange)
 
 
 class _WithoutCycles:
-    """An exchange, without the queues that a message would reach in a cycle.
+    """An exchange without the queues that a message would reach in a cycle.
 
     Args:
-        router: asks the alternate exchange, too.
+        router: routes, also by alternate exchanges.
         exchange: the exchange.
-        deaths: of the message.
+        deaths: the message's deaths.
         to: logs cycles.
     """
 
@@ -361,11 +359,11 @@ class _WithoutCycles:
     def __init__(self, router: Router, exchange: Exchange, deaths: Sequence[TypedMap], to: QueueDeadLetter) -> None:
         self._router, self._exchange, self._deaths, self._to = router, exchange, deaths, to
         self.name = exchange.name
-        self.alternate: Alternate | None = None  # `route` has asked it
+        self.alternate: Alternate | None = None  # already considered by `route`
 
     @property
     def steps(self) -> int:
-        """As of the exchange."""
+        """The exchange's."""
         return self._exchange.steps
 
     def route(self, message: Message) -> Routed:
@@ -381,7 +379,7 @@ class _WithoutCycles:
 
 
 class _Fewer:
-    """A route with fewer queues, which counts as the whole one."""
+    """A route with fewer queues, which is counted like the whole one."""
 
     __slots__ = ("_route", "queues")
 
@@ -394,7 +392,7 @@ class _Fewer:
 
 
 def _ignore(_error: Exception | None) -> None:
-    """A message that cannot leave its queue stays acquired, and is there after the next start."""
+    """Nothing to do: a message that cannot leave its queue stays acquired, and is available after a restart."""
 
 
 # ---- the headers of a death ----
@@ -405,7 +403,7 @@ class Death(NamedTuple):
 
     Attributes:
         reason: REJECTED, EXPIRED or MAXLEN.
-        queue, exchange, routing_keys: where it was, and what it was published to.
+        queue, exchange, routing_keys: its queue, and the exchange and keys that it was published with.
         time: seconds since 1970.
         ttl: its own time to live in milliseconds; None if it had none.
     """
@@ -439,12 +437,12 @@ def headers_after(headers: TypedMap, death: Death) -> tuple[Changes, list[TypedM
 
 
 def with_own_keys(changes: Changes, _excess: int) -> Changes:
-    """The same headers; of the routing keys of each death only the first, without those of CC."""
+    """The same headers, but only the first routing key of each death, without those of CC."""
     return _with_deaths(changes, [_with_first_key(each) for each in _deaths_in(changes)])
 
 
 def without_oldest(changes: Changes, excess: int) -> Changes:
-    """The same headers without the oldest deaths: as many as had `excess` bytes, if there are that many.
+    """The same headers without the oldest deaths: enough of them to save `excess` bytes, if possible.
 
     The latest rejection and those after it stay.
     """
@@ -457,7 +455,7 @@ def without_oldest(changes: Changes, excess: int) -> Changes:
 
 
 def without_deaths(changes: Changes, _excess: int) -> Changes:
-    """None of these headers, if the latest death is a rejection: it ends what may become a cycle."""
+    """None of these headers, if the latest death is a rejection, which ends any automatic cycle."""
     deaths = _deaths_in(changes)
     if not deaths or _text(deaths[0], "reason") != REJECTED:
         return changes
@@ -469,7 +467,7 @@ SHORTER: Final[tuple[Callable[[Changes, int], Changes], ...]] = (with_own_keys, 
 
 Args:
     changes: the headers to set, and those to remove.
-    excess: bytes that the header of the message has too many.
+    excess: bytes by which the message's header is too long.
 """
 
 
@@ -490,13 +488,13 @@ def _first(typed: TypedValue) -> TypedValue:
 
 
 def _least_size(entry: TypedMap) -> int:
-    """Bytes that an entry has encoded, at least: those of its names and texts."""
+    """A lower bound of an entry's encoded bytes: those of its names and strings."""
     texts = [typed.value for _, typed in entry.entries if isinstance(typed.value, (str, bytes))]
     return sum(2 + len(each) for each in (*texts, *entry))
 
 
 def is_cycle(queue: str, deaths: Iterable[TypedMap]) -> bool:
-    """Whether a message with these deaths has come back to a queue without having been rejected."""
+    """Whether a message with these deaths has returned to a queue without having been rejected."""
     for each in deaths:
         if _text(each, "reason") == REJECTED:
             return False

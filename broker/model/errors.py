@@ -21,7 +21,7 @@ class NotFoundError(ModelError):
 
     Args:
         text: the reason.
-        kind, name: of a queue or exchange that was looked for; empty for other objects.
+        kind, name: of the missing queue or exchange; empty for other objects.
     """
 
     def __init__(self, text: str, *, kind: str = "", name: str = "") -> None:
@@ -46,7 +46,7 @@ class IllegalStateError(ModelError):
 
 
 class CommandInvalidError(ModelError):
-    """The request contradicts itself, or what it requires was not requested before."""
+    """The request contradicts itself, or lacks a required earlier request."""
 
 
 class ResourceLimitExceededError(ModelError):
@@ -54,7 +54,7 @@ class ResourceLimitExceededError(ModelError):
 
 
 class QueueOverflowError(ResourceLimitExceededError):
-    """A queue is full that was declared with x-overflow: publishers without confirms are not told.
+    """A queue declared with x-overflow is full: publishers without confirms get no answer.
 
     Args:
         text: the reason.
@@ -68,7 +68,7 @@ class QueueOverflowError(ResourceLimitExceededError):
 
 
 class RoutingLimitError(ResourceLimitExceededError):
-    """Finding the queues of a message takes too many steps."""
+    """Routing a message takes too many steps."""
 
 
 class NotAllowedError(ModelError):
@@ -95,7 +95,7 @@ class HeaderTooLargeError(InvalidArgumentError):
     """A message's header would become too large.
 
     Args:
-        size, limit: its bytes, and how many it may have.
+        size, limit: its bytes, and their maximum.
     """
 
     def __init__(self, size: int, limit: int) -> None:

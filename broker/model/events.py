@@ -1,10 +1,10 @@
-"""What happens in the broker, as typed events, delivered to listeners.
+"""Typed events of the broker, delivered to listeners.
 
 The log is the first listener (`event_log`). An event is a value. If QMF has it, its QMF name is its class name with a
 lower-case first letter (those of the store without `Journal`), and its first fields are the arguments of the QMF event;
-`SessionCreated` and those after it are for the operational log (`status_log`) alone.
+`SessionCreated` and those after it are only for the operational log (`status_log`).
 
-Source: the QMF schemas of qpidd's broker, its ACL module and its store, their events.
+Source: the events in the QMF schemas of qpidd's broker, its ACL module and its store.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ class Unbind(NamedTuple):
 
 
 class ExchangeBind(NamedTuple):
-    """An exchange, the destination, was bound to another one, the source. Consoles are not told."""
+    """An exchange, the destination, was bound to another one, the source. Not sent to consoles."""
 
     remote_host: str
     user: str
@@ -93,7 +93,7 @@ class ExchangeBind(NamedTuple):
 
 
 class ExchangeUnbind(NamedTuple):
-    """A binding between exchanges has ended. Consoles are not told."""
+    """A binding between exchanges has ended. Not sent to consoles."""
 
     remote_host: str
     user: str
@@ -103,7 +103,7 @@ class ExchangeUnbind(NamedTuple):
 
 
 class Subscribe(NamedTuple):
-    """A consumer was added to a queue. Consoles are not told of the last two."""
+    """A consumer was added to a queue. Consoles do not get the last two fields."""
 
     remote_host: str
     user: str
@@ -116,7 +116,7 @@ class Subscribe(NamedTuple):
 
 
 class Unsubscribe(NamedTuple):
-    """A consumer was removed. Consoles are not told the queue."""
+    """A consumer was removed. Consoles do not get the queue."""
 
     remote_host: str
     user: str
@@ -125,7 +125,7 @@ class Unsubscribe(NamedTuple):
 
 
 class ClientConnect(NamedTuple):
-    """A client has opened its connection. Consoles are not told the protocol."""
+    """A client has opened its connection. Consoles do not get the protocol."""
 
     remote_host: str
     user: str
@@ -134,7 +134,7 @@ class ClientConnect(NamedTuple):
 
 
 class ClientConnectFail(NamedTuple):
-    """A client was rejected. `user` is empty if it is not known."""
+    """A client was rejected. `user` is empty if unknown."""
 
     remote_host: str
     user: str
@@ -195,7 +195,7 @@ class Deny(NamedTuple):
 
 
 class ConnectionDeny(NamedTuple):
-    """A connection was denied, by a limit or a rule. `user` is empty if it is not known."""
+    """A connection was denied, by a limit or a rule. `user` is empty if unknown."""
 
     user: str
     remote_host: str
@@ -209,20 +209,20 @@ class QueueQuotaDeny(NamedTuple):
 
 
 class FileLoaded(NamedTuple):
-    """The ACL file was read again. `user` is empty if a signal has asked for it."""
+    """The ACL file was reloaded. `user` is empty if a signal has requested it."""
 
     user: str
 
 
 class FileLoadFailed(NamedTuple):
-    """The ACL file could not be read again, and the rules have remained. `user` as above."""
+    """The ACL file could not be reloaded, and the rules are unchanged. `user` as above."""
 
     user: str
     reason: str
 
 
 class QueueRedirect(NamedTuple):
-    """The messages for a queue are put on another one from now on."""
+    """Messages for a queue are put on another one from now on."""
 
     queue: str
     target: str
@@ -244,7 +244,7 @@ class JournalCreated(NamedTuple):
 
 
 class JournalRecovered(NamedTuple):
-    """A journal was recovered: so many messages, and of branches in doubt those that they enqueue and dequeue."""
+    """A journal was recovered: its messages, and those that branches in doubt enqueue and dequeue."""
 
     journal: str
     file_size: int
@@ -284,7 +284,7 @@ class SessionFlow(NamedTuple):
 
 
 class BindingRemoved(NamedTuple):
-    """A binding has ended with its queue or its exchange, or another one has replaced it."""
+    """A binding has ended with its queue or its exchange, or was replaced by another one."""
 
     exchange: str
     queue: str
@@ -298,7 +298,7 @@ class RecoveryBegun(NamedTuple):
 
 
 class QueueRecovered(NamedTuple):
-    """A queue was recovered, with so many messages."""
+    """A queue was recovered, with the number of its messages."""
 
     queue: str
     messages: int
@@ -365,7 +365,7 @@ class Events:
         self._watchers.append(watcher)
 
     def ignore(self, watcher: Watcher) -> None:
-        """The end of `watch`."""
+        """End `watch`."""
         self._watchers.remove(watcher)
 
     def emit(self, event: Event, caller: Caller = BROKER) -> None:

@@ -1,21 +1,20 @@
-"""Returns the memory of messages that are gone to the system.
+"""Returns memory of removed messages to the system.
 
-glibc keeps freed memory, and gives back only what is at the end of its heap, where something that is still in use is
-enough to prevent that. So what a backlog of 5,000,000 messages took while it was out of memory, about 28 bytes each,
-stayed with the process after it was drained. `malloc_trim` returns every free page.
+glibc keeps freed memory, and gives back only free memory at the end of its heap, where a single block in use prevents
+that. So the memory of a paged-out backlog of 5,000,000 messages, about 28 bytes each, stayed with the process after it
+was drained. `malloc_trim` returns every free page.
 
-It blocks the event loop, for about 0.07 ms for each MiB returned, and so does `mallinfo`, which counts what is free,
-for 0.13 us for each free chunk. So both are called seldom, and take little of the time, measured as processor time of
-this thread:
+It blocks the event loop for about 0.07 ms for each MiB returned, and so does `mallinfo`, which counts free chunks, for
+0.13 µs for each. So both are called rarely, and take a small share of this thread's processor time:
 
     step        when                                                                      then not again for
     ----------  ------------------------------------------------------------------------  ------------------------------
-    resident    each look                                                                 -
-    allocated   `STEP` more is resident than was at the least                             5,000 times as long as it took
-    trim        `STEP` is free, and so much more is resident without being in use than    300 times as long as it took
-                was at the least since the last trim
+    resident    each call of `look`                                                       -
+    allocated   `STEP` more is resident than the minimum                                  5,000 times as long as it took
+    trim        `STEP` is free, and the resident memory not in use exceeds its minimum    300 times as long as it took
+                since the last trim by `STEP`
 
-A trim that returned little, because what is free is in pieces smaller than a page, counts as the second.
+A trim that returned little, because the free pieces are smaller than a page, counts as the second.
 
 The allocator's figures come from `mallinfo2` in glibc 2.33 and later, and from `mallinfo` in older ones; other
 libraries have neither. Python keeps small objects in arenas of its own, which it maps without the allocator: they are
@@ -33,7 +32,7 @@ from typing import Any, Final, NamedTuple
 from qstore.broker.model.memory import resident_bytes
 
 STEP: Final = 16 << 20
-"""Bytes that are worth it."""
+"""Least bytes for which a trim pays off."""
 
 _PAUSE_ALLOCATED: Final = 5000
 _PAUSE_TRIM: Final = 300
@@ -44,7 +43,7 @@ _FIELDS: Final = (
 
 
 class Allocated(NamedTuple):
-    """The allocator's figures, under glibc's names; None where there are none."""
+    """The allocator's figures, under glibc's names; None if unavailable."""
 
     arena: int | None = None
     ordblks: int | None = None
@@ -60,7 +59,7 @@ class _Information(ctypes.Structure):
 
 
 class _OldInformation(ctypes.Structure):
-    _fields_ = tuple((name, ctypes.c_uint) for name in _FIELDS)  # from 4 GiB on these begin again at 0
+    _fields_ = tuple((name, ctypes.c_uint) for name in _FIELDS)  # 32 bits: these wrap at 4 GiB
 
 
 def allocated() -> Allocated:
@@ -84,7 +83,7 @@ def _function() -> Callable[[], Any] | None:
 
 
 def trim() -> None:
-    """Return all free pages to the system, also those between others that are in use; nothing if the library cannot."""
+    """Return all free pages to the system, even between pages in use; does nothing if the library cannot."""
     function = getattr(ctypes.CDLL(None), "malloc_trim", None)
     if function is not None:
         function(ctypes.c_size_t(0))
@@ -132,7 +131,7 @@ class Heap:
         self._not_before = clock()
 
     def look(self) -> bool:
-        """Return free memory if there is enough of it. Call it about every second. Returns whether it was tried."""
+        """Return free memory if there is enough of it. Call this about every second. Returns whether it was tried."""
         resident = self._resident()
         self._least_resident = min(self._least_resident, resident)
         if resident - self._least_resident < STEP or self._clock() < self._not_before:
@@ -153,7 +152,7 @@ class Heap:
 
     @staticmethod
     def _unused(known: Allocated, resident: int) -> int:
-        """Resident bytes that are not in use by what the allocator knows: free ones, and those of others."""
+        """Resident bytes that the allocator does not count as in use: free ones, and memory mapped by others."""
         return resident - (known.uordblks or 0) - (known.hblkhd or 0)
 
     def _pause(self, began: float, factor: int) -> None:

@@ -1,4 +1,4 @@
-"""The memory ceiling: how much memory the broker's messages take, and what happens when they take too much.
+"""The memory ceiling: counts the memory of the broker's messages, and reacts when they take too much.
 
 Usage is estimated as the size of every message on a queue or in an open transaction (header and content), a constant
 for each (`MESSAGE_OVERHEAD`), and the bytes received of incomplete messages. A message on many queues is counted on
@@ -6,17 +6,18 @@ each, though its bytes are shared; so the estimate is capped at the resident siz
 
     state    entered                          effect
     -------  -------------------------------  ---------------------------------------------------------------
-    ample    below 80 % of the ceiling        above 70 %, queues included, messages go to the disk (`residency`)
+    ample    below 80 % of the ceiling        above 70 %, queues included, messages move to the disk (`residency`)
     short    at 90 %                          backpressure: publishing connections are read only once a second, which
                                               still lets them settle deliveries
-    full     at 100 %                         published messages are refused: resource-limit-exceeded; not those that
-                                              a journal has, and that leave memory at once (`Router.leaves_memory`)
+    full     at 100 %                         published messages are refused with resource-limit-exceeded, except those
+                                              that a journal stores and that leave memory at once
+                                              (`Router.leaves_memory`)
 
-From short and full the state returns to ample below 80 %. Counting looks at every queue. It runs each time queues and
+From short and full the state returns to ample below 80 %. A count visits every queue. It runs each time queues and
 transactions have grown by 1/128 of the ceiling, and twice a second while memory is short. There is no cost per message.
 
 The ceiling leaves room for everything else. If an allocation fails nevertheless, a reserve is freed, so that the broker
-can log the failure, close what was affected, and be shut down; memory counts as full until the reserve is restored.
+can log the failure, close affected connections, and be shut down; memory counts as full until the reserve is restored.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ DEFAULT_SHARE: Final = 0.5
 
 _SHORT, _AMPLE, _RELIEVE, _RELIEVED = 0.9, 0.8, 0.7, 0.65
 _COUNTS_PER_CEILING: Final = 128
-_RELIEFS_PER_CEILING: Final = 32  # while little can go out: looking for it takes time
+_RELIEFS_PER_CEILING: Final = 32  # while few messages can leave memory: finding them takes time
 _MIN_STEP: Final = 64 * 1024  # bytes of growth between two counts
 _RESERVE: Final = 4 << 20  # bytes that are freed when an allocation fails
 _FREED: Final = bytearray()
@@ -70,7 +71,7 @@ class MemoryCeiling:
     Args:
         limit: bytes; 0 for no ceiling.
         held: returns the current estimate, in bytes.
-        queues: returns what the queues take besides; it only makes messages leave memory sooner.
+        queues: returns the bytes that the queues themselves take, which only makes messages leave memory sooner.
         resident: returns the resident bytes of the process.
 
     Attributes:
@@ -80,7 +81,7 @@ class MemoryCeiling:
         grown: bytes by which queues and transactions have grown since then; incremented by the code that adds messages.
         step: growth after which `count` is due.
         changed: called when the state leaves AMPLE or returns to it.
-        relieve: has messages go out of memory, to free that many bytes.
+        relieve: moves messages out of memory to free the given number of bytes.
     """
 
     __slots__ = (
@@ -110,7 +111,7 @@ class MemoryCeiling:
         self.grown = 0
         if not self._reserve:
             try:
-                self._reserve = bytearray(2 * _RESERVE)  # as much again stays free, or it would be freed at once
+                self._reserve = bytearray(2 * _RESERVE)  # half of it is freed again, or it would be needed at once
             except MemoryError:
                 return
             del self._reserve[_RESERVE:]
@@ -153,7 +154,7 @@ class MemoryCeiling:
         return not self._reserve
 
     def has_room(self, size: int, share: float) -> bool:
-        """Whether `size` more bytes would stay below a share of the ceiling, as far as is known without counting."""
+        """Whether `size` more bytes would stay below a share of the ceiling, estimated without a count."""
         if self.state is State.FULL:
             return False
         return not self.limit or self.used + self.grown + size < self.limit * share

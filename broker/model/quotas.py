@@ -1,7 +1,7 @@
-"""Quotas: how many connections and queues each user has, and how many connections each host.
+"""Quotas: counts and limits the connections and queues of each user, and the connections of each host.
 
-All are counted, whether or not there is a limit, since limits may be set later. A limit that is lowered affects only
-what comes after: connections and queues remain. A queue counts for the user who has declared it, as long as it exists.
+All are counted even without a limit, since limits may be set later. A lowered limit affects only new connections and
+queues; existing ones remain. A queue counts for the user who declared it, as long as it exists.
 
 Source: Qpid C++ Broker Book, 1.5.3.1 and 1.5.3.3.
 """
@@ -21,7 +21,7 @@ class UserLimits(Protocol):
     """The limits of users."""
 
     def limit(self, counted: Literal["connections", "queues"], user: str) -> int | None:
-        """How many connections or queues a user may have; None if there is no limit."""
+        """The maximum number of a user's connections or queues; None for no limit."""
 
 
 class Unlimited:
@@ -37,14 +37,14 @@ class Quotas:
 
     Args:
         emit: emits events.
-        per_host: how many connections each host may have; 0 for no limit.
+        per_host: maximum number of connections of each host; 0 for no limit.
 
     Attributes:
         per_host: as above.
         limits: the limits of users.
-        connections, queues: user -> how many.
-        hosts: host -> how many connections.
-        connections_denied, queues_denied: how many were denied.
+        connections, queues: user -> their number.
+        hosts: host -> number of connections.
+        connections_denied, queues_denied: number of denials.
     """
 
     def __init__(self, emit: Callable[[Event], None], per_host: int = 0) -> None:
@@ -65,7 +65,7 @@ class Quotas:
         return True
 
     def leave(self, host: str) -> None:
-        """A connection that was counted for its host is closed."""
+        """Uncount a closed connection of a host."""
         _subtract(self.hosts, host)
 
     def log_in(self, user: str) -> bool:
@@ -77,11 +77,11 @@ class Quotas:
         return True
 
     def log_out(self, user: str) -> None:
-        """A connection that was counted for its user is closed."""
+        """Uncount a closed connection of a user."""
         _subtract(self.connections, user)
 
     def denied(self, user: str, address: str) -> None:
-        """A connection was denied, by a limit or a rule; `user` is empty if it is not known."""
+        """Count a connection denied by a limit or a rule, and emit the event; `user` is empty if unknown."""
         self.connections_denied += 1
         self._emit(ConnectionDeny(user, address))
 
@@ -98,16 +98,16 @@ class Quotas:
             raise UnauthorizedError(f'user "{caller.user}" may not have more than {limit} queues: "{queue}" is refused')
 
     def queue_created(self, creator: str) -> None:
-        """A user has a queue more."""
+        """Count a new queue of a user."""
         self.queues[creator] += 1
 
     def queue_deleted(self, creator: str) -> None:
-        """A user has a queue less."""
+        """Uncount a deleted queue of a user."""
         _subtract(self.queues, creator)
 
 
 def _subtract(counts: Counter[str], key: str) -> None:
-    """Unused names are forgotten: there may be very many over time."""
+    """Subtract 1, and forget names with 0: there may be very many over time."""
     left = counts[key] - 1
     if left > 0:
         counts[key] = left

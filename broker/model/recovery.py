@@ -1,4 +1,4 @@
-"""Recovery: what the store has is put into the model when the broker starts: exchanges, queues, bindings, messages."""
+"""Recovery: loads exchanges, queues, bindings and messages from the store into the model at a start."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ _OF_FRAMEWORKS: Final = ("x-queue-", "x-ha-")
 
 
 class _Held:
-    """What branches in doubt hold of one queue.
+    """The messages of one queue that branches in doubt hold.
 
     Attributes:
         xids: the branches.
-        enqueues, dequeues: messages that they put there, and that they take.
+        enqueues, dequeues: numbers of messages that they enqueue there, and dequeue.
     """
 
     def __init__(self) -> None:
@@ -57,7 +57,7 @@ class _Held:
 
 
 class Recovery:
-    """Puts what a store has into the model.
+    """Loads the contents of a store into the model.
 
     Args:
         store: the store.
@@ -65,9 +65,9 @@ class Recovery:
         queues: name -> queue; gets the store's.
         factory: creates queues.
         restore: decodes a stored message.
-        has_grown: counts the memory that a queue takes.
-        emit: tells where it is.
-        progress: gets how far it is.
+        has_grown: counts the memory of a queue.
+        emit: emits the events of recovery.
+        progress: called with the progress.
 
     Attributes:
         in_doubt: xid of each prepared branch -> its effects.
@@ -142,9 +142,9 @@ class Recovery:
     def _recover_queue(self, found: RecoveredQueue) -> Queue:
         record = found.record
         self._emit(RecoveryBegun(record.name))
-        self._tell_progress(record.name)
+        self._report_progress(record.name)
         parsed, reasons = read_usable(record.arguments)
-        for reason in reasons:  # qpidd or an earlier version accepted it
+        for reason in reasons:  # qpidd or an earlier version has accepted the argument
             _LOG.warning('Queue "%s": %s', record.name, reason)
         _log_lacking(Of.QUEUE, f'Queue "{record.name}"', record.arguments)
         queue = self._factory.make(
@@ -177,12 +177,12 @@ class Recovery:
         return queue
 
     def _recover_index(self, found: RecoveredQueue, queue: Queue, held: _Held) -> bool:
-        """Put the messages on a queue without reading them, if it can have them so. Returns whether it does.
+        """Put the messages on a queue without reading them, if the queue allows that. Returns whether it does.
 
-        Those that a branch in doubt holds are read, and counted in `held`. The sizes of the others are estimated by
-        that of the first one, and known when they are read. A queue that displaces messages, as rings do, needs the
-        sizes themselves: by estimates it would discard what there is room for. One with a time to live for messages
-        needs to know when they expire.
+        Those that a branch in doubt holds are read, and counted in `held`. The sizes of the others are estimated from
+        that of the first one, and known once they are read. A queue that displaces messages, such as a ring, needs
+        exact sizes: with estimates it would discard messages for which there is room. One with a TTL for messages needs
+        to know when they expire.
         """
         is_plain = not queue.displacements and queue.message_ttl is None
         if queue.residency is None or not is_plain or not queue.residency.takes_index:
@@ -200,7 +200,7 @@ class Recovery:
                 self._messages += len(sizes)
             if portion.held is not None and self._recover_message(queue, portion.held, held):
                 self._messages += 1
-            self._tell_progress(found.record.name)
+            self._report_progress(found.record.name)
         self._relieve(queue)
         return True
 
@@ -213,12 +213,12 @@ class Recovery:
             if count % _RELIEVED_AFTER == 0:
                 self._messages += _RELIEVED_AFTER
                 self._relieve(queue)
-                self._tell_progress(found.record.name)
+                self._report_progress(found.record.name)
         self._messages += count % _RELIEVED_AFTER
         self._relieve(queue)
 
     def _recover_message(self, queue: Queue, stored: RecoveredMessage, held: _Held) -> bool:
-        """Put a message on a queue that was read. Returns False if it cannot be decoded, which is logged."""
+        """Put a message that was read on a queue. Returns False if it cannot be decoded, which is logged."""
         try:
             message = self._restore(stored.data)
         except BrokerRecordError as error:
@@ -231,7 +231,7 @@ class Recovery:
             held.count(stored)
         return True
 
-    def _tell_progress(self, name: str) -> None:
+    def _report_progress(self, name: str) -> None:
         self._tell(
             lambda: (
                 f"recovered {self._messages:,} of {self._message_count:,} messages; at queue "
@@ -240,7 +240,7 @@ class Recovery:
         )
 
     def _relieve(self, queue: Queue) -> None:
-        """Let messages go out of memory again that took part in recovery, if there are too many."""
+        """Move recovered messages out of memory again, if there are too many."""
         if queue.residency is not None:
             queue.residency.keep_within_budget()
         self._has_grown(queue)
@@ -260,7 +260,7 @@ class Recovery:
 
 
 def _log_lacking(of: Of, what: str, arguments: TypedMap) -> None:
-    """Log what a recovered object was declared with, and is served without.
+    """Log features that a recovered object was declared with and does not have.
 
     The ignored arguments of RabbitMQ are left out: frameworks set them for every queue.
     """
@@ -269,4 +269,4 @@ def _log_lacking(of: Of, what: str, arguments: TypedMap) -> None:
     ignored = "; ".join(str(each) for each in found if not each.is_refused and not each.name.startswith(_OF_FRAMEWORKS))
     for level, lines in ((WARNING, refused), (NOTICE, ignored)):
         if lines:
-            _LOG.log(level, "%s is served without features of its declaration: %s", what, lines)
+            _LOG.log(level, "%s lacks features of its declaration: %s", what, lines)

@@ -2,8 +2,8 @@
 
 Each requester has a reply queue that no other client can see: it is not among the broker's queues, is never stored, and
 ends with its consumer. The default exchange routes to it by its name, which cannot be guessed, so publishers of every
-protocol can reply. A requester that does not read its replies loses the oldest ones beyond a limit; a reply to one that
-has gone is unroutable.
+protocol can reply. A requester that does not read its replies loses the oldest ones beyond a limit; a reply to a
+requester that has gone is unroutable.
 
 Source: RabbitMQ, "Direct Reply-to".
 """
@@ -23,16 +23,16 @@ if TYPE_CHECKING:
     from qstore.broker.model.tick import Tick
 
 REPLY_TO: Final = "amq.rabbitmq.reply-to"
-"""What requesters consume, and give as reply address: it stands for the name of their reply queue."""
+"""The queue name that requesters consume from and give as reply address: a placeholder for their reply queue."""
 
 PREFIX: Final = f"{REPLY_TO}."
-"""What names of reply queues begin with."""
+"""The prefix of the names of reply queues."""
 
 MAX_REPLIES: Final = 10_000
-"""Replies that wait for one requester."""
+"""Maximum number of replies waiting for one requester."""
 
 MAX_REPLY_BYTES: Final = 16 << 20
-"""Bytes that these may take, or one message as large as the broker takes."""
+"""Maximum bytes of these, or of one message as large as the broker accepts."""
 
 _TOKEN_BYTES: Final = 24
 
@@ -43,7 +43,7 @@ class DirectReplies:
     Args:
         tick: dispatches them.
         default: the default exchange.
-        max_message_bytes: of one message; 0 for no limit.
+        max_message_bytes: limit of one message; 0 for no limit.
         clock: seconds since 1970.
 
     Attributes:
@@ -59,7 +59,7 @@ class DirectReplies:
         default.replies = self.queues
 
     def open(self) -> Queue:
-        """A new reply queue."""
+        """Create a reply queue."""
         name = PREFIX + secrets.token_urlsafe(_TOKEN_BYTES)
         limit = RingLimit(Capacity(MAX_REPLIES, self._max_bytes, MESSAGE_OVERHEAD), is_strict=False)
         ring = Ring(limit, lambda _queue, _entry: False)  # nothing moves elsewhere
@@ -68,17 +68,17 @@ class DirectReplies:
         return queue
 
     def close(self, queue: Queue) -> None:
-        """A requester has gone: its replies are dropped."""
+        """Drop the replies of a requester that has gone."""
         del self.queues[queue.name]
         self._default.forget(queue.name)
         queue.begin_deletion()
         queue.end_deletion()
 
     def has(self, name: str) -> bool:
-        """Whether there is a requester with this name; REPLY_TO itself is always there."""
+        """Whether a requester with this name exists; always for REPLY_TO itself."""
         return name == REPLY_TO or name in self.queues
 
     @property
     def memory(self) -> int:
-        """Bytes of memory that all replies take."""
+        """Bytes of memory taken by all replies."""
         return sum(queue.memory for queue in self.queues.values())

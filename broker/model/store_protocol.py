@@ -1,19 +1,19 @@
-"""What the broker asks of a store, and of the module that provides one.
+"""The broker's requirements of a store, and of the module that provides one.
 
 The broker never imports a store: it finds a module by name (`process/modules`), which opens one. The protocols keep the
-two rooms apart; `tests/broker/test_store_protocol.py`, which mypy checks, holds the store against them.
+two rooms apart; `tests/broker/test_store_protocol.py`, which mypy checks, verifies that the store satisfies them.
 
 * **No call blocks**, except opening and closing. Appended records are written after the next `flush`, which is called
-  once per batch. A caller that needs to know passes a callback, `Done`; it is called once, with None when everything is
-  on the disk, or with the error that prevented it.
+  once per batch. A caller that waits passes a callback, `Done`; it is called once, with None when everything is on the
+  disk, or with the error that prevented it.
 * Callbacks run from `collect`, which is to be called when `fileno` is readable, and sometimes from `flush`. A callback
-  may append, and need not flush: its records are written without it.
+  may append without flushing: its records are written nevertheless.
 * An operation that can be refused is refused at once, by an exception, and then nothing was written. `full_error`: the
-  journal is full until messages are dequeued; its text is fit for the client. It is among `errors`, which are the only
-  exceptions that the calls below raise by design. Their text is one line for a person.
+  journal is full until messages are dequeued; its text can be sent to the client. It is among `errors`, which are the
+  only exceptions that the calls below raise by design. Their text is one line for a person.
 * A message's record id is its position: queue order is the order of record ids, before a restart and after.
-* What a transaction writes counts from its commit point on, or not at all. If `done` gets `full_error`, there was no
-  room for it, and nothing of it is left. After any other error the outcome is unknown until the next start.
+* A transaction takes effect at its commit point, or not at all. If `done` gets `full_error`, there was no room for it,
+  and nothing of it is left. After any other error the outcome is unknown until the next start.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ Refused: TypeAlias = Callable[[str, bool], None]
 """Called with a journal's name and whether it is full; else it still accepts dequeues. It must not call the store."""
 StoreLog: TypeAlias = Callable[["StoreLine"], None]
 TellProgress: TypeAlias = Callable[[Callable[[], str]], None]
-"""Receives what makes the text about the progress of a start; made only if the text is used."""
+"""Receives a function that returns the text about a start's progress, called only if the text is used."""
 
 JournalHandle: TypeAlias = Any  # a journal, of the store's own type, which satisfies `Journal`
 QueueHandle: TypeAlias = Any  # likewise, a `RecoveredQueue`
 Enqueues: TypeAlias = Sequence[tuple[JournalHandle, list[tuple[Sequence[bytes], int, int]]]]
-"""Messages of a transaction by journal, in order; of each the arguments of `Appends.enqueue`."""
+"""Messages of a transaction by journal, in order; for each the arguments of `Appends.enqueue`."""
 Dequeues: TypeAlias = Sequence[tuple[JournalHandle, int]]
 
 LIVE: Final = 1  # states of a recovered message: available on its queue,
@@ -77,7 +77,7 @@ class Journal(Protocol):
         """The data of a message, from the disk if it is there. Raises `Store.errors` or OSError."""
 
 
-# ---- what a start has found ----
+# ---- results of recovery ----
 
 
 class RecoveredMessage(Protocol):
@@ -98,8 +98,8 @@ class RecoveredMessage(Protocol):
 class IndexPortion(Protocol):
     """Consecutive stored messages that were not read, all LIVE.
 
-    `sizes` are bytes on the disk; `redelivered` has the numbers, from 0, of those that may have been delivered before;
-    `held` is the message after them, if a branch holds that.
+    `sizes` are bytes on the disk; `redelivered` has the indices of those that may have been delivered before; `held` is
+    the message after them, if a branch holds it.
     """
 
     @property
@@ -194,10 +194,10 @@ class StoreTransactions(Protocol):
     @property
     def in_doubt(self) -> list[bytes]: ...
     def user_of(self, xid: bytes) -> str:
-        """The user who has prepared a branch in doubt; empty if the store does not know."""
+        """The user who prepared a branch in doubt; empty if unknown."""
 
     def commit(self, enqueues: Enqueues, dequeues: Dequeues, done: Done, /) -> list[int]:
-        """Commit all of this. Returns the record ids of the enqueued messages. Call `Store.flush` afterwards."""
+        """Commit these operations. Returns the record ids of the enqueued messages. Call `Store.flush` afterwards."""
 
     def prepare(self, xid: bytes, enqueues: Enqueues, dequeues: Dequeues, done: Done, user: str, /) -> list[int]:
         """Write a branch, so that it can be committed or aborted after any crash; otherwise as `commit`."""
@@ -206,16 +206,16 @@ class StoreTransactions(Protocol):
         """Begin a transaction that is appended in portions: a local one, or a branch to be prepared."""
 
     def append_portion(self, large: Any, enqueues: Enqueues, dequeues: Dequeues, /) -> list[int]:
-        """Append all of this, or nothing; then it must be aborted. Returns the record ids of the enqueued messages."""
+        """Append these operations, or none: then it must be aborted. Returns the record ids of enqueued messages."""
 
     def when_written(self, large: Any, then: Callable[[], None], /) -> None:
-        """Begin to write what was appended, and call `then` when the next portion may be: perhaps at once."""
+        """Begin to write the appended portion, and call `then` when the next may be appended, perhaps at once."""
 
     def end_large(self, large: Any, done: Done, /) -> None:
         """Commit or prepare it; otherwise as `commit` and `prepare`. If it is refused, it must be aborted."""
 
     def abort_large(self, large: Any, done: Callable[[], None], /) -> None:
-        """Take everything back, and call `done` when its dequeued messages may be dequeued by others."""
+        """Undo everything, and call `done` when its dequeued messages may be dequeued by others."""
 
     def commit_prepared(self, xid: bytes, done: Done) -> None: ...
     def abort_prepared(self, xid: bytes, done: Done) -> None: ...
@@ -226,7 +226,7 @@ class StoreChanges(Protocol):
 
     def create_queue(self, record: Queue, geometry: Geometry, done: Changed[Any], /) -> None: ...
     def delete_queue(self, journal: JournalHandle, done: Changed[None], /) -> None:
-        """Delete a queue, its messages and all bindings to it. Its journal must not be appended to any more."""
+        """Delete a queue, its messages and all bindings to it. Nothing more may be appended to its journal."""
 
     def create_exchange(self, record: Exchange, done: Changed[int], /) -> None: ...
     def delete_exchange(self, number: int, done: Changed[None], /) -> None: ...
@@ -247,16 +247,16 @@ class SharedSnapshot(Protocol):
     @property
     def name(self) -> str: ...
     def copied(self, queue_ids: Iterable[int], /) -> list[int]:
-        """These queues' journals (0: the prepared transactions) were read. Returns those overwritten before that."""
+        """Unpin journals that were read, by queue (0: the prepared list). Returns those overwritten before."""
 
     def release(self) -> None:
-        """It is not needed any more. May be called twice."""
+        """Release the snapshot. May be called twice."""
 
 
 class Store(Protocol):
     """An open store."""
 
-    # ---- its parts, its errors, and what it has found ----
+    # ---- its parts, its errors, and the results of recovery ----
 
     @property
     def append(self) -> Appends: ...
@@ -280,10 +280,10 @@ class Store(Protocol):
         """The messages of a recovered queue, in order. Read them before appending to the queue."""
 
     def index(self, queue: QueueHandle, /) -> Iterator[IndexPortion] | None:
-        """Where the messages of a recovered queue are, in order; None if they are few, and `messages` reads them."""
+        """The places of a recovered queue's messages, in order; None if they are few, so that `messages` reads them."""
 
     def end_recovery(self) -> None:
-        """No more stored messages will be read; `recovered_queues` is empty from now on."""
+        """End the reading of stored messages; `recovered_queues` is empty from now on."""
 
     # ---- messages ----
 
@@ -291,19 +291,19 @@ class Store(Protocol):
         """The checksum of a message's data, computed once for all of its queues."""
 
     def read(self, journal: JournalHandle, rids: Sequence[int], decode: RestoreMessage, done: MessagesRead, /) -> None:
-        """Read and decode messages, and call `done` with each, or the error: at once, if that need not wait."""
+        """Read and decode messages, and call `done` with each or its error: at once, if no wait is needed."""
 
     def will_read(self, journal: JournalHandle, rids: Sequence[int], /) -> None:
-        """Have the system read ahead: these messages will be read soon."""
+        """Have the system read ahead messages that will be read soon."""
 
     def put_away(self, journal: JournalHandle, rids: Sequence[int], /) -> None:
-        """Keep only a compact index of these messages, with ascending ids: they are out of the broker's memory."""
+        """Keep only a compact index of messages that are out of the broker's memory; ids ascend."""
 
     def queue_geometry(self, arguments: Mapping[str, Any], /) -> Geometry:
         """Size of a queue's journal, according to its declaration's arguments. Raises `argument_error`."""
 
     def on_refusal(self, refused: Refused, /) -> None:
-        """Call `refused` when a journal begins to refuse records for want of room: once, until it accepts a message."""
+        """Have `refused` called when a journal begins to refuse records, being full; again after it accepted one."""
 
     # ---- the disk ----
 
@@ -311,14 +311,14 @@ class Store(Protocol):
         """Flush these journals; `done` is called when all their appended records are on the disk, or with an error."""
 
     def start_aged(self) -> None:
-        """Start writing the records that were appended before the last call of this method and are still unflushed."""
+        """Start writing records that were appended before the previous call of this method and are still unflushed."""
 
     @property
     def has_unflushed(self) -> bool:
         """Whether records without waiters are unwritten, or waiters uncalled: a later flush or `start_aged` does it."""
 
     def fill_ahead(self) -> None:
-        """Prepare for the next small flushes. To be called when nothing waits for the disk, and all output is sent."""
+        """Prepare the next small flushes. Call this when nothing waits for the disk, and all output is sent."""
 
     def collect(self, timeout: float | None = 0.0) -> None:
         """Process completed disk operations, and run callbacks. Waits `timeout` seconds for one (None: no limit)."""
@@ -327,14 +327,14 @@ class Store(Protocol):
         """A descriptor that is readable when `collect` is due; -1 if there is none."""
 
     def is_watched(self, call_soon: Callable[[Callable[[], None]], object], /) -> None:
-        """An event loop watches it; `call_soon` calls a function in its next iteration."""
+        """Note that an event loop watches the store; `call_soon` calls a function in its next iteration."""
 
     @property
     def failure(self) -> Exception | None:
-        """The error that stopped all syncing for good (logged); None if there is none. Then only `close` helps."""
+        """The error that stopped all syncing for good (logged); None if there is none. Then only `close` is useful."""
 
     def look(self) -> None:
-        """Check that disk operations make progress, and log it if not. To be called about every second."""
+        """Check that disk operations make progress, and log it if not. Call this about every second."""
 
     @property
     def progress(self) -> int:
@@ -343,16 +343,16 @@ class Store(Protocol):
     # ---- management, and the end ----
 
     def metrics(self) -> Mapping[str, int | str]:
-        """What management shows: names of the class Store of the schema of legacystore, in snake case -> value."""
+        """The metrics for management: names of legacystore's class Store, in snake case -> value."""
 
     def journal_metrics(self, journal: JournalHandle, /) -> Mapping[str, int | str]:
-        """Likewise, of the class Journal."""
+        """Likewise, for the class Journal."""
 
     def share_snapshot(self, done: Changed[SharedSnapshot], /) -> None:
         """Take a snapshot of everything appended so far, for another process; `done` gets it."""
 
     def will_close(self) -> None:
-        """From now on no wait is unbounded. Any thread may call it."""
+        """Bound all waits from now on. Any thread may call this."""
 
     def close(self, delivered: Mapping[int, Iterable[int]] | None = None) -> bool:
         """Finish pending operations and close the store. Returns whether it is marked clean.
@@ -394,7 +394,7 @@ class ModuleOption(Protocol):
 
 
 class StoreModule(Protocol):
-    """The object that a module's entry point provides: the heading of its options, these, and what `open` raises."""
+    """The object that a module's entry point provides: the heading of its options, these, and the errors of `open`."""
 
     @property
     def title(self) -> str: ...

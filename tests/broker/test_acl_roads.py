@@ -770,7 +770,7 @@ def _query_branches_1(stage: Stage, bob: Bob) -> None:
 def _start_branch(stage: Stage, bob: Bob) -> None:
     bob.do("dtx.select")
     bob.do("dtx.start", xid=XID)
-    stage.listed += [each["description"] for each in bob.client.exceptions if "exists already" in each["description"]]
+    stage.listed += [each["description"] for each in bob.client.exceptions if "already exists" in each["description"]]
 
 
 @road("joining another user's branch", "0-10")

@@ -155,7 +155,7 @@ def test_a_name_without_a_row_has_no_meaning(name: str) -> None:
     assert rows_of(Of.QUEUE, name) == ()
     (found,) = unsupported_arguments(typed_map({name: "secret"}))
     assert not found.is_refused
-    assert str(found) == f"{name} has no meaning here and is ignored"
+    assert str(found) == f"{name} is unknown and ignored"
 
 
 def test_argument_with_an_effect_only_elsewhere_is_ignored() -> None:
@@ -168,7 +168,7 @@ def test_argument_with_an_effect_only_elsewhere_is_ignored() -> None:
     found = lacking(Of.BINDING, typed_map({"x-match": "all", "colour": "red"}), ("topic",))
     assert [str(each) for each in found] == [
         "x-match is ignored: it has an effect only for bindings to a headers exchange",
-        "colour has no meaning here and is ignored",
+        "colour is unknown and ignored",
     ]
 
 
@@ -207,8 +207,8 @@ def test_ineffective_argument_is_logged_once(tmp_path: Path, caplog: pytest.LogC
     assert [line.split(" is ignored: ")[0] for line in lines] == [
         'Queue "one": qpid.wcache-num-pages 5',
         'Queue "one": x-qpid-maximum-message-age 9',
-        'Queue "one": qpid.max_cuont has no meaning here and is ignored',
-        'Queue "one" exists already: qpid.persist_last_node stays unset, and does not become True',
+        'Queue "one": qpid.max_cuont is unknown and ignored',
+        'Queue "one" exists already: qpid.persist_last_node remains unset and does not become True',
     ]
 
 
@@ -228,11 +228,11 @@ def test_differing_redeclaration_is_logged_once(tmp_path: Path, caplog: pytest.L
 
     play(tmp_path, scene)
     assert [record.getMessage() for record in caplog.records if record.name == "Model"] == [
-        'Queue "q" exists already: durable stays False, and does not become True',
-        'Queue "q" exists already: auto-delete stays False, and does not become True',
-        "Queue \"q\" exists already: qpid.max_count stays 5, and does not become '7'",
-        'Exchange "x" exists already: durable stays False, and does not become True',
-        'Exchange "x" exists already: qpid.ive stays unset, and does not become 1',
+        'Queue "q" exists already: durable remains False and does not become True',
+        'Queue "q" exists already: auto-delete remains False and does not become True',
+        "Queue \"q\" exists already: qpid.max_count remains 5 and does not become '7'",
+        'Exchange "x" exists already: durable remains False and does not become True',
+        'Exchange "x" exists already: qpid.ive remains unset and does not become 1',
     ]
 
 
@@ -276,14 +276,12 @@ def test_a_recovered_queue_gets_one_warning_for_all_that_it_is_not(
     caplog.set_level(NOTICE)
     play(tmp_path, later)
     (warning,) = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
-    assert warning.startswith(
-        "Queue \"old\" is served without features of its declaration: qpid.trace.id 'a' is not implemented: "
-    )
+    assert warning.startswith("Queue \"old\" lacks features of its declaration: qpid.trace.id 'a' is not implemented: ")
     assert "; qpid.replicate 'all' is not implemented: its messages and state are not replicated" in warning
     assert "qpid.persist_last_node" not in warning
     notices = [record.getMessage() for record in caplog.records if record.levelno == NOTICE]
     assert [notice.partition(":")[0] for notice in notices] == [
-        f'Queue "{name}" is served without features of its declaration' for name in ("old", "plain")
+        f'Queue "{name}" lacks features of its declaration' for name in ("old", "plain")
     ]
 
 
@@ -315,7 +313,7 @@ def test_a_recovered_queue_is_served_without_those_arguments_that_are_not_valid(
     play(tmp_path, later)
     not_there = "qpid.priorities 16 is ignored: it has 10 levels, one for each priority"
     assert {record.getMessage() for record in caplog.records if "qpid." in record.getMessage()} == {
-        f'Queue "many" is served without features of its declaration: {not_there}',
+        f'Queue "many" lacks features of its declaration: {not_there}',
         'Queue "few": ignoring qpid.fairshare-9 1: qpid.fairshare-9 is 1, but qpid.priorities is 5',
     }
 
@@ -352,9 +350,6 @@ def test_recovered_exchanges_and_bindings_are_told_as_well(
     play(tmp_path, later)
     warnings = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
     assert [line.partition(" is not implemented: ")[0] for line in warnings] == [
-        "Exchange \"old\" is served without features of its declaration: qpid.replicate 'all'",
-        (
-            'Binding of queue "q" to exchange "old" is served without features of its declaration: '
-            "x-filter-jms-selector 'a = 1'"
-        ),
+        "Exchange \"old\" lacks features of its declaration: qpid.replicate 'all'",
+        ('Binding of queue "q" to exchange "old" lacks features of its declaration: x-filter-jms-selector \'a = 1\''),
     ]

@@ -282,11 +282,11 @@ def test_branches_that_are_not_there(stage: Stage) -> None:
 
 def test_a_branch_that_exists_is_not_begun_again(stage: Stage) -> None:
     branch = stage.branch()
-    with pytest.raises(NotAllowedError, match="exists already; it can be joined"):
+    with pytest.raises(NotAllowedError, match="already exists; it can be joined"):
         stage.distributed.start(b"x")
     branch.prepare(stage.done)
     stage.model.sync()
-    with pytest.raises(NotAllowedError, match="exists already; it is prepared"):
+    with pytest.raises(NotAllowedError, match="already exists; it is prepared"):
         stage.distributed.start(b"x")
 
 

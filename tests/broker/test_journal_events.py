@@ -134,4 +134,4 @@ def test_a_journal_without_any_room_is_full() -> None:
     model.store.refused("orders", True)
     assert heard == []  # it was called in the middle of an operation
     model.run()
-    assert heard == [JournalFull("orders", "nothing fits any more")]
+    assert heard == [JournalFull("orders", "no record fits any more")]

@@ -151,9 +151,9 @@ def test_queues_that_cannot_be_redirected() -> None:
         await stage.topology.declare_queue("passing", auto_delete=True)
         await console.do("queueRedirect", sourceQueue="a", targetQueue="b")
         for source, target, told in (
-            ("a", "c", "part of a redirection already"),
-            ("c", "b", "part of a redirection already"),
-            ("b", "c", "part of a redirection already"),
+            ("a", "c", "already part of a redirection"),
+            ("c", "b", "already part of a redirection"),
+            ("b", "c", "already part of a redirection"),
             ("c", "c", "both source and target"),
             ("c", "passing", "deleted automatically"),
             ("c", "none", "none"),

@@ -194,7 +194,7 @@ def test_events_that_do_not_fit_are_missing_and_the_log_says_how_many(logged: py
     assert first.startswith(
         'Events are missing from replication, the first of queue "q": Maximum depth exceeded on queue'
     )
-    assert last == "2 events are missing from replication; it goes on with the next ones"
+    assert last == "2 events are missing from replication; it continues with the next ones"
 
 
 def test_a_replication_queue_that_is_not_there(logged: pytest.LogCaptureFixture) -> None:

@@ -365,7 +365,7 @@ def test_match_without_byte_credit_is_evaluated_once(found: Clients, monkeypatch
 @pytest.mark.parametrize(
     ("selector", "text"),
     [
-        ("n = ", "x-apache-selector is not a selector at character 5: it ends too early"),
+        ("n = ", "x-apache-selector is not a selector at character 5: unexpected end"),
         ("n = 'x", "x-apache-selector is not a selector at character 5: the quotes are not closed"),
         ("x" * 9000, "x-apache-selector has 9000 characters, more than 8192"),
         (7, "x-apache-selector is 7, not a string"),

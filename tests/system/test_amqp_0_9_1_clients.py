@@ -175,7 +175,7 @@ def test_pika_is_told_that_its_queue_is_gone(channel: BlockingChannel, queue: st
 
 
 def test_pika_is_told_why(channel: BlockingChannel, queue: str) -> None:
-    with pytest.raises(pika.exceptions.ChannelClosedByBroker, match="set it to 'classic' or leave it out") as caught:
+    with pytest.raises(pika.exceptions.ChannelClosedByBroker, match="set it to 'classic' or omit it") as caught:
         channel.queue_declare(queue, durable=True, arguments={"x-queue-type": "quorum"})
     assert caught.value.reply_code == 406
     with pytest.raises(pika.exceptions.ChannelClosedByBroker) as caught:

@@ -87,7 +87,7 @@ def prepare(request: Request, *, force: bool) -> None:
     """
     if request.is_remote:
         if request.report:
-            raise UnusableRequestError(f"{request.out}: --report needs a local directory; leave it out")
+            raise UnusableRequestError(f"{request.out}: --report needs a local directory; omit it")
         return
     if not any(_URL.match(path) or _GLOB.search(path) or Path(path).exists() for path in request.inputs):
         raise UnusableRequestError(f"{request.inputs[0]}: there is no such file or directory")

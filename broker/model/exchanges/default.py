@@ -1,6 +1,6 @@
 """The default exchange, whose name is empty: routes to the queue named by the routing key.
 
-Every queue is bound to it under its name for its whole lifetime, so it stores no bindings, but looks the queue up in
+Every queue is bound to it under its name for its whole lifetime, so it stores no bindings, but looks the queue up among
 the broker's. Like all exchanges it caches routes, so a deleted queue must be removed with `forget`. The code that
 creates a queue updates `binding_count`. Nothing else can be bound to it, and it cannot be declared or deleted.
 Source: AMQP 0-10, exchange, default-exchange.
@@ -58,7 +58,7 @@ class DefaultExchange(Exchange):
         return self.register(route)
 
     def forget(self, name: str) -> None:
-        """A queue was deleted, or its name is reused."""
+        """Forget the route to a queue that was deleted, or whose name is reused."""
         self.binding_count.set(len(self._queues))
         route = self.routes.pop(name, None)
         if route is not None:

@@ -1,8 +1,8 @@
 """The common part of all exchanges: bindings to queues, the cache of routes, and bindings to other exchanges.
 
-An exchange holds bindings, each of a queue under a key, and routes a message to queues: each of them once, however many
+An exchange has bindings, each of a queue under a key, and routes a message to queues: each of them once, however many
 of its bindings match. Most types use only the message's routing key. The route for a key is then cached in `routes`, so
-that routing a message usually costs one dictionary look-up:
+that routing a message usually takes one dictionary lookup:
 
     route = exchange.routes.get(key)
     if route is None:
@@ -10,8 +10,8 @@ that routing a message usually costs one dictionary look-up:
 
 `routes` is the same dictionary for the lifetime of the exchange. Every change of the bindings empties it, and so does a
 route for which there is no room: publishers may send ever new keys, and one key may match very many queues.
-`routes_by_key` is False if a look-up is not enough: the type uses more than the key and must be asked with `route`, or
-the exchange numbers or keeps messages (`sent`). Other exchanges pay nothing for that.
+`routes_by_key` is False if a lookup is not enough: the type uses more than the key, so that `route` must be called, or
+the exchange numbers or keeps messages (`sent`). This costs other exchanges nothing.
 
 A binding is identified by its queue and its key; a queue can be bound with many keys, once with each. Bindings are
 created in two steps, so that they can be stored in between: `prepare` checks whether the binding is allowed, `put` adds
@@ -50,24 +50,24 @@ _MAX_INT64: Final = (1 << 63) - 1
 _MIN_INT64: Final = -(1 << 63)
 
 Headers: TypeAlias = Callable[[], Mapping[str, Hashable]]
-"""The headers of a message, in the form of `comparable`; decoded when they are asked for."""
+"""The headers of a message, in the form of `comparable`; decoded on demand."""
 
 _TYPES: Final = ("direct", "topic", "fanout", "headers")
 MAX_FOUND: Final = 4096
 MAX_FOUND_QUEUES: Final = 65_536
-"""Limits of the routes of messages that are matched by more than their key, and of all their queues."""
+"""Limits of cached routes of messages matched by more than their key, and of all their queues."""
 
 Put: TypeAlias = "Callable[[Message, Sequence[Queue]], bool]"
 """Puts a message on queues; returns whether its completion must wait for the disk. Raises ModelError."""
 
 
 def no_headers() -> Mapping[str, Hashable]:
-    """No headers: of a message of which only the key is known."""
+    """No headers: for a message of which only the key is known."""
     return {}
 
 
 def with_internal(arguments: TypedMap) -> TypedMap:
-    """The arguments of an exchange to which clients of AMQP 0-9-1 cannot publish: stores keep it as one of them."""
+    """The arguments of an exchange to which clients of AMQP 0-9-1 cannot publish, which is stored as an argument."""
     return TypedMap((*arguments.entries, (INTERNAL, TypedValue(BOOLEAN, True))))
 
 
@@ -80,7 +80,7 @@ class BoundResult(NamedTuple):
 
 
 class Receiver(Protocol):
-    """Takes messages that are published to an exchange."""
+    """Takes messages published to an exchange, which then are not routed."""
 
     def takes(self, message: Message) -> bool:
         """Whether it takes the message."""
@@ -92,14 +92,14 @@ class Receiver(Protocol):
             message: the message.
             queues: name -> queue.
             put: puts messages on queues.
-            authorization: checks what is done for the publisher.
+            authorization: checks operations on behalf of the publisher.
 
         Raises:
-            ModelError: it cannot be done.
+            ModelError: the operation fails.
         """
 
     def check_transaction(self) -> None:
-        """Raise NotImplementedByBrokerError if messages cannot be taken from a transaction, before its commit."""
+        """Raise NotImplementedByBrokerError if messages cannot be taken in a transaction."""
 
 
 class BoundReply(NamedTuple):
@@ -113,7 +113,7 @@ class BoundReply(NamedTuple):
 
 
 class SentMessages:
-    """What an exchange does with published messages besides routing them. Most exchanges do nothing.
+    """Numbers and keeps the messages published to an exchange. Most exchanges do neither.
 
     `qpid.msg_sequence`: each message gets a sequence number, an int64, as the application header `qpid.msg_sequence`,
     which replaces an existing one. The first number is 0; after the largest int64 comes the smallest.
@@ -123,14 +123,15 @@ class SentMessages:
 
     Rules where the sources leave a choice:
 
-        published   by a client, to this exchange. Messages that arrive because it is an alternate exchange are neither
-                    numbered nor kept: a message has the number of the exchange that it was published to.
-        unroutable  messages count like any other.
-        refused     by a full queue: the number is not reused, and the last message is unchanged.
-        commit      a message of a transaction is numbered at commit, so that numbers ascend on every queue.
+        published   only messages that a client publishes to this exchange: those that arrive because it is an alternate
+                    exchange are neither numbered nor kept. A message has the number of the exchange that it was
+                    published to
+        unroutable  messages are numbered and kept like any other
+        refused     by a full queue: the number is not reused, and the last message is unchanged
+        commit      a message of a transaction is numbered at commit, so that numbers ascend on every queue
         restart     numbers begin again at 0, and no message is kept: neither is stored, as in qpidd
-                    (formats/broker_records/README.md, 4.3). So a consumer that sees a number decrease knows that the
-                    broker was restarted.
+                    (formats/broker_records/README.md, 4.3). So a decreasing number tells a consumer that the broker was
+                    restarted
 
     Sources: Qpid C++ Broker Book, 1.3.1.1 and 1.3.1.2; MRG 2 Messaging User Guide, 2.2.
 
@@ -140,7 +141,7 @@ class SentMessages:
 
     Attributes:
         next_number: the number of the next message.
-        last: the last message, if it is kept and there was one.
+        last: the last message, if it is kept and there is one.
     """
 
     __slots__ = ("_keeps_last", "_numbers", "last", "next_number")
@@ -183,12 +184,12 @@ class Exchange(ABC):
         durable: whether it survives a restart.
         auto_delete: whether it is deleted with its last binding.
         alternate: the exchange for messages that match no binding, unless they set discard-unroutable.
-        arguments: of its declaration.
+        arguments: the declaration's.
 
     Attributes:
         type_name: the name of its type in the protocols.
         is_keyed: whether the type uses only the routing key.
-        routes_by_key: whether `routes` and `find` are all that is needed to route a message.
+        routes_by_key: whether `routes` and `find` are enough to route a message.
         sent: numbers and keeps published messages; None if the exchange does neither.
         receiver: takes some or all published messages, which are then not routed; None for most exchanges.
         routes: routing key -> route, for some keys. Read-only.
@@ -198,7 +199,7 @@ class Exchange(ABC):
         is_deleted: it was deleted, and routes nothing.
         is_internal: whether clients of AMQP 0-9-1 cannot publish to it.
         onward: its bindings to other exchanges (`Onward`); None if it has none.
-        steps: how many steps matching messages has taken so far (`matching.Steps`).
+        steps: steps taken so far to match messages (`matching.Steps`).
     """
 
     type_name: ClassVar[str]
@@ -249,7 +250,7 @@ class Exchange(ABC):
         """The bindings that match this routing key, and headers in the form of `comparable`: one for each queue.
 
         Raises:
-            RoutingLimitError: finding them takes more than the steps that are left.
+            RoutingLimitError: matching takes more than the steps that are left.
         """
 
     def match(self, key: str) -> Route:
@@ -275,7 +276,7 @@ class Exchange(ABC):
         self._routed_queues += len(route.queues)
         if self._routed_queues > MAX_ROUTED_QUEUES:
             self.forget_routes()
-            route = self.match(key)  # again: the one from above may have been dropped
+            route = self.match(key)  # again: the first one may have been dropped
             self._routed_queues = len(route.queues)
         if self._routed_queues <= MAX_ROUTED_QUEUES:
             self.routes[key] = route
@@ -289,7 +290,7 @@ class Exchange(ABC):
         return self.find(message.routing_key) if route is None else route
 
     def route_onward(self, message: Message, onward: Onward) -> Route:
-        """The route of a message whose exchanges ask for more than its key. Raises as `match`."""
+        """The route of a message whose exchanges use more than its key. Raises as `match`."""
         steps = Steps()
         try:
             return onward.route(message, steps)
@@ -305,7 +306,7 @@ class Exchange(ABC):
         return route
 
     def forget_routes(self) -> None:
-        """Empty `routes`, because they may be outdated; and those of exchanges that share some."""
+        """Empty `routes`, because they may be outdated, here and in exchanges that share some."""
         if not self._sharing:
             self.drop_routes()
             return
@@ -316,12 +317,12 @@ class Exchange(ABC):
             exchange.drop_routes()
 
     def take_sharing(self) -> dict[Exchange, None]:
-        """The exchanges that share routes with it, which do so no longer."""
+        """Remove and return the exchanges that share routes with it."""
         others, self._sharing = self._sharing, {}
         return others
 
     def drop_routes(self) -> None:
-        """Empty `routes`, and whatever else the type has found."""
+        """Empty `routes` and other caches of the type."""
         if self.onward is not None:
             self.onward.forget_routes()
         self.routes.clear()
@@ -342,7 +343,7 @@ class Exchange(ABC):
         self._sharing[other] = None
 
     def look_again(self) -> None:
-        """How it routes may have changed: decide again whether the key is enough, and forget the routes."""
+        """Decide again whether the key is enough, and forget the routes: the routing may have changed."""
         is_dynamic = self.onward is not None and self.onward.is_dynamic
         self.routes_by_key = self.is_keyed and self.sent is None and self.receiver is None and not is_dynamic
         self.forget_routes()
@@ -394,7 +395,7 @@ class Exchange(ABC):
         return []
 
     def add(self, binding: Binding) -> None:
-        """Add a binding without replacing any: a removed one that is restored, for example."""
+        """Add a binding without replacing any, for example to restore a removed one."""
         assert self.find_binding(binding.queue, binding.key) is None
         self._add(binding)
         self.binding_count.change(1)
@@ -440,14 +441,14 @@ class Exchange(ABC):
         self.is_deleted = True
 
     def bind_exchange(self, binding: ExchangeBinding) -> None:
-        """Add a binding to another exchange, which `check_binding` has checked; `refresh` must be called then."""
+        """Add a binding to another exchange, which `check_binding` has checked; call `refresh` afterwards."""
         if self.onward is None:
             self.onward = Onward(self)
         self.onward.add(binding)
         self.forget_routes()
 
     def unbind_exchange(self, binding: ExchangeBinding) -> None:
-        """Remove an existing binding to another exchange; `refresh` must be called then."""
+        """Remove an existing binding to another exchange; call `refresh` afterwards."""
         assert self.onward is not None
         self.onward.remove(binding)
         if not len(self.onward):
@@ -522,17 +523,17 @@ class ExchangeBinding:
 
     @property
     def identity(self) -> Hashable:
-        """What makes it the same binding as another one of its source."""
+        """Equal for equal bindings of its source."""
         arguments = frozenset((name, comparable(typed)) for name, typed in self.arguments.entries)
         return self.destination, self.key, arguments
 
 
 class Hop(NamedTuple):
-    """An exchange that a message comes to.
+    """An exchange that a message reaches.
 
     Attributes:
         exchange: the exchange.
-        bindings: those that match, one for each queue.
+        bindings: the matching bindings, one for each queue.
         following: the exchanges that it is passed on to.
     """
 
@@ -542,17 +543,17 @@ class Hop(NamedTuple):
 
 
 class Onward:
-    """The bindings of one exchange to others: they route on what it matches, and each queue gets a message once.
+    """The bindings of one exchange to others, which pass on matching messages; each queue gets a message once.
 
         source      the exchange that has the binding: it matches messages as for queues, by its type
-        hops        the exchanges that a message comes to, each once, so that cycles end; the source is the first
-        alternate   of an exchange in between gets what matches neither a queue nor an exchange there; that of the
-                    source gets what comes to no queue at all, as always
+        hops        the exchanges that a message reaches, each once, so that cycles end; the source is the first
+        alternate   of an exchange in between gets messages that match neither a queue nor an exchange there; that of
+                    the source gets messages that reach no queue at all, as always
 
     The route of a message is that of its source: it is cached there, and publishing takes no longer than to an exchange
-    without such bindings. Only if one of the exchanges asks for more than the routing key (type headers), each message
-    is matched anew. Exchanges that share a route forget their routes together. Each exchange counts what comes to it:
-    the routes of the others on the way (`Route.whole`) have the counters of the source's.
+    without such bindings. Only if one of the exchanges uses more than the routing key (type headers), each message is
+    matched anew. Exchanges that share a route forget their routes together. Each exchange counts the messages that
+    reach it: the routes of the others on the way (`Route.whole`) have the counters of the source's.
 
     Source: RabbitMQ, "Exchange to Exchange Bindings".
 
@@ -654,7 +655,7 @@ class Onward:
 
 
 def check_binding(binding: ExchangeBinding) -> None:
-    """Check that there can be such a binding.
+    """Check that such a binding is possible.
 
     Raises:
         NotImplementedByBrokerError: exchanges of a type cannot be bound to each other.
@@ -669,11 +670,11 @@ def check_binding(binding: ExchangeBinding) -> None:
 
 
 def refresh(exchanges: Iterable[Exchange]) -> None:
-    """Bindings between exchanges, or alternate exchanges, have changed: look again which routes need more than the key.
+    """Update which exchanges need more than the key: bindings between exchanges, or alternate exchanges, have changed.
 
     The time it takes grows with the number of all exchanges and bindings between them.
     """
-    leads_to: dict[Exchange, list[Exchange]] = {}  # destination or alternate exchange -> those from where it is reached
+    leads_to: dict[Exchange, list[Exchange]] = {}  # destination or alternate exchange -> exchanges that lead to it
     chained: list[tuple[Exchange, Onward]] = []
     work: list[Exchange] = []
     for exchange in exchanges:
@@ -700,7 +701,7 @@ def refresh(exchanges: Iterable[Exchange]) -> None:
 
 
 def _hops(source: Exchange, key: str, headers: Headers, steps: Steps) -> tuple[Hop, ...]:
-    """The exchanges that a message comes to."""
+    """The exchanges that a message reaches."""
     hops: list[Hop] = []
     reached: dict[Exchange, None] = {source: None}
     work: list[Exchange] = [source]
@@ -720,7 +721,7 @@ def _hops(source: Exchange, key: str, headers: Headers, steps: Steps) -> tuple[H
 
 
 def _route(hops: tuple[Hop, ...]) -> Route:
-    """The route of the source, which the other exchanges on the way count, too."""
+    """The route of the source, which also counts for the other exchanges on the way."""
     source = hops[0]
     if len(hops) == 1 and not source.bindings:
         return source.exchange.no_route

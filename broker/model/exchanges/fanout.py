@@ -1,7 +1,7 @@
-"""The fanout exchange: routes to every queue that is bound, whatever the key.
+"""The fanout exchange: routes to all bound queues, whatever the key.
 
-A queue is bound once: another binding of it, with any key, is the existing one, and any key unbinds it. So does qpidd,
-also when it recovers the bindings of a store (`store.catalogue.topology.effective_bindings`).
+A queue is bound once: another binding of it, with any key, is the existing one, and any key unbinds it, as in qpidd.
+The same holds for recovered bindings (`store.catalogue.topology.effective_bindings`).
 """
 
 from __future__ import annotations

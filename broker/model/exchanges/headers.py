@@ -3,9 +3,9 @@
 The criteria are in the bindings' arguments; `matching` defines how they match. The binding key matches nothing; it
 only distinguishes the bindings of one queue, so the same key with different arguments is refused, not ignored.
 
-A message is matched only against bindings that want one of its headers: a binding for all of several headers is found
-by the one that the fewest others are found by, a binding for any of them by each. So the cost of a message does not
-grow with the bindings that want something else. Source: AMQP 0-10, class exchange, type headers.
+A message is matched only against bindings that require one of its headers: a binding for all of several headers is
+indexed by the one that indexes the fewest others, a binding for any of them by each. So the cost of a message does not
+grow with bindings that require other headers. Source: AMQP 0-10, class exchange, type headers.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class HeadersExchange(Exchange):
         self._criteria: dict[Binding, Criteria] = {}
         self._numbers: dict[Binding, int] = {}  # in order of creation
         self._count = 0
-        self._wanting: dict[tuple[str, Hashable], dict[Binding, None]] = {}  # header and value -> bindings found by it
+        self._wanting: dict[tuple[str, Hashable], dict[Binding, None]] = {}  # header and value -> its bindings
         self._unconditional: dict[Binding, None] = {}
         self._found: dict[tuple[Binding, ...], Route] = {}  # by matching bindings
 

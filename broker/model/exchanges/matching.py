@@ -17,29 +17,29 @@ from qstore.formats.values import TypedArray, TypedMap, TypedValue
 _LOG: Final = log_of("Model")
 
 MAX_STEPS: Final = 20_000
-"""Nodes that may be reached to find the queues of one message: some 5 ms of processor time. One pattern takes no more
-than the words of a key, 128, times its own. Thousands of usual ones, such as #.id.#, take ten, and 3,600 pairs of words
-(#.a.#.b) 150.
+"""Nodes that may be reached to route one message: some 5 ms of processor time. One pattern takes at most the product of
+the numbers of its own words and the words of a key, which has up to 128. Thousands of usual ones, such as #.id.#, take
+ten nodes, and 3,600 pairs of words (#.a.#.b) take 150.
 """
 
 STEPS_PER_MESSAGE: Final = 30
 """Steps that take as long as moving a message does."""
 
 FREE_STEPS: Final = 20
-"""Those of one match that do not count: a message may come to thousands of exchanges whose patterns are harmless."""
+"""Uncounted steps of each match: a message may reach thousands of exchanges with harmless patterns."""
 
 _SHOWN: Final = 60  # characters of a routing key in an error
 
 _IGNORED: Final = "x-"
 PRESENT: Final = ("NoneType", None)
-"""The wanted value of a header that only has to be present."""
+"""The required value of a header that only has to be present."""
 
 
 class Steps:
     """The steps that matching may take for one message.
 
     Attributes:
-        left: how many are left; below 0 when the limit is exceeded.
+        left: steps left; negative when the limit is exceeded.
     """
 
     __slots__ = ("left",)
@@ -100,18 +100,18 @@ class TopicIndex:
     automaton: word by word, with the set of all nodes that the words so far may lead to. A node below `#` stays in the
     set, because `#` matches any word. So the work for a key is bounded by its words times the nodes, and there is no
     backtracking, whatever the pattern: a chain of `#` costs no more than its length. In practice few nodes are reached,
-    and the number of other patterns makes no difference. What comes next below a `#` is found by the words of the key,
+    and the number of other patterns makes no difference. The children below a `#` are found by the words of the key,
     once for each `#`.
 
-    Patterns can still be made so that a key reaches very many nodes with each of its words. So the steps for one
-    message are limited (`Steps`), over all of its keys and all exchanges that it comes to: 20,000 patterns of 40 words,
+    Patterns can still be constructed so that a key reaches very many nodes with each of its words. So the steps for one
+    message are limited (`Steps`), over all of its keys and all exchanges that it reaches: 20,000 patterns of 40 words,
     with `#`, `*` and the same word in them, would take a minute of processor time for a key of 127 words.
 
     Equivalent patterns share a node: "#.#" means "#", and "#.*" means "*.#". With the stars moved first, only a plain
     word follows `#` in the tree.
 
     Args:
-        name: of the exchange, for errors.
+        name: the exchange's, for errors.
     """
 
     __slots__ = ("_has_warned", "_name", "_root")
@@ -147,10 +147,10 @@ class TopicIndex:
 
         Args:
             key: the routing key.
-            steps: those that are left for the message; None for as many as one may take.
+            steps: those left for the message; None for the maximum.
 
         Raises:
-            RoutingLimitError: they are not enough.
+            RoutingLimitError: matching takes more steps.
         """
         words = key.split(".")
         before = MAX_STEPS if steps is None else steps.left
@@ -185,23 +185,23 @@ class TopicIndex:
         return found
 
     def too_expensive(self, key: str) -> RoutingLimitError:
-        """The error of a message that takes too many steps; the first one is logged."""
+        """The error for a message that takes too many steps; the first one is logged."""
         shown = key if len(key) <= _SHOWN else f"{key[:_SHOWN]}..."
         text = (
-            f'exchange "{self._name}": finding the queues for routing key "{shown}" takes more than {MAX_STEPS:,} '
+            f'exchange "{self._name}": matching routing key "{shown}" takes more than {MAX_STEPS:,} '
             "steps; bind fewer keys that mix # and *"
         )
         if not self._has_warned:
             self._has_warned = True
-            _LOG.warning("A message is refused: %s. Further ones are refused without a log line", text)
+            _LOG.warning("A message is refused: %s. Later refusals are not logged", text)
         return RoutingLimitError(text)
 
 
 class _Below:
-    """The nodes below each `#` that a key has led to: its words so far may be what the `#` stands for.
+    """The nodes below each `#` that a key has reached, whose words so far the `#` may match.
 
     Args:
-        words: of the key.
+        words: the words of the key.
 
     Attributes:
         staying: the nodes, in the order in which they were reached.
@@ -212,14 +212,14 @@ class _Below:
     def __init__(self, words: list[str]) -> None:
         self._words = dict.fromkeys(words)
         self.staying: dict[_Node, None] = {}
-        self._once: dict[str, list[_Node]] = {}  # word -> children that lead to another `#` only: once is enough
+        self._once: dict[str, list[_Node]] = {}  # word -> children that only lead to another `#`: once is enough
         self._again: dict[str, list[_Node]] = {}  # word -> the other children
 
     def enter(self, reached: list[_Node], found: list[str], most: int) -> int:
-        """Enter the nodes below a `#` that follows. A pattern that ends there has matched, whatever comes.
+        """Enter the nodes below a further `#`. A pattern that ends there has matched, whatever follows.
 
         Returns:
-            How many steps that has taken; when these are more than `most`, it has ended early.
+            The steps taken; if these exceed `most`, it has stopped early.
         """
         steps, words = 0, self._words
         for node in reached:
@@ -270,7 +270,7 @@ class Criteria:
     Source: AMQP 0-10, class exchange, type headers; `x-match` is required as in qpidd, which answers internal-error.
 
     Attributes:
-        is_all: whether all headers must match, or any one.
+        is_all: whether all headers must match, or one is enough.
         headers: name -> value in the form of `comparable`.
     """
 
@@ -304,9 +304,9 @@ def parse_criteria(arguments: TypedMap) -> Criteria:
 def comparable(value: Any) -> Hashable:
     """A hashable form of a value that is equal for equal values: they are compared by meaning, not by encoding.
 
-    integers of any width             by number; never equal to a boolean, a float or a text
+    integers of any width             by number; never equal to a boolean, a float or a string
     float, double                     by number
-    text of any encoding, vbin*       as text: clients send text as either
+    strings of any encoding, vbin*    as strings: clients send strings as either
     void                              matches any value
     map, list, array                  item by item
     all others                        by type and value

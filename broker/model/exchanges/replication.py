@@ -1,6 +1,6 @@
 """The replication exchange: applies the events of replicated queues that another broker sends (`replication`).
 
-It routes nothing, and no queue can be bound to it. Only the bridge from the replication queue may publish to it.
+It routes nothing, and no queue can be bound to it. Only the bridge from the replication queue should publish to it.
 
 Source: Qpid C++ Broker Book, 1.7.1.
 """

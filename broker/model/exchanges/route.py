@@ -4,7 +4,7 @@ A route counts its own messages, so that publishing increments two numbers, howe
 counters of exchanges and bindings are computed on demand: those of current routes, plus the accumulated ones of routes
 that were dropped (`RoutedCounts`).
 
-A message that two bindings would send to the same queue counts for the first of them only: as in qpidd, so that the
+A message that two bindings would send to the same queue counts only for the first of them, as in qpidd, so that the
 matches of all bindings add up to the messages that the exchange has routed.
 
 Source: qpidd, Exchange::doRoute.
@@ -48,12 +48,12 @@ class Binding:
 
     @property
     def messages_matched(self) -> int:
-        """How many messages it has routed to its queue."""
+        """Number of messages that it has routed to its queue."""
         return self.matched_before + sum(route.counted.messages for route in self.routes)
 
 
 class Route:
-    """The queues for some messages.
+    """The queues that some messages are routed to.
 
     Args:
         bindings: the bindings that match, one for each queue.
@@ -62,8 +62,8 @@ class Route:
         bindings: as above.
         queues: the queues, or those that their messages are redirected to, each once; empty if no binding matches.
         sole: the queue, if there is exactly one.
-        whole: the route that counts for it: that of the exchange where a message has come in; None if it counts itself.
-        is_passed_on: whether its messages go on to other exchanges, too.
+        whole: the route that counts for it, in the exchange that a message was published to; None if it counts itself.
+        is_passed_on: whether its messages are passed on to other exchanges, too.
         messages, bytes: messages routed, or dropped if there are no queues. Incremented by the code that has enqueued a
             message.
     """
@@ -84,7 +84,7 @@ class Route:
         return f"<route to {self.queues}>"
 
     def lead_to(self, queues: tuple[Queue, ...]) -> None:
-        """Lead to these queues, too, that other exchanges have found; each once."""
+        """Add queues that other exchanges route to; each once."""
         self.queues = queues
         self.sole = queues[0] if len(queues) == 1 else None
 
@@ -100,7 +100,7 @@ class Route:
 
 
 class Routed(Protocol):
-    """What routing a message has found: a `Route`, or what some routes come to."""
+    """The result of routing a message: a `Route`, or several combined."""
 
     @property
     def queues(self) -> Sequence[Queue]:
@@ -111,13 +111,13 @@ class Routed(Protocol):
 
 
 class Alternate(Protocol):
-    """What messages are moved to: an exchange, or what is left of it for a message (`dead_letters`)."""
+    """A destination of moved messages: an exchange, or the part of it open to a message (`dead_letters`)."""
 
     name: str
 
     @property
     def steps(self) -> int:
-        """How many steps finding the queues for messages has taken so far."""
+        """Steps taken so far to route messages."""
 
     @property
     def alternate(self) -> Alternate | None:
@@ -134,14 +134,14 @@ class SeveralRoutes:
         routes: the routes, that of the first key first.
 
     Attributes:
-        queues: as of `Routed`.
+        queues: as in `Routed`.
     """
 
     __slots__ = ("_counting", "queues")
 
     def __init__(self, routes: Sequence[Routed]) -> None:
         queues: dict[Queue, None] = {}
-        self._counting: list[Routed] = []  # the routes by which it comes to further queues
+        self._counting: list[Routed] = []  # the routes that add queues
         for route in routes:
             before = len(queues)
             queues.update(dict.fromkeys(route.queues))
@@ -152,7 +152,7 @@ class SeveralRoutes:
             self._counting = [routes[0]]
 
     def count(self, size: int) -> None:
-        """Count a message of `size` bytes, once for each key that it needs."""
+        """Count a message of `size` bytes, once for each key that adds queues."""
         for route in self._counting:
             route.count(size)
 
@@ -161,7 +161,7 @@ def route_by_all(message: Message, exchange: Alternate) -> Routed:
     """The route of a message by all of its keys.
 
     Raises:
-        RoutingLimitError: finding it takes too many steps.
+        RoutingLimitError: routing takes too many steps.
     """
     before = exchange.steps
     route, others = exchange.route(message), message.under_further_keys()

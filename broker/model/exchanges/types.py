@@ -38,13 +38,13 @@ EXCHANGE_TYPES: Final[Mapping[str, type[Exchange]]] = MappingProxyType(
     }
 )
 
-#: Name -> type name of the standard exchanges, in the order in which qpidd numbers them in its store.
+#: Name -> type name of the standard exchanges, in the order of their numbers in qpidd's store.
 STANDARD_EXCHANGES: Final[Mapping[str, str]] = MappingProxyType(
     {"amq.direct": "direct", "amq.topic": "topic", "amq.fanout": "fanout", "amq.match": "headers"}
 )
 
 HEADERS_NAMES: Final = ("amq.match", "amq.headers")
-"""The standard headers exchange: its name, and the one that clients of RabbitMQ use."""
+"""The standard headers exchange: its name, and its name for clients of RabbitMQ."""
 
 #: The exchanges of the management agent.
 MANAGEMENT_EXCHANGES: Final = ("qmf.default.direct", "qmf.default.topic", "qpid.management")

@@ -11,7 +11,8 @@
     qpid.replication.record           int64   the record id of the message at the source, if it is stored there
 
 The first event has the content and the other headers of the message, the second has no content. The last two headers
-are this broker's own: they are valid over a restart of the source, where positions and event numbers begin anew.
+are extensions of this broker: they stay valid over a restart of the source, where positions and event numbers begin
+anew.
 
 Sources: Qpid C++ Broker Book, 1.7.1; qpidd 0.16, replication/constants.h.
 """
@@ -42,7 +43,7 @@ class MessageId(NamedTuple):
     """Identifies a message of one queue.
 
     Attributes:
-        source: the run of the source; empty if the message is stored there, or if the source does not say.
+        source: the run of the source; empty if the message is stored there, or if the source does not send it.
         number: its record id at the source if it is stored there, otherwise its position.
     """
 
@@ -57,7 +58,7 @@ class Event(NamedTuple):
         type: ENQUEUED or DEQUEUED.
         queue: the name of the queue.
         message: the message.
-        source: the run of the source; empty if it does not say.
+        source: the run of the source; empty if it does not send it.
         number: the number of the event; 0 if it has none.
     """
 
@@ -106,7 +107,7 @@ def _integer(headers: TypedMap, name: str) -> int:
     typed = headers.get(name)
     value = None if typed is None else typed.value
     if not isinstance(value, int) or isinstance(value, bool):
-        raise InvalidArgumentError(f"the event of a replicated queue has no number as {name}")
+        raise InvalidArgumentError(f"an event of a replicated queue: {name} is not a number")
     return value
 
 
@@ -116,5 +117,5 @@ def _text(headers: TypedMap, name: str) -> str:
     if isinstance(value, bytes):
         value = value.decode("utf-8", "replace")
     if not isinstance(value, str):
-        raise InvalidArgumentError(f"the event of a replicated queue has no text as {name}")
+        raise InvalidArgumentError(f"an event of a replicated queue: {name} is not a string")
     return value

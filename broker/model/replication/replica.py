@@ -7,8 +7,8 @@ An event is applied on behalf of its publisher, who needs the right to publish t
 for a dequeue, to purge the queue.
 
 An event that was received before is recognized by its number, and ignored. One for a queue that does not exist, or for
-a message without a copy, is ignored too: the message was enqueued before replication began, or before this broker was
-restarted, which knows copies and event numbers only in memory.
+a message without a copy, is ignored too: the message was enqueued before replication began, or before a restart of this
+broker, which keeps copies and event numbers only in memory.
 
 Source: Qpid C++ Broker Book, 1.7.1.
 """
@@ -57,7 +57,7 @@ class Mirror(Displacement):
 
     @property
     def refers_to_entries(self) -> bool:
-        """It does."""
+        """True: it references the copies."""
         return True
 
     def enqueue(self, identity: MessageId, message: Message, put: Put) -> bool:
@@ -88,7 +88,7 @@ class Mirror(Displacement):
             self._expected = None
 
     def recovered(self, queue: Queue) -> None:
-        """Copies of before the start are not known."""
+        """Nothing to do: copies from before the start are not known."""
 
     def removed(self, entry: Entry) -> None:
         """Forget a copy."""
@@ -101,7 +101,7 @@ class Replica:
     """Applies the events that one exchange receives.
 
     Attributes:
-        applied, ignored: numbers of messages that had an effect, and of others.
+        applied, ignored: numbers of messages with and without effect.
     """
 
     __slots__ = ("_last", "_mirrors", "_named", "applied", "ignored")
@@ -113,7 +113,7 @@ class Replica:
         self.applied = self.ignored = 0
 
     def takes(self, message: Message) -> bool:  # noqa: ARG002
-        """It takes all."""
+        """True: it takes all messages."""
         return True
 
     def check_transaction(self) -> None:
@@ -135,7 +135,7 @@ class Replica:
         Raises:
             UnauthorizedError: its publisher may not do this to the queue.
             InvalidArgumentError: its headers are not those of an event.
-            ModelError: as `put`. Then the same event can be applied later.
+            ModelError: as `put`; the same event can be applied later.
         """
         event = read_event(message)
         if event is None:
@@ -149,7 +149,7 @@ class Replica:
         queue = queues.get(event.queue)
         if queue is None:
             self._mirrors.pop(event.queue, None)
-            self._tell_missing(event.queue)
+            self._log_missing(event.queue)
             self.ignored += 1
             return False
         mirror = self._mirror(queue)
@@ -175,14 +175,14 @@ class Replica:
             queue.displacements = (mirror, *queue.displacements)
         return mirror
 
-    def _tell_missing(self, name: str) -> None:
+    def _log_missing(self, name: str) -> None:
         if name not in self._named and len(self._named) < _MAX_NAMED:
             self._named.add(name)
             _LOG.error('Events of queue "%s" are ignored: there is no such queue here', name)
 
 
 def _check(authorization: Authorization, publisher: object, event: Event) -> None:
-    """Raise UnauthorizedError unless the publisher of an event may do to the queue what the event says."""
+    """Raise UnauthorizedError unless the publisher of an event may perform its operation on the queue."""
     if not isinstance(publisher, Publisher):
         raise UnauthorizedError(f'an event of queue "{event.queue}" without a known publisher is not applied')
     if event.type == ENQUEUED:

@@ -6,12 +6,12 @@
     2                             of enqueued and dequeued messages
 
 Events are put there in the order in which they happen, each with its number. A message published in a transaction
-counts as enqueued at its commit; messages that a start recovers get no second event. An event of a persistent message
-is persistent, so that a durable replication queue keeps it. Publishers do not wait for events: if one cannot be put on
-the replication queue, the log says that events are missing, and how many there were when it is possible again.
+counts as enqueued at its commit; recovered messages get no second event. An event of a persistent message is
+persistent, so that a durable replication queue keeps it. Publishers do not wait for events: if one cannot be put on the
+replication queue, the log says that events are missing, and how many, once it is possible again.
 
 The listener is registered before the store is recovered, since messages that recovery removes from queues have events
-too. Its queue or exchange may be missing: then the log says so, and events are missing until it is created.
+too. If its queue or exchange is missing, this is logged, and events are missing until it is created.
 
 Sources: Qpid C++ Broker Book, 1.7.1; MRG Messaging User Guide, queue state replication.
 """
@@ -44,7 +44,7 @@ class ReplicatingListener:
         source: identifies this run of the broker.
         send: puts an event on the replication queue. Raises ModelError.
         make_message: encodes messages.
-        queue: the name of the replication queue, of which no events are sent; None if an exchange gets the events.
+        queue: the name of the replication queue, which itself has no events; None if an exchange gets the events.
     """
 
     def __init__(
@@ -66,7 +66,7 @@ class ReplicatingListener:
             self._deliver(DEQUEUED, queue, entry)
 
     def _deliver(self, kind: int, queue: str, entry: Entry) -> None:
-        self._is_sending = True  # a queue that the exchange leads to may be one that generates events
+        self._is_sending = True  # a queue that the exchange routes to may itself generate events
         try:
             self._send(self._event(kind, queue, entry))
         except (ModelError, MemoryError) as error:
@@ -75,7 +75,7 @@ class ReplicatingListener:
                 _LOG.error('Events are missing from replication, the first of queue "%s": %s', queue, error)
         else:
             if self._missing:
-                _LOG.error("%d events are missing from replication; it goes on with the next ones", self._missing)
+                _LOG.error("%d events are missing from replication; it continues with the next ones", self._missing)
                 self._missing = 0
         finally:
             self._is_sending = False
@@ -92,7 +92,7 @@ class ReplicatingListener:
 
 
 class EventGeneration(Displacement):
-    """Has events sent of the messages of one queue; displaces none.
+    """Sends the events of one queue's messages; displaces none.
 
     Args:
         name: the name of the queue.
@@ -111,10 +111,10 @@ class EventGeneration(Displacement):
         self._listener.enqueued(self._name, entry)
 
     def recovered(self, queue: Queue) -> None:
-        """Messages of before the start had their events then."""
+        """Nothing to do: messages from before the start already had their events."""
 
     def withdrawn(self, entry: Entry) -> None:
-        """The message never had an event, so its removal has none either."""
+        """Note a message that never had an event, so that its removal has none either."""
         self._withdrawn = entry
 
     def removed(self, entry: Entry) -> None:
@@ -125,9 +125,9 @@ class EventGeneration(Displacement):
 
 
 def register_listener(broker: Broker, make_message: MakeMessage) -> None:
-    """Have the events of queues sent, if the settings name a queue or an exchange for them.
+    """Register the listener that sends the events of queues, if the settings name a queue or an exchange for them.
 
-    To be called before there are queues.
+    Call this before there are queues.
     """
     settings = broker.settings
 
@@ -154,7 +154,7 @@ def register_listener(broker: Broker, make_message: MakeMessage) -> None:
 
 
 async def prepare_replication(broker: Broker) -> None:
-    """Create the queue or exchange for events, if it is missing. What goes wrong is logged."""
+    """Create the queue or exchange for events, if it is missing. Errors are logged."""
     settings = broker.settings
     exchange, queue = settings.replication_exchange, settings.replication_queue
     try:

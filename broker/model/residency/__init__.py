@@ -1,1 +1,1 @@
-"""Residency: which messages of a queue are in memory, and how the others are read back."""
+"""Residency: decides which messages of a queue are in memory, and reads the others back."""

@@ -1,16 +1,16 @@
-"""The paging file of one queue: it has the messages that are out of memory and that no journal has.
+"""The paging file of one queue: stores messages that are out of memory and in no journal.
 
     keep      messages are written in groups of 64 KiB, each to a run of free pages, its extent (`formats.page_file`);
               a larger message is a group by itself
     load      reads the extents of some messages, and verifies them
-    forget    the pages of an extent are free when none of its messages is out any more (`PageSpace`)
+    forget    the pages of an extent are free when none of its messages is out of memory any more (`PageSpace`)
 
-The key of a message is the number of its extent's first page, and its index in that. The file is created when the first
-message goes out, is cut off where its end is free, and removed when the last one is back. What the system has in memory
-is read at once, everything else by a thread.
+The key of a message is the number of its extent's first page, and its index in the extent. The file is created when the
+first message leaves memory, truncated when its end is free, and removed when the last one is back. Data in the page
+cache is read at once, the rest by a thread.
 
-An extent that cannot be read back is an error of its messages only: it is logged, and they stay on their queue, where
-they can be purged. They are never mistaken for others.
+An extent that cannot be read back affects only its messages: it is logged, and they stay on their queue, where they can
+be purged. They are never mistaken for others.
 """
 
 from __future__ import annotations
@@ -36,17 +36,17 @@ _INDEX_BITS: Final = 12
 _INDEX_MASK: Final = (1 << _INDEX_BITS) - 1
 assert MAX_COUNT == _INDEX_MASK  # indices count from 1, so that no key is 0
 _UNLIMITED: Final = 1 << 48  # pages
-_MAX_CACHED: Final = 1 << 18  # bytes of the extent that was read last
-_CUT_BYTES: Final = 1 << 24  # the file is cut off when so much is free at its end
-_MAX_CUT_BYTES: Final = 1 << 27  # and so much goes at once, at most
-_MAX_TRIED: Final = 64  # free runs that are looked at before the file grows
+_MAX_CACHED: Final = 1 << 18  # bytes of the last extent read
+_CUT_BYTES: Final = 1 << 24  # the file is truncated when this much is free at its end
+_MAX_CUT_BYTES: Final = 1 << 27  # at most this much is cut at once
+_MAX_TRIED: Final = 64  # free runs examined before the file grows
 
 
 class PageSpace:
     """The pages of one file, and which of them are free.
 
     Runs of pages are taken from the lowest free run that is large enough, so that the file's end becomes free again,
-    and is cut off. Free runs are few: messages leave a queue roughly in the order in which they came.
+    and can be truncated. Free runs are few: messages leave a queue roughly in order of arrival.
 
     Args:
         limit: the largest number of pages.
@@ -88,7 +88,7 @@ class PageSpace:
         return first
 
     def give_back(self, first: int, count: int) -> None:
-        """Free a run that was taken. The end moves to before the free pages there."""
+        """Free a run that was taken. If the pages at the end are free, the end moves before them."""
         self.used -= count
         firsts, counts = self._firsts, self._counts
         index = bisect_left(firsts, first)
@@ -108,7 +108,7 @@ class PageSpace:
 
 
 class _ExtentPlace:
-    """An extent in the file: its number, pages and bytes, and how many of its messages are out."""
+    """An extent in the file: its number, pages and bytes, and the number of its messages that are out of memory."""
 
     __slots__ = ("live", "number", "pages", "size")
 
@@ -117,14 +117,14 @@ class _ExtentPlace:
 
 
 class _Pages:
-    """A file and what is in it.
+    """A file and its contents.
 
     Attributes:
         file: the file.
         secret: its random number.
-        number: of the extent that was written last.
+        number: the number of the last extent written.
         space: its pages.
-        length: how many pages it may have on the disk.
+        length: the most pages that it may have on the disk.
         extents: first page -> extent.
     """
 
@@ -137,10 +137,10 @@ class _Pages:
 
 
 class PageFile:
-    """The `ContentSource` of one queue. It takes little memory while all messages are in memory.
+    """The `ContentSource` of one queue. Takes little memory while all messages are in memory.
 
     Args:
-        directory: where the file is.
+        directory: the directory of the file.
         name: the queue's name.
         page_size: bytes of a page.
         max_bytes: limit of the file's size; 0 for none.
@@ -186,7 +186,7 @@ class PageFile:
     # ---- out ----
 
     def keep(self, entries: Sequence[Entry]) -> Sequence[int]:
-        """Write the messages; those from the first on that cannot be written get 0."""
+        """Write the messages; the first one that cannot be written, and all later ones, get 0."""
         keys: list[int] = []
         try:
             for group in _groups(entries):
@@ -243,7 +243,7 @@ class PageFile:
             return cached[2]
         place = None if pages is None else pages.extents.get(first)
         if pages is None or place is None:
-            return "nothing is there"
+            return "the page is free"
         try:
             content = self._directory.opened(pages.file).read(first * self._page_size, place.size)
         except OSError as error:
@@ -260,7 +260,7 @@ class PageFile:
         return extent
 
     def fetch(self, keys: Sequence[int], done: Callable[[Loaded], None]) -> None:
-        """Read messages; by a thread, unless the system has them in memory."""
+        """Read messages: by a thread, unless they are in the page cache."""
         pages, wanted = self._pages, list(_by_extent(keys))
         if pages is None:
             done(self.load(keys))
@@ -274,7 +274,7 @@ class PageFile:
             file = self._directory.opened(pages.file)
             cached = [content for span in spans if (content := file.read_cached(*span)) is not None]
         except OSError:
-            done(self.load(keys))  # which logs what is wrong, extent by extent
+            done(self.load(keys))  # logs the error of each extent
             return
 
         if len(cached) == len(spans):
@@ -296,7 +296,7 @@ class PageFile:
         places: Sequence[_ExtentPlace | None],
         contents: Sequence[bytes | str],
     ) -> Loaded:
-        """The messages of what was read; None for each that cannot be read, or has left the queue meanwhile."""
+        """The messages of extents that were read; None for each that is unreadable, or has left the queue meanwhile."""
         found: Loaded = []
         for (first, indices), place, content in zip(wanted, places, contents, strict=True):
             if place is None or pages.extents.get(first) is not place:
@@ -328,7 +328,7 @@ class PageFile:
         pages = self._pages
         if pages is None:
             return
-        with contextlib.suppress(OSError):  # reading reports it
+        with contextlib.suppress(OSError):  # reading reports the error
             file = self._directory.opened(pages.file)
             for first, _ in _by_extent(keys):
                 place = pages.extents.get(first)
@@ -338,7 +338,7 @@ class PageFile:
     # ---- gone ----
 
     def forget(self, keys: Sequence[int]) -> None:
-        """Free the pages of extents of which no message is out any more."""
+        """Free the pages of extents without messages out of memory."""
         pages = self._pages
         if pages is None:
             return
@@ -362,7 +362,7 @@ class PageFile:
         if (pages.length - pages.space.end) * self._page_size < _CUT_BYTES or pages.file.readers:
             return
         length = max(pages.space.end, pages.length - _MAX_CUT_BYTES // self._page_size)
-        with contextlib.suppress(OSError):  # the next time
+        with contextlib.suppress(OSError):  # tried again later
             self._directory.opened(pages.file).truncate(length * self._page_size)
             pages.length = length
 
@@ -406,7 +406,7 @@ def _by_extent(keys: Sequence[int]) -> Iterator[tuple[int, list[int]]]:
 
 
 def _read_all(file: PagingFile, spans: Sequence[tuple[int, int]]) -> list[bytes | str]:
-    """In a thread: what is there, or why it cannot be read."""
+    """Read spans, in a thread: the bytes of each, or why they cannot be read."""
     contents: list[bytes | str] = []
     for offset, size in spans:
         try:

@@ -1,14 +1,14 @@
 """The directory with the paging files of a broker: `<data directory>/paging`, or that of --paging-dir.
 
-    <number>.run/           of one process; the number is higher than that of any other directory that is there
+    <number>.run/           one process's; the number is higher than that of any directory that existed before
         <number>.pages      the messages of one queue
 
-The files are worthless to another process, and never synced. A stop removes its own, as many as it can in a short
-while; what it leaves, or a crash, the next process removes little by little (`Removal`), while it is working already.
-The number of open files is limited; the least recently used one is closed for another one.
+The files are useless to another process, and never synced. A process that stops removes its own, as many as it can in a
+short time; the next process gradually removes the rest, or those of a crashed process, while it serves clients
+(`Removal`). The number of open files is limited; the least recently used one is closed for another one.
 
 A share of the disk stays free. If that is reached, or the disk fails, messages stay in memory, where the broker's
-ceiling applies (`memory`): one line says so in the log, and another when it is over.
+ceiling applies (`memory`); one log line reports the beginning, another the end of this.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ RUN_SUFFIX: Final = ".run"
 FREE_SHARE: Final = 20  # a twentieth of the disk stays free, as for journals by default
 MAX_OPEN: Final = 128
 QUIET_SECONDS: Final = 5.0
-"""Without a failure for so long, one is over: near a limit some messages can go out, and others cannot."""
+"""Seconds without failure after which trouble is over: near a limit, some messages can be written and others cannot."""
 STOP_SECONDS: Final = 2.0
-"""How long a stop removes files; it takes as much longer as the last portion of them does."""
+"""Seconds that a stopping process removes files, plus the time of the last portion."""
 
 MAX_FILES: Final = 64
 MAX_BYTES: Final = 128 << 20
@@ -56,16 +56,16 @@ class PagingFile(Protocol):
         """`length` bytes from `offset`; fewer only at the end of the file."""
 
     def read_cached(self, offset: int, length: int) -> bytes | None:
-        """As `read`, if the system has all of it in memory; None if it would have to wait for the disk."""
+        """As `read`, if all of it is in the page cache; None otherwise."""
 
     def read_ahead(self, offset: int, length: int) -> None:
-        """Have the system read a part of the file into memory; it need not."""
+        """Suggest that the system read a part of the file into its page cache."""
 
     def write(self, offset: int, content: bytes) -> None:
-        """Write all of `content` at `offset`; a part may have been written if that fails."""
+        """Write all of `content` at `offset`; if this fails, a part may have been written."""
 
     def truncate(self, size: int) -> None:
-        """Cut the file off."""
+        """Truncate the file."""
 
     def close(self) -> None:
         """Close the descriptor. May be called twice."""
@@ -99,7 +99,7 @@ class PagingDisk(Protocol):
         """Remove an empty directory."""
 
     def space(self, path: str) -> tuple[int, int]:
-        """Bytes that are free on the disk of the directory `path`, and in all."""
+        """Free and total bytes of the disk with the directory `path`."""
 
 
 class Run(Protocol):
@@ -115,7 +115,7 @@ def run_here(work: Callable[[], Any], done: Callable[[Any], None]) -> None:
 
 
 class OpenFile:
-    """A paging file on the disk, and its descriptor while that is open.
+    """A paging file on the disk, and its descriptor while it is open.
 
     Args:
         path: its path.
@@ -123,8 +123,8 @@ class OpenFile:
     Attributes:
         path: as above.
         file: the open file; None while it is closed.
-        readers: threads that are reading it: it must stay open.
-        is_removed: it is to be closed and removed when nobody reads it any more.
+        readers: number of threads reading it, for which it must stay open.
+        is_removed: whether it is to be closed and removed after the last reader.
     """
 
     __slots__ = ("file", "is_removed", "path", "readers")
@@ -137,20 +137,20 @@ class OpenFile:
 
 
 class Trouble:
-    """Something that fails again and again: it is over when it has not for a while."""
+    """A repeated failure, which is over when it has not occurred for a while."""
 
     __slots__ = ("_last",)
 
     def __init__(self) -> None:
-        self._last = 0.0  # when it has failed; 0.0 for never
+        self._last = 0.0  # time of the last failure; 0.0 for none
 
     def has_come(self, now: float) -> bool:
-        """It has failed. Returns whether that is new."""
+        """Note a failure. Returns whether it is the first."""
         last, self._last = self._last, now
         return not last
 
     def is_over(self, clock: Callable[[], float]) -> bool:
-        """It has worked. Returns whether it had failed, and that is over now."""
+        """Note a success. Returns whether this ends a failure."""
         if not self._last or clock() - self._last < QUIET_SECONDS:
             return False
         self._last = 0.0
@@ -164,14 +164,14 @@ class PagingDirectory:
         disk: where it is.
         path: its path.
         run: runs blocking work.
-        random_bits: returns that many random bits.
-        max_open: how many files are open at the same time.
+        random_bits: returns the given number of random bits.
+        max_open: maximum number of open files.
         clock: seconds.
 
     Attributes:
         path, run, random_bits: as above.
         restore: decodes a stored message.
-        cached: what was read last: by whom, where, and the extent there.
+        cached: the last extent read, with its file and its place.
     """
 
     def __init__(
@@ -193,11 +193,11 @@ class PagingDirectory:
         self._removal = Removal(disk, SUFFIX, run)
         self._own = ""  # the directory of this process
         self._serial = 0
-        self._open: dict[OpenFile, None] = {}  # the one used longest ago first
+        self._open: dict[OpenFile, None] = {}  # the least recently used one first
         self._trouble = Trouble()
 
     def prepare(self) -> None:
-        """Make the directory of this process; what others have left goes later. Raises OSError."""
+        """Create the directory of this process; leftovers of others are removed later. Raises OSError."""
         disk, path = self._disk, self.path
         if not disk.is_directory(path):
             disk.make_directory(path)
@@ -209,11 +209,11 @@ class PagingDirectory:
         for name in former:
             self._removal.add_directory(posixpath.join(path, name))
         for name in names:
-            if name.endswith(SUFFIX):  # earlier versions had all files here
+            if name.endswith(SUFFIX):  # earlier versions had all files in this directory
                 self._removal.add(posixpath.join(path, name))
 
     def look(self) -> None:
-        """Begin to remove some of what is to be removed. To be called about every half second."""
+        """Begin to remove some files. Call this about every half second."""
         if self._removal.is_waiting:
             is_short = False
             with contextlib.suppress(OSError):
@@ -221,14 +221,14 @@ class PagingDirectory:
             self._removal.look(hurries=is_short)
 
     def close(self) -> None:
-        """Remove all files, as far as that is possible in a short while: the next process removes the others."""
+        """Remove all files, as far as possible in a short time; the next process removes the rest."""
         for each in list(self._open):
             self._close(each)
         if self._own:
             self._removal.add_directory(self._own)
             self._own = ""
         if self._removal.finish(self._clock, STOP_SECONDS):
-            _LOG.notice("%s: paging files are left, and the next start removes them", self.path)
+            _LOG.notice("%s: some paging files are left, which the next start removes", self.path)
 
     # ---- files ----
 
@@ -262,14 +262,14 @@ class PagingDirectory:
             file.file = None
 
     def remove(self, file: OpenFile) -> None:
-        """Close a file, and remove it in one of the next looks, outside of the event loop."""
+        """Close a file, and remove it in a later call of `look`, outside of the event loop."""
         file.is_removed = True
         if not file.readers:
             self._close(file)
             self._removal.add(file.path)
 
     def has_read(self, file: OpenFile) -> None:
-        """A thread has read it."""
+        """Note that a thread has finished reading it."""
         file.readers -= 1
         if file.is_removed:
             self.remove(file)
@@ -277,48 +277,48 @@ class PagingDirectory:
     # ---- a disk that is full or fails ----
 
     def check_room(self, size: int) -> None:
-        """Raise OSError if the disk would have too little left after `size` more bytes."""
+        """Raise OSError if too little would be free on the disk after `size` more bytes."""
         if self._is_short(1, size):
             self._removal.look(hurries=True)
-            raise OSError(0, f"less than {100 // FREE_SHARE} % of the disk are free", self.path)
+            raise OSError(0, f"less than {100 // FREE_SHARE} % of the disk is free", self.path)
 
     def _is_short(self, shares: int, size: int = 0) -> bool:
-        """Whether less than `shares` times the share that stays free would be left after `size` more bytes."""
+        """Whether less than `shares` times the reserved share would be free after `size` more bytes."""
         free, total = self._disk.space(self.path)
         return free - size < shares * total // FREE_SHARE
 
     def failed(self, queue: str, problem: str, is_limit_of: Trouble | None = None) -> None:
-        """Messages of a queue cannot go out: logged when it begins; its own limit apart from the disk's trouble."""
+        """Note that messages of a queue cannot be written: logged at the first failure, its own limit separately."""
         if (is_limit_of or self._trouble).has_come(self._clock()):
-            text = 'Messages of queue "%s" cannot be paged out, and stay in memory as long as that has room: %s'
+            text = 'Messages of queue "%s" cannot be paged out, and stay in memory while there is room: %s'
             _LOG.error(text, queue, problem)
 
     def worked(self, queue: str, limit: Trouble) -> None:
-        """Messages of a queue have gone out: logged if they could not before, and that is over."""
+        """Note that messages of a queue were written: logged if that ends a failure."""
         if self._trouble.is_over(self._clock):
             _LOG.notice("%s: messages are paged out again", self.path)
         if limit.is_over(self._clock):
             _LOG.notice('Messages of queue "%s" are paged out again: its paging file has room', queue)
 
     def unreadable(self, queue: str, count: int, page: int, problem: str) -> None:
-        """Messages of a queue cannot be read back: logged, within limits."""
+        """Log, within limits, that messages of a queue cannot be read back."""
         text = 'Queue "%s": messages that were paged out cannot be read back, and are not delivered (%d, page %d): %s'
         self._unreadable.write(time.monotonic(), text, queue, count, page, problem)
 
     @property
     def compressor(self) -> PayloadCompressor:
-        """Compresses messages of queues for which that is asked."""
+        """Compresses messages of queues that are declared so."""
         if self._compressor is None:
             self._compressor = PayloadCompressor()
         return self._compressor
 
 
 class _Doomed(NamedTuple):
-    """A file that is to be removed, or a directory.
+    """A file or a directory to be removed.
 
     Attributes:
         path: its path.
-        is_directory: a directory; `is_empty`: without paging files by now.
+        is_directory: whether it is a directory; `is_empty`: whether that has no paging files any more.
     """
 
     path: str
@@ -327,16 +327,16 @@ class _Doomed(NamedTuple):
 
 
 class Removal:
-    """Removes paging files: few at a time, outside of the event loop. What stays is left to the next process.
+    """Removes paging files: a few at a time, outside of the event loop; the rest is left to the next process.
 
-    A disk that is notified of freed blocks (mounted with `discard`) stalls the syncs of everything else when they are
-    many at once. So each look removes 64 files and 128 MiB at most; a longer file is cut off piece by piece. Of
-    very many files it removes a sixteenth, so that their number does not grow for ever; if the disk is short of room,
-    1024 and 2 GiB.
+    A disk that is notified of freed blocks (mounted with `discard`) stalls all other syncs when many are freed at once.
+    So each call of `look` removes at most 64 files and 128 MiB; a longer file is truncated piece by piece. If there are
+    very many files it removes a sixteenth of them, so that their number does not grow for ever; if the disk is short of
+    room, 1024 files and 2 GiB.
 
     Args:
         disk: where it is.
-        suffix: of the names of paging files; other files are left alone.
+        suffix: the suffix of paging files; other files are left alone.
         run: runs blocking work.
     """
 
@@ -346,7 +346,7 @@ class Removal:
         self._disk, self._suffix, self._run = disk, suffix, run
         self._waiting: deque[_Doomed] = deque()
         self._removing: list[_Doomed] = []  # by a thread, now
-        self._files_left, self._bytes_left = MAX_FILES, MAX_BYTES  # until the next look
+        self._files_left, self._bytes_left = MAX_FILES, MAX_BYTES  # until the next call of `look`
 
     @property
     def is_waiting(self) -> bool:
@@ -354,16 +354,16 @@ class Removal:
         return bool(self._waiting)
 
     def add(self, path: str) -> None:
-        """A file that is not open: it goes at once, unless many do."""
+        """Remove a file that is not open: at once, unless many are waiting."""
         self._waiting.append(_Doomed(path))
         self._remove_more()
 
     def add_directory(self, path: str) -> None:
-        """A directory with paging files."""
+        """Remove a directory with paging files."""
         self._waiting.append(_Doomed(path, is_directory=True))
 
     def look(self, *, hurries: bool = False) -> None:
-        """Half a second has passed: begin to remove some more, or many more if it `hurries`."""
+        """Begin to remove some more, or many more if it `hurries`, after half a second has passed."""
         self._files_left, self._bytes_left = HURRIED_FILES, HURRIED_BYTES
         if not hurries:
             self._files_left = min(max(MAX_FILES, len(self._waiting) // _SHARE), HURRIED_FILES)
@@ -386,9 +386,9 @@ class Removal:
         self._remove_more()
 
     def finish(self, clock: Callable[[], float], seconds: float) -> bool:
-        """Remove for that long, when no thread does any more. Returns whether anything is left."""
+        """Remove for `seconds`, once no thread does. Returns whether anything is left."""
         waiting, end = self._waiting, clock() + seconds
-        waiting.extendleft(reversed(self._removing))  # a thread may have removed it, without its callback
+        waiting.extendleft(reversed(self._removing))  # a thread may have removed them, with its callback pending
         while waiting and clock() < end:
             left, _ = self._remove(self._take(MAX_FILES), MAX_BYTES)
             waiting.extendleft(reversed(left))
@@ -397,7 +397,7 @@ class Removal:
     # ---- in a thread ----
 
     def _remove(self, chosen: list[_Doomed], most: int) -> tuple[list[_Doomed], int]:
-        """Remove at most `most` bytes. Returns what is left of it, or was found in it, and how many more may go."""
+        """Remove at most `most` bytes. Returns the files left or found, and the number of bytes left to remove."""
         for number, each in enumerate(chosen):
             if each.is_directory and not each.is_empty:
                 return [*self._content(each.path), *chosen[number + 1 :]], most
@@ -427,8 +427,8 @@ class Removal:
 
 
 def cannot_restore(_data: bytes, _begin: int = 0, _end: int = -1, /) -> Message:
-    """The `RestoreMessage` of a broker without protocols."""
-    raise BrokerRecordError("no protocol is known that messages could be decoded for", 0)
+    """The `RestoreMessage` of a broker without protocols: raises BrokerRecordError."""
+    raise BrokerRecordError("no protocol is configured to decode messages", 0)
 
 
 def _run_number(name: str) -> int:

@@ -1,14 +1,14 @@
-"""Messages of one queue that are out of memory one by one, while their entries stay: a `Reference` is in their place.
+"""Single messages of one queue that are out of memory while their entries stay: a `Reference` replaces each.
 
-What queues and routing need is kept: size, expiry, routing key and so on. Everything else is read back when it is asked
-for, while the event loop waits; the message is not kept in memory for that. `Reference.whole` is the message itself:
-code that routes, converts or delivers a message that was on a queue asks for that first. A reference whose message
-cannot be read has no headers and no properties, and no consumer can take it.
+A reference keeps what queues and routing need: size, expiry, routing key and so on. Everything else is read back on
+demand, while the event loop waits, and is not kept in memory. `Reference.whole` is the message itself: code that
+routes, converts or delivers a message that was on a queue calls it first. A reference whose message cannot be read has
+no headers and no properties, and no consumer can take it.
 
-Consumers are not offered such a message before it was read back: the dispatch of the queue ends there (`awaits`), and
-is continued when the message has come. It is read together with others that are probably next, in the order of their
-level or of arrival, and the system reads as many ahead that follow these. So the event loop does not wait for the disk.
-Only what is not a delivery reads a single message while the loop waits, such as a move to another queue (`read`).
+Consumers are not offered such a message before it was read back: the dispatch of the queue stops there (`awaits`), and
+continues when the message is back. It is read together with others that are probably next, in the order of their level
+or of arrival, and the system reads ahead as many after these. So the event loop does not wait for the disk. Only
+operations other than deliveries, such as a move to another queue, read a single message while the loop waits (`read`).
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ if TYPE_CHECKING:
     from qstore.broker.model.residency.sources import ContentSource, Loaded
 
 REFERENCE_BYTES: Final = 280
-"""Memory of a message that is out, but has its entry: as measured with `sys.getsizeof`, and the store's share."""
+"""Memory of a reference and its entry, as measured with `sys.getsizeof`, plus the store's share."""
 
 READ_AHEADS: Final = 16
-"""Portions that the system reads ahead after one for which a consumer had to wait: others are in its page cache."""
+"""Portions that the system reads ahead after a consumer had to wait for one; otherwise they are in its page cache."""
 
 _MAX_STEPS: Final = 2048
-"""Entries that are passed in search of the next references."""
+"""Entries that are passed in the search for the next references."""
 
 
 _Kept: TypeAlias = "tuple[frozenset[int], frozenset[int]]"  # positions of the last two portions that were read
@@ -51,13 +51,13 @@ class Reference(Message):
 
     Args:
         reader: reads it back.
-        key, is_stored: its key, and whether that is of the journal.
+        key, is_stored: its key, and whether that is a record id of the journal.
         position: its position on the queue.
-        size, expires_at, is_persistent: as of any message.
+        size, expires_at, is_persistent: as in `Message`.
 
     Attributes:
         key, is_stored, position: as above.
-        was_tried: it was to be read back for a consumer, and could not be.
+        was_tried: whether reading it back for a consumer has failed.
     """
 
     __slots__ = ("_reader", "is_stored", "key", "position", "was_tried")
@@ -113,11 +113,11 @@ class Reference(Message):
         return self.whole().converted(convert)
 
     def expiring_at(self, moment: float) -> Message:
-        """As of the message itself. Raises InternalError: it cannot be read."""
+        """As `Message.expiring_at`. Raises InternalError: it cannot be read."""
         return self.whole().expiring_at(moment)
 
     def readdressed(self, exchange: str, routing_key: str, changes: Mapping[str, TypedValue | None]) -> Message:
-        """As of the message itself. Raises as `whole`, and as `Message.readdressed`."""
+        """As `Message.readdressed`. Raises also as `whole`."""
         return self.whole().readdressed(exchange, routing_key, changes)
 
     def with_headers(self, changes: Mapping[str, TypedValue | None]) -> Message:
@@ -126,12 +126,12 @@ class Reference(Message):
 
 
 class Tally:
-    """What has gone out of memory, of one queue, and come back.
+    """Counts the messages of one queue that have left memory and come back.
 
     Attributes:
-        messages_out, bytes_out: messages that have gone out of memory so far, and their size.
-        messages_in, bytes_in: those that have come back since, or have left the queue.
-        memory_out: bytes of memory that the queue does not take because they are out.
+        messages_out, bytes_out: messages moved out of memory so far, and their size.
+        messages_in, bytes_in: those that have since come back or left the queue.
+        memory_out: bytes of memory that the queue saves because they are out.
     """
 
     __slots__ = ("bytes_in", "bytes_out", "memory_out", "messages_in", "messages_out")
@@ -140,13 +140,13 @@ class Tally:
         self.messages_out = self.bytes_out = self.messages_in = self.bytes_in = self.memory_out = 0
 
     def has_gone(self, size: int, memory: int) -> None:
-        """A message of that size is out, and that much memory is free."""
+        """Count a message of `size` bytes that is out, which freed `memory` bytes."""
         self.messages_out += 1
         self.bytes_out += size
         self.memory_out += memory
 
     def has_come(self, size: int, memory: int) -> None:
-        """The opposite."""
+        """Count a message that is back, or has left the queue."""
         self.messages_in += 1
         self.bytes_in += size
         self.memory_out -= memory
@@ -156,12 +156,12 @@ class References:
     """The references of one queue.
 
     Args:
-        stored: has the messages that are in the queue's journal; None if it has none.
-        others: has those that are not; None if they stay in memory.
-        tally: counts.
+        stored: the source of messages in the queue's journal; None without one.
+        others: the source of other messages; None if they stay in memory.
+        tally: counts the messages.
 
     Attributes:
-        is_reading: messages are being read back, and consumers may wait for them.
+        is_reading: whether messages are being read back, for which consumers may wait.
     """
 
     __slots__ = (
@@ -174,36 +174,36 @@ class References:
 
     def __init__(self, stored: ContentSource | None, others: ContentSource | None, tally: Tally) -> None:
         self._stored, self._others, self._tally = stored, others, tally
-        self._cached: tuple[int, bool, Message | None] = (0, False, None)  # what was read last
+        self._cached: tuple[int, bool, Message | None] = (0, False, None)  # the last message read
         self._kept = _NONE_KEPT
-        self._ahead = 0  # how often the system is to read ahead: the disk has been slow
+        self._ahead = 0  # number of portions still to be read ahead: the disk has been slow
         self.is_reading = False
 
     def attach(self, queue: Queue) -> None:
-        """The queue is made."""
+        """Attach the references to the queue, once it is made."""
         self._queue, self._order = queue, queue.order
 
     def close(self) -> None:
-        """The queue was deleted."""
+        """Detach from the queue, which was deleted."""
         self._tally = Tally()  # the other one refers to this
 
     def source(self, *, is_stored: bool) -> ContentSource | None:
-        """Where such messages are when they are out."""
+        """The source of such messages that are out of memory."""
         return self._stored if is_stored else self._others
 
     # ---- out ----
 
     def release_read_ahead(self) -> None:
-        """Memory is short: what was read for consumers may go out again."""
+        """Allow messages that were read for consumers to leave memory again, because it is short."""
         self._kept = _NONE_KEPT
 
     @property
     def kept_count(self) -> int:
-        """Messages that stay in memory, since they were just read for consumers; some of them may be gone."""
+        """Messages that stay in memory because they were just read for consumers; some may be gone."""
         return len(self._kept[0]) + len(self._kept[1])
 
     def gain(self, entry: Entry) -> int:
-        """Bytes that are freed if the message of an available entry goes out; 0 if it is out, or cannot go."""
+        """Bytes freed if the message of an available entry leaves memory; 0 if it is out already, or has to stay."""
         message = entry.message
         if isinstance(message, Reference) or (self._stored if entry.rid else self._others) is None:
             return 0
@@ -212,7 +212,7 @@ class References:
         return message.size + MESSAGE_OVERHEAD - REFERENCE_BYTES
 
     def put_out(self, entries: Sequence[Entry]) -> int:
-        """Let the messages of entries go out, the oldest first: those with a `gain`. Returns the bytes freed.
+        """Move messages of entries with a `gain` out of memory, the oldest first. Returns the bytes freed.
 
         Those that will probably be read back together are written together.
         """
@@ -249,7 +249,7 @@ class References:
         )
 
     def removed(self, reference: Reference) -> None:
-        """A message that is out has left the queue, or is in memory again."""
+        """Forget a message that has left the queue, or is in memory again."""
         self._has_come(reference)
         if (source := self.source(is_stored=reference.is_stored)) is not None:
             source.forget([reference.key])
@@ -278,10 +278,10 @@ class References:
         return self._queue.numbered(message, position)
 
     def awaits(self, entry: Entry) -> bool:
-        """Whether the message of an available entry, which is next for a consumer, is out and being read back.
+        """Whether the message of an available entry, next for a consumer, is out of memory and being read back.
 
-        The queue is dispatched again when it has come. A message that cannot be read is not awaited: offered, it is
-        declined.
+        The queue is dispatched again when it is back. A message that cannot be read is not awaited: consumers decline
+        it.
         """
         message = entry.message
         if not isinstance(message, Reference) or message.was_tried:
@@ -307,7 +307,7 @@ class References:
             source.will_need(following)
 
     def _upcoming(self, entry: Entry, first: Reference) -> tuple[list[tuple[Entry, Reference]], Sequence[int]]:
-        """The references that are probably next, from the first on, and the keys of as many after these."""
+        """The references that are probably next, from the first on, and the keys of as many later ones."""
         entries: list[tuple[Entry, Reference]] = []
         following: list[int] = []
         size, order = 0, self._order
@@ -332,7 +332,7 @@ class References:
         return entries, following
 
     def _fetched(self, entries: list[tuple[Entry, Reference]], messages: Loaded) -> None:
-        """Messages were read back, unless they have left the queue meanwhile, or it was deleted."""
+        """Put back messages that were read, unless they have left the queue meanwhile, or it was deleted."""
         self.is_reading = False
         if self._order.pager is None:
             return
@@ -344,7 +344,7 @@ class References:
                 continue
             if reference.expires_at:  # what is stored is in whole seconds
                 message.expires_at = reference.expires_at
-            if message.size != reference.size:  # estimated by a start
+            if message.size != reference.size:  # was estimated at the start
                 self._queue.bytes_enqueued += message.size - reference.size
             entry.message = message
             self._has_come(reference)

@@ -1,19 +1,19 @@
-"""The residency of one queue's messages: what goes out of memory, and what comes back.
+"""The residency of one queue's messages: moves messages out of memory, and back.
 
-A queue may take so much memory (its budget); beyond that, and when the broker's memory is short, messages go out, in
-one of two ways:
+A queue has a memory budget; beyond it, and when the broker's memory is short, messages leave memory in one of two ways:
 
-    stretches    up to 512 messages after those that are delivered next, with their entries (`stretch`); of orders that
-                 are first in, first out, whose entries nothing else refers to
-    references   single messages, whose entries stay (`references`); of all other orders, and of messages that are
+    stretches    up to 512 messages after those that are delivered next, with their entries (`stretch`); for FIFO
+                 orders whose entries nothing else refers to
+    references   single messages, whose entries stay (`references`); for all other orders, and for messages that are
                  passed over
 
-Only available messages go out, and only those before the first that waits for the disk. Consumers of stretches have the
-next ones read back while they are still busy with those before (`serve`), so they rarely wait.
+Only available messages leave memory, and only those before the first that waits for the disk. Consumers of stretches
+have the next ones read back while they still work on the previous ones (`serve`), so they rarely wait.
 
-Memory is freed in portions, when the tick notices that the queue is beyond its budget. A walk over the whole queue, in
-search of messages that can go out, is made only after enough messages have come, or come back, to make it cheap for
-each. What has come back until then takes at most as much memory as the references of the entries that it passes.
+Memory is freed in portions, when the tick notices that the queue is over budget. A walk over the whole queue, in search
+of messages that can leave memory, is made only after enough messages have arrived, or come back, to make it cheap for
+each. Messages that have come back until then take at most as much memory as the references of the entries that the walk
+passes.
 """
 
 from __future__ import annotations
@@ -51,20 +51,20 @@ _by_position: Final = attrgetter("position")
 
 
 class Residency(Tally):
-    """What is out of memory, of one queue.
+    """Manages the messages of one queue that are out of memory.
 
     Args:
         stored: has the messages that are in the queue's journal; None if it has none.
         others: has those that are not; None if they stay in memory.
-        budget: bytes that the queue's messages may take.
-        staging: larger messages go out if they are not consumed at once; 0 for none.
-        has_stretches: whether entries can go out: the order is first in, first out, and nothing refers to entries.
-        portions: how they go out.
+        budget: bytes of memory that the queue's messages may take.
+        staging: larger messages leave memory if they are not consumed at once; 0 for none.
+        has_stretches: whether entries can leave memory: the order is FIFO, and nothing refers to entries.
+        portions: the sizes of portions.
 
     Attributes:
         budget: as above.
-        stage_at: `stage` is called after a tick in which the queue has grown by more bytes.
-        references: the messages that are out one by one.
+        stage_at: `stage` is called after a tick in which the queue has grown by more than this.
+        references: the single messages out of memory.
     """
 
     __slots__ = (
@@ -93,13 +93,13 @@ class Residency(Tally):
         self.references = References(stored, others, self)
         self._stored, self._others, self.budget = stored, others, budget
         self._staging = self.stage_at = staging or sys.maxsize
-        self._staged_to = 0  # up to this position large messages have gone out
+        self._staged_to = 0  # up to this position large messages were moved out
         self._has_stretches = has_stretches
         self._stretches: list[Stretch] = []  # by position
         self._referred_to = 0  # up to this position messages became references, as far as they could
-        self._tail: tuple[int, int] | None = None  # newest position and barrier when those after all stretches stayed
-        self._walk_at = 0  # how much must have happened before the next walk over the whole queue
-        self._was_urgent = False  # whether the last one was
+        self._tail: tuple[int, int] | None = None  # newest position and barrier at the last failed attempt
+        self._walk_at = 0  # value of `_happened` at which the next walk over the queue is due
+        self._was_urgent = False  # whether the last walk was urgent
         self._has_read = False
         self._read_to = 0  # up to this position messages were read back for takers
         self._ahead = 0  # how often the system is to read ahead: the disk has been slow
@@ -121,19 +121,19 @@ class Residency(Tally):
 
     @property
     def has_failed(self) -> bool:
-        """Whether the last messages that were to go out had to stay."""
+        """Whether the last messages to be moved out had to stay."""
         return any(source is not None and source.has_failed for source in (self._stored, self._others))
 
     # ---- out ----
 
     def keep_within_budget(self) -> None:
-        """Let messages go out of memory if the queue takes more than it may."""
+        """Move messages out of memory if the queue is over budget."""
         excess = self._queue.memory - self.budget
         if excess > 0:
             self.relieve(excess)
 
     def stage(self) -> None:
-        """Let the large ones among the messages that have come go out, as references, unless they were consumed."""
+        """Move large new messages out of memory, as references, unless they were consumed."""
         limit, entry = self._barriers.limit, self._order.last
         newest = entry.position
         chosen: list[Entry] = []
@@ -145,16 +145,16 @@ class Residency(Tally):
         chosen.reverse()
         self.references.put_out(chosen)
         self._staged_to = max(self._staged_to, min(newest, limit - 1))
-        self.stage_at = self._staging if newest < limit else -sys.maxsize  # some wait for the disk: look again
+        self.stage_at = self._staging if newest < limit else -sys.maxsize  # some wait for the disk: try again
 
     def relieve(self, excess: int, *, is_urgent: bool = False) -> int:
-        """Let messages go out of memory.
+        """Move messages out of memory.
 
         Those of a queue that is being deleted stay: the files of its journal may be gone already.
 
         Args:
             excess: bytes to free.
-            is_urgent: the broker is short of memory: what is not consumed goes out as a whole.
+            is_urgent: whether the broker is short of memory, so that everything not being consumed is moved out.
 
         Returns:
             Bytes that were freed.
@@ -181,20 +181,20 @@ class Residency(Tally):
         return freed
 
     def _may_walk(self, *, is_urgent: bool) -> bool:
-        """Whether enough has happened since the last walk that found little.
+        """Whether enough messages have arrived since the last walk that found little.
 
-        Or more can go out now, because that one was not urgent.
+        Or more can leave memory now, because that walk was not urgent.
         """
         return self._happened() >= self._walk_at or (is_urgent and not self._was_urgent)
 
     def _walked(self, steps: int, *, is_enough: bool, is_urgent: bool) -> None:
-        """A walk has passed that many entries, and has found enough or not."""
+        """Note a walk that has passed `steps` entries, and has found enough or not."""
         if not is_enough:
             self._was_urgent = is_urgent
             self._walk_at = self._happened() + max(self._portions.patience, steps // 8)
 
     def _happened(self) -> int:
-        """Messages that have come, and came back; large ones count as several."""
+        """Messages that have arrived or come back; large ones count as several."""
         queue, portions = self._queue, self._portions
         size = queue.bytes_enqueued + self.bytes_in
         return (
@@ -206,7 +206,7 @@ class Residency(Tally):
 
     @property
     def _folds(self) -> bool:
-        """Whether entries after the cursor can go out."""
+        """Whether entries after the cursor can leave memory."""
         return self._has_stretches and not self._queue.refers_to_entries
 
     def _fold_from(self, entry: Entry, excess: int, least: int, smallest: int) -> int:
@@ -215,8 +215,8 @@ class Residency(Tally):
         Args:
             entry: the entry.
             excess: bytes to free.
-            least: messages in the last stretch, at least.
-            smallest: messages in the others, at least.
+            least: minimum number of messages in the last stretch.
+            smallest: minimum number of messages in the others.
 
         Returns:
             Bytes that were freed.
@@ -246,7 +246,7 @@ class Residency(Tally):
         return freed
 
     def _after_window(self, window: int) -> Entry:
-        """The entry after those that are next, and stay in memory; so do those that were just read for takers."""
+        """The entry after those that stay in memory, because they are next, or were just read for takers."""
         entry, left, room = self._order.cursor, window, self.budget // 2
         kept_to = self._read_to if self._consumers.takers else 0
         most = window + 2 * self._portions.largest
@@ -262,7 +262,7 @@ class Residency(Tally):
         return entry
 
     def _fold(self, run: list[Entry]) -> int:
-        """Let consecutive messages go out as a stretch. Returns the bytes freed."""
+        """Move consecutive messages out of memory as a stretch. Returns the bytes freed."""
         is_stored = run[0].rid != 0
         source = self._stored if is_stored else self._others
         if source is None:
@@ -297,7 +297,7 @@ class Residency(Tally):
         return freed
 
     def _fits(self, stretch: Stretch, before: Stretch) -> bool:
-        """Whether a stretch can be a part of the one before it: many small ones take more memory."""
+        """Whether a stretch can be merged into the previous one: many small ones take more memory."""
         return (
             before.is_stored is stretch.is_stored
             and not before.is_fetched
@@ -307,7 +307,7 @@ class Residency(Tally):
         )
 
     def _keys_of(self, run: list[Entry], source: ContentSource, *, is_stored: bool) -> Sequence[int]:
-        """The keys of messages that go out, some of which may be out already."""
+        """The keys of messages to be moved out, some of which may be out already."""
         if is_stored:
             return source.keep(run)
         for entry in run:
@@ -321,20 +321,20 @@ class Residency(Tally):
             keys.append(message.key if isinstance(message, Reference) else source.keep([entry])[0])
         return keys
 
-    # ---- a start ----
+    # ---- recovery ----
 
     @property
     def takes_index(self) -> bool:
-        """Whether a start may give it messages that were not read (`recover`)."""
+        """Whether recovery may add messages that were not read (`recover`)."""
         return self._folds
 
     def measure(self, rid: int, stored: int) -> int:
-        """How much smaller the message `rid` is than its record of `stored` bytes; 0 if it cannot be read."""
+        """Bytes by which the message `rid` is smaller than its record of `stored` bytes; 0 if it cannot be read."""
         message = None if self._stored is None else self._stored.load([rid])[0]
         return 0 if message is None else stored - message.size
 
     def recover(self, rids: Sequence[int], sizes: Sequence[int], redelivered: Sequence[int]) -> None:
-        """Append messages that a start has found in the journal, and not read (`index_stretches`)."""
+        """Append messages that recovery has found in the journal and not read (`index_stretches`)."""
         for stretch in index_stretches(self._order.next_position, rids, sizes, redelivered, self._portions.largest):
             self.messages_out += stretch.count
             self.bytes_out += stretch.size
@@ -347,7 +347,7 @@ class Residency(Tally):
     # ---- references ----
 
     def _refer(self, excess: int, *, is_urgent: bool) -> int:
-        """Let single messages go out, the newest first; their entries stay. Returns the bytes freed."""
+        """Move single messages out of memory, the newest first; their entries stay. Returns the bytes freed."""
         entry = self._order.cursor.previous if self._folds else self._order.last
         limit, expected = self._barriers.limit, 0
         if not is_urgent:
@@ -375,7 +375,7 @@ class Residency(Tally):
     # ---- back in ----
 
     def serve(self) -> None:
-        """After a dispatch: have the stretches read back that consumers wait for, or will soon."""
+        """Have stretches read back that consumers wait for, or will soon. Called after a dispatch."""
         for browser in self._consumers.browsers:
             if browser.is_waiting and isinstance(browser.cursor, Stretch):
                 self._fetch(browser.cursor)
@@ -384,14 +384,14 @@ class Residency(Tally):
         cursor = self._order.cursor
         at = bisect_left(self._stretches, cursor.position, key=_by_position)
         for stretch in self._stretches[at : at + 2]:
-            ahead = self._portions.ahead * stretch.count // (stretch.size + 1)  # large messages: fewer of them
+            ahead = self._portions.ahead * stretch.count // (stretch.size + 1)  # fewer if messages are large
             if stretch.position >= cursor.position + min(self._portions.window, ahead + 1):
                 break
             self._read_to = max(self._read_to, stretch.last)
             self._fetch(stretch)
 
     def is_behind(self, *, is_ready: bool) -> bool:
-        """Whether a consumer waits for what is being read back, or was read at once and `is_ready`."""
+        """Whether a consumer waits for messages being read back, or already read if `is_ready`."""
         cursors = [self._order.cursor, *(each.cursor for each in self._consumers.browsers)]
         if self.references.is_reading or (is_ready and self._has_read):
             return True
@@ -404,7 +404,7 @@ class Residency(Tally):
         source = self._stored if stretch.is_stored else self._others
         assert source is not None
         following = stretch.next
-        source.fetch(stretch.keys, partial(self._fetched, stretch))  # which may unfold it at once
+        source.fetch(stretch.keys, partial(self._fetched, stretch))  # may unfold it at once
         if stretch.is_fetched:
             self._ahead = READ_AHEADS
         if self._ahead and isinstance(following, Stretch) and following.is_stored is stretch.is_stored:
@@ -412,7 +412,7 @@ class Residency(Tally):
             source.will_need(following.keys)
 
     def _fetched(self, stretch: Stretch, messages: Loaded) -> None:
-        """A stretch was read back, unless it has been unfolded meanwhile, or the queue deleted."""
+        """Unfold a stretch that was read back, unless it was unfolded meanwhile, or the queue deleted."""
         stretch.is_fetched = False
         if stretch.state == OUT and self._order.pager is self:
             self.unfold(stretch, messages)
@@ -420,7 +420,7 @@ class Residency(Tally):
             self._queue.mark_ready()
 
     def unfold(self, stretch: Stretch, messages: Loaded | None = None) -> Entry:
-        """Put the entries of a stretch in its place; references for the messages that are not given.
+        """Put the entries of a stretch in its place, with references for messages that are not given.
 
         Returns:
             The first of them.
@@ -433,7 +433,7 @@ class Residency(Tally):
         return entries[0]
 
     def _messages_of(self, stretch: Stretch, loaded: Loaded) -> list[Message]:
-        """Count the messages of a stretch that is unfolded, and return them; references for those that are None."""
+        """Count and return the messages of a stretch that is unfolded; references for those that are None."""
         is_stored, expiries, references = stretch.is_stored, stretch.expiries, self.references
         are_numbered = bool(self._queue.sequence_header)
         messages: list[Message] = []
@@ -453,7 +453,7 @@ class Residency(Tally):
                 size += message.size
             messages.append(message)
         count = stretch.count - len(missing)
-        self._queue.bytes_enqueued += size - came  # a start has estimated it
+        self._queue.bytes_enqueued += size - came  # was estimated at the start
         self.messages_in += count
         self.bytes_in += came
         self.memory_out -= came + (MESSAGE_OVERHEAD - BYTES_PER_MESSAGE) * count
@@ -464,7 +464,7 @@ class Residency(Tally):
         return messages
 
     def revive(self, former: Entry) -> None:
-        """Put an entry that was folded in its place again, if its message is available; or mark it as GONE."""
+        """Put a folded entry in its place again, if its message is available; otherwise mark it as GONE."""
         at = bisect_right(self._stretches, former.position, key=_by_position) - 1
         if at < 0:
             entry = self._order.first
@@ -478,7 +478,7 @@ class Residency(Tally):
             former.state = GONE
         elif entry.state == AVAILABLE:
             if isinstance(entry.message, Reference) and not isinstance(former.message, Reference):
-                self.references.removed(entry.message)  # it is in memory again
+                self.references.removed(entry.message)  # back in memory
             else:
                 former.message = entry.message
             former.is_redelivered = entry.is_redelivered
@@ -486,7 +486,7 @@ class Residency(Tally):
             self._consumers.removed(entry, former)
 
     def fold_before(self, after: Entry) -> None:
-        """The references directly before an entry were looked at: make a stretch of them again."""
+        """Fold the references directly before an entry into a stretch again, after they were visited."""
         cursor, entry = self._order.cursor.position, after.previous
         shown = {id(browser.cursor) for browser in self._consumers.browsers}
         run: list[Entry] = []

@@ -1,12 +1,12 @@
-"""Where the content of messages is that are out of memory, and how it is read back.
+"""The sources of messages that are out of memory, from which they are read back.
 
     source       messages                                        their keys
     -----------  ----------------------------------------------  -------------------------------------
-    the journal  those that the store has (`JournalSource`)      record ids
-    a file       those that no journal has (`page_file`)         as it chooses
+    the journal  stored ones (`JournalSource`)                   record ids
+    a file       all others (`page_file`)                       chosen by it
 
-A message that cannot be read back is an error of that message alone: the source logs it, and the message stays on its
-queue, is counted, is declined by all consumers, and can be purged.
+An error affects only the message that cannot be read back: the source logs it, and the message stays on its queue, is
+counted, is declined by all consumers, and can be purged.
 """
 
 from __future__ import annotations
@@ -32,35 +32,35 @@ Loaded: TypeAlias = "list[Message | None]"
 
 
 class ContentSource(Protocol):
-    """Keeps messages of one queue that are out of memory. No method raises, except for MemoryError."""
+    """Keeps messages of one queue that are out of memory. No method raises anything but MemoryError."""
 
     @property
     def has_failed(self) -> bool:
-        """Whether the last messages that it was given had to stay."""
+        """Whether the last messages given to it had to stay in memory."""
 
     def keep(self, entries: Sequence[Entry]) -> Sequence[int]:
-        """Take over the messages of these entries, in order. Returns the key of each; 0 for one that must stay."""
+        """Keep the messages of these entries, in order. Returns the key of each; 0 for one that must stay in memory."""
 
     def load(self, keys: Sequence[int]) -> Loaded:
         """Read messages now; the event loop waits for the disk."""
 
     def fetch(self, keys: Sequence[int], done: Callable[[Loaded], None]) -> None:
-        """As `load`, but without waiting: `done` is called with the result, at once if no disk is needed for it."""
+        """As `load`, but without waiting: `done` is called with the result, at once if no disk access is needed."""
 
     def will_need(self, keys: Sequence[int]) -> None:
-        """These will be fetched soon."""
+        """Have the system read ahead messages that will be fetched soon."""
 
     def forget(self, keys: Sequence[int]) -> None:
-        """These messages are in memory again, or have left the queue."""
+        """Forget messages that are in memory again, or have left the queue."""
 
     def close(self) -> None:
-        """The queue is gone, with all its messages."""
+        """Forget all messages: the queue was deleted."""
 
 
 class JournalSource:
     """The `ContentSource` of a durable queue: the content of its stored messages is in its journal already.
 
-    The keys are record ids. Where a record is, only the store knows: compaction moves records, and their ids stay.
+    The keys are record ids. Only the store knows the places of records, which compaction moves.
 
     Args:
         store: the store.
@@ -79,7 +79,7 @@ class JournalSource:
 
     @property
     def has_failed(self) -> bool:
-        """Never: the messages are in the journal already."""
+        """False: the messages are in the journal already."""
         return False
 
     def keep(self, entries: Sequence[Entry]) -> Sequence[int]:
@@ -117,7 +117,7 @@ class JournalSource:
         return messages
 
     def _unreadable(self, rid: int, error: Exception) -> None:
-        text = 'Queue "%s": record 0x%x cannot be read back, so its message is not delivered; it stays stored: %s'
+        text = 'Queue "%s": record 0x%x cannot be read back, so its message is not delivered; it stays in the store: %s'
         self._budget.write(time.monotonic(), text, self._name, rid, error)
 
     def will_need(self, keys: Sequence[int]) -> None:
@@ -128,5 +128,5 @@ class JournalSource:
         """Nothing to do: the records stay where they are until they are dequeued."""
 
     def close(self) -> None:
-        """The store deletes the journal: what is still being read is not wanted any more."""
+        """Drop reads under way: the store deletes the journal."""
         self._is_closed = True

@@ -1,9 +1,9 @@
 """A stretch: consecutive available messages of a queue that are out of memory, with their entries.
 
-It takes their place in the queue's list, as one entry with the state OUT, and keeps of each message what the queue
-needs, in packed arrays: 12 bytes, and a little more for what few messages have.
+It replaces them in the queue's list, as one entry with the state OUT, and keeps what the queue needs of each message in
+packed arrays: 12 bytes, and a little more for attributes that few messages have.
 
-    key              8 bytes    where the message is (`sources`)
+    key              8 bytes    the key of the message in its source (`sources`)
     size             4          header and content
     position         4          relative to the first; only if they are not consecutive
     expiry           8          only if one of them expires
@@ -26,21 +26,21 @@ MAX_STRETCH: Final = 512
 """Messages in a stretch: reading them back takes 2 to 4 ms of the event loop."""
 
 BYTES_PER_MESSAGE: Final = 28
-"""Memory for a message in a stretch: 12 bytes, and 16 in the store."""
+"""Memory of a message in a stretch: 12 bytes, and 16 in the store."""
 
 
 class Portions(NamedTuple):
     """How messages go out.
 
     Attributes:
-        window: messages that are next for the consumers, and stay in memory if they fit into half the budget.
+        window: messages next for the consumers, which stay in memory if they fit into half the budget.
         largest, smallest: messages in the largest stretch, and in the smallest that is worth it; `least`: also while
             the broker is short of memory, when many queues may have few messages each.
         bytes: a stretch of this size gets no more messages.
-        patience: messages that come and go, at least, between two walks over the whole queue that find little; or
-            `bytes`, if they are large.
-        together: bytes of references that go out together, or an eighth of the budget: they are written together.
-        ahead: bytes that are read back before the consumers need them, and one stretch more.
+        patience: minimum number of messages that come and go between two walks over the whole queue that find little;
+            or `bytes`, if they are large.
+        together: bytes of references that are moved out and written together, or an eighth of the budget.
+        ahead: bytes that are read back before the consumers need them, plus one stretch.
     """
 
     window: int = 2 * MAX_STRETCH
@@ -63,12 +63,12 @@ MAX_SPAN: Final = 0xFFFFFFFF  # of positions
 
 
 class Item(NamedTuple):
-    """What is known of one message of a stretch.
+    """One message of a stretch.
 
     Attributes:
         key, position, size, expires_at: as above; seconds since 1970, 0.0 for never.
         is_redelivered: whether it was delivered before.
-        is_persistent: as of the message.
+        is_persistent: as in `Message`.
     """
 
     key: int
@@ -84,12 +84,12 @@ class Stretch(Entry):
 
     Attributes:
         is_stored: whether the keys are record ids.
-        keys: of its messages, in order.
-        sizes: of its messages.
-        count, size: how many they are, and the sum of their sizes.
+        keys: the keys of its messages, in order.
+        sizes: the sizes of its messages.
+        count, size: their number, and the sum of their sizes.
         expiries: when each of them expires, in seconds since 1970, 0.0 for never; None if none does.
-        first_expiry: when the first of them expires, in seconds since 1970; 0.0 if none does.
-        is_fetched: they are being read back.
+        first_expiry: the earliest of these times; 0.0 if none expires.
+        is_fetched: whether they are being read back.
     """
 
     __slots__ = (
@@ -116,7 +116,7 @@ class Stretch(Entry):
             self._flags[number] |= REDELIVERED
 
     def set_details(self, entries: Sequence[Entry]) -> None:
-        """Note what few messages have: a gap before their position, an expiry, flags."""
+        """Note attributes that few messages have: a gap before their position, an expiry, flags."""
         first, last = entries[0].position, entries[-1].position
         if last - first != self.count - 1:
             self._offsets = array("I", [entry.position - first for entry in entries])
@@ -137,7 +137,7 @@ class Stretch(Entry):
             )
 
     def extend(self, other: Stretch) -> None:
-        """Take over the messages of another stretch, which are later, and in the same place."""
+        """Append the messages of another stretch, which are later, and from the same source."""
         count, distance = self.count, other.position - self.position
         if distance != count or self._offsets is not None or other._offsets is not None:
             own = array("I", range(count)) if self._offsets is None else self._offsets
@@ -154,7 +154,7 @@ class Stretch(Entry):
         self.count, self.size = count + other.count, self.size + other.size
 
     def item(self, number: int) -> Item:
-        """What is known of one of its messages, by number from 0."""
+        """One of its messages, by number from 0."""
         offsets, expiries, flags = self._offsets, self.expiries, self._flags
         flag = 0 if flags is None else flags[number]
         return Item(
@@ -167,7 +167,7 @@ class Stretch(Entry):
         )
 
     def entries(self, messages: Sequence[Message]) -> list[Entry]:
-        """Entries for all its messages, in order: available, and not linked yet."""
+        """Entries for all its messages, in order; available, and not linked yet."""
         position, offsets, flags = self.position, self._offsets, self._flags
         rids = list(self.keys) if self.is_stored else [0] * self.count
         entries: list[Entry] = []
@@ -194,7 +194,7 @@ class Stretch(Entry):
 
 
 def can_join(entry: Entry, first: Entry) -> bool:
-    """Whether an available entry can be in a stretch with another that precedes it."""
+    """Whether an available entry can be in the same stretch as one that precedes it."""
     return (
         (entry.rid != 0) is (first.rid != 0)
         and entry.message.size <= _MAX_SIZE
@@ -205,10 +205,10 @@ def can_join(entry: Entry, first: Entry) -> bool:
 def index_stretches(
     position: int, rids: Sequence[int], sizes: Sequence[int], redelivered: Sequence[int], largest: int
 ) -> Iterator[Stretch]:
-    """Stretches of messages that a start has found in a journal, and not read.
+    """Stretches of messages that recovery has found in a journal and not read.
 
     Args:
-        position: of the first.
+        position: the position of the first message.
         rids: their record ids.
         sizes: their sizes, as estimated.
         redelivered: those that were delivered before, by number from 0, ascending.

@@ -1,13 +1,13 @@
-"""A message as a selector sees it: headers and properties, decoded at the first use and only once.
+"""A message as a selector sees it: headers and properties, decoded once, at the first use.
 
-What selectors read of it is counted: a consumer whose selector reads much must let others be served in between.
+The work of selectors is counted: consumers with expensive selectors must let others be served in between.
 
     type of a header         value in a selector
     -----------------------  --------------------------------------------------------
     boolean                  boolean
     integer, datetime        exact number; approximate if it exceeds 64 bits with sign
     float, double, decimal   approximate number
-    text, binary             string: binary is taken for UTF-8, as clients send strings so
+    text, binary             string: binary is decoded as UTF-8, since clients send strings as binary
     all others, or absent    NULL
 
 Source: the types are those that qpidd compares; Apache Qpid C++, Selector.
@@ -30,7 +30,7 @@ Value = bool | int | float | str | None
 
 _MAX_EXACT: Final = (1 << 63) - 1
 _MIN_EXACT: Final = -(1 << 63)
-_DECODING: Final = 4  # a byte that is decoded counts as so many that are compared
+_DECODING: Final = 4  # a decoded byte counts as much as this many compared ones
 
 
 def fitting(number: int) -> int | float:
@@ -63,7 +63,7 @@ class Candidate:
     Attributes:
         message: the message.
         is_redelivered: whether its delivery would be marked as redelivered.
-        work: how much selectors have read of it and of their own text, in characters: each takes up to 0.1 µs.
+        work: characters that selectors have read of it and of their own text: each takes up to 0.1 µs.
     """
 
     __slots__ = ("_headers", "_properties", "_values", "is_redelivered", "message", "work")
@@ -109,7 +109,7 @@ class Candidate:
         return value
 
     def _count_decoding(self) -> None:
-        with contextlib.suppress(InternalError):  # it cannot be read back, and has no headers
+        with contextlib.suppress(InternalError):  # a message that cannot be read back has no headers
             self.message = self.message.whole()
         message = self.message
         self.work += _DECODING * (message.size - len(message.body))
@@ -131,5 +131,5 @@ class LastCandidate:
         return candidate
 
     def forget(self) -> None:
-        """The message was taken: keep no reference to it."""
+        """Drop the reference to the message, which was taken."""
         self._candidate = None

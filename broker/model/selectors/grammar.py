@@ -1,4 +1,4 @@
-"""The grammar of selectors, and its parser, which makes the nodes while it reads: it needs no stack of calls.
+"""The grammar of selectors, and its parser, which creates the nodes while it reads, without recursion.
 
 Keywords are case-insensitive, names are not. A name begins with a letter, "_" or "$", and may have digits and "." after
 it; in double quotes it may have any characters. Exact numbers are decimal, or octal (017), hexadecimal (0xF) or binary
@@ -38,10 +38,10 @@ from qstore.broker.model.selectors.nodes import (
 )
 
 MAX_DEPTH: Final = 100
-"""Operators above each other. AND, OR and arithmetic of one rank are one, however many operands they have."""
+"""Maximum nesting of operators. A chain of AND, of OR, or of arithmetic of one rank counts once."""
 
 _MAX_DECIMAL: Final = 1 << 63  # with a minus
-_MAX_DIGITS: Final = 40  # far more than 64 bits have
+_MAX_DIGITS: Final = 40  # far more than 64 bits need
 _MAX_OTHER: Final = (1 << 64) - 1
 _BASES: Final = {"0x": 16, "0b": 2}
 
@@ -94,8 +94,8 @@ class SelectorError(Exception):
     """A text is not a selector.
 
     Attributes:
-        position: the character where it is not, counted from 1; None for the whole.
-        problem: what is wrong, in words.
+        position: the first wrong character, counted from 1; None for the whole text.
+        problem: the problem, as text.
     """
 
     def __init__(self, position: int | None, problem: str) -> None:
@@ -103,7 +103,7 @@ class SelectorError(Exception):
         self.position, self.problem = position, problem
 
 
-#: Rule of the grammar -> makes its node of what the parser has read for it: nodes, and tokens that have a name.
+#: Rule of the grammar -> creates its node from the nodes and named tokens that the parser has read for it.
 _RULES: Final[dict[str, Callable[[list[Any]], Node]]] = {
     "any_of": AnyOf,
     "all_of": AllOf,
@@ -131,7 +131,7 @@ _RULES: Final[dict[str, Callable[[list[Any]], Node]]] = {
 
 
 class _NodeMaker(Transformer[Token, Node]):
-    """The form in which the parser wants the rules: a method for each."""
+    """The rules as the parser requires them: a method for each."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -207,10 +207,10 @@ _PARSER: Final = Lark(_GRAMMAR, parser="lalr", lexer="basic", transformer=_NodeM
 def parse(text: str) -> Node:
     """Parse a selector that is not blank. Raises SelectorError."""
     try:
-        return _PARSER.parse(text)  # type: ignore[return-value]  # what the transformer makes
+        return _PARSER.parse(text)  # type: ignore[return-value]  # the result of the transformer
     except UnexpectedToken as error:
         if error.token.type == "$END":
-            raise SelectorError(len(text) + 1, "it ends too early") from None
+            raise SelectorError(len(text) + 1, "unexpected end") from None
         raise SelectorError(_position(error.token), f"{shown(str(error.token))} is not expected here") from None
     except UnexpectedCharacters as error:
         at = error.pos_in_stream or 0

@@ -1,18 +1,18 @@
 """The nodes of a compiled selector. Each evaluates itself, in three-valued logic: None is NULL, or unknown.
 
-- Anything unknown makes an operator unknown, but for IS NULL, and for AND and OR whose other side decides.
+- An unknown operand makes an operator unknown, except IS NULL, and AND and OR if the other operand decides.
 - Numbers compare with numbers. Strings and booleans compare with their own kind, by = and <> only. Any other comparison
   is false, whatever the operator.
 - Exact numbers have 64 bits with sign, a larger result becomes approximate. Division of exact numbers truncates.
-  Division by zero is unknown, and so is arithmetic with what is not a number.
+  Division by zero is unknown, and so is arithmetic with operands that are not numbers.
 - `x NOT IN (...)` is false if a value in the list is of another kind than x, and none equals it.
-- Where a condition is expected, what is not a boolean is unknown. A message is selected if the whole is true.
+- Where a condition is expected, a value that is not a boolean is unknown. A message matches if the selector is true.
 
 **Patterns of LIKE**: "_" matches one character, "%" any number of them. The parts between the "%" are searched from
-left to right, each at its first place after the one before, so that nothing is tried twice. The time is linear in the
-length of the text for parts without "_"; for parts with "_" it is the length of the text times that of the part, and
-for long ones that of the part in machine words. (A regular expression with repeats may take exponential time; those
-here have none.)
+left to right, each at its first place after the previous one, without backtracking. The time is linear in the length of
+the text for parts without "_"; for parts with "_" it is the length of the text times that of the part, or for long ones
+that of the part in machine words. (A regular expression with repeats may take exponential time; those used here have
+none.)
 
 **Names:**
 
@@ -27,17 +27,17 @@ here have none.)
     amqp.message_id             JMSMessageID      string; a UUID without "ID:"
     amqp.priority               JMSPriority       0 to 9
     amqp.redelivered            JMSRedelivered    boolean: whether it was delivered before
-    amqp.reply_to               JMSReplyTo        string: exchange/key, or the one that is given
+    amqp.reply_to               JMSReplyTo        string: exchange/key, or the only one given
     amqp.subject                JMSType           string: the routing key; on the default exchange the application
                                                   header qpid.subject
     amqp.to                     JMSDestination    string: the exchange; on the default exchange the routing key
 
 All other names that begin with "amqp." are NULL. Every other name is an application header; a name in double quotes may
-have any characters. What the message does not have is NULL, and so is an empty string in this table.
+have any characters. Absent properties and headers are NULL, and so are empty strings in this table.
 
-Sources: JMS 1.1, 3.8.1; Apache Qpid C++, Selector: types that do not compare, and NOT IN, are as there; its table of
-identifiers, and MessageTransfer. There, names that begin with "JMS" and have no row are NULL; here they are headers,
-such as JMSXGroupID. `durable` is in that table, but not implemented there.
+Sources: JMS 1.1, 3.8.1; Apache Qpid C++, Selector (rules for types that do not compare, and for NOT IN; the table of
+identifiers) and MessageTransfer. In Qpid, names that begin with "JMS" and have no row are NULL; here they are headers,
+such as JMSXGroupID. `durable` is in Qpid's table, but not implemented there.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ if TYPE_CHECKING:
     from qstore.broker.model.message import MessageId
 
 _MAX_EXPRESSION: Final = 64  # characters of a part up to which an expression is faster than a loop
-_WILD_WORK: Final = 32  # searching a part with "_" takes up to so many times as long as one without
+_WILD_WORK: Final = 32  # searching a part with "_" takes up to this many times as long as one without
 
 _ANY: Final = None  # in a part: any one character
 
@@ -82,7 +82,7 @@ class Part:
 
     @property
     def work(self) -> int:
-        """How long it takes to search it, relative to a part without "_"."""
+        """The cost of a search for it, relative to a part without "_"."""
         return 1 if self._literal is not None else _WILD_WORK
 
     def is_at(self, text: str, begin: int) -> bool:
@@ -97,7 +97,7 @@ class Part:
         return True
 
     def find(self, text: str, begin: int, end: int) -> int:
-        """Where its first place between `begin` and `end` ends; -1 if there is none."""
+        """The end of its first occurrence between `begin` and `end`; -1 if there is none."""
         if self._literal is not None:
             at = text.find(self._literal, begin, end)
             return at if at < 0 else at + self.length
@@ -140,7 +140,7 @@ class Pattern:
         self._work = sum(part.work for part in self._parts[1:-1])
 
     def work(self, text: str) -> int:
-        """How much `matches` reads at most, in characters compared one by one (`Candidate.work`)."""
+        """The most that `matches` reads, in characters compared one by one (`Candidate.work`)."""
         return len(text) * self._work // _WILD_WORK
 
     def matches(self, text: str) -> bool:
@@ -161,7 +161,7 @@ class Pattern:
 
 # ---- nodes ----
 
-#: Symbol -> what it tells of two numbers.
+#: Symbol -> its relation of two numbers.
 RELATIONS: Final[dict[str, Callable[[Any, Any], bool]]] = {
     "=": operator.eq,
     "<>": operator.ne,
@@ -186,7 +186,7 @@ class Node(ABC):
     """A part of a selector.
 
     Attributes:
-        depth: how many nodes are above each other, itself included.
+        depth: the number of nested nodes, itself included.
     """
 
     __slots__ = ("depth",)
@@ -199,7 +199,7 @@ class Node(ABC):
         """Its value for a message."""
 
     def truth(self, candidate: Candidate) -> bool | None:
-        """Its value as a condition: None for unknown, and for what is not a boolean."""
+        """Its value as a condition: None for unknown, and for a value that is not a boolean."""
         value = self.value(candidate)
         return value if isinstance(value, bool) else None
 
@@ -393,7 +393,7 @@ class In(Node):
 
 
 class Like(Node):
-    """LIKE; unknown for what is not a string."""
+    """LIKE; unknown if the operand is not a string."""
 
     __slots__ = ("_operand", "_pattern")
 

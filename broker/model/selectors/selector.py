@@ -27,7 +27,7 @@ class Selector:
     """A compiled selector.
 
     Attributes:
-        text: as it was given; equal texts are equal selectors.
+        text: as given; selectors with equal texts are equal.
     """
 
     __slots__ = ("_condition", "_length", "text")
@@ -36,13 +36,13 @@ class Selector:
         self.text, self._condition, self._length = text, condition, len(text)
 
     def matches(self, candidate: Candidate) -> bool:
-        """Whether it selects a message: its condition is true, neither false nor unknown. Adds to its work."""
+        """Whether a message matches: the condition is true, neither false nor unknown. Adds to the candidate's work."""
         candidate.work += self._length
         return self._condition.truth(candidate) is True
 
 
 def read_selector(arguments: TypedMap, name: str) -> Selector | None:
-    """The selector among the arguments of a command; None if there is none. A blank one selects all: it is none, too.
+    """The selector among the arguments of a command; None without one. A blank one matches all, and counts as none.
 
     Raises:
         InvalidArgumentError: it is not valid; the text says where.

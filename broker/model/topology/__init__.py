@@ -1,1 +1,1 @@
-"""Changes of the topology: exchanges, queues and bindings are created and deleted here."""
+"""Topology changes: creates and deletes exchanges, queues and bindings."""

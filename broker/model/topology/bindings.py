@@ -1,19 +1,19 @@
-"""Bindings: created, removed and recovered, at run time and at recovery; of queues, and between exchanges.
+"""Creates, removes and recovers bindings: of queues, and between exchanges.
 
 **Of queues.**
 
     1. the store has the binding on the disk
-    2. it takes effect; in the same step the bindings that it replaces end (`qpid.exclusive-binding`)
-    3. the last message of its exchange is offered to it, if the exchange keeps that (`qpid.ive`)
+    2. it takes effect, and in the same step the bindings that it replaces end (`qpid.exclusive-binding`)
+    3. the last message of its exchange is offered to it, if the exchange keeps one (`qpid.ive`)
     4. the store deletes the replaced bindings
 
 If the broker is killed before 1, it has the old bindings after a restart; after 4 the new one. In between the store has
 both. `recover_bindings` recreates the bindings in their original order, so that the new one replaces the others again,
 and then the store deletes those.
 
-The initial value is enqueued like any message: a durable queue stores it, if it is persistent, and a full one refuses
-it. Then the binding is created nevertheless, and the failure is logged. A binding that already existed under the same
-key has received its messages and is offered nothing; nor are recovered bindings.
+The initial value is enqueued like any message: a durable queue stores it, if it is persistent. If a full queue refuses
+it, the binding is created nevertheless, and the failure is logged. A binding that already exists under the same key has
+received its messages and is not offered it, nor are recovered bindings.
 
 **Between exchanges.** A binding is stored if both its exchanges are, as an object of its own
 (`formats.broker_records.topology`). It takes effect once it is on the disk. Deleting either exchange deletes it, in
@@ -56,7 +56,7 @@ class BindingMaker:
 
     Args:
         router: offers initial values to queues.
-        tick: scheduled after that.
+        tick: scheduled afterwards.
         storage: stores the topology.
         clock: seconds since 1970.
     """
@@ -174,7 +174,7 @@ class ExchangeBindings:
 
     Attributes:
         changes: runs these and all other changes of the topology, one at a time.
-        unbound: deletes an exchange that has lost a binding, if it is to be deleted with its last one.
+        unbound: deletes an auto-delete exchange that has lost its last binding.
     """
 
     def __init__(
@@ -207,8 +207,8 @@ class ExchangeBindings:
                 that the binding matches.
             InvalidArgumentError: a name is empty, the key is too long, or the arguments cannot be stored.
             NotFoundError: there is no such exchange.
-            NotImplementedByBrokerError: exchanges of a type cannot be bound to each other, or an argument asks for
-                something that bindings do not have.
+            NotImplementedByBrokerError: exchanges of this type cannot be bound to each other, or an argument is not
+                supported for bindings.
             InternalError: the arguments have no valid criteria, or the store cannot store it.
         """
         self._access.exchange_binding(caller, source_name, self._exchanges.get(source_name), destination_name, key)
@@ -260,12 +260,12 @@ class ExchangeBindings:
         return find_exchange(self._exchanges, source), find_exchange(self._exchanges, destination)
 
     def of(self, exchange: Exchange) -> list[ExchangeBinding]:
-        """The bindings that an exchange is the source or the destination of."""
+        """The bindings with an exchange as source or destination."""
         every = (binding for each in self._exchanges.values() for binding in each.onward or ())
         return [binding for binding in every if exchange in (binding.source, binding.destination)]
 
     def ended(self, bindings: Collection[ExchangeBinding], caller: Caller) -> list[Exchange]:
-        """The store has deleted bindings. Returns their sources that are still there."""
+        """End bindings that the store has deleted. Returns their sources that still exist."""
         for binding in bindings:
             binding.source.unbind_exchange(binding)
             names = binding.source.name, binding.destination.name, binding.key
@@ -276,7 +276,7 @@ class ExchangeBindings:
 
 
 async def _stays(_exchange: Exchange) -> None:
-    """The exchange stays."""
+    """Nothing to do: the exchange stays."""
 
 
 def recover_exchange_bindings(store: Store, exchanges: Mapping[str, Exchange]) -> None:

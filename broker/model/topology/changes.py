@@ -1,7 +1,7 @@
 """Changes of exchanges, queues and bindings: one at a time, and on the disk before they take effect.
 
-A change of the topology waits for the disk between its checks and its effects, so no two may overlap. Nor may one be
-cancelled half-way when its client disconnects: the store and the model would differ. So each runs in its own task.
+A topology change waits for the disk between its checks and its effects, so no two may overlap. Nor may one be cancelled
+half-way when its client disconnects, since the store and the model would differ. So each runs in its own task.
 
 A binding is stored if its queue and its exchange are. Without a store every call returns at once. Once stored, an
 exchange has its number in the store, a queue its journal, a binding its entry.
@@ -68,7 +68,7 @@ class Changing(Protocol):
 
     @property
     def changes(self) -> SerialExecutor:
-        """What runs them."""
+        """The executor that runs them."""
 
 
 _ChangingT = TypeVar("_ChangingT", bound=Changing)
@@ -94,7 +94,7 @@ class TopologyStorage:
 
     Args:
         store: the store; None without persistence.
-        emit: tells of new journals.
+        emit: emits events of new journals.
     """
 
     def __init__(self, store: Store | None, emit: Callable[[Event], None]) -> None:

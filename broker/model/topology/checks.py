@@ -1,15 +1,15 @@
-"""Checks before the topology is changed: whether the caller may, and names, owners and repeated declarations.
+"""Checks before the topology is changed: permissions, names, owners and repeated declarations.
 
 The authorizer is asked about queues, exchanges and bindings, with their properties (`authorization`):
 
-    durable, autodelete, exclusive, alternate     of the declaration; of the object, if it is deleted, or exists already
-                                                  and is declared passively
+    durable, autodelete, exclusive, alternate     the declaration's; the object's, if it is deleted, or exists and is
+                                                  declared passively
     policytype                                    reject, ring, ring_strict, self-destruct or flow_to_disk
-    queuemaxsize, queuemaxcount                   bytes and messages; 0 for no limit. The broker's default limit counts
-    filemaxsize, filemaxcount                     pages of 64 KiB in a file of the journal, and files; 0 if not given
-    paging, pages, pagefactor                     as given; 0 if not
+    queuemaxsize, queuemaxcount                   bytes and messages; 0 for no limit. Includes the broker's default
+    filemaxsize, filemaxcount                     pages of 64 KiB in a file of the journal, and files; 0 if absent
+    paging, pages, pagefactor                     as given; 0 if absent
 
-A declaration that forwards messages asks for publishing, too (`Authorization.check_forwarding`):
+A declaration that forwards messages also requires permission to publish (`Authorization.check_forwarding`):
 
     a dead-letter exchange        with its x-dead-letter-routing-key; with every key if messages keep their own
     an alternate exchange         of a queue or an exchange: with every key
@@ -17,10 +17,10 @@ A declaration that forwards messages asks for publishing, too (`Authorization.ch
     a binding between exchanges   from a direct exchange: with the binding's key; from a topic exchange: with every key
                                   that it matches; from others: with every key
 
-Declaring a queue or an exchange that exists already forwards nothing new, and is not checked for this.
+Redeclaring a queue or an exchange forwards nothing new, and is not checked for this.
 
-The caller is checked before the declaration, so that nobody without permission learns what is wrong with it, or whether
-the object exists. A value that should be a number and is not counts as the largest one.
+The caller is checked before the declaration, so that unauthorized users do not learn what is wrong with it, or whether
+the object exists. A value that should be a number and is not counts as the largest number.
 
 Source: Qpid C++ Broker Book, table 1.15.
 """
@@ -67,7 +67,7 @@ _LARGEST: Final = (1 << 64) - 1
 _WILDCARDS: Final = frozenset("*#")
 _AUTO_DELETE: Final = ("delete-if-unused", "delete-on-close", "delete-if-unused-and-empty")
 
-#: Property -> argument, of those that matter only when a queue is created.
+#: Property -> argument, for properties that matter only when a queue is created.
 _AT_CREATION: Final[Mapping[str, str]] = {
     "filemaxsize": "qpid.file_size",
     "filemaxcount": "qpid.file_count",
@@ -82,7 +82,7 @@ class Access:
     Args:
         authorization: checks operations.
         default_limit: the default limit of a queue, in bytes; 0 for none (`QueueFactory.default_bytes`).
-        events_to: where events of queues are sent: an exchange, and a routing key, or None for any.
+        events_to: destinations of queues' events: an exchange, and a routing key, or None for any.
     """
 
     def __init__(
@@ -106,7 +106,7 @@ class Access:
         alternate: str,
         arguments: TypedMap,
     ) -> None:
-        """Raise UnauthorizedError unless the caller may declare a queue; `queue` is what has its name already."""
+        """Raise UnauthorizedError unless the caller may declare a queue; `queue` is the existing one with its name."""
         if not self._authorization.is_on:
             return
         if passive and queue is not None:
@@ -119,10 +119,10 @@ class Access:
             self._check_ways(caller, name, alternate, arguments)
 
     def _check_ways(self, caller: Caller, name: str, alternate: str, arguments: TypedMap) -> None:
-        """The ways that messages of a new queue may take."""
+        """Check the destinations that messages of a new queue may be forwarded to."""
         if alternate:
             self._check_alternate(caller, f'queue "{name}"', alternate)
-        with contextlib.suppress(InvalidArgumentError):  # the declaration will tell
+        with contextlib.suppress(InvalidArgumentError):  # the declaration itself reports this
             dead_letter = dead_letter_arguments(arguments)
             if dead_letter is not None and dead_letter.routing_key is not None:
                 self._authorization.check_publish(caller, dead_letter.exchange, dead_letter.routing_key)
@@ -162,7 +162,7 @@ class Access:
         auto_delete: bool,
         alternate: str,
     ) -> None:
-        """Raise UnauthorizedError unless the caller may declare an exchange; `exchange` has its name already."""
+        """Raise UnauthorizedError unless the caller may declare an exchange; `exchange` is the existing one."""
         if not self._authorization.is_on:
             return
         if passive and exchange is not None:
@@ -213,7 +213,7 @@ class Access:
         is_new: bool,
     ) -> dict[str, Any]:
         has_overflow = any(name == OVERFLOW for name, _ in arguments.entries)
-        with contextlib.suppress(InvalidArgumentError):  # the declaration will tell
+        with contextlib.suppress(InvalidArgumentError):  # the declaration itself reports this
             arguments = mapped(arguments)
         given = {name: as_text(typed.value) for name, typed in arguments.entries}
         lifetime, policy = given.get(LIFETIME), policy_named(given.get(POLICY_TYPE, REJECT))
@@ -287,7 +287,7 @@ def check_awaited(what: str, alternate: str) -> None:
 
 
 def check_key(key: str) -> None:
-    """Check the key of a new binding: routing keys are any bytes, but a protocol carries 255 at most.
+    """Check the key of a new binding: routing keys are any bytes, but the protocols carry at most 255.
 
     Raises:
         InvalidArgumentError: it is longer.
@@ -325,8 +325,8 @@ def check_owner(queue: Queue, caller: Caller) -> None:
 def check_private(queue: Queue, caller: Caller) -> None:
     """Check that a caller may see the messages of a queue, or have them moved or removed.
 
-    A queue that is exclusive to a connection of AMQP 0-9-1 is that connection's alone, also for management. One that is
-    exclusive to a session of AMQP 0-10 can be browsed, and managed, as in qpidd.
+    A queue that is exclusive to an AMQP 0-9-1 connection is only accessible to that connection, even for management.
+    One that is exclusive to an AMQP 0-10 session can be browsed and managed, as in qpidd.
 
     Raises:
         ResourceLockedError: it is exclusive to another connection.
@@ -336,7 +336,7 @@ def check_private(queue: Queue, caller: Caller) -> None:
 
 
 def is_owned_by(queue: Queue, caller: Caller) -> bool:
-    """Whether a queue is exclusive to a caller, or to the connection over which management was called."""
+    """Whether a queue is exclusive to a caller, or to the connection of a management request."""
     owner = queue.owner
     return owner is not None and (owner is caller or getattr(owner, "publisher", None) is caller)
 
@@ -393,7 +393,7 @@ def check_exchange_alike(
 
 
 def _check_alike(what: str, arguments: tuple[TypedMap, TypedMap], **properties: tuple[object, object]) -> None:
-    """Compare what exists with a declaration; numbers whatever their width. Raises PreconditionFailedError."""
+    """Compare an existing object with a declaration; numbers of any width. Raises PreconditionFailedError."""
     existing, declared = map(plain, arguments)
     for name in dict.fromkeys((*existing, *declared)):
         properties[name] = existing.get(name), declared.get(name)
@@ -415,7 +415,7 @@ def _type_of(value: object) -> str:
 
 
 def _quoted(value: object) -> str:
-    """A value as RabbitMQ's errors have it."""
+    """A value as RabbitMQ's errors print it."""
     if value is None:
         return "none"
     if isinstance(value, bool):

@@ -1,16 +1,16 @@
 """Deleting a queue.
 
-    1. it leaves the broker's queues and, in portions, all exchanges: then no message is routed to it any more
+    1. it is removed from the broker's queues and, in portions, from all exchanges: no message is routed to it any more
     2. its messages, including those that consumers hold, move to the alternate exchange: each is stored there before it
        leaves the queue; unroutable ones are dropped
-    3. its consumers are removed, and it is marked as deleted: nothing is appended to its journal any more, and who
-       accepts one of its messages now waits for 4, since until then a crash would bring the message back
+    3. its consumers are removed, and it is marked as deleted: nothing is appended to its journal any more, and an
+       accept of one of its messages waits for 4, since until then a crash would bring the message back
     4. the store deletes it with its journal and bindings: this is the commit point
     5. its consumers are notified
 
-What is left of its messages in memory is freed in turns (`Queue.dissolve`). If 2 or 4 fails, everything is restored,
-except that messages already moved stay moved. If 4 is cancelled, nothing is restored: the store may still be deleting
-the queue, and its journal may not be appended to.
+Its remaining messages in memory are freed in turns (`Queue.dissolve`). If 2 or 4 fails, everything is restored, except
+messages already moved. If 4 is cancelled, nothing is restored: the store may still be deleting the queue, and nothing
+may be appended to its journal.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ class QueueRemoval:
                 await self._move_messages(queue, queue.alternate)
             await self._delete(queue)
         except BaseException:
-            if queue.deletion is None:  # otherwise the store may still be deleting it
+            if queue.deletion is None:  # otherwise the store may still be deleting the queue
                 self._restore(queue, left)
             raise
         del self.leaving[queue]
@@ -129,9 +129,9 @@ class QueueRemoval:
             await asyncio.sleep(0)
 
     async def _move(self, queue: Queue, entries: list[Entry], exchange: Alternate) -> list[ModelError]:
-        """Move messages. A message that fails stays, and so do all after it."""
+        """Move messages. A message that cannot be moved stays, and so do all after it."""
         failures: list[ModelError] = []
-        acquired: set[Entry] = set()  # here, not by a consumer: consumers keep messages that cannot be moved
+        acquired: set[Entry] = set()  # by this function: consumers keep messages that cannot be moved
         moving: list[tuple[Entry, asyncio.Future[Exception | None]]] = []
         before = exchange.steps
         for entry in entries:
@@ -172,7 +172,7 @@ class QueueRemoval:
 
 
 async def unbind_all(exchange: Exchange, queue: Queue) -> list[Binding]:
-    """Remove all bindings of a queue to an exchange, in portions, and return them."""
+    """Remove and return all bindings of a queue to an exchange, in portions."""
     bindings = exchange.bindings_of(queue)
     async for binding in in_portions(bindings):
         exchange.remove(binding)
@@ -180,7 +180,7 @@ async def unbind_all(exchange: Exchange, queue: Queue) -> list[Binding]:
 
 
 async def in_portions(bindings: Iterable[Binding]) -> AsyncIterator[Binding]:
-    """The same bindings; others are served after each portion."""
+    """The same bindings; yields to other work after each portion."""
     for number, binding in enumerate(bindings, 1):
         yield binding
         if not number % BINDINGS_AT_ONCE:

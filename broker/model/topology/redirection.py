@@ -1,9 +1,9 @@
-"""Redirection: the messages for each of two queues are put on the other one.
+"""Redirection: messages for each of two queues are put on the other one.
 
 It ends when it is cancelled at its source, when either queue is deleted, or when the broker stops. It takes effect in
-the routes of all exchanges (`exchanges.route`), so that publishing pays nothing for it. The queue that gets a message
-keeps the promises: the message is stored if that queue is durable. Messages that are on a queue stay there, at the
-beginning and at the end of a redirection. A queue is part of one redirection at most.
+the routes of all exchanges (`exchanges.route`), so that it costs publishing nothing. The queue that gets a message
+determines whether it is stored. Messages on a queue stay there when a redirection begins or ends. A queue is part of
+at most one redirection.
 
 Sources: qpidd, Broker.cpp (queueRedirect) and Queue.cpp (deliver: both queues are each other's peer; the source is the
 one at which the redirection is cancelled).
@@ -44,7 +44,7 @@ class Redirections:
         self._topology, self._exchanges, self._authorization, self._events = topology, exchanges, authorization, events
 
     def redirect(self, source_name: str, target_name: str, caller: Caller) -> None:
-        """Put the messages for each of two queues on the other one from now on; without a target, no longer.
+        """Put messages for each of two queues on the other one from now on; without a target, end that.
 
         Raises:
             InvalidArgumentError: a name is empty, or both are the same.
@@ -106,6 +106,6 @@ def _check(source: Queue, target: Queue) -> None:
         raise InvalidArgumentError(f'queue "{source.name}" is both source and target')
     for queue in (source, target):
         if queue.redirect_peer is not None:
-            raise PreconditionFailedError(f'queue "{queue.name}" is part of a redirection already')
+            raise PreconditionFailedError(f'queue "{queue.name}" is already part of a redirection')
         if queue.auto_delete:
             raise PreconditionFailedError(f'queue "{queue.name}" is deleted automatically, and cannot be redirected')

@@ -1,21 +1,21 @@
-"""Changes of exchanges, queues and bindings, with all checks, on top of the store; and queries.
+"""Changes exchanges, queues and bindings, with all checks, in the store and the model; and answers queries.
 
 Changes run one at a time, and each runs to completion even if its caller has disconnected. Durable objects are stored
-first: the model changes when the store has them on the disk, and stays unchanged if the store fails. Without a store,
-durable objects are created, but not persisted.
+first: the model changes when they are on the disk, and stays unchanged if the store fails. Without a store, durable
+objects are created, but not persisted.
 
-Deleting a queue is the exception, because it must not get messages while the store deletes it: it leaves the exchanges
-first and moves its messages to its alternate exchange, where they are stored before they leave the queue; if a step
-fails, the queue and its bindings are restored.
+Deleting a queue is the exception, because it must not get messages while the store deletes it: it is first removed from
+the exchanges, and its messages move to its alternate exchange, where they are stored before they leave the queue; if a
+step fails, the queue and its bindings are restored.
 
 Rules where AMQP 0-10 (classes exchange and queue) leaves a choice, and their sources (MRG: MRG 2 Messaging User Guide;
 Book: Qpid C++ Broker Book):
 
-    declared again      type and alternate exchange must agree, if given; all else is ignored  (XML, sticky)
+    redeclaration       type and alternate exchange must agree, if given; all else is ignored  (XML, sticky)
     exclusive           other callers may not declare, bind, unbind, delete, purge or subscribe, but may query  (MRG, 3)
-                        and browse  (qpidd); what AMQP 0-9-1 has declared is private, and cannot be browsed either
+                        and browse  (qpidd); queues declared by AMQP 0-9-1 are private, and cannot be browsed either
     delete              checks in this order: if-empty, if-unused, exclusive  (MRG, 3)
-    arguments           those that the broker cannot obey are refused, unknown ones are stored  (`model/arguments`)
+    arguments           unsupported ones are refused, unknown ones are stored  (`model/arguments`)
     names               1 to 255 bytes of text; "amq." is reserved for both, "qpid." for exchanges
     auto-delete         a queue is deleted with its owner, if it has one, else with its last consumer  (MRG, 3); an
                         exchange with its last binding, unless it is an alternate exchange
@@ -83,7 +83,7 @@ _LOG: Final = log_of("Model")
 class Topology:
     """Changes the exchanges, queues and bindings of one broker.
 
-    `caller` is who requests an operation: the authorizer checks it first, and queues can be exclusive to it.
+    `caller` requests an operation: the authorizer checks it first, and queues can be exclusive to it.
 
     Args:
         queues: name -> queue.
@@ -101,8 +101,8 @@ class Topology:
 
     Attributes:
         changes: runs the changes, one at a time.
-        awaiting: exchange or queue -> the name of its alternate exchange, of those whose alternate exchange does not
-            exist: it becomes that when it is declared. Until then they have none.
+        awaiting: exchange or queue -> the name of its alternate exchange, which does not exist yet; it is set when an
+            exchange with that name is declared.
     """
 
     def __init__(
@@ -183,17 +183,17 @@ class Topology:
             alternate: the exchange for rejected messages, and those left at deletion; empty for none.
             arguments: stored with it; some set the size of its journal.
             caller: the caller; its user name is stored with the queue.
-            is_exact: whether a queue that exists must have been declared with the same properties and arguments.
+            is_exact: whether an existing queue must have been declared with the same properties and arguments.
             is_server_named: whether the name was chosen by the broker, and may be a reserved one.
-            is_private: if it becomes exclusive, whether others may not even browse it (`check_private`).
+            is_private: whether others may not even browse it if it is exclusive (`check_private`).
 
         Raises:
-            PreconditionFailedError: with `is_exact`, the queue was declared otherwise.
+            PreconditionFailedError: with `is_exact`, the queue was declared differently.
             InvalidArgumentError: the name is empty, or an argument is not valid.
             UnauthorizedError: the caller is not allowed to.
             NotFoundError: there is no such alternate exchange, or, if passive, no such queue.
             NotAllowedError: the name is reserved, or the queue has another alternate exchange.
-            NotImplementedByBrokerError: an argument asks for a kind of queue that is not implemented.
+            NotImplementedByBrokerError: an argument requests an unsupported kind of queue.
             ResourceLockedError: it is exclusive to another caller, or in use and cannot become exclusive.
             InternalError: the store cannot store it.
         """
@@ -300,7 +300,7 @@ class Topology:
         """Delete a queue that has exceeded its limit. Errors are logged: no client waits for this."""
         queue = self._queues.get(name)
         if queue is not None:
-            _LOG.warning('Queue "%s" has exceeded its limit and is deleted, as its policy demands', name)
+            _LOG.warning('Queue "%s" has exceeded its limit and is deleted, according to its policy', name)
             await self._delete_or_log(queue)
 
     async def _delete_or_log(self, queue: Queue) -> None:
@@ -314,7 +314,7 @@ class Topology:
         self.awaiting.pop(queue, None)
         self._quotas.queue_deleted(queue.creator)
         for exchange, bindings in left.items():
-            await self._tell_removed(exchange, bindings, caller)
+            await self._emit_removed(exchange, bindings, caller)
         self._events.emit(QueueDelete(caller.remote_host, caller.user, queue.name), caller)
         self._idle_queues.forget(queue)
         for exchange in left:
@@ -350,15 +350,15 @@ class Topology:
             internal: whether clients of AMQP 0-9-1 cannot publish to it; stored as an argument.
             arguments: stored with it.
             caller: the caller.
-            is_exact: whether an exchange that exists must have been declared with the same properties and arguments.
+            is_exact: whether an existing exchange must have been declared with the same properties and arguments.
 
         Raises:
-            InvalidArgumentError: the name is empty, or the alternate exchange has one that no exchange can have.
+            InvalidArgumentError: the name is empty, or the alternate exchange's name is invalid.
             UnauthorizedError: the caller is not allowed to.
             NotFoundError: there is no such type or alternate exchange, or, if passive, no such exchange.
             NotAllowedError: the name is reserved, or the exchange has another type or alternate exchange.
-            PreconditionFailedError: with `is_exact`, the exchange was declared otherwise.
-            NotImplementedByBrokerError: an argument asks for something that exchanges do not have.
+            PreconditionFailedError: with `is_exact`, the exchange was declared differently.
+            NotImplementedByBrokerError: an argument is not supported for exchanges.
             InternalError: the store cannot store it.
         """
         if internal:
@@ -400,7 +400,7 @@ class Topology:
         return exchange
 
     def _link_users(self, exchange: Exchange) -> None:
-        """An exchange was created: it becomes the alternate exchange of those that await one of its name."""
+        """Make a new exchange the alternate exchange of those that await one with its name."""
         users = [user for user, name in self.awaiting.items() if name == exchange.name] if self.awaiting else []
         for user in users:
             del self.awaiting[user]
@@ -409,7 +409,7 @@ class Topology:
             refresh(self._exchanges.values())
 
     def _kept(self, what: str, found: Queue | Exchange, durable: bool, auto_delete: bool, arguments: TypedMap) -> None:
-        """Log what an existing queue or exchange keeps that is declared otherwise."""
+        """Log properties that an existing queue or exchange keeps although it is declared differently."""
         current = {DURABLE: found.durable, AUTO_DELETE: found.auto_delete, **plain(found.arguments)}
         asked = {name: True for name, is_asked in ((DURABLE, durable), (AUTO_DELETE, auto_delete)) if is_asked}
         self._arguments.kept(what, current, asked | plain(arguments))
@@ -443,7 +443,7 @@ class Topology:
         if self._is_alternate_of_queue(exchange) or (not is_awaited and self._is_alternate(exchange)):
             raise NotAllowedError(f'exchange "{name}" is in use as an alternate exchange')
         if if_unused and exchange.has_bindings:
-            raise PreconditionFailedError(f'exchange "{name}" is in use: something is bound to it')
+            raise PreconditionFailedError(f'exchange "{name}" is in use: queues or exchanges are bound to it')
         await self._delete_exchange(exchange, caller)
 
     async def _delete_exchange(self, exchange: Exchange, caller: Caller) -> None:
@@ -457,14 +457,14 @@ class Topology:
                 self.awaiting[user] = exchange.name
         sources = self._bound_exchanges.ended(others, caller)
         for queue in exchange.bound_queues:
-            await self._tell_removed(exchange, await unbind_all(exchange, queue), caller)
+            await self._emit_removed(exchange, await unbind_all(exchange, queue), caller)
         exchange.delete()
         self._events.emit(ExchangeDelete(caller.remote_host, caller.user, exchange.name), caller)
         for source in sources:
             await self._delete_if_unbound(source)
 
-    async def _tell_removed(self, exchange: Exchange, bindings: list[Binding], caller: Caller) -> None:
-        """Tell that bindings have ended without being asked for, in portions."""
+    async def _emit_removed(self, exchange: Exchange, bindings: list[Binding], caller: Caller) -> None:
+        """Emit events for bindings that have ended without a request, in portions."""
         async for each in in_portions(bindings):
             self._events.emit(BindingRemoved(exchange.name, each.queue.name, each.key), caller)
 
@@ -518,14 +518,14 @@ class Topology:
             key: the binding key.
             arguments: stored with it.
             caller: the caller.
-            asked_key: the key that the caller has given, if the protocol has changed it.
+            asked_key: the key given by the caller, if the protocol has changed it.
 
         Raises:
             InvalidArgumentError: a name is empty, the key is too long, or the exchange needs other arguments.
-            UnauthorizedError: the caller is not allowed to, or not to unbind the other queues whose bindings end.
+            UnauthorizedError: the caller is not allowed to, or may not unbind the other queues whose bindings end.
             NotFoundError: there is no such queue or exchange.
             NotAllowedError: the queue is bound with this key and different arguments, which matter to the exchange.
-            NotImplementedByBrokerError: an argument asks for something that bindings do not have.
+            NotImplementedByBrokerError: an argument is not supported for bindings.
             ResourceLockedError: the queue, or another one whose binding ends, is exclusive to another caller.
             InternalError: the store cannot store it.
         """
@@ -543,7 +543,7 @@ class Topology:
         if binding is not None:
             host, user = caller.remote_host, caller.user
             self._events.emit(Bind(host, user, exchange_name, queue_name, key, arguments), caller)
-            await self._tell_removed(exchange, replaced, caller)
+            await self._emit_removed(exchange, replaced, caller)
         return binding
 
     @serialized

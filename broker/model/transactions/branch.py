@@ -1,7 +1,7 @@
 """One branch of a distributed transaction: the work of one or more sessions, committed in two phases.
 
-The transaction manager names a branch by its xid. Sessions associate themselves with it, and what they publish and
-accept meanwhile is its work. When all associations have ended, the branch is prepared, and committed or rolled back;
+The transaction manager names a branch by its xid. Sessions associate themselves with it, and their publishes and
+accepts meanwhile are its work. When all associations have ended, the branch is prepared, and committed or rolled back;
 any session may request that.
 
     state        the work                                         timeout   prepare  commit  one-phase  roll back
@@ -9,19 +9,19 @@ any session may request that.
     ACTIVE       is collected; messages are acquired              dooms it  yes      no      yes        yes
     DOOMED       is undone; the branch can only be rolled back    -         status   status  status     yes
     PREPARING    is being written to the store                    ignored   no       no      no         no
-    PREPARED     is in the store, whatever happens                ignored   no       yes     no         yes
+    PREPARED     is in the store                               ignored   no       yes     no         yes
     ENDING       the outcome is being written to the store        ignored   no       no      no         no
-    UNKNOWN      is in the store, or not: the next start shows    ignored   error    error   error      error
+    UNKNOWN      may be in the store: the next start decides   ignored   error    error   error      error
 
-    yes        only when no session is associated with it any more
+    yes        only when no session is associated with it
     no         refused with illegal-state; the branch is as before
-    status     the answer is that it was rolled back, or has timed out
+    status     the result says that it was rolled back, or has timed out
 
-A branch is doomed when one of its sessions ends the association as failed or dies, or when its time is up before it is
-prepared. Accepted messages are then available again at once. It is remembered until it is rolled back, so that the
-transaction manager learns of it.
+A branch is doomed when one of its sessions ends the association as failed or is lost, or when its timeout is over
+before it is prepared. Accepted messages are then available again at once. It is kept until it is rolled back, so that
+the transaction manager is informed.
 
-Preparing a branch that has no room changes nothing: it can be prepared again, or rolled back.
+If preparing a branch fails for lack of room, nothing changes: it can be prepared again, or rolled back.
 
 Sources: AMQP 0-10, class dtx; X/Open, Distributed Transaction Processing: The XA Specification.
 """
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
 
 class Status(Enum):
-    """How an operation on a branch ended."""
+    """The result of an operation on a branch."""
 
     OK = auto()
     ROLLED_BACK = auto()
@@ -72,17 +72,17 @@ class Branch:
 
     Args:
         xid: its id, as in records.
-        work: collects what its sessions do.
+        work: collects the operations of its sessions.
         router, store, tick: of the broker.
-        ended: called when it is over.
-        user: whose branch it is; empty if that is not known, as of one that an older broker has prepared.
+        ended: called when the branch is finished.
+        user: its user; empty if unknown, as for one prepared by an older broker.
 
     Attributes:
         xid, work, user: as above.
         state: its state.
-        associations: how many sessions are associated with it, including those that have suspended that.
+        associations: number of associated sessions, including those that have suspended it.
         timeout: seconds after which it is doomed unless it is prepared; 0 for never.
-        deadline: when that is, by the monotonic clock; 0 for never.
+        deadline: the time of that, by the monotonic clock; 0 for never.
     """
 
     __slots__ = (
@@ -118,10 +118,10 @@ class Branch:
         return Status.TIMED_OUT if self._has_timed_out else Status.ROLLED_BACK
 
     def join(self) -> Status:
-        """Associate one more session, unless it is doomed.
+        """Associate another session, unless the branch is doomed.
 
         Raises:
-            IllegalStateError: it is prepared already.
+            IllegalStateError: it is already prepared.
         """
         if self.state not in (State.ACTIVE, State.DOOMED):
             raise IllegalStateError(f"no work can be added to {self.title}: it is {self._now}")
@@ -129,7 +129,7 @@ class Branch:
         return self.status
 
     def leave(self, *, has_failed: bool) -> Status:
-        """A session ends its association, which dooms the branch if the session has failed."""
+        """End the association of a session, which dooms the branch if the session has failed."""
         self.associations -= 1
         if has_failed and self.state is State.ACTIVE:
             self.state = State.DOOMED
@@ -138,7 +138,7 @@ class Branch:
         return self.status
 
     def time_out(self) -> None:
-        """Its time is up."""
+        """Doom the branch if it is active: its timeout is over."""
         if self.state is State.ACTIVE:
             self.state, self._has_timed_out = State.DOOMED, True
             self.work.discard()
@@ -146,10 +146,10 @@ class Branch:
     # ---- outcome ----
 
     def prepare(self, done: Done) -> None:
-        """Write its work to the store, so that it can be committed or rolled back whatever happens.
+        """Write its work to the store, so that it can be committed or rolled back even after a crash.
 
         Args:
-            done: called when that is on the disk, or with an error. May be called before this returns.
+            done: called when that is on the disk, or with an error; perhaps before this returns.
 
         Raises:
             ModelError: it cannot be prepared, and nothing was changed.
@@ -190,7 +190,7 @@ class Branch:
         done(Status.OK, failure)
 
     def _written(self, effects: Effects, done: Done, error: Exception | None) -> None:
-        """The store has prepared it, or cannot."""
+        """Continue after the store has prepared it, or failed to."""
         self._tick.transactions_under_way -= 1
         self._outcome(effects, done, error)
 
@@ -208,7 +208,7 @@ class Branch:
             self._finish(effects, work, lambda: done(Status.OK, self._unknown(error)))
 
     def _finish(self, effects: Effects, work: Iterator[None], then: Callable[[], None]) -> None:
-        """Complete or undo effects, in turns if they are many, and go on then."""
+        """Complete or undo effects, in turns if they are many, then call `then`."""
         if effects.are_many:
             self._tick.turns.do(self, work)
         else:
@@ -228,8 +228,8 @@ class Branch:
         """Commit it.
 
         Args:
-            done: as of `prepare`. Afterwards the branch is over, unless its outcome is unknown. If there was no room
-                for a commit in one phase after all, it was rolled back.
+            done: as for `prepare`. Afterwards the branch is finished, unless its outcome is unknown. If there turned
+                out to be no room for a commit in one phase, it was rolled back.
             one_phase: whether it is not prepared.
 
         Raises:
@@ -251,7 +251,7 @@ class Branch:
         """Roll it back.
 
         Args:
-            done: as of `prepare`. Afterwards the branch is over, unless its outcome is unknown.
+            done: as for `prepare`. Afterwards the branch is finished, unless its outcome is unknown.
 
         Raises:
             ModelError: it cannot be rolled back, and nothing was changed.
@@ -298,7 +298,7 @@ class Branch:
             return
         decide = store.transactions.commit_prepared if commits else store.transactions.abort_prepared
         try:
-            decide(self.xid, partial(self._told, done, commits))
+            decide(self.xid, partial(self._outcome_written, done, commits))
         except store.errors as error:
             raise InternalError(str(error)) from error
         self.state = State.ENDING
@@ -306,8 +306,8 @@ class Branch:
         self._tick.is_urgent = True
         self._tick.schedule()
 
-    def _told(self, done: Done, commits: bool, error: Exception | None) -> None:
-        """The store has its outcome, or cannot write it."""
+    def _outcome_written(self, done: Done, commits: bool, error: Exception | None) -> None:
+        """Continue after the store has written its outcome, or failed to."""
         self._tick.transactions_under_way -= 1
         self._decided(done, error, commits=commits)
 
@@ -321,19 +321,19 @@ class Branch:
         self._finish(effects, work, partial(self._is_over, done, Status.OK))
 
     def recover(self, effects: Effects) -> None:
-        """The store has it as prepared, with these effects."""
+        """Restore it as prepared, with these effects."""
         self._effects, self.state = effects, State.PREPARED
 
     @property
     def message_count(self) -> int:
-        """Messages that it holds on queues, since it is being prepared."""
+        """Messages that it holds on queues, from its preparation on."""
         return sum(map(len, self._effects.published.values())) + len(self._effects.accepted)
 
     # ---- checks ----
 
     @property
     def title(self) -> str:
-        """What it is called in messages."""
+        """Its name in messages."""
         return f"the branch with xid {self.xid.hex()}"
 
     @property

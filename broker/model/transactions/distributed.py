@@ -1,14 +1,14 @@
 """The distributed transactions of one broker: its branches by xid, and their timeouts.
 
-A branch is there from its start until it is committed or rolled back. Those that were prepared when the broker ended
-are there again after the next start, with their messages, and wait for their outcome: they are in doubt.
+A branch exists from its start until it is committed or rolled back. Branches that are prepared when the broker stops
+exist again after the next start, with their messages, and wait for their outcome: they are in doubt.
 
-A branch that is doomed waits for its rollback, too; of those that no session is associated with, the oldest are
-forgotten beyond `MAX_DOOMED`.
+A doomed branch waits for its rollback, too; of those without associated sessions, the oldest are forgotten beyond
+`MAX_DOOMED`.
 
 A branch belongs to the user that started it, on all connections of that user, and after a restart: the store keeps the
 name. Other users need rules (`authorization`): ACCESS TRANSACTION to see a branch, UPDATE TRANSACTION to use it. A
-transaction manager that recovers under another name needs both; for a branch whose user is unknown, every user does.
+transaction manager that recovers under another name needs both; for a branch whose user is unknown, all users do.
 
 Sources: AMQP 0-10, class dtx; Qpid wiki, "Persistent cluster restart" (transactions after a restart).
 """
@@ -42,11 +42,11 @@ if TYPE_CHECKING:
     from qstore.broker.model.tick import Tick
     from qstore.broker.model.transactions.effects import Effects
 
-MAX_BRANCHES: Final = 50_000  # that are not over
+MAX_BRANCHES: Final = 50_000  # unfinished ones
 BRANCH_OVERHEAD: Final = 1300  # bytes of memory that a branch without work takes, with a long xid (measured)
-MAX_DOOMED: Final = 10_000  # that no session is associated with
+MAX_DOOMED: Final = 10_000  # without associated sessions
 _NO_VALUES: Final[Mapping[str, object]] = {}
-_MAX_STALE: Final = 64  # of the deadlines, beyond the number of branches
+_MAX_STALE: Final = 64  # stale deadlines, beyond the number of branches
 
 
 class DistributedTransactions:
@@ -58,7 +58,7 @@ class DistributedTransactions:
         default_timeout: seconds after which a branch is doomed unless it is prepared; 0 for never.
         max_timeout: the longest timeout that a client may set; 0 for no limit.
         monotonic: seconds of a monotonic clock.
-        call_later: calls a function after some seconds; None: timeouts are noticed when a branch is used.
+        call_later: calls a function after some seconds; None: timeouts are checked when a branch is used.
 
     Attributes:
         branches: xid, as in records -> branch. Read-only.
@@ -83,7 +83,7 @@ class DistributedTransactions:
         self.default_timeout, self._max_timeout = default_timeout, max_timeout
         self._monotonic, self._call_later = monotonic, call_later
         self._branches: dict[bytes, Branch] = {}
-        self._deadlines: list[tuple[float, bytes]] = []  # a heap, with some that no longer count
+        self._deadlines: list[tuple[float, bytes]] = []  # a heap, including stale ones
         self._alarm = 0.0  # when the next call of `_ring` is due; 0 for none
         self._doomed: dict[Branch, None] = {}
         self._timed_out = LogBudget(log_of("Broker"), WARNING, "distributed transactions that have timed out")
@@ -95,7 +95,7 @@ class DistributedTransactions:
 
     @property
     def memory(self) -> int:
-        """Bytes of memory that they take, with messages published in them while these are on no queue."""
+        """Bytes of memory that they take, including messages published in them that are on no queue yet."""
         return sum([branch.work.memory + BRANCH_OVERHEAD for branch in self._branches.values()])
 
     @property
@@ -104,14 +104,14 @@ class DistributedTransactions:
         return [xid for xid, branch in self._branches.items() if branch.state is State.PREPARED]
 
     def in_doubt_for(self, caller: Caller) -> list[bytes]:
-        """Those of `in_doubt` that a caller may see."""
+        """The branches of `in_doubt` that a caller may see."""
         may_see = self.seen_by(caller)
         return [xid for xid, branch in self._branches.items() if branch.state is State.PREPARED and may_see(branch)]
 
     # ---- rights ----
 
     def seen_by(self, caller: Caller) -> Callable[[Branch], bool]:
-        """Returns whether a caller may see a branch, as a function. The rules are asked once for each user."""
+        """A function that returns whether a caller may see a branch. The rules are evaluated once for each user."""
         known: dict[str, bool] = {}
 
         def may_see(branch: Branch) -> bool:
@@ -146,7 +146,7 @@ class DistributedTransactions:
             branch = self._branches[xid]
             self.check_use(caller, branch)
             what = "it can be joined" if branch.state is State.ACTIVE else f"it is {branch.state.name.lower()}"
-            raise NotAllowedError(f"{branch.title} exists already; {what}")
+            raise NotAllowedError(f"{branch.title} already exists; {what}")
         if len(self._branches) >= MAX_BRANCHES:
             raise ResourceLimitExceededError(f"there are more than {MAX_BRANCHES} branches of distributed transactions")
         branch = self._add(xid, caller.user)
@@ -158,7 +158,7 @@ class DistributedTransactions:
         """Associate one more session with a branch.
 
         Returns:
-            The branch; and OK, or why the session was not associated.
+            The branch, and OK or why the session was not associated.
 
         Raises:
             NotAllowedError: it does not exist.
@@ -171,7 +171,7 @@ class DistributedTransactions:
         return branch, branch.join()
 
     def leave(self, branch: Branch, *, has_failed: bool) -> Status:
-        """A session ends its association. Returns OK, or why the branch is doomed."""
+        """End the association of a session. Returns OK, or why the branch is doomed."""
         self._expire(branch)
         status = branch.leave(has_failed=has_failed)
         if status is not Status.OK and not branch.associations:
@@ -184,7 +184,7 @@ class DistributedTransactions:
         return branch.status
 
     def find(self, xid: bytes, caller: Caller = BROKER) -> Branch:
-        """The branch with that xid, for a caller who uses it. Raises NotFoundError or UnauthorizedError."""
+        """The branch with an xid, for a caller that uses it. Raises NotFoundError or UnauthorizedError."""
         branch = self._branches.get(xid)
         if branch is None:
             raise NotFoundError(f"there is no branch with xid {xid.hex()}")
@@ -203,7 +203,7 @@ class DistributedTransactions:
     # ---- recovery ----
 
     def recover(self, xid: bytes, effects: Effects, user: str = "") -> None:
-        """The store has a prepared branch of a user, with these effects; the name is empty if it is not known."""
+        """Restore a prepared branch of a user, with these effects; the name is empty if unknown."""
         self._add(xid, user).recover(effects)
 
     # ---- timeouts ----
@@ -237,7 +237,7 @@ class DistributedTransactions:
         self._set_alarm()
 
     def _set_alarm(self) -> None:
-        """See to it that `_ring` is called at the first deadline."""
+        """Have `_ring` called at the first deadline."""
         if self._call_later is None or not self._deadlines:
             return
         first = self._deadlines[0][0]
@@ -246,7 +246,7 @@ class DistributedTransactions:
             self._call_later(max(0.0, first - self._monotonic()), partial(self._ring, first))
 
     def _ring(self, due: float) -> None:
-        """A deadline may have passed; not if `due` is no longer the first one."""
+        """Expire branches whose deadline has passed, unless `due` is no longer the first one."""
         if due != self._alarm:
             return
         self._alarm = 0.0
@@ -258,7 +258,7 @@ class DistributedTransactions:
         self._set_alarm()
 
     def _expire(self, branch: Branch) -> None:
-        """Doom a branch whose time is up."""
+        """Doom a branch whose timeout is over."""
         if branch.state is State.ACTIVE and 0 < branch.deadline <= self._monotonic():
             branch.time_out()
             text = "A distributed transaction has timed out after %d s: %s"

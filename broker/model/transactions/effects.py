@@ -1,11 +1,11 @@
 """The effects of a transaction on queues, from when its records are written until its outcome is known.
 
-    published message    it has its place on the queue, but cannot be delivered          UNCOMMITTED
-    accepted message     it keeps its place, and its consumer can no longer settle it    LEAVING
+    published message    has its place on the queue, but cannot be delivered          UNCOMMITTED
+    accepted message     keeps its place, and its consumer can no longer settle it    LEAVING
 
-Then they are completed (published messages may be delivered, accepted ones are removed) or undone (the reverse). If the
-outcome is unknown until the next start, messages that are stored stay as they are. Effects on a queue that was deleted
-meanwhile are gone with it. Both are work in turns where they are many.
+Then they are completed (published messages may be delivered, accepted ones are removed) or undone (the reverse), in
+turns if they are many. If the outcome is unknown until the next start, stored messages stay as they are. Effects on a
+queue that was deleted meanwhile are gone with it.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ class Effects:
     """The effects of one transaction.
 
     Attributes:
-        published: for each queue the messages that it has put there.
-        accepted: the messages that it removes from queues.
+        published: queue -> the messages that the transaction has put there.
+        accepted: the messages that the transaction removes from queues.
     """
 
     __slots__ = ("accepted", "published")
@@ -37,14 +37,14 @@ class Effects:
         return len(self.accepted) + sum(map(len, self.published.values())) > AT_ONCE
 
     def complete(self) -> None:
-        """The transaction is committed, and has few effects. As work in turns, this costs it 7 % more."""
+        """Complete the few effects of a committed transaction. In turns, it would take 7 % longer."""
         for queue, entries in self.published.items():
             if not queue.is_gone:
                 queue.commit(entries)
         _remove(self.accepted)
 
     def complete_in_turns(self, *, is_late: bool = False) -> Iterator[None]:
-        """The transaction is committed; `is_late` if later messages may have been delivered already."""
+        """Complete the effects of a committed transaction; `is_late`: later messages may have been delivered."""
         for queue, entries in self.published.items():
             for begin in range(0, len(entries), AT_ONCE):
                 if queue.is_gone:
@@ -65,9 +65,9 @@ class Effects:
             yield
 
     def undo(self, *, releases: bool = False, leaves_stored: bool = False) -> Iterator[None]:
-        """The transaction has had no effect: accepted messages are acquired again, or, with `releases`, available.
+        """Undo the effects: accepted messages are acquired again or, with `releases`, available.
 
-        If the outcome is unknown (`leaves_stored`), what is stored stays as it is.
+        If the outcome is unknown (`leaves_stored`), stored messages stay as they are.
         """
         for queue, entries in self.published.items():
             for number, entry in enumerate(entries):

@@ -2,9 +2,9 @@
 
 Commit first checks everything, then writes the records of all durable queues as one transaction of the store
 (`planned`). The messages take their places on the queues when they are written, after barriers that are lowered when
-the commit is on the disk (`effects`). Until then they are not delivered, nor is what follows them. Neither they nor the
+the commit is on the disk (`effects`). Until then neither they nor later messages are delivered. Neither they nor the
 commit wait for queues that flow control has stopped (`flow_control`). Large transactions do all of this in turns; once
-that has begun, it is completed even if the session ends.
+begun, it is completed even if the session ends.
 
 If the store reports that the outcome of a commit is unknown, stored messages stay in place, undelivered, until the next
 start determines the outcome; for messages that are not stored, the transaction is undone.
@@ -40,7 +40,7 @@ class LocalTransaction(Work):
         router: of the broker.
         store: persists durable messages; None without persistence.
         tick: of the broker.
-        ceiling, max_bytes: as of `Work`.
+        ceiling, max_bytes: as in `Work`.
     """
 
     __slots__ = ("_store", "_tick")
@@ -61,13 +61,13 @@ class LocalTransaction(Work):
         """
         planned = Planned(self, self._router)
         outcome = _Outcome(self._store, self._tick, done)
-        rids = self._write(planned, outcome.told)
+        rids = self._write(planned, outcome.written)
         outcome.begin(planned, rids)
         if rids is None:
             outcome.known(None)
 
     def commit_in_turns(self, done: Done) -> Iterator[Portion]:
-        """As `commit`, of a large transaction; `done` is called in any case.
+        """As `commit`, for a large transaction; `done` is called in any case.
 
         If it cannot be committed, the client gets the error first, and then the accepted messages are available again.
         The work is over when the commit is written: what follows is not part of it.
@@ -86,7 +86,7 @@ class LocalTransaction(Work):
         yield from self._release_in_turns()
 
     def _release_in_turns(self) -> Iterator[None]:
-        """Accepted messages are available again, and marked as redelivered."""
+        """Make accepted messages available again, marked as redelivered."""
         accepted, messages = self.accepted, self.messages
         self.clear()
         yield from release_in_turns(((queue, entry) for entry, queue in accepted.items()), is_redelivered=True)
@@ -95,7 +95,7 @@ class LocalTransaction(Work):
             yield
 
     def discard(self) -> None:
-        """Discard all of it: accepted messages are available again, and marked as redelivered."""
+        """Discard the transaction: accepted messages are available again, marked as redelivered."""
         if self.is_large:
             self._tick.turns.do(self, self._release_in_turns())
             return
@@ -103,17 +103,17 @@ class LocalTransaction(Work):
         self.clear()
         release(((queue, entry) for entry, queue in accepted.items()), is_redelivered=True)
 
-    def _write(self, planned: Planned, told: StoreDone) -> Rids | None:
+    def _write(self, planned: Planned, done: StoreDone) -> Rids | None:
         """Write the records of durable queues. Returns and raises as `Planned.write`."""
-        return None if self._store is None else planned.write(self._store, self._tick, told)
+        return None if self._store is None else planned.write(self._store, self._tick, done)
 
 
 class _Outcome:
-    """What follows when a local transaction is committed, or is not.
+    """The completion of a local transaction, after its commit or failure.
 
     Args:
-        store, tick: as of `LocalTransaction`.
-        done: as of `LocalTransaction.commit`.
+        store, tick: as in `LocalTransaction`.
+        done: as for `LocalTransaction.commit`.
 
     Attributes:
         effects: its effects on queues.
@@ -133,16 +133,16 @@ class _Outcome:
         planned.begin(self.effects, rids)
 
     def raise_barrier(self, queue: Queue) -> None:
-        """Messages that are put on the queue from now on are not delivered before the outcome is known."""
+        """Block delivery of messages put on the queue from now on, until the outcome is known."""
         self._barriers.append((queue, queue.raise_barrier_at_end()))
 
-    def told(self, error: Exception | None) -> None:
-        """The store has committed it, or has failed to."""
+    def written(self, error: Exception | None) -> None:
+        """Continue after the store has committed it, or failed to."""
         self._tick.transactions_under_way -= 1
         self.known(error)
 
     def known(self, error: Exception | None) -> None:
-        """It is committed, or is not."""
+        """Complete or undo the effects: it is committed, or has failed."""
         effects = self.effects
         if effects.are_many:
             self._tick.turns.do(self, self._finish(error))
@@ -170,7 +170,7 @@ class _Outcome:
         yield from release_in_turns(iter(effects.accepted), is_redelivered=True)
 
     def end(self, failure: ModelError | None) -> None:
-        """It has taken effect, or was undone: later messages may be delivered, and the client gets the result."""
+        """End the transaction after its effects: later messages may be delivered, and the client gets the result."""
         for queue, barrier in self._barriers:
             queue.lower(barrier)
         self._done(failure)

@@ -1,20 +1,20 @@
-"""What a transaction is about to do: checked as a whole, written to the store, and begun on the queues.
+"""The plan of a transaction: checked as a whole, written to the store, and begun on the queues.
 
 A transaction that is refused has changed nothing. Most are planned, written and begun in one turn of the event loop
-(`Planned`). Large ones are so in turns (`LargePlan`):
+(`Planned`). Large ones take several turns (`LargePlan`):
 
-    mark      the accepted messages are leaving: they cannot be settled otherwise
-    check     each queue that limits its length is asked for all that it gets
+    mark      the accepted messages are marked as leaving: they can no longer be settled
+    check     the limit of each queue is checked for all messages that it gets
     publish   a portion of the messages is written to the store, and takes its places on the queues in the same turn
     accept    a portion of the dequeues is written to the store
-    end       all of it is there: the store writes the commit point
+    end       when all portions are written, the store writes the commit point
 
-Nothing of it is seen before the commit point is on the disk, and nothing is found after a crash before that. The
-messages keep their order, on each queue; but those that others publish meanwhile may stand between two portions. Limits
-are checked again before each portion. If one cannot be written, everything is taken back, in turns too (`undo`): the
-store aborts the transaction, messages leave their places, and the accepted messages are acquired, as before.
+Nothing of it is visible before the commit point is on the disk, and after an earlier crash nothing is left. The
+messages keep their order on each queue, but messages that others publish meanwhile may be between two portions. Limits
+are checked again before each portion. If one cannot be written, everything is undone, in turns too (`undo`): the store
+aborts the transaction, messages leave their places, and the accepted messages are acquired, as before.
 
-A queue that is deleted meanwhile gets nothing more, and what it had is gone with it.
+A queue that is deleted meanwhile gets nothing more, and the messages that it already got are deleted with it.
 """
 
 from __future__ import annotations
@@ -42,26 +42,25 @@ Enqueues: TypeAlias = list[tuple[Any, list[StoredForm]]]
 Dequeues: TypeAlias = list[tuple[Any, int]]
 
 WRITTEN_AT_ONCE: Final = 500
-"""Messages of a large transaction that are written in one turn, counted for each of their queues: some 3 ms in pure
-Python."""
+"""Messages of a large transaction that are written in one turn, counted once for each of their queues: some 3 ms in
+pure Python."""
 
 BYTES_AT_ONCE: Final = 256 * 1024
-"""Bytes of messages that are written in one turn, beyond which it ends with the next message: checksums, and the writes
-to files, take some 0.3 ms for them."""
+"""Bytes of messages after which a turn ends: checksums and writes to files take some 0.3 ms for them."""
 
 Rids: TypeAlias = dict[Queue, list[int]]
-"""For each queue the record ids of the messages that it gets, 0 for each that is not stored."""
+"""Queue -> the record ids of the messages that it gets; 0 for each that is not stored."""
 
 
 class Planned:
-    """What one transaction is about to do.
+    """The plan of one transaction.
 
     Args:
         work: its work.
         router: of the broker.
 
     Attributes:
-        published: for each queue the messages that it gets, in order.
+        published: queue -> the messages that it gets, in order.
         accepted: the messages to remove from queues.
 
     Raises:
@@ -88,15 +87,15 @@ class Planned:
         for entry, queue in work.accepted.items():
             _check_deletion(entry, queue, router)
 
-    def write(self, store: Store, tick: Tick, told: Done, xid: bytes | None = None, user: str = "") -> Rids | None:
+    def write(self, store: Store, tick: Tick, done: Done, xid: bytes | None = None, user: str = "") -> Rids | None:
         """Write the records of durable queues: commit them, or prepare the branch `xid`, even if it has no records.
 
         Args:
             store: the store.
             tick: records which journals were written to, and that a transaction waits for the disk.
-            told: called when that is on the disk or has failed, once, and not before this returns.
+            done: called once, when that is on the disk or has failed, and not before this returns.
             xid: None for a local transaction.
-            user: whose branch it is.
+            user: the branch's user.
 
         Returns:
             The record ids; None if nothing was written.
@@ -111,9 +110,9 @@ class Planned:
             return None
         try:
             if xid is None:
-                written = store.transactions.commit(enqueues, dequeues, told)
+                written = store.transactions.commit(enqueues, dequeues, done)
             else:
-                written = store.transactions.prepare(xid, enqueues, dequeues, told, user)
+                written = store.transactions.prepare(xid, enqueues, dequeues, done, user)
         except store.errors as error:
             raise _refusal(store, error) from error
         tick.transactions_under_way += 1
@@ -137,14 +136,14 @@ class Planned:
 
 
 class LargePlan:
-    """What a large transaction is about to do, in turns.
+    """The plan of a large transaction, executed in turns.
 
     Args:
         work: its work.
         router, store, tick: of the broker.
-        effects: gets what it has done on the queues.
-        placed_on: called with each queue before the first message is put there.
-        xid: of a branch that is to be prepared; empty for a local transaction.
+        effects: collects its effects on the queues.
+        placed_on: called with each queue before the first message is put on it.
+        xid: the xid of a branch to be prepared; empty for a local transaction.
         user: whose branch it is.
     """
 
@@ -164,11 +163,11 @@ class LargePlan:
         self._xid, self._user = xid, user
         self._large: Any = None  # the store's transaction; None before it is begun
         self._accepting: dict[Queue, bool] = {}  # queues with accepted messages -> whether any of these is stored
-        self._limited: dict[Queue, list[int]] = {}  # queues with limits -> number and bytes of what is still to come
+        self._limited: dict[Queue, list[int]] = {}  # limited queue -> number and bytes of messages to come
         self._last: dict[SentMessages, Message] = {}
 
     def write(self) -> Iterator[Portion]:
-        """Write it and begin it, but for its end.
+        """Write the transaction and begin it, except for its end.
 
         Raises:
             ResourceLimitExceededError, InternalError, ResourceDeletedError, InvalidArgumentError: as `Planned`; `undo`
@@ -195,8 +194,8 @@ class LargePlan:
             yield self._wait()
         self._check_deletions()
 
-    def end(self, told: Done) -> None:
-        """Have the store write the commit point; `told` is called as by `Planned.write`, or before this returns.
+    def end(self, done: Done) -> None:
+        """Have the store write the commit point; `done` is called as by `Planned.write`, or before this returns.
 
         Raises:
             InternalError: a journal cannot be written; `undo` must follow.
@@ -205,7 +204,7 @@ class LargePlan:
         if self._large is not None:
             assert store is not None
             try:
-                store.transactions.end_large(self._large, self._ended(told))
+                store.transactions.end_large(self._large, self._ended(done))
             except store.errors as error:
                 raise _refusal(store, error) from error
             tick.is_urgent = True
@@ -213,17 +212,17 @@ class LargePlan:
         for sent, message in self._last.items():
             sent.keep(message)
         if self._large is None:
-            self._ended(told)(None)
+            self._ended(done)(None)
 
-    def _ended(self, told: Done) -> Done:
+    def _ended(self, done: Done) -> Done:
         def ended(error: Exception | None) -> None:
             self._tick.transactions_under_way -= 1
-            told(error)
+            done(error)
 
         return ended
 
     def undo(self) -> Iterator[Portion]:
-        """It cannot be written: take it back. Its accepted messages are part of its work again."""
+        """Undo a transaction that cannot be written. Its accepted messages are part of its work again."""
         effects, work = self._effects, self._work
         if self._large is not None:
             assert self._store is not None
@@ -290,7 +289,7 @@ class LargePlan:
         _place(published, self._effects, rids)
 
     def _portions(self) -> Iterator[tuple[int, int]]:
-        """The first message of each portion, and that of the next."""
+        """The bounds of the portions: index of the first message, and of the next portion's."""
         messages, routes = self._work.messages, self._work.routes
         count, begin, places, size = len(messages), 0, 0, 0
         for number in range(count):
@@ -321,7 +320,7 @@ class LargePlan:
             raise _refusal(store, error) from error
 
     def _wait(self) -> Portion:
-        """What to wait for before the next portion."""
+        """The condition to wait for before the next portion."""
         if self._large is None:
             return None
         assert self._store is not None
@@ -337,7 +336,7 @@ class LargePlan:
 def _by_queue(messages: list[Message], routes: list[Sequence[Queue]]) -> dict[Queue, list[Message]]:
     """The messages for each queue that is not deleted, as they are put on it."""
     first = routes[0] if routes else ()
-    is_sole = len(first) == 1 and routes.count(first) == len(routes)  # most often they all go to one queue
+    is_sole = len(first) == 1 and routes.count(first) == len(routes)  # usually all messages go to one queue
     published = {first[0]: messages} if is_sole else _grouped(messages, routes)
     for queue in list(published):
         if queue.is_deleted:
@@ -365,7 +364,7 @@ def _grouped(messages: list[Message], routes: list[Sequence[Queue]]) -> dict[Que
 
 
 def _stored(published: dict[Queue, list[Message]]) -> Enqueues:
-    """What of the messages for each queue is stored."""
+    """The messages for each queue that are stored."""
     enqueues: Enqueues = []
     for queue, messages in published.items():
         if queue.journal is not None:
@@ -413,7 +412,7 @@ def _refusal(store: Store, error: Exception) -> ModelError:
 
 
 def _check_deletion(entry: Entry, queue: Queue, router: Router) -> None:
-    """Refuse to accept a stored message that leaves with its deleted queue: a crash could bring back only these.
+    """Refuse to accept a stored message that leaves with its deleted queue: a crash could bring it back separately.
 
     Raises:
         ResourceDeletedError: the store is deleting the queue of the message, or it was just moved from there.

@@ -1,4 +1,4 @@
-"""The messages that are published and accepted in a transaction, none of which has taken effect.
+"""The messages published and accepted in a transaction that has not taken effect.
 
 Published messages are on no queue, and accepted messages stay acquired. Messages are routed when they are published; a
 queue that is deleted before the commit gets none.
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
 
 LARGE_BYTES: Final = 4 * 1024 * 1024
-"""Memory of the messages of a transaction above which it is committed in turns: their bytes are written in one turn, at
-some 0.4 ms a MiB."""
+"""Bytes of a transaction's messages above which it is committed in turns: written in one turn, they take some 0.4 ms a
+MiB."""
 
 
 class Work:
@@ -38,7 +38,7 @@ class Work:
 
     Attributes:
         messages: the published messages.
-        routes: for each of them the queues that it is for.
+        routes: the queues of each of them.
         sent: index in `messages` -> the numbering of its exchange, if it has one.
         accepted: entry -> its queue.
         memory: bytes of memory that the published messages take.
@@ -53,7 +53,7 @@ class Work:
         self.sent: dict[int, SentMessages] = {}
         self.accepted: dict[Entry, Queue] = {}
         self.memory = 0
-        self._places = 0  # that the published messages will take on queues
+        self._places = 0  # places that the published messages will take on queues
 
     def publish(self, message: Message, exchange: Exchange) -> None:
         """Publish a message at commit, to the queues that it is routed to now.
@@ -61,7 +61,7 @@ class Work:
         Raises:
             ResourceLimitExceededError: the transaction is too large.
         """
-        if exchange.routes_by_key:  # most often: nobody takes or numbers the messages
+        if exchange.routes_by_key:  # the usual case: messages are neither taken nor numbered
             route = exchange.route(message)
             if route.sole is not None and not message.under_further_keys():
                 self._add(message, route.queues)
@@ -74,7 +74,7 @@ class Work:
 
         Raises:
             ResourceLimitExceededError: the transaction is too large.
-            ModelError: the exchange takes the message, at once, and cannot do so.
+            ModelError: the exchange takes messages at once, and has failed to.
         """
         if exchange.receiver is not None and exchange.receiver.takes(message):
             exchange.receiver.check_transaction()
@@ -109,6 +109,6 @@ class Work:
         return self._places + len(self.accepted) > AT_ONCE or self.memory > LARGE_BYTES
 
     def clear(self) -> None:
-        """Forget it."""
+        """Forget all messages."""
         self.messages, self.routes, self.sent, self.accepted, self.memory = [], [], {}, {}, 0
         self._places = 0

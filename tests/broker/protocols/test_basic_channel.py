@@ -110,7 +110,7 @@ def test_the_type_of_a_queue_is_refused_before_the_arguments_that_only_it_has(cl
     for arguments, told in (
         (
             {"x-delivery-limit": 20, "x-dead-letter-strategy": "at-least-once", "x-queue-type": "quorum"},
-            "argument 'x-queue-type' with value 'quorum' is not supported: set it to 'classic' or leave it out",
+            "argument 'x-queue-type' with value 'quorum' is not supported: set it to 'classic' or omit it",
         ),
         (
             {"x-max-age": "7D", "x-queue-type": "stream"},
@@ -291,7 +291,7 @@ def test_the_broker_names_queues(client: BasicClient) -> None:
 
 
 NEW = {"exchange": "e", "type": "direct"}
-QUORUM = "queue argument 'x-queue-type' with value 'quorum' is not supported: set it to 'classic' or leave it out"
+QUORUM = "queue argument 'x-queue-type' with value 'quorum' is not supported: set it to 'classic' or omit it"
 MISUSE = [
     ("queue.declare", {"queue": "amq.q"}, "channel", 403),
     ("queue.declare", {"queue": "none", "passive": True}, "channel", 404),

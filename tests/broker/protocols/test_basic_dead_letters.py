@@ -197,7 +197,7 @@ def test_they_go_on_from_a_limited_number_of_full_queues(
     client.publish("q0", b"beyond")
     client.sync()
     assert totals(world, "dead").messages == 0
-    assert f'"q0": 1 message was dropped, which cannot go to the dead-letter exchange "": {MAX_REFUSALS}' in caplog.text
+    assert f'1 message was dropped that cannot be sent to the dead-letter exchange "": {MAX_REFUSALS}' in caplog.text
     client.publish("q1", b"within")
     assert got(client, "dead").body == b"within"
 
@@ -341,7 +341,7 @@ def test_a_full_queue_gets_none(world: World, client: BasicClient, caplog: pytes
     client.method("basic.nack", **NACK)
     client.call("basic.qos")
     assert [totals(world, queue).messages for queue in ("q", "full")] == [0, 1]
-    assert 'Queue "q": 1 message was dropped, which cannot go to the dead-letter exchange ""' in caplog.text
+    assert 'Queue "q": 1 message was dropped that cannot be sent to the dead-letter exchange ""' in caplog.text
 
 
 def test_rejected_message_stays_if_the_target_is_full(world: World, client: BasicClient) -> None:

@@ -651,7 +651,7 @@ def test_a_message_that_takes_too_many_steps_closes_the_channel(
     client.sync()
     closed = client.last()
     assert (closed.name, closed.values["reply_code"]) == ("channel.close", 406)
-    assert 'exchange "amq.topic": finding the queues for routing key "a.a' in closed.values["reply_text"]
+    assert 'exchange "amq.topic": matching routing key "a.a' in closed.values["reply_text"]
     assert queue.message_count == 0
 
 
