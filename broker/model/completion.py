@@ -96,6 +96,14 @@ class CompletionLedger:
         else:
             held.append([number, number])
 
+    def hold_run(self, first: int, last: int) -> None:
+        """As `hold`, for all numbers from `first` to `last`."""
+        held = self._held
+        if held and held[-1][1] == first - 1:
+            held[-1][1] = last
+        else:
+            held.append([first, last])
+
     def postpone(self, number: int) -> None:
         """As `hold`, but `complete_below` does not return it: the caller completes it later."""
         self._postponed.append(number)

@@ -142,15 +142,15 @@ class QueueCounters:
         self.internal_acquires = self.releases = self.withdrawn = 0
         self.expired = self.rejected = self.purged = self.discarded = self.replaced = self.rerouted = 0
 
-    def atypical_enqueue(self, size: int) -> None:
-        """Count the enqueue of an atypical message of `size` bytes."""
-        self.atypical_enqueued += 1
-        self.atypical_enqueued_bytes += size
+    def atypical_enqueue(self, size: int, count: int = 1) -> None:
+        """Count the enqueue of atypical messages of `size` bytes each."""
+        self.atypical_enqueued += count
+        self.atypical_enqueued_bytes += size * count
 
-    def atypical_dequeue(self, size: int) -> None:
-        """Count the dequeue of an atypical message of `size` bytes."""
-        self.atypical_dequeued += 1
-        self.atypical_dequeued_bytes += size
+    def atypical_dequeue(self, size: int, count: int = 1) -> None:
+        """Count the dequeue of atypical messages of `size` bytes each."""
+        self.atypical_dequeued += count
+        self.atypical_dequeued_bytes += size * count
 
     def txn_enqueued(self, size: int) -> None:
         """Count a message of `size` bytes enqueued by a committed transaction."""

@@ -317,6 +317,14 @@ class Message(ABC):
             InvalidArgumentError: its encoding cannot be changed.
         """
 
+    def with_body(self, body: bytes) -> Message:
+        """The message of a run (`model.run`) with this body; this one has what they have in common."""
+        raise NotImplementedError(f"{self!r} is not of a run")
+
+    def stored_head(self) -> tuple[bytes, int]:
+        """What is stored before the body of each message of a run, and its checksum."""
+        raise NotImplementedError(f"{self!r} is not of a run")
+
     @property
     def likeness(self) -> Hashable:
         """Equal for messages whose `readdressed` copies differ only in their bodies; None if there are none such."""

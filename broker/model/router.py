@@ -29,6 +29,7 @@ from qstore.broker.model.message import Message
 from qstore.broker.model.queues.entry import ACQUIRED, MOVING, Entry
 from qstore.broker.model.queues.flow_control import Stop
 from qstore.broker.model.queues.queue import Queue, refusal
+from qstore.broker.model.run import MessageRun
 from qstore.broker.model.store_protocol import Store
 from qstore.broker.model.tick import Tick
 
@@ -48,6 +49,7 @@ class Router:
     Attributes:
         unroutable: number of messages dropped because no queue matched.
         stops: the stopped queues that the last message was put on; its publisher takes them (`flow_control`).
+        is_run_stored: whether the last run was stored.
     """
 
     def __init__(
@@ -55,6 +57,7 @@ class Router:
     ) -> None:
         self._store, self._tick, self._queues, self._authorization = store, tick, queues, authorization
         self.unroutable = 0
+        self.is_run_stored = False
         self.stops: list[Stop] = []
         self._diverting = 0  # nesting depth of moves
         self._moving: dict[Entry, list[Callable[[Exception | None], None]]] = {}  # called when a move has ended
@@ -82,6 +85,28 @@ class Router:
         route.messages += 1
         route.bytes += message.size
         return is_promised
+
+    def publish_run(self, run: MessageRun, exchange: Exchange) -> int:
+        """As `publish`, of a run that goes to one queue.
+
+        Returns:
+            How many of its messages were put on it; the others, or all, must be published singly. `is_run_stored` says
+            whether their completion must wait for the records of this tick.
+        """
+        message = run.template
+        if not exchange.routes_by_key:
+            return 0
+        route = exchange.routes.get(message.routing_key)
+        if route is None:
+            route = exchange.find(message.routing_key)
+        queue = route.sole
+        if queue is None:
+            return 0
+        published = queue.publish_run(run)
+        route.messages += published
+        route.bytes += published * run.size
+        self.is_run_stored = message.is_persistent and queue.journal is not None
+        return published
 
     def leaves_memory(self, message: Message, exchange: Exchange) -> bool:
         """Whether a message would go to journals only, because none of its queues has to keep it in memory."""

@@ -35,8 +35,9 @@ from qstore.broker.model.errors import InvalidArgumentError, ModelError, Resourc
 from qstore.broker.model.events import Subscribe, Unsubscribe
 from qstore.broker.model.queues.barriers import NO_LIMIT
 from qstore.broker.model.queues.consumers import Consumer
-from qstore.broker.model.queues.entry import ACQUIRED, AVAILABLE, MOVING, Entry
+from qstore.broker.model.queues.entry import ACQUIRED, AVAILABLE, HELD, MOVING, Entry
 from qstore.broker.model.queues.queue import Deletion, Queue
+from qstore.broker.model.run import RunEntry
 from qstore.formats.values import EMPTY_MAP, TypedMap
 
 if TYPE_CHECKING:
@@ -105,12 +106,31 @@ class _Pending:
         return Settled.LATER if self._left else Settled.NOW
 
 
+def single(acquired: Iterable[tuple[Queue, Entry]]) -> Iterator[tuple[Queue, Entry]]:
+    """Messages with an entry for each of those that were in runs."""
+    for queue, entry in acquired:
+        if isinstance(entry, RunEntry):
+            for each in queue.unfold_run(entry):
+                yield queue, each
+        else:
+            yield queue, entry
+
+
+def _settleable(acquired: Iterable[tuple[Queue, Entry]]) -> Iterator[tuple[Queue, Entry]]:
+    """Messages in which runs are left that can be dequeued as such."""
+    for queue, entry in acquired:
+        if isinstance(entry, RunEntry) and (queue.is_deleted or entry.state != HELD):
+            yield from single(((queue, entry),))
+        else:
+            yield queue, entry
+
+
 def accept(tick: Tick, acquired: Iterable[tuple[Queue, Entry]], done: Done) -> Settled:
     """Dequeue messages.
 
     Args:
         tick: the broker's.
-        acquired: the messages.
+        acquired: the messages; those of a run that is held may have one entry together.
         done: if the result is LATER, called once they are gone for good, or with an error for each that cannot be
             dequeued.
 
@@ -119,13 +139,16 @@ def accept(tick: Tick, acquired: Iterable[tuple[Queue, Entry]], done: Done) -> S
     """
     is_written = False
     pending: _Pending | None = None
-    for queue, entry in acquired:
+    for queue, entry in _settleable(acquired):
         if queue.is_deleted:
             deletion = _deletion_of(queue, entry)
             if deletion is not None:
                 if pending is None:
                     pending = _Pending(done)
                 deletion.dequeue(entry, pending.expect())
+        elif isinstance(entry, RunEntry):
+            if queue.dequeue_run(entry, entry.count):
+                is_written = True
         elif queue.dequeue(entry):
             is_written = True
     if pending is None:
@@ -227,6 +250,17 @@ def reject_in_turns(broker: Broker, acquired: Iterator[tuple[Queue, Entry]], don
     )
 
 
+def _portion(acquired: Iterator[tuple[Queue, Entry]], at_once: int) -> list[tuple[Queue, Entry]]:
+    """The next messages, as many as are settled in one turn."""
+    portion: list[tuple[Queue, Entry]] = []
+    for queue, entry in acquired:
+        portion.append((queue, entry))
+        at_once -= entry.count if isinstance(entry, RunEntry) else 1
+        if at_once <= 0:
+            break
+    return portion
+
+
 def _settle_in_turns(
     tick: Tick,
     acquired: Iterator[tuple[Queue, Entry]],
@@ -236,7 +270,7 @@ def _settle_in_turns(
 ) -> Iterator[None]:
     pending = _Pending(done)
     all_begun = pending.expect()
-    while portion := list(islice(acquired, at_once)):
+    while portion := _portion(acquired, at_once):
         part = pending.expect()
         failure: ModelError | None = None
         try:
@@ -244,8 +278,8 @@ def _settle_in_turns(
         except ModelError as error:
             failure = error.with_traceback(None)
         if failure is not None:
-            release(portion, is_redelivered=True)  # those that are still acquired
-            yield from release_in_turns(acquired, is_redelivered=True)
+            release(single(portion), is_redelivered=True)  # those that are still acquired
+            yield from release_in_turns(single(acquired), is_redelivered=True)
             raise failure
         if settled is Settled.SYNCED:
             tick.when_synced(part)

@@ -11,6 +11,8 @@ pattern, and later ones are recognized by comparing bytes, without decoding thei
 
     begin (fixed) | header (fixed size, may start in the begin) | middle (fixed) | body | end byte
 
+Several that follow each other with the same header as well are a run, and passed on together (`Receiver.run_of`).
+
 An error may end a channel while frames for it are in flight: between `drop` and `accept` those with content are
 discarded.
 
@@ -37,6 +39,9 @@ import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Final, Generic, Protocol, TypeVar
+
+from qstore.broker.model.run import MAX_BODY, MAX_RUN, MIN_RUN
+from qstore.formats.kernels import count_alike
 
 if TYPE_CHECKING:
     from qstore.broker.model.message import Content
@@ -190,6 +195,25 @@ class Receiver(Protocol):
     def command(self, channel: int, payload: bytes, header: bytes | None, body: Content | None) -> None:
         """A command was received, with its header and its content; None if it has none."""
 
+    def run_of(
+        self, channel: int, payload: bytes, header: bytes, data: bytes, at: int, stride: int, size: int, count: int
+    ) -> int:
+        """Commands were received that differ only in their contents (`model.run`).
+
+        Args:
+            channel: their channel.
+            payload: their command.
+            header: their header.
+            data: has the contents.
+            at: where the first begins.
+            stride: bytes from one content to the next.
+            size: bytes of each content.
+            count: how many there are.
+
+        Returns:
+            How many of them were taken; if it is 0, the first is passed to `command`.
+        """
+
     def begins(self, channel: int) -> bool:
         """A command begins whose frames are not complete. Returns whether it is accepted; otherwise it is discarded.
 
@@ -307,6 +331,7 @@ class Assembler(ABC, Generic[PartialT]):
         receiver, pattern, clock = self._receiver, self._pattern, self.clock
         until, look_at = clock() + MAX_SECONDS, 1  # when the time is used up; the frame before which to check
         last = b""  # the header of a message
+        run_at, skipped = 0, 1  # where a run may begin, and how many messages are read singly after one was not taken
         self.is_behind = False
         for taken in range(self.max_at_once):
             if end - at < least or self.is_paused:
@@ -326,6 +351,17 @@ class Assembler(ABC, Generic[PartialT]):
                     and (not pattern.end_byte or data[following - 1] == pattern.end_byte)
                 ):
                     header = data[at + pattern.header_at : header_end]
+                    if at >= run_at and following < end:
+                        count = self._count_alike(data, at, end)
+                        if count >= MIN_RUN:
+                            count = self._pass_run(data, at, header, count)
+                            if count:
+                                at += count * pattern.size
+                                messages += count
+                                last, look_at, skipped = header, 0, 1
+                                continue
+                            count, skipped = skipped, 2 * skipped
+                        run_at = at + count * pattern.size
                     body = data[at + pattern.body_at : at + pattern.body_end]
                     if header != last:  # its route may be new
                         last, look_at = header, 0
@@ -345,6 +381,26 @@ class Assembler(ABC, Generic[PartialT]):
         self.frames += taken + 2 * messages  # `taken` counts a message once, and it has three frames
         self.messages += messages
         self._rest = data[at:] if at < end else b""
+
+    def _count_alike(self, data: bytes, at: int, end: int) -> int:
+        """How many messages from a position on differ only in their bodies."""
+        pattern = self._pattern
+        size = pattern.size
+        if pattern.body_end - pattern.body_at > MAX_BODY:
+            return 1
+        end = min(end, at + MAX_RUN * size)
+        return count_alike(data, at, end, data[at : at + pattern.body_at], size, pattern.end_byte)
+
+    def _pass_run(self, data: bytes, at: int, header: bytes, count: int) -> int:
+        """Pass on messages that differ only in their bodies. Returns how many of them were taken."""
+        pattern = self._pattern
+        size, length = pattern.size, count * pattern.size
+        if 2 * length < len(data):  # the messages must not keep much more than their own bytes in memory
+            data, at = data[at : at + length], 0
+        return self._receiver.run_of(
+            pattern.channel, pattern.payload, header, data, at + pattern.body_at, size,
+            pattern.body_end - pattern.body_at, count,
+        )  # fmt: skip
 
     def resume(self) -> None:
         """Continue after a pause. Raises as `receive` does."""

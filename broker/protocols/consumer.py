@@ -11,10 +11,14 @@ When the session ends, unsettled messages return to their queues.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from bisect import bisect_right
+from collections import deque
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Final
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any, Final
 
-from qstore.broker.model.queues.entry import ACQUIRED, Entry
+from qstore.broker.model.queues.entry import ACQUIRED, HELD, Entry
+from qstore.broker.model.run import MessageRun, RunEntry
 from qstore.broker.model.settlement import AT_ONCE, release_in_turns
 from qstore.formats.values import TypedMap
 
@@ -22,7 +26,11 @@ if TYPE_CHECKING:
     from qstore.broker.model.queues.queue import Queue
     from qstore.broker.model.tick import Turns
 
+NO_NUMBER: Final = 1 << 62
+"""Above all numbers of deliveries."""
+
 _HEADS_KEPT: Final = 1024
+_first = attrgetter("first")
 
 
 class SendingConsumer(ABC):
@@ -79,10 +87,140 @@ class SendingConsumer(ABC):
             self._body_heads[length] = head
         return head
 
+    def room_for(self, run: MessageRun) -> int:  # noqa: ARG002 – for subclasses
+        """As `Consumer.room_for`: most take single messages."""
+        return 0
+
+    def deliver_run(self, run: RunEntry) -> int:
+        """As `Consumer.deliver_run`."""
+        raise NotImplementedError(f"{self.destination} takes single messages")
+
     def forget_heads(self) -> None:
         """Clear the caches: the session has another channel."""
         self._heads.clear()
         self._body_heads.clear()
+
+
+class HeldRun:
+    """Messages of a run that were delivered to one consumer and are not settled.
+
+    Args:
+        queue, entry: their queue, and their entry there.
+        consumer: the consumer.
+        first: the number under which the first was delivered; the others follow.
+
+    Attributes:
+        queue, entry, consumer, first: as above. As messages are settled it begins later.
+    """
+
+    __slots__ = ("consumer", "entry", "first", "queue")
+
+    def __init__(self, queue: Queue, entry: RunEntry, consumer: Any, first: int) -> None:
+        self.queue, self.entry, self.consumer, self.first = queue, entry, consumer, first
+
+    @property
+    def end(self) -> int:
+        """The number after the last."""
+        return self.first + self.entry.count
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether they can be settled together: their queue exists, and nothing has looked at single ones."""
+        return self.entry.state == HELD and not self.queue.is_deleted
+
+    def singly(self) -> Iterator[tuple[int, Entry]]:
+        """The number and the entry of each message, which has its own entry now."""
+        return enumerate(self.queue.unfold_run(self.entry), self.first)
+
+
+class HeldRuns:
+    """What was delivered to one session in runs and is not settled, by number.
+
+    Attributes:
+        count: how many messages.
+    """
+
+    __slots__ = ("_runs", "count")
+
+    def __init__(self) -> None:
+        self._runs: deque[HeldRun] = deque()  # ascending
+        self.count = 0
+
+    def __iter__(self) -> Iterator[HeldRun]:
+        return iter(self._runs)
+
+    @property
+    def first(self) -> int:
+        """The first number; NO_NUMBER if there is none."""
+        return self._runs[0].first if self._runs else NO_NUMBER
+
+    def add(self, run: HeldRun) -> None:
+        """Add a run, whose numbers are after all others."""
+        self._runs.append(run)
+        self.count += run.entry.count
+
+    def beginning_with(self, number: int) -> HeldRun | None:
+        """The run that begins with a number, split off from the one that has it; None if none has."""
+        runs = self._runs
+        if not runs or number < runs[0].first:
+            return None
+        at = 0
+        if len(runs) > 1 and runs[1].first <= number:
+            at = bisect_right(runs, number, key=_first) - 1
+        run = runs[at]
+        if number >= run.end:
+            return None
+        if number > run.first and run.is_whole:
+            runs.insert(at, self._split(run, number - run.first))
+        return run
+
+    def overlapping(self, first: int, last: int) -> HeldRun | None:
+        """The first run with any number from `first` to `last`; None if there is none."""
+        runs = self._runs
+        if not runs or runs[0].first > last:
+            return None
+        at = 0 if first < runs[0].end else max(0, bisect_right(runs, first, key=_first) - 1)
+        if runs[at].end <= first:
+            at += 1
+        return runs[at] if at < len(runs) and runs[at].first <= last else None
+
+    def settled(self, run: HeldRun, count: int) -> None:
+        """The first `count` messages of a run were settled, and its entry knows."""
+        self.count -= count
+        if not run.entry.count:
+            self._drop(run)
+        run.first += count
+
+    def take(self, run: HeldRun, most: int = NO_NUMBER) -> HeldRun:
+        """Remove a run, or its first messages if it has more than `most`."""
+        if most < run.entry.count and run.is_whole:
+            run = self._split(run, most)
+        else:
+            self._drop(run)
+        self.count -= run.entry.count
+        return run
+
+    def take_first(self, end: int, most: int = NO_NUMBER) -> HeldRun | None:
+        """Remove at most `most` messages of the first run, with numbers below `end`; None if there are none."""
+        return self.take(self._runs[0], min(most, end - self.first)) if self.first < end else None
+
+    def take_all(self) -> deque[HeldRun]:
+        """Remove all runs."""
+        runs, self._runs, self.count = self._runs, deque(), 0
+        return runs
+
+    @staticmethod
+    def _split(run: HeldRun, count: int) -> HeldRun:
+        front = HeldRun(run.queue, run.queue.order.split(run.entry, count), run.consumer, run.first)
+        run.first += count
+        return front
+
+    def _drop(self, run: HeldRun) -> None:
+        runs = self._runs
+        if runs[0] is run:
+            runs.popleft()
+        else:
+            del runs[bisect_right(runs, run.first, key=_first) - 1]
 
 
 def give_back(owner: object, turns: Turns, count: int, held: Iterator[tuple[Queue, Entry]]) -> None:

@@ -84,13 +84,24 @@ class NativeMessage(Message):
             self._crc = crc
         return parts, size, self._crc
 
+    def stored_head(self) -> tuple[bytes, int]:
+        """As `Message.stored_head`."""
+        head = self.head
+        if head is None:
+            head = self.head = SharedHead()
+        self._encode(head)
+        return head.encoded, head.crc
+
+    def _encode(self, head: SharedHead) -> None:
+        if not head.encoded:
+            head.encoded = self.stored_begin() + self.header
+            head.crc = _EXTEND_CRC(0, head.encoded)
+
     def stored_parts(self) -> tuple[Sequence[bytes], int]:
         """As `Message.stored_parts`."""
         header, body, head = self.header, self.body, self.head
         if head is not None:
-            if not head.encoded:
-                head.encoded = self.stored_begin() + header
-                head.crc = _EXTEND_CRC(0, head.encoded)
+            self._encode(head)
             if not isinstance(body, LargeContent):
                 return (head.encoded, body), len(head.encoded) + len(body)
         begin = self.stored_begin()

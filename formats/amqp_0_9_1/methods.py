@@ -16,6 +16,7 @@ import struct
 from typing import Any, Final, NamedTuple
 
 from qstore.formats.amqp_0_9_1.codes import Amqp091Error
+from qstore.formats.amqp_0_9_1.frames import FRAME, FRAME_END
 from qstore.formats.amqp_0_9_1.tables import Field, decode_fields, encode_fields, make_fields, read_short_text
 
 
@@ -170,6 +171,9 @@ _DELIVER_HEAD: Final = PUBLISH[:2] + BY_NAME["basic.deliver"].method_id.to_bytes
 _GET_OK_HEAD: Final = _CODE.pack(BY_NAME["basic.get-ok"].code)
 _TAG: Final = struct.Struct(">QB")
 _ACK: Final = struct.Struct(">IQB")
+_ACK_HEAD: Final = FRAME.size + 4  # bytes of a frame before the tag
+_ACK_FRAME: Final = struct.Struct(f">{_ACK_HEAD}sQBB")
+ACK_FRAME_SIZE: Final = _ACK_FRAME.size
 _ACK_CODE: Final = BY_NAME["basic.ack"].code
 _NACK_CODE: Final = BY_NAME["basic.nack"].code
 _TICKET_END: Final = 6  # of class, method and ticket
@@ -223,6 +227,27 @@ def decode_ack(payload: bytes) -> tuple[int, bool]:
         raise Amqp091Error(f"basic.ack has {len(payload)} bytes, not {_ACK.size}", len(payload))
     _, tag, bits = _ACK.unpack(payload)
     return tag, bits & 1 != 0
+
+
+def count_acks(data: bytes, at: int, end: int) -> tuple[int, int]:
+    """Basic.ack methods that follow each other, without `multiple` and with consecutive delivery tags.
+
+    Args:
+        data: frames.
+        at: where the frame of the first begins, which begins with ACK.
+        end: where to stop, at the latest.
+
+    Returns:
+        The first delivery tag, and how many there are.
+    """
+    first = expected = _ACK_FRAME.unpack_from(data, at)[1]
+    head = data[at : at + _ACK_HEAD]
+    whole = at + (end - at) // ACK_FRAME_SIZE * ACK_FRAME_SIZE
+    for other, tag, bits, last in _ACK_FRAME.iter_unpack(memoryview(data)[at:whole]):
+        if tag != expected or bits or last != FRAME_END or other != head:
+            break
+        expected += 1
+    return first, expected - first
 
 
 def deliver_start(consumer_tag: bytes) -> bytes:

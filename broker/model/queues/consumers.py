@@ -34,8 +34,9 @@ from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import TYPE_CHECKING, Final, Protocol
 
 from qstore.broker.model.errors import ModelError
-from qstore.broker.model.queues.entry import ACQUIRED, AVAILABLE, END, GONE, Entry
+from qstore.broker.model.queues.entry import ACQUIRED, AVAILABLE, END, GONE, RUN, Entry
 from qstore.broker.model.queues.fifo import Fifo
+from qstore.broker.model.run import MessageRun, RunEntry
 
 if TYPE_CHECKING:
     from qstore.broker.model.message import Message
@@ -84,6 +85,12 @@ class Consumer(Protocol):
 
     def deliver(self, entry: Entry) -> int:
         """Offer the message of `entry`. Returns REFUSED, TAKEN, TAKEN_LAST or NOT_FOR_ME."""
+
+    def room_for(self, run: MessageRun) -> int:
+        """How many messages of a run it can take now, all of which it would; 0 if they must be offered singly."""
+
+    def deliver_run(self, run: RunEntry) -> int:
+        """Take messages of a run, which it now holds: no more than it has `room_for`. Returns TAKEN or TAKEN_LAST."""
 
     def queue_deleted(self) -> None:
         """The queue was deleted."""
@@ -325,14 +332,22 @@ class Consumers:
             self.unready(consumer)
         return result
 
-    def show(self, limit: int, clock: Callable[[], float], awaits: Callable[[Entry], bool] | None) -> None:
+    def show(
+        self,
+        limit: int,
+        clock: Callable[[], float],
+        awaits: Callable[[Entry], bool] | None,
+        unfold: Callable[[RunEntry], Entry],
+    ) -> None:
         """Show browsers the entries that they have not seen, up to the position `limit`, while they accept them.
 
-        Those being read back (`awaits`) come later.
+        Those being read back (`awaits`) come later. `unfold` makes single entries of a run.
         """
         for browser in list(self.browsers):
             while browser.is_waiting and self.declined < MAX_DECLINED:
                 entry = browser.cursor
+                if isinstance(entry, RunEntry) and entry.state == RUN:
+                    entry = unfold(entry)
                 if entry.state >= END or entry.position >= limit:
                     break
                 if entry.state == AVAILABLE and not (0 < entry.message.expires_at <= clock()):

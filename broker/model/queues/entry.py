@@ -18,9 +18,11 @@ GONE: Final = 2  # removed from the queue
 UNCOMMITTED: Final = 3  # its transaction is being committed: it has its position, but cannot be delivered
 LEAVING: Final = 4  # its dequeue is being committed: the consumer can no longer settle it
 MOVING: Final = 5  # being moved to another queue: the consumer that acquired it can still accept it
-END: Final = 6  # the entry at the end, without a message; cursors stop at this state and those above it
-FOLDED: Final = 7  # its message is in a stretch now: only a consumer that browsed it may still reference the entry
-OUT: Final = 8  # a placeholder for many messages that are out of memory (`residency`)
+HELD: Final = 6  # a placeholder for consecutive messages that one consumer holds (`model.run`)
+END: Final = 7  # the entry at the end, without a message; cursors stop at this state and those above it
+FOLDED: Final = 8  # its message is in a stretch now: only a consumer that browsed it may still reference the entry
+OUT: Final = 9  # a placeholder for many messages that are out of memory (`residency`)
+RUN: Final = 10  # a placeholder for consecutive available messages, in the form in which they came (`model.run`)
 
 
 class Entry:
@@ -30,8 +32,7 @@ class Entry:
         message: the message.
         position: its number on the queue, counted from 1.
         rid: its record id in the queue's journal; 0 if it is not stored.
-        state: AVAILABLE, ACQUIRED, GONE, UNCOMMITTED, LEAVING, MOVING, END,
-            FOLDED or OUT.
+        state: AVAILABLE, ACQUIRED, GONE, UNCOMMITTED, LEAVING, MOVING, HELD, END, FOLDED, OUT or RUN.
         is_redelivered: whether it was delivered before, and its next delivery says so.
         next, previous: its neighbours.
     """

@@ -7,7 +7,9 @@ A new message takes the end entry, and a new end entry follows. An acquired entr
 released at its position; a removed one is unlinked, and keeps no references into the queue.
 
 Available entries after the cursor may be out of memory. Then an entry with the state OUT stands for many of them (a
-stretch); the pager replaces it by these when they are needed (`residency`).
+stretch); the pager replaces it by these when they are needed (`residency`). Messages that came as a run share one
+entry, with the state RUN, or HELD while a consumer has them (`model.run`); single entries replace it when something
+looks at single messages.
 
 The public methods are the interface of any order; `consumers.PerConsumerOrder` adds to it. All take constant time,
 except `next_available`, which walks over entries that are not available; it passes each of them only once until an
@@ -16,7 +18,7 @@ entry before the cursor is released.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Final
 
 from qstore.broker.model.queues.entry import (
@@ -25,13 +27,16 @@ from qstore.broker.model.queues.entry import (
     END,
     FOLDED,
     GONE,
+    HELD,
     LEAVING,
     MOVING,
     OUT,
+    RUN,
     Entry,
     end_entry,
 )
 from qstore.broker.model.residency.stretch import Stretch
+from qstore.broker.model.run import RunEntry
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -41,7 +46,7 @@ if TYPE_CHECKING:
     from qstore.broker.model.residency.residency import Residency
 
 
-_PASSED: Final = (ACQUIRED, LEAVING, MOVING)  # the cursor passes these states: they become available only by `put_back`
+_PASSED: Final = (ACQUIRED, LEAVING, MOVING, HELD)  # the cursor passes these: they become available only by `put_back`
 
 
 class Fifo:
@@ -50,9 +55,10 @@ class Fifo:
     Attributes:
         cursor: the entry at the cursor. Read-only outside.
         pager: manages its stretches; None if it has none.
+        replaced: called with an entry that is no longer linked, and the one in its place or after it.
     """
 
-    __slots__ = ("_end", "_head", "cursor", "pager")
+    __slots__ = ("_end", "_head", "cursor", "pager", "replaced")
 
     def __init__(self) -> None:
         self._head, self._end = end_entry(0), end_entry(1)
@@ -60,6 +66,7 @@ class Fifo:
         self._head.next, self._end.previous = self._end, self._head
         self.cursor = self._end
         self.pager: Residency | None = None
+        self.replaced: Callable[[Entry, Entry], None] = _ignore
 
     def __del__(self) -> None:
         # For a queue that was deleted with messages: the links form cycles, which would wait for the garbage
@@ -74,13 +81,15 @@ class Fifo:
         Makes no copy, so that a queue can be emptied when memory is exhausted.
         """
         for part in self.parts():
-            if part.state == OUT:
+            if part.state == OUT or isinstance(part, RunEntry):
                 yield from self.within(part)
             else:
                 yield part
 
     def parts(self, after: Entry | None = None) -> Iterator[Entry]:
-        """As iteration, but with stretches in place of their entries. If others are removed meanwhile, some recur.
+        """As iteration, but with stretches and runs in place of their entries.
+
+        If others are removed meanwhile, some recur.
 
         Args:
             after: begin after this entry, if it is still on the queue; not a stretch.
@@ -101,7 +110,10 @@ class Fifo:
         entry = self._head.next if last is None or last.state in (GONE, FOLDED) else last.next
         while entry.state != END:
             following = entry.next
-            if entry.state != OUT:
+            if isinstance(entry, RunEntry):
+                if following.position > position + 1:
+                    following = self.unfold_run(entry)
+            elif entry.state != OUT:
                 if entry.position > position:
                     yield entry
             elif following.position > position + 1:
@@ -113,7 +125,17 @@ class Fifo:
             entry = self._head.next if following.state == GONE else following
 
     def within(self, stretch: Entry) -> Iterator[Entry]:
-        """The entries of a stretch, whose messages stay out of memory; the one yielded last may be removed."""
+        """The entries of a run, or of a stretch, whose messages stay out of memory.
+
+        The one yielded last may be removed during iteration.
+        """
+        if isinstance(stretch, RunEntry):
+            self.unfold_run(stretch)
+            assert stretch.entries is not None
+            for entry in stretch.entries:
+                if entry.state != GONE:
+                    yield entry
+            return
         assert self.pager is not None
         assert isinstance(stretch, Stretch)
         end = stretch.next.position
@@ -160,6 +182,8 @@ class Fifo:
                 assert self.pager is not None
                 assert isinstance(entry, Stretch)
                 return self.pager.unfold(entry)
+            if isinstance(entry, RunEntry):
+                return self.unfold_run(entry)
             entry = entry.next
         return None
 
@@ -240,6 +264,64 @@ class Fifo:
             if not count % at_once:
                 yield
 
+    # ---- runs ----
+
+    def append_run(self, run: RunEntry) -> None:
+        """Append available messages of a run, whose positions begin with that of the end."""
+        self._append_many(run, run.count)
+
+    def peel(self, run: RunEntry) -> Entry:
+        """Replace the first message of an available run by its own entry, which is returned."""
+        if run.count == 1:
+            return self.unfold_run(run)
+        entry = run.single(0, AVAILABLE)
+        run.skip(1)
+        self._link_before(run, entry)
+        return entry
+
+    def hold(self, run: RunEntry, count: int) -> RunEntry:
+        """A consumer takes the first `count` messages of the run at the cursor. Returns their entry."""
+        if count == run.count:
+            run.keep_only_own()
+            run.state = HELD
+            self.cursor = run.next
+            return run
+        held = run.split(count, HELD)
+        self._link_before(run, held)
+        self.cursor = run
+        return held
+
+    def split(self, run: RunEntry, count: int) -> RunEntry:
+        """Split the first `count` messages, fewer than all, off a run. Returns their entry."""
+        front = run.split(count, run.state)
+        front.keep_only_own()
+        self._link_before(run, front)
+        return front
+
+    def _link_before(self, following: Entry, entry: Entry) -> None:
+        before = following.previous
+        before.next = following.previous = entry
+        entry.previous, entry.next = before, following
+        if self.cursor is following:
+            self.cursor = entry
+
+    def unfold_run(self, run: RunEntry) -> Entry:
+        """Put the entries of the messages of a run in its place. Returns the first."""
+        state = AVAILABLE if run.state == RUN else ACQUIRED
+        entries = [run.single(number, state) for number in range(run.count)]
+        self.unfold(run, entries)
+        run.entries, run.state = entries, GONE
+        self.replaced(run, entries[0])
+        return entries[0]
+
+    def remove_first(self, run: RunEntry, count: int) -> None:
+        """Remove the first `count` messages of a run that is held."""
+        if count < run.count:
+            run.skip(count)
+        else:
+            self.replaced(run, self.remove(run))
+            run.count = 0
+
     # ---- stretches ----
 
     def fold(self, entries: Sequence[Entry], stretch: Entry) -> None:
@@ -279,7 +361,10 @@ class Fifo:
         del entry.next, entry.previous
 
     def append_stretch(self, stretch: Entry, count: int) -> None:
-        """Append a stretch of `count` messages, whose positions are consecutive from that of the end."""
+        """Append a stretch of that many messages, whose positions are consecutive from that of the end."""
+        self._append_many(stretch, count)
+
+    def _append_many(self, stretch: Entry, count: int) -> None:
         end, before = self._end, self._end.previous
         assert stretch.position == end.position
         stretch.previous, stretch.next = before, end
@@ -287,3 +372,7 @@ class Fifo:
         if self.cursor is end:
             self.cursor = stretch
         end.position += count
+
+
+def _ignore(_former: Entry, _following: Entry) -> None:
+    """No consumer knows entries that are not delivered yet."""

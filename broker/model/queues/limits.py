@@ -134,6 +134,10 @@ class Limit:
         if size > self.max_bytes or count >= self.max_messages:
             self.check_all(queue, 1, message.size)
 
+    def has_room(self, queue: Queue, count: int, size: int) -> bool:
+        """Whether it would refuse none of `count` messages with `size` bytes of headers and content."""
+        return not self.is_exceeded(queue.message_count + count, queue.message_bytes + size)
+
     def check_all(self, queue: Queue, count: int, size: int) -> None:
         """As `check`, for `count` messages with `size` bytes of headers and content."""
         counted = self.counted(queue)
@@ -204,6 +208,12 @@ class DiskLimit(Limit):
             residency.budget = min(residency.budget, queue.memory * self.max_messages // count)
         if residency.has_failed:
             self.check_all(queue, 1, message.size)
+
+    def has_room(self, queue: Queue, count: int, size: int) -> bool:  # noqa: ARG002 – for other limits
+        """As `Limit.has_room`; beyond the number of messages in memory they are to be checked singly."""
+        residency = self._residency
+        resident = queue.message_count - residency.messages_out + residency.messages_in
+        return resident + count <= self.max_messages and not residency.has_failed
 
     def check_all(self, queue: Queue, count: int, size: int) -> None:
         """As `check`, for `count` messages with `size` bytes of headers and content."""

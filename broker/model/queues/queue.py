@@ -46,12 +46,24 @@ from qstore.broker.model.errors import (
 from qstore.broker.model.memory import MESSAGE_OVERHEAD
 from qstore.broker.model.queues.barriers import NO_LIMIT, Barrier, Barriers
 from qstore.broker.model.queues.consumers import MAX_DECLINED, TAKEN, Consumers, PerConsumerOrder
-from qstore.broker.model.queues.entry import ACQUIRED, AVAILABLE, END, FOLDED, LEAVING, MOVING, UNCOMMITTED, Entry
+from qstore.broker.model.queues.entry import (
+    ACQUIRED,
+    AVAILABLE,
+    END,
+    FOLDED,
+    HELD,
+    LEAVING,
+    MOVING,
+    RUN,
+    UNCOMMITTED,
+    Entry,
+)
 from qstore.broker.model.queues.expiry import NO_TIME, NO_TIME_STORED, expire_in_turns
 from qstore.broker.model.queues.fifo import Fifo
 from qstore.broker.model.queues.flow_control import DepthWatch
 from qstore.broker.model.residency.references import Reference
 from qstore.broker.model.residency.stretch import Stretch
+from qstore.broker.model.run import MIN_RUN, MessageRun, RunEntry
 from qstore.formats.values import EMPTY_MAP, TypedMap
 
 if TYPE_CHECKING:
@@ -68,6 +80,9 @@ if TYPE_CHECKING:
 
 MAX_FREED: Final = 2000
 """Messages that are freed in one turn: about a millisecond."""
+
+MAX_SHARED: Final = 64
+"""Messages of a run that one of several ready consumers gets before the next one has its turn."""
 
 Done = Callable[[Exception | None], None]
 
@@ -181,6 +196,7 @@ class Queue:
         self.is_redirect_source = False
         self.is_deleted = False
         self.deletion: Deletion | None = None
+        self.order.replaced = self._consumers.removed
         if residency is not None:
             residency.attach(self, self._consumers, self._unsynced)
 
@@ -249,6 +265,64 @@ class Queue:
             return self._append.enqueue(self.journal, parts, size, crc)
         except self.store.errors as error:
             raise refusal(self.store, error) from error
+
+    def publish_run(self, run: MessageRun) -> int:
+        """As `publish`, of a run.
+
+        Returns:
+            How many of its messages were enqueued; the others, or all, must be published singly. The completion of
+            those that are stored must wait for the records of this tick.
+        """
+        watch, size = self.watch, run.size * run.count
+        if (
+            self.message_ttl is not None
+            or self.eligibility is not None
+            or self.displacements
+            or self._chooser is not None
+            or self.sequence_header
+            or (self.residency is not None and run.size > self.residency.staging)
+            or self.messages_enqueued + run.count > watch.count_mark
+            or self.bytes_enqueued + size > watch.bytes_mark
+            or (self.limit is not None and not self.limit.has_room(self, run.count, size))
+        ):
+            return 0
+        if not run.template.is_persistent or self._append is None:
+            self._enter_run(run, 0, run.count, 0)
+            return run.count
+        return self._store_run(run)
+
+    def _store_run(self, run: MessageRun) -> int:
+        assert self._append is not None
+        assert self.store is not None
+        head, crc = run.template.stored_head()
+        appended, at = 0, run.at
+        while appended < run.count:
+            left = run.count - appended
+            try:
+                rid, count = self._append.enqueue_run(
+                    self.journal, head, crc, run.data, at, run.stride, run.body_size, left
+                )
+            except self.store.errors:
+                break  # those that are left are published singly, and refused
+            entry = self._enter_run(run, appended, count, rid)
+            if self._unsynced.held_from == NO_LIMIT:
+                self._unsynced.hold(entry.position)
+            appended += count
+            at += count * run.stride
+        if appended:
+            self._tick.written[self] = None
+            self._tick.journals[self.journal] = True
+        return appended
+
+    def _enter_run(self, run: MessageRun, first: int, count: int, rid: int) -> RunEntry:
+        entry = RunEntry(run, first, count, self.order.next_position, rid)
+        self._tick.ready[self] = None
+        if run.template.is_persistent is not self.durable:
+            self.counters.atypical_enqueue(run.size, count)
+        self.order.append_run(entry)
+        self.messages_enqueued += count
+        self.bytes_enqueued += run.size * count
+        return entry
 
     def add(self, message: Message, rid: int) -> Entry:
         """Enqueue a message that is already in the journal, or is not stored. A MemoryError precedes any change."""
@@ -397,13 +471,19 @@ class Queue:
         if residency is not None and residency.messages_out != residency.messages_in:
             awaits = residency.references.awaits
         if consumers.browsers:
-            consumers.show(limit, self._clock, awaits)
+            consumers.show(limit, self._clock, awaits, order.unfold_run)
         if (consumers.has_backlog or self._chooser is not None) and not self._offer_others(limit, awaits):
             limit = 0
         while waiting:
             entry = order.next_available(limit)
             if entry is None:
-                break
+                run = order.cursor
+                if run.state != RUN or run.position >= limit:
+                    break
+                assert isinstance(run, RunEntry)
+                if not self._deliver_run(run, limit):
+                    order.peel(run)
+                continue
             expires_at = entry.message.expires_at
             if expires_at and expires_at <= self._clock():
                 self._drop_offered(entry)
@@ -433,6 +513,32 @@ class Queue:
             residency.serve()
         if self.expiries is not None and order.cursor.state != END:
             self.expiries.look(self)
+
+    def _deliver_run(self, run: RunEntry, limit: int) -> bool:
+        """Offer the run at the cursor to the first ready taker; it has a part of it if others are ready too.
+
+        Returns:
+            Whether it has taken any; otherwise the first message must be offered by itself.
+        """
+        waiting = self._consumers.waiting
+        most = min(run.count, limit - run.position)
+        if len(waiting) > 1:
+            most = min(most // len(waiting), MAX_SHARED)
+        if most < MIN_RUN:
+            return False
+        taker = waiting[0]
+        most = min(most, taker.room_for(run.run))
+        if most < MIN_RUN:
+            return False
+        held = self.order.hold(run, most)
+        self._acquired += most
+        result = taker.deliver_run(held)
+        if waiting and waiting[0] is taker:  # otherwise its session has ended meanwhile
+            if result != TAKEN:
+                self._consumers.offer(held, result)
+            elif len(waiting) > 1:
+                waiting.rotate(-1)
+        return True
 
     def _offer_others(self, limit: int, awaits: Callable[[Entry], bool] | None) -> bool:
         """Deliver messages that are not simply the next one. Returns whether later ones can be delivered then."""
@@ -492,6 +598,32 @@ class Queue:
         self.remove(entry)
         return rid != 0
 
+    def dequeue_run(self, run: RunEntry, count: int) -> bool:
+        """Dequeue the first `count` messages of a run that a consumer holds. Returns and raises as `dequeue`.
+
+        If it raises, those that could not be dequeued stay with the consumer.
+        """
+        is_stored = run.rid != 0
+        while count:
+            removed = count
+            if is_stored:
+                assert self._append is not None
+                assert self.store is not None
+                try:
+                    removed = self._append.dequeue_run(self.journal, run.rid, count)
+                except self.store.errors as error:
+                    raise InternalError(str(error)) from error
+                self._tick.journals[self.journal] = True
+            self._remove_first(run, removed)
+            count -= removed
+        return is_stored
+
+    def unfold_run(self, run: RunEntry) -> list[Entry]:
+        """The single entries of a run that a consumer holds, or held, which take its place."""
+        if run.state == HELD:
+            self.order.unfold_run(run)
+        return run.entries or []
+
     def release(self, entry: Entry, *, is_redelivered: bool) -> None:
         """Make an acquired message available again, at its position."""
         if entry.state != ACQUIRED:
@@ -538,6 +670,17 @@ class Queue:
         if self.displacements:
             for displacement in self.displacements:
                 displacement.removed(entry)
+
+    def _remove_first(self, run: RunEntry, count: int) -> None:
+        """As `remove`, of the first messages of a run that is held."""
+        self.order.remove_first(run, count)
+        size = run.run.size * count
+        self.messages_dequeued += count
+        self.bytes_dequeued += size
+        if run.run.template.is_persistent is not self.durable:
+            self.counters.atypical_dequeue(run.run.size, count)
+        if self.watch.is_high:
+            self.watch.fallen(self, run)
 
     def purge(self, max_messages: int = 0) -> tuple[int, bool]:
         """Remove at most `max_messages` of the messages that are available now; 0 for all. Raises as `dequeue`.
@@ -717,6 +860,9 @@ class Queue:
             if isinstance(part, Stretch):
                 if part.is_stored:
                     rids.extend(part.redelivered())
+            elif isinstance(part, RunEntry):
+                if part.rid and part.state == HELD:
+                    rids.extend(range(part.rid, part.rid + part.count))
             elif part.rid and (part.is_redelivered or part.state in held):
                 rids.append(part.rid)
         return rids

@@ -26,7 +26,7 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Final
 
 from qstore.broker.model.memory import MESSAGE_OVERHEAD
-from qstore.broker.model.queues.entry import AVAILABLE, END, GONE, OUT, Entry
+from qstore.broker.model.queues.entry import AVAILABLE, END, GONE, OUT, RUN, Entry
 from qstore.broker.model.residency.references import READ_AHEADS, REFERENCE_BYTES, Reference, References, Tally
 from qstore.broker.model.residency.stretch import (
     BYTES_PER_MESSAGE,
@@ -37,6 +37,7 @@ from qstore.broker.model.residency.stretch import (
     can_join,
     index_stretches,
 )
+from qstore.broker.model.run import RunEntry
 
 if TYPE_CHECKING:
     from qstore.broker.model.message import Message
@@ -44,7 +45,7 @@ if TYPE_CHECKING:
     from qstore.broker.model.queues.consumers import Consumers
     from qstore.broker.model.queues.fifo import Fifo
     from qstore.broker.model.queues.queue import Queue
-    from qstore.broker.model.residency.sources import ContentSource, Loaded
+    from qstore.broker.model.residency.sources import ContentSource, JournalSource, Loaded
 
 
 _by_position: Final = attrgetter("position")
@@ -63,14 +64,15 @@ class Residency(Tally):
 
     Attributes:
         budget: as above.
+        staging: as above; beyond all sizes for none.
         stage_at: `stage` is called after a tick in which the queue has grown by more than this.
         references: the single messages out of memory.
     """
 
     __slots__ = (
         "_ahead", "_barriers", "_consumers", "_has_read", "_has_stretches", "_order", "_others", "_portions", "_queue",
-        "_read_to", "_referred_to", "_staged_to", "_staging", "_stored", "_stretches", "_tail", "_walk_at",
-        "_was_urgent", "budget", "references", "stage_at",
+        "_read_to", "_referred_to", "_staged_to", "_stored", "_stretches", "_tail", "_walk_at",
+        "_was_urgent", "budget", "references", "stage_at", "staging",
     )  # fmt: skip
 
     _queue: Queue
@@ -80,7 +82,7 @@ class Residency(Tally):
 
     def __init__(
         self,
-        stored: ContentSource | None,
+        stored: JournalSource | None,
         others: ContentSource | None,
         budget: int,
         *,
@@ -92,7 +94,7 @@ class Residency(Tally):
         self._portions = portions
         self.references = References(stored, others, self)
         self._stored, self._others, self.budget = stored, others, budget
-        self._staging = self.stage_at = staging or sys.maxsize
+        self.staging = self.stage_at = staging or sys.maxsize
         self._staged_to = 0  # up to this position large messages were moved out
         self._has_stretches = has_stretches
         self._stretches: list[Stretch] = []  # by position
@@ -139,13 +141,13 @@ class Residency(Tally):
         chosen: list[Entry] = []
         while entry.position > self._staged_to:
             is_settled = entry.state == AVAILABLE and entry.position < limit
-            if is_settled and entry.message.size > self._staging and self.references.gain(entry):
+            if is_settled and entry.message.size > self.staging and self.references.gain(entry):
                 chosen.append(entry)
             entry = entry.previous
         chosen.reverse()
         self.references.put_out(chosen)
         self._staged_to = max(self._staged_to, min(newest, limit - 1))
-        self.stage_at = self._staging if newest < limit else -sys.maxsize  # some wait for the disk: try again
+        self.stage_at = self.staging if newest < limit else -sys.maxsize  # some wait for the disk: try again
 
     def relieve(self, excess: int, *, is_urgent: bool = False) -> int:
         """Move messages out of memory.
@@ -227,6 +229,16 @@ class Residency(Tally):
         run: list[Entry] = []
         size = 0
         while freed < excess:
+            if isinstance(entry, RunEntry) and entry.state == RUN and entry.position < limit:
+                if run:
+                    if len(run) >= smallest or size >= most_bytes:
+                        freed += self._fold(run)
+                    run, size = [], 0
+                if entry.rid and id(entry) not in shown:
+                    following, gained = self._fold_part(entry, min(limit - entry.position, largest))
+                    entry, freed = following, freed + gained
+                    continue
+                entry = self._order.unfold_run(entry)
             is_end = entry.state == END or entry.position >= limit
             if not is_end and entry.state == AVAILABLE and entry.position >= cursor and id(entry) not in shown:
                 if not run or can_join(entry, run[0]):
@@ -258,6 +270,10 @@ class Residency(Tally):
             elif entry.state == OUT:
                 left -= self._portions.largest
                 most -= self._portions.largest
+            elif isinstance(entry, RunEntry) and entry.state == RUN:
+                left -= entry.count
+                most -= entry.count
+                room -= entry.size + MESSAGE_OVERHEAD * entry.count
             entry = entry.next
         return entry
 
@@ -286,15 +302,38 @@ class Residency(Tally):
                 freed += message.size + MESSAGE_OVERHEAD - BYTES_PER_MESSAGE
                 self.messages_out += 1
                 self.bytes_out += message.size
+        self._place(run, stretch, freed)
+        return freed
+
+    def _fold_part(self, run: RunEntry, count: int) -> tuple[Entry, int]:
+        """Move the first `count` stored messages of an available run, or all, out as a stretch.
+
+        Returns:
+            The entry after them, and the bytes freed.
+        """
+        if count < run.count:
+            run = self._order.split(run, count)
+        following, size = run.next, run.run.size
+        keys = range(run.rid, run.rid + run.count)
+        assert self._stored is not None
+        self._stored.keep_stored(keys)
+        stretch = Stretch(run.position, keys, [size] * run.count, is_stored=True)
+        freed = run.count * (size + MESSAGE_OVERHEAD - BYTES_PER_MESSAGE)
+        self.messages_out += run.count
+        self.bytes_out += size * run.count
+        self._place([run], stretch, freed)
+        return following, freed
+
+    def _place(self, entries: Sequence[Entry], stretch: Stretch, freed: int) -> None:
+        """Put a stretch in the place of consecutive entries, or into the one before them."""
         self.memory_out += freed
-        before = run[0].previous
+        before = entries[0].previous
         if isinstance(before, Stretch) and self._fits(stretch, before):
             before.extend(stretch)
-            self._order.fold(run, before)
+            self._order.fold(entries, before)
         else:
-            self._order.fold(run, stretch)
+            self._order.fold(entries, stretch)
             insort(self._stretches, stretch, key=_by_position)
-        return freed
 
     def _fits(self, stretch: Stretch, before: Stretch) -> bool:
         """Whether a stretch can be merged into the previous one: many small ones take more memory."""

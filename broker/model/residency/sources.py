@@ -84,7 +84,10 @@ class JournalSource:
 
     def keep(self, entries: Sequence[Entry]) -> Sequence[int]:
         """The record ids; the store makes its own index of these records compact."""
-        rids = [entry.rid for entry in entries]
+        return self.keep_stored([entry.rid for entry in entries])
+
+    def keep_stored(self, rids: Sequence[int]) -> Sequence[int]:
+        """As `keep`, of the messages with these record ids."""
         self._store.put_away(self._journal, rids)
         return rids
 

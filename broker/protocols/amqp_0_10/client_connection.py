@@ -258,6 +258,10 @@ class ClientConnection(Connection):
         session.detached()
         session.on_detached(code)
 
+    def run_of(self, channel: int, payload: bytes, header: bytes, *_run: Any) -> int:  # noqa: ARG002
+        """As `Receiver.run_of`: a client takes single messages."""
+        return 0
+
     def command(self, channel: int, payload: bytes, header: bytes | None, body: Content | None) -> None:
         """Pass a command to its session."""
         session = self.sessions.get(channel)

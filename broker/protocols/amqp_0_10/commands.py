@@ -39,6 +39,7 @@ from qstore.broker.model.events import SessionFlow
 from qstore.broker.model.message import Content
 from qstore.broker.model.queues.entry import Entry
 from qstore.broker.model.queues.queue import Queue
+from qstore.broker.model.run import MessageRun
 from qstore.broker.model.selectors.selector import read_selector
 from qstore.broker.model.settlement import (
     AT_ONCE,
@@ -51,6 +52,7 @@ from qstore.broker.model.settlement import (
     reject_in_turns,
     release,
     release_in_turns,
+    single,
     subscribe,
 )
 from qstore.broker.protocols.amqp_0_10.message import TransferMessage
@@ -84,10 +86,11 @@ def _accept(session: ServerSession, number: int, values: _Values) -> None:
     transfers, near = values["transfers"], session.sent
     if transaction is not None:
         take = deliveries.accept_at_commit if session.branches is None else deliveries.settle
+        accepted = single(take(transfers, near))
         if deliveries.are_more(AT_ONCE, transfers, near):
-            session.do_in_turns(number, _accept_at_commit(session, number, transaction, take(transfers, near)))
+            session.do_in_turns(number, _accept_at_commit(session, number, transaction, accepted))
             return
-        for queue, entry in take(transfers, near):
+        for queue, entry in accepted:
             transaction.accept(queue, entry)
         return
     acquired, done = deliveries.settle(transfers, near), partial(_settled, session, number)
@@ -149,7 +152,7 @@ def _release_in_turns(
 
 def _withdrawn(session: ServerSession, values: _Values) -> Iterator[tuple[Queue, Entry]]:
     """Queues and entries of deliveries to release or reject, even if they were accepted in the open transaction."""
-    for queue, entry in session.deliveries.settle(values["transfers"], session.sent):
+    for queue, entry in single(session.deliveries.settle(values["transfers"], session.sent)):
         if session.transaction is not None:
             session.transaction.withdraw(entry)
         yield queue, entry
@@ -468,6 +471,47 @@ def _transfer(session: ServerSession, number: int, payload: bytes, header: bytes
             session.ledger.hold(number)
             if payload[_FLAGS_AT] & _SYNC:
                 session.awaited = number
+
+
+def do_transfers(
+    session: ServerSession, payload: bytes, header: bytes, data: bytes, at: int, stride: int, size: int, count: int
+) -> int:
+    """Execute transfers of messages that differ only in their content, if they take effect at once.
+
+    Args:
+        session: the session; it is attached.
+        payload: their message.transfer.
+        header: their header segment.
+        data: has the contents.
+        at: where the first begins.
+        stride: bytes from one content to the next.
+        size: of each content.
+        count: how many there are.
+
+    Returns:
+        How many were executed; if it is 0, the first must be executed by itself.
+    """
+    destination, broker = session.destinations.get(payload), session.broker
+    if session.is_failed or session.transaction is not None or destination is None:
+        return 0
+    transfers, exchange = session.connection.transfers, broker.exchanges.get(destination)
+    template = transfers.template(header, destination)
+    if exchange is None or template is None or (transfers.has_rare and not transfers.covers(template)):
+        return 0
+    first = session.begin_commands(0)
+    if first < 0:
+        return 0
+    run = MessageRun(template, data, at, stride, size, count, len(template.header) + size)
+    published = broker.router.publish_run(run, exchange)
+    if published:
+        session.tick.workers[session] = None
+        session.begin_commands(published)
+        if broker.router.is_run_stored:
+            last = first + published - 1
+            session.ledger.hold_run(first, last)
+            if payload[_FLAGS_AT] & _SYNC:
+                session.awaited = last
+    return published
 
 
 def _transfer_immediate(session: ServerSession, number: int, message: TransferMessage, exchange: Exchange) -> None:

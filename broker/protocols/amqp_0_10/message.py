@@ -148,6 +148,11 @@ class TransferMessage(NativeMessage):
         self.size = len(header) + len(body)
         self._crc = -1
 
+    def with_body(self, body: bytes) -> TransferMessage:
+        """As `Message.with_body`."""
+        properties = DeliveryProperties(b"", self.routing_key, self.is_persistent, self.handling, None, 0)
+        return TransferMessage(self.header, body, self.exchange, properties, 0.0, self.head)
+
     def stored_begin(self) -> bytes:
         """As `NativeMessage.stored_begin`."""
         return _prefix(self.exchange, len(self.header), not self.has_body)

@@ -164,6 +164,15 @@ class TransferReader(PublishChecks):
         encoded = with_property(encoded, "expiration", ceil(expires_at))
         return TransferMessage(encoded + others, body, exchange, properties, expires_at)
 
+    def template(self, header: bytes, exchange: str) -> TransferMessage | None:
+        """The last message without its content, if it had this header and went to this exchange; else None."""
+        last = self._last
+        if last is None or header != last.given or exchange != last.exchange:
+            return None
+        if last.head is None:
+            last.head = SharedHead()
+        return TransferMessage(last.header, b"", exchange, last.properties, 0.0, last.head)
+
     def _find_recent(self, header: bytes, exchange: str) -> _Known | None:
         if self._pause:
             self._pause -= 1
@@ -213,6 +222,10 @@ class TimestampingReader(TransferReader):
         super().__init__(publisher, checks_user_ids=checks_user_ids, checks_publish=checks_publish)
         self._second = 0
         self._stamped: dict[bytes, bytes] = {}  # delivery-properties -> the same with the current second
+
+    def template(self, header: bytes, exchange: str) -> TransferMessage | None:  # noqa: ARG002 – for the base class
+        """As `TransferReader.template`: messages differ in their timestamps."""
+        return None
 
     def read(self, header: bytes, body: Content | None, exchange: str, clock: Callable[[], float]) -> TransferMessage:
         """As `TransferReader.read`, with the timestamp."""

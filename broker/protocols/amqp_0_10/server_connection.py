@@ -18,7 +18,7 @@ from qstore.broker.model.broker import Broker
 from qstore.broker.model.events import SessionCreated
 from qstore.broker.model.message import Content
 from qstore.broker.protocols.amqp_0_10.assembly import CommandAssembler, FramingError
-from qstore.broker.protocols.amqp_0_10.commands import do_command
+from qstore.broker.protocols.amqp_0_10.commands import do_command, do_transfers
 from qstore.broker.protocols.amqp_0_10.connection import (
     MAX_FRAME,
     MIN_MAX_FRAME,
@@ -374,6 +374,15 @@ class ServerConnection(BrokerConnection):
             except DetachError as error:
                 _LOG.info('Session "%s" of %s: %s', shown_name(session.name), session.user, error)
                 self.hand_over(session, error.code)
+
+    def run_of(
+        self, channel: int, payload: bytes, header: bytes, data: bytes, at: int, stride: int, size: int, count: int
+    ) -> int:
+        """As `Receiver.run_of`."""
+        session = self.sessions.get(channel)
+        if session is None or session.state is not State.ATTACHED:
+            return 0
+        return do_transfers(session, payload, header, data, at, stride, size, count)
 
     # ---- interrupted messages ----
 

@@ -41,6 +41,7 @@ from qstore.broker.model.message import Content
 from qstore.broker.model.queues.entry import Entry
 from qstore.broker.model.queues.flow_control import HeldTransfers
 from qstore.broker.model.queues.queue import Queue
+from qstore.broker.model.run import RunEntry
 from qstore.broker.model.settlement import unsubscribe
 from qstore.broker.protocols.amqp_0_10.assembly import content_frames
 from qstore.broker.protocols.amqp_0_10.session import Session, State, shown_name, wrap
@@ -204,7 +205,7 @@ class ServerSession(Session):
     @property
     def unsettled_count(self) -> int:
         """Messages acquired by the client and not settled."""
-        return len(self.deliveries.unsettled)
+        return self.deliveries.count
 
     @property
     def credit(self) -> int:
@@ -380,6 +381,18 @@ class ServerSession(Session):
             except ModelError as error:
                 self.fail_command(self.received, b"", error)
 
+    def delivered_run(self, number: int, subscription: Subscription, run: RunEntry, size: int) -> None:
+        """Record the delivery of a run, from that number on; each message has `size` bytes."""
+        connection = self.connection
+        connection.room -= (size + COST_OF_MESSAGE) * run.count
+        self.tick.outputs[connection] = None
+        self.deliveries.add_run(number, subscription, run, size)
+        if not subscription.is_accepting:
+            try:
+                subscription.queue.dequeue_run(run, run.count)
+            except ModelError as error:
+                self.fail_command(self.received, b"", error)
+
     def on_peer_completed_ranges(self, ranges: list[tuple[int, int]]) -> None:
         """The client has completed transfers."""
         self.deliveries.completed(ranges)
@@ -546,7 +559,7 @@ class ServerSession(Session):
             self._held_transfers = None
         for subscription in list(self.subscriptions.values()):
             self.drop_subscription(subscription)
-        give_back(self, self.tick.turns, len(self.deliveries.unsettled), self.deliveries.take_all())
+        give_back(self, self.tick.turns, self.deliveries.count, self.deliveries.take_all())
         owned, self.exclusive_queues = list(self.exclusive_queues), {}
         for queue in owned:
             self._disown(queue)

@@ -362,6 +362,14 @@ class Session:
         self.received = number + 1
         return -1 if number < self._seen else number
 
+    def begin_commands(self, count: int) -> int:
+        """As `begin_command`, for that many: the number of the first. -1 if they must be numbered one by one."""
+        number = self.received
+        if not self._has_point or number < self._seen:
+            return -1
+        self.received = number + count
+        return number
+
     def complete_received(self) -> Runs:
         """Complete all received commands that do not wait. Returns the runs that are held."""
         return self.ledger.complete_below(max(self.received, self._seen))

@@ -30,19 +30,23 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections import deque
 from collections.abc import Hashable, Iterable, Iterator
-from itertools import islice
+from heapq import merge
+from itertools import chain, islice
+from operator import itemgetter
 from typing import TYPE_CHECKING, Final
 
 from qstore.broker.model.queues.consumers import NOT_FOR_ME, REFUSED, TAKEN, TAKEN_LAST
 from qstore.broker.model.queues.entry import Entry
 from qstore.broker.model.queues.queue import Queue
+from qstore.broker.model.run import MessageRun, RunEntry
 from qstore.broker.model.selectors.candidate import LastCandidate
 from qstore.broker.model.selectors.selector import Selector
 from qstore.broker.model.settlement import AT_ONCE, drained
 from qstore.broker.protocols.amqp_0_10.message import TransferMessage, as_transfer
 from qstore.broker.protocols.amqp_0_10.session import merge_ranges, unwrap_ranges
-from qstore.broker.protocols.consumer import SendingConsumer
+from qstore.broker.protocols.consumer import HeldRun, HeldRuns, SendingConsumer
 from qstore.broker.protocols.message import native_of
+from qstore.broker.protocols.output import COST_OF_MESSAGE
 from qstore.formats.amqp_0_10.codes import AcceptMode, CreditUnit, FlowMode
 from qstore.formats.amqp_0_10.commands import encode_command
 from qstore.formats.amqp_0_10.frames import (
@@ -57,6 +61,7 @@ from qstore.formats.amqp_0_10.frames import (
     TRACK_COMMAND,
     encode_frame,
 )
+from qstore.formats.kernels import write_deliveries
 from qstore.formats.values import EMPTY_MAP
 
 if TYPE_CHECKING:
@@ -221,6 +226,43 @@ class Subscription(SendingConsumer):
             return TAKEN  # already removed from the queue's ring: TAKEN_LAST would remove another consumer
         return TAKEN if credit and connection.room > 0 else TAKEN_LAST
 
+    def room_for(self, run: MessageRun) -> int:
+        """As `Consumer.room_for`."""
+        session, size = self.session, run.size
+        room = session.connection.room
+        if room <= 0 or not session.can_send or not isinstance(run.template, TransferMessage):
+            return 0
+        if session.is_resumable or size > session.max_plain_bytes:
+            return 0
+        room = min(-(-room // (size + COST_OF_MESSAGE)), self.message_credit)  # the last may exceed the room
+        return room if self.byte_credit == UNLIMITED else min(room, self.byte_credit // size)
+
+    def deliver_run(self, run: RunEntry) -> int:
+        """As `Consumer.deliver_run`."""
+        session, messages, count = self.session, run.run, run.count
+        connection, message, size = session.connection, messages.template, messages.size
+        assert isinstance(message, TransferMessage)
+        header = message.header
+        if self.byte_credit != UNLIMITED:
+            self.byte_credit -= size * count
+        if self.message_credit != UNLIMITED:
+            self.message_credit -= count
+        else:
+            self._unlimited += count
+        number = session.sent
+        session.sent = number + count
+        head = self._heads.get(len(header)) or self.make_head(len(header))
+        body_head = self._body_heads.get(messages.body_size) or self.make_body_head(messages.body_size)
+        frames = b"".join((head, header, body_head))
+        at = messages.at + run.first * messages.stride
+        connection.output.append(
+            write_deliveries(frames, -1, 0, messages.data, at, messages.stride, messages.body_size, count, b"")
+        )
+        session.delivered_run(number, self, run, size)
+        if session.is_failed:
+            return TAKEN
+        return TAKEN if self.message_credit and connection.room > 0 else TAKEN_LAST
+
     def encode_head(self, length: int) -> bytes:
         """As `SendingConsumer.encode_head`: the command's frame, and the header's frame header."""
         channel = self.session.channel
@@ -271,6 +313,10 @@ class SelectiveSubscription(Subscription):
         """Equal for equal selectors."""
         return self._kind
 
+    def room_for(self, run: MessageRun) -> int:  # noqa: ARG002 – for the base class
+        """As `Consumer.room_for`: each message is examined."""
+        return 0
+
     def deliver(self, entry: Entry) -> int:
         """Send a message if it matches and there is credit for it. Returns as `Consumer.deliver` does."""
         session = self.session
@@ -299,6 +345,8 @@ class SelectiveSubscription(Subscription):
         self._selected = entry.position if result == REFUSED else 0
         return result
 
+
+_number = itemgetter(0)
 
 MAX_RANGES: Final = 0xFFFF // 8  # in one sequence-set: its size is 16 bits wide
 MAX_BROWSED: Final = 65_536  # browsed deliveries of one session; beyond it, the oldest is forgotten
@@ -336,13 +384,15 @@ class Deliveries:
 
     Attributes:
         unsettled: number of the transfer -> acquired and unsettled delivery.
+        held: those that were delivered in runs.
         browsed: number of the transfer -> browsed delivery.
     """
 
-    __slots__ = ("_accepted", "_browsed_in_order", "_runs", "browsed", "unsettled")
+    __slots__ = ("_accepted", "_browsed_in_order", "_runs", "browsed", "held", "unsettled")
 
     def __init__(self) -> None:
         self.unsettled: dict[int, Delivery] = {}
+        self.held = HeldRuns()
         self.browsed: dict[int, Delivery] = {}
         self._browsed_in_order: deque[int] = deque()  # including some that are gone
         self._accepted: set[int] = set()  # keys of `unsettled`, to be settled at commit
@@ -357,8 +407,22 @@ class Deliveries:
                 self._forget_oldest()
         elif subscription.is_accepting:
             self.unsettled[number] = Delivery(subscription, entry)
-        if not subscription.is_windowed and subscription.acquires:
-            return
+        if subscription.is_windowed or not subscription.acquires:
+            self._await_completion(number, number, subscription, size)
+
+    def add_run(self, number: int, subscription: Subscription, run: RunEntry, size: int) -> None:
+        """Record the delivery of a run, from that number on; each message has `size` bytes."""
+        if subscription.is_accepting:
+            self.held.add(HeldRun(subscription.queue, run, subscription, number))
+        if subscription.is_windowed:
+            self._await_completion(number, number + run.count - 1, subscription, size)
+
+    @property
+    def count(self) -> int:
+        """Acquired and unsettled deliveries."""
+        return len(self.unsettled) + self.held.count
+
+    def _await_completion(self, number: int, last: int, subscription: Subscription, size: int) -> None:
         runs = self._runs
         if runs:
             run = runs[-1]
@@ -368,9 +432,10 @@ class Deliveries:
                 and run.size == size
                 and run.epoch == subscription.epoch
             ):
-                run.last = number
+                run.last = last
                 return
         runs.append(_Run(number, subscription, size, subscription.epoch))
+        runs[-1].last = last
 
     def _forget_oldest(self) -> None:
         """Forget browsed deliveries beyond the limit. Finding the first of a dictionary is slow after deletions."""
@@ -429,26 +494,69 @@ class Deliveries:
         """
         wanted = merge_ranges(unwrap_ranges(ranges or (), near))
         unsettled, accepted = self.unsettled, self._accepted
-        for number in _numbers(wanted, unsettled, near):
-            if accepted:
-                accepted.discard(number)
-            delivery = unsettled.pop(number)
-            yield delivery.subscription.queue, delivery.entry
+        for part in self._parts(wanted):
+            if isinstance(part, HeldRun):
+                yield part.queue, part.entry
+                continue
+            for number in _numbers(part, unsettled, near):
+                if accepted:
+                    accepted.discard(number)
+                delivery = unsettled.pop(number)
+                yield delivery.subscription.queue, delivery.entry
         if self.browsed:
             for number in list(_numbers(wanted, self.browsed, near)):
                 del self.browsed[number]
 
     def accept_at_commit(self, ranges: Iterable[tuple[int, int]] | None, near: int) -> Iterator[tuple[Queue, Entry]]:
         """Queues and entries of deliveries accepted in a transaction; they stay unsettled until the commit."""
-        for number in _numbers(merge_ranges(unwrap_ranges(ranges or (), near)), self.unsettled, near):
+        wanted = merge_ranges(unwrap_ranges(ranges or (), near))
+        for number in self._single_numbers(wanted, near):
             if number not in self._accepted:
                 self._accepted.add(number)
                 delivery = self.unsettled[number]
                 yield delivery.subscription.queue, delivery.entry
 
+    def _parts(self, ranges: list[tuple[int, int]]) -> Iterator[HeldRun | list[tuple[int, int]]]:
+        """What is unsettled in merged ranges, in ascending order: parts of runs, which are removed, and other ranges.
+
+        Each part is removed when it is its turn.
+        """
+        held = self.held
+        if not held.count:
+            yield ranges
+            return
+        for first, last in ranges:
+            at = first
+            while (run := held.overlapping(at, last)) is not None:
+                if not run.is_whole:
+                    self._make_single(held.take(run))
+                elif at < run.first:
+                    yield [(at, run.first - 1)]
+                    at = run.first
+                else:
+                    part = held.beginning_with(at)
+                    assert part is not None
+                    taken = held.take(part, min(AT_ONCE, last + 1 - at))
+                    at = taken.end
+                    yield taken
+            yield [(at, last)]
+
+    def _make_single(self, run: HeldRun) -> None:
+        self.unsettled.update(_singly(run))
+
+    def _single_numbers(self, ranges: list[tuple[int, int]], near: int) -> Iterator[int]:
+        """The numbers of unsettled deliveries in merged ranges, each of which is single now."""
+        for part in self._parts(ranges):
+            if isinstance(part, HeldRun):
+                numbers = range(part.first, part.end)
+                self._make_single(part)
+                yield from numbers
+            else:
+                yield from _numbers(part, self.unsettled, near)
+
     def are_more(self, count: int, ranges: Iterable[tuple[int, int]] | None, near: int) -> bool:
         """Whether more than `count` deliveries may be settled with these ranges."""
-        if len(self.unsettled) <= count:
+        if self.count <= count:
             return False
         return sum(last - first + 1 for first, last in unwrap_ranges(ranges or (), near)) > count
 
@@ -497,13 +605,24 @@ class Deliveries:
 
     def take_all(self) -> Iterator[tuple[Queue, Entry]]:
         """Remove all deliveries, and yield the queues and entries of unsettled ones."""
-        unsettled, self.unsettled = self.unsettled, {}
+        unsettled, self.unsettled, held = self.unsettled, {}, self.held.take_all()
         self.browsed.clear()
         self._browsed_in_order.clear()
         self._accepted.clear()
         self._runs.clear()
-        for delivery in drained(unsettled):
+        if not held:
+            for delivery in drained(unsettled):
+                yield delivery.subscription.queue, delivery.entry
+            return
+        of_runs = chain.from_iterable(map(_singly, held))
+        for _, delivery in merge(sorted(unsettled.items(), key=_number), of_runs, key=_number):
             yield delivery.subscription.queue, delivery.entry
+
+
+def _singly(run: HeldRun) -> Iterator[tuple[int, Delivery]]:
+    """The number and the delivery of each message of a run."""
+    for number, entry in run.singly():
+        yield number, Delivery(run.consumer, entry)
 
 
 def _numbers(ranges: list[tuple[int, int]], among: dict[int, Delivery], end: int) -> Iterator[int]:

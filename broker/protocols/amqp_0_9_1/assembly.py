@@ -17,19 +17,27 @@ Source: AMQP 0-9-1, 2.3.5 and 4.2; RabbitMQ, rabbit_reader.erl (FRAME_SIZE_FUDGE
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, Protocol, cast
 
 from qstore.broker.model.message import IncomingContent
+from qstore.broker.model.run import MAX_RUN
 from qstore.broker.protocols.amqp_0_9_1.errors import HardError
 from qstore.broker.protocols.assembly import Assembler, Budget, Partial, Receiver
 from qstore.formats.amqp_0_9_1.codes import ReplyCode
 from qstore.formats.amqp_0_9_1.frames import BODY, FRAME, FRAME_END, HEADER, HEARTBEAT, METHOD, OVERHEAD
-from qstore.formats.amqp_0_9_1.methods import ACK, PUBLISH
+from qstore.formats.amqp_0_9_1.methods import ACK, ACK_FRAME_SIZE, PUBLISH, count_acks
 from qstore.formats.amqp_0_9_1.properties import body_size
 
 _HEAD: Final = FRAME.size
 _SIZE_END: Final = 12  # in a content header: class, weight, size of the body
 _unpack: Final = FRAME.unpack_from
+
+
+class MethodReceiver(Receiver, Protocol):
+    """Receives the output of a `MethodAssembler`."""
+
+    def acknowledged(self, channel: int, first: int, count: int) -> None:
+        """As `frame`, for basic.ack with each of `count` consecutive delivery tags."""
 
 
 class _Partial(Partial):
@@ -59,7 +67,7 @@ class MethodAssembler(Assembler[_Partial]):
 
     __slots__ = ()
 
-    def __init__(self, receiver: Receiver, max_frame: int, max_body: int, budget: Budget) -> None:
+    def __init__(self, receiver: MethodReceiver, max_frame: int, max_body: int, budget: Budget) -> None:
         super().__init__(receiver, max_frame, max_body, budget, OVERHEAD)
         self._pattern.end_byte = FRAME_END
 
@@ -79,6 +87,8 @@ class MethodAssembler(Assembler[_Partial]):
             if method != PUBLISH:
                 if method != ACK:
                     self._is_expensive = True
+                elif following - at == ACK_FRAME_SIZE and data.startswith(data[at : at + _HEAD + 4], following):
+                    return at + self._take_acks(data, at, end, channel) * ACK_FRAME_SIZE
                 self._receiver.frame(channel, data[at + _HEAD : following - 1])
                 return following
             self._is_expensive = True
@@ -87,6 +97,17 @@ class MethodAssembler(Assembler[_Partial]):
                 return after
         self._is_expensive = True
         return following if self._takes_frame(kind, channel, data[at + _HEAD : following - 1]) else 0
+
+    def _take_acks(self, data: bytes, at: int, end: int, channel: int) -> int:
+        """Pass on a basic.ack, with others that follow it. Returns how many."""
+        first, count = count_acks(data, at, min(end, at + MAX_RUN * ACK_FRAME_SIZE))
+        receiver = cast(MethodReceiver, self._receiver)
+        if count > 1:
+            receiver.acknowledged(channel, first, count)
+            self.frames += count - 1
+            return count
+        receiver.frame(channel, data[at + _HEAD : at + ACK_FRAME_SIZE - 1])
+        return 1
 
     def _take_message(self, data: bytes, at: int, header_at: int, end: int, channel: int) -> int:
         """Pass on a message whose three frames are all in the buffer. Returns where it ends; 0 if it is not one."""

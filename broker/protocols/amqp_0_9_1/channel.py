@@ -28,11 +28,13 @@ from qstore.broker.model.queues.consumers import FOREMOST
 from qstore.broker.model.queues.entry import Entry
 from qstore.broker.model.queues.flow_control import HeldTransfers
 from qstore.broker.model.queues.queue import Queue
+from qstore.broker.model.run import RunEntry
 from qstore.broker.model.settlement import drained, unsubscribe
+from qstore.broker.protocols.amqp_0_9_1.acknowledgements import all_unsettled
 from qstore.broker.protocols.amqp_0_9_1.consumer import BasicConsumer, Delivery, Getter
 from qstore.broker.protocols.amqp_0_9_1.errors import SoftError, locked, missing
 from qstore.broker.protocols.amqp_0_9_1.message import BasicMessage, content_frames
-from qstore.broker.protocols.consumer import give_back
+from qstore.broker.protocols.consumer import HeldRuns, give_back
 from qstore.broker.protocols.output import Stream, is_large
 from qstore.formats.amqp_0_9_1.codes import ReplyCode
 from qstore.formats.amqp_0_9_1.frames import METHOD, encode_frame
@@ -68,6 +70,7 @@ class Channel:
         credit: messages that may be delivered to all its consumers together before some are acknowledged.
         last_tag: the last delivery tag.
         unsettled: delivery tag -> delivery, until it is acknowledged, in ascending order.
+        held_runs: likewise, those that were delivered as runs.
         is_open: whether methods are accepted: channel.close was neither sent nor received.
         is_gone: whether it is to be forgotten after its stream was sent.
         is_flowing: whether the client accepts messages (channel.flow).
@@ -87,7 +90,8 @@ class Channel:
 
     __slots__ = (
         "__weakref__", "_getter", "_held_transfers", "_holding", "_stream", "broker", "can_send", "confirms",
-        "connection", "consumers", "credit", "is_flowing", "is_gone", "is_open", "last_queue", "last_tag", "limit",
+        "connection", "consumers", "credit", "held_runs", "is_flowing", "is_gone", "is_open",
+        "last_queue", "last_tag", "limit",
         "name", "number", "prefetch", "refused", "reply_to", "returns", "settled", "settled_below", "timeout",
         "transaction", "txn_commits", "txn_rejects", "txn_starts", "unsettled", "user",
     )  # fmt: skip
@@ -103,6 +107,7 @@ class Channel:
         self.last_tag = self.prefetch = 0
         self.settled_below = 1
         self.unsettled: dict[int, Delivery] = {}
+        self.held_runs = HeldRuns()
         self.consumers: dict[str, BasicConsumer] = {}
         self.last_queue: str | None = None
         self.reply_to = ""
@@ -152,7 +157,7 @@ class Channel:
     @property
     def unsettled_count(self) -> int:
         """Messages delivered to the client and not acknowledged."""
-        return len(self.unsettled)
+        return len(self.unsettled) + self.held_runs.count
 
     # ---- output ----
 
@@ -364,6 +369,13 @@ class Channel:
         except ModelError as error:
             self.connection.fail(self, error)
 
+    def dequeue_run(self, queue: Queue, run: RunEntry) -> None:
+        """As `dequeue`, of the messages of a run."""
+        try:
+            queue.dequeue_run(run, run.count)
+        except ModelError as error:
+            self.connection.fail(self, error)
+
     def return_credit(self, deliveries: Iterable[Delivery]) -> None:
         """Return the credit of settled deliveries to their consumers; basic.get takes none."""
         before, count = self.credit, 0
@@ -509,14 +521,14 @@ class Channel:
             self.connection.unpause()
         for consumer in list(self.consumers.values()):
             self.drop_consumer(consumer)
-        held = len(self.unsettled) + len(self.settled) + len(self.refused)
+        held = self.unsettled_count + len(self.settled) + len(self.refused)
         give_back(self, self.broker.tick.turns, held, self._take_all())
 
     def _take_all(self) -> Iterator[tuple[Queue, Entry]]:
         """Remove and yield all messages that the client has not settled for good."""
         refused = drained(self.refused)
-        held = chain(drained(self.unsettled), drained(self.settled), (delivery for delivery, _ in refused))
-        self.unsettled, self.settled, self.refused, self.returns = {}, {}, {}, []
+        held = chain(all_unsettled(self), drained(self.settled), (delivery for delivery, _ in refused))
+        self.settled, self.refused, self.returns = {}, {}, []
         for queue, entry, holder in held:
             if holder is None or holder.acquires:
                 yield queue, entry

@@ -50,6 +50,7 @@ from qstore.broker.model.errors import ModelError
 from qstore.broker.model.events import SessionCreated
 from qstore.broker.model.queues.flow_control import FlowControl
 from qstore.broker.model.queues.queue import Queue
+from qstore.broker.protocols.amqp_0_9_1.acknowledgements import acknowledge_all
 from qstore.broker.protocols.amqp_0_9_1.assembly import MethodAssembler
 from qstore.broker.protocols.amqp_0_9_1.channel import Channel
 from qstore.broker.protocols.amqp_0_9_1.errors import (
@@ -62,7 +63,7 @@ from qstore.broker.protocols.amqp_0_9_1.errors import (
 )
 from qstore.broker.protocols.amqp_0_9_1.message import MAX_FRAME
 from qstore.broker.protocols.amqp_0_9_1.methods import do_method
-from qstore.broker.protocols.amqp_0_9_1.publishing import Publishing, publish
+from qstore.broker.protocols.amqp_0_9_1.publishing import Publishing, publish, publish_run
 from qstore.broker.protocols.assembly import ProtocolError
 from qstore.broker.protocols.broker_connection import BrokerConnection, Connections, ignore_error
 from qstore.broker.protocols.connection import NORMAL, Phase
@@ -81,7 +82,7 @@ from qstore.formats.amqp_0_9_1.frames import (
     decode_frame,
     encode_frame,
 )
-from qstore.formats.amqp_0_9_1.methods import BY_CODE, decode_method, encode_method
+from qstore.formats.amqp_0_9_1.methods import ACK, BY_CODE, decode_method, encode_ack, encode_method
 from qstore.formats.errors import FormatError
 from qstore.formats.values import TypedMap, typed_map
 
@@ -313,6 +314,17 @@ class ServerConnection(BrokerConnection):
             answer = error if isinstance(error, HardError) else malformed(error)
             self.close(answer.code, answer.reply_text, payload)
 
+    def acknowledged(self, channel: int, first: int, count: int) -> None:
+        """As `MethodReceiver.acknowledged`."""
+        found = self.channels.get(channel)
+        if found is None or not found.is_open or self.phase is not Phase.OPEN:
+            self.frame(channel, encode_ack(first, multiple=False))  # the others would be ignored or refused likewise
+            return
+        try:
+            acknowledge_all(found, first, count)
+        except (ProtocolError, ModelError) as error:
+            self.fail(found, error, ACK)
+
     def command(self, channel: int, payload: bytes, header: Any, body: Any) -> None:
         """A message was received: its basic.publish, content header and body, which are never None."""
         found = self.channels.get(channel)
@@ -323,6 +335,15 @@ class ServerConnection(BrokerConnection):
             publish(found, payload, header, body)
         except (ProtocolError, ModelError, Amqp091Error) as error:
             self.fail(found, error, payload)
+
+    def run_of(
+        self, channel: int, payload: bytes, header: bytes, data: bytes, at: int, stride: int, size: int, count: int
+    ) -> int:
+        """As `Receiver.run_of`."""
+        found = self.channels.get(channel)
+        if found is None or not found.is_open or self.phase is not Phase.OPEN:
+            return 0
+        return publish_run(found, payload, header, data, at, stride, size, count)
 
     def begins(self, channel: int) -> bool:
         """As `Receiver.begins`."""

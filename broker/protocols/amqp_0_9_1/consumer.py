@@ -20,12 +20,14 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from qstore.broker.model.queues.consumers import NOT_FOR_ME, REFUSED, TAKEN, TAKEN_LAST, PerConsumerOrder
 from qstore.broker.model.queues.entry import Entry
 from qstore.broker.model.queues.queue import Queue
+from qstore.broker.model.run import MessageRun, RunEntry
 from qstore.broker.protocols.amqp_0_9_1.message import BasicMessage, as_basic
-from qstore.broker.protocols.consumer import SendingConsumer
+from qstore.broker.protocols.consumer import HeldRun, SendingConsumer
 from qstore.broker.protocols.message import native_of
 from qstore.broker.protocols.output import COST_OF_MESSAGE
 from qstore.formats.amqp_0_9_1.frames import BODY, FRAME, FRAME_END, HEADER, METHOD
 from qstore.formats.amqp_0_9_1.methods import deliver_start, encode_deliver, encode_get_ok
+from qstore.formats.kernels import write_deliveries
 from qstore.formats.values import EMPTY_MAP, TypedMap
 
 if TYPE_CHECKING:
@@ -37,6 +39,7 @@ _END: Final = bytes((FRAME_END,))
 _TAG: Final = struct.Struct(">QB")
 _pack_frame: Final = FRAME.pack
 _pack_tag: Final = _TAG.pack
+_NO_TAG: Final = bytes(_TAG.size)  # not redelivered
 
 
 class Delivery(NamedTuple):
@@ -164,6 +167,52 @@ class BasicConsumer(SendingConsumer):
                 return TAKEN_LAST
         return TAKEN if connection.room > 0 and channel.can_send else TAKEN_LAST
 
+    def room_for(self, run: MessageRun) -> int:
+        """As `Consumer.room_for`."""
+        channel = self.channel
+        connection, message = channel.connection, run.template
+        if connection.room <= 0 or not channel.can_send or not isinstance(message, BasicMessage):
+            return 0
+        if len(message.header) > connection.max_payload or run.body_size > connection.max_payload:
+            return 0
+        if self._no_local and message.handling.publisher is connection.publisher:
+            return 0
+        room = -(-connection.room // (run.size + COST_OF_MESSAGE))  # until nothing is left: the last may exceed it
+        return min(room, self.credit) if self.no_ack else min(room, self.credit, channel.credit)
+
+    def deliver_run(self, run: RunEntry) -> int:
+        """As `Consumer.deliver_run`."""
+        channel, messages, count = self.channel, run.run, run.count
+        connection, message = channel.connection, messages.template
+        assert isinstance(message, BasicMessage)
+        header, routed = message.header, message.routed
+        start = self._starts.get(len(routed)) or self._make_start(len(routed))
+        header_head = self._heads.get(len(header)) or self.make_head(len(header))
+        body_head = self._body_heads.get(messages.body_size) or self.make_body_head(messages.body_size)
+        first = channel.last_tag + 1
+        frames = b"".join((start, _NO_TAG, routed, header_head, header, body_head))
+        at = messages.at + run.first * messages.stride
+        connection.output.append(
+            write_deliveries(
+                frames, len(start), first, messages.data, at, messages.stride, messages.body_size, count, _END
+            )
+        )
+        channel.last_tag += count
+        connection.frames_sent += 3 * count
+        connection.messages_sent += count
+        self.delivered += count
+        connection.room -= count * (messages.size + COST_OF_MESSAGE)
+        connection.has_output()
+        if self.no_ack:
+            channel.dequeue_run(self.queue, run)
+        else:
+            channel.held_runs.add(HeldRun(self.queue, run, self, first))
+            self.credit -= count
+            channel.credit -= count
+            if self.credit <= 0 or channel.credit <= 0:
+                return TAKEN_LAST
+        return TAKEN if connection.room > 0 and channel.can_send else TAKEN_LAST
+
     def _make_start(self, length: int) -> bytes:
         """The frame header of the method, and its beginning."""
         size = len(self._start) + _TAG.size + length
@@ -247,6 +296,14 @@ class Getter:
             channel.unsettled[tag] = Delivery(self.queue, entry, None)
         channel.look_again()
         return TAKEN_LAST
+
+    def room_for(self, run: MessageRun) -> int:  # noqa: ARG002
+        """As `Consumer.room_for`: it takes one message."""
+        return 0
+
+    def deliver_run(self, run: RunEntry) -> int:
+        """As `Consumer.deliver_run`."""
+        raise NotImplementedError("basic.get takes one message")
 
     def queue_deleted(self) -> None:
         """The queue was deleted."""

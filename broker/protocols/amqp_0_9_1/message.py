@@ -120,6 +120,13 @@ class BasicMessage(NativeMessage):
         self.is_persistent, self.handling, self.expires_at = is_persistent, handling, expires_at
         self._crc = -1
 
+    def with_body(self, body: bytes) -> BasicMessage:
+        """As `Message.with_body`."""
+        return BasicMessage(
+            self.header, body, self.exchange, self.routing_key, self.routed, self.is_persistent, self.handling, 0.0,
+            self.head,
+        )  # fmt: skip
+
     def stored_begin(self) -> bytes:
         """As `NativeMessage.stored_begin`."""
         return encode_begin(ceil(self.expires_at * 1000), self.routed, len(self.header))

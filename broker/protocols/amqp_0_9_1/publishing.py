@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Final
 from qstore.broker.model.errors import QueueOverflowError, ResourceLimitExceededError, RoutingLimitError
 from qstore.broker.model.message import Content, Handling, Message
 from qstore.broker.model.queues.expiry import NO_TIME, NO_TIME_STORED
+from qstore.broker.model.run import MessageRun
 from qstore.broker.protocols.amqp_0_9_1.arguments import exchange_name
 from qstore.broker.protocols.amqp_0_9_1.errors import HardError, SoftError, missing
 from qstore.broker.protocols.amqp_0_9_1.message import BasicMessage, CopiedMessage, handling_priority, with_keys
@@ -163,6 +164,10 @@ class Publishing(PublishChecks):
             self._last, self._last_target, self._last_header = _without_body(message), target, header
         return message
 
+    def template(self, target: Target, header: bytes) -> BasicMessage | None:
+        """The last message without its body, if it had this target and content header; else None."""
+        return self._last if target is self._last_target and header == self._last_header else None
+
 
 def _without_body(message: BasicMessage) -> BasicMessage:
     """A copy to compare the next messages with, which does not keep the body in memory."""
@@ -227,6 +232,45 @@ def publish(channel: Channel, payload: bytes, header: bytes, body: Content) -> N
         _publish_at_commit(channel, target, message, exchange)
         return
     _publish_now(channel, target, message, exchange, number)
+
+
+def publish_run(
+    channel: Channel, payload: bytes, header: bytes, data: bytes, at: int, stride: int, size: int, count: int
+) -> int:
+    """Publish messages that differ only in their bodies.
+
+    Args:
+        channel: the channel; it is open.
+        payload: their basic.publish.
+        header: their content header.
+        data: has the bodies.
+        at: where the first begins.
+        stride: bytes from one body to the next.
+        size: of each body.
+        count: how many there are.
+
+    Returns:
+        How many were published; if it is 0, the first must be published by itself.
+    """
+    broker, confirms = channel.broker, channel.confirms
+    publishing = channel.connection.publishing
+    target = publishing.targets.get(payload)
+    if target is None or channel.transaction is not None:
+        return 0
+    template, exchange = publishing.template(target, header), broker.exchanges.get(target.exchange)
+    if template is None or exchange is None or exchange.is_internal:
+        return 0
+    if publishing.has_rare and not publishing.covers(template):
+        return 0
+    run = MessageRun(template, data, at, stride, size, count, len(header) + size)
+    published = broker.router.publish_run(run, exchange)
+    if confirms is not None and published:
+        first = confirms.published + 1
+        confirms.published += published
+        broker.tick.workers[channel] = None
+        if broker.router.is_run_stored:
+            confirms.ledger.hold_run(first, confirms.published)
+    return published
 
 
 def _publish_now(channel: Channel, target: Target, message: BasicMessage, exchange: Exchange, number: int) -> None:

@@ -109,6 +109,7 @@ class SlowStore:
         self.full_error, self.failed_error = self.FullError, self.FailedError
         self.append = self.transactions = self
         self.failing: Exception | None = None
+        self.most_of_run = _MANY  # messages that one call of `enqueue_run` or `dequeue_run` takes
         self.enqueued: list[bytes] = []
         self.dequeued: list[int] = []
         self.flushes: list[Callable[[Exception | None], None]] = []
@@ -125,23 +126,18 @@ class SlowStore:
         return [self.enqueue(journal, parts, size, crc) for journal in journals]
 
     def enqueue_run(
-        self,
-        journal: object,
-        head: bytes,
-        head_crc: int,
-        data: bytes,
-        at: int,
-        stride: int,
-        size: int,
-        count: int,
-        /,
+        self, journal: object, head: bytes, crc: int, data: bytes, at: int, stride: int, size: int, count: int, /
     ) -> tuple[int, int]:
-        body = data[at : at + size]
-        return self.enqueue(journal, (head, body), len(head) + size, head_crc), 1
+        count, first = min(count, self.most_of_run), len(self.enqueued) + 1
+        for begin in range(at, at + count * stride, stride):
+            self.enqueue(journal, (head, data[begin : begin + size]), len(head) + size, crc)
+        return first, count
 
     def dequeue_run(self, journal: object, target: int, count: int, /) -> int:
-        self.dequeue(journal, target)
-        return 1
+        count = min(count, self.most_of_run)
+        for rid in range(target, target + count):
+            self.dequeue(journal, rid)
+        return count
 
     def dequeue(self, _journal: object, target: int, /) -> None:
         if self.failing is not None:

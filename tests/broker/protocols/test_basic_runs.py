@@ -1,0 +1,339 @@
+"""Messages that are read together are handled as runs; a client cannot tell, whatever it does with them.
+
+Two brokers get the same bytes. One of them reads many messages at once, which become runs; the other one reads each
+message by itself. What their clients receive, what is on their queues, and what their journals hold is the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from qstore.broker.model.queues.entry import HELD, RUN
+from qstore.broker.model.queues.queue import Queue
+from qstore.broker.model.run import MIN_RUN, MessageRun, RunEntry
+from qstore.formats.amqp_0_9_1.frames import METHOD, encode_frame
+from qstore.formats.amqp_0_9_1.methods import encode_ack
+from qstore.formats.amqp_0_9_1.properties import Properties
+from tests.broker.protocols.basic_client import PERSISTENT, BasicClient
+from tests.broker.protocols.world import World
+
+TRANSIENT = Properties(delivery_mode=1)
+QUEUES = ("d", "t")  # a durable one, a transient one
+
+
+class Side:
+    """A broker with two queues, and a client with a channel for each of them and one in a transaction."""
+
+    def __init__(self, *, reads_together: bool, most_of_run: int = 1_000_000) -> None:
+        self.reads_together = reads_together
+        self.world = World()
+        self.world.store.most_of_run = most_of_run
+        self.world.durable_queue("d")
+        self.client = BasicClient(self.world).open(1, 2)
+        self.client.call("queue.declare", queue="t")
+        self.client.call("confirm.select")
+        self.client.call("tx.select", 2)
+        self.client.received.clear()
+
+    def queue(self, name: str) -> Queue:
+        return self.world.broker.queues[name]
+
+    def publish(self, key: str, bodies: list[bytes], properties: Properties) -> None:
+        frames = [self.client.message(key, body, properties) for body in bodies]
+        for data in [b"".join(frames)] if self.reads_together else frames:
+            self.client.send(data)
+
+    def rest(self) -> None:
+        """Until everything is on the disk, delivered and confirmed."""
+        self.client.sync()
+        while self.world.store.flushes:
+            self.world.store.end_flush()
+            self.client.sync()
+
+    def state(self) -> dict[str, Any]:
+        """Everything that can be seen, without looking at single messages."""
+        broker = self.world.broker
+        return {
+            "received": self.client.received,
+            "queues": {
+                name: (queue.message_count, queue.message_bytes, queue.available_count, queue.totals)
+                for name, queue in broker.queues.items()
+            },
+            "enqueued": self.world.store.enqueued,
+            "dequeued": sorted(self.world.store.dequeued),
+            "unsettled": [channel.unsettled_count for channel in self.client.machine.channels.values()],
+            "credit": [
+                (channel.credit, [each.credit for each in channel.consumers.values()])
+                for channel in self.client.machine.channels.values()
+            ],
+        }
+
+    def messages(self, name: str) -> list[tuple[int, bytes, int, bool, int]]:
+        """All messages on a queue, each looked at."""
+        return [
+            (entry.position, bytes(entry.message.body), entry.rid, entry.is_redelivered, entry.state)
+            for entry in self.queue(name).entries()
+        ]
+
+
+def runs_on(queue: Queue) -> list[tuple[int, int]]:
+    """State and length of the runs on a queue."""
+    return [(part.state, part.count) for part in queue.order.parts() if isinstance(part, RunEntry)]
+
+
+def bodies(count: int, size: int = 4, begin: int = 0) -> list[bytes]:
+    return [number.to_bytes(size) for number in range(begin, begin + count)]
+
+
+# ---- whatever a client does ----
+
+
+def publishing() -> st.SearchStrategy[tuple[Any, ...]]:
+    return st.tuples(
+        st.just("publish"),
+        st.sampled_from(QUEUES),
+        st.integers(1, 30),
+        st.integers(2, 4),
+        st.sampled_from((PERSISTENT, TRANSIENT)),
+    )
+
+
+OPERATIONS = st.lists(
+    st.one_of(
+        publishing(),
+        publishing(),
+        st.tuples(st.just("consume"), st.sampled_from(QUEUES), st.sampled_from((1, 2)), st.integers(0, 20)),
+        st.tuples(st.just("consume without ack"), st.sampled_from(QUEUES), st.sampled_from((1, 2))),
+        st.tuples(st.just("cancel"), st.sampled_from(QUEUES)),
+        st.tuples(st.just("ack"), st.sampled_from((1, 2)), st.floats(0, 1), st.booleans()),
+        st.tuples(st.just("ack"), st.sampled_from((1, 2)), st.floats(0, 1), st.booleans()),
+        st.tuples(st.just("ack in order"), st.sampled_from((1, 2)), st.integers(1, 10)),
+        st.tuples(st.just("nack"), st.sampled_from((1, 2)), st.floats(0, 1), st.booleans(), st.booleans()),
+        st.tuples(st.just("ack all"), st.sampled_from((1, 2))),
+        st.tuples(st.just("recover"), st.sampled_from((1, 2))),
+        st.tuples(st.just("commit")),
+        st.tuples(st.just("rollback")),
+        st.tuples(st.just("get"), st.sampled_from(QUEUES), st.booleans()),
+        st.tuples(st.just("purge"), st.sampled_from(QUEUES)),
+        st.tuples(st.just("look"), st.sampled_from(QUEUES)),
+        st.tuples(st.just("reopen"), st.sampled_from((1, 2))),
+        st.tuples(st.just("rest")),
+        st.tuples(st.just("tick")),
+    ),
+    max_size=25,
+)
+
+
+class Script:
+    """Does the same to one side as to the other: tags are chosen from those that are not settled."""
+
+    def __init__(self, side: Side) -> None:
+        self.side, self.client = side, side.client
+        self.published = 0
+
+    def do(self, operation: tuple[Any, ...]) -> object:
+        name, *values = operation
+        method: Callable[..., object] = getattr(self, name.replace(" ", "_"))
+        return method(*values)
+
+    def publish(self, key: str, count: int, size: int, properties: Properties) -> None:
+        self.side.publish(key, bodies(count, size, self.published), properties)
+        self.published += count
+
+    def consume(self, queue: str, channel: int, prefetch: int) -> None:
+        self.client.method("basic.qos", channel, prefetch_count=prefetch)
+        self._consume(queue, channel, no_ack=False)
+
+    def consume_without_ack(self, queue: str, channel: int) -> None:
+        self._consume(queue, channel, no_ack=True)
+
+    def _consume(self, queue: str, channel: int, *, no_ack: bool) -> None:
+        if not self.side.queue(queue).consumer_count:
+            self.client.method("basic.consume", channel, queue=queue, consumer_tag=queue, no_ack=no_ack)
+            self.client.sync()
+
+    def cancel(self, queue: str) -> None:
+        for number, channel in self.client.machine.channels.items():
+            if queue in channel.consumers:
+                self.client.method("basic.cancel", number, consumer_tag=queue)
+                return
+
+    def _tags(self, number: int) -> list[int]:
+        channel = self.client.machine.channels[number]
+        of_runs = [tag for run in channel.held_runs for tag in range(run.first, run.first + run.entry.count)]
+        return sorted([*channel.unsettled, *of_runs])
+
+    def _tag(self, number: int, where: float) -> int:
+        tags = self._tags(number)
+        return tags[int(where * (len(tags) - 1))] if tags else 0
+
+    def ack(self, number: int, where: float, multiple: bool) -> None:
+        tag = self._tag(number, where)
+        if tag:
+            self.client.method("basic.ack", number, delivery_tag=tag, multiple=multiple)
+
+    def ack_in_order(self, number: int, count: int) -> None:
+        acks = [encode_frame(METHOD, number, encode_ack(tag, multiple=False)) for tag in self._tags(number)[:count]]
+        for data in [b"".join(acks)] if self.side.reads_together else acks:
+            self.client.send(data)
+
+    def nack(self, number: int, where: float, multiple: bool, requeue: bool) -> None:
+        tag = self._tag(number, where)
+        if tag:
+            self.client.method("basic.nack", number, delivery_tag=tag, multiple=multiple, requeue=requeue)
+
+    def ack_all(self, number: int) -> None:
+        self.client.method("basic.ack", number, delivery_tag=0, multiple=True)
+
+    def recover(self, number: int) -> None:
+        self.client.method("basic.recover", number, requeue=True)
+
+    def commit(self) -> None:
+        self.client.method("tx.commit", 2)
+
+    def rollback(self) -> None:
+        self.client.method("tx.rollback", 2)
+
+    def get(self, queue: str, no_ack: bool) -> None:
+        self.client.method("basic.get", 1, queue=queue, no_ack=no_ack)
+        self.side.rest()
+
+    def purge(self, queue: str) -> None:
+        self.client.method("queue.purge", 1, queue=queue)
+
+    def look(self, queue: str) -> object:
+        return self.side.messages(queue)
+
+    def reopen(self, number: int) -> None:
+        self.client.method("channel.close", number, reply_code=200, reply_text="")
+        self.side.rest()
+        self.client.method("channel.open", number)
+        self.client.method("confirm.select" if number == 1 else "tx.select", number)
+
+    def rest(self) -> None:
+        self.side.rest()
+
+    def tick(self) -> None:
+        self.client.sync()
+
+
+@given(OPERATIONS, st.sampled_from((1_000_000, 7, 3)))
+def test_no_client_can_tell_runs_from_single_messages(operations: list[tuple[Any, ...]], most_of_run: int) -> None:
+    sides = Side(reads_together=True, most_of_run=most_of_run), Side(reads_together=False)
+    scripts = [Script(side) for side in sides]
+    for operation in operations:
+        together, singly = (script.do(operation) for script in scripts)
+        assert together == singly
+    for script in scripts:
+        script.rest()
+    together, singly = (side.state() for side in sides)
+    assert together == singly
+    for name in QUEUES:
+        assert sides[0].messages(name) == sides[1].messages(name)
+
+
+# ---- that there are runs ----
+
+
+@pytest.fixture
+def side() -> Side:
+    return Side(reads_together=True)
+
+
+@pytest.mark.parametrize("name", QUEUES)
+def test_messages_read_together_are_one_run_on_the_queue(side: Side, name: str) -> None:
+    side.publish(name, bodies(20), PERSISTENT)
+    side.rest()
+    side.publish(name, bodies(100), PERSISTENT)
+    side.rest()
+    assert runs_on(side.queue(name))[-1] == (RUN, 100)
+    assert side.queue(name).message_count == 120
+
+
+def test_a_consumer_takes_a_part_of_a_run_and_holds_it(side: Side) -> None:
+    side.publish("d", bodies(20), PERSISTENT)
+    side.publish("d", bodies(100), PERSISTENT)
+    side.rest()
+    side.client.call("queue.purge", queue="d")
+    side.publish("d", bodies(100), PERSISTENT)
+    side.rest()
+    side.client.method("basic.qos", prefetch_count=40)
+    side.client.call("basic.consume", queue="d")
+    assert runs_on(side.queue("d")) == [(HELD, 40), (RUN, 60)]
+    deliveries = side.client.take("basic.deliver")
+    assert [each.body for each in deliveries] == bodies(40)
+    first = deliveries[0].values["delivery_tag"]
+    side.client.method("basic.ack", delivery_tag=first + 29, multiple=True)
+    side.rest()
+    assert runs_on(side.queue("d")) == [(HELD, 10), (HELD, 30), (RUN, 30)]
+    assert len(side.world.store.dequeued) == 120 + 30
+
+
+def test_a_single_acknowledgement_splits_a_run(side: Side) -> None:
+    side.publish("t", bodies(20), TRANSIENT)
+    side.client.call("queue.purge", queue="t")
+    side.publish("t", bodies(20), TRANSIENT)
+    side.client.call("basic.consume", queue="t")
+    deliveries = side.client.take("basic.deliver")
+    side.client.method("basic.ack", delivery_tag=deliveries[7].values["delivery_tag"])
+    side.client.sync()
+    assert runs_on(side.queue("t")) == [(HELD, 7), (HELD, 12)]
+
+
+def test_several_ready_consumers_share_a_run(side: Side) -> None:
+    side.publish("t", bodies(8), TRANSIENT)
+    side.client.call("queue.purge", queue="t")
+    for number in range(4):
+        side.client.call("basic.consume", queue="t", consumer_tag=f"c{number}")
+    side.publish("t", bodies(400), TRANSIENT)
+    side.client.sync()
+    counts: dict[str, int] = {}
+    for each in side.client.take("basic.deliver"):
+        counts[each.values["consumer_tag"]] = counts.get(each.values["consumer_tag"], 0) + 1
+    assert sum(counts.values()) == 400
+    assert min(counts.values()) >= 60
+
+
+def test_a_run_keeps_little_more_than_its_own_bytes_in_memory() -> None:
+    run = MessageRun(None, bytes(1000), 0, 10, 4, 100, 20)  # type: ignore[arg-type]
+    entry = RunEntry(run, 0, 100, 1, 1)
+    entry.skip(70)
+    assert entry.run is run
+    entry.skip(10)
+    assert len(entry.run.data) == 19 * 10 + 4
+    assert (entry.first, entry.count, entry.position, entry.rid) == (0, 20, 81, 81)
+
+
+def test_fewer_messages_than_are_worth_it_stay_single(side: Side) -> None:
+    side.publish("t", bodies(2), TRANSIENT)
+    side.publish("t", bodies(MIN_RUN - 1), TRANSIENT)
+    assert runs_on(side.queue("t")) == []
+
+
+def test_what_a_full_journal_takes_of_a_run_is_confirmed_and_the_rest_refused(side: Side) -> None:
+    side.publish("d", bodies(3), PERSISTENT)
+    side.rest()
+    side.client.received.clear()
+    store = side.world.store
+    store.most_of_run = 5
+    real, calls = store.enqueue_run, []
+
+    def filling(*arguments: Any) -> tuple[int, int]:
+        calls.append(arguments)
+        if len(calls) > 2:
+            store.failing = store.FullError("no")
+            raise store.failing
+        return real(*arguments)
+
+    store.enqueue_run = filling  # type: ignore[method-assign]
+    side.publish("d", bodies(20), PERSISTENT)
+    side.rest()
+    answers = [(each.name, each.values["delivery_tag"]) for each in side.client.take()]
+    assert [tag for name, tag in answers if name == "basic.nack"] == list(range(14, 24))
+    assert ("basic.ack", 13) in answers
+    assert side.queue("d").message_count == 13
