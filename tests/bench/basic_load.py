@@ -17,32 +17,23 @@ from __future__ import annotations
 import contextlib
 import os
 import selectors
-import socket
 import struct
 import time
 from dataclasses import asdict
-from typing import Any, Final
+from typing import Final
 
 import click
 import orjson
 
-from qstore.formats.amqp_0_9_1.frames import (
-    METHOD,
-    OVERHEAD,
-    PROTOCOL_HEADER,
-    decode_frame,
-    encode_content,
-    encode_frame,
-)
-from qstore.formats.amqp_0_9_1.methods import decode_method, encode_method
-from qstore.formats.amqp_0_9_1.properties import Properties, encode_header
+from qstore.formats.amqp_0_9_1.frames import METHOD, OVERHEAD
+from qstore.formats.amqp_0_9_1.methods import encode_method
+from qstore.formats.amqp_0_9_1.properties import encode_header
 from tests.bench.load_generator import BACKLOG, CHUNK, Counted, Result, run
+from tests.support.basic_peer import PERSISTENT, BasicPeer
 
 QUEUE: Final = "bench"
 _TAG: Final = "c"
 _RECEIVE: Final = 512 << 10
-_MAX_FRAME: Final = 131_072
-_PATIENCE_SECONDS: Final = 30.0
 _ACK: Final = struct.Struct(">BHIHHQBB")  # the frame of a whole basic.ack
 _BASIC: Final = 60  # class
 _ACK_METHOD: Final = 80
@@ -51,56 +42,16 @@ _DUE: Final = struct.Struct(">d")
 _LATE_SECONDS: Final = 5.0  # how long is waited for the last messages
 
 
-class Peer:
-    """A connection with channel 1, which calls methods one after the other."""
-
-    def __init__(self, port: int) -> None:
-        self.socket = socket.create_connection(("127.0.0.1", port), timeout=_PATIENCE_SECONDS)
-        self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self._left = b""
-        self.socket.sendall(PROTOCOL_HEADER)
-        self.expect("connection.start")
-        self.send("connection.start-ok", 0, mechanism="PLAIN", response=b"\0guest\0guest", locale="en_US")
-        self.expect("connection.tune")
-        self.send("connection.tune-ok", 0, channel_max=1, frame_max=_MAX_FRAME, heartbeat=0)
-        self.call("connection.open", 0, virtual_host="/")
-        self.call("channel.open")
-
-    def send(self, name: str, channel: int = 1, /, **values: Any) -> None:
-        """Send a method."""
-        self.socket.sendall(encode_frame(METHOD, channel, encode_method(name, **values)))
-
-    def expect(self, name: str) -> None:
-        """Read the next method, which is that."""
-        while (frame := decode_frame(self._left, 0, _MAX_FRAME)) is None:
-            more = self.socket.recv(_RECEIVE)
-            assert more, "the broker has hung up"
-            self._left += more
-        self._left = self._left[OVERHEAD + len(frame.payload) :]
-        method, values = decode_method(frame.payload)
-        assert method.name == name, (method.name, values)
-
-    def call(self, name: str, channel: int = 1, /, **values: Any) -> None:
-        """Send a method and read its answer."""
-        self.send(name, channel, **values)
-        self.expect(f"{name}-ok")
-
-    def declare(self) -> None:
-        """Declare the queue, without what another run has left in it."""
-        self.call("queue.delete", queue=QUEUE)
-        self.call("queue.declare", queue=QUEUE, durable=True)
-
-
-def _message(body: bytes) -> bytes:
-    """The frames of a persistent message for the queue."""
-    payload = encode_method("basic.publish", routing_key=QUEUE)
-    return b"".join(encode_content(1, payload, encode_header(len(body), Properties(delivery_mode=2)), body, _MAX_FRAME))
+def declare(peer: BasicPeer) -> None:
+    """Declare the queue, without what another run has left in it."""
+    peer.call("queue.delete", queue=QUEUE)
+    peer.call("queue.declare", queue=QUEUE, durable=True)
 
 
 def _delivery_size(size: int) -> int:
     """Bytes of the frames of a delivery."""
     deliver = encode_method("basic.deliver", consumer_tag=_TAG, delivery_tag=1, routing_key=QUEUE)
-    header = encode_header(size, Properties(delivery_mode=2))
+    header = encode_header(size, PERSISTENT)
     return 3 * OVERHEAD + len(deliver) + len(header) + size
 
 
@@ -111,10 +62,10 @@ class Publisher:
         confirmed: messages that the broker has confirmed.
     """
 
-    def __init__(self, peer: Peer, size: int, window: int, consumer: Counted) -> None:
+    def __init__(self, peer: BasicPeer, size: int, window: int, consumer: Counted) -> None:
         peer.call("confirm.select")
         self.socket, self._window, self._consumer = peer.socket, window, consumer
-        self._chunk = memoryview(_message(b"x" * size) * CHUNK)
+        self._chunk = memoryview(peer.message(QUEUE, b"x" * size) * CHUNK)
         self._rest = self._chunk[:0]
         self._sent = self.confirmed = 0
         self._singly: set[int] = set()
@@ -159,7 +110,7 @@ class Consumer:
         count: of all deliveries.
     """
 
-    def __init__(self, peer: Peer, size: int, window: int) -> None:
+    def __init__(self, peer: BasicPeer, size: int, window: int) -> None:
         self.socket = peer.socket
         self.count = self._settled = self._bytes = 0
         self._stride = _delivery_size(size)
@@ -191,7 +142,7 @@ class TimedConsumer(Consumer):
         latencies: in seconds, in order of delivery.
     """
 
-    def __init__(self, peer: Peer, size: int, window: int) -> None:
+    def __init__(self, peer: BasicPeer, size: int, window: int) -> None:
         super().__init__(peer, size, window)
         self._due = self._stride - 1 - size  # where the body begins
         self._left = b""
@@ -211,11 +162,11 @@ class TimedConsumer(Consumer):
 
 def _paced(port: int, size: int, seconds: float, window: int, rate: float) -> list[float]:
     """Publish at a rate. Returns the latencies of the messages after the first second, in milliseconds."""
-    taking, sending = Peer(port), Peer(port)
-    taking.declare()
+    taking, sending = BasicPeer(port), BasicPeer(port)
+    declare(taking)
     consumer = TimedConsumer(taking, size, window)
     confirms = Publisher(sending, size, window, consumer)
-    head, tail = _message(b"\0" * size)[: -1 - size], b"x" * (size - _DUE.size) + bytes((_END,))
+    head, tail = sending.message(QUEUE, b"\0" * size)[: -1 - size], b"x" * (size - _DUE.size) + bytes((_END,))
     selector = selectors.SelectSelector()  # others wait for whole milliseconds
     for link in (consumer, confirms):
         link.socket.setblocking(False)
@@ -260,8 +211,8 @@ def main(port: int, size: int, seconds: float, window: int, broker_pid: int, rat
         latencies = _paced(port, size, seconds, window, rate)
         result = Result(messages=len(latencies), seconds=seconds, latencies=percentiles(latencies))
     else:
-        taking, sending = Peer(port), Peer(port)
-        taking.declare()
+        taking, sending = BasicPeer(port), BasicPeer(port)
+        declare(taking)
         consumer = Consumer(taking, size, window)
         publisher = Publisher(sending, size, window, consumer)
         result = run([publisher, consumer], [consumer], seconds, broker_pid or os.getpid())

@@ -33,19 +33,16 @@ from qstore.broker.model.errors import ResourceLimitExceededError
 from qstore.broker.model.exchanges.exchange import ExchangeBinding, refresh
 from qstore.broker.model.queues.queue import Queue
 from qstore.broker.model.selectors.selector import compile_selector
-from qstore.formats.amqp_0_9_1.frames import encode_content
-from qstore.formats.amqp_0_9_1.methods import encode_method
-from qstore.formats.amqp_0_9_1.properties import Properties, encode_header
+from qstore.formats.amqp_0_9_1.properties import Properties
 from qstore.formats.amqp_0_10.structs import BranchId
 from qstore.formats.values import TypedMap, typed_map
-from tests.bench.basic_load import Peer
+from tests.support.basic_peer import BasicPeer
 from tests.support.management_console import Console
 from tests.support.raw_peer import RawPeer, transfer_frames
 from tests.support.served import Served, client, served
 
 _GOAL: Final = 0.020
 """Seconds that a turn may take."""
-_MAX_FRAME: Final = 131_072
 _PATIENCE_SECONDS: Final = 60.0  # for one operation
 _AT_ONCE: Final = 1_000  # messages or bindings made before the loop goes on, while a scenario is prepared
 _REST: Final = 20  # iterations in which nothing changes: the loop is at rest
@@ -117,9 +114,9 @@ class Stage:
 
     # ---- preparing ----
 
-    async def basic(self) -> Peer:
+    async def basic(self) -> BasicPeer:
         """A client of AMQP 0-9-1."""
-        peer = await client(Peer, self.found.port)
+        peer = await client(BasicPeer, self.found.port)
         self._clients.append(peer.socket)
         return peer
 
@@ -148,10 +145,8 @@ class Stage:
         queue = self.broker.queues[name]
         if basic:
             publisher = await self.basic()
-            payload = encode_method("basic.publish", routing_key=name)
             made = properties or Properties(delivery_mode=2 if self.durable else 1)
-            frames = encode_content(1, payload, encode_header(size, made), b"x" * size, _MAX_FRAME)
-            message = b"".join(frames)
+            message = publisher.message(name, b"x" * size, made)
             await client(publisher.socket.sendall, message * self.count)
         else:
             peer = await self.peer()
@@ -172,7 +167,7 @@ class Stage:
 
         threading.Thread(target=read, daemon=True).start()
 
-    async def holding(self, name: str, *, transactional: bool = False) -> tuple[Peer, Any]:
+    async def holding(self, name: str, *, transactional: bool = False) -> tuple[BasicPeer, Any]:
         """A client of 0-9-1 that has all messages of a queue, unacknowledged; and its channel in the broker."""
         peer = await self.basic()
         if transactional:
@@ -236,7 +231,7 @@ async def _dead_letters(stage: Stage) -> None:
     await stage.queue("q", {"x-dead-letter-exchange": "dlx"})
 
 
-def _send(peer: Peer, name: str, **values: Any) -> Callable[[], Awaitable[None]]:
+def _send(peer: BasicPeer, name: str, **values: Any) -> Callable[[], Awaitable[None]]:
     return lambda: client(peer.send, name, 1, **values)
 
 
@@ -374,13 +369,12 @@ async def _tx_rollback(stage: Stage) -> None:
     await stage.measure(lambda: client(work), lambda: len(channel.unsettled) == stage.count)
 
 
-async def _published(stage: Stage, exchange: str, key: str) -> Peer:
+async def _published(stage: Stage, exchange: str, key: str) -> BasicPeer:
     """A client of 0-9-1 that has published the messages in a transaction."""
     peer = await stage.basic()
     await client(peer.call, "tx.select")
-    payload = encode_method("basic.publish", exchange=exchange, routing_key=key)
-    header = encode_header(16, Properties(delivery_mode=2 if stage.durable else 1))
-    message = b"".join(encode_content(1, payload, header, b"x" * 16, _MAX_FRAME))
+    properties = Properties(delivery_mode=2 if stage.durable else 1)
+    message = peer.message(key, b"x" * 16, properties, exchange=exchange)
     machine: Any = next(iter(stage.found.server.clients.machines()))
     channel = machine.channels[1]
     stage.drain(peer.socket)
@@ -851,8 +845,7 @@ async def _delete_bound(stage: Stage) -> None:
 
 async def _publish_one(stage: Stage, exchange: str, key: str) -> None:
     peer = await stage.basic()
-    payload = encode_method("basic.publish", exchange=exchange, routing_key=key)
-    frames = b"".join(encode_content(1, payload, encode_header(1, Properties()), b"x", _MAX_FRAME))
+    frames = peer.message(key, b"x", Properties(), exchange=exchange)
     router = stage.broker.router
     before = router.unroutable
     await stage.measure(lambda: client(peer.socket.sendall, frames), lambda: router.unroutable > before)
@@ -880,10 +873,7 @@ async def _publish_keys(stage: Stage, exchange: str, make: Callable[[int], str])
     """Publish messages with ever new routing keys, in mode of confirms: none of them closes the channel."""
     peer = await stage.basic()
     await client(peer.call, "confirm.select")
-    frames: list[bytes] = []
-    for number in range(_READ_TOGETHER):
-        payload = encode_method("basic.publish", exchange=exchange, routing_key=make(number))
-        frames += encode_content(1, payload, encode_header(1, Properties()), b"x", _MAX_FRAME)
+    frames = [peer.message(make(number), b"x", Properties(), exchange=exchange) for number in range(_READ_TOGETHER)]
     machine: Any = next(each for each in stage.found.server.clients.machines() if each.channels)
     stage.drain(peer.socket)
     await stage.measure(
@@ -938,8 +928,7 @@ async def _ring(stage: Stage) -> None:
     await stage.fill("q", size=16)
     size = stage.count * 70
     peer = await stage.basic()
-    payload = encode_method("basic.publish", routing_key="q")
-    frames = b"".join(encode_content(1, payload, encode_header(size, Properties()), b"x" * size, _MAX_FRAME))
+    frames = peer.message("q", b"x" * size, Properties())
     await stage.measure(lambda: client(peer.socket.sendall, frames), lambda: queue.message_count <= stage.count // 2)
 
 

@@ -15,23 +15,14 @@ from typing import Any, Final
 
 from qstore.broker.security.sasl.simple import AnonymousClient
 from qstore.formats.amqp_0_9_1.codes import ReplyCode
-from qstore.formats.amqp_0_9_1.frames import (
-    BODY,
-    HEADER,
-    METHOD,
-    OVERHEAD,
-    PROTOCOL_HEADER,
-    decode_frame,
-    encode_content,
-    encode_frame,
-)
-from qstore.formats.amqp_0_9_1.methods import decode_method, encode_method
-from qstore.formats.amqp_0_9_1.properties import Properties, encode_header
+from qstore.formats.amqp_0_9_1.frames import FRAME_MIN_SIZE, PROTOCOL_HEADER
+from qstore.formats.amqp_0_9_1.properties import Properties
 from qstore.formats.amqp_0_10.codes import CreditUnit, ErrorCode
 from qstore.formats.amqp_0_10.commands import decode_command, encode_command
 from qstore.formats.amqp_0_10.structs import DELIVERY_PROPERTIES, decode_struct, encode_struct
 from tests.faults.broker_model import Copy, MessageModel, Model, Move, QueueModel, Seen, Transaction
 from tests.faults.simulator import require
+from tests.support.basic_peer import BasicWire, Received
 from tests.support.compiled import ClientConnection, ClientSession
 from tests.support.raw_peer import UNLIMITED, ranges_of
 
@@ -272,7 +263,6 @@ class ModelSession(ClientSession):
 
 EXPECTED_BASIC: Final = frozenset({ReplyCode.NOT_FOUND, ReplyCode.PRECONDITION_FAILED})
 """Why an innocent client's channel is closed: another one has deleted its queue, or a journal is full at commit."""
-_MAX_FRAME: Final = 4096
 
 
 class BasicSession:
@@ -305,9 +295,8 @@ class BasicSession:
         self._accepted: dict[int, Copy] = {}  # in the transaction
         self._answers: list[Done] = []  # to each basic.qos
         self._published = 0
+        self._wire = BasicWire()
         self._output = bytearray(PROTOCOL_HEADER)
-        self._input = bytearray()
-        self._delivery: tuple[dict[str, Any], bytes] | None = None
 
     # ---- as a client of a wire ----
 
@@ -318,32 +307,27 @@ class BasicSession:
 
     def receive(self, data: bytes) -> None:
         """Take what the broker has sent."""
-        self._input += data
-        received, at = bytes(self._input), 0
-        while (frame := decode_frame(received, at, 1 << 20)) is not None:
-            at += OVERHEAD + len(frame.payload)
-            if frame.type == METHOD:
-                method, values = decode_method(frame.payload)
-                self._method(method.name, values)
-            elif frame.type in (HEADER, BODY):
-                self._content(frame.type, frame.payload)
-        del self._input[:at]
+        self._wire.feed(data)
+        received = self._wire.received
+        while received:
+            self._received(received.pop(0))
 
     def _send(self, name: str, channel: int = 1, /, **values: Any) -> None:
-        self._output += encode_frame(METHOD, channel, encode_method(name, **values))
+        self._output += self._wire.encode(name, channel, **values)
 
-    def _method(self, name: str, values: dict[str, Any]) -> None:
+    def _received(self, found: Received) -> None:
+        name, values = found.name, found.values
         if name == "connection.start":
             self._send("connection.start-ok", 0, mechanism="ANONYMOUS", response=b"", locale="en_US")
         elif name == "connection.tune":
-            self._send("connection.tune-ok", 0, channel_max=1, frame_max=_MAX_FRAME, heartbeat=0)
+            self._send("connection.tune-ok", 0, channel_max=1, frame_max=FRAME_MIN_SIZE, heartbeat=0)
             self._send("connection.open", 0, virtual_host="/")
         elif name == "connection.open-ok":
             self._send("channel.open")
         elif name == "channel.open-ok":
             self._opened()
         elif name == "basic.deliver":
-            self._delivery = values, b""
+            self._delivered(values, found.body)
         elif name in ("basic.ack", "basic.nack"):
             self._confirmed(values["delivery_tag"], multiple=values["multiple"], is_done=name == "basic.ack")
         elif name == "basic.qos-ok":
@@ -365,14 +349,7 @@ class BasicSession:
         self._answers.append(done)
         self._send("basic.qos", prefetch_count=self._credit, **{"global": True})
 
-    def _content(self, kind: int, payload: bytes) -> None:
-        assert self._delivery is not None
-        values, size = self._delivery
-        if kind == HEADER:
-            self._delivery = values, payload[4:12]
-            return
-        require(len(payload) == int.from_bytes(size), "a body in several frames")
-        self._delivery = None
+    def _delivered(self, values: dict[str, Any], payload: bytes) -> None:
         queue = next(each for each in self.queues if each.name == values["consumer_tag"])
         number, is_marked = int(payload.partition(b":")[0]), values["redelivered"]
         copy = self.model.delivered(self, queue, number, payload, is_marked=is_marked)
@@ -424,9 +401,7 @@ class BasicSession:
             expiration=None if message.ttl is None else str(int(message.ttl * 1000)),
         )
         exchange = "" if message.exchange is None else message.exchange.name
-        payload = encode_method("basic.publish", exchange=exchange, routing_key=message.key)
-        header = encode_header(len(message.body), properties)
-        self._output += b"".join(encode_content(1, payload, header, message.body, _MAX_FRAME))
+        self._output += self._wire.message(message.key, message.body, properties, exchange=exchange)
         if message.transaction is None:
             self._published += 1
             self.waiting[self._published] = message

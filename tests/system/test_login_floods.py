@@ -24,11 +24,11 @@ from qstore.broker.security.sasl.exchange import ClientMechanism
 from qstore.broker.security.sasl.table import TABLE, Credentials
 from qstore.broker.security.users.user_file import Users
 from qstore.broker.security.users.verifiers import MECHANISMS
-from qstore.formats.amqp_0_9_1 import frames as basic
-from qstore.formats.amqp_0_9_1.methods import decode_method, encode_method
+from qstore.formats.amqp_0_9_1.frames import PROTOCOL_HEADER as BASIC_HEADER
 from qstore.formats.amqp_0_10.commands import decode_control, encode_control
 from qstore.formats.amqp_0_10.frames import FRAME, PROTOCOL_HEADER, encode_control_frame
 from qstore.formats.values import TypedMap
+from tests.support.basic_peer import BasicWire
 from tests.support.processes import PATIENCE_SECONDS
 from tests.support.raw_peer import RawPeer
 from tests.support.running_broker import BrokerMaker, RunningBroker, allow_open_files
@@ -47,6 +47,7 @@ class Login:
     def __init__(self, port: int, source: str, protocol: str) -> None:
         self.is_basic = protocol == "0-9-1"
         self.socket = socket.create_connection(("127.0.0.1", port), PATIENCE_SECONDS, source_address=(source, 0))
+        self._wire = BasicWire()
         self._pending = b""
         self._header = b"" if self.is_basic else PROTOCOL_HEADER
 
@@ -59,7 +60,7 @@ class Login:
     def begin(self, mechanism: str, response: bytes) -> None:
         """Send the header and connection.start-ok."""
         self.socket.sendall(
-            (basic.PROTOCOL_HEADER if self.is_basic else PROTOCOL_HEADER)
+            (BASIC_HEADER if self.is_basic else PROTOCOL_HEADER)
             + self._encoded("connection.start-ok", mechanism=mechanism, response=response)
         )
 
@@ -67,7 +68,7 @@ class Login:
         start = {"client_properties": TypedMap(), "mechanism": mechanism, "response": response, "locale": "en_US"}
         values = start if name == "connection.start-ok" else {"response": response}
         if self.is_basic:
-            return basic.encode_frame(basic.METHOD, 0, encode_method(name, **values))
+            return self._wire.encode(name, 0, **values)
         return encode_control_frame(0, encode_control(name, **values))
 
     def respond(self, response: bytes) -> None:
@@ -95,12 +96,12 @@ class Login:
         if self._header:
             return None
         if self.is_basic:
-            frame = basic.decode_frame(self._pending, 0, 1 << 17)
-            if frame is None:
+            self._wire.feed(self._pending)
+            self._pending = b""
+            if not self._wire.received:
                 return None
-            self._pending = self._pending[basic.OVERHEAD + len(frame.payload) :]
-            method, values = decode_method(frame.payload)
-            return method.name, values
+            found = self._wire.received.pop(0)
+            return found.name, found.values
         if len(self._pending) < FRAME.size:
             return None
         size = FRAME.unpack_from(self._pending)[2]

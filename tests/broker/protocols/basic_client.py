@@ -2,50 +2,25 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
 from qstore.broker.protocols.amqp_0_9_1.connection import Amqp091Connections, ServerConnection
-from qstore.broker.protocols.amqp_0_9_1.message import MAX_FRAME
 from qstore.broker.protocols.machine import Peer
 from qstore.broker.security.authentication import Link
-from qstore.formats.amqp_0_9_1.frames import (
-    BODY,
-    FRAME_MIN_SIZE,
-    HEADER,
-    HEARTBEAT,
-    METHOD,
-    OVERHEAD,
-    PROTOCOL_HEADER,
-    decode_frame,
-    encode_content,
-    encode_frame,
-)
-from qstore.formats.amqp_0_9_1.methods import decode_method, encode_method
-from qstore.formats.amqp_0_9_1.properties import Properties, decode_header, encode_header
+from qstore.formats.amqp_0_9_1.frames import FRAME_MIN_SIZE, PROTOCOL_HEADER
+from qstore.formats.amqp_0_9_1.properties import Properties
 from qstore.formats.values import TypedMap, typed_map
 from tests.broker.protocols.world import Host, World
+from tests.support.basic_peer import MAX_FRAME, PERSISTENT, BasicWire, Received
 
 CAPABILITIES = {"consumer_cancel_notify": True, "connection.blocked": True, "authentication_failure_close": True}
-PERSISTENT = Properties(delivery_mode=2)
 
 
-class Received(NamedTuple):
-    """A method that came, with its content if it has any."""
-
-    channel: int
-    name: str
-    values: dict[str, Any]
-    properties: Properties | None = None
-    body: bytes = b""
-
-
-class BasicClient:
+class BasicClient(BasicWire):
     """A client.
 
     Attributes:
         machine: the broker's end.
-        received: what came, in order.
-        heartbeats: how many came.
     """
 
     def __init__(
@@ -56,6 +31,7 @@ class BasicClient:
         product: str = "test",
         refusal: str = "",
     ) -> None:
+        super().__init__()
         self.world, self.host = world, Host(world)
         shared = getattr(world, "basic_connections", None) or Amqp091Connections(world.broker, world.authentication)
         shared.now = lambda: world.now
@@ -63,11 +39,7 @@ class BasicClient:
         peer = Peer("127.0.0.1:5", Link(is_local=True), refusal)
         self.machine: ServerConnection = shared.connect(self.host, peer)
         world.machines.append(self.machine)  # type: ignore[arg-type]
-        self.received: list[Received] = []
-        self.heartbeats = 0
-        self.max_frame = FRAME_MIN_SIZE
         self._capabilities, self._product = CAPABILITIES if capabilities is None else capabilities, product
-        self._partial: dict[int, tuple[Received, int]] = {}
 
     # ---- sending ----
 
@@ -75,22 +47,13 @@ class BasicClient:
         self.machine.receive(data)
 
     def method(self, name: str, channel: int = 1, /, **values: Any) -> None:
-        values = {key: typed_map(value) if isinstance(value, dict) else value for key, value in values.items()}
-        self.send(encode_frame(METHOD, channel, encode_method(name, **values)))
+        self.send(self.encode(name, channel, **values))
 
     def call(self, name: str, channel: int = 1, /, **values: Any) -> Received:
         """Send a method, and return the last thing that came on that channel after the broker has come to rest."""
         self.method(name, channel, **values)
         self.sync()
         return self.last(channel)
-
-    def message(
-        self, routing_key: str = "q", body: bytes = b"x", properties: Properties = PERSISTENT, **values: Any
-    ) -> bytes:
-        """The frames of a message on channel 1, or `channel`."""
-        channel = values.pop("channel", 1)
-        payload = encode_method("basic.publish", routing_key=routing_key, **values)
-        return b"".join(encode_content(channel, payload, encode_header(len(body), properties), body, self.max_frame))
 
     def publish(
         self, routing_key: str = "q", body: bytes = b"x", properties: Properties = PERSISTENT, **values: Any
@@ -102,35 +65,8 @@ class BasicClient:
     def sync(self) -> None:
         """Let the broker come to rest, and read what it has sent."""
         self.world.run()
-        data, at = bytes(self.host.output), 0
-        while (frame := decode_frame(data, at, MAX_FRAME)) is not None:
-            at += OVERHEAD + len(frame.payload)
-            self._take(frame.type, frame.channel, frame.payload)
-        del self.host.output[:at]
-
-    def _take(self, kind: int, channel: int, payload: bytes) -> None:
-        if kind == HEARTBEAT:
-            self.heartbeats += 1
-        elif kind == METHOD:
-            assert channel not in self._partial, "a method within content"
-            method, values = decode_method(payload)
-            found = Received(channel, method.name, values)
-            if method.has_content:
-                self._partial[channel] = found, -1
-            else:
-                self.received.append(found)
-        else:
-            assert kind in (HEADER, BODY)
-            begun, size = self._partial[channel]
-            if kind == HEADER:
-                size, properties = decode_header(payload)
-                begun = begun._replace(properties=properties)
-            else:
-                begun = begun._replace(body=begun.body + payload)
-            self._partial[channel] = begun, size
-            if len(begun.body) == size:
-                del self._partial[channel]
-                self.received.append(begun)
+        self.feed(bytes(self.host.output))
+        self.host.output.clear()
 
     def last(self, channel: int = 1) -> Received:
         return [each for each in self.received if each.channel == channel][-1]
