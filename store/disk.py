@@ -131,6 +131,9 @@ class WritableDisk(Disk, Protocol):
     def sync_directory(self, path: str) -> None:
         """Make the current names in a directory durable."""
 
+    def sync_all(self, files: Sequence[WritableFile], directories: Sequence[str] = ()) -> None:
+        """Make everything written to these files, and the names in these directories, durable."""
+
     def lock(self, path: str) -> DiskLock:
         """Take the lock on the file at `path`, which is created if missing. Raises BlockingIOError if it is held."""
 
@@ -479,6 +482,29 @@ class OsWritableDisk(OsDisk):
             raise OSError(error.errno, error.strerror, path) from error
         finally:
             os.close(descriptor)
+
+    def sync_all(self, files: Sequence[WritableFile], directories: Sequence[str] = ()) -> None:
+        """Make files and directories durable: many of them at once, where the file system can do that."""
+        if len(files) + len(directories) > 1 and self._sync_at_once(files, directories):
+            return
+        for file in files:
+            file.sync()
+        for directory in directories:
+            self.sync_directory(directory)
+
+    def _sync_at_once(self, files: Sequence[WritableFile], directories: Sequence[str]) -> bool:
+        """Whether it succeeded; if not, each of them is to be synced, which tells what is wrong."""
+        from qstore.store.sync.helper import SYNCFS_FILES, FileSystemSync  # most processes never need it
+
+        if len(files) + len(directories) <= SYNCFS_FILES:
+            return False
+        with contextlib.ExitStack() as opened:
+            descriptors = [file.fileno() for file in files]
+            for directory in directories:
+                descriptors.append(os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC))
+                opened.callback(os.close, descriptors[-1])
+            errors = FileSystemSync().sync(descriptors)
+        return errors is not None and not any(errors)
 
     def lock(self, path: str) -> OsLock:
         """Take the lock on the file at `path`."""

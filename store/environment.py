@@ -21,11 +21,11 @@ import secrets
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Protocol, TypeAlias, TypeVar
+from typing import Any, Final, NamedTuple, Protocol, TypeAlias, TypeVar
 
 from qstore.store.disk import OsWritableDisk, WritableDisk
 from qstore.store.key_value import KeyValue, RocksKeyValue, open_copy
@@ -33,8 +33,15 @@ from qstore.store.sync import SyncDriver, choose_sync_driver
 from qstore.store.sync.threads import InlineSync
 
 Result = TypeVar("Result")
+Item = TypeVar("Item")
 
 _Finish: TypeAlias = Callable[[], None]
+
+#: Does work of one kind together: for each item its result, or its error.
+Together: TypeAlias = Callable[[Sequence[Item]], Sequence[Result | Exception]]
+
+MAX_TOGETHER: Final = 128
+"""Items that are done together."""
 
 
 class Background(Protocol):
@@ -44,6 +51,18 @@ class Background(Protocol):
         self, work: Callable[[], Result], done: Callable[[Result], None], failed: Callable[[Exception], None]
     ) -> None:
         """Do `work` after all earlier work; `collect` then calls `done` with its result, or `failed` with its error."""
+
+    def run_together(
+        self,
+        together: Together[Item, Result],
+        item: Item,
+        done: Callable[[Result], None],
+        failed: Callable[[Exception], None],
+    ) -> None:
+        """As `run`: `together` does this item, with others that were given directly before and after it, if they wait.
+
+        `together` must not raise: what fails is its result for an item.
+        """
 
     def fileno(self) -> int:
         """A descriptor that is readable when `collect` has results to deliver; -1 if there is none."""
@@ -80,6 +99,17 @@ class InlineBackground:
         self._finished.append(_outcome(work, done, failed))
         self.finished += 1
 
+    def run_together(
+        self,
+        together: Together[Item, Result],
+        item: Item,
+        done: Callable[[Result], None],
+        failed: Callable[[Exception], None],
+    ) -> None:
+        """Do the item now, alone."""
+        self._finished += do_together([SharedWork(together, item, done, failed)])
+        self.finished += 1
+
     def fileno(self) -> int:
         """Always -1."""
         return -1
@@ -105,7 +135,7 @@ class ThreadBackground:
     """A `Background` with its own thread."""
 
     def __init__(self) -> None:
-        self._work: queue.SimpleQueue[Callable[[], _Finish] | None] = queue.SimpleQueue()
+        self._work: queue.SimpleQueue[Callable[[], _Finish] | SharedWork | None] = queue.SimpleQueue()
         self._finished: deque[_Finish] = deque()
         self._event = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._idle = threading.Condition()
@@ -119,10 +149,23 @@ class ThreadBackground:
         self, work: Callable[[], Result], done: Callable[[Result], None], failed: Callable[[Exception], None]
     ) -> None:
         """Hand `work` to the thread."""
+        self._put(lambda: _outcome(work, done, failed))
+
+    def run_together(
+        self,
+        together: Together[Item, Result],
+        item: Item,
+        done: Callable[[Result], None],
+        failed: Callable[[Exception], None],
+    ) -> None:
+        """Hand the item to the thread."""
+        self._put(SharedWork(together, item, done, failed))
+
+    def _put(self, work: Callable[[], _Finish] | SharedWork) -> None:
         self._given += 1
         with self._idle:
             self._outstanding += 1
-        self._work.put(lambda: _outcome(work, done, failed))
+        self._work.put(work)
 
     def fileno(self) -> int:
         """A descriptor that is readable when work has finished."""
@@ -157,13 +200,54 @@ class ThreadBackground:
         self._event = -1
 
     def _loop(self) -> None:
-        while (work := self._work.get()) is not None:
-            self._finished.append(work())
-            self.finished += 1
-            os.eventfd_write(self._event, 1)
+        work = self._work.get()
+        while work is not None:
+            following = None
+            if isinstance(work, SharedWork):
+                group, following = self._gathered(work)
+                finished = do_together(group)
+            else:
+                finished = [work()]
+            self._finished += finished
+            self.finished += len(finished)
+            os.eventfd_write(self._event, len(finished))
             with self._idle:
-                self._outstanding -= 1
+                self._outstanding -= len(finished)
                 self._idle.notify_all()
+            work = self._work.get() if following is None else following
+
+    def _gathered(self, first: SharedWork) -> tuple[list[SharedWork], Callable[[], _Finish] | SharedWork | None]:
+        """The work that waits and is done together with `first`, and what comes after it; None if that is unknown."""
+        group = [first]
+        while len(group) < MAX_TOGETHER:
+            try:
+                following = self._work.get_nowait()
+            except queue.Empty:
+                break
+            if not isinstance(following, SharedWork) or following.together != first.together:
+                if following is None:
+                    self._work.put(None)  # the end
+                return group, following
+            group.append(following)
+        return group, None
+
+
+class SharedWork(NamedTuple):
+    """An item that is done together with others."""
+
+    together: Together[Any, Any]
+    item: Any
+    done: Callable[[Any], None]
+    failed: Callable[[Exception], None]
+
+
+def do_together(group: Sequence[SharedWork]) -> list[_Finish]:
+    """Do the work of a group; the callbacks to call with the results."""
+    results = group[0].together([each.item for each in group])
+    return [
+        partial(each.failed if isinstance(result, Exception) else each.done, result)
+        for each, result in zip(group, results, strict=True)
+    ]
 
 
 def _outcome(

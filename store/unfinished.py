@@ -13,7 +13,10 @@
     NEW_CATALOGUE     `catalogue.new`, and no `catalogue`          the rebuilt catalogue: it is renamed
     UNUSED_CATALOGUE  `catalogue.new` and `catalogue`              a catalogue being rebuilt: it is removed when that is
                                                                    repeated
-    UNMADE_JOURNAL    no queue's journal, and never written to     a queue being created: it is removed
+    UNMADE_JOURNAL    no queue's journal, and never written to     a queue being created, or a journal made for the
+                                                                   next one: it is removed
+    UNNAMED_JOURNAL   a queue's journal, whose info file lacks     a queue that was just created: the info file is
+                      the queue's name and record                  written
     MARKED_JOURNAL    no queue's journal, and marked as deleted    a queue being deleted, or a resize before its switch:
                                                                    it is removed
     REPLACED_JOURNAL  no queue's journal, and the queue has one    a resize or a rebuild, after its switch: the other
@@ -73,7 +76,12 @@ class Unfinished(Enum):
     )
     UNUSED_CATALOGUE = "a catalogue that was being rebuilt in place of a damaged one; the next start repeats that"
     UNMADE_JOURNAL = (
-        "a journal which is not in the catalogue, left from a queue that was being created; the next start removes it"
+        "a journal which is not in the catalogue, left from a queue that was being created, or made for the next one; "
+        "the next start removes it"
+    )
+    UNNAMED_JOURNAL = (
+        "the journal of a queue that had just been created; its info file does not have the queue's name yet, and the "
+        "next start writes it"
     )
     MARKED_JOURNAL = (
         "a journal which is not in the catalogue, left from a queue that was being deleted, or an interrupted resize; "

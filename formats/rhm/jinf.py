@@ -12,6 +12,9 @@ queue.
     journal_version 2, queue_id, incarnation, queue_name, queue_record (base64), base_filename,
     number_jrnl_files, jrnl_file_size_sblks, flush_alignment, seconds, nanoseconds, crc32c
 
+A journal that was made before a queue needed it has empty text as its queue_name and queue_record; a moment after a
+queue has it, the file is replaced by one with both (store/live/journal_stock.py).
+
 and, where they are needed:
 
     creation_headers      1, if each file was created with a header (formats/rhm/README.md, 8.2)
@@ -88,6 +91,11 @@ class JournalInfo:
     ring: tuple[int, ...] = ()
     spare: tuple[int, ...] = ()
     initial_files: int = 0
+
+    @property
+    def is_unnamed(self) -> bool:
+        """Version 2: whether it is that of a queue's journal, and does not say whose: it was made ahead."""
+        return self.queue_id > 0 and not self.queue_record
 
     @property
     def has_changed_ring(self) -> bool:

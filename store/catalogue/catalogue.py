@@ -22,6 +22,8 @@ The batches:
     delete_binding   the binding, the census
     delete_general   the object, the census
     reserve_rids     the new high-water mark of record ids, the census
+
+Changes between `begin` and `commit` are one batch together, with one census. Each of them sees those before it.
 """
 
 from __future__ import annotations
@@ -81,11 +83,12 @@ class Catalogue:
         damage: the defects found so far, in order, each one once.
     """
 
-    __slots__ = ("_damage", "_key_value", "_taken")
+    __slots__ = ("_damage", "_gathered", "_key_value", "_taken")
 
     def __init__(self, key_value: KeyValue) -> None:
         """Use `key_value`, which the caller closes. Nothing is read yet."""
         self._key_value = key_value
+        self._gathered: dict[bytes, bytes | None] | None = None  # the changes since `begin`
         self._damage = dict.fromkeys(CatalogueDamage("", *found) for found in key_value.damage)
         self._taken: dict[Kind, int] = {}
 
@@ -224,6 +227,32 @@ class Catalogue:
 
     # Writing ---------------------------------------------------------------------------------------------------
 
+    def begin(self) -> None:
+        """Gather the changes that follow until `commit`."""
+        assert self._gathered is None
+        self._gathered = {}
+
+    def commit(self) -> None:
+        """Write what was gathered as one batch; nothing, if there is nothing. Nothing is gathered any more."""
+        changes, self._gathered = self._gathered, None
+        if changes:
+            self._key_value.write(changes)
+
+    def abandon(self) -> None:
+        """Forget what was gathered. Nothing is gathered any more."""
+        self._gathered = None
+
+    def _get(self, key: bytes) -> bytes | None:
+        """The value at `key`, as the changes gathered so far leave it."""
+        gathered = self._gathered
+        return gathered[key] if gathered is not None and key in gathered else self._key_value.get(key)
+
+    def _keys(self, prefix: bytes) -> Iterator[bytes]:
+        """The keys with a prefix, likewise."""
+        gathered = self._gathered or {}
+        yield from (key for key, _ in self._key_value.items(prefix) if key not in gathered)
+        yield from (key for key, value in gathered.items() if value is not None and key.startswith(prefix))
+
     def take_id(self, kind: Kind) -> int:
         """Take the next id for an entry of `kind`, which is one of `NUMBERED_KINDS`.
 
@@ -255,7 +284,7 @@ class Catalogue:
     def replace_queue(self, queue: QueueEntry) -> None:
         """Change a queue's entry: to another journal, or another record."""
         key, _ = encode(queue)
-        if self._key_value.get(key) is None:
+        if self._get(key) is None:
             raise CatalogueError(f"cannot be changed: {_described(key)} does not exist")
         self._commit([queue, self._next_id(Kind.QUEUE, max(queue.queue_id, queue.journal_id))])
 
@@ -267,7 +296,7 @@ class Catalogue:
         """Add `binding`, whose sequence was taken. Raises CatalogueError if its queue or exchange is unknown."""
         for end in (QueueEntry(binding.queue_id, 1, 0, b""), ExchangeEntry(binding.exchange_id, b"")):
             key, _ = encode(end)
-            if self._key_value.get(key) is None:
+            if self._get(key) is None:
                 raise CatalogueError(f"a binding cannot be created: {_described(key)} does not exist")
         self._create(Kind.BINDING, binding, binding.sequence)
 
@@ -294,7 +323,7 @@ class Catalogue:
             ids[kind] = max(ids.get(kind, 0), number)
         for entries, is_known in ((replaced, True), (new, False)):
             for key, _ in map(encode, entries):
-                if (self._key_value.get(key) is not None) is not is_known:
+                if (self._get(key) is not None) is not is_known:
                     raise CatalogueError(f"cannot be imported: {_described(key)} was changed in the meantime")
         rids = max(self.rid_high_water(), -(-(highest_rid + 1) // RID_BLOCK) * RID_BLOCK)
         next_ids = [self._next_id(kind, number) for kind, number in ids.items()]
@@ -302,12 +331,12 @@ class Catalogue:
 
     def delete_queue(self, queue_id: int) -> None:
         """Delete the queue and, in the same batch, every binding to it."""
-        bindings = (key for key, _ in self._key_value.items(Kind.BINDING.prefix) if _bound_queue(key) == queue_id)
+        bindings = (key for key in self._keys(Kind.BINDING.prefix) if _bound_queue(key) == queue_id)
         self._delete(Kind.QUEUE, encode(QueueEntry(queue_id, 1, 0, b""))[0], bindings)
 
     def delete_exchange(self, exchange_id: int, general_ids: Iterable[int] = ()) -> None:
         """Delete the exchange and, in the same batch, every binding of it, and existing general objects."""
-        others = [key for key, _ in self._key_value.items(bindings_prefix(exchange_id))]
+        others = list(self._keys(bindings_prefix(exchange_id)))
         others += [encode(GeneralEntry(general_id, b""))[0] for general_id in general_ids]
         self._delete(Kind.EXCHANGE, encode(ExchangeEntry(exchange_id, b""))[0], others)
 
@@ -332,7 +361,7 @@ class Catalogue:
 
     def _create(self, kind: Kind, entry: _Numbered, highest_id: int) -> None:
         key, _ = encode(entry)
-        if self._key_value.get(key) is not None:
+        if self._get(key) is not None:
             raise CatalogueError(f"cannot be created: {_described(key)} already exists")
         self._commit([entry, self._next_id(kind, highest_id)], counts={kind: 1})
 
@@ -343,9 +372,9 @@ class Catalogue:
         return NextId(kind, max(highest_id + 1, 1 if stored is None else stored.next_id))
 
     def _delete(self, kind: Kind, key: bytes, others: Iterable[bytes] = ()) -> None:
-        if self._key_value.get(key) is None:
+        if self._get(key) is None:
             raise CatalogueError(f"cannot be deleted: {_described(key)} does not exist")
-        with_it = [other for other in others if self._key_value.get(other) is not None]
+        with_it = [other for other in others if self._get(other) is not None]
         counts = Counter({kind: -1})
         for other in with_it:
             counts[kind_of(other)] -= 1
@@ -354,21 +383,25 @@ class Catalogue:
     def _commit(
         self, puts: Iterable[Entry], deletes: Iterable[bytes] = (), counts: dict[Kind, int] | None = None
     ) -> None:
-        """Write one batch, with the census changed by `counts`."""
-        census = cast(Census | None, self._sound(Kind.CENSUS.prefix))
+        """Write one batch, or add to the one that is gathered, with the census changed by `counts`."""
+        census, gathered = cast(Census | None, self._sound(Kind.CENSUS.prefix)), self._gathered
         if census is None:
             raise CatalogueError("the catalogue accepts no change: its census is missing")
+        batch = census.batch if gathered else census.batch + 1
         moved = [old + (counts or {}).get(kind, 0) for kind, old in zip(NUMBERED_KINDS, census[1:], strict=True)]
         changes: dict[bytes, bytes | None] = dict.fromkeys(deletes)
         try:
-            changes.update(map(encode, (*puts, Census(census.batch + 1, *moved))))
+            changes.update(map(encode, (*puts, Census(batch, *moved))))
         except ValueError as error:  # numbers that only a forged or damaged catalogue can reach
             raise CatalogueError(f"the catalogue accepts no change: {error}") from error
-        self._key_value.write(changes)
+        if gathered is None:
+            self._key_value.write(changes)
+        else:
+            gathered.update(changes)
 
     def _sound(self, key: bytes) -> Entry | None:
         """The entry at `key`, None if there is none. Raises CatalogueError if it is damaged."""
-        value = self._key_value.get(key)
+        value = self._get(key)
         try:
             return None if value is None else decode(key, value)
         except CatalogueFormatError as error:

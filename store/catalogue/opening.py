@@ -66,8 +66,8 @@ from qstore.formats.catalogue import (
     decode,
     encode,
 )
-from qstore.formats.errors import BrokerRecordError, RhmError
-from qstore.formats.rhm.jinf import DEFAULT_BASE_NAME, MAX_JINF_SIZE, JournalInfo, decode_jinf
+from qstore.formats.errors import BrokerRecordError
+from qstore.formats.rhm.jinf import JournalInfo
 from qstore.formats.topology_copy import encode_batch
 from qstore.formats.wording import printable
 from qstore.store.catalogue.catalogue import Catalogue, CatalogueDamage
@@ -84,10 +84,10 @@ from qstore.store.catalogue.topology_copy import (
     view_catalogue,
     view_copy,
 )
-from qstore.store.disk import Disk, WritableDisk, WritableFile, read_whole
+from qstore.store.disk import Disk, WritableDisk, WritableFile
 from qstore.store.environment import Environment
 from qstore.store.errors import StoreDamagedError, StoreError, advice
-from qstore.store.journal.directory import DELETED, INFO_SUFFIX
+from qstore.store.journal.directory import DELETED, read_info
 from qstore.store.key_value import CatalogueDamagedError, CatalogueError, KeyValue, MapDamage
 from qstore.store.log_lines import Level, LogLine
 from qstore.store.unfinished import CATALOGUE, NEW_CATALOGUE
@@ -237,16 +237,6 @@ class FoundJournal(NamedTuple):
         except BrokerRecordError:
             return False
         return 0 < self.info.queue_id < MAX_ID and 0 < self.journal_id < MAX_ID
-
-
-def read_info(disk: Disk, directory: str) -> JournalInfo | None:
-    """The info file of a queue's journal of version 2; None if it is missing or unreadable."""
-    try:
-        path = posixpath.join(directory, DEFAULT_BASE_NAME + INFO_SUFFIX)
-        info = decode_jinf(read_whole(disk, path, MAX_JINF_SIZE + 1))
-    except (OSError, RhmError):
-        return None
-    return info if info.version == 2 else None
 
 
 def find_journals(disk: Disk, directory: StoreDirectory) -> Iterator[FoundJournal]:

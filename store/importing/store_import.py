@@ -239,7 +239,7 @@ class ImportSwitch:
             source = read_journal(self._disk, directory.journal(entry.journal_id), name, self._store.closing)
             self._check_branches(name, queue.intake, source)
             info = self._info(source)
-        info = replace(info, incarnation=moved.incarnation, queue_record=moved.record)
+        info = replace(info, incarnation=moved.incarnation, queue_name=name, queue_record=moved.record)
         path = posixpath.join(directory.part(BUILDING), str(moved.journal_id))
         self._delivered[moved.queue_id] = delivered = array("Q")
         poured = _poured(source, queue.intake.content, queue.intake.messages, len(queue.intake.xids))

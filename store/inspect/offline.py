@@ -882,6 +882,9 @@ class OfflineStore:
                 path = posixpath.join(posixpath.dirname(self.layout.catalogue or ""), "jrnl", key)
                 if own is None and self.layout.catalogue is not None and is_withdrawn(self._disk, path):
                     self.notices.append(Unfinished.WITHDRAWN_JOURNAL.notice(path))
+                elif own is not None and own.info is not None and own.info.is_unnamed:
+                    own.name = queue.record.name
+                    self.notices.append(Unfinished.UNNAMED_JOURNAL.notice(path))
                 elif own is None and not self._is_out_of_reach(key):
                     kind, name = DamageKind.QUEUE_WITHOUT_JOURNAL, queue.record.name
                     self.damage.append(Damage(self.layout.path, None, None, kind, queue=name))

@@ -84,7 +84,7 @@ def open_journal(disk: Disk, directory: str, name: str | None = None, names: Seq
         ring = _found_ring(disk, directory, base, names, info, damage)
     damage.extend(ring.damage)
     damage.extend(_stranger(info, info_path, base, ring))
-    title = info.queue_name if info is not None else (name or posixpath.basename(directory.rstrip("/")))
+    title = (info is not None and info.queue_name) or name or posixpath.basename(directory.rstrip("/"))
     journal = Journal(disk, title, directory, base, info, ring, damage)
     journal.is_being_deleted = DELETED in names
     others = [other for other in bases if other != base]
@@ -310,6 +310,16 @@ def _read_info(disk: Disk, path: str, damage: list[Damage]) -> JournalInfo | Non
         reason = error.strerror or str(error)
         damage.append(Damage(path, None, None, DamageKind.INFO_FILE_UNREADABLE, reason=reason))
     return None
+
+
+def read_info(disk: Disk, directory: str) -> JournalInfo | None:
+    """The info file of a queue's journal of version 2; None if it is missing or unreadable."""
+    try:
+        path = posixpath.join(directory, DEFAULT_BASE_NAME + INFO_SUFFIX)
+        info = decode_jinf(read_whole(disk, path, MAX_JINF_SIZE + 1))
+    except (OSError, RhmError):
+        return None
+    return info if info.version == 2 else None
 
 
 def _look_at_files(disk: Disk, directory: str, base: str, names: Sequence[str]) -> dict[int, int]:

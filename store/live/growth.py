@@ -355,14 +355,15 @@ class HeldDirectories:
         remains: directories whose removal was begun by an earlier process.
     """
 
-    __slots__ = ("_clock", "_disk", "_holders", "_log", "_long", "_names", "_waiting")
+    __slots__ = ("_clock", "_disk", "_due", "_holders", "_log", "_long", "_names", "_waiting")
 
     def __init__(
         self, disk: WritableDisk, log: Callable[[LogLine], None], clock: Callable[[], int], remains: Iterable[str] = ()
     ) -> None:
         self._disk, self._log, self._clock = disk, log, clock
         self._holders = 0
-        self._waiting: list[str] = []
+        self._waiting: list[str] = []  # until nothing is held
+        self._due: list[str] = []
         self._long = deque(remains)  # those removed gradually
         self._names: list[str] = []  # files of the first that are still to be removed
 
@@ -379,16 +380,21 @@ class HeldDirectories:
         """End one hold."""
         self._holders -= 1
         if not self._holders:
-            waiting, self._waiting = self._waiting, []
-            for directory in waiting:
-                self._remove(directory)
+            self._due += self._waiting
+            self._waiting.clear()
+            self.remove_due()
 
-    def remove(self, directory: str) -> None:
-        """Remove a journal's directory, now or later. Errors are logged."""
-        if self._holders:
-            self._waiting.append(directory)
-        else:
-            self._remove(directory)
+    def add(self, directory: str) -> None:
+        """A queue was deleted: the directory of its journal is to be removed, by `remove_due` or later."""
+        (self._waiting if self._holders else self._due).append(directory)
+
+    def remove_due(self) -> None:
+        """Remove directories that are not held. Errors are logged.
+
+        It need not be synced: the next start removes what a crash brings back.
+        """
+        while self._due:
+            self._remove(self._due.pop(0))
 
     def _remove(self, directory: str) -> None:
         try:
@@ -396,7 +402,6 @@ class HeldDirectories:
                 self._long.append(directory)
                 return
             remove_journal(self._disk, directory)
-            self._disk.sync_directory(posixpath.dirname(directory))
         except OSError as error:
             self._failed(directory, error)
 

@@ -55,6 +55,7 @@ from qstore.store.live.appender import Appender, Compression, RecordIds
 from qstore.store.live.commit import Flusher, fill_ahead
 from qstore.store.live.delivered import delivered_runs, read_delivered, remove_delivered, write_delivered
 from qstore.store.live.growth import Expansion, HeldDirectories
+from qstore.store.live.journal_stock import JournalStock
 from qstore.store.live.queue_journal import Done, QueueJournal
 from qstore.store.live.reading import Decode, Decoded, Read, read_messages, will_read
 from qstore.store.live.snapshot import Shared, SharedSnapshots, Snapshots, Taken
@@ -276,13 +277,16 @@ class MessageStore:
         process = UUID(int=self._environment.random_bits(128), version=4)
         self.transactions = Transactions(self.append, flusher, self.prepared_list, process)
         self.transactions.complete(started.transactions, list(self.journals.values()))
+        stock = self._stock = JournalStock(
+            self._environment, self.directory, self.parameters, catalogue, self._background, log
+        )
         self.changes = Changes(
-            self._environment, self.directory, self.parameters, catalogue, TakenNames(self.topology), self._background,
+            self._environment, stock, self.parameters, catalogue, TakenNames(self.topology), self._background,
             flusher, self._expansion, compression, self.journals, held, log,
         )  # fmt: skip
         self._snapshots = Snapshots(
             disk, self.directory, catalogue, self._background, flusher,
-            self.journals, self.prepared_list, held,
+            self.journals, self.prepared_list, held, stock.name_all,
         )  # fmt: skip
         self._shared = SharedSnapshots(self._environment, self.directory, self._snapshots, self._background)
 
@@ -453,6 +457,7 @@ class MessageStore:
         """
         self._flusher.look()
         self._expansion.look()
+        self._stock.look()
         self._synced.look()
 
     def will_close(self) -> None:
@@ -508,6 +513,7 @@ class MessageStore:
         """Wait until nothing is under way any more, including work begun by callbacks."""
         everything = (*self.journals.values(), self.prepared_list)
         self._expansion.will_close()
+        self._stock.will_close()
         while True:
             self._background.wait()
             self._reads.wait()

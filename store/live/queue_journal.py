@@ -221,6 +221,12 @@ class QueueJournal:
     # ---- flushes ----
 
     @property
+    def is_blank(self) -> bool:
+        """Whether nothing was ever written to it."""
+        writer = self.writer
+        return writer.failure is None and not writer.is_dirty and not writer.last_dirty
+
+    @property
     def is_drained(self) -> bool:
         """Whether there is nothing to wait for: everything is synced, or nothing more will be."""
         return self.is_deleted or self.writer.failure is not None or not self.writer.is_dirty

@@ -271,6 +271,7 @@ class Snapshots:
         journals: queue id -> journal; updated by others.
         prepared_list: the prepared list's journal.
         held: the directories of deleted queues.
+        name_all: writes the info files that still lack the name of their queue.
     """
 
     def __init__(
@@ -283,10 +284,12 @@ class Snapshots:
         journals: Mapping[int, QueueJournal],
         prepared_list: QueueJournal,
         held: HeldDirectories,
+        name_all: Callable[[], None],
     ) -> None:
         self._disk, self._directory, self._catalogue = disk, directory, catalogue
         self._background, self._flusher = background, flusher
         self._journals, self._prepared_list, self._held = journals, prepared_list, held
+        self._name_all = name_all
         self._taken: dict[Snapshot, None] = {}
         self._is_closed = False
 
@@ -318,6 +321,7 @@ class Snapshots:
 
         def work() -> Snapshot:
             self._held.hold()
+            self._name_all()
             try:
                 return self._make(checkpoint, cuts, failures, describe)
             except BaseException:

@@ -1,22 +1,28 @@
 """Changes to a store's topology: queues, exchanges, bindings, links and bridges.
 
-Each is one synced batch of the catalogue, made off the event loop, in order of request; the caller's callback receives
-the result or the error. A second queue, exchange or general object with the same name is refused with `NameTakenError`.
+They are made off the event loop, in order of request; the caller's callback receives the result or the error. A second
+queue, exchange or general object with the same name is refused with `NameTakenError`.
 
-    create_queue    the journal is built and synced, with its directory; then the catalogue's batch is the commit point
-    delete_queue    pending work is finished, the journal is marked; the batch (the queue and its bindings) is the
-                    commit point; then the journal's directory is removed, gradually if it is large, and not while a
-                    snapshot holds it (`growth`)
-    all others      the batch alone
+Changes that wait for the one under way are made together (`Background.run_together`):
+
+    1  each is added to one batch of the catalogue. A change that is refused, or fails, is left out
+           create_queue    a journal that is on the disk, with its directory, from the stock or made now
+           delete_queue    pending work was finished; the journal's directory is marked, unless a start would remove it
+                           anyway: nothing was written to it, and its info file names no queue (`journal_stock`)
+    2  the marks of journals are synced
+    3  the batch is written to the catalogue, and to its second copy: two syncs. This is the commit point of all of them
+    4  the callers get their results; then the directories of deleted queues are removed, large ones gradually, and not
+       while a snapshot holds them (`growth`)
+
+If 2 or 3 fails, none of them is made: each caller receives the error.
 """
 
 from __future__ import annotations
 
 import contextlib
 import errno
-import posixpath
 from collections.abc import Callable, Sequence
-from typing import TypeAlias, TypeVar
+from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 import qstore.store.log_lines as log_lines
 from qstore.formats.broker_records.topology import (
@@ -36,13 +42,11 @@ from qstore.formats.rhm.geometry import Geometry
 from qstore.formats.rhm.jinf import JournalInfo
 from qstore.formats.wording import printable
 from qstore.store.catalogue.catalogue import Catalogue
-from qstore.store.catalogue.store_directory import StoreDirectory
 from qstore.store.catalogue.topology import Record, TakenNames
 from qstore.store.environment import Background, Environment
 from qstore.store.errors import NameTakenError, StoreError, disk_advice
 from qstore.store.journal.write.storage import (
-    create_journal,
-    mark_deleted,
+    add_deletion_mark,
     remove_journal,
     unmark_deleted,
     withdraw_journal,
@@ -52,7 +56,8 @@ from qstore.store.key_value import CatalogueError
 from qstore.store.live.appender import Compression
 from qstore.store.live.commit import Flusher
 from qstore.store.live.growth import Expansion, HeldDirectories
-from qstore.store.live.queue_journal import QueueJournal, journal_info, resume_journal
+from qstore.store.live.journal_stock import JournalStock
+from qstore.store.live.queue_journal import QueueJournal, resume_journal
 from qstore.store.log_lines import LogLine, Outage
 from qstore.store.parameters import StoreParameters
 
@@ -62,12 +67,32 @@ _Made = TypeVar("_Made")
 Changed: TypeAlias = Callable[[_Made | None, Exception | None], None]
 
 
+class _Added(NamedTuple):
+    """A change that is part of a batch.
+
+    Attributes:
+        result: for the caller, once the batch is on the disk.
+        keep: called then, in the background.
+        undo: called if the batch fails, likewise.
+        marked: a directory that got a mark, which must be synced before the batch; empty for none.
+    """
+
+    result: Any = None
+    keep: Callable[[], None] = lambda: None
+    undo: Callable[[], None] = lambda: None
+    marked: str = ""
+
+
+#: Adds a change to the batch that is being gathered.
+_Change: TypeAlias = Callable[[], _Added]
+
+
 class Changes:
     """Makes the changes of one store.
 
     Args:
         environment: disk, clock and so on.
-        directory: the store's.
+        stock: has journals for new queues.
         parameters: the store's options.
         catalogue: the store's. Used only by the background thread from now on.
         names: the names taken in the catalogue; likewise.
@@ -83,7 +108,7 @@ class Changes:
     def __init__(
         self,
         environment: Environment,
-        directory: StoreDirectory,
+        stock: JournalStock,
         parameters: StoreParameters,
         catalogue: Catalogue,
         names: TakenNames,
@@ -95,7 +120,7 @@ class Changes:
         held: HeldDirectories,
         log: Callable[[LogLine], None],
     ) -> None:
-        self._environment, self._directory, self._parameters = environment, directory, parameters
+        self._environment, self._stock, self._parameters = environment, stock, parameters
         self._catalogue, self._background, self._flusher = catalogue, background, flusher
         self._expansion, self._compression = expansion, compression
         self._journals, self._log = journals, log
@@ -109,25 +134,27 @@ class Changes:
 
     def create_queue(self, record: Queue, geometry: Geometry, done: Changed[QueueJournal]) -> None:
         """Create a durable queue with an empty journal."""
-        encoded = encode_queue(record)
+        encoded, disk = encode_queue(record), self._environment.disk
 
-        def work() -> tuple[str, JournalInfo]:
+        def add() -> _Added:
             self._names.check(record)
-            number = self._catalogue.take_id(Kind.QUEUE)
-            alignment = self._parameters.flush_alignment
-            info = journal_info(
-                self._environment, record.name, geometry, alignment, queue_id=number, incarnation=1, record=encoded
-            )
-            path = self._directory.journal(number)
-            self._make_journal(path, info)
+            path, info = self._stock.take(record, geometry)
+            number = info.queue_id
             try:
                 self._catalogue.create_queue(QueueEntry(number, number, 1, encoded))
             except CatalogueError:
+                self._stock.forget(path)
                 with contextlib.suppress(OSError):  # the next start removes the rest
-                    withdraw_journal(self._environment.disk, path, info.base_name)
+                    remove_journal(disk, path)
                 raise
             self._names.add(Kind.QUEUE, number, record)
-            return path, info
+
+            def undo() -> None:
+                self._stock.forget(path)
+                with contextlib.suppress(OSError):  # the next start removes the rest
+                    withdraw_journal(disk, path, info.base_name)
+
+            return _Added((path, info), undo=undo)
 
         def made(result: tuple[str, JournalInfo]) -> None:
             path, info = result
@@ -141,7 +168,7 @@ class Changes:
             done(journal, None)
 
         def run(_: Exception | None = None) -> None:
-            self._run(f'queue "{printable(record.name)}" cannot be created', work, made, done)
+            self._run(f'queue "{printable(record.name)}" cannot be created', add, made, done)
 
         leaving = self._leaving.get(record.name)
         if leaving is None:
@@ -150,34 +177,38 @@ class Changes:
             self._flusher.when_synced((leaving,), run)
             self._flusher.start()
 
-    def _make_journal(self, path: str, info: JournalInfo) -> None:
-        disk = self._environment.disk
-        try:
-            create_journal(disk, path, info)
-            disk.sync_directory(posixpath.dirname(path))
-        except OSError:
-            with contextlib.suppress(OSError):  # the next start removes the rest
-                remove_journal(disk, path)
-            raise
-
     def delete_queue(self, journal: QueueJournal, done: Changed[None]) -> None:
         """Delete a queue with its messages and all bindings to it. Nothing more may be appended to it."""
+        disk, directory = self._environment.disk, journal.directory
 
-        def work() -> None:
-            mark_deleted(self._environment.disk, journal.directory)
+        def add() -> _Added:
+            marked = ""
+            if not (journal.is_blank and self._stock.is_unnamed(directory)):
+                marked = directory
+                add_deletion_mark(disk, directory)
+
+            def undo() -> None:
+                if marked:
+                    unmark_deleted(disk, directory)
+
+            def keep() -> None:
+                self._stock.forget(directory)
+                self._held.add(directory)
+
             try:
                 self._catalogue.delete_queue(journal.queue_id)
             except CatalogueError:
-                unmark_deleted(self._environment.disk, journal.directory)
+                undo()
                 raise
             self._names.remove(Kind.QUEUE, journal.queue_id)
-            self._held.remove(journal.directory)
+            return _Added(None, keep, undo, marked)
 
         def deleted(_: None) -> None:
             self._journals.pop(journal.queue_id, None)
             self._outage.worked()
             journal.delete()
             self._flusher.forget(journal)
+            self._background.run(self._held.remove_due, lambda _: None, lambda _: None)
             done(None, None)
 
         def refused(_: None, error: Exception | None) -> None:
@@ -187,7 +218,7 @@ class Changes:
         def finished(_: Exception | None) -> None:
             self._leaving.pop(journal.name, None)
             journal.is_leaving = True
-            self._run(f'queue "{printable(journal.name)}" cannot be deleted', work, deleted, refused)
+            self._run(f'queue "{printable(journal.name)}" cannot be deleted', add, deleted, refused)
 
         self._leaving[journal.name] = journal
         self._flusher.when_synced((journal,), finished)
@@ -201,8 +232,8 @@ class Changes:
         def create(number: int) -> None:
             self._catalogue.create_exchange(ExchangeEntry(number, encode_exchange(record)))
 
-        work = self._named(Kind.EXCHANGE, record, create)
-        self._change(f'exchange "{printable(record.name)}" cannot be created', work, done)
+        change = self._named(Kind.EXCHANGE, record, create)
+        self._change(f'exchange "{printable(record.name)}" cannot be created', change, done)
 
     def delete_exchange(self, number: int, done: Changed[None]) -> None:
         """Delete an exchange and all of its bindings."""
@@ -211,28 +242,34 @@ class Changes:
     def delete_exchange_with(self, number: int, general: Sequence[int], done: Changed[None]) -> None:
         """Delete an exchange, all of its bindings, and other objects by number, in one batch."""
 
-        def work() -> None:
+        def add() -> _Added:
             self._catalogue.delete_exchange(number, general)
             self._names.remove(Kind.EXCHANGE, number)
             for each in general:
                 self._names.remove(Kind.GENERAL, each)
+            return _Added()
 
-        self._change("exchange cannot be deleted", work, done)
+        self._change("exchange cannot be deleted", add, done)
 
     def create_binding(self, exchange_id: int, record: Binding, done: Changed[BindingEntry]) -> None:
         """Bind a queue to an exchange; `done` receives the argument for `delete_binding`."""
 
-        def work() -> BindingEntry:
+        def add() -> _Added:
             number = self._catalogue.take_id(Kind.BINDING)
             entry = BindingEntry(exchange_id, record.queue_id, number, encode_binding(record))
             self._catalogue.create_binding(entry)
-            return entry
+            return _Added(entry)
 
-        self._change(f'binding of queue "{printable(record.queue_name)}" cannot be created', work, done)
+        self._change(f'binding of queue "{printable(record.queue_name)}" cannot be created', add, done)
 
     def delete_binding(self, binding: BindingEntry, done: Changed[None]) -> None:
         """Delete one binding."""
-        self._change("binding cannot be deleted", lambda: self._catalogue.delete_binding(binding), done)
+
+        def add() -> _Added:
+            self._catalogue.delete_binding(binding)
+            return _Added()
+
+        self._change("binding cannot be deleted", add, done)
 
     def create_general(self, record: Link | Bridge | GeneralObject, done: Changed[int]) -> None:
         """Store a link, a bridge or another object; `done` receives its number."""
@@ -245,33 +282,37 @@ class Changes:
     def delete_general(self, number: int, done: Changed[None]) -> None:
         """Delete a link, a bridge or another object."""
 
-        def work() -> None:
+        def add() -> _Added:
             self._catalogue.delete_general(number)
             self._names.remove(Kind.GENERAL, number)
+            return _Added()
 
-        self._change("object cannot be deleted", work, done)
+        self._change("object cannot be deleted", add, done)
 
-    def _named(self, kind: Kind, record: Record, create: Callable[[int], None]) -> Callable[[], int]:
-        """Work that creates an object with a unique name by `create`, which receives its number."""
+    def _named(self, kind: Kind, record: Record, create: Callable[[int], None]) -> _Change:
+        """A change that creates an object with a unique name by `create`, which receives its number."""
 
-        def work() -> int:
+        def add() -> _Added:
             self._names.check(record)
             number = self._catalogue.take_id(kind)
             create(number)
             self._names.add(kind, number, record)
-            return number
+            return _Added(number)
 
-        return work
+        return add
 
     # ---- in the background ----
 
-    def _change(self, what: str, work: Callable[[], _Made], done: Changed[_Made]) -> None:
-        self._run(what, work, lambda made: done(made, None), done)
+    def _change(self, what: str, add: _Change, done: Changed[_Made]) -> None:
+        def made(result: _Made) -> None:
+            done(result, None)
+
+        self._run(what, add, made, done)
 
     def _run(
         self,
         what: str,
-        work: Callable[[], _Made],
+        add: _Change,
         made: Callable[[_Made], None],
         done: Callable[[None, Exception], None],
     ) -> None:
@@ -281,7 +322,41 @@ class Changes:
                 self._outage.failed(f"{where}{error.strerror or error}", disk_advice(error))
             done(None, _as_store_error(what, error))
 
-        self._background.run(work, made, failed)
+        self._background.run_together(self._make, add, made, failed)
+
+    def _make(self, changes: Sequence[_Change]) -> list[Any]:
+        """Make changes together, in one batch of the catalogue. Returns the result or the error of each."""
+        results: list[Any] = []
+        added: dict[int, _Added] = {}
+        self._catalogue.begin()
+        for number, add in enumerate(changes):
+            try:
+                change = added[number] = add()
+                results.append(change.result)
+            except Exception as error:  # of any kind: it is the caller's, and the others go on
+                results.append(error)
+        try:
+            self._environment.disk.sync_all((), [each.marked for each in added.values() if each.marked])
+            self._catalogue.commit()
+        except (OSError, CatalogueError) as error:
+            self._catalogue.abandon()
+            self._names.undo()
+            for number, change in added.items():
+                results[number] = self._undone(change, error)
+        else:
+            self._names.keep()
+            for change in added.values():
+                change.keep()
+        return results
+
+    @staticmethod
+    def _undone(change: _Added, error: Exception) -> Exception:
+        """Undo a change whose batch has failed. Returns what has failed."""
+        try:
+            change.undo()
+        except OSError as further:
+            return further
+        return error
 
 
 def _as_store_error(what: str, error: Exception) -> Exception:

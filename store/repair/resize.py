@@ -371,7 +371,7 @@ class StoreResize(AbstractContextManager["StoreResize"]):
         if plan.entry is not None:
             moved = self._catalogue.moved_journal(plan.entry, self._directory.has_journal)
             name = str(moved.journal_id)
-            info = replace(info, incarnation=moved.incarnation, queue_record=moved.record)
+            info = replace(info, incarnation=moved.incarnation, queue_name=plan.name, queue_record=moved.record)
         else:
             info = replace(info, incarnation=info.incarnation + 1)
         path = posixpath.join(self._directory.part(BUILDING), name)

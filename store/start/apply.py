@@ -18,6 +18,7 @@ from __future__ import annotations
 import contextlib
 import posixpath
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 
 import qstore.store.log_lines as log_lines
 from qstore.formats.broker_records.topology import Queue
@@ -36,6 +37,7 @@ from qstore.store.journal.write.growth import settle_ring
 from qstore.store.journal.write.storage import (
     create_journal,
     mark_deleted,
+    name_journals,
     remove_journal,
     unmark_deleted,
     withdraw_journal,
@@ -198,6 +200,10 @@ class _Start:
         entry, record = planned.entry, planned.record
         self._log_mst(log_lines.mst_recovery_start(record.name))
         entry, walked = self._ready(planned)
+        info = walked.journal.info
+        if info is not None and info.is_unnamed:
+            walked.journal.info = replace(info, queue_name=record.name, queue_record=entry.record)
+            name_journals(self._disk, {walked.journal.path: (record.name, entry.record)})
         journal = self._taken_up(walked, self._parameters.write_cache_bytes)
         walked.recovery.resolve(outcomes)
         queue = StartedQueue(entry.queue_id, record, journal, walked.journal, walked.recovery)

@@ -45,7 +45,7 @@ THREADS: Final = 16
 _STACK_BYTES: Final = 512 << 10
 """Of a thread, which calls little: the usual 8 MiB count under `ulimit -v`."""
 
-_SYNCFS_FILES: Final = 16
+SYNCFS_FILES: Final = 16
 """Above this number of files on one file system one `syncfs` is faster (tests/bench/bench_sync.py)."""
 _SYNCFS_KERNEL: Final = (5, 8)
 """Before this version of Linux `syncfs` does not report write-back errors."""
@@ -146,7 +146,7 @@ class Helper:
 
     def sync(self, descriptors: Sequence[int]) -> list[int]:
         """Sync files; returns an errno for each."""
-        if len(descriptors) > _SYNCFS_FILES:
+        if len(descriptors) > SYNCFS_FILES:
             with self._lock:
                 self._file_system_sync = self._file_system_sync or FileSystemSync()
             errors = self._file_system_sync.sync(descriptors)

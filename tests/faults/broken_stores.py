@@ -16,8 +16,9 @@ from qstore.formats.rhm.close_record import ClosedJournal
 from qstore.formats.rhm.jinf import JournalInfo
 from qstore.store.catalogue.catalogue import Catalogue
 from qstore.store.catalogue.store_directory import StoreDirectory
-from qstore.store.journal.write.storage import create_journal, remove_journal
+from qstore.store.journal.write.storage import remove_journal
 from qstore.store.live.commit import Flusher
+from qstore.store.live.journal_stock import JournalStock
 from qstore.store.live.queue_journal import Done, QueueJournal
 from qstore.store.live.topology_changes import Changes
 from qstore.store.live.transactions import (
@@ -31,11 +32,22 @@ from qstore.store.live.transactions import (
     collect,
 )
 from qstore.store.recovery.close_record import closed_journal
+from tests.faults.simulated_disk import SimulatedDisk
 
 
-def _make_journal(self: Changes, path: str, info: JournalInfo) -> None:
-    """The name of the journal's directory is not synced."""
-    create_journal(self._environment.disk, path, info)
+def _make_journals(self: JournalStock, *arguments: Any) -> list[tuple[str, JournalInfo]]:
+    """The names of the journals' directories are not synced."""
+    sync = SimulatedDisk.sync_directory
+
+    def not_theirs(disk: SimulatedDisk, path: str) -> None:
+        if not path.endswith("/jrnl"):
+            sync(disk, path)
+
+    with patch.object(SimulatedDisk, "sync_directory", not_theirs):
+        return _sound_make_journals(self, *arguments)
+
+
+_sound_make_journals = JournalStock._make
 
 
 def _delete_queue(self: Changes, journal: QueueJournal, done: Callable[[None, Exception | None], None]) -> None:
@@ -212,7 +224,7 @@ def _closed_with_highest_flush(journal: QueueJournal) -> ClosedJournal:
 
 
 BROKEN: Final[dict[str, Callable[[], AbstractContextManager[object]]]] = {
-    "directory not synced": partial(patch.object, Changes, "_make_journal", _make_journal),
+    "directory not synced": partial(patch.object, JournalStock, "_make", _make_journals),
     "journal removed before its queue": partial(patch.object, Changes, "delete_queue", _delete_queue),
     "completion before sync": partial(patch.object, Flusher, "when_synced", _when_synced),
     "commit before the records of others": partial(patch.object, Transactions, "commit", _commit_without_list),

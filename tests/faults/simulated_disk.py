@@ -47,6 +47,8 @@ from functools import lru_cache, partial
 from itertools import count
 from typing import Final, NamedTuple, NoReturn, TypeAlias
 
+from qstore.store.disk import WritableFile
+
 Node: TypeAlias = "Inode | Folder"
 Twins: TypeAlias = "dict[Node, Node]"
 
@@ -696,6 +698,13 @@ class SimulatedDisk:
             folder.fail(self.rng)
             refuse(code, path)
         folder.sync()
+
+    def sync_all(self, files: Sequence[WritableFile], directories: Sequence[str] = ()) -> None:
+        """One after the other."""
+        for file in files:
+            file.sync()
+        for directory in directories:
+            self.sync_directory(directory)
 
     def space(self, path: str) -> tuple[int, int]:
         """Bytes that are free, and in all."""

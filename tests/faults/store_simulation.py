@@ -33,7 +33,7 @@ from qstore.formats.rhm.headers import data_crc
 from qstore.formats.rhm.records import COMPRESSED
 from qstore.formats.values import EMPTY_MAP, typed_map
 from qstore.store.disk import WritableFile
-from qstore.store.environment import Environment, InlineBackground
+from qstore.store.environment import Environment, InlineBackground, SharedWork, Together, do_together
 from qstore.store.errors import JournalError, JournalFailedError, JournalFullError, StoreError
 from qstore.store.journal.recovery import LIVE, LOCKED, PENDING
 from qstore.store.journal.write.live_records import LiveRecords
@@ -387,6 +387,7 @@ PATH: Final = "/store"
 RID_BLOCK: Final = 64
 
 _Result = TypeVar("_Result")
+_Item = TypeVar("_Item")
 
 
 class TinyParameters(StoreParameters):
@@ -529,7 +530,7 @@ class SlowBackground(InlineBackground):
     def __init__(self, rng: random.Random) -> None:
         super().__init__()
         self._rng = rng
-        self._later: deque[Callable[[], None]] = deque()
+        self._later: deque[Callable[[], None] | SharedWork] = deque()
 
     def run(
         self, work: Callable[[], _Result], done: Callable[[_Result], None], failed: Callable[[Exception], None]
@@ -537,10 +538,36 @@ class SlowBackground(InlineBackground):
         """Do `work` later."""
         self._later.append(partial(super().run, work, done, failed))
 
+    def run_together(
+        self,
+        together: Together[_Item, _Result],
+        item: _Item,
+        done: Callable[[_Result], None],
+        failed: Callable[[Exception], None],
+    ) -> None:
+        """Do the item later, often with others."""
+        self._later.append(SharedWork(together, item, done, failed))
+
+    def _next(self) -> None:
+        """Do the next piece of work, or the next few that are done together."""
+        first = self._later.popleft()
+        if not isinstance(first, SharedWork):
+            first()
+            return
+        group = [first]
+        while self._later and self._rng.random() < 0.8:
+            following = self._later[0]
+            if not isinstance(following, SharedWork) or following.together != first.together:
+                break
+            group.append(following)
+            self._later.popleft()
+        self._finished += do_together(group)
+        self.finished += len(group)
+
     def collect(self) -> None:
         """Do some of it, and call whoever waits for what is done."""
         while self._later and self._rng.random() < 0.5:
-            self._later.popleft()()
+            self._next()
         super().collect()
 
     @property
@@ -551,7 +578,7 @@ class SlowBackground(InlineBackground):
     def wait(self) -> None:
         """Do all of it."""
         while self._later:
-            self._later.popleft()()
+            self._next()
 
 
 def simulated_environment(

@@ -43,8 +43,14 @@ Database = dict[bytes, bytes]
 
 @pytest.fixture(autouse=True)
 def tiny() -> Iterator[None]:
-    """Little room: a new copy is written after every few changes."""
-    with tiny_rid_blocks(), patch("qstore.store.catalogue.store_directory.MIN_ROOM", 1024):
+    """Little room: a new copy is written after every few changes. Every queue has a journal from the stock."""
+    with (
+        tiny_rid_blocks(),
+        patch("qstore.store.catalogue.store_directory.MIN_ROOM", 1024),
+        patch("qstore.store.live.journal_stock.SINGLY", 0),
+        patch("qstore.store.live.journal_stock.MAX_MADE", 3),
+        patch("qstore.store.live.journal_stock._QUIET_LOOKS", 2),
+    ):
         yield
 
 
@@ -101,7 +107,7 @@ class Run:
             for _ in range(steps):
                 life = self.life
                 deeds = (life.create_queue, life.delete_queue, life.change_topology, life.change_topology, life.enqueue)
-                self.rng.choice((*deeds, life.flush, life.store.collect, life.quiesce))()
+                self.rng.choice((*deeds, life.flush, life.store.look, life.store.collect, life.quiesce))()
             self.life.close()
             self.model = self.life.model
             self.disk.watch = None

@@ -6,12 +6,12 @@ import os
 import select
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from types import FunctionType
 
 import pytest
 
-from qstore.store.environment import Background, InlineBackground, ThreadBackground
+from qstore.store.environment import MAX_TOGETHER, Background, InlineBackground, ThreadBackground
 from tests.support.garbage import no_garbage
 
 PATIENCE_SECONDS = 30.0
@@ -187,3 +187,48 @@ def test_work_that_fails_is_forgotten(background: Background) -> None:
         background.run(work, lambda _: None, lambda error: told.append(str(error)))
         collect_until(background, lambda: bool(told))
     assert told == ["no"]
+
+
+def test_items_that_wait_are_done_together_and_other_work_keeps_its_place(threaded: ThreadBackground) -> None:
+    groups: list[list[int]] = []
+    told: list[int | str] = []
+    begin = threading.Event()
+
+    def together(items: Sequence[int]) -> list[int]:
+        groups.append(list(items))
+        return [item * 10 for item in items]
+
+    threaded.run(begin.wait, lambda _: told.append("begun"), unexpected)
+    for number in range(3):
+        threaded.run_together(together, number, told.append, unexpected)
+    threaded.run(lambda: groups.append([]), lambda _: told.append("between"), unexpected)
+    for number in range(3, 3 + MAX_TOGETHER + 1):
+        threaded.run_together(together, number, told.append, unexpected)
+    begin.set()
+    collect_until(threaded, lambda: len(told) == 5 + MAX_TOGETHER + 1)
+    assert [len(group) for group in groups] == [3, 0, MAX_TOGETHER, 1]
+    assert told == ["begun", 0, 10, 20, "between", *(10 * number for number in range(3, 4 + MAX_TOGETHER))]
+    assert not threaded.is_busy
+
+
+def test_an_item_that_fails_fails_alone(background: Background) -> None:
+    told: list[object] = []
+
+    def together(items: Sequence[int]) -> list[int | Exception]:
+        return [ValueError("odd") if item % 2 else item for item in items]
+
+    for number in range(4):
+        background.run_together(together, number, told.append, lambda error: told.append(str(error)))
+    collect_until(background, lambda: len(told) == 4)
+    assert told == [0, "odd", 2, "odd"]
+
+
+def test_items_are_done_before_a_close(threaded: ThreadBackground) -> None:
+    done: list[int] = []
+    begin = threading.Event()
+    threaded.run(begin.wait, lambda _: None, unexpected)
+    for number in range(3):
+        threaded.run_together(lambda items: [done.append(item) for item in items], number, lambda _: None, unexpected)
+    begin.set()
+    threaded.close()
+    assert done == [0, 1, 2]

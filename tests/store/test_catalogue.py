@@ -98,6 +98,32 @@ class TestBatches:
         assert key_value.batches == before + 4
         assert key_value.contents[b"c"] == encode(Census(key_value.batches, 1, 1, 0, 1))[1]
 
+    def test_changes_that_are_gathered_are_one_batch_and_see_each_other(
+        self, catalogue: Catalogue, key_value: MemoryKeyValue
+    ) -> None:
+        before = key_value.batches
+        catalogue.begin()
+        number = catalogue.take_id(Kind.QUEUE)
+        catalogue.create_queue(QueueEntry(number, number, 1, b"new"))
+        catalogue.create_binding(BindingEntry(1, number, catalogue.take_id(Kind.BINDING), b"new"))
+        with pytest.raises(CatalogueError, match="already exists"):
+            catalogue.create_queue(QueueEntry(number, number, 1, b"again"))
+        catalogue.delete_queue(number)
+        catalogue.delete_queue(2)
+        assert key_value.batches == before
+        catalogue.commit()
+        assert key_value.batches == before + 1
+        assert key_value.contents[b"c"] == encode(Census(before + 1, 1, 2, 1, 2))[1]
+        assert list(catalogue.queues()) == QUEUES[:1]
+        assert catalogue.take_id(Kind.QUEUE) == number + 1
+        assert catalogue.check() == []
+
+    def test_nothing_gathered_is_no_batch(self, catalogue: Catalogue, key_value: MemoryKeyValue) -> None:
+        before = key_value.batches
+        catalogue.begin()
+        catalogue.commit()
+        assert key_value.batches == before
+
     def test_a_queue_takes_its_bindings_along(self, catalogue: Catalogue) -> None:
         catalogue.delete_queue(2)
         assert list(catalogue.queues()) == QUEUES[:1]
@@ -300,7 +326,7 @@ class TestDamage:
 
 
 class CatalogueMachine(RuleBasedStateMachine):
-    """Random changes against plain dicts; after each, what is read back, from the map alone, is the same."""
+    """Random changes against plain dicts, singly and gathered; what is read back, from the map alone, is the same."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -310,6 +336,28 @@ class CatalogueMachine(RuleBasedStateMachine):
         self.exchanges: dict[int, ExchangeEntry] = {}
         self.bindings: dict[int, BindingEntry] = {}
         self.seen: set[tuple[Kind, int]] = set()
+        self.before: tuple[dict[int, QueueEntry], dict[int, ExchangeEntry], dict[int, BindingEntry]] | None = None
+        self.batch = 1
+
+    @precondition(lambda self: self.before is None)
+    @rule()
+    def begin(self) -> None:
+        self.before = self.queues.copy(), self.exchanges.copy(), self.bindings.copy()
+        self.batch = self.catalogue.batch()
+        self.catalogue.begin()
+
+    @precondition(lambda self: self.before is not None)
+    @rule(fails=st.booleans())
+    def end(self, fails: bool) -> None:
+        assert self.before is not None
+        if fails:
+            self.catalogue.abandon()
+            self.queues, self.exchanges, self.bindings = self.before
+        else:
+            self.catalogue.commit()
+        assert self.catalogue.batch() - self.batch in (0, 1)
+        assert self.catalogue.batch() == self.key_value.batches
+        self.before = None
 
     def number(self, kind: Kind) -> int:
         number = self.catalogue.take_id(kind)
@@ -359,6 +407,7 @@ class CatalogueMachine(RuleBasedStateMachine):
     def delete_binding(self, data: st.DataObject) -> None:
         self.catalogue.delete_binding(self.bindings.pop(data.draw(st.sampled_from(sorted(self.bindings)))))
 
+    @precondition(lambda self: self.before is None)
     @rule()
     def restart(self) -> None:
         self.catalogue = Catalogue(self.key_value)
@@ -368,6 +417,7 @@ class CatalogueMachine(RuleBasedStateMachine):
     def used(self, kind: Kind, number: int) -> bool:
         return number < Catalogue(self.key_value).take_id(kind)
 
+    @precondition(lambda self: self.before is None)
     @invariant()
     def what_is_read_is_what_was_written(self) -> None:
         catalogue = Catalogue(self.key_value)

@@ -80,6 +80,7 @@ def test_deletion_removes_bindings_too(environment: Environment, path: Path) -> 
     changes.delete_general(link, calls)
     opened.wait(calls, 4)
     assert calls == [(None, None)] * 4
+    opened.store._background.wait()
     assert sorted(os.listdir(path / "rhm" / "jrnl")) == ["2", "3"]
     assert sorted(opened.store.journals) == [2, 3]
     assert opened.store.close()

@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from qstore.formats.broker_records.topology import Binding, Exchange, Queue
-from qstore.formats.catalogue import QueueEntry
 from qstore.store.catalogue.catalogue import Catalogue
 from qstore.store.disk import OsDisk
 from qstore.store.environment import tool_environment
@@ -17,6 +16,7 @@ from qstore.store.inspect.check import check_store
 from qstore.store.inspect.offline import open_store
 from qstore.store.key_value import CatalogueError
 from qstore.store.live.growth import HeldDirectories
+from qstore.store.live.journal_stock import SINGLY
 from qstore.store.log_lines import Level
 from tests.support.opened_store import GEOMETRY, Calls, OpenedStore
 
@@ -36,7 +36,7 @@ def test_a_deletion_that_was_cut_short(path: Path, left: str, monkeypatch: pytes
     journal = opened.make_queue("orders")
     opened.enqueue(journal, b"x")
     opened.flush(journal)
-    monkeypatch.setattr(HeldDirectories, "remove", lambda self, directory: None)
+    monkeypatch.setattr(HeldDirectories, "add", lambda self, directory: None)
     calls = Calls()
     opened.store.changes.delete_queue(journal, calls)
     opened.wait(calls)
@@ -66,14 +66,14 @@ def test_a_queue_that_the_catalogue_refuses_gives_back_its_space(
 ) -> None:
     """Whether a batch that failed is on the disk, nobody knows before the next start."""
     opened = OpenedStore(tool_environment(), path)
-    create = Catalogue.create_queue
+    commit = Catalogue.commit
 
-    def refuse(self: Catalogue, queue: QueueEntry) -> None:
+    def refuse(self: Catalogue) -> None:
         if is_written:
-            create(self, queue)
+            commit(self)
         raise CatalogueError("RocksDB cannot write: No space left on device")
 
-    monkeypatch.setattr(Catalogue, "create_queue", refuse)
+    monkeypatch.setattr(Catalogue, "commit", refuse)
     for number in range(3):
         calls = Calls()
         opened.store.changes.create_queue(Queue(f"refused{number}"), GEOMETRY, calls)
@@ -231,3 +231,23 @@ def test_the_prepared_list_has_a_bound_of_its_own(path: Path) -> None:
     assert journal.bound == parameters.write_cache_bytes
     assert opened.store.prepared_list.bound == parameters.tpl_write_cache_bytes != journal.bound
     opened.store.close()
+
+
+def test_a_queue_that_was_just_created_is_shown_by_name_and_its_info_file_written_at_the_next_start(path: Path) -> None:
+    opened = OpenedStore(tool_environment(), path)
+    for number in range(SINGLY + 2):
+        opened.make_queue(f"queue-{number}")
+    shutil.copytree(path, killed := path.with_name("killed"))  # as a kill leaves it
+    opened.store.close()
+
+    damage, notices = found_by_check(killed)
+    assert damage == []
+    assert sum("had just been created" in notice for notice in notices) == 2
+    assert any("made for the next one" in notice for notice in notices)
+    store = open_store(OsDisk(), str(killed))
+    assert sorted(queue.name for queue in store.recover().queues) == sorted(f"queue-{n}" for n in range(SINGLY + 2))
+    store.close()
+    again = OpenedStore(tool_environment(), killed)
+    assert len(again.recovered()) == SINGLY + 2
+    again.store.close()
+    assert found_by_check(killed) == ([], [])

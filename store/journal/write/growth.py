@@ -46,7 +46,7 @@ from qstore.store.journal.directory import COPY_SUFFIX, INFO_SUFFIX, data_path
 from qstore.store.journal.write.flushes import FlushQueue, WriteBatch
 from qstore.store.journal.write.live_records import LiveRecords
 from qstore.store.journal.write.space import FileRing, RingSpace
-from qstore.store.journal.write.storage import write_creation_header
+from qstore.store.journal.write.storage import NEW, write_creation_header
 
 # ---- the plan ----
 
@@ -203,8 +203,6 @@ class RingGrowth:
 
 # ---- on the disk ----
 
-_NEW = ".new"
-
 
 class RingUnknownError(Exception):
     """The disk failed while the info file was replaced: it is unknown which ring the journal has after a restart.
@@ -233,7 +231,7 @@ def make_ring_change(disk: WritableDisk, directory: str, base_name: str, change:
         _replace(disk, path, replace(info, spare=_sorted({*info.spare, *change.added})))
     try:
         _create(disk, directory, info, change)
-        _write(disk, path + _NEW, _changed(info, change))
+        _write(disk, path + NEW, _changed(info, change))
         boundary = _boundary(disk, directory, info, change)
     except BaseException:
         remove_spare(disk, directory, base_name, change.added)
@@ -250,8 +248,8 @@ def make_ring_change(disk: WritableDisk, directory: str, base_name: str, change:
 def _copy(disk: WritableDisk, path: str, info: JournalInfo) -> None:
     """Replace the copy of the info file. If the disk refuses it, the copy is removed: an old one would be wrong."""
     try:
-        _write(disk, path + COPY_SUFFIX + _NEW, info)
-        disk.rename(path + COPY_SUFFIX + _NEW, path + COPY_SUFFIX)
+        _write(disk, path + COPY_SUFFIX + NEW, info)
+        disk.rename(path + COPY_SUFFIX + NEW, path + COPY_SUFFIX)
     except OSError:
         with contextlib.suppress(OSError):
             disk.remove(path + COPY_SUFFIX)
@@ -336,7 +334,7 @@ def _write_header(disk: WritableDisk, directory: str, base_name: str, header: Fi
 
 
 def _replace(disk: WritableDisk, path: str, info: JournalInfo) -> None:
-    _write(disk, path + _NEW, info)
+    _write(disk, path + NEW, info)
     _rename(disk, path)
 
 
@@ -347,7 +345,7 @@ def _write(disk: WritableDisk, path: str, info: JournalInfo) -> None:
 
 
 def _rename(disk: WritableDisk, path: str) -> None:
-    disk.rename(path + _NEW, path)
+    disk.rename(path + NEW, path)
     disk.sync_directory(posixpath.dirname(path))
 
 

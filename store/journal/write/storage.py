@@ -7,19 +7,25 @@ from __future__ import annotations
 
 import contextlib
 import posixpath
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Final, Self
 
 from qstore.formats.errors import RhmError
 from qstore.formats.rhm.file_header import CREATION_SLOT, SLOT_SIZE, FileHeader, decode_file_header, encode_header_slot
 from qstore.formats.rhm.geometry import BLOCK_SIZE, DATA_OFFSET, FILE_HEADER_SIZE, Geometry
 from qstore.formats.rhm.jinf import JournalInfo, encode_jinf
-from qstore.store.disk import Disk, WritableDisk, WritableFile, write_new
-from qstore.store.journal.directory import DELETED, INFO_SUFFIX, data_path
+from qstore.store.disk import Disk, WritableDisk, WritableFile
+from qstore.store.journal.directory import COPY_SUFFIX, DELETED, INFO_SUFFIX, data_path, read_info
 from qstore.store.journal.write.flushes import Pieces, Step
 from qstore.store.journal.write.space import FileRing
 from qstore.store.sync.driver import FileWrite
 
+NEW: Final = ".new"
+"""Suffix of an info file that will replace another."""
+
 _OPEN_FILES = 2
+_UNSYNCED_FILES = 64  # created before they are synced
 _SMALL = 16 * 1024  # after writes up to this size, more follow into the same blocks or the next ones
 
 
@@ -31,24 +37,102 @@ def create_journal(disk: WritableDisk, directory: str, info: JournalInfo) -> Non
     Raises:
         OSError: it cannot be created. Nothing is left of it, unless the disk refuses the removal, too.
     """
-    disk.make_directory(directory)
+    create_journals(disk, [(directory, info)])
+
+
+def create_journals(disk: WritableDisk, journals: Sequence[tuple[str, JournalInfo]]) -> None:
+    """As `create_journal`, of several that are synced together: all of them, or none."""
+    begun: list[str] = []
     try:
-        _fill(disk, directory, info)
+        for directory, _ in journals:
+            disk.make_directory(directory)
+            begun.append(directory)
+        _fill(disk, journals)
     except BaseException:
-        with contextlib.suppress(OSError):
-            remove_journal(disk, directory)
+        for directory in begun:
+            with contextlib.suppress(OSError):
+                remove_journal(disk, directory)
         raise
 
 
-def _fill(disk: WritableDisk, directory: str, info: JournalInfo) -> None:
-    for number in range(info.geometry.files):
-        path = data_path(directory, info.base_name, number)
-        with contextlib.closing(disk.create(path, info.geometry.file_size)) as file:
-            if info.creation_headers:
-                write_creation_header(file, info, number)
-            file.sync()
-    write_new(disk, posixpath.join(directory, info.base_name + INFO_SUFFIX), encode_jinf(info))
-    disk.sync_directory(directory)
+def _fill(disk: WritableDisk, journals: Sequence[tuple[str, JournalInfo]]) -> None:
+    with _Unsynced(disk) as made:
+        for directory, info in journals:
+            for number in range(info.geometry.files):
+                file = made.create(data_path(directory, info.base_name, number), info.geometry.file_size)
+                if info.creation_headers:
+                    write_creation_header(file, info, number)
+        made.sync()
+        for directory, info in journals:
+            content = encode_jinf(info)
+            made.create(posixpath.join(directory, info.base_name + INFO_SUFFIX), len(content)).write(0, content)
+        made.sync([directory for directory, _ in journals])
+
+
+def name_journals(disk: WritableDisk, names: Mapping[str, tuple[str, bytes]]) -> None:
+    """Write the info files of journals anew, each with the name and the record of its queue, and sync them.
+
+    A kill leaves each journal with one of its two info files. The copy that a grown ring has is replaced too.
+
+    Args:
+        disk: where they are.
+        names: the journals' directories -> their queues' names and records. Those that do not exist are left out.
+
+    Raises:
+        OSError: it is not certain for any of them that it has the new info file.
+    """
+    written, directories = [], []
+    with _Unsynced(disk) as made:
+        for directory, (name, record) in names.items():
+            info = read_info(disk, directory)
+            if info is None:
+                continue  # a start reports it
+            path = posixpath.join(directory, info.base_name + INFO_SUFFIX)
+            content = encode_jinf(replace(info, queue_name=name, queue_record=record))
+            for each in (path, path + COPY_SUFFIX):
+                if each == path or disk.is_file(each):
+                    if disk.is_file(each + NEW):
+                        disk.remove(each + NEW)
+                    made.create(each + NEW, len(content)).write(0, content)
+                    written.append(each)
+            directories.append(directory)
+        made.sync()
+    for path in written:
+        disk.rename(path + NEW, path)
+    disk.sync_all((), directories)
+
+
+class _Unsynced:
+    """Files that are created, and synced together. Few are open at any time."""
+
+    def __init__(self, disk: WritableDisk) -> None:
+        self._disk = disk
+        self._files: list[WritableFile] = []
+
+    def create(self, path: str, size: int) -> WritableFile:
+        """Create a file, to be written to before the next call. Raises OSError."""
+        if len(self._files) >= _UNSYNCED_FILES:
+            self.sync()
+        file = self._disk.create(path, size)
+        self._files.append(file)
+        return file
+
+    def sync(self, directories: Sequence[str] = ()) -> None:
+        """Sync them, and these directories. Raises OSError."""
+        self._disk.sync_all(self._files, directories)
+        self.close()
+
+    def close(self) -> None:
+        """Close them."""
+        for file in self._files:
+            file.close()
+        self._files.clear()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
 
 def write_creation_header(file: WritableFile, info: JournalInfo, number: int) -> None:
@@ -73,10 +157,15 @@ def creation_header(info: JournalInfo, number: int) -> FileHeader:
 
 def mark_deleted(disk: WritableDisk, directory: str) -> None:
     """Mark a journal as one whose queue is being deleted: without its queue, its content is not needed."""
+    add_deletion_mark(disk, directory)
+    disk.sync_directory(directory)
+
+
+def add_deletion_mark(disk: WritableDisk, directory: str) -> None:
+    """As `mark_deleted`, for callers that sync the directory with others. Nothing is left of it after an error."""
     path = posixpath.join(directory, DELETED)
     if not disk.is_file(path):
         disk.create(path, 0).close()
-    disk.sync_directory(directory)
 
 
 def unmark_deleted(disk: WritableDisk, directory: str) -> None:
