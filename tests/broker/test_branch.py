@@ -319,7 +319,7 @@ def test_the_work_of_several_sessions_is_one(stage: Stage) -> None:
     assert stage.target.available_count == 2
 
 
-def test_one_session_that_fails_dooms_it_for_all(stage: Stage) -> None:
+def test_one_failed_session_makes_it_rollback_only_for_all(stage: Stage) -> None:
     branch = stage.distributed.start(b"x")
     stage.distributed.join(b"x")
     branch.work.accept(stage.source, stage.taker.entries[0])
@@ -337,7 +337,7 @@ def test_one_session_that_fails_dooms_it_for_all(stage: Stage) -> None:
 
 
 @pytest.mark.parametrize("one_phase", [False, True])
-def test_the_commit_of_a_doomed_branch_says_that_it_was_rolled_back(stage: Stage, one_phase: bool) -> None:
+def test_the_commit_of_a_rollback_only_branch_says_that_it_was_rolled_back(stage: Stage, one_phase: bool) -> None:
     branch = stage.distributed.start(b"x")
     stage.distributed.leave(branch, has_failed=True)
     branch.commit(stage.done, one_phase=one_phase)
@@ -345,8 +345,8 @@ def test_the_commit_of_a_doomed_branch_says_that_it_was_rolled_back(stage: Stage
     assert not stage.distributed.branches
 
 
-def test_oldest_doomed_branches_are_forgotten(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(distributed, "MAX_DOOMED", 2)
+def test_oldest_rollback_only_branches_are_forgotten(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(distributed, "MAX_ROLLBACK_ONLY", 2)
     for xid in (b"1", b"2", b"3"):
         stage.distributed.leave(stage.distributed.start(xid), has_failed=True)
     assert list(stage.distributed.branches) == [b"2", b"3"]
@@ -369,7 +369,7 @@ def test_a_branch_times_out_unless_it_is_prepared() -> None:
     assert seconds == pytest.approx(0.1)
     stage.model.now += 0.1
     ring()
-    assert (prepared.state, active.state, used.state) == (State.PREPARED, State.DOOMED, State.DOOMED)
+    assert (prepared.state, active.state, used.state) == (State.PREPARED, State.ROLLBACK_ONLY, State.ROLLBACK_ONLY)
     assert stage.source.available_count == 1  # 2; the prepared branch has 1
     assert stage.distributed.leave(used, has_failed=False) is Status.TIMED_OUT
     for branch in (active, used):
@@ -394,7 +394,7 @@ def test_timeouts_are_set_from_now_on() -> None:
     assert seconds == 1  # of the 100 set before
     stage.model.now += 10
     ring()
-    assert branch.state is State.DOOMED
+    assert branch.state is State.ROLLBACK_ONLY
     stage.distributed.set_timeout(b"x", 0)
     assert branch.timeout == 60
 

@@ -222,7 +222,7 @@ def test_an_association_that_ends_as_failed() -> None:
 
 @pytest.mark.parametrize("is_suspended", [False, True])
 @pytest.mark.parametrize("ending", [detach, lose, fail])
-def test_a_session_that_ends_in_the_middle_dooms_its_branch(
+def test_a_session_that_ends_in_the_middle_makes_its_branch_rollback_only(
     ending: Callable[[Client], None], is_suspended: bool
 ) -> None:
     world, client, other = furnished()

@@ -313,7 +313,7 @@ class PagingDirectory:
         return self._compressor
 
 
-class _Doomed(NamedTuple):
+class _Removable(NamedTuple):
     """A file or a directory to be removed.
 
     Attributes:
@@ -344,8 +344,8 @@ class Removal:
 
     def __init__(self, disk: PagingDisk, suffix: str, run: Run) -> None:
         self._disk, self._suffix, self._run = disk, suffix, run
-        self._waiting: deque[_Doomed] = deque()
-        self._removing: list[_Doomed] = []  # by a thread, now
+        self._waiting: deque[_Removable] = deque()
+        self._removing: list[_Removable] = []  # by a thread, now
         self._files_left, self._bytes_left = MAX_FILES, MAX_BYTES  # until the next call of `look`
 
     @property
@@ -355,12 +355,12 @@ class Removal:
 
     def add(self, path: str) -> None:
         """Remove a file that is not open: at once, unless many are waiting."""
-        self._waiting.append(_Doomed(path))
+        self._waiting.append(_Removable(path))
         self._remove_more()
 
     def add_directory(self, path: str) -> None:
         """Remove a directory with paging files."""
-        self._waiting.append(_Doomed(path, is_directory=True))
+        self._waiting.append(_Removable(path, is_directory=True))
 
     def look(self, *, hurries: bool = False) -> None:
         """Begin to remove some more, or many more if it `hurries`, after half a second has passed."""
@@ -376,10 +376,10 @@ class Removal:
             self._files_left -= len(self._removing)
             self._run(partial(self._remove, self._removing, self._bytes_left), self._removed)
 
-    def _take(self, most: int) -> list[_Doomed]:
+    def _take(self, most: int) -> list[_Removable]:
         return [self._waiting.popleft() for _ in range(min(most, len(self._waiting)))]
 
-    def _removed(self, result: tuple[list[_Doomed], int]) -> None:
+    def _removed(self, result: tuple[list[_Removable], int]) -> None:
         self._removing = []
         left, self._bytes_left = result
         self._waiting.extendleft(reversed(left))
@@ -396,7 +396,7 @@ class Removal:
 
     # ---- in a thread ----
 
-    def _remove(self, chosen: list[_Doomed], most: int) -> tuple[list[_Doomed], int]:
+    def _remove(self, chosen: list[_Removable], most: int) -> tuple[list[_Removable], int]:
         """Remove at most `most` bytes. Returns the files left or found, and the number of bytes left to remove."""
         for number, each in enumerate(chosen):
             if each.is_directory and not each.is_empty:
@@ -412,14 +412,14 @@ class Removal:
                     most -= size
         return [], most
 
-    def _content(self, directory: str) -> list[_Doomed]:
+    def _content(self, directory: str) -> list[_Removable]:
         """The paging files of a directory, and the directory after them."""
         try:
             names = self._disk.names(directory)
         except OSError:
             return []
-        files = [_Doomed(posixpath.join(directory, name)) for name in names if name.endswith(self._suffix)]
-        return [*files, _Doomed(directory, is_directory=True, is_empty=True)]
+        files = [_Removable(posixpath.join(directory, name)) for name in names if name.endswith(self._suffix)]
+        return [*files, _Removable(directory, is_directory=True, is_empty=True)]
 
     def _cut(self, path: str, size: int) -> None:
         with contextlib.closing(self._disk.open_writable(path)) as file:

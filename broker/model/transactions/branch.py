@@ -4,22 +4,22 @@ The transaction manager names a branch by its xid. Sessions associate themselves
 accepts meanwhile are its work. When all associations have ended, the branch is prepared, and committed or rolled back;
 any session may request that.
 
-    state        the work                                         timeout   prepare  commit  one-phase  roll back
-    -----------  -----------------------------------------------  --------  -------  ------  ---------  ---------
-    ACTIVE       is collected; messages are acquired              dooms it  yes      no      yes        yes
-    DOOMED       is undone; the branch can only be rolled back    -         status   status  status     yes
-    PREPARING    is being written to the store                    ignored   no       no      no         no
-    PREPARED     is in the store                               ignored   no       yes     no         yes
-    ENDING       the outcome is being written to the store        ignored   no       no      no         no
-    UNKNOWN      may be in the store: the next start decides   ignored   error    error   error      error
+    state          the work                                         timeout   prepare  commit  one-phase  roll back
+    -------------  -----------------------------------------------  --------  -------  ------  ---------  ---------
+    ACTIVE         is collected; messages are acquired              ends it   yes      no      yes        yes
+    ROLLBACK_ONLY  is undone; the branch can only be rolled back    -         status   status  status     yes
+    PREPARING      is being written to the store                    ignored   no       no      no         no
+    PREPARED       is in the store                               ignored   no       yes     no         yes
+    ENDING         the outcome is being written to the store        ignored   no       no      no         no
+    UNKNOWN        may be in the store: the next start decides      ignored   error    error   error      error
 
     yes        only when no session is associated with it
     no         refused with illegal-state; the branch is as before
     status     the result says that it was rolled back, or has timed out
 
-A branch is doomed when one of its sessions ends the association as failed or is lost, or when its timeout is over
-before it is prepared. Accepted messages are then available again at once. It is kept until it is rolled back, so that
-the transaction manager is informed.
+A branch becomes rollback-only when one of its sessions ends the association as failed or is lost, or when its timeout
+is over before it is prepared. Accepted messages are then available again at once. It is kept until it is rolled back,
+so that the transaction manager is informed.
 
 If preparing a branch fails for lack of room, nothing changes: it can be prepared again, or rolled back.
 
@@ -56,11 +56,16 @@ class State(Enum):
     """The state of a branch."""
 
     ACTIVE = auto()
-    DOOMED = auto()
+    ROLLBACK_ONLY = auto()
     PREPARING = auto()
     PREPARED = auto()
     ENDING = auto()
     UNKNOWN = auto()
+
+    @property
+    def label(self) -> str:
+        """Its name in messages."""
+        return self.name.lower().replace("_", "-")
 
 
 Done = Callable[[Status, ModelError | None], None]
@@ -81,7 +86,7 @@ class Branch:
         xid, work, user: as above.
         state: its state.
         associations: number of associated sessions, including those that have suspended it.
-        timeout: seconds after which it is doomed unless it is prepared; 0 for never.
+        timeout: seconds after which it is rollback-only unless it is prepared; 0 for never.
         deadline: the time of that, by the monotonic clock; 0 for never.
     """
 
@@ -112,35 +117,35 @@ class Branch:
 
     @property
     def status(self) -> Status:
-        """Whether it is doomed, and why."""
-        if self.state is not State.DOOMED:
+        """Whether it is rollback-only, and why."""
+        if self.state is not State.ROLLBACK_ONLY:
             return Status.OK
         return Status.TIMED_OUT if self._has_timed_out else Status.ROLLED_BACK
 
     def join(self) -> Status:
-        """Associate another session, unless the branch is doomed.
+        """Associate another session, unless the branch is rollback-only.
 
         Raises:
             IllegalStateError: it is already prepared.
         """
-        if self.state not in (State.ACTIVE, State.DOOMED):
+        if self.state not in (State.ACTIVE, State.ROLLBACK_ONLY):
             raise IllegalStateError(f"no work can be added to {self.title}: it is {self._now}")
         self.associations += self.state is State.ACTIVE
         return self.status
 
     def leave(self, *, has_failed: bool) -> Status:
-        """End the association of a session, which dooms the branch if the session has failed."""
+        """End the association of a session, after which the branch is rollback-only if the session has failed."""
         self.associations -= 1
         if has_failed and self.state is State.ACTIVE:
-            self.state = State.DOOMED
-        if self.state is State.DOOMED:
+            self.state = State.ROLLBACK_ONLY
+        if self.state is State.ROLLBACK_ONLY:
             self.work.discard()
         return self.status
 
     def time_out(self) -> None:
-        """Doom the branch if it is active: its timeout is over."""
+        """Make the branch rollback-only if it is active: its timeout is over."""
         if self.state is State.ACTIVE:
-            self.state, self._has_timed_out = State.DOOMED, True
+            self.state, self._has_timed_out = State.ROLLBACK_ONLY, True
             self.work.discard()
 
     # ---- outcome ----
@@ -155,7 +160,7 @@ class Branch:
             ModelError: it cannot be prepared, and nothing was changed.
         """
         self._check_ended()
-        if self.state is State.DOOMED:
+        if self.state is State.ROLLBACK_ONLY:
             done(self.status, None)
             return
         self._require(State.ACTIVE)
@@ -236,7 +241,7 @@ class Branch:
             ModelError: it cannot be committed, and nothing was changed.
         """
         self._check_ended()
-        if self.state is State.DOOMED:
+        if self.state is State.ROLLBACK_ONLY:
             status = self.status
             self._ended(self)
             done(status, None)
@@ -260,7 +265,7 @@ class Branch:
         if self.state is State.PREPARED:
             self._decide(done, commits=False)
             return
-        if self.state is not State.DOOMED:
+        if self.state is not State.ROLLBACK_ONLY:
             self._require(State.ACTIVE)
         status = Status.TIMED_OUT if self._has_timed_out else Status.OK
         self.state = State.ENDING
@@ -338,7 +343,7 @@ class Branch:
 
     @property
     def _now(self) -> str:
-        return self.state.name.lower()
+        return self.state.label
 
     def _check_ended(self) -> None:
         if self.associations:
@@ -348,7 +353,7 @@ class Branch:
         if self.state is State.UNKNOWN:
             raise InternalError(f"the outcome of {self.title} is unknown until the broker is restarted")
         if self.state is not state:
-            raise IllegalStateError(f"{self.title} is {self._now}, not {state.name.lower()}")
+            raise IllegalStateError(f"{self.title} is {self._now}, not {state.label}")
 
     def _unknown(self, error: Exception) -> ModelError:
         return InternalError(f"the outcome of {self.title} is unknown: {error}")

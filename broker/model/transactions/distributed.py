@@ -3,8 +3,8 @@
 A branch exists from its start until it is committed or rolled back. Branches that are prepared when the broker stops
 exist again after the next start, with their messages, and wait for their outcome: they are in doubt.
 
-A doomed branch waits for its rollback, too; of those without associated sessions, the oldest are forgotten beyond
-`MAX_DOOMED`.
+A branch that is rollback-only waits for its rollback, too; of those without associated sessions, the oldest are
+forgotten beyond `MAX_ROLLBACK_ONLY`.
 
 A branch belongs to the user that started it, on all connections of that user, and after a restart: the store keeps the
 name. Other users need rules (`authorization`): ACCESS TRANSACTION to see a branch, UPDATE TRANSACTION to use it. A
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
 MAX_BRANCHES: Final = 50_000  # unfinished ones
 BRANCH_OVERHEAD: Final = 1300  # bytes of memory that a branch without work takes, with a long xid (measured)
-MAX_DOOMED: Final = 10_000  # without associated sessions
+MAX_ROLLBACK_ONLY: Final = 10_000  # without associated sessions
 _NO_VALUES: Final[Mapping[str, object]] = {}
 _MAX_STALE: Final = 64  # stale deadlines, beyond the number of branches
 
@@ -55,7 +55,7 @@ class DistributedTransactions:
     Args:
         router, store, tick, authorization: of the broker.
         begin: creates the work of a branch.
-        default_timeout: seconds after which a branch is doomed unless it is prepared; 0 for never.
+        default_timeout: seconds after which a branch is rollback-only unless it is prepared; 0 for never.
         max_timeout: the longest timeout that a client may set; 0 for no limit.
         monotonic: seconds of a monotonic clock.
         call_later: calls a function after some seconds; None: timeouts are checked when a branch is used.
@@ -85,7 +85,7 @@ class DistributedTransactions:
         self._branches: dict[bytes, Branch] = {}
         self._deadlines: list[tuple[float, bytes]] = []  # a heap, including stale ones
         self._alarm = 0.0  # when the next call of `_ring` is due; 0 for none
-        self._doomed: dict[Branch, None] = {}
+        self._rollback_only: dict[Branch, None] = {}
         self._timed_out = LogBudget(log_of("Broker"), WARNING, "distributed transactions that have timed out")
 
     @property
@@ -145,7 +145,7 @@ class DistributedTransactions:
         if xid in self._branches:
             branch = self._branches[xid]
             self.check_use(caller, branch)
-            what = "it can be joined" if branch.state is State.ACTIVE else f"it is {branch.state.name.lower()}"
+            what = "it can be joined" if branch.state is State.ACTIVE else f"it is {branch.state.label}"
             raise NotAllowedError(f"{branch.title} already exists; {what}")
         if len(self._branches) >= MAX_BRANCHES:
             raise ResourceLimitExceededError(f"there are more than {MAX_BRANCHES} branches of distributed transactions")
@@ -171,11 +171,11 @@ class DistributedTransactions:
         return branch, branch.join()
 
     def leave(self, branch: Branch, *, has_failed: bool) -> Status:
-        """End the association of a session. Returns OK, or why the branch is doomed."""
+        """End the association of a session. Returns OK, or why the branch is rollback-only."""
         self._expire(branch)
         status = branch.leave(has_failed=has_failed)
         if status is not Status.OK and not branch.associations:
-            self._keep_doomed(branch)
+            self._keep_rollback_only(branch)
         return status
 
     def status_of(self, branch: Branch) -> Status:
@@ -258,13 +258,13 @@ class DistributedTransactions:
         self._set_alarm()
 
     def _expire(self, branch: Branch) -> None:
-        """Doom a branch whose timeout is over."""
+        """Make a branch whose timeout is over rollback-only."""
         if branch.state is State.ACTIVE and 0 < branch.deadline <= self._monotonic():
             branch.time_out()
             text = "A distributed transaction has timed out after %d s: %s"
             self._timed_out.write(self._monotonic(), text, branch.timeout, branch.title)
             if not branch.associations:
-                self._keep_doomed(branch)
+                self._keep_rollback_only(branch)
 
     # ---- branches ----
 
@@ -275,9 +275,9 @@ class DistributedTransactions:
 
     def _ended(self, branch: Branch) -> None:
         del self._branches[branch.xid]
-        self._doomed.pop(branch, None)
+        self._rollback_only.pop(branch, None)
 
-    def _keep_doomed(self, branch: Branch) -> None:
-        self._doomed[branch] = None
-        if len(self._doomed) > MAX_DOOMED:
-            self._ended(next(iter(self._doomed)))
+    def _keep_rollback_only(self, branch: Branch) -> None:
+        self._rollback_only[branch] = None
+        if len(self._rollback_only) > MAX_ROLLBACK_ONLY:
+            self._ended(next(iter(self._rollback_only)))
