@@ -266,3 +266,10 @@ def qpidd_store(request: pytest.FixtureRequest, open_fixture: StoreOpener) -> St
 def copies(open_fixture: StoreOpener, tmp_path_factory: pytest.TempPathFactory) -> CopyOpener:
     """Makes private copies of a store by its name."""
     return lambda name: CopyFactory(open_fixture(name), tmp_path_factory.mktemp("copies"))
+
+
+@pytest.fixture
+def nothing_is_synced(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Syncs do nothing: where no test asks what is durable, the disk that the tests run on is spared."""
+    monkeypatch.setattr(os, "fdatasync", lambda _: None)
+    monkeypatch.setattr(os, "fsync", lambda _: None)

@@ -23,8 +23,7 @@ from qstore.broker.model.arguments import (
 from qstore.broker.model.errors import NotImplementedByBrokerError
 from qstore.broker.model.queues.priority import PriorityOrder
 from qstore.formats.values import EMPTY_MAP, TypedMap, typed_map
-from tests.broker.test_topology_storage import play
-from tests.broker.wired_broker import Wired
+from tests.broker.wired_broker import Wired, play
 
 REFUSED: Final[tuple[tuple[str, Any], ...]] = (
     ("qpid.lifetime-policy", "delete-after-use"),

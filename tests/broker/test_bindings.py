@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -16,28 +14,10 @@ from qstore.broker.model.memory import MESSAGE_OVERHEAD
 from qstore.broker.settings import BrokerSettings
 from qstore.formats.plain import plain_map
 from qstore.formats.values import typed_map
-from qstore.store.errors import StoreError
-from tests.broker.wired_broker import PlainMessage, Wired, wired
+from tests.broker.wired_broker import PlainMessage, Wired, failing, play
 
-Scene = Callable[[Wired], Awaitable[None]]
 ALONE = typed_map({EXCLUSIVE_BINDING: 1})
 INITIAL = typed_map({INITIAL_VALUE: 1, SEQUENCE: 1})
-
-
-def play(path: Path | None, *scenes: Scene) -> None:
-    """Each scene with a broker of its own, one after the other, on the same store."""
-
-    async def on_stage(scene: Scene) -> None:
-        async with wired(path) as stage:
-            await scene(stage)
-
-    for scene in scenes:
-        asyncio.run(on_stage(scene))
-
-
-def failing(*arguments: Any) -> None:
-    """A change of the store that comes to nothing."""
-    arguments[-1](None, StoreError("the disk is broken"))
 
 
 def numbers(stage: Wired, queue: str) -> list[object]:

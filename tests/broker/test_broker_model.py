@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import weakref
-from collections.abc import Coroutine
 from pathlib import Path
 from typing import Any
 
@@ -21,15 +20,6 @@ from qstore.store.module import Module
 from tests.broker.wired_broker import OPTIONS, PlainMessage, wired
 from tests.support.fake_store import FakeFailedError, Model
 from tests.support.garbage import no_collector
-
-
-@pytest.fixture
-def model() -> Model:
-    return Model()
-
-
-def run(test: Coroutine[Any, Any, None]) -> None:
-    asyncio.run(test)
 
 
 def bodies(*queues: Queue) -> list[list[bytes]]:
@@ -278,7 +268,7 @@ def test_a_queue_that_is_deleted_keeps_no_memory(tmp_path: Path, durable: bool) 
                 left = sum(reference() is not None for reference in references)
             assert left == 0
 
-    run(test())
+    asyncio.run(test())
 
 
 # ---- a restart, with a real store ----
@@ -312,8 +302,8 @@ def test_messages_are_there_again_in_order_and_marked_if_they_were_delivered(tmp
             await found.publish("", "q", b"6")
             assert restored(queue) == [*expected[1:], (b"6", False)]
 
-    run(first())
-    run(second())
+    asyncio.run(first())
+    asyncio.run(second())
 
 
 def test_only_committed_transactions_survive_a_restart(tmp_path: Path) -> None:
@@ -338,8 +328,8 @@ def test_only_committed_transactions_survive_a_restart(tmp_path: Path) -> None:
         async with wired(tmp_path) as found:
             assert found.bodies("a") == found.bodies("b") == [b"0"]
 
-    run(first())
-    run(second())
+    asyncio.run(first())
+    asyncio.run(second())
 
 
 def test_a_record_that_is_no_message_is_left_where_it_is(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -368,9 +358,9 @@ def test_a_record_that_is_no_message_is_left_where_it_is(tmp_path: Path, caplog:
         async with wired(tmp_path) as found:
             assert found.bodies("q") == [b"1", b"bad", b"3"]
 
-    run(first())
-    run(second())
-    run(third())
+    asyncio.run(first())
+    asyncio.run(second())
+    asyncio.run(third())
 
 
 def test_without_a_store_nothing_is_recovered_and_closing_is_clean() -> None:
@@ -380,4 +370,4 @@ def test_without_a_store_nothing_is_recovered_and_closing_is_clean() -> None:
         assert broker.queues == {}
         assert broker.close()
 
-    run(test())
+    asyncio.run(test())

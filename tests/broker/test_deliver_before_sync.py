@@ -15,11 +15,6 @@ from tests.support.fake_store import FakeFailedError, Model
 ARGUMENT = "qpid.deliver_before_sync"
 
 
-@pytest.fixture
-def model() -> Model:
-    return Model()
-
-
 def early(model: Model, name: str = "q", **arguments: Any) -> Queue:
     return model.queue(name, durable=True, arguments=typed_map({ARGUMENT: 1, **arguments}))
 

@@ -25,11 +25,6 @@ INITIAL = typed_map({INITIAL_VALUE: 1})
 BOTH = typed_map({SEQUENCE: 1, INITIAL_VALUE: 1})
 
 
-@pytest.fixture
-def model() -> Model:
-    return Model()
-
-
 def make(model: Model, type_name: str, arguments: TypedMap, *queues: str, name: str = "x") -> Exchange:
     """An exchange of the broker, to which these queues are bound with the key "k"."""
     exchange = model.broker.exchanges[name] = EXCHANGE_TYPES[type_name](name, arguments=arguments)

@@ -35,11 +35,6 @@ def small_portions() -> Iterator[None]:
 
 
 @pytest.fixture
-def model() -> Model:
-    return Model()
-
-
-@pytest.fixture
 def results() -> Results:
     return []
 

@@ -17,11 +17,6 @@ Results = list[ModelError | None]
 
 
 @pytest.fixture
-def model() -> Model:
-    return Model()
-
-
-@pytest.fixture
 def results() -> Results:
     return []
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -17,24 +16,8 @@ from qstore.broker.management.agent import DIRECT, TOPIC
 from qstore.broker.model.authorization import Action, ObjectType
 from qstore.broker.model.errors import NotAllowedError
 from qstore.formats.values import typed_map
-from tests.broker.wired_broker import Somebody, Wired, wired
+from tests.broker.wired_broker import Somebody, Wired, play_with_console
 from tests.support.management_console import REPLIES, Console, pass_time, take
-
-Scene = Callable[[Wired, Console], Awaitable[None]]
-
-
-def play(scene: Scene, path: Path | None = None) -> None:
-    """A scene with a broker, and a console."""
-
-    async def on_stage() -> None:
-        async with wired(path) as stage:
-            console = Console(stage)
-            await console.open()
-            take(console.events)
-            await scene(stage, console)
-
-    asyncio.run(on_stage())
-
 
 # ---- locate and query ----
 
@@ -49,7 +32,7 @@ def test_the_agent_is_found(exchange: str, key: str) -> None:
         (reply,) = await console.ask("_agent_locate_request", {}, key=console.agent.name)
         assert reply.correlation_id == b"2"
 
-    play(scene)
+    play_with_console(scene)
 
 
 def test_objects_of_a_class() -> None:
@@ -79,7 +62,7 @@ def test_objects_of_a_class() -> None:
             assert len(await console.query(single)) == 1
         assert await console.query("no such class") == []
 
-    play(scene)
+    play_with_console(scene)
 
 
 def test_each_object_is_found_by_its_name() -> None:
@@ -101,7 +84,7 @@ def test_each_object_is_found_by_its_name() -> None:
             replies = await console.ask("_query_request", {"_what": "OBJECT", "_object_id": {"_object_name": name}})
             assert [each for reply in replies for each in reply.content] == []
 
-    play(scene)
+    play_with_console(scene)
 
 
 def test_a_long_reply_comes_in_portions_and_others_are_served(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -121,7 +104,7 @@ def test_a_long_reply_comes_in_portions_and_others_are_served(monkeypatch: pytes
         names = [each["_values"]["name"] for reply in take(console.replies) for each in reply.content]
         assert sorted(names) == sorted(stage.broker.queues)
 
-    play(scene)
+    play_with_console(scene)
 
 
 # ---- methods ----
@@ -151,7 +134,7 @@ def test_objects_are_created_and_deleted() -> None:
         await console.do("delete", type="queue", name="q", options={"if_empty": True, "if_unused": True})
         assert not {"q"} & stage.broker.queues.keys()
 
-    play(scene)
+    play_with_console(scene)
 
 
 def test_a_durable_queue_is_stored_before_the_reply(tmp_path: Path) -> None:
@@ -161,8 +144,8 @@ def test_a_durable_queue_is_stored_before_the_reply(tmp_path: Path) -> None:
     async def second(stage: Wired, _console: Console) -> None:
         assert stage.broker.queues["q"].durable
 
-    play(first, tmp_path)
-    play(second, tmp_path)
+    play_with_console(first, tmp_path)
+    play_with_console(second, tmp_path)
 
 
 REFUSED: list[tuple[str, dict[str, Any], str]] = [
@@ -214,7 +197,7 @@ def test_failed_method_returns_an_exception(method: str, arguments: dict[str, An
         assert told in reply.values["error_text"]
         assert stage.broker.queues.keys() | stage.broker.exchanges.keys() == before
 
-    play(scene)
+    play_with_console(scene)
 
 
 async def fill(stage: Wired, *names: str, **options: Any) -> None:
@@ -242,8 +225,8 @@ def test_messages_are_moved_rerouted_and_purged(tmp_path: Path) -> None:
     async def after(stage: Wired, _console: Console) -> None:
         assert (stage.bodies("a"), stage.bodies("b")) == ([], [b"0", b"1", b"2", b"3", b"4", b"9"])
 
-    play(scene, tmp_path)
-    play(after, tmp_path)
+    play_with_console(scene, tmp_path)
+    play_with_console(after, tmp_path)
 
 
 def test_a_filter_chooses_by_a_header() -> None:
@@ -261,7 +244,7 @@ def test_a_filter_chooses_by_a_header() -> None:
         reply = await console.call("purge", "queue:a", request=0, filter={"filter_type": "size"})
         assert "header_match_str" in reply.values["error_text"]
 
-    play(scene)
+    play_with_console(scene)
 
 
 def test_others_take_messages_while_many_are_moved() -> None:
@@ -289,7 +272,7 @@ def test_others_take_messages_while_many_are_moved() -> None:
         await console.do("purge", "queue:b")
         assert stage.broker.queues["b"].is_empty
 
-    play(scene)
+    play_with_console(scene)
 
 
 def test_messages_that_do_not_fit_stay() -> None:
@@ -301,7 +284,7 @@ def test_messages_that_do_not_fit_stay() -> None:
         assert "Maximum depth exceeded" in reply.values["error_text"]
         assert (stage.bodies("a"), stage.bodies("b")) == ([b"3"], [b"1", b"2"])
 
-    play(scene)
+    play_with_console(scene)
 
 
 def test_queues_that_are_exclusive_are_managed_nevertheless() -> None:
@@ -313,7 +296,7 @@ def test_queues_that_are_exclusive_are_managed_nevertheless() -> None:
         await console.do("purge", "queue:a")
         assert (stage.bodies("a"), stage.bodies("b")) == ([], [b"1"])
 
-    play(scene)
+    play_with_console(scene)
 
 
 def test_groups_of_a_queue_and_their_owners() -> None:
@@ -331,7 +314,7 @@ def test_groups_of_a_queue_and_their_owners() -> None:
         states = [(each["group_id"], each["msg_count"], bool(each["consumer"])) for each in found["group_state"]]
         assert states == [("g0", 3, True), ("g1", 2, False)]
 
-    play(scene)
+    play_with_console(scene)
 
 
 def test_timestamps_are_switched() -> None:
@@ -341,7 +324,7 @@ def test_timestamps_are_switched() -> None:
         assert await console.do("getTimestampConfig") == {"receive": True}
         assert stage.broker.has_timestamps
 
-    play(scene)
+    play_with_console(scene)
 
 
 @pytest.mark.parametrize(
@@ -357,7 +340,7 @@ def test_codes_of_exceptions(method: str, arguments: dict[str, Any], code: int) 
     async def scene(_stage: Wired, console: Console) -> None:
         assert (await console.call(method, **arguments)).values["error_code"] == code
 
-    play(scene)
+    play_with_console(scene)
 
 
 def test_methods_are_authorized_as_their_caller() -> None:
@@ -392,7 +375,7 @@ def test_methods_are_authorized_as_their_caller() -> None:
             (Action.ACCESS, each) for each in ("create", "delete", "queueMoveMessages", "purge", "reroute")
         ]
 
-    play(scene)
+    play_with_console(scene)
 
 
 # ---- events and heartbeats ----
@@ -421,7 +404,7 @@ def test_events_are_published_to_bound_consoles() -> None:
         await stage.topology.delete_queue("q")
         assert take(console.events) == []
 
-    play(scene)
+    play_with_console(scene)
 
 
 def test_events_of_the_queue_of_events_end() -> None:
@@ -432,7 +415,7 @@ def test_events_of_the_queue_of_events_end() -> None:
         await stage.topology.declare_queue("q")
         assert 2 <= stage.broker.queues["loop"].message_count < 10
 
-    play(scene)
+    play_with_console(scene)
 
 
 def test_heartbeats() -> None:
@@ -451,7 +434,7 @@ def test_heartbeats() -> None:
         assert beat.headers["qmf.opcode"] == "_agent_heartbeat_indication"
         assert beat.values["_heartbeat_interval"] == 10
 
-    play(scene)
+    play_with_console(scene)
 
 
 # ---- hostile ----
@@ -481,7 +464,7 @@ def test_invalid_request_is_ignored() -> None:
             (reply,) = await console.ask("_method_request", content)
             assert reply.headers["qmf.opcode"] == "_exception"
 
-    play(scene)
+    play_with_console(scene)
 
 
 def test_too_many_requests_are_refused() -> None:
@@ -494,7 +477,7 @@ def test_too_many_requests_are_refused() -> None:
         (reply,) = await console.ask("_agent_locate_request", {})
         assert reply.headers["qmf.opcode"] == "_agent_locate_response"
 
-    play(scene)
+    play_with_console(scene)
 
 
 _LEAVES = st.one_of(
@@ -516,7 +499,7 @@ def test_any_request_is_answered(opcode: str, content: dict[str, Any]) -> None:
         assert replies
         assert all(reply.headers["qmf.opcode"].startswith("_") for reply in replies)
 
-    play(scene)
+    play_with_console(scene)
 
 
 def test_the_exchanges_of_the_agent_stay() -> None:
@@ -525,4 +508,4 @@ def test_the_exchanges_of_the_agent_stay() -> None:
             with pytest.raises(NotAllowedError):
                 await stage.topology.delete_exchange(name)
 
-    play(scene)
+    play_with_console(scene)

@@ -10,8 +10,7 @@ import pytest
 from qstore.broker.model.errors import UnauthorizedError
 from qstore.broker.security.acl.control import control_access
 from qstore.broker.security.acl.reader import read
-from tests.broker.test_management import play
-from tests.broker.wired_broker import Wired
+from tests.broker.wired_broker import Wired, play_with_console
 from tests.support.management_console import Console, Reply, take
 
 NAME = "org.apache.qpid.acl:acl:org.apache.qpid.broker:broker:amqp-broker"
@@ -44,7 +43,7 @@ def test_the_object() -> None:
         assert (values["maxConnections"], values["maxQueuesPerUser"], values["policyFile"]) == (500, 0, "")
         assert values["lastAclLoad"] > 1e18
 
-    play(scene)
+    play_with_console(scene)
 
 
 def test_lookups() -> None:
@@ -60,7 +59,7 @@ def test_lookups() -> None:
         reply = await call(console, "Lookup", **{**asked, "object": "cake"})
         assert reply.values == {"error_code": 4, "error_text": 'Unknown ACL object "cake"'}
 
-    play(scene)
+    play_with_console(scene)
 
 
 def test_the_file_is_read_again(tmp_path: Path) -> None:
@@ -90,7 +89,7 @@ def test_the_file_is_read_again(tmp_path: Path) -> None:
                           "policytype": "reject"},
         }  # fmt: skip
 
-    play(scene)
+    play_with_console(scene)
 
 
 def test_console_is_refused_by_acl_rules() -> None:
@@ -122,4 +121,4 @@ def test_console_is_refused_by_acl_rules() -> None:
                 console.send("_query_request", {"_what": "OBJECT", **content})
         assert len(await console.query("broker")) == 1
 
-    play(scene)
+    play_with_console(scene)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,21 +16,8 @@ from qstore.broker.model.caller import Caller
 from qstore.broker.model.events import QueueRedirect, QueueRedirectCancelled
 from qstore.broker.model.transactions.branch import State
 from qstore.formats.broker_records.xids import encode_dtx_xid
-from tests.broker.wired_broker import Wired, wired
+from tests.broker.wired_broker import Wired, play_with_console
 from tests.support.management_console import Console
-
-Scene = Callable[[Wired, Console], Awaitable[None]]
-
-
-def play(scene: Scene, path: Path | None = None) -> None:
-    async def on_stage() -> None:
-        async with wired(path) as stage:
-            console = Console(stage)
-            await console.open()
-            await scene(stage, console)
-
-    asyncio.run(on_stage())
-
 
 # ---- redirection ----
 
@@ -69,8 +56,8 @@ def test_messages_for_each_of_two_queues_are_put_on_the_other_one_until_that_is_
         await stage.publish("", "b", b"7")
         assert (stage.bodies("a")[-1], stage.bodies("b")[-1]) == (b"6", b"7")
 
-    play(scene, tmp_path)
-    play(after, tmp_path)
+    play_with_console(scene, tmp_path)
+    play_with_console(after, tmp_path)
 
 
 def test_five_three_and_two_messages_of_qpidd_s_redirection() -> None:
@@ -85,7 +72,7 @@ def test_five_three_and_two_messages_of_qpidd_s_redirection() -> None:
         await stage.publish("", "a", *[b"."] * 2, persistent=False)
         assert (len(stage.bodies("a")), len(stage.bodies("b"))) == (3, 7)
 
-    play(scene)
+    play_with_console(scene)
 
 
 @pytest.mark.parametrize("exchange", ["", "amq.topic", "way"])
@@ -101,7 +88,7 @@ def test_a_redirection_holds_for_every_way_to_a_queue(exchange: str) -> None:
         await stage.publish(exchange, "b", b"for b", persistent=False)
         assert (stage.bodies("a"), stage.bodies("b")) == ([b"for b"], [b"for a"])
 
-    play(scene)
+    play_with_console(scene)
 
 
 @pytest.mark.parametrize("gone", ["a", "b"])
@@ -119,7 +106,7 @@ def test_a_redirection_ends_with_either_queue(gone: str) -> None:
         await stage.topology.declare_queue("c")
         await console.do("queueRedirect", sourceQueue="c", targetQueue=left)  # which is free again
 
-    play(scene)
+    play_with_console(scene)
 
 
 def test_access_rules_are_asked_for_the_queue_that_a_redirection_is_cancelled_for() -> None:
@@ -141,7 +128,7 @@ def test_access_rules_are_asked_for_the_queue_that_a_redirection_is_cancelled_fo
         await console.do("queueRedirect", sourceQueue="a", targetQueue="")
         assert asked == [("a", "b"), ("a", "b")]
 
-    play(scene)
+    play_with_console(scene)
 
 
 def test_queues_that_cannot_be_redirected() -> None:
@@ -162,7 +149,7 @@ def test_queues_that_cannot_be_redirected() -> None:
             reply = await console.call("queueRedirect", sourceQueue=source, targetQueue=target)
             assert told in reply.values["error_text"]
 
-    play(scene)
+    play_with_console(scene)
 
 
 # ---- the log, and the end ----
@@ -194,7 +181,7 @@ def test_the_log_is_changed() -> None:
         await console.do("setLogHiresTimestamp", logHires=True)
         assert await console.do("getLogHiresTimestamp") == {"logHires": True}
 
-    play(scene)
+    play_with_console(scene)
 
 
 def test_the_broker_is_shut_down() -> None:
@@ -206,7 +193,7 @@ def test_the_broker_is_shut_down() -> None:
         while not ended:
             await asyncio.sleep(0.05)
 
-    play(scene)
+    play_with_console(scene)
 
 
 # ---- transactions in doubt ----
@@ -258,7 +245,7 @@ def test_an_operator_ends_transactions_in_doubt(tmp_path: Path) -> None:
         assert await console.query("transaction") == []
 
     for scene in (first, second, third):
-        play(scene, tmp_path)
+        play_with_console(scene, tmp_path)
 
 
 def test_a_branch_that_is_not_prepared_is_not_committed() -> None:
@@ -270,7 +257,7 @@ def test_a_branch_that_is_not_prepared_is_not_committed() -> None:
         await console.do("rollback", f"transaction:{XIDS[0].hex()}", package="qstore")
         assert stage.broker.distributed.branches == {}
 
-    play(scene)
+    play_with_console(scene)
 
 
 # ---- the store, and who the broker is ----
@@ -291,7 +278,7 @@ def test_the_store_and_its_journals(tmp_path: Path) -> None:
         reply = await console.call("expand", "journal:q", package="org.apache.qpid.legacystore", by=1)
         assert (reply.values["error_code"], "qstore-resize" in reply.values["error_text"]) == (3, True)
 
-    play(scene, tmp_path)
+    play_with_console(scene, tmp_path)
 
 
 def test_a_broker_is_known_again(tmp_path: Path) -> None:

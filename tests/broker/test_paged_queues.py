@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import random
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -21,10 +21,6 @@ from tests.support.raw_peer import RawPeer, SessionEndedError
 from tests.support.served import Served, client, served
 
 BODY = b"." * 1000
-
-
-def run(test: Coroutine[Any, Any, None]) -> None:
-    asyncio.run(test)
 
 
 @asynccontextmanager
@@ -80,7 +76,7 @@ def test_a_backlog_is_on_the_disk_and_comes_back(arguments: dict[str, Any]) -> N
             assert queue.residency is not None
             assert queue.residency.messages_out == queue.residency.messages_in
 
-    run(test())
+    asyncio.run(test())
 
 
 def test_messages_of_a_level_are_written_and_read_back_together() -> None:
@@ -107,7 +103,7 @@ def test_messages_of_a_level_are_written_and_read_back_together() -> None:
             assert await client(consumed, peer, "q", count) == order
             assert disk.reads < residency.messages_out // 10
 
-    run(test())
+    asyncio.run(test())
 
 
 def later(work: Callable[[], Any], done: Callable[[Any], None]) -> None:
@@ -128,7 +124,7 @@ def test_the_system_reads_ahead_while_the_disk_is_slow(*, has_cache: bool) -> No
                 assert await client(consumed, peer, "q", 5000) == list(range(5000))
                 assert bool(disk.read_ahead) is not has_cache
 
-    run(test())
+    asyncio.run(test())
 
 
 def test_a_deleted_queue_takes_its_file_with_it() -> None:
@@ -143,7 +139,7 @@ def test_a_deleted_queue_takes_its_file_with_it() -> None:
             assert not disk.contents
             assert not disk.open_files
 
-    run(test())
+    asyncio.run(test())
 
 
 def test_a_purge_empties_the_file() -> None:
@@ -158,7 +154,7 @@ def test_a_purge_empties_the_file() -> None:
                 await client(peer.sync)
                 assert (found.broker.queues["q"].memory, disk.contents) == (0, {})
 
-    run(test())
+    asyncio.run(test())
 
 
 def test_the_ceiling_lets_messages_of_all_queues_go_out() -> None:
@@ -174,7 +170,7 @@ def test_the_ceiling_lets_messages_of_all_queues_go_out() -> None:
                 assert await client(consumed, peer, name, 8000) == list(range(8000))
             assert not disk.contents
 
-    run(test())
+    asyncio.run(test())
 
 
 # ---- large messages ----
@@ -197,7 +193,7 @@ def test_large_messages_leave_memory_unless_they_are_consumed_at_once() -> None:
             assert [int(each.body[:6]) for each in await client(peer.take, 1)] == [6]
             assert not disk.contents
 
-    run(test())
+    asyncio.run(test())
 
 
 # ---- a disk that is full, or fails ----
@@ -224,7 +220,7 @@ def test_messages_that_cannot_go_to_disk_are_refused(limit: dict[str, int], capl
             assert await client(consumed, other, "q", kept + 2000) == list(range(kept + 2000))
             other.close()
 
-    run(test())
+    asyncio.run(test())
     assert caplog.text.count("cannot be paged out") == 1
 
 
@@ -250,7 +246,7 @@ def test_unreadable_paged_messages_are_skipped_and_purgeable(caplog: pytest.LogC
             await client(peer.sync)
             assert (queue.message_count, disk.contents) == (0, {})
 
-    run(test())
+    asyncio.run(test())
     assert "the checksum does not match" in caplog.text
 
 
@@ -299,5 +295,5 @@ def test_without_a_directory_the_log_says_so(caplog: pytest.LogCaptureFixture) -
                 await client(publish, peer, "flows", 0, 5)
             peer.close()
 
-    run(test())
+    asyncio.run(test())
     assert caplog.text.count("its messages stay in memory, since there is no directory for them") == 2

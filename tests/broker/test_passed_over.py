@@ -26,11 +26,6 @@ class Wanting:
         return bytes(entry.message.body[:1]) == self.first
 
 
-@pytest.fixture
-def model() -> Model:
-    return Model()
-
-
 def passed_over(queue: Queue) -> PassedOver:
     return queue._consumers._passed_over
 

@@ -25,11 +25,6 @@ from tests.support.fake_store import Model, Recorder
 HIGH, LOW = 9, 0
 
 
-@pytest.fixture
-def model() -> Model:
-    return Model()
-
-
 def priority_queue(model: Model, levels: int = 10, *, durable: bool = False, **more: Any) -> Queue:
     return model.queue("q", durable=durable, arguments=typed_map({"qpid.priorities": levels, **more}))
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import struct
-from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from typing import Any
 from uuid import UUID
@@ -26,23 +25,12 @@ from qstore.formats.amqp_0_10.types import BY_NAME
 from qstore.formats.plain import plain_map
 from qstore.formats.qmf.v1 import FIELDS, MAGIC, Message, ObjectId, decode, decode_message, encode, encode_message
 from qstore.formats.values import EMPTY_MAP, typed_map
-from tests.broker.wired_broker import Wired, wired
+from tests.broker.wired_broker import Wired, play_with_console, wired
 from tests.support.management_console import REPLIES, Console, pass_time
 
 PACKAGE = "org.apache.qpid.broker"
-Scene = Callable[[Wired, Console], Awaitable[None]]
 _AGENT = Publisher("192.0.2.9:9")
 _HASH = bytes(range(16))
-
-
-def play(scene: Scene) -> None:
-    async def on_stage() -> None:
-        async with wired() as stage:
-            console = Console(stage)
-            await console.open()
-            await scene(stage, console)
-
-    asyncio.run(on_stage())
 
 
 def bodies(queue: Queue) -> list[bytes]:
@@ -123,7 +111,7 @@ def test_broker_packages_and_classes() -> None:
         (end,) = await ask(console, "h", 7)
         assert end.fields == {"status": 3, "text": "NotImplemented"}
 
-    play(scene)
+    play_with_console(scene)
 
 
 def test_schemas() -> None:
@@ -157,7 +145,7 @@ def test_schemas() -> None:
             (reply,) = await ask(console, "S", package, name, bytes(16))
             assert (reply.opcode, reply.fields["status"]) == ("z", 1)
 
-    play(scene)
+    play_with_console(scene)
 
 
 def test_every_schema_can_be_told() -> None:
@@ -166,7 +154,7 @@ def test_every_schema_can_be_told() -> None:
             (reply,) = await ask(console, "S", each.package, each.name, each.hash.bytes)
             assert reply.opcode == "s"
 
-    play(scene)
+    play_with_console(scene)
 
 
 # ---- objects and methods ----
@@ -201,7 +189,7 @@ def test_objects_of_a_class_and_by_id() -> None:
         (reply,) = await ask(console, "G", EMPTY_MAP)
         assert reply.fields["status"] == 4
 
-    play(scene)
+    play_with_console(scene)
 
 
 async def id_of(console: Console, class_name: str) -> tuple[ObjectId, bytes]:
@@ -232,7 +220,7 @@ def test_methods() -> None:
         (reply,) = await ask(console, "M", broker._replace(number=999), *key[1:], "echo", rest=arguments)
         assert reply.fields["status"] == 1
 
-    play(scene)
+    play_with_console(scene)
 
 
 def encode_connect() -> bytes:
@@ -247,7 +235,7 @@ def test_several_requests_in_one_body() -> None:
         await console.settle()
         assert [decode_message(each).opcode for each in bodies(console.replies)] == ["b", "z"]
 
-    play(scene)
+    play_with_console(scene)
 
 
 # ---- what is published ----
@@ -307,7 +295,7 @@ def test_objects_are_published_when_they_change_and_end() -> None:
         await later(stage, console, 10)
         assert not [message for message, _ in split(bodies(heard)) if message.fields["deleted"]]
 
-    play(scene)
+    play_with_console(scene)
 
 
 def test_everything_is_published_soon_after_a_console_has_bound_itself() -> None:
@@ -319,7 +307,7 @@ def test_everything_is_published_soon_after_a_console_has_bound_itself() -> None
         await later(stage, console, 1)
         assert {message.fields["class"] for message, _ in split(bodies(heard))} >= {"broker", "queue", "exchange"}
 
-    play(scene)
+    play_with_console(scene)
 
 
 def test_heartbeats_and_events() -> None:
@@ -335,7 +323,7 @@ def test_heartbeats_and_events() -> None:
         ((message, _),) = split(bodies(heard))
         assert (message.opcode, message.fields["timestamp"]) == ("h", round(stage.broker.clock() * 1e9))
 
-    play(scene)
+    play_with_console(scene)
 
 
 @pytest.mark.parametrize("has_version_2", [False, True])
@@ -383,7 +371,7 @@ def test_events_without_a_binding_are_not_encoded() -> None:
             await later(stage, console, 10)
         assert made == []
 
-    play(scene)
+    play_with_console(scene)
 
 
 # ---- agents of others ----
@@ -420,7 +408,7 @@ def test_an_agent_of_others_is_seen_and_its_schema_is_told() -> None:
         assert await console.query("agent") == []
         assert len(await ask(console, "Q", "com.example")) == 1
 
-    play(scene)
+    play_with_console(scene)
 
 
 def test_requests_for_an_agent_are_routed_and_a_new_console_is_told() -> None:
@@ -436,7 +424,7 @@ def test_requests_for_an_agent_are_routed_and_a_new_console_is_told() -> None:
         await listen(stage, "console.#")
         assert [decode_message(each).opcode for each in bodies(agent)] == ["x"]
 
-    play(scene)
+    play_with_console(scene)
 
 
 def test_invalid_schema_answers_of_an_agent_are_ignored() -> None:
@@ -455,7 +443,7 @@ def test_invalid_schema_answers_of_an_agent_are_ignored() -> None:
         await console.settle()
         assert len(await ask(console, "Q", "com.example")) == 1
 
-    play(scene)
+    play_with_console(scene)
 
 
 def test_agents_and_their_classes_are_limited() -> None:
@@ -486,7 +474,7 @@ def test_any_bytes_are_answered_or_ignored(parts: list[tuple[str, bytes]]) -> No
         await console.settle()
         assert all(decode_message(each) for each in bodies(console.replies))
 
-    play(scene)
+    play_with_console(scene)
 
 
 def test_too_many_requests_are_refused() -> None:
@@ -498,7 +486,7 @@ def test_too_many_requests_are_refused() -> None:
         ends = {each.sequence: each.fields["status"] for each in replies if each.opcode == "z"}
         assert [ends[number] for number in range(150)] == [0] * 100 + [7] * 50
 
-    play(scene)
+    play_with_console(scene)
 
 
 def test_replies_go_nowhere_if_there_is_no_such_exchange_or_queue() -> None:
@@ -508,4 +496,4 @@ def test_replies_go_nowhere_if_there_is_no_such_exchange_or_queue() -> None:
         console.send(None, encode_message("P", 1), exchange=VERSION_1)
         await console.settle()
 
-    play(scene)
+    play_with_console(scene)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from typing import Any
 
@@ -17,21 +15,10 @@ from qstore.formats.amqp_0_10.maps import read_value
 from qstore.formats.amqp_0_10.structs import ReplyTo
 from qstore.formats.amqp_0_10.types import BY_NAME
 from qstore.formats.values import typed_map
-from tests.broker.wired_broker import Wired, wired
+from tests.broker.wired_broker import Wired, play_with_console
 from tests.support.management_console import Console, pass_time, take
 
 PACKAGE = "org.apache.qpid.broker"
-Scene = Callable[[Wired, Console], Awaitable[None]]
-
-
-def play(scene: Scene) -> None:
-    async def on_stage() -> None:
-        async with wired() as stage:
-            console = Console(stage)
-            await console.open()
-            await scene(stage, console)
-
-    asyncio.run(on_stage())
 
 
 async def ask(console: Console, what: str, **query: Any) -> list[Any]:
@@ -52,7 +39,7 @@ def test_ids_of_all_classes_and_of_one() -> None:
         found = await ask(console, "SCHEMA_ID", _schema_id={"_package_name": "org.apache.qpid.ha"})
         assert {each["_class_name"] for each in found} == {"haBroker", "membersUpdate"}
 
-    play(scene)
+    play_with_console(scene)
 
 
 def test_schemas() -> None:
@@ -74,7 +61,7 @@ def test_schemas() -> None:
         everything = await ask(console, "SCHEMA")
         assert len(everything) == len(CLASSES) + len(EVENT_CLASSES)
 
-    play(scene)
+    play_with_console(scene)
 
 
 CONDITIONS: list[tuple[list[Any], set[str]]] = [
@@ -100,7 +87,7 @@ def test_objects_that_fulfil_a_condition(condition: list[Any], names: set[str]) 
         found = await ask(console, "OBJECT_ID", _where=condition, _schema_id={"_class_name": "queue"})
         assert {each["_object_name"] for each in found} == {f"{PACKAGE}:queue:{name}" for name in names}
 
-    play(scene)
+    play_with_console(scene)
 
 
 def test_the_agent_is_located_by_a_condition() -> None:
@@ -114,7 +101,7 @@ def test_the_agent_is_located_by_a_condition() -> None:
         (reply,) = await console.ask("_subscribe_request", {})
         assert reply.values["error_code"] == 3
 
-    play(scene)
+    play_with_console(scene)
 
 
 def test_types_are_those_of_the_schema() -> None:
@@ -133,7 +120,7 @@ def test_types_are_those_of_the_schema() -> None:
         assert {name: types[name] for name in expected} == expected
         assert described["_create_ts"].value == round(stage.broker.started_at * 1e9)
 
-    play(scene)
+    play_with_console(scene)
 
 
 # ---- what is published ----
@@ -164,7 +151,7 @@ def test_objects_are_published_when_they_change_and_end() -> None:
         assert ended["_delete_ts"] > ended["_create_ts"] > 0
         assert await later() == []
 
-    play(scene)
+    play_with_console(scene)
 
 
 def test_high_and_low_marks_begin_anew_with_each_interval() -> None:
@@ -181,7 +168,7 @@ def test_high_and_low_marks_begin_anew_with_each_interval() -> None:
             console.agent.on_timer()
             await console.settle()
 
-    play(scene)
+    play_with_console(scene)
 
 
 def test_without_publications_objects_that_are_gone_are_forgotten_nevertheless() -> None:
@@ -201,7 +188,7 @@ def test_without_publications_objects_that_are_gone_are_forgotten_nevertheless()
         assert set(registry.of_class(of)) == set(stage.broker.queues)
         assert take(stage.broker.queues["data"]) == []
 
-    play(scene)
+    play_with_console(scene)
 
 
 def test_a_console_that_does_not_read_costs_its_queue_only() -> None:
@@ -217,7 +204,7 @@ def test_a_console_that_does_not_read_costs_its_queue_only() -> None:
         assert console.agent._outbox.lost >= 7
         assert len(await console.query("broker")) == 1
 
-    play(scene)
+    play_with_console(scene)
 
 
 def test_full_broker_drops_its_answers() -> None:
@@ -229,4 +216,4 @@ def test_full_broker_drops_its_answers() -> None:
         stage.broker.memory = ample
         assert len(await console.ask("_agent_locate_request", {})) == 1
 
-    play(scene)
+    play_with_console(scene)

@@ -26,11 +26,6 @@ class TrackedMessage(PlainMessage):
 
 
 @pytest.fixture
-def model() -> Model:
-    return Model()
-
-
-@pytest.fixture
 def no_collector() -> Iterator[None]:
     with garbage.no_collector():
         yield

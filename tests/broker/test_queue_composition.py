@@ -35,11 +35,6 @@ class Owner:
         self.publisher = object()
 
 
-@pytest.fixture
-def model() -> Model:
-    return Model()
-
-
 def make(model: Model, name: str, *, durable: bool = False, **asked: Any) -> Queue:
     journal = model.store.journal(name) if durable else None
     queue = model.broker.queue_factory.make(

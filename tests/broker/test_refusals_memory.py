@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,20 +15,11 @@ from qstore.broker.model.message import Message
 from qstore.broker.model.queues.queue import Queue
 from qstore.formats.values import typed_map
 from qstore.store.errors import StoreError
-from tests.broker.wired_broker import Wired, wired
+from tests.broker.wired_broker import Wired, failing, play
 from tests.support.garbage import no_garbage
 
-Scene = Callable[[Wired], Awaitable[None]]
 ROUNDS = 3
 LARGE = bytes(20_000)
-
-
-def play(path: Path | None, scene: Scene) -> None:
-    async def on_stage() -> None:
-        async with wired(path) as stage:
-            await scene(stage)
-
-    asyncio.run(on_stage())
 
 
 async def full_queue(stage: Wired, durable: bool) -> Queue:
@@ -87,15 +78,11 @@ def test_a_queue_whose_messages_have_no_room_where_they_go(
     play(tmp_path if durable else None, scene)
 
 
-def _failing(*arguments: Any) -> None:
-    arguments[-1](None, StoreError("the disk is broken"))
-
-
 def _refusing(*_arguments: Any) -> None:
     raise StoreError("the disk is broken")
 
 
-@pytest.mark.parametrize("change", [_failing, _refusing])
+@pytest.mark.parametrize("change", [failing, _refusing])
 def test_an_exchange_that_the_store_does_not_let_go(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: Any
 ) -> None:

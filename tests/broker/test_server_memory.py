@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Coroutine
 from pathlib import Path
 from typing import Any, Final
 
@@ -23,10 +22,6 @@ LIMIT: Final = 8 << 20  # between short and full there is room for several reads
 BODY: Final = 60_000
 READ: Final = 1 << 18  # bytes of one read of a socket, at most
 MANY: Final = 3 * LIMIT // BODY
-
-
-def run(test: Coroutine[Any, Any, None]) -> None:
-    asyncio.run(test)
 
 
 def frames_of(peer: RawPeer, name: str, count: int = MANY) -> list[bytes]:
@@ -68,7 +63,7 @@ def test_publishers_are_stopped_and_go_on_when_there_is_memory_again(monkeypatch
             for each in (peer, consumer):
                 each.close()
 
-    run(test())
+    asyncio.run(test())
 
 
 @pytest.mark.usefixtures("quick")
@@ -91,7 +86,7 @@ def test_without_consumers_publishers_are_refused_in_the_end() -> None:
             for each in (peer, other):
                 each.close()
 
-    run(test())
+    asyncio.run(test())
 
 
 @pytest.mark.usefixtures("quick")
@@ -130,7 +125,7 @@ def test_messages_that_leave_memory_are_taken_though_it_is_full(tmp_path: Path) 
                     with pytest.raises(SessionEndedError, match="the broker's memory is full"):
                         await client(peer.sync)
 
-    run(test())
+    asyncio.run(test())
 
 
 @pytest.mark.usefixtures("quick")
@@ -152,7 +147,7 @@ def test_a_connection_that_publishes_and_consumes_gets_on() -> None:
             await found.until(lambda: found.broker.memory.state is State.AMPLE)
             peer.close()
 
-    run(test())
+    asyncio.run(test())
 
 
 @replaces
@@ -182,7 +177,7 @@ def test_an_allocation_that_fails_closes_that_connection_alone(
             for each in (peer, other):
                 each.close()
 
-    run(test())
+    asyncio.run(test())
     lines = [record for record in caplog.records if record.levelno >= logging.CRITICAL]
     assert len(lines) == 1
     assert "out of memory" in lines[0].getMessage()
@@ -197,7 +192,7 @@ def test_freed_memory_is_looked_for_again_and_again(monkeypatch: pytest.MonkeyPa
         async with served() as found:
             await found.until(lambda: len(looks) >= 3)
 
-    run(test())
+    asyncio.run(test())
 
 
 def test_an_event_loop_that_runs_out_of_memory_ends_the_broker(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -219,4 +214,4 @@ def test_an_event_loop_that_runs_out_of_memory_ends_the_broker(monkeypatch: pyte
             assert failures == ["The event loop ran out of memory"]
             peer.close()
 
-    run(test())
+    asyncio.run(test())

@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import Coroutine
 from pathlib import Path
 from typing import Any, Final
 
@@ -27,10 +26,6 @@ from tests.support.served import Served, client, served
 MANY: Final = 400
 BODY: Final = 60_000
 READ: Final = 1 << 20  # what the broker may have taken from a socket, and be stopped only then
-
-
-def run(test: Coroutine[Any, Any, None]) -> None:
-    asyncio.run(test)
 
 
 def unsent(connection: SocketConnection) -> int:
@@ -132,7 +127,7 @@ def test_client_that_does_not_read_costs_little() -> None:
             for peer in (slow, helper):
                 peer.close()
 
-    run(test())
+    asyncio.run(test())
 
 
 def test_one_that_asks_for_much_and_does_not_read_is_not_read() -> None:
@@ -156,7 +151,7 @@ def test_one_that_asks_for_much_and_does_not_read_is_not_read() -> None:
             for peer in (slow, helper):
                 peer.close()
 
-    run(test())
+    asyncio.run(test())
 
 
 # ---- commands that take time ----
@@ -192,7 +187,7 @@ def test_a_connection_waits_for_its_declaration_and_the_others_do_not() -> None:
             for each in (peer, helper):
                 each.close()
 
-    run(test())
+    asyncio.run(test())
 
 
 def test_a_client_that_goes_while_its_declaration_runs(tmp_path: Path) -> None:
@@ -215,7 +210,7 @@ def test_a_client_that_goes_while_its_declaration_runs(tmp_path: Path) -> None:
             await works(found, helper)
             helper.close()
 
-    run(test())
+    asyncio.run(test())
 
 
 # ---- the disk ----
@@ -258,7 +253,7 @@ def test_publishers_are_stopped_while_the_disk_is_slow(tmp_path: Path, publisher
             for peer in (*peers, helper):
                 peer.close()
 
-    run(test())
+    asyncio.run(test())
 
 
 def test_nothing_is_promised_or_delivered_before_it_is_on_the_disk(tmp_path: Path) -> None:
@@ -292,7 +287,7 @@ def test_nothing_is_promised_or_delivered_before_it_is_on_the_disk(tmp_path: Pat
             for each in (peer, helper):
                 each.close()
 
-    run(test())
+    asyncio.run(test())
 
 
 def test_a_disk_that_fails_ends_the_sessions_that_wait_for_it_and_no_others(tmp_path: Path) -> None:
@@ -322,7 +317,7 @@ def test_a_disk_that_fails_ends_the_sessions_that_wait_for_it_and_no_others(tmp_
             for each in (peer, helper, again):
                 each.close()
 
-    run(test())
+    asyncio.run(test())
 
 
 def test_publishers_are_slowed_down_while_a_journal_cannot_grow(tmp_path: Path) -> None:
@@ -351,7 +346,7 @@ def test_publishers_are_slowed_down_while_a_journal_cannot_grow(tmp_path: Path) 
             for peer in (publisher, consumer):
                 peer.close()
 
-    run(test())
+    asyncio.run(test())
 
 
 def test_a_full_disk_refuses_with_the_reason_and_loses_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -397,9 +392,9 @@ def test_a_full_disk_refuses_with_the_reason_and_loses_nothing(tmp_path: Path, m
             await client(peer.sync)
             peer.close()
 
-    run(fill())
+    asyncio.run(fill())
     assert confirmed >= 8  # 80 % of 4 files of 512 KiB
-    run(drain())
+    asyncio.run(drain())
 
 
 def test_clients_of_amqp_0_9_1_are_told_that_the_disk_is_short(tmp_path: Path) -> None:
@@ -431,4 +426,4 @@ def test_clients_of_amqp_0_9_1_are_told_that_the_disk_is_short(tmp_path: Path) -
             await found.until(lambda: not found.server.clients.connections)
             assert found.server.clients.pressure._notified == {}
 
-    run(test())
+    asyncio.run(test())

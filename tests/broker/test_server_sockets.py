@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import socket
 import time
-from collections.abc import Coroutine
 from pathlib import Path
 from typing import Any
 
@@ -23,10 +22,6 @@ from tests.support.compiled import replaces
 from tests.support.raw_peer import ConnectionClosedError, PeerGoneError, RawConnection, RawPeer
 from tests.support.running_broker import allow_open_files
 from tests.support.served import SETTINGS, Served, client, served
-
-
-def run(test: Coroutine[Any, Any, None]) -> None:
-    asyncio.run(test)
 
 
 def is_closed(connection: RawConnection) -> bool:
@@ -68,7 +63,7 @@ def test_no_more_connections_than_allowed(monkeypatch: pytest.MonkeyPatch) -> No
                 await client(fourth.sync)
             second.close()
 
-    run(test())
+    asyncio.run(test())
 
 
 @replaces
@@ -87,7 +82,7 @@ def test_one_too_many_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
                     assert len(found.server.clients.refused) == 1
                 await client(first.sync)
 
-    run(test())
+    asyncio.run(test())
 
 
 @pytest.mark.parametrize("is_on", [True, False])
@@ -99,7 +94,7 @@ def test_small_segments_go_out_at_once_or_not(is_on: bool) -> None:
                 own = transport.get_extra_info("socket")
                 assert bool(own.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)) is is_on
 
-    run(test())
+    asyncio.run(test())
 
 
 def test_slow_reader_gets_bytes_in_order() -> None:
@@ -125,7 +120,7 @@ def test_slow_reader_gets_bytes_in_order() -> None:
                 while not received.endswith(b"more"):
                     received += await client(peer.socket.recv, 1_000_000)
 
-    run(test())
+    asyncio.run(test())
 
 
 @pytest.mark.parametrize("seconds", [0.05, 0.0])
@@ -142,7 +137,7 @@ def test_expired_messages_are_purged_periodically(monkeypatch: pytest.MonkeyPatc
                 await found.until(lambda: len(looks) >= 2)
         assert bool(looks) is bool(seconds)
 
-    run(test())
+    asyncio.run(test())
 
 
 def test_one_that_does_not_open_its_connection_in_time() -> None:
@@ -158,7 +153,7 @@ def test_one_that_does_not_open_its_connection_in_time() -> None:
                 await client(opened.sync)
                 assert len(found.server.clients.connections) == 1
 
-    run(test())
+    asyncio.run(test())
 
 
 def test_one_that_speaks_another_protocol_is_told_ours() -> None:
@@ -171,7 +166,7 @@ def test_one_that_speaks_another_protocol_is_told_ours() -> None:
                 assert await client(browser.exchange_headers, b"GET / HTTP/1.1\r\n\r\n") == PROTOCOL_HEADER
             await found.until(lambda: not found.server.clients.connections)
 
-    run(test())
+    asyncio.run(test())
 
 
 def test_log_names_clients_and_why_they_left(caplog: pytest.LogCaptureFixture) -> None:
@@ -214,7 +209,7 @@ def test_log_names_clients_and_why_they_left(caplog: pytest.LogCaptureFixture) -
                 'Queue "q" deleted', 'Exchange "e" deleted',
             ]  # fmt: skip
 
-    run(test())
+    asyncio.run(test())
 
 
 def test_a_port_that_somebody_has(tmp_path: Path) -> None:
@@ -226,7 +221,7 @@ def test_a_port_that_somebody_has(tmp_path: Path) -> None:
                 await server.listen()
             await server.close()
 
-    run(test())
+    asyncio.run(test())
 
 
 def test_as_many_clients_as_may_connect_can_come_at_once() -> None:
@@ -242,7 +237,7 @@ def test_as_many_clients_as_may_connect_can_come_at_once() -> None:
                 )
 
     allow_open_files(2_000)
-    run(test())
+    asyncio.run(test())
 
 
 # ---- who is thrown out ----
@@ -278,7 +273,7 @@ def test_one_that_is_done_and_does_not_read_is_not_kept_for_ever() -> None:
             await found.until(lambda: not found.server.clients.connections)
             peer.close()
 
-    run(test())
+    asyncio.run(test())
 
 
 def test_silence_does_not_count_while_the_broker_does_not_read() -> None:
@@ -301,7 +296,7 @@ def test_silence_does_not_count_while_the_broker_does_not_read() -> None:
                 assert machine.phase.name == "CLOSED"
                 assert "nothing received for" in str(await client(read_to_the_end, peer))
 
-    run(test())
+    asyncio.run(test())
 
 
 def test_one_that_does_not_read_and_says_nothing_is_taken_for_dead() -> None:
@@ -316,7 +311,7 @@ def test_one_that_does_not_read_and_says_nothing_is_taken_for_dead() -> None:
             await found.until(lambda: not found.server.clients.connections)
             peer.close()
 
-    run(test())
+    asyncio.run(test())
 
 
 # ---- the end ----
@@ -338,7 +333,7 @@ def test_clients_are_told_that_the_broker_stops() -> None:
             for peer in peers:
                 peer.close()
 
-    run(test())
+    asyncio.run(test())
 
 
 def test_nothing_is_left_running(tmp_path: Path) -> None:
@@ -367,7 +362,7 @@ def test_nothing_is_left_running(tmp_path: Path) -> None:
             assert found.broker.queues["kept"].message_count == 1
             assert "mine" not in found.broker.queues
 
-    run(test())
+    asyncio.run(test())
 
 
 def test_the_store_is_closed_after_the_last_client_is_gone(tmp_path: Path) -> None:
@@ -384,4 +379,4 @@ def test_the_store_is_closed_after_the_last_client_is_gone(tmp_path: Path) -> No
             assert len(connections.sessions) == 0
             peer.close()
 
-    run(test())
+    asyncio.run(test())

@@ -49,11 +49,6 @@ class Output:
 
 
 @pytest.fixture
-def model() -> Model:
-    return Model()
-
-
-@pytest.fixture
 def log() -> list[str]:
     return []
 

@@ -20,9 +20,8 @@ from qstore.broker.model.errors import (
 )
 from qstore.broker.model.exchanges.exchange import BoundReply
 from qstore.formats.values import EMPTY_MAP, typed_map
-from tests.broker.wired_broker import Somebody, Wired, wired
-
-Scene = Callable[[Wired], Awaitable[None]]
+from tests.broker.wired_broker import Scene, Somebody, Wired, wired
+from tests.broker.wired_broker import play as play_on
 
 
 @pytest.fixture(params=["without a store", "transient", "durable"])
@@ -30,11 +29,7 @@ def play(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[Scene], No
     """Plays a scene; where it says `durable=None`, things are durable or not, by the parameter."""
 
     def run(scene: Scene) -> None:
-        async def on_stage() -> None:
-            async with wired(None if request.param == "without a store" else tmp_path) as stage:
-                await scene(stage)
-
-        asyncio.run(on_stage())
+        play_on(None if request.param == "without a store" else tmp_path, scene)
 
     return run
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,25 +15,7 @@ from qstore.broker.model.topology.changes import SerialExecutor
 from qstore.formats.rhm.geometry import Geometry
 from qstore.formats.values import typed_map
 from qstore.store.errors import StoreError
-from tests.broker.wired_broker import Somebody, Wired, wired
-
-Scene = Callable[[Wired], Awaitable[None]]
-
-
-def play(path: Path | None, *scenes: Scene) -> None:
-    """Each scene with a broker of its own, one after the other, on the same store."""
-
-    async def on_stage(scene: Scene) -> None:
-        async with wired(path) as stage:
-            await scene(stage)
-
-    for scene in scenes:
-        asyncio.run(on_stage(scene))
-
-
-def failing(*arguments: Any) -> None:
-    """A change of the store that comes to nothing."""
-    arguments[-1](None, StoreError("the disk is broken"))
+from tests.broker.wired_broker import Somebody, Wired, failing, play
 
 
 def refusing(*arguments: Any) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import copy
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,9 @@ from qstore.broker.model.queues.queue import Queue
 from qstore.broker.model.store_protocol import Store
 from qstore.broker.settings import BrokerSettings
 from qstore.formats.values import TypedMap, TypedValue, typed_map
+from qstore.store.errors import StoreError
 from qstore.store.module import Module
+from tests.support.management_console import Console, take
 
 OPTIONS = {
     "auto-expand": "no",
@@ -164,3 +166,35 @@ async def wired(path: Path | None = None, *listeners: Listener) -> AsyncIterator
         if store is not None:
             loop.remove_reader(store.fileno())
             broker.close()
+
+
+Scene = Callable[[Wired], Awaitable[None]]
+
+
+def play(path: Path | None, *scenes: Scene) -> None:
+    """Each scene with a broker of its own, one after the other, on the same store."""
+
+    async def on_stage(scene: Scene) -> None:
+        async with wired(path) as stage:
+            await scene(stage)
+
+    for scene in scenes:
+        asyncio.run(on_stage(scene))
+
+
+def play_with_console(scene: Callable[[Wired, Console], Awaitable[None]], path: Path | None = None) -> None:
+    """A scene with a broker, and a console that has had no event yet."""
+
+    async def on_stage() -> None:
+        async with wired(path) as stage:
+            console = Console(stage)
+            await console.open()
+            take(console.events)
+            await scene(stage, console)
+
+    asyncio.run(on_stage())
+
+
+def failing(*arguments: Any) -> None:
+    """A change of the store that comes to nothing."""
+    arguments[-1](None, StoreError("the disk is broken"))

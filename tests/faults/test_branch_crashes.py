@@ -6,7 +6,6 @@ thousands.
 
 from __future__ import annotations
 
-import logging
 import os
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -24,26 +23,14 @@ from qstore.broker.model.transactions.branch import Branch, Done, Status
 from qstore.broker.model.transactions.effects import Effects
 from qstore.store.live.transactions import Transactions
 from tests.faults.branch_simulation import BranchCrashes
-from tests.faults.broker_process import tiny_portions, tiny_turns
+from tests.faults.broker_process import tiny_turns
 from tests.faults.simulator import Planted
-from tests.faults.store_simulation import tiny_rid_blocks
 from tests.support.compiled import replaces
 from tests.support.profiles import seeds_of_the_day
 
+pytestmark = pytest.mark.usefixtures("quiet_logs", "tiny_blocks", "tiny_pages")
+
 SOAK_SEEDS = int(os.environ.get("QSTORE_SOAK_SEEDS", "0"))
-
-
-@pytest.fixture(autouse=True)
-def tiny_blocks() -> Iterator[None]:
-    with tiny_rid_blocks(), tiny_portions():
-        yield
-
-
-@pytest.fixture(autouse=True)
-def quiet_logs() -> Iterator[None]:
-    logging.disable(logging.CRITICAL)
-    yield
-    logging.disable(logging.NOTSET)
 
 
 @pytest.mark.core

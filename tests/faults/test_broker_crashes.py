@@ -7,20 +7,19 @@ In every other history messages go out of memory as soon as they can, and come b
 
 from __future__ import annotations
 
-import logging
 import os
-from collections.abc import Iterator
 from typing import Final
 
 import pytest
 
 from tests.faults.broken_brokers import BROKEN, BROKEN_BASIC, BROKEN_PAGING
-from tests.faults.broker_process import tiny_portions, tiny_turns
+from tests.faults.broker_process import tiny_turns
 from tests.faults.broker_simulation import BrokerCrashes
 from tests.faults.simulator import Planted
-from tests.faults.store_simulation import tiny_rid_blocks
 from tests.support.compiled import is_compiled, replaces
 from tests.support.profiles import seeds_of_the_day
+
+pytestmark = pytest.mark.usefixtures("quiet_logs", "tiny_blocks", "tiny_pages")
 
 SOAK_SEEDS = int(os.environ.get("QSTORE_SOAK_SEEDS", "0"))  # each has some 400 kill points
 SEEDS_FOR_BROKEN: Final = range(300, 360)
@@ -38,20 +37,6 @@ PLANTED: Final = Planted(
 )
 PLANTED_PAGING: Final = Planted(BROKEN_PAGING, lambda _: BrokerCrashes(share=0.05, pages=True), SEEDS_FOR_BROKEN, {})
 PLANTED_BASIC: Final = Planted(BROKEN_BASIC, lambda _: BrokerCrashes(share=0.02, basic=True), SEEDS_FOR_BROKEN, {})
-
-
-@pytest.fixture(autouse=True)
-def tiny_blocks() -> Iterator[None]:
-    with tiny_rid_blocks(), tiny_portions():
-        yield
-
-
-@pytest.fixture(autouse=True)
-def quiet_logs() -> Iterator[None]:
-    """What the broker logs of sessions that fail, as some are meant to."""
-    logging.disable(logging.CRITICAL)
-    yield
-    logging.disable(logging.NOTSET)
 
 
 @pytest.mark.core

@@ -5,7 +5,6 @@ Each test goes through the moments one by one.
 
 from __future__ import annotations
 
-import logging
 import random
 from collections.abc import Callable, Iterator
 from itertools import product
@@ -28,19 +27,14 @@ from tests.faults.simulated_disk import SimulatedDisk
 from tests.support.compiled import ClientSession, replaces
 from tests.support.profiles import today
 
+pytestmark = pytest.mark.usefixtures("quiet_logs")
+
 MOMENTS = range(14)
 MOVES = (4, 8, 10, 12, 14, 18)  # seeds with which disk and catalogue are slow
 Start = Callable[[SimulatedDisk, int], BrokerProcess]
 Done = Callable[[Exception | None], None]
 BODY = b"1:content"
 _sound_move, _sound_dequeue = Router.move, Queue.dequeue
-
-
-@pytest.fixture(autouse=True)
-def quiet_logs() -> Iterator[None]:
-    logging.disable(logging.CRITICAL)
-    yield
-    logging.disable(logging.NOTSET)
 
 
 class Peer(ClientSession):

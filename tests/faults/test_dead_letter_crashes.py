@@ -5,9 +5,8 @@ Messages die in three ways: a full ring displaces them, their time is over, a co
 
 from __future__ import annotations
 
-import logging
 import random
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import pytest
@@ -20,30 +19,19 @@ from qstore.formats.amqp_0_10.commands import decode_command
 from qstore.formats.rhm.geometry import Geometry
 from qstore.formats.values import typed_map
 from tests.faults.broker_clients import UNLIMITED, OneSession, subscribe
-from tests.faults.broker_process import BrokerProcess, tiny_portions
+from tests.faults.broker_process import BrokerProcess
 from tests.faults.simulated_disk import SimulatedDisk
 from tests.faults.test_displacement_crashes import MESSAGES, Publisher, found_after
 from tests.support.compiled import ClientSession, replaces
 from tests.support.profiles import seeds_of_the_day
+
+pytestmark = pytest.mark.usefixtures("quiet_logs", "tiny_pages")
 
 TO_DEAD = {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "dead"}
 HOW = {"maxlen": {"x-max-length": 4}, "expired": {"x-message-ttl": 1000}, "rejected": {}}
 START = 1_700_000_000.0
 ROOMY = Geometry(12, 8192)
 """What does not find room is dropped."""
-
-
-@pytest.fixture(autouse=True)
-def quiet_logs() -> Iterator[None]:
-    logging.disable(logging.CRITICAL)
-    yield
-    logging.disable(logging.NOTSET)
-
-
-@pytest.fixture(autouse=True)
-def small_pages() -> Iterator[None]:
-    with tiny_portions():
-        yield
 
 
 class Rejecter(ClientSession):

@@ -5,9 +5,8 @@ A publisher has been told that a message is stored. The next start finds it, or 
 
 from __future__ import annotations
 
-import logging
 import random
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import pytest
@@ -20,10 +19,12 @@ from qstore.formats.amqp_0_10.commands import decode_command, encode_command
 from qstore.formats.amqp_0_10.structs import DELIVERY_PROPERTIES, MESSAGE_PROPERTIES, encode_struct
 from qstore.formats.values import typed_map
 from tests.faults.broker_clients import OneSession, Watcher
-from tests.faults.broker_process import BrokerProcess, Wire, tiny_portions
+from tests.faults.broker_process import BrokerProcess, Wire
 from tests.faults.simulated_disk import SimulatedDisk
 from tests.support.compiled import ClientSession, replaces
 from tests.support.profiles import seeds_of_the_day
+
+pytestmark = pytest.mark.usefixtures("quiet_logs", "tiny_pages")
 
 SIZE = 4
 KEYS = 3
@@ -32,19 +33,6 @@ RING_BY_PRIORITY = {**RING, "qpid.priorities": 10}
 LAST_VALUES = {"qpid.last_value_queue_key": "key"}
 MESSAGES = 24
 Check = Callable[[list[int], int, int], None]
-
-
-@pytest.fixture(autouse=True)
-def quiet_logs() -> Iterator[None]:
-    logging.disable(logging.CRITICAL)
-    yield
-    logging.disable(logging.NOTSET)
-
-
-@pytest.fixture(autouse=True)
-def small_pages() -> Iterator[None]:
-    with tiny_portions():
-        yield
 
 
 def started(disk: SimulatedDisk, seed: int) -> BrokerProcess:

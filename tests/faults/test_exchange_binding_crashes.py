@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import logging
 import random
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from functools import partial
 
 import pytest
@@ -17,15 +16,10 @@ from tests.faults.simulated_disk import SimulatedDisk
 from tests.support.compiled import replaces
 from tests.support.profiles import seeds_of_the_day
 
+pytestmark = pytest.mark.usefixtures("quiet_logs")
+
 NAMES = ("a", "b", "c")
 Link = tuple[str, str, str]
-
-
-@pytest.fixture(autouse=True)
-def quiet_logs() -> Iterator[None]:
-    logging.disable(logging.CRITICAL)
-    yield
-    logging.disable(logging.NOTSET)
 
 
 class Story:

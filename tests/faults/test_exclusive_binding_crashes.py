@@ -7,9 +7,7 @@ them, is a matter of the day: see `tests/support/profiles.py`.
 
 from __future__ import annotations
 
-import logging
 import random
-from collections.abc import Iterator
 from typing import Final, NamedTuple
 from unittest.mock import patch
 
@@ -22,21 +20,14 @@ from qstore.formats.values import EMPTY_MAP, typed_map
 from tests.faults.broker_clients import OneSession
 from tests.faults.broker_process import BrokerProcess
 from tests.faults.simulated_disk import Call, SimulatedDisk
-from tests.faults.store_simulation import tiny_rid_blocks
 from tests.support.compiled import ClientSession
 from tests.support.profiles import today
+
+pytestmark = pytest.mark.usefixtures("quiet_logs", "tiny_blocks")
 
 QUEUES: Final = ("a", "b", "c")
 ALONE: Final = typed_map({EXCLUSIVE_BINDING: 1})
 COMMANDS: Final = 6
-
-
-@pytest.fixture(autouse=True)
-def quiet() -> Iterator[None]:
-    logging.disable(logging.CRITICAL)
-    with tiny_rid_blocks():
-        yield
-    logging.disable(logging.NOTSET)
 
 
 class Left(NamedTuple):

@@ -6,7 +6,7 @@ Which calls, is a matter of the day: see `tests/support/profiles.py`.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
 
@@ -14,17 +14,13 @@ from qstore.store.errors import StoreError
 from qstore.store.journal.directory import DELETED
 from tests.faults.full_disk import assert_told, moments, sizes
 from tests.faults.simulated_disk import SimulatedDisk, takes, takes_or_keeps
-from tests.faults.store_simulation import PATH, names_in, tiny_rid_blocks
+from tests.faults.store_simulation import PATH, names_in
 from tests.faults.test_resize_crashes import Left, geometries, resize
 from tests.support.profiles import is_nightly
 
+pytestmark = pytest.mark.usefixtures("tiny_blocks")
+
 JOURNALS = f"{PATH}/rhm/jrnl"
-
-
-@pytest.fixture(autouse=True)
-def tiny_blocks() -> Iterator[None]:
-    with tiny_rid_blocks():
-        yield
 
 
 def outcome(left: Left, disk: SimulatedDisk) -> str:

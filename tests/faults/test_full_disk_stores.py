@@ -6,7 +6,7 @@ At which of the calls, is a matter of the day: see `tests/support/profiles.py`.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Final
 
 import pytest
@@ -17,18 +17,14 @@ from qstore.store.unfinished import CONVERTED
 from tests.faults.full_disk import assert_told, moments, sizes
 from tests.faults.simulated_disk import SimulatedDisk, takes, takes_or_keeps
 from tests.faults.snapshot_life import begin, check_copy, check_source, copy_it
-from tests.faults.store_simulation import PATH, Shop, tiny_rid_blocks
+from tests.faults.store_simulation import PATH, Shop
 from tests.faults.test_conversion_crashes import STORE, assert_kept, assert_whole, old_disk, started
 from tests.support.profiles import is_nightly
 
+pytestmark = pytest.mark.usefixtures("tiny_blocks")
+
 ROOT: Final = f"{PATH}/rhm"
 KINDS: Final = [takes, takes_or_keeps]
-
-
-@pytest.fixture(autouse=True)
-def tiny_blocks() -> Iterator[None]:
-    with tiny_rid_blocks():
-        yield
 
 
 # ---- conversion ----

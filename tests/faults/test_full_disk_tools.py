@@ -30,17 +30,14 @@ from tests.support.fixtures import Snapshot, snapshot
 from tests.support.journal_builder import JournalBuilder
 from tests.support.planted_damage import Original, version_1_store, version_2_store
 from tests.support.profiles import is_nightly, today
-from tests.support.recover_runs import invoke, sync_at_once
+from tests.support.recover_runs import invoke
 from tests.tools.test_resize_drop_in import resize
+
+pytestmark = pytest.mark.usefixtures("nothing_is_synced")
 
 TAKE: Final = ("create", "make_directory")
 KEEP: Final = ("rename", "sync_directory")
 FILE: Final = ("write", "sync")
-
-
-@pytest.fixture(autouse=True)
-def nothing_is_synced(monkeypatch: pytest.MonkeyPatch) -> None:
-    sync_at_once(monkeypatch)
 
 
 class FullDisk:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import random
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -16,28 +15,17 @@ from qstore.formats.amqp_0_10.commands import decode_command, encode_command
 from qstore.formats.amqp_0_10.structs import DELIVERY_PROPERTIES, MESSAGE_PROPERTIES, encode_struct
 from qstore.formats.values import typed_map
 from tests.faults.broker_clients import UNLIMITED, OneSession, ranges_of, read_delivery, subscribe
-from tests.faults.broker_process import BrokerProcess, Wire, tiny_portions
+from tests.faults.broker_process import BrokerProcess, Wire
 from tests.faults.simulated_disk import SimulatedDisk
 from tests.support.compiled import ClientSession, replaces
 from tests.support.profiles import seeds_of_the_day
+
+pytestmark = pytest.mark.usefixtures("quiet_logs", "tiny_pages")
 
 ARGUMENTS: Final = {"qpid.group_header_key": "group", "qpid.shared_msg_group": 1}
 GROUPS: Final = 3
 MESSAGES: Final = 30
 CONSUMERS: Final = 2
-
-
-@pytest.fixture(autouse=True)
-def quiet_logs() -> Iterator[None]:
-    logging.disable(logging.CRITICAL)
-    yield
-    logging.disable(logging.NOTSET)
-
-
-@pytest.fixture(autouse=True)
-def small_pages() -> Iterator[None]:
-    with tiny_portions():
-        yield
 
 
 def group_of(number: int) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from typing import Final
@@ -21,17 +21,13 @@ from qstore.store.parameters import OnDamage
 from qstore.store.repair.resize import StoreResize
 from tests.faults.simulated_disk import Call, SimulatedDisk
 from tests.faults.simulated_key_value import SimulatedKeyValue
-from tests.faults.store_simulation import PATH, Shop, names_in, simulated_environment, tiny_rid_blocks
+from tests.faults.store_simulation import PATH, Shop, names_in, simulated_environment
+
+pytestmark = pytest.mark.usefixtures("tiny_blocks")
 
 ROOT: Final = f"{PATH}/rhm"
 MESSAGES: Final = [b"%d" % number * 40 for number in range(6)]
 HELD: Final = "6 messages and 1 open transaction"
-
-
-@pytest.fixture(autouse=True)
-def tiny_blocks() -> Iterator[None]:
-    with tiny_rid_blocks():
-        yield
 
 
 def lost(*names: str, clean: bool = True, change: Callable[[SimulatedDisk], None] | None = None) -> SimulatedDisk:

@@ -8,9 +8,8 @@ if the call was answered, everything is as after it. Which kill points are check
 
 from __future__ import annotations
 
-import logging
 import random
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from typing import Any, Final, NamedTuple
 from unittest.mock import patch
 
@@ -27,10 +26,11 @@ from qstore.formats.values import typed_map
 from tests.faults.broker_clients import OneSession
 from tests.faults.broker_process import BrokerProcess
 from tests.faults.simulated_disk import Call, SimulatedDisk
-from tests.faults.store_simulation import tiny_rid_blocks
 from tests.support.compiled import ClientSession
 from tests.support.management_console import managed
 from tests.support.profiles import today
+
+pytestmark = pytest.mark.usefixtures("quiet_logs", "tiny_blocks")
 
 _PACKAGE: Final = "org.apache.qpid.broker"
 _QUEUES: Final = ("a", "b")
@@ -39,14 +39,6 @@ _MESSAGES: Final = 4
 
 Topology = frozenset[tuple[str, ...]]
 Messages = frozenset[tuple[str, bytes]]
-
-
-@pytest.fixture(autouse=True)
-def quiet() -> Iterator[None]:
-    logging.disable(logging.CRITICAL)
-    with tiny_rid_blocks():
-        yield
-    logging.disable(logging.NOTSET)
 
 
 class State(NamedTuple):

@@ -9,7 +9,7 @@ import contextlib
 import errno
 import random
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
 
@@ -20,17 +20,13 @@ from qstore.store.unfinished import KEPT
 from tests.faults.simulated_disk import Call, Killed, SimulatedDisk
 from tests.faults.simulator import BrokenPromiseError
 from tests.faults.snapshot_life import SnapshotLife, begin_again, frozen
-from tests.faults.store_simulation import PATH, Model, StoreLife, names_in, simulated_environment, tiny_rid_blocks
+from tests.faults.store_simulation import PATH, Model, StoreLife, names_in, simulated_environment
 from tests.support.profiles import is_due, today
+
+pytestmark = pytest.mark.usefixtures("tiny_blocks")
 
 SIZES = (Geometry(5, 8192), Geometry(4, 16384), Geometry(7, 6144))
 SMALLER = (Geometry(4, 2048), Geometry(5, 2048))
-
-
-@pytest.fixture(autouse=True)
-def tiny_blocks() -> Iterator[None]:
-    with tiny_rid_blocks():
-        yield
 
 
 class Left:

@@ -7,7 +7,6 @@ Two histories with some 300 kill points each belong to every run, and each day h
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
 from typing import Final
 
 import pytest
@@ -24,10 +23,11 @@ from tests.faults.store_simulation import (
     StoreCrashes,
     StoreLife,
     TransactingLife,
-    tiny_rid_blocks,
 )
 from tests.support.compiled import replaces
 from tests.support.profiles import is_nightly, seeds_of_the_day
+
+pytestmark = pytest.mark.usefixtures("tiny_blocks")
 
 SOAK_SEEDS = int(os.environ.get("QSTORE_SOAK_SEEDS", "0"))  # each has some 500 kill points
 SEEDS_FOR_BROKEN: Final = range(340, 440)
@@ -46,12 +46,6 @@ PLANTED: Final = Planted(
 PLANTED_LARGE: Final = Planted(
     BROKEN_LARGE, lambda _: StoreCrashes(share=0.5, life_class=LargeLife), SEEDS_FOR_BROKEN, {}
 )
-
-
-@pytest.fixture(autouse=True)
-def tiny_blocks() -> Iterator[None]:
-    with tiny_rid_blocks():
-        yield
 
 
 @pytest.mark.core

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 
 import pytest
@@ -12,14 +12,10 @@ from qstore.store.errors import StoreDamagedError, StoreError
 from qstore.store.live.message_store import MessageStore
 from qstore.store.parameters import OnDamage
 from tests.faults.simulated_disk import Call, SimulatedDisk
-from tests.faults.store_simulation import PATH, Shop, TinyParameters, simulated_environment, tiny_rid_blocks
+from tests.faults.store_simulation import PATH, Shop, TinyParameters, simulated_environment
 from tests.support.profiles import is_due
 
-
-@pytest.fixture(autouse=True)
-def tiny_blocks() -> Iterator[None]:
-    with tiny_rid_blocks():
-        yield
+pytestmark = pytest.mark.usefixtures("tiny_blocks")
 
 
 def image(disk: SimulatedDisk, path: str = "/") -> dict[str, bytes]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import random
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 
 import pytest
@@ -29,15 +29,10 @@ from tests.faults.store_simulation import (
     SlowSync,
     StoreCrashes,
     StoreLife,
-    tiny_rid_blocks,
 )
 from tests.support.profiles import today
 
-
-@pytest.fixture(autouse=True)
-def tiny_blocks() -> Iterator[None]:
-    with tiny_rid_blocks():
-        yield
+pytestmark = pytest.mark.usefixtures("tiny_blocks")
 
 
 # ---- by chance ----

@@ -23,17 +23,13 @@ from qstore.store.repair.quarantine import INDEX
 from qstore.tools import qstore_quarantine
 from tests.faults.copied_states import CopyingDisk
 from tests.support.opened_store import Kept, OpenedStore, enqueue, make_quarantine, message
-from tests.support.recover_runs import sync_at_once
 from tests.tools.test_quarantine import Line, Run, make_store, messages
+
+pytestmark = pytest.mark.usefixtures("nothing_is_synced")
 
 BODIES: Final = {1: [b"a", b"b"], 2: [b"c"], 3: [b"d"], 4: [b"e"]}
 WISHED: Final = (1, 2, 4)
 STRANGE: Final = b'{"number":5, "queue":\n'
-
-
-@pytest.fixture(autouse=True)
-def nothing_is_synced(monkeypatch: pytest.MonkeyPatch) -> None:
-    sync_at_once(monkeypatch)
 
 
 @pytest.fixture

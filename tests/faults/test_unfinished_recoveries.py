@@ -27,17 +27,14 @@ from tests.support.fixtures import snapshot
 from tests.support.opened_store import PARAMETERS, OpenedStore
 from tests.support.planted_damage import Original, check, lost, version_2_store
 from tests.support.profiles import is_due
-from tests.support.recover_runs import Recovery, expected_states, invoke, recover, states, sync_at_once
+from tests.support.recover_runs import Recovery, expected_states, invoke, recover, states
+
+pytestmark = pytest.mark.usefixtures("nothing_is_synced")
 
 BUILDING, BUILT = "RECOVERING", "RECOVERED"
 AGAIN: Final = "run qstore-recover again"
 STARTED: Final = {"rhm", "rhm.new", "quarantine"}
 EXPECTED: Final = expected_states(lost("third"))
-
-
-@pytest.fixture(autouse=True)
-def nothing_is_synced(monkeypatch: pytest.MonkeyPatch) -> None:
-    sync_at_once(monkeypatch)
 
 
 @pytest.fixture(scope="module")

@@ -26,16 +26,13 @@ from tests.support.dump import Dump, dump
 from tests.support.opened_store import PARAMETERS, Calls, OpenedStore, enqueued, message
 from tests.support.planted_damage import check
 from tests.support.profiles import today
-from tests.support.recover_runs import invoke, sync_at_once
+from tests.support.recover_runs import invoke
+
+pytestmark = pytest.mark.usefixtures("nothing_is_synced")
 
 BRANCHES: Final = [b"branch 1", b"branch 2"]
 QUEUES: Final = [f"queue-{number}" for number in range(3)]
 Damaging = Callable[[Path], None]
-
-
-@pytest.fixture(autouse=True)
-def nothing_is_synced(monkeypatch: pytest.MonkeyPatch) -> None:
-    sync_at_once(monkeypatch)
 
 
 @pytest.fixture(scope="module")

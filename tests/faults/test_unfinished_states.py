@@ -29,15 +29,12 @@ from tests.support.fixtures import CopyOpener
 from tests.support.opened_store import PARAMETERS
 from tests.support.planted_damage import check
 from tests.support.profiles import today
-from tests.support.recover_runs import invoke, sync_at_once
+from tests.support.recover_runs import invoke
+
+pytestmark = pytest.mark.usefixtures("nothing_is_synced")
 
 Messages = Counter[tuple[str, str, str]]
 VERSION: Final = "0.1.0"
-
-
-@pytest.fixture(autouse=True)
-def nothing_is_synced(monkeypatch: pytest.MonkeyPatch) -> None:
-    sync_at_once(monkeypatch)
 
 
 def messages(path: Path) -> Messages:

@@ -9,24 +9,20 @@ from __future__ import annotations
 import errno
 import os
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
 
 from qstore.store.log_lines import Level
 from qstore.store.unfinished import Unfinished
 from tests.faults.simulated_disk import Call, SimulatedDisk, takes, takes_or_keeps
-from tests.faults.store_simulation import PATH, Shop, names_in, tiny_rid_blocks
+from tests.faults.store_simulation import PATH, Shop, names_in
 from tests.support.profiles import today
+
+pytestmark = pytest.mark.usefixtures("tiny_blocks")
 
 JOURNALS = f"{PATH}/rhm/jrnl"
 KEPT = [b"kept" * 100, b"too"]
-
-
-@pytest.fixture(autouse=True)
-def tiny_blocks() -> Iterator[None]:
-    with tiny_rid_blocks():
-        yield
 
 
 def begun(seed: int) -> Shop:

@@ -9,8 +9,11 @@ import pytest
 
 from qstore.store.disk import OsWritableDisk, OsWritableFile
 from qstore.store.environment import Environment, system_environment, tool_environment
+from tests.faults.conftest import tiny_blocks
 from tests.support.old_store import OldStore
 from tests.support.sync_files import FileMaker, PipeFile
+
+__all__ = ["environment", "make_files", "old", "path", "pipe_file", "tiny_blocks"]
 
 
 @pytest.fixture(params=["tool", "system"])

@@ -33,7 +33,8 @@ from qstore.store.unfinished import CONVERTED
 from tests.support.fixtures import CopyOpener, StoreCopy, StoreFixture, snapshot
 from tests.support.journal_builder import JournalBuilder
 from tests.support.old_store import PARAMETERS, OldStore, content_of, converted, directory_of
-from tests.support.recover_runs import sync_at_once
+
+pytestmark = pytest.mark.usefixtures("nothing_is_synced")
 
 BRANCH = encode_dtx_xid(9, b"gid", b"bid")
 OTHER_BRANCH = encode_dtx_xid(9, b"gid", b"other")
@@ -52,11 +53,6 @@ def new_store(legacy_store: StoreFixture, tmp_path_factory: pytest.TempPathFacto
     copy = StoreCopy(legacy_store.path, tmp_path_factory.mktemp("converted") / legacy_store.name)
     converted(copy.path)
     return copy.path
-
-
-@pytest.fixture(autouse=True)
-def nothing_is_synced(monkeypatch: pytest.MonkeyPatch) -> None:
-    sync_at_once(monkeypatch)
 
 
 # ---- what qpidd left behind ----

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from typing import Any, Final
 
@@ -24,10 +24,12 @@ from qstore.store.live.queue_journal import QueueJournal
 from qstore.store.sync.threads import InlineSync
 from tests.faults.journal_simulation import rows_of
 from tests.faults.simulated_disk import SimulatedDisk
-from tests.faults.store_simulation import PATH, TinyParameters, simulated_environment, tiny_rid_blocks
+from tests.faults.store_simulation import PATH, TinyParameters, simulated_environment
 from tests.support.memory_ring import MemoryRing
 from tests.support.opened_store import COMPRESSES
 from tests.support.profiles import examples
+
+pytestmark = pytest.mark.usefixtures("tiny_blocks")
 
 HEAD: Final = b"head"
 _CRC: Final = data_crc((HEAD,))
@@ -326,12 +328,6 @@ class Store:
             for file in self.disk.names(f"{PATH}/rhm/jrnl/{name}"):
                 found[f"{name}/{file}"] = bytes(self.disk.tree.inode(f"{PATH}/rhm/jrnl/{name}/{file}").content)
         return found
-
-
-@pytest.fixture(autouse=True)
-def tiny_blocks() -> Iterator[None]:
-    with tiny_rid_blocks():
-        yield
 
 
 @pytest.mark.parametrize("seed", range(8))

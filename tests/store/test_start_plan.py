@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
 
@@ -20,15 +20,11 @@ from qstore.store.start.plan import Need, PlannedJournal, StartPlan, plan_queue,
 from qstore.store.unfinished import MAKING, NEW_LIST
 from tests.faults.simulated_disk import Call, SimulatedDisk
 from tests.faults.simulated_key_value import SimulatedKeyValue
-from tests.faults.store_simulation import PATH, Shop, names_in, simulated_environment, tiny_rid_blocks
+from tests.faults.store_simulation import PATH, Shop, names_in, simulated_environment
+
+pytestmark = pytest.mark.usefixtures("tiny_blocks")
 
 JOURNAL, OTHER, LIST = f"{PATH}/rhm/jrnl/1", f"{PATH}/rhm/jrnl/2", f"{PATH}/rhm/tpl"
-
-
-@pytest.fixture(autouse=True)
-def tiny_blocks() -> Iterator[None]:
-    with tiny_rid_blocks():
-        yield
 
 
 def stocked(*, is_clean: bool = True) -> SimulatedDisk:

@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
 
 from qstore.store.live.message_store import MessageStore
 from tests.faults.simulated_disk import SimulatedDisk
-from tests.faults.store_simulation import PATH, Shop, TinyParameters, simulated_environment, tiny_rid_blocks
+from tests.faults.store_simulation import PATH, Shop, TinyParameters, simulated_environment
 
-
-@pytest.fixture(autouse=True)
-def tiny_blocks() -> Iterator[None]:
-    with tiny_rid_blocks():
-        yield
+pytestmark = pytest.mark.usefixtures("tiny_blocks")
 
 
 def progress_of_start(disk: SimulatedDisk) -> list[str]:

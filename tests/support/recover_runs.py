@@ -284,12 +284,6 @@ def limit_space(monkeypatch: pytest.MonkeyPatch, size: int) -> None:
     monkeypatch.setattr(OsWritableDisk, "create", bounded)
 
 
-def sync_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Syncs do nothing: where no test asks what is durable, the disk that the tests run on is spared."""
-    monkeypatch.setattr(os, "fdatasync", lambda _: None)
-    monkeypatch.setattr(os, "fsync", lambda _: None)
-
-
 def allocate_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     """New files have their size, and no blocks until they are written: most of a small store's are never."""
 

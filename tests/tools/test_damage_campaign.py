@@ -29,7 +29,8 @@ from tests.support.damage_campaign.stores import FORMATS, QSTORE, CampaignStore,
 from tests.support.dump import ROOT
 from tests.support.fixtures import StoreOpener
 from tests.support.profiles import day, today
-from tests.support.recover_runs import sync_at_once
+
+pytestmark = pytest.mark.usefixtures("nothing_is_synced")
 
 SEED: Final = 15
 SAMPLE: Final = 10  # damages of each format, each day others
@@ -77,11 +78,6 @@ class Campaign:
 def campaign(open_fixture: StoreOpener, tmp_path_factory: pytest.TempPathFactory) -> Campaign:
     directory = tmp_path_factory.mktemp("campaign")
     return Campaign(campaign_stores(directory, open_fixture), directory)
-
-
-@pytest.fixture(autouse=True)
-def spared(monkeypatch: pytest.MonkeyPatch) -> None:
-    sync_at_once(monkeypatch)
 
 
 def run(campaign: Campaign, format_: str, numbers: Sequence[int]) -> Results:

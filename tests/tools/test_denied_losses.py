@@ -27,7 +27,8 @@ from tests.support.damage_campaign.stores import QSTORE, CampaignStore, campaign
 from tests.support.fixtures import StoreOpener
 from tests.support.opened_store import OpenedStore
 from tests.support.profiles import today
-from tests.support.recover_runs import sync_at_once
+
+pytestmark = pytest.mark.usefixtures("nothing_is_synced")
 
 COPY: Final = "rhm/topology"
 MOMENTS: Final = ("crashed", "closed", "again", "ended")
@@ -38,11 +39,6 @@ PAIRS: Final = [(older, name) for at, name in enumerate(MOMENTS) for older in ("
 def stores(open_fixture: StoreOpener, tmp_path_factory: pytest.TempPathFactory) -> dict[str, CampaignStore]:
     made = campaign_stores(tmp_path_factory.mktemp("stores"), open_fixture)[QSTORE]
     return {store.name.split(" ")[0]: store for store in made if store.older}
-
-
-@pytest.fixture(autouse=True)
-def spared(monkeypatch: pytest.MonkeyPatch) -> None:
-    sync_at_once(monkeypatch)
 
 
 @pytest.fixture

@@ -15,8 +15,10 @@ import pytest
 
 from tests.support.planted_damage import Original, Plant, linear_store, version_1_store, version_2_store
 from tests.support.profiles import today
-from tests.support.recover_runs import examine_recovery, sync_at_once
+from tests.support.recover_runs import examine_recovery
 from tests.tools import planted_linear, planted_version_1, planted_version_2
+
+pytestmark = pytest.mark.usefixtures("nothing_is_synced")
 
 _STEP: Final = 14
 
@@ -35,11 +37,6 @@ def half(plants: Sequence[Plant]) -> list[Plant]:
 def third(plants: Sequence[Plant]) -> list[Plant]:
     """A third of what is left, so that within six days each has its turn: of halves again one would never come."""
     return today(plants, -(-len(plants) // 3))
-
-
-@pytest.fixture(autouse=True)
-def spared(monkeypatch: pytest.MonkeyPatch) -> None:
-    sync_at_once(monkeypatch)
 
 
 @pytest.fixture(scope="module")

@@ -36,9 +36,10 @@ from tests.support.recover_runs import (
     outside,
     recover,
     states,
-    sync_at_once,
 )
 from tests.tools.planted_version_2 import in_catalogue
+
+pytestmark = pytest.mark.usefixtures("nothing_is_synced")
 
 MESSAGE: Final = encode_message(b"hello", destination="", delivery_properties={"routing_key": "q", "delivery_mode": 2})
 NAMES: Final = {
@@ -75,7 +76,6 @@ each_name_and_choice = pytest.mark.parametrize(
 def bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever is claimed, the machine that runs the tests is not filled up."""
     limit_space(monkeypatch, 1 << 28)
-    sync_at_once(monkeypatch)
 
 
 def recover_hostile(source: Path, root: Path, *options: str) -> Recovery:

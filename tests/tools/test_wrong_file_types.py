@@ -27,7 +27,8 @@ from tests.support.fixtures import StoreOpener
 from tests.support.opened_store import OpenedStore
 from tests.support.planted_damage import check
 from tests.support.profiles import today
-from tests.support.recover_runs import sync_at_once
+
+pytestmark = pytest.mark.usefixtures("nothing_is_synced")
 
 FILES: Final = (
     "rhm",
@@ -102,11 +103,6 @@ def store(open_fixture: StoreOpener, tmp_path_factory: pytest.TempPathFactory) -
 def undamaged(store: dict[bool, CampaignStore], tmp_path_factory: pytest.TempPathFactory) -> dict[bool, Seen]:
     scratch = tmp_path_factory.mktemp("undamaged") / "scratch"
     return {clean: look(each.path, scratch, is_version_2=True) for clean, each in store.items()}
-
-
-@pytest.fixture(autouse=True)
-def spared(monkeypatch: pytest.MonkeyPatch) -> None:
-    sync_at_once(monkeypatch)
 
 
 def place(root: Path, name: str) -> Path:

@@ -18,11 +18,6 @@ TRANSIENT = Properties()
 
 
 @pytest.fixture
-def world() -> World:
-    return World()
-
-
-@pytest.fixture
 def client(world: World) -> BasicClient:
     return BasicClient(world).open()
 

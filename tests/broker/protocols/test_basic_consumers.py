@@ -13,11 +13,6 @@ from tests.broker.protocols.world import World
 
 
 @pytest.fixture
-def world() -> World:
-    return World()
-
-
-@pytest.fixture
 def client(world: World) -> BasicClient:
     return BasicClient(world).open()
 

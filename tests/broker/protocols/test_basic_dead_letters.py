@@ -27,11 +27,6 @@ NACK = {"delivery_tag": 0, "multiple": True, "requeue": False}
 
 
 @pytest.fixture
-def world() -> World:
-    return World()
-
-
-@pytest.fixture
 def client(world: World) -> BasicClient:
     client = BasicClient(world).open()
     client.call("queue.declare", queue="dead")

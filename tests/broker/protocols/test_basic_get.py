@@ -12,11 +12,6 @@ TRANSIENT = Properties()
 
 
 @pytest.fixture
-def world() -> World:
-    return World()
-
-
-@pytest.fixture
 def client(world: World) -> BasicClient:
     client = BasicClient(world).open()
     client.call("queue.declare", queue="q")

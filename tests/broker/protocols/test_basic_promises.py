@@ -19,11 +19,6 @@ TRANSIENT = Properties()
 
 
 @pytest.fixture
-def world() -> World:
-    return World()
-
-
-@pytest.fixture
 def client(world: World) -> BasicClient:
     world.durable_queue("d")
     client = BasicClient(world).open()

@@ -17,11 +17,6 @@ REQUEST = Properties(reply_to=REPLY_TO, correlation_id="7")
 
 
 @pytest.fixture
-def world() -> World:
-    return World()
-
-
-@pytest.fixture
 def requester(world: World) -> BasicClient:
     client = BasicClient(world).open(1, 2)
     client.call("queue.declare", queue="work")

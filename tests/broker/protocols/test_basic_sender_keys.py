@@ -15,10 +15,10 @@ from qstore.formats.amqp_0_9_1.methods import encode_routed
 from qstore.formats.amqp_0_9_1.properties import Properties, encode_header
 from qstore.formats.values import typed_map
 from tests.broker.protocols.basic_client import BasicClient
-from tests.broker.protocols.test_basic_dead_letters import NACK, client, got, headers_of, plain, totals, world
+from tests.broker.protocols.test_basic_dead_letters import NACK, client, got, headers_of, plain, totals
 from tests.broker.protocols.world import World
 
-__all__ = ("client", "world")  # fixtures
+__all__ = ("client",)  # a fixture
 
 
 def keyed(**headers: Any) -> Properties:

@@ -32,11 +32,6 @@ TO_DEAD = {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "dead"}
 TRANSIENT = Properties(delivery_mode=1)
 
 
-@pytest.fixture
-def world() -> World:
-    return World()
-
-
 def depths(world: World) -> dict[str, tuple[int, int]]:
     """Of each queue the messages on it, and those that nobody has."""
     return {name: (queue.message_count, queue.available_count) for name, queue in world.broker.queues.items()}
