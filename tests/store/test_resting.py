@@ -38,7 +38,7 @@ class RestingMachine(RuleBasedStateMachine):
 
     @rule(steps=st.lists(st.integers(1, 3), min_size=1, max_size=20), place=st.integers(0, 1000))
     def extend(self, steps: list[int], place: int) -> None:
-        rids = array("Q", accumulate(steps, initial=max(self.known, default=200) + 1))
+        rids = array("Q", accumulate(steps, initial=self.highest() + 1))
         packed = array("Q", [place + number << SIZE_BITS | 3 for number in range(len(rids))])
         self.known.update(zip(rids, packed, strict=True))
         self.resting.extend(rids, packed)
@@ -113,6 +113,15 @@ class RestingMachine(RuleBasedStateMachine):
             self.known[rid] = place << SIZE_BITS | 2
             self.resting.set(rid, self.known[rid])
 
+    @rule(which=st.integers(0, 1000), count=st.integers(1, 60), place=st.integers(0, 2000), blocks=st.integers(1, 3))
+    def copy_forward(self, which: int, count: int, place: int, blocks: int) -> None:
+        """One after the other, as compaction does it."""
+        rids = sorted(self.known)
+        at = which % max(len(rids), 1)
+        for number, rid in enumerate(rids[at : at + count]):
+            self.known[rid] = (place + number * blocks) << SIZE_BITS | blocks
+            self.resting.set(rid, self.known[rid])
+
     @rule(end=st.integers(0, 2000))
     def look_before(self, end: int) -> None:
         found, following = self.resting.before(end)
@@ -129,7 +138,7 @@ class RestingMachine(RuleBasedStateMachine):
         portions = [(list(rids), list(packed)) for rids, packed in self.resting.portions()]
         found = [each for rids, packed in portions for each in zip(rids, packed, strict=True)]
         assert found == sorted(self.known.items())
-        for rid in range(1, 300, 7):
+        for rid in [*range(1, 300, 7), *self.known]:
             assert self.resting.get(rid) == self.known.get(rid)
 
 
@@ -168,6 +177,22 @@ def test_runs_that_follow_one_another_are_one() -> None:
     for number in range(100):
         assert resting.add_run(1 + 20 * number, 20, 7 + 40 * number, 2)
     assert (len(resting), len(resting._chunks)) == (2000, 1)
+
+
+def test_empty_runs_leave_the_list() -> None:
+    """Whichever end they are at; and the next record after them is found at once."""
+    for is_reversed in (False, True):
+        resting = RestingRecords()
+        firsts = [1 + 11 * number for number in range(1000)]
+        for first in firsts:
+            assert resting.add_run(first, 10, 20 * first, 2)
+        for number, first in enumerate(reversed(firsts) if is_reversed else firsts, 1):
+            assert resting.take_run(first, 10) == (10, 20 * first << SIZE_BITS | 2)
+            assert not resting.take(first)
+            assert not resting.take(first + 10)
+            assert len(resting) == 10 * (1000 - number)
+            assert len(resting._chunks) <= max(2 * (1000 - number) + 2, 20)
+        assert resting._chunks == []
 
 
 def test_copies_of_a_run_are_a_run() -> None:

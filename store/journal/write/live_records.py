@@ -81,7 +81,8 @@ def remove_runs(runs: list[int], removed: list[int]) -> None:
 # ---- resting records ----
 
 MAX_CHUNK: Final = 4096
-_MIN_RUN: Final = 16  # least records for a `_Run`, which takes the memory of about a dozen in arrays
+_MIN_RUN: Final = 4  # least records for a `_Run`, which takes 150 bytes, and 90 compiled
+_MIN_SWEPT: Final = 16  # empty runs that may stay in the list
 
 
 class _Chunk:
@@ -165,15 +166,17 @@ class RestingRecords:
     arrays is empty, until the whole chunk is.
 
     A run gets shorter when records leave at its ends. If one leaves in between, it and those around it become a chunk.
-    Copies of its records, which are made from the first one on, are a run again.
+    Copies of its records, which are made from the first one on, are a run again. Empty runs stay in the list, and leave
+    it together: the list may be long, and most records leave at its beginning.
     """
 
-    __slots__ = ("_chunks", "_count", "_firsts", "_next_chunk", "_next_index")
+    __slots__ = ("_chunks", "_count", "_empty", "_firsts", "_next_chunk", "_next_index")
 
     def __init__(self) -> None:
         self._chunks: list[_Chunk | _Run] = []
         self._firsts: list[int] = []  # a lower bound of the record ids of each
         self._count = 0
+        self._empty = 0  # runs that are
         self._next_chunk = self._next_index = 0  # chunk and index after the last removed record
 
     def __len__(self) -> int:
@@ -191,7 +194,8 @@ class RestingRecords:
         """Ids, and packed log offsets and blocks, of the records, by id."""
         for chunk in self._chunks:
             if isinstance(chunk, _Run):
-                yield chunk.rids(0, chunk.count), chunk.packed(0, chunk.count)
+                if chunk.count:
+                    yield chunk.rids(0, chunk.count), chunk.packed(0, chunk.count)
             elif chunk.left == len(chunk.rids):
                 yield chunk.rids, chunk.packed
             else:
@@ -232,7 +236,7 @@ class RestingRecords:
         if last is not None and _last_of(last) >= first:
             return False
         self._count += count
-        if isinstance(last, _Run) and last.is_followed_by(first, place, blocks):
+        if isinstance(last, _Run) and last.count and last.is_followed_by(first, place, blocks):
             last.count += count
             return True
         run = _Run(first, count, place, blocks)
@@ -347,7 +351,7 @@ class RestingRecords:
         if number < len(chunks):
             chunk = chunks[number]
             if isinstance(chunk, _Run):
-                if chunk.first == rid:
+                if chunk.first == rid and chunk.count:
                     return self._take_first(number, chunk, 1)
             elif index < len(chunk.rids) and chunk.rids[index] == rid:
                 packed = chunk.packed[index]
@@ -372,8 +376,8 @@ class RestingRecords:
         self._count -= 1
         self._next_chunk, self._next_index = number, index + 1
         if not chunk.left:
-            del chunks[number], self._firsts[number]
-            self._next_index = 0
+            chunks[number] = _Run(self._firsts[number], 0, 0, 1)
+            self._emptied(number)
         return packed
 
     def take_run(self, rid: int, count: int) -> tuple[int, int]:
@@ -389,7 +393,7 @@ class RestingRecords:
         number = self._next_chunk
         chunk = self._chunks[number] if number < len(self._chunks) else None
         index = 0
-        if not isinstance(chunk, _Run) or chunk.first != rid:
+        if not isinstance(chunk, _Run) or chunk.first != rid or not chunk.count:
             number, index = self._place_of(rid)
             if number < 0:
                 return 0, 0
@@ -418,12 +422,24 @@ class RestingRecords:
         packed = run.packed_at(0)
         self._next_chunk, self._next_index = number, 0
         self._count -= count
-        if count == run.count:
-            del self._chunks[number], self._firsts[number]
-        else:
-            run.shorten(count)
-            self._firsts[number] = run.first
+        run.shorten(count)
+        self._firsts[number] = run.first  # also of an empty one: its records may be in the run before it now
+        if not run.count:
+            self._emptied(number)
         return packed
+
+    def _emptied(self, number: int) -> None:
+        """A run is empty: half of all may be."""
+        self._next_chunk, self._next_index = number + 1, 0
+        self._empty += 1
+        if not self._count:
+            self._chunks, self._firsts = [], []
+            self._empty = self._next_chunk = 0
+        elif self._empty > _MIN_SWEPT and 2 * self._empty > len(self._chunks):
+            kept = [index for index, chunk in enumerate(self._chunks) if not isinstance(chunk, _Run) or chunk.count]
+            self._chunks = [self._chunks[index] for index in kept]
+            self._firsts = [self._firsts[index] for index in kept]
+            self._empty = self._next_chunk = 0
 
     def _take_last(self, number: int, run: _Run, count: int) -> int:
         """Remove the last records of a run, but not all. Returns as `_take_first`."""
@@ -468,12 +484,16 @@ class RestingRecords:
     def _move_first(self, number: int, run: _Run, place: int, blocks: int) -> None:
         """Move the first record of a run, whose place has changed, to the run before it, or to a new one."""
         rid = run.first
-        self._take_first(number, run, 1)
-        self._count += 1
         before = self._chunks[number - 1] if number else None
-        if isinstance(before, _Run) and before.is_followed_by(rid, place, blocks):
+        if isinstance(before, _Run) and before.count and before.is_followed_by(rid, place, blocks):
             before.count += 1
+            self._count += 1
+            self._take_first(number, run, 1)
+        elif run.count == 1:
+            run.place, run.blocks = place, blocks
         else:
+            self._count += 1
+            self._take_first(number, run, 1)
             self._insert(number, rid, _Run(rid, 1, place, blocks))
 
 

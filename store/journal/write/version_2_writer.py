@@ -85,6 +85,7 @@ _COMMIT: Final = word(Kind.COMMIT, 2)
 _ABORT: Final = word(Kind.ABORT, 2)
 _DEQUEUE_PADDING: Final = BLOCK_SIZE - FIXED_SIZE
 
+_MIN_DEQUEUES: Final = 4  # of messages with consecutive record ids; fewer are as fast one by one (`bench_runs`)
 _NOWHERE: Final = -1  # as an end of the fast path: every record takes the slow one
 
 
@@ -307,7 +308,7 @@ class Version2Writer:
         fits = min(count, self._dequeue_end - batch.position)
         if self.transactions:
             fits = min(fits, self.records.unlocked(target, fits))
-        if fits <= 1:
+        if fits < _MIN_DEQUEUES:
             self.dequeue(rid, target)
             return 1
         fits = self.records.dequeued_run(target, fits)
