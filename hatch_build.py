@@ -1,12 +1,15 @@
 """Compiles the modules that each message passes through, when a wheel is built: with mypyc, from the same sources.
 
+The kernels (`formats/kernels`), which work on bytes in bulk, are compiled by Cython, from a source beside the one in
+Python.
+
 The wheel then holds the compiled modules beside their sources, and is for one version of Python and one platform. It is
 in pure Python, and for all, if there is no C compiler or no `Python.h`, if compiling fails, or if the environment has
 `QSTORE_PURE=1`; `QSTORE_PURE=0` makes a failure to compile an error. An editable install is always in pure Python.
 
-mypyc makes one C file of each module, and one shared library of all of them, beside a small extension for each module.
-setuptools compiles extensions in parallel, but the files of one extension one after the other. Here the files of all
-extensions share one pool of as many compilers as there are processors.
+mypyc makes one C file of each module, and one shared library of all of them, beside a small extension for each module;
+Cython makes an extension of one C file. setuptools compiles extensions in parallel, but the files of one extension one
+after the other. Here the files of all extensions share one pool of as many compilers as there are processors.
 
 `compile_modules` runs this file as a program for that: mypyc and setuptools need the process for themselves, with its
 working directory, its output and its exit code.
@@ -33,11 +36,12 @@ from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
 PACKAGE: Final = "qstore"
 VARIABLE: Final = "QSTORE_PURE"
-REQUIRED: Final = ["mypy>=2.4", "setuptools>=65"]
+REQUIRED: Final = ["cython>=3.1", "mypy>=2.4", "setuptools>=65"]
 """What compiling needs besides hatchling; a wheel in pure Python is built without them."""
 
 _PROGRESS: Final = "qstore: "
 """The prefix of those lines of the compiling process that are shown to the user."""
+_CYTHON: Final = ".pyx"  # what the names of Cython's modules end with
 _SLOTS: Final = re.compile(r"^(@dataclass\(.*?)(?:, )?slots=True(?:, )?(.*\))$", re.MULTILINE)
 """Compiled classes have slots in any case, and those of dataclasses cannot be compiled."""
 
@@ -63,9 +67,8 @@ class CustomBuildHook(BuildHookInterface[Any]):
             return
         self._folder = tempfile.mkdtemp(prefix="qstore-build-")
         try:
-            compiled = compile_modules(
-                Path(self.root), self.config["modules"], Path(self._folder), self.app.display_info
-            )
+            patterns = [*self.config["modules"], *self.config["kernels"]]
+            compiled = compile_modules(Path(self.root), patterns, Path(self._folder), self.app.display_info)
         except CompileError as error:
             shutil.rmtree(self._folder)
             self._tell_pure(str(error), wanted)
@@ -128,19 +131,27 @@ def compile_modules(root: Path, patterns: list[str], folder: Path, say: Callable
 
 
 def build_extensions(modules: list[str]) -> None:
-    """Compile modules in the working directory, each to an extension module beside it."""
-    from mypyc.build import mypycify  # not installed where nothing is compiled
-    from setuptools import setup
+    """Compile modules in the working directory, each to an extension module beside it: with Cython if they are its."""
+    from Cython.Build import cythonize  # not installed where nothing is compiled
+    from mypyc.build import mypycify
+    from setuptools import Extension, setup
     from setuptools.command.build_ext import build_ext
 
     progress = Progress()
     progress.say(f"translating {len(modules)} modules to C")
-    options = ["--config-file=", "--ignore-missing-imports"]
-    extensions = mypycify(
-        [*options, *modules], opt_level="2", debug_level="0", multi_file=True, group_name=f"{PACKAGE}.all"
-    )
+    kernels = [module for module in modules if module.endswith(_CYTHON)]
+    options = ["--config-file=", "--ignore-missing-imports", *(each for each in modules if each not in kernels)]
+    extensions = mypycify(options, opt_level="2", debug_level="0", multi_file=True, group_name=f"{PACKAGE}.all")
     for extension in extensions:
         extension.include_dirs.append(f"build/{PACKAGE}")  # where mypyc puts the header of the group
+    extensions += cythonize(
+        [
+            Extension(kernel.removesuffix(_CYTHON).replace("/", "."), [kernel], extra_compile_args=["-O2", "-g0"])
+            for kernel in kernels
+        ],
+        build_dir="build",
+        quiet=True,
+    )
     processors = len(os.sched_getaffinity(0))
     progress.begin(sum(len(extension.sources) for extension in extensions), processors)
 

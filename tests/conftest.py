@@ -48,6 +48,7 @@ STRICT: Final = "QSTORE_STRICT_SKIPS"
 REASONS: Final = {
     compiled.REASON: "a compiled function refused a test's own class or method, which is known only when it runs",
     "it is compiled": "looks at the bytecode of functions",
+    "the kernels are not compiled": "they are in the run of the compiled form",
     "CPython's tests of its C API are not installed": "a matter of how Python was built",
     r"runs on one of \d+ days: .*": "a run tests a part of what there is; the nightly run tests all",
     "a large store|many messages": "only the nightly run has them",

@@ -8,9 +8,18 @@ one socket read: body k is `data[at + k * stride : at + k * stride + size]`.
     encode_dequeues    the records that remove messages with consecutive record ids
     write_deliveries   the messages of a run, each between the same bytes, with numbers that count up
 
-`plain` has these functions in Python.
+`plain` has these functions in Python, and `compiled` in Cython, with a header in C for CRC-32C. Where modules are
+compiled (`hatch_build.py`), that is there, and is used; tests hold it against `plain`, which is used elsewhere.
 """
 
-from qstore.formats.kernels.plain import count_alike, encode_dequeues, encode_records, write_deliveries
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from qstore.formats.kernels.plain import count_alike, encode_dequeues, encode_records, write_deliveries
+else:
+    try:
+        from qstore.formats.kernels.compiled import count_alike, encode_dequeues, encode_records, write_deliveries
+    except ImportError:
+        from qstore.formats.kernels.plain import count_alike, encode_dequeues, encode_records, write_deliveries
 
 __all__ = ["count_alike", "encode_dequeues", "encode_records", "write_deliveries"]

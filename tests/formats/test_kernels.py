@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib
+import random
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -14,6 +16,7 @@ import qstore.formats.kernels.plain as plain
 from qstore.formats.checksum import extend_crc32c
 from qstore.formats.rhm.headers import word
 from qstore.formats.rhm.records import COMPRESSED, SALT, Kind, RecordHeader, encode_record
+from tests.support.compiled import is_compiled
 
 FORMS: Final = [plain, picked]
 each_form = pytest.mark.parametrize("kernels", FORMS, ids=["plain", "picked"])
@@ -115,6 +118,28 @@ def test_deliveries_of_a_run_differ_in_number_and_body(
     assert kernels.write_deliveries(template, tag_at, first, *run, tail) == wanted
 
 
+def test_kernels_are_compiled_where_modules_are() -> None:
+    """Otherwise nobody would notice if they could not be loaded."""
+    name = "compiled" if is_compiled else "plain"
+    for function in (picked.count_alike, picked.encode_records, picked.encode_dequeues, picked.write_deliveries):
+        assert function.__module__ == f"qstore.formats.kernels.{name}"
+
+
+@pytest.mark.skipif(not is_compiled, reason="the kernels are not compiled")
+@pytest.mark.parametrize("uses_instruction", [True, False])
+def test_checksums_of_bodies_of_all_lengths(uses_instruction: bool) -> None:
+    """By the processor's instruction, in one stretch and in several side by side, and by tables."""
+    compiled = importlib.import_module("qstore.formats.kernels.compiled")
+    data, head = random.Random(1).randbytes(3000), b"head"
+    compiled.use_instruction(uses_instruction)
+    try:
+        for size in [*range(1100), 1535, 1536, 1537, 2047, 2048, 2999]:
+            arguments = (1, 5, 7, head, extend_crc32c(0, head), data, 1, 1, size, 1, b"saltsalt")
+            assert compiled.encode_records(*arguments) == plain.encode_records(*arguments), size
+    finally:
+        compiled.use_instruction(True)
+
+
 # ---- what they refuse ----
 
 _HOSTILE = st.one_of(
@@ -122,6 +147,9 @@ _HOSTILE = st.one_of(
     st.sampled_from([-(1 << 63), (1 << 63) - 1, (1 << 62), (1 << 64) - 1, 1 << 64, -(1 << 64), 1 << 31, (1 << 24) + 1]),
 )
 _DATA = bytes(range(64))
+
+
+# A number that a machine word does not hold is refused by the compiled form alone, where it would do no harm.
 
 
 def _outcome(function: Callable[..., bytes | int], *arguments: object) -> object:
@@ -138,7 +166,7 @@ def test_ranges_outside_of_the_buffer_are_not_counted(numbers: tuple[int, int, i
     at, end, stride, end_byte = numbers
     arguments = (_DATA, at, end, prefix, stride, end_byte)
     found = _outcome(plain.count_alike, *arguments)
-    assert _outcome(picked.count_alike, *arguments) == found
+    assert _outcome(picked.count_alike, *arguments) in (found, None if stride >> 63 else found)
     is_inside = 0 <= at <= end <= len(_DATA) and max(len(prefix), 1) <= stride and 0 <= end_byte <= 0xFF
     assert (found is not None) == is_inside
 
@@ -175,12 +203,8 @@ def test_runs_outside_of_the_buffer_are_neither_written_nor_delivered(
 def test_numbers_that_do_not_fit_are_not_delivered(tag_at: int, first: int, count: int) -> None:
     arguments = (bytes(12), tag_at, first, _DATA, 0, 1, 1, count, b"")
     found = _outcome(plain.write_deliveries, *arguments)
-    assert _outcome(picked.write_deliveries, *arguments) == found
-    is_machine_size = -(1 << 63) <= tag_at < 1 << 63
-    if is_machine_size and tag_at < 0 and 0 <= first <= _U64:
-        assert found is not None
-    elif tag_at >= 0:
-        assert (found is not None) == (tag_at <= 4 and 0 <= first <= _U64 - count)
+    assert _outcome(picked.write_deliveries, *arguments) in (found, None if tag_at < -(1 << 63) else found)
+    assert (found is not None) == (tag_at < 0 or (tag_at <= 4 and 0 <= first <= _U64 - count))
 
 
 @given(word_=_HOSTILE, rid=_HOSTILE, low=_HOSTILE, target=_HOSTILE, count=_HOSTILE, salt=st.integers(0, 9))

@@ -1,0 +1,147 @@
+"""Runs of messages beside single ones: processor time a message, in kernels and in a journal's writer.
+
+    python -m tests.bench.bench_runs [--rounds N]
+
+`plain` is the kernel in Python, and `picked` what the broker uses: in `build/compiled` the compiled form, else that.
+The writer of a journal gets the messages of a socket read of 256 KiB, one by one or in runs of so many. Nothing is
+written to a disk. Of several rounds the fastest counts.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import Final
+
+import click
+from rich.console import Console
+from rich.table import Table
+
+import qstore.formats.kernels as picked
+import qstore.formats.kernels.plain as plain
+from qstore.formats.checksum import extend_crc32c
+from qstore.formats.rhm.geometry import Geometry
+from qstore.store.journal.write.flushes import PLAIN_MESSAGE, JournalOwner
+from qstore.store.journal.write.version_2_writer import Version2Writer, new_state, open_writer
+from tests.bench.measuring import fastest
+
+_READ: Final = 256 << 10
+_BEFORE: Final = bytes(50)  # of each message: its method and header frames
+_HEAD: Final = bytes(60)  # what precedes a body in the journal
+_CRC: Final = extend_crc32c(0, _HEAD)
+_SALT: Final = b"saltsalt"
+_LENGTHS: Final = (4, 16, 64, 1 << 20)
+
+
+def _kernels(size: int, count: int) -> dict[str, tuple[Callable[[], object], Callable[[], object]]]:
+    """Name -> the kernel on a run of `count` messages, plain and picked."""
+    data = (_BEFORE + bytes(size) + b"\xce") * count
+    stride, at = len(data) // count, len(_BEFORE)
+    count_alike = (data, 0, len(data), _BEFORE, stride, 0xCE)
+    records = (PLAIN_MESSAGE, 5000, 7, _HEAD, _CRC, data, at, stride, size, count, _SALT)
+    dequeues = (PLAIN_MESSAGE, 5000, 7, 100, count, _SALT)
+    deliveries = (bytes(40), 13, 5000, data, at, stride, size, count, b"\xce")
+    return {
+        "count_alike": (lambda: plain.count_alike(*count_alike), lambda: picked.count_alike(*count_alike)),
+        "encode_records": (lambda: plain.encode_records(*records), lambda: picked.encode_records(*records)),
+        "encode_dequeues": (lambda: plain.encode_dequeues(*dequeues), lambda: picked.encode_dequeues(*dequeues)),
+        "write_deliveries": (lambda: plain.write_deliveries(*deliveries), lambda: picked.write_deliveries(*deliveries)),
+    }
+
+
+def _writer() -> Version2Writer:
+    """Of a journal that has been written to."""
+    geometry = Geometry.from_pages(64, 128)
+    writer = open_writer(
+        JournalOwner("bench", 1, 1),
+        geometry,
+        alignment=512,
+        page=_READ,
+        state=new_state(),
+        read=lambda _place, size: bytes(size),
+        salt=lambda: 7,
+        clock=lambda: 1,
+    )
+    writer.enqueue(1, (_HEAD,), len(_HEAD), _CRC)
+    _flush(writer)
+    return writer
+
+
+def _flush(writer: Version2Writer) -> None:
+    while writer.next_flush() is not None:
+        writer.flushed()
+
+
+def _in_writer(size: int, length: int) -> tuple[float, float]:
+    """Nanoseconds to enqueue, and to dequeue, each message of a socket read, in runs of `length`; 0: one by one."""
+    count = _READ // (len(_BEFORE) + size + 1)
+    data = (_BEFORE + bytes(size) + b"\xce") * count
+    stride, at, stored = len(data) // count, len(_BEFORE), len(_HEAD) + size
+    writer, first = _writer(), 2
+
+    def enqueue() -> None:
+        for number in range(count):
+            begin = at + number * stride
+            body = data[begin : begin + size]
+            writer.enqueue(first + number, (_HEAD, body), stored, extend_crc32c(_CRC, body))
+
+    def enqueue_runs() -> None:
+        done = 0
+        while done < count:
+            most = min(length, count - done)
+            done += writer.enqueue_run(first + done, _HEAD, _CRC, data, at + done * stride, stride, size, most)
+
+    def dequeue() -> None:
+        for number in range(count):
+            writer.dequeue(first + count + number, first + number)
+
+    def dequeue_runs() -> None:
+        done = 0
+        while done < count:
+            done += writer.dequeue_run(first + count + done, first + done, min(length, count - done))
+
+    enqueued = fastest(1, enqueue_runs if length else enqueue)
+    _flush(writer)
+    dequeued = fastest(1, dequeue_runs if length else dequeue)
+    return enqueued / count * 1e9, dequeued / count * 1e9
+
+
+@click.command()
+@click.option("--rounds", default=7, show_default=True, help="The fastest of so many counts.")
+def main(rounds: int) -> None:
+    """Print nanoseconds a message."""
+    form = picked.count_alike.__module__.rpartition(".")[2]
+    table = Table(title=f"Python {sys.version.split()[0]}: ns a message; picked is {form}")
+    for column in ("what", "messages", "16 B", "1 KiB"):
+        table.add_column(column, justify="right" if column != "what" else "left")
+    for name in _kernels(16, 1):
+        for length in (1, 4, 64, 0):
+            cells = []
+            for size in (16, 1024):
+                count = length or _READ // (len(_BEFORE) + size + 1)
+                repeats = max(1, 4000 // count)
+                pair = _kernels(size, count)[name]
+                times = [_repeated(rounds, repeats, work) / count * 1e9 for work in pair]
+                cells.append(f"{times[0]:.0f} → {times[1]:.0f}")
+            table.add_row(f"{name}, plain → picked", str(length or "all"), *cells)
+    for length in (0, *_LENGTHS):
+        found = {
+            size: [min(each) for each in zip(*(_in_writer(size, length) for _ in range(rounds)), strict=True)]
+            for size in (16, 1024)
+        }
+        shown = {0: "single", _LENGTHS[-1]: "all"}.get(length, f"{length}")
+        for number, name in enumerate(("enqueue", "dequeue")):
+            table.add_row(f"{name} in the writer", shown, *(f"{found[size][number]:.0f}" for size in (16, 1024)))
+    Console(width=100).print(table)
+
+
+def _repeated(rounds: int, repeats: int, work: Callable[[], object]) -> float:
+    def several() -> None:
+        for _ in range(repeats):
+            work()
+
+    return fastest(rounds, several) / repeats
+
+
+if __name__ == "__main__":
+    main()
