@@ -1,4 +1,4 @@
-"""What the compiler does not bear, or changes silently, in the modules that are compiled (`hatch_build.py`)."""
+"""Code that the compiler rejects, or changes silently, in the modules that are compiled (`hatch_build.py`)."""
 
 from __future__ import annotations
 

@@ -100,7 +100,7 @@ def is_called_by_base(path: Path, told: str) -> bool:
 
 
 def dead_names(trees: dict[Path, ast.Module]) -> list[str]:
-    """What nobody names, as `file: name`."""
+    """Definitions that nothing names, as `file: name`."""
     used = names_used(trees)
     begun = {name for _, name in entry_points()}
     found = []

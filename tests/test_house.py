@@ -117,7 +117,7 @@ def test_the_package_has_the_rooms_and_says_that_it_is_typed() -> None:
     assert (folder / "py.typed").is_file()
 
 
-def test_modules_say_what_they_are() -> None:
+def test_modules_have_docstrings() -> None:
     assert where(lambda source, _: not ast.get_docstring(parsed(source))) == {}
 
 
@@ -135,7 +135,7 @@ def unnamed(folder: Path, page: str) -> list[str]:
     return sorted(name for name in modules + inner if name not in named and name.partition("_")[0] not in patterns)
 
 
-def test_the_check_itself_finds_what_a_page_does_not_name() -> None:
+def test_the_check_detects_files_missing_from_a_page() -> None:
     assert unnamed(ROOT / "store/cluster", "`identity`") == ["rules"]
 
 
@@ -170,7 +170,7 @@ def test_links_of_pages_lead_somewhere(page: Path) -> None:
     assert [link for link in links if not (ROOT / page.parent / link).exists()] == []
 
 
-def test_ci_pins_what_the_project_asks_for() -> None:
+def test_ci_pins_the_dependencies_of_the_project() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     asked = [*project["dependencies"], *project["optional-dependencies"]["dev"]]
     pins = (ROOT / ".ci/constraints.txt").read_text().splitlines()
@@ -219,7 +219,7 @@ def decided_by_prose(source: str) -> list[str]:
     return found
 
 
-def test_no_decision_hangs_on_what_people_are_told() -> None:
+def test_no_decision_depends_on_the_text_of_a_message() -> None:
     assert where(lambda source, _: decided_by_prose(source)) == {}
 
 
@@ -302,7 +302,7 @@ def test_ci_refuses_skips_for_want_of_a_program() -> None:
     assert all(REASONS.values())
 
 
-def test_ci_installs_what_tests_need() -> None:
+def test_ci_installs_the_programs_that_tests_need() -> None:
     """Each program by which a test decides whether it is skipped is in the table of `.ci/run`."""
     listed = {line.split()[0] for line in (ROOT / ".ci" / "run").read_text().split("PROGRAMS")[1].splitlines()[1:]}
     asked = set()

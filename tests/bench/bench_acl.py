@@ -1,4 +1,4 @@
-"""What access rules cost: the broker's processor time for each message, with and without rules about publishing.
+"""Cost of access rules: the broker's processor time for each message, with and without rules about publishing.
 
     python -m tests.bench.bench_acl [--directory PATH] [--seconds S] [--pairs N] [--size BYTES] [--durable]
 

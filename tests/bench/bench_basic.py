@@ -1,4 +1,4 @@
-"""What the broker moves over AMQP 0-9-1, beside RabbitMQ: durable messages with confirms; and their latency.
+"""Throughput of the broker over AMQP 0-9-1, beside RabbitMQ: durable messages with confirms; and their latency.
 
     python -m tests.bench.bench_basic [--directory PATH] [--seconds S] [--rounds N] [--json]
 

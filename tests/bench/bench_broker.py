@@ -1,4 +1,4 @@
-"""What the broker moves: messages published, consumed and accepted over real sockets, for another process.
+"""Throughput of the broker: messages published, consumed and accepted over real sockets, for another process.
 
     python -m tests.bench.bench_broker [--directory PATH] [--seconds S] [--only TEXT] [--json] [--profile]
 

@@ -1,4 +1,4 @@
-"""What durable queues, bindings and connections cost that come and go, of this checkout and of another one, in turns.
+"""Cost of durable queues, bindings and connections that come and go, of this checkout and of another one, in turns.
 
     python -m tests.bench.bench_changes [--against CHECKOUT] [--seconds S] [--rounds N] [LOAD ...]
 

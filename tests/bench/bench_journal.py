@@ -1,4 +1,4 @@
-"""What durability costs: messages and transactions appended to the journals of a real store, and synced.
+"""Cost of durability: messages and transactions appended to the journals of a real store, and synced.
 
     python -m tests.bench.bench_journal [--directory PATH] [--rounds N] [--driver NAME] [--quick]
 

@@ -1,4 +1,4 @@
-"""What management costs with many queues: how long it holds the event loop, sweeps, and `qpid-stat -q`.
+"""Cost of management with many queues: how long it holds the event loop, sweeps, and `qpid-stat -q`.
 
     python -m tests.bench.bench_management [--queues 10000]
 

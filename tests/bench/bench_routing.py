@@ -1,4 +1,4 @@
-"""What routing costs, with few bindings and with very many.
+"""Cost of routing, with few bindings and with very many.
 
     python -m tests.bench.bench_routing [--bindings N] [--messages N] [--rounds N]
 

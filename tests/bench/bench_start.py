@@ -1,4 +1,4 @@
-"""What a start costs until the broker listens, in pairs: of this checkout, and of another one.
+"""Cost of a start until the broker listens, in pairs: of this checkout, and of another one.
 
     python -m tests.bench.bench_start [--against CHECKOUT] [--only crashed] [--pairs 9] [--checkout build/compiled]
 

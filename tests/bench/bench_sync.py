@@ -1,4 +1,4 @@
-"""What waiting for the disk costs, driver by driver.
+"""Cost of waiting for the disk, by driver.
 
     python -m tests.bench.bench_sync [--directory PATH] [--rounds N] [--uvloop]
 

@@ -1,4 +1,4 @@
-"""What durable queues cost that nobody uses: to create them, on the disk, in memory, and at a start."""
+"""Cost of unused durable queues: to create them, on the disk, in memory, and at a start."""
 
 from __future__ import annotations
 

@@ -44,7 +44,7 @@ _TIMELY_REPLY: Final = 2
 _TRANSFER: Final = b"\x04\x01"
 _TICK_SECONDS: Final = 0.002
 MARK: Final = b"number: "
-"""What a body begins with that has room for a number after it (`backlog`)."""
+"""Prefix of a body that has room for a number after it (`backlog`)."""
 NUMBER: Final = struct.Struct(">Q")
 _pairs_in = struct.Struct(">II").iter_unpack
 # A whole message.accept of one range, and a whole session.completed of one range, on channel 1.

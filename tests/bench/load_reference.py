@@ -1,4 +1,4 @@
-"""What a broker's metrics are held against: servers on the same event loop that do next to nothing.
+"""Reference for a broker's metrics: servers on the same event loop that do next to nothing.
 
     python -m tests.bench.load_reference echo|sink
 

@@ -1,4 +1,4 @@
-"""What the benchmarks share: how they measure, and the journals that they measure on."""
+"""Helpers of the benchmarks: measuring, and journals to measure on."""
 
 from __future__ import annotations
 

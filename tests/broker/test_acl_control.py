@@ -67,7 +67,7 @@ def reload(world: World, control: AccessControl, path: Path, *lines: str) -> Non
 # ---- what is refused ----
 
 
-def test_a_denial_is_counted_and_with_log_it_is_told(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_denial_is_counted_and_with_log_it_is_reported(caplog: pytest.LogCaptureFixture) -> None:
     world, control, happened = world_with(
         "acl allow-log all purge queue name=mine",
         "acl deny-log all purge queue name=secret",

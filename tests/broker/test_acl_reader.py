@@ -139,7 +139,7 @@ def test_errors(line: str, reason: str) -> None:
     assert reason in refused(*line.split("\n"))
 
 
-def test_every_error_is_told_with_its_line() -> None:
+def test_every_error_is_reported_with_its_line() -> None:
     text = refused("acl allow all all", "acl x all all", "group a b", "# fine", "nonsense")
     assert [part.partition(":")[0] for part in text.partition(": ")[2].split("; ")] == ["line 2", "line 3", "line 5"]
     many = refused(*["nonsense"] * 1000)

@@ -905,7 +905,7 @@ def test_a_denied_user_reaches_no_denied_target(each: Road, protocol: str) -> No
 
 
 @pytest.mark.parametrize(("each", "protocol"), _CASES)
-def test_an_allowed_user_gets_there(each: Road, protocol: str) -> None:
+def test_an_allowed_user_reaches_the_target(each: Road, protocol: str) -> None:
     stage = Stage(OPEN, is_exclusive=False, **each.settings)
     _walk(stage, each, protocol)
     assert stage.state() != stage.before, "the road leads nowhere, and proves nothing"

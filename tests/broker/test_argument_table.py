@@ -328,7 +328,7 @@ def test_bindings_between_exchanges_have_no_selectors_either(tmp_path: Path) -> 
     play(tmp_path, scene)
 
 
-def test_recovered_exchanges_and_bindings_are_told_as_well(
+def test_recovered_exchanges_and_bindings_are_reported_as_well(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def elder(stage: Wired) -> None:

@@ -238,7 +238,7 @@ def guarded(*refused: Action, checks_publish: bool = True) -> tuple[Client, Guar
         (Action.PURGE, "queue.purge", {"queue": "q"}),
     ],
 )
-def test_a_client_is_told(action: Action, command: str, values: dict[str, object]) -> None:
+def test_a_client_is_notified(action: Action, command: str, values: dict[str, object]) -> None:
     client, guard = guarded(action)
     client.command(command, **values)
     client.sync()

@@ -83,7 +83,7 @@ def stage() -> Stage:
 
 
 def live(queue: Queue) -> list[bytes]:
-    """What is in the queue's journal."""
+    """Content of the queue's journal."""
     return [data[-2:] if data[-2:-1] == b"-" else data[-1:] for data in queue.journal.live.values()]
 
 

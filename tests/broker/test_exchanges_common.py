@@ -1,4 +1,4 @@
-"""What all types of exchange have in common, and direct, fanout and the default exchange."""
+"""Common behaviour of all types of exchange, and direct, fanout and the default exchange."""
 
 from __future__ import annotations
 

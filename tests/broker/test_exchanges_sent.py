@@ -1,4 +1,4 @@
-"""What an exchange does with the messages that are sent to it: numbers, and the last one."""
+"""Messages sent to an exchange: numbered, and the last one kept."""
 
 from __future__ import annotations
 

@@ -382,7 +382,7 @@ def test_dropped_transfers_get_no_outcome() -> None:
 
 
 def said(caplog: pytest.LogCaptureFixture) -> list[tuple[int, str]]:
-    """What the log says at the level notice or above."""
+    """Log lines of level notice or above."""
     found = [(each.levelno, each.getMessage()) for each in caplog.records if each.levelno > INFO]
     caplog.clear()
     return found

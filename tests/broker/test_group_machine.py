@@ -309,7 +309,7 @@ def test_freed_group_goes_to_a_waiting_consumer() -> None:
     assert other.bodies == [b"2"]
 
 
-def test_a_group_that_is_freed_in_the_middle_goes_on_at_once() -> None:
+def test_a_group_that_is_freed_in_the_middle_continues_at_once() -> None:
     """A consumer was asked in vain while another one had the group, which settles all it has when it gets more."""
     model = Model()
     queue = grouped(model)

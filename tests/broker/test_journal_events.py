@@ -105,7 +105,7 @@ def test_dequeue_in_an_in_doubt_branch_emits_an_event(tmp_path: Path) -> None:
     play(tmp_path, after)
 
 
-def test_a_journal_that_refuses_messages_is_told_once_until_it_accepts_one(tmp_path: Path) -> None:
+def test_a_journal_that_refuses_messages_is_reported_once_until_it_accepts_one(tmp_path: Path) -> None:
     async def scene(stage: Wired, _heard: list[Event]) -> None:
         console = Console(stage)
         await console.open()

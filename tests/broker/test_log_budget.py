@@ -7,7 +7,7 @@ import pytest
 from qstore.broker.log.logs import MAX_LINES, PERIOD_SECONDS, WARNING, LogBudget, log_of
 
 
-def test_a_flood_is_cut_off_counted_and_told(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_flood_is_cut_off_counted_and_reported(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO", "Security")
     budget = LogBudget(log_of("Security"), WARNING, "failed logins")
     for number in range(1000):

@@ -40,7 +40,7 @@ class Timer:
 
 
 class Running:
-    """What a thread works on."""
+    """The work of a thread."""
 
     def __init__(self) -> None:
         self.found: Any = None

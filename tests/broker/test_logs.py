@@ -289,7 +289,7 @@ def test_a_reader_that_is_gone_is_no_trouble(monkeypatch: pytest.MonkeyPatch) ->
     assert errors.getvalue() == ""
 
 
-def test_a_file_goes_on_and_may_be_renamed(make_log: MakeLog, path: Path) -> None:
+def test_a_file_continues_and_may_be_renamed(make_log: MakeLog, path: Path) -> None:
     path.write_text("before\n")
     make_log()
     log_of("Broker").notice("one")
@@ -332,7 +332,7 @@ def test_a_log_that_is_closed_leaves_nothing_behind(make_log: MakeLog, path: Pat
     assert path.read_text() == ""
 
 
-def test_a_file_that_cannot_be_opened_anew_loses_lines_and_nothing_else(tmp_path: Path) -> None:
+def test_a_file_that_cannot_be_reopened_loses_lines_and_nothing_else(tmp_path: Path) -> None:
     path = tmp_path / "logs" / "qpidd.log"
     path.parent.mkdir()
     log = Logging(Rules(["info+"]), Sinks(stderr=False, file=str(path)), LineFormat(time=False))

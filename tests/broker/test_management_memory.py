@@ -1,4 +1,4 @@
-"""What management sends when memory is short: nothing that nobody has asked for, and no reply that would fill it."""
+"""Management when memory is short: it sends nothing that nobody has asked for, and no reply that would fill it."""
 
 from __future__ import annotations
 

@@ -201,7 +201,7 @@ def test_unsupported_option_may_be_switched_off() -> None:
             values(*arguments)
 
 
-def test_options_without_effect_are_told_without_their_values() -> None:
+def test_options_without_effect_are_reported_without_their_values() -> None:
     found = values("--worker-threads", "4", "--port=1", "--ha-password", "hunter2")
     threads, password = found.without_effect()
     assert threads == "Option worker-threads is ignored: the broker has a single event loop"

@@ -280,7 +280,7 @@ def test_variables_that_are_not_similar_to_options_get_no_warning(file: Path) ->
     ]
 
 
-def test_of_many_that_are_no_options_some_are_told(file: Path) -> None:
+def test_of_many_unknown_options_some_are_reported(file: Path) -> None:
     _, found = said(file, "".join(f"x{number}=\n" for number in range(100_000)))
     assert len(found.warnings) == 21
     assert found.warnings[-1] == "99,980 more unknown options are ignored"

@@ -283,7 +283,7 @@ def test_arguments() -> None:
     assert read_arguments(typed_map({"qpid.max_pages_loaded": 0})).pages == 0
 
 
-def test_without_a_directory_the_log_says_so(caplog: pytest.LogCaptureFixture) -> None:
+def test_without_a_directory_the_log_reports_it(caplog: pytest.LogCaptureFixture) -> None:
     async def test() -> None:
         async with served() as found:
             assert found.broker.queue_factory.restore is restore_message

@@ -1,4 +1,4 @@
-"""What follows from the options: modules, settings, and where the log goes."""
+"""Consequences of the options: modules, settings, and where the log goes."""
 
 from __future__ import annotations
 
@@ -186,7 +186,7 @@ def test_a_daemon_without_syslog(monkeypatch: pytest.MonkeyPatch, file: Path) ->
     assert sinks_of(monkeypatch, file, is_daemon=True, has_syslog=False) == Sinks(stderr=False)
 
 
-def test_a_rule_that_is_none_is_told_with_its_place(file: Path) -> None:
+def test_an_invalid_rule_is_reported_with_its_place(file: Path) -> None:
     file.write_text("log-enable=info+\nlog-disable=loud\n")
     with pytest.raises(OptionError, match=r'qpidd\.conf, line 2: log-disable: "loud" is not a log rule: give LEVEL'):
         make_plan(["--config", str(file)], {})

@@ -396,7 +396,7 @@ def test_a_level_without_a_limit_has_its_turn_until_it_is_empty(model: Model) ->
     assert b"".join(delivered(model, queue)) == b"0abc123"
 
 
-def test_a_round_goes_on_when_consumers_come_back_and_begins_anew_when_nothing_is_left(model: Model) -> None:
+def test_a_round_continues_when_consumers_come_back_and_restarts_when_nothing_is_left(model: Model) -> None:
     queue = priority_queue(model, 2, **{"qpid.fairshare": 3})
     put(model, *((9, b"%d" % number) for number in range(4)), (0, b"a"), (0, b"b"))
     found = [delivered(model, queue, 1) for _ in range(5)]

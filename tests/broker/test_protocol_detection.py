@@ -1,4 +1,4 @@
-"""What a client speaks is found by its first bytes; one that speaks something else is named, and answered."""
+"""A client's protocol is found by its first bytes; an unknown one is named, and answered."""
 
 from __future__ import annotations
 

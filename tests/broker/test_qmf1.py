@@ -148,7 +148,7 @@ def test_schemas() -> None:
     play_with_console(scene)
 
 
-def test_every_schema_can_be_told() -> None:
+def test_every_schema_can_be_reported() -> None:
     async def scene(_stage: Wired, console: Console) -> None:
         for each in (*CLASSES, *EVENT_CLASSES):
             (reply,) = await ask(console, "S", each.package, each.name, each.hash.bytes)
@@ -381,7 +381,7 @@ async def attach(console: Console, bank: int = 0, publisher: Publisher = _AGENT)
     return await ask(console, "A", "sensors", UUID(int=5), 0, bank, publisher=publisher)
 
 
-def test_an_agent_of_others_is_seen_and_its_schema_is_told() -> None:
+def test_an_agent_of_others_is_seen_and_its_schema_is_reported() -> None:
     async def scene(stage: Wired, console: Console) -> None:
         (reply,) = await attach(console)
         assert (reply.opcode, reply.fields) == ("a", {"broker_bank": 1, "agent_bank": 10})
@@ -411,7 +411,7 @@ def test_an_agent_of_others_is_seen_and_its_schema_is_told() -> None:
     play_with_console(scene)
 
 
-def test_requests_for_an_agent_are_routed_and_a_new_console_is_told() -> None:
+def test_requests_for_an_agent_are_routed_and_a_new_console_is_notified() -> None:
     async def scene(stage: Wired, console: Console) -> None:
         await attach(console)
         agent = await stage.topology.declare_queue("agent")

@@ -154,7 +154,7 @@ def test_objects_are_published_when_they_change_and_end() -> None:
     play_with_console(scene)
 
 
-def test_high_and_low_marks_begin_anew_with_each_interval() -> None:
+def test_high_and_low_marks_restart_with_each_interval() -> None:
     async def scene(stage: Wired, console: Console) -> None:
         await stage.topology.declare_queue("q")
         for key in ("1", "2"):

@@ -46,7 +46,7 @@ def test_consumers_get_one_message_each_in_turn(model: Model) -> None:
     ]
 
 
-def test_the_turn_goes_on_where_it_was(model: Model) -> None:
+def test_the_turn_continues_where_it_was(model: Model) -> None:
     """One message at a time is as fair as all at once."""
     queue = model.queue("q")
     consumers = [model.consumer(queue) for _ in range(3)]
@@ -215,7 +215,7 @@ def test_expiry_in_a_failed_journal_does_not_stop_delivery(model: Model) -> None
     assert model.broker.expire() == 0
 
 
-def test_expiry_goes_on_if_one_journal_has_failed(model: Model) -> None:
+def test_expiry_continues_if_one_journal_has_failed(model: Model) -> None:
     for name in ("failed", "healthy"):
         model.queue(name, durable=True)
         model.broker.router.publish(model.message(name, b"old", expires_at=model.now + 1), model.broker.exchanges[""])
@@ -255,7 +255,7 @@ def test_a_removal_that_cannot_be_written_is_an_error_of_the_model(model: Model)
     assert queue.message_count == 1
 
 
-def test_a_full_journal_takes_nothing_and_says_so(model: Model) -> None:
+def test_a_full_journal_takes_nothing_and_reports_it(model: Model) -> None:
     queue = model.queue("q", durable=True)
     queue.journal.is_full = True
     with pytest.raises(ResourceLimitExceededError, match='Enqueue capacity threshold exceeded on queue "q"'):

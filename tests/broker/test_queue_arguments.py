@@ -1,4 +1,4 @@
-"""What a declaration's arguments say: whole numbers in any dress, policies by name, and nothing besides."""
+"""Arguments of a declaration: whole numbers in any dress, policies by name, and nothing besides."""
 
 from __future__ import annotations
 

@@ -270,7 +270,7 @@ def test_idle_queues_are_due_when_their_time_is_over(model: Model, is_turned: bo
     assert len(queues) == 0
 
 
-def test_the_time_of_an_idle_queue_begins_anew(model: Model) -> None:
+def test_the_time_of_an_idle_queue_restarts(model: Model) -> None:
     queues = IdleQueues(lambda: model.now)
     queue = make(model, "one", auto_delete_seconds=5)
     queues.begin(queue)

@@ -1,4 +1,4 @@
-"""What a queued message costs beside its content, taken in by a connection as they all are."""
+"""Memory of a queued message beside its content, taken in by a connection as they all are."""
 
 from __future__ import annotations
 

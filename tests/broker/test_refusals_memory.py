@@ -1,4 +1,4 @@
-"""What is refused leaves nothing in memory: neither the error, nor the queue and the messages that it was about."""
+"""Refused requests leave nothing in memory: neither the error, nor the queue and the messages that it was about."""
 
 from __future__ import annotations
 

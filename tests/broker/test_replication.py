@@ -133,7 +133,7 @@ def test_which_events_there_are() -> None:
     assert both.message_count == 0
 
 
-def test_transactions_are_told_at_their_commit() -> None:
+def test_transactions_are_reported_at_their_commit() -> None:
     source = Source()
     source.replicated("q")
     for commits in (False, True):
@@ -148,7 +148,7 @@ def test_transactions_are_told_at_their_commit() -> None:
     assert kinds(source.take()) == [(1, "q")]
 
 
-def test_a_transaction_that_fails_is_not_told() -> None:
+def test_a_transaction_that_fails_is_not_reported() -> None:
     source = Source()
     queue = source.replicated("q")
     entry = queue.add_uncommitted(source.message("q", b"1"), 0)

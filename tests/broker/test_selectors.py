@@ -408,7 +408,7 @@ def test_headers_that_cannot_be_decoded_are_null() -> None:
         (5, "is 5, not a string"),
     ],
 )
-def test_it_is_told_where_it_is_none(text: Any, where: str) -> None:
+def test_a_syntax_error_names_its_position(text: Any, where: str) -> None:
     with pytest.raises(InvalidArgumentError) as failed:
         selector(text)
     assert str(failed.value).startswith("x-apache-selector ")

@@ -132,7 +132,7 @@ def test_that_nothing_is_accepted_is_noticed_when_another_client_waits(accept: F
     run(test())
 
 
-def test_the_timer_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_timer_continues(monkeypatch: pytest.MonkeyPatch) -> None:
     looks: list[None] = []
     monkeypatch.setattr(server_module.Heap, "look", lambda _heap: looks.append(None))
 

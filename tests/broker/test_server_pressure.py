@@ -290,7 +290,7 @@ def test_nothing_is_promised_or_delivered_before_it_is_on_the_disk(tmp_path: Pat
     asyncio.run(test())
 
 
-def test_a_disk_that_fails_ends_the_sessions_that_wait_for_it_and_no_others(tmp_path: Path) -> None:
+def test_a_failing_disk_ends_the_sessions_that_wait_for_it_and_no_others(tmp_path: Path) -> None:
     async def test() -> None:
         async with served(tmp_path) as found:
             helper, peer = await other(found), await client(RawPeer, found.port)

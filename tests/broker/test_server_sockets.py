@@ -212,7 +212,7 @@ def test_log_names_clients_and_why_they_left(caplog: pytest.LogCaptureFixture) -
     asyncio.run(test())
 
 
-def test_a_port_that_somebody_has(tmp_path: Path) -> None:
+def test_a_port_that_is_in_use(tmp_path: Path) -> None:
     async def test() -> None:
         with socket.create_server(("127.0.0.1", 0)) as taken:
             settings = SETTINGS.__class__(port=taken.getsockname()[1], interfaces=("127.0.0.1",), auth=False)

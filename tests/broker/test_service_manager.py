@@ -1,4 +1,4 @@
-"""What a service manager is told."""
+"""Notifications to a service manager."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from qstore.broker.process import service_manager
 
 
 @pytest.mark.parametrize("is_abstract", [False, True])
-def test_it_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_abstract: bool) -> None:
+def test_progress_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_abstract: bool) -> None:
     name = f"@{tmp_path}" if is_abstract else str(tmp_path / "notify")
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
         manager.bind(name.replace("@", "\0") if is_abstract else name)

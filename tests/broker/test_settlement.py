@@ -95,7 +95,7 @@ def test_it_waits_for_records_of_other_queues_too(settle: Settle) -> None:
     assert other.is_empty
 
 
-def test_a_failed_write_to_another_queue_is_told(settle: Settle) -> None:
+def test_a_failed_write_to_another_queue_is_reported(settle: Settle) -> None:
     model, results = Model(), Results()
     leaving, first = delivered(model, "leaving", b"1")
     other, second = delivered(model, "other", b"2")

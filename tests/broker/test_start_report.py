@@ -1,4 +1,4 @@
-"""Who is told, and when, how far a start is."""
+"""Progress of a start: to whom it is reported, and when."""
 
 from __future__ import annotations
 

@@ -44,7 +44,7 @@ class Log:
 
 
 class Waiting:
-    """What a store calls when something is done."""
+    """Callbacks of a store."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -201,7 +201,7 @@ def test_a_store_that_is_in_use(tmp_path: Path) -> None:
     store.close()
 
 
-def test_options_are_told_with_their_defaults() -> None:
+def test_options_are_reported_with_their_defaults() -> None:
     options = {option.name: option for option in as_module(Module()).options}
     assert (options["num-jfiles"].kind, options["num-jfiles"].default) == ("number", "8")
     assert "4 to 64" in options["num-jfiles"].help

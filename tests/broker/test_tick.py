@@ -324,7 +324,7 @@ def test_work_after_the_end_of_a_turn_gets_another(log: list[str]) -> None:
     assert log == ["s settles", "s tells"] * 2
 
 
-def test_one_that_is_told_while_the_turn_ends_gets_another(log: list[str]) -> None:
+def test_a_waiter_notified_while_the_turn_ends_gets_another(log: list[str]) -> None:
     """Sending may bring up new work: another connection's session that ends, for one."""
     loop = HandTurned()
     tick = Tick(loop, None)

@@ -1,1 +1,1 @@
-"""What a broker of AMQP 0-10 does towards its clients, each rule once: found by suites, by fuzzing, and by mishaps."""
+"""Rules of AMQP 0-10 as clients see them, each once: found by suites, by fuzzing, and in operation."""

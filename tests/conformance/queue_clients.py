@@ -1,4 +1,4 @@
-"""What the tests of queues have in common: clients, time that goes by, and ways in which a session ends."""
+"""Helpers of the tests of queues: clients, passing time, and ways in which a session ends."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who may come in, over real sockets: with a user file, without one, and what a user's name is good for."""
+"""Logins over real sockets: with a user file, without one, and what a user's name is good for."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def test_mechanism_that_is_not_offered_is_refused(broker: RunningBroker) -> None
         assert refused.value.args[0] == CloseCode.CONNECTION_FORCED
 
 
-def test_a_failed_login_is_answered_late_whoever_it_was(broker: RunningBroker) -> None:
+def test_a_failed_login_is_answered_late_for_any_user(broker: RunningBroker) -> None:
     """For an unknown user and a wrong password alike; meanwhile others are served."""
 
     def seconds(response: bytes) -> float:

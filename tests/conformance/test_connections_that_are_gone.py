@@ -1,4 +1,4 @@
-"""What a broker keeps of connections that are gone: nothing, and not only when a garbage collector finds the time."""
+"""A broker keeps nothing of connections that are gone, and not only when a garbage collector finds the time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the arguments of exchanges and bindings do, as clients see it: numbers, initial values, exclusive bindings."""
+"""Arguments of exchanges and bindings, as clients see them: numbers, initial values, exclusive bindings."""
 
 from __future__ import annotations
 
@@ -202,7 +202,7 @@ class TestInitialValue:
         bind(client, "q")
         assert client.take() == [b"1"]
 
-    def test_each_time_that_the_queue_is_bound_anew(self, client: Client) -> None:
+    def test_each_time_that_the_queue_is_bound_again(self, client: Client) -> None:
         declare(client, "direct", INITIAL, "q")
         send(client, b"1")
         bind(client, "q")

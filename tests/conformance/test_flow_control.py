@@ -184,7 +184,7 @@ def test_a_session_that_has_ended_is_forgotten(found: Clients) -> None:
     assert not flow.is_stopped
 
 
-def test_a_session_that_comes_back_is_told() -> None:
+def test_a_resumed_session_is_notified() -> None:
     world, here, there = clients(timeout=100)
     declare(there)
     numbers = publish(here, 5)

@@ -120,13 +120,13 @@ def test_it_is_the_users_own() -> None:
 
 
 @pytest.mark.parametrize("delivery", [{"resume_ttl": 0}, {"resume_ttl": None}, {"resume_id": None}])
-def test_only_what_asks_for_it_is_kept(delivery: dict[str, Any]) -> None:
+def test_only_resumable_messages_are_kept(delivery: dict[str, Any]) -> None:
     world = World()
     interrupted(declared(world), 4, **delivery)
     assert offset(world.open_client()) == 0
 
 
-def test_a_message_of_which_no_content_has_come() -> None:
+def test_a_message_without_content_so_far() -> None:
     world = World()
     interrupted(declared(world), 0)
     assert offset(world.open_client()) == 0

@@ -71,7 +71,7 @@ def test_remaining_and_acquired_messages_go_to_the_alternate_exchange(durable: b
     assert bodies(world, "dead") == [b"1", b"3", b"4"]
 
 
-def test_where_what_is_left_has_no_room_it_stays_and_can_be_used() -> None:
+def test_a_queue_whose_messages_find_no_room_is_kept_and_usable() -> None:
     world, here, there = clients()
     there.declare("dead", arguments=arguments({"qpid.max_count": 1}))
     there.command("exchange.bind", queue="dead", exchange="amq.fanout", binding_key="")
@@ -146,7 +146,7 @@ def test_it_goes_when_its_time_is_over(kind: str, durable: bool) -> None:
     assert len(world.broker.idle_queues) == 0
 
 
-def test_a_shared_one_that_nobody_has_used_has_no_time() -> None:
+def test_an_unused_shared_queue_has_no_deadline() -> None:
     world, here, _there = clients()
     here.declare("q", auto_delete=True, arguments=TIMED)
     here.machine.closed()
@@ -154,7 +154,7 @@ def test_a_shared_one_that_nobody_has_used_has_no_time() -> None:
     assert "q" in world.broker.queues
 
 
-def test_its_time_begins_only_when_nobody_is_left() -> None:
+def test_its_deadline_starts_when_the_last_consumer_leaves() -> None:
     world, here, there = clients()
     here.declare("q", auto_delete=True, arguments=TIMED)
     for user in (here, there):
@@ -169,7 +169,7 @@ def test_its_time_begins_only_when_nobody_is_left() -> None:
 
 @pytest.mark.parametrize("kind", ["exclusive", "shared"])
 @pytest.mark.parametrize("use", ["own", "consume", "browse"])
-def test_it_stays_while_it_is_used_and_its_time_begins_anew(kind: str, use: str) -> None:
+def test_it_stays_while_it_is_used_and_its_time_restarts(kind: str, use: str) -> None:
     world = World()
     leave(world, kind)
     pass_time(world, 20)
@@ -225,7 +225,7 @@ def test_without_auto_delete_the_time_means_nothing() -> None:
     assert "q" in world.broker.queues
 
 
-def test_the_server_looks_at_what_is_due() -> None:
+def test_the_server_checks_due_deadlines() -> None:
     async def test() -> None:
         async with served() as found:
             queues = found.broker.queues

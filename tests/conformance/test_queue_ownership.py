@@ -32,7 +32,7 @@ def owned(*, timeout: int = 0, **values: Any) -> Clients:
 
 @pytest.mark.parametrize("is_same_connection", [True, False])
 @pytest.mark.parametrize(("name", "values"), REFUSED, ids=[f"{name} {[*values][1:]}" for name, values in REFUSED])
-def test_nobody_else_may_use_it(name: str, values: dict[str, Any], is_same_connection: bool) -> None:
+def test_other_sessions_may_not_use_it(name: str, values: dict[str, Any], is_same_connection: bool) -> None:
     world, here, there = owned()
     client, channel = (here, BESIDE) if is_same_connection else (there, 1)
     client.command(name, on=channel, **values)
@@ -119,7 +119,7 @@ def test_one_that_is_in_use_does_not_become_exclusive(mode: int) -> None:
     assert world.broker.queues["q"].owner is None
 
 
-def test_one_that_nobody_uses_becomes_exclusive() -> None:
+def test_an_unused_queue_becomes_exclusive() -> None:
     world, here, there = clients()
     here.declare("q")
     there.declare("q", exclusive=True)

@@ -1,4 +1,4 @@
-"""What a publisher may ask of the broker for a message: discard-unroutable and immediate; and what it may not: the time
+"""Options of a publisher for a message: discard-unroutable and immediate; and what it may not: the time
 at which it came, where the broker sets it, and more than a queue holds."""
 
 from __future__ import annotations
@@ -125,7 +125,7 @@ def test_a_session_that_is_detached_takes_nothing() -> None:
     assert bodies(world, "q") == []
 
 
-def test_all_its_queues_need_somebody_who_takes_it() -> None:
+def test_an_immediate_message_needs_a_consumer_on_each_queue() -> None:
     world, here, there = with_alternate()
     here.declare("q2")
     here.command("exchange.bind", queue="q2", exchange="x", binding_key="k")
@@ -185,7 +185,7 @@ def test_each_message_has_the_time_at_which_it_came() -> None:
     assert sent(world, "dead") == [begin + 10]
 
 
-def test_without_the_option_a_message_keeps_what_its_sender_says() -> None:
+def test_timestamps_of_senders_are_kept_without_the_option() -> None:
     world, here, _there = with_alternate()
     here.publish("q", b"1")
     here.publish("q", b"2", timestamp=77)
@@ -193,7 +193,7 @@ def test_without_the_option_a_message_keeps_what_its_sender_says() -> None:
     assert sent(world, "q") == [None, 77]
 
 
-def test_all_else_of_a_message_stays_as_it_was() -> None:
+def test_everything_else_of_a_message_stays_as_it_was() -> None:
     world, here, _there = with_alternate(timestamp=True)
     head = header({"content_type": "text/plain"}, routing_key="q", priority=3, delivery_mode=2)
     here.command("message.transfer", destination="", header=head, body=b"m")

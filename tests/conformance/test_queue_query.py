@@ -1,4 +1,4 @@
-"""What queue.query says, and what message.acquire answers."""
+"""Results of queue.query and message.acquire."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def test_messages_that_are_only_shown_count_until_they_are_acquired() -> None:
     assert counts(here) == (1, 1)
 
 
-def test_acquire_answers_what_nobody_else_has() -> None:
+def test_acquire_returns_only_free_messages() -> None:
     _world, here, there = clients()
     here.declare("q")
     here.publish("q", *(b"%d" % number for number in range(5)))
@@ -107,7 +107,7 @@ def test_acquired_messages_can_be_settled() -> None:
     assert (second.is_redelivered, third.is_redelivered) == (True, False)
 
 
-def test_a_purge_leaves_what_consumers_hold() -> None:
+def test_a_purge_keeps_acquired_messages() -> None:
     world, here, there = clients()
     here.declare("q")
     here.publish("q", b"1", b"2", b"3")

@@ -41,7 +41,7 @@ def found() -> Clients:
     return made
 
 
-def test_each_consumer_gets_what_it_selects(found: Clients) -> None:
+def test_each_consumer_receives_the_messages_it_selects(found: Clients) -> None:
     world, here, there = found
     subscribe(here, "kind = 'odd'")
     subscribe(there, b"kind = 'even' AND n > 2")
@@ -63,7 +63,7 @@ def test_messages_that_were_there_before(found: Clients) -> None:
     assert bodies(world, "q") == [b"%d" % number for number in (0, 1, 2, 6, 7, 8, 9)]
 
 
-def test_browsers_see_what_they_select(found: Clients) -> None:
+def test_browsers_see_the_messages_they_select(found: Clients) -> None:
     world, here, there = found
     publish(there, *range(6))
     subscribe(here, "n >= 2", acquire_mode=NOT_ACQUIRED)
@@ -97,7 +97,7 @@ def test_an_exclusive_consumer(found: Clients) -> None:
     assert there.failure()[0] == ErrorCode.RESOURCE_LOCKED
 
 
-def test_released_messages_go_to_those_who_select_them(found: Clients) -> None:
+def test_released_messages_go_to_consumers_that_select_them(found: Clients) -> None:
     _world, here, there = found
     subscribe(here, "kind = 'odd'", messages=3)
     subscribe(there, "kind = 'odd' AND JMSRedelivered")
@@ -123,7 +123,7 @@ def test_messages_of_a_session_that_ends_come_back(found: Clients) -> None:
     assert bodies(world, "q") == [b"0", b"2"]
 
 
-def test_only_what_is_selected_uses_credit(found: Clients) -> None:
+def test_only_selected_messages_use_credit(found: Clients) -> None:
     _world, here, there = found
     subscribe(here, "n >= 10", messages=2)
     publish(there, *range(20))
@@ -391,7 +391,7 @@ def test_an_empty_one_selects_all(found: Clients, selector: str | None) -> None:
 # ---- queues with a filter ----
 
 
-def test_a_queue_takes_what_its_filter_selects(found: Clients) -> None:
+def test_a_queue_accepts_only_messages_its_filter_selects(found: Clients) -> None:
     world, here, there = found
     here.declare("filtered", arguments=typed_map({"qpid.filter": "kind = 'odd'"}))
     for queue in ("q", "filtered"):

@@ -419,7 +419,7 @@ def test_when_the_broker_stops_it_is_over() -> None:
 # ---- channels ----
 
 
-def test_to_attach_what_is_attached_changes_nothing() -> None:
+def test_attaching_an_attached_session_changes_nothing() -> None:
     """Rule idempotence of session.attach."""
     world = World()
     client = world.open_client(timeout=60)

@@ -1,4 +1,4 @@
-"""What clients may expect of a broker: what it has promised them, before a crash and after.
+"""A model of a broker as clients see it: what it has promised them, before a crash and after.
 
 A promise is a completion that a client has got, or a message. Each message has a number, which is its body, and a
 `Copy` for each queue that it may be on:

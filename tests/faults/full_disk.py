@@ -1,4 +1,4 @@
-"""What tests of full disks look at: when they are full, what files there are and how large, and what a user is told."""
+"""Helpers of tests of full disks: when they are full, what files there are and how large, and what a user is told."""
 
 from __future__ import annotations
 

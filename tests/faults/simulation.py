@@ -1,4 +1,4 @@
-"""What the tests of the simulated disk share."""
+"""Helpers of the tests of the simulated disk."""
 
 from __future__ import annotations
 

@@ -169,7 +169,7 @@ def test_a_restore_that_is_killed() -> None:
 
 
 @pytest.mark.parametrize("code", [errno.EIO, errno.ENOSPC])
-def test_a_call_that_fails_is_told(code: int) -> None:
+def test_a_failing_call_is_reported(code: int) -> None:
     original = base(clean=True)
     name = Backup(original).make(1)
     store, told = tree(original, PATH), 0

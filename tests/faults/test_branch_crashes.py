@@ -148,5 +148,5 @@ PLANTED: Final = Planted(BROKEN, lambda _: BranchCrashes(share=0.15), range(500,
 
 
 @pytest.mark.parametrize("name", PLANTED.bugs)
-def test_a_broken_broker_is_found_out(name: str) -> None:
+def test_a_broken_broker_is_detected(name: str) -> None:
     assert PLANTED.is_found(name)

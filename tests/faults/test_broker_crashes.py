@@ -81,7 +81,7 @@ def test_promises_hold_where_messages_are_delivered_before_the_sync() -> None:
     assert crashes.counts["unpromised"] > 0
 
 
-def test_a_broker_that_is_stopped_keeps_everything_and_marks_what_was_delivered() -> None:
+def test_a_stopped_broker_keeps_all_messages_and_marks_delivered_ones() -> None:
     crashes = BrokerCrashes(share=0.0)
     for seed in seeds_of_the_day(10):
         crashes.pages = seed % 2 == 1
@@ -109,17 +109,17 @@ def test_large_transactions_are_whole_for_hours(seed: int) -> None:
 
 @replaces
 @pytest.mark.parametrize("name", PLANTED.bugs)
-def test_a_broken_broker_is_found_out(name: str) -> None:
+def test_a_broken_broker_is_detected(name: str) -> None:
     assert PLANTED.is_found(name)
 
 
 @replaces
 @pytest.mark.parametrize("name", PLANTED_PAGING.bugs)
-def test_a_broker_with_broken_paging_is_found_out(name: str) -> None:
+def test_a_broker_with_broken_paging_is_detected(name: str) -> None:
     assert PLANTED_PAGING.is_found(name)
 
 
 @replaces
 @pytest.mark.parametrize("name", PLANTED_BASIC.bugs)
-def test_a_broker_that_is_broken_for_0_9_1_is_found_out(name: str) -> None:
+def test_a_broker_that_is_broken_for_0_9_1_is_detected(name: str) -> None:
     assert PLANTED_BASIC.is_found(name)

@@ -1,4 +1,4 @@
-"""What meets in a broker at a bad moment: a queue that is deleted while somebody settles its messages, and the end.
+"""Races in a broker: a queue that is deleted while somebody settles its messages, and the end.
 
 Each test goes through the moments one by one.
 """
@@ -226,7 +226,7 @@ def _gone_with_its_queue(self: Deletion, entry: Entry, done: Done) -> None:
         (Deletion, "dequeue", _gone_with_its_queue, "message.reject"),
     ],
 )
-def test_a_broker_that_does_not_wait_for_a_move_is_found_out(
+def test_a_broker_that_does_not_wait_for_a_move_is_detected(
     start: Start, monkeypatch: pytest.MonkeyPatch, owner: type, name: str, broken: object, command: str
 ) -> None:
     monkeypatch.setattr(owner, name, broken)
@@ -239,7 +239,7 @@ def test_a_broker_that_does_not_wait_for_a_move_is_found_out(
 
 
 @replaces
-def test_a_broker_that_does_not_wait_for_the_deletion_is_found_out(
+def test_a_broker_that_does_not_wait_for_the_deletion_is_detected(
     start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(settlement, "_deletion_of", lambda _queue, _entry: None)

@@ -308,7 +308,7 @@ def crash_again(disk: SimulatedDisk, rng: random.Random) -> None:
     assert_kept(disk)
 
 
-def test_a_call_that_fails_leaves_the_old_store_or_the_new_one() -> None:
+def test_a_failing_call_leaves_the_old_store_or_the_new_one() -> None:
     disk = old_disk()
     begun = disk.calls
     started(disk)

@@ -31,7 +31,7 @@ TO_DEAD = {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "dead"}
 HOW = {"maxlen": {"x-max-length": 4}, "expired": {"x-message-ttl": 1000}, "rejected": {}}
 START = 1_700_000_000.0
 ROOMY = Geometry(12, 8192)
-"""What does not find room is dropped."""
+"""Messages without room are dropped."""
 
 
 class Rejecter(ClientSession):
@@ -161,7 +161,7 @@ def test_messages_were_moved(reason: str) -> None:
 
 
 @replaces
-def test_a_move_that_does_not_wait_for_the_disk_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_move_that_does_not_wait_for_the_disk_is_detected(monkeypatch: pytest.MonkeyPatch) -> None:
     def at_once(
         self: DeadLetters, queue: Queue, entry: Entry, _reason: str, to: QueueDeadLetter, done: Callable[[None], None]
     ) -> None:

@@ -126,7 +126,7 @@ class TestFiles:
         assert file.read(0, len(content) + 100) == bytes(7) + content
         file.close()
 
-    def test_another_handle_sees_what_is_written(self, place: Place) -> None:
+    def test_writes_are_visible_through_another_handle(self, place: Place) -> None:
         place.make("file", b"before")
         reader, writer = place.disk.open(place("file")), place.disk.open_writable(place("file"))
         writer.write(0, b"after!")
@@ -223,7 +223,7 @@ class TestNames:
         assert place.disk.link_target(place("a")) is None
         assert place.disk.link_target(place("missing")) is None
 
-    def test_a_file_gets_another_name_and_replaces_what_has_it(self, place: Place) -> None:
+    def test_renaming_a_file_replaces_the_target(self, place: Place) -> None:
         place.make("a", b"1")
         place.make("b", b"2")
         place.disk.rename(place("a"), place("b"))

@@ -176,7 +176,7 @@ def _never(_self: Ring, _queue: Queue, _most: int) -> bool:
     ("owner", "name", "broken"),
     [(Ring, "_displaces", _displaced_first), (Ring, "_displaces", _never)],
 )
-def test_a_broken_ring_is_found_out(monkeypatch: pytest.MonkeyPatch, owner: type, name: str, broken: object) -> None:
+def test_a_broken_ring_is_detected(monkeypatch: pytest.MonkeyPatch, owner: type, name: str, broken: object) -> None:
     monkeypatch.setattr(owner, name, broken)
     with pytest.raises(AssertionError):
         run_all(range(10))
@@ -224,7 +224,7 @@ def test_stored_message_is_on_the_ring_or_was_moved(in_transactions: bool) -> No
 
 
 @replaces
-def test_a_ring_that_discards_what_it_should_move_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_ring_that_discards_instead_of_moving_is_detected(monkeypatch: pytest.MonkeyPatch) -> None:
     def both_at_once(self: Router, queue: Queue, entry: Entry) -> bool:
         assert queue.alternate is not None
         message = entry.message.whole()

@@ -112,7 +112,7 @@ def test_something_was_promised() -> None:
 
 
 @replaces
-def test_bindings_that_go_after_their_exchange_are_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bindings_that_go_after_their_exchange_are_detected(monkeypatch: pytest.MonkeyPatch) -> None:
     plain = Catalogue.delete_exchange
 
     def alone(self: Catalogue, exchange_id: int, _general_ids: Iterable[int] = ()) -> None:

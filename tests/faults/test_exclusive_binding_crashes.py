@@ -165,7 +165,7 @@ def test_both_ends_of_a_replacement_are_seen() -> None:
     raise AssertionError(f"only {sides}")
 
 
-def test_a_recovery_that_replaces_nothing_is_found_out() -> None:
+def test_a_recovery_that_replaces_nothing_is_detected() -> None:
     lefts = [left for seed in range(6) for left in work(seed)]
     with patch.object(DirectExchange, "put", Exchange.put), pytest.raises(AssertionError):
         check_all(lefts)

@@ -125,7 +125,7 @@ def damaged(*, catalogue: bool) -> tuple[SimulatedDisk, dict[str, list[bytes]]]:
 
 @pytest.mark.parametrize("catalogue", [False, True], ids=["journals", "catalogue too"])
 @pytest.mark.parametrize("needs_room", KINDS)
-def test_a_start_that_builds_anew(needs_room: Callable[[str], bool], catalogue: bool) -> None:
+def test_a_start_that_rebuilds(needs_room: Callable[[str], bool], catalogue: bool) -> None:
     seen: Counter[str] = Counter()
     original, found = damaged(catalogue=catalogue)
     assert sum(map(len, found.values())) > 8

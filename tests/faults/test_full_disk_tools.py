@@ -89,7 +89,7 @@ def assert_told(text: str, where: Path) -> None:
 
 
 def bodies(path: Path) -> Counter[tuple[str, str, str]]:
-    """What a restart would deliver."""
+    """Messages that a restart would deliver."""
     shown: Dump = dump(path, "--outstanding", "--json")
     assert (shown.code, shown.lines("damage")) == (0, [])
     return Counter((line["queue"], line["state"], line["body_sha256"]) for line in shown.lines("message"))

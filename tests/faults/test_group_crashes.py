@@ -213,7 +213,7 @@ def _passed(group: Group, entry: GroupEntry) -> None:
     [(GroupOrder, "_has_returned", _freed_too_early), (Group, "put_back", _passed)],
     ids=["freed too early", "order"],
 )
-def test_broken_groups_are_found_out(
+def test_broken_groups_are_detected(
     monkeypatch: pytest.MonkeyPatch, owner: type, name: str, broken: Callable[..., None]
 ) -> None:
     monkeypatch.setattr(owner, name, broken)

@@ -110,7 +110,7 @@ def is_whole(disk: SimulatedDisk, root: str) -> bool:
 
 
 def check(disk: SimulatedDisk, change: Change, *, done: bool) -> str:
-    """What must hold; returns how far it came."""
+    """Check the state; returns how far it came."""
     found = read_identity(disk, DATA)
     before = change.before or ClusterIds(None, None)
     assert found in ((change.after,) if done else (before, change.after))
@@ -175,7 +175,7 @@ def test_a_kill_at_any_call_and_another_one_after_it(change: Change) -> None:
 
 @pytest.mark.parametrize("change", CHANGES, ids=IDS)
 @pytest.mark.parametrize("code", [errno.EIO, errno.ENOSPC])
-def test_a_call_that_fails_is_told_and_leaves_all_as_it_may_be(change: Change, code: int) -> None:
+def test_a_failing_call_is_reported_and_leaves_all_as_it_may_be(change: Change, code: int) -> None:
     disk = disk_with(change.before, 0)
     disk.log = []
     change.do(identity_on(disk))
@@ -222,7 +222,7 @@ def moved_first(self: StoreIdentity, cluster_id: UUID | None = None) -> str:
     ],
     ids=["files are not synced", "directories are not synced", "the mark goes last"],
 )
-def test_the_check_finds_what_is_broken(
+def test_the_check_detects_planted_defects(
     monkeypatch: pytest.MonkeyPatch, owner: type, name: str, broken: Callable[..., object]
 ) -> None:
     setup = {change.name: disk_with(change.before, 0) for change in CHANGES}

@@ -207,7 +207,7 @@ def test_a_crash_while_the_store_is_created() -> None:
 
 
 @pytest.mark.parametrize("code", [errno.EIO, errno.ENOSPC])
-def test_a_call_that_fails_is_told_and_loses_nothing(code: int) -> None:
+def test_a_failing_call_is_reported_and_loses_nothing(code: int) -> None:
     original = base(clean=True)
     before = content(original.copy(1))
     done = original.copy(1)
@@ -231,7 +231,7 @@ def test_a_call_that_fails_is_told_and_loses_nothing(code: int) -> None:
     assert told > 4
 
 
-def test_an_import_that_is_broken_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_import_that_is_broken_is_detected(monkeypatch: pytest.MonkeyPatch) -> None:
     """These tests can fail: the old journals go before the new ones count."""
     effect = ImportSwitch._effect
 

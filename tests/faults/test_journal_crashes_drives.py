@@ -1,4 +1,4 @@
-"""What a journal relies on in a drive, and what happens on one that does not keep to it.
+"""Assumptions of a journal about a drive, and the outcome on one that breaks them.
 
 Assumed is powersafe overwrite: a sector that is written while the power fails keeps what stood there, if what is
 written begins with the same bytes. Without it, flushes aligned to the drive's sectors:

@@ -117,7 +117,7 @@ class TestContract:
         key_value.write(dict(contents))
         assert dict(key_value.items(b"")) == contents
 
-    def test_a_closed_map_says_so(self, key_value: KeyValue) -> None:
+    def test_a_closed_map_reports_it(self, key_value: KeyValue) -> None:
         key_value.write({b"a": b"1"})
         key_value.close()
         key_value.close()
@@ -186,7 +186,7 @@ class TestOpening:
 
 
 class TestCheckpoints:
-    def test_it_is_what_there_was_and_goes_its_own_way(self, opens: Opener, opens_copy: Opener, copy_path: str) -> None:
+    def test_a_copy_has_the_content_and_is_independent(self, opens: Opener, opens_copy: Opener, copy_path: str) -> None:
         first = opens(create=True)
         first.write({b"a": b"1", b"b": b"2", b"long": bytes(100_000)})
         first.write({b"b": None})
@@ -223,7 +223,7 @@ class TestCheckpoints:
         with pytest.raises(CatalogueError, match="closed"):
             first.checkpoint(copy_path + "-3")
 
-    def test_nobody_else_may_read_it(self, tmp_path: Path) -> None:
+    def test_other_users_cannot_read_it(self, tmp_path: Path) -> None:
         key_value = RocksKeyValue.open(tmp_path / "map", create=True)
         key_value.write({b"a": b"1"})
         key_value.checkpoint(str(tmp_path / "copy"))

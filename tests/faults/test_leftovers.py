@@ -93,7 +93,7 @@ def test_a_queue_that_only_its_journal_knows_is_made_again(clean: bool) -> None:
     check(lost("queue-0", "queue-1", clean=clean), {"queue-0": WHOLE, "queue-1": WHOLE, "queue-2": []})
 
 
-def test_an_empty_journal_that_nobody_knows_was_being_made() -> None:
+def test_an_unknown_empty_journal_was_being_created() -> None:
     check(lost("queue-2"), {"queue-0": WHOLE, "queue-1": WHOLE})
 
 

@@ -59,7 +59,7 @@ class Left(NamedTuple):
 
 
 def state_of(process: BrokerProcess) -> State:
-    """What a broker has."""
+    """State of a broker."""
     broker = process.broker
     topology: set[tuple[str, ...]] = {("queue", name) for name in broker.queues}
     for exchange in broker.exchanges.values():
@@ -233,14 +233,14 @@ def test_every_method_is_called() -> None:
 
 
 def check_answered(seeds: Iterable[int]) -> None:
-    """What is left after an answer."""
+    """State after an answer."""
     for seed in seeds:
         for number, left in enumerate(work(seed)):
             if left.is_answered:
                 check(left, number)
 
 
-def test_an_answer_before_the_disk_is_found_out() -> None:
+def test_an_answer_before_the_disk_is_detected() -> None:
     async def at_once(_self: Waiting) -> None:
         """Wait for nothing."""
 

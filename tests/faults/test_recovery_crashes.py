@@ -141,7 +141,7 @@ def test_killed_while_an_earlier_one_is_removed(source: Path, power_loss: bool) 
     assert seen["begun"] > 10
 
 
-def test_a_disk_that_fails_at_any_call(source: Path) -> None:
+def test_a_failing_disk_at_any_call(source: Path) -> None:
     """Nothing is left, or what is left is marked as a part."""
     probe = new_disk()
     first = probe.calls

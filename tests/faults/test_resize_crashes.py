@@ -138,7 +138,7 @@ def kill_again(disk: SimulatedDisk, seed: int, rng: random.Random) -> None:
 
 
 @pytest.mark.parametrize("code", [errno.EIO, errno.ENOSPC])
-def test_a_call_that_fails_is_told_and_loses_nothing(code: int) -> None:
+def test_a_failing_call_is_reported_and_loses_nothing(code: int) -> None:
     seen: Counter[str] = Counter()
     for seed in (4, 5, 6):
         left = Left(seed)
@@ -185,7 +185,7 @@ def test_resize_that_does_not_fit_changes_nothing() -> None:
 
 
 @pytest.mark.parametrize("broken", ["lazy", "early"])
-def test_a_resize_that_is_broken_is_found_out(broken: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_resize_that_is_broken_is_detected(broken: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """These tests can fail: names that are not synced before the catalogue has them; old journals that go too early."""
     sync, switch = SimulatedDisk.sync_directory, StoreResize._switch
 

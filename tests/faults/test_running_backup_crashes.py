@@ -79,7 +79,7 @@ def check_restored(disk: SimulatedDisk, model: Model) -> None:
 
 
 @pytest.mark.parametrize("grows", [False, True])
-def test_a_backup_is_the_store_at_the_cut_while_work_goes_on(grows: bool) -> None:
+def test_a_backup_is_the_store_at_the_cut_while_work_continues(grows: bool) -> None:
     """Journals that can grow do that, and are never overtaken; only the prepared list is."""
     seen: Counter[str] = Counter()
     with contextlib.ExitStack() as patched:

@@ -1,4 +1,4 @@
-"""What a power loss makes of names: all that it may, over seeds, and nothing that it may not."""
+"""Names after a power loss: all that it may, over seeds, and nothing that it may not."""
 
 from __future__ import annotations
 
@@ -76,10 +76,10 @@ class TestDirectories:
 
         assert names_after(deed) == {"s(a=a b=b) t()", "s(a=a b=b) t(c=c)"}
 
-    def test_a_directory_is_renamed_with_what_is_in_it(self) -> None:
+    def test_renaming_a_directory_keeps_its_content(self) -> None:
         assert names_after(lambda disk: disk.rename("/s", "/u")) == {"s(a=a b=b) t()", "t() u(a=a b=b)"}
 
-    def test_a_new_directory_takes_what_is_in_it_along(self) -> None:
+    def test_renaming_a_new_directory_keeps_its_content(self) -> None:
         def deed(disk: SimulatedDisk) -> None:
             disk.make_directory("/u")
             disk.make_directory("/u/v")
@@ -108,7 +108,7 @@ class TestDirectories:
 
         assert names_after(deed) <= {"s(a=a b=b d()) t()", "s(a=a b=b) t(d())"}
 
-    def test_a_failed_sync_is_told_once_and_what_it_lost_is_lost(self) -> None:
+    def test_a_failed_sync_is_reported_once_and_its_data_stay_lost(self) -> None:
         def deed(disk: SimulatedDisk) -> None:
             disk.make_directory("/s/c")
             disk.fail_at = {disk.calls: errno.EIO}

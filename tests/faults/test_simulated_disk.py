@@ -1,4 +1,4 @@
-"""What a SIGKILL and a power loss make of files: all that they may, over seeds, and nothing that they may not."""
+"""Files after a SIGKILL or a power loss: all that they may, over seeds, and nothing that they may not."""
 
 from __future__ import annotations
 

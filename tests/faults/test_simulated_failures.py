@@ -12,7 +12,7 @@ from tests.faults.simulation import SEEDS, content_of, disk_with, letters, outco
 
 
 class TestFailures:
-    def test_a_failed_sync_loses_what_did_not_reach_the_drive_from_memory_too(self) -> None:
+    def test_a_failed_sync_drops_unwritten_data_from_memory_too(self) -> None:
         found = set()
         for seed in SEEDS:
             disk = disk_with(b"a" * 3 * SECTOR, seed)
@@ -42,7 +42,7 @@ class TestFailures:
         assert {0, 100} < found
         assert max(found) == 100
 
-    def test_a_call_that_fails_otherwise_changes_nothing(self) -> None:
+    def test_another_failing_call_changes_nothing(self) -> None:
         disk = disk_with(b"old")
         attempts: list[Callable[[], object]] = [
             lambda: disk.make_directory("/a"),
@@ -118,7 +118,7 @@ class TestFailures:
 
 
 class TestSlowSync:
-    def test_a_sync_covers_what_was_written_before_it_began(self) -> None:
+    def test_a_sync_covers_earlier_writes_only(self) -> None:
         def deed(disk: SimulatedDisk) -> None:
             file = disk.open_writable("/file")
             file.write(0, b"b" * SECTOR)
@@ -151,7 +151,7 @@ class TestSlowSync:
 
         assert outcomes(deed, content=b"aaaa") == {b"bcaa", b"bcda"}
 
-    def test_each_handle_is_told_once_that_one_has_failed(self) -> None:
+    def test_each_handle_reports_a_failed_sync_once(self) -> None:
         disk = disk_with(b"aaaa", 1)
         failing, other = disk.open_writable("/file"), disk.open_writable("/file")
         failing.write(0, b"b")

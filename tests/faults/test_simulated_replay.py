@@ -164,7 +164,7 @@ class TestReplay:
             life(disk) if not disk.is_directory("/d") else disk.names("/d")
 
     @pytest.mark.parametrize("power_loss", [False, True])
-    def test_watching_finds_what_killing_finds(self, power_loss: bool) -> None:
+    def test_watching_and_killing_find_the_same_states(self, power_loss: bool) -> None:
         def found_by_watching(seed: int) -> bytes:
             disk, ends = disk_with(b"a" * 1024), []
             disk.watch = lambda call: ends.append(content_of(call.killed(seed, power_loss=power_loss)))

@@ -31,7 +31,7 @@ from tests.faults.store_simulation import Model, simulated_environment, tiny_rid
 from tests.support.profiles import is_due, today
 
 
-def test_a_copy_is_the_store_at_the_cut_while_work_goes_on() -> None:
+def test_a_copy_is_the_store_at_the_cut_while_work_continues() -> None:
     seen: Counter[str] = Counter()
     with tiny_rid_blocks():
         for seed in today(range(160), 40):
@@ -88,7 +88,7 @@ def make_rare(which: int, life: SnapshotLife) -> None:
 
 
 def note(seen: Counter[str], life: SnapshotLife, snapshot: Snapshot) -> None:
-    """What was copied."""
+    """Content of the copy."""
     seen["copied"] += 1
     seen["in doubt"] += bool(life.at_cut.branches)
     for journal in snapshot.all_journals:
@@ -228,7 +228,7 @@ def remove(disk: SimulatedDisk, path: str) -> None:
 
 @pytest.mark.parametrize("code", [errno.EIO, errno.ENOSPC])
 @pytest.mark.parametrize("exists", [False, True])
-def test_a_call_that_fails_leaves_nothing_of_the_copy(code: int, exists: bool) -> None:
+def test_a_failing_call_leaves_nothing_of_the_copy(code: int, exists: bool) -> None:
     with tiny_rid_blocks():
         life = begin(3, 60)
         snapshot = life.take()
@@ -273,7 +273,7 @@ def test_a_full_disk_leaves_nothing_of_the_copy() -> None:
         check_source(life.disk, life.model, must_be_clean=True)
 
 
-def test_a_bad_sector_is_told() -> None:
+def test_a_bad_sector_is_reported() -> None:
     with tiny_rid_blocks():
         life = begin(5, 60)
         life.quiesce()

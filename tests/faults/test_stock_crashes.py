@@ -193,7 +193,7 @@ def test_a_clean_close_leaves_no_stock_and_no_journal_without_a_name() -> None:
     started(shop.disk, has={"first", "second", "third"})
 
 
-def test_the_stock_is_removed_when_nobody_declares_queues_for_a_while() -> None:
+def test_the_stock_is_removed_when_no_queue_is_declared_for_a_while() -> None:
     shop = stocked()
     with patch("qstore.store.live.journal_stock._QUIET_LOOKS", 3):
         for _ in range(2):
@@ -213,7 +213,7 @@ def test_a_disk_that_is_short_of_room_has_no_stock_but_takes_queues() -> None:
     assert shop.make("third", IN_STOCK) is None
 
 
-def test_an_info_file_that_cannot_be_written_is_told_once_and_written_later() -> None:
+def test_an_info_file_that_cannot_be_written_is_reported_once_and_written_later() -> None:
     shop = stocked()
     together(shop, "second")
 
@@ -303,7 +303,7 @@ def break_all(seeds: range) -> None:
 
 
 @pytest.mark.parametrize(("name", "bug"), [("name_journals", _renamed_first), ("create_journals", _unsynced)])
-def test_a_stock_that_is_kept_wrongly_is_found_out(name: str, bug: Callable[..., None]) -> None:
+def test_a_stock_that_is_kept_wrongly_is_detected(name: str, bug: Callable[..., None]) -> None:
     with patch(f"qstore.store.live.journal_stock.{name}", bug), pytest.raises((AssertionError, BrokenPromiseError)):
         break_all(range(10))
 
@@ -324,7 +324,7 @@ def test_a_deletion_of_a_queue_with_messages_leaves_no_trace_of_it() -> None:
     delete_with_messages(1)
 
 
-def test_a_deletion_without_a_mark_is_found_out() -> None:
+def test_a_deletion_without_a_mark_is_detected() -> None:
     with (
         patch.object(JournalStock, "is_unnamed", lambda *_: True),
         patch("qstore.store.live.queue_journal.QueueJournal.is_blank", True),

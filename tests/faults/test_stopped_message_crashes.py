@@ -165,7 +165,7 @@ def kill_everywhere(name: str, *, clean: bool, due: Callable[[], bool]) -> Count
 
 @pytest.mark.parametrize("code", [errno.EIO, errno.ENOSPC])
 @pytest.mark.parametrize("name", ["move", "remove", "commit"])
-def test_a_call_that_fails_is_told_and_loses_nothing(name: str, code: int) -> None:
+def test_a_failing_call_is_reported_and_loses_nothing(name: str, code: int) -> None:
     original, rids = base(clean=True)
     before = unmarked(content(original.copy(1)))
     done = original.copy(1)
@@ -227,7 +227,7 @@ def change_rest(disk: SimulatedDisk, rids: list[int]) -> None:
         store.move("old", rids, "new")
 
 
-def test_a_move_that_is_broken_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_move_that_is_broken_is_detected(monkeypatch: pytest.MonkeyPatch) -> None:
     """These tests can fail: a move that enqueues and dequeues in two transactions."""
 
     def two_steps(store: StoppedMessages, source: str, rids: list[int], target: str) -> None:

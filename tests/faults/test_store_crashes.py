@@ -133,11 +133,11 @@ def test_promises_hold_for_hours(seed: int) -> None:
 
 
 @pytest.mark.parametrize("name", PLANTED.bugs)
-def test_a_broken_store_is_found_out(name: str) -> None:
+def test_a_broken_store_is_detected(name: str) -> None:
     assert PLANTED.is_found(name)
 
 
 @replaces
 @pytest.mark.parametrize("name", PLANTED_LARGE.bugs)
-def test_a_store_with_broken_large_transactions_is_found_out(name: str) -> None:
+def test_a_store_with_broken_large_transactions_is_detected(name: str) -> None:
     assert PLANTED_LARGE.is_found(name)

@@ -41,7 +41,7 @@ pytestmark = pytest.mark.usefixtures("tiny_blocks")
 @pytest.mark.parametrize("code", [errno.EIO, errno.ENOSPC])
 @pytest.mark.parametrize("life_class", [StoreLife, GrowingLife])
 @pytest.mark.parametrize("seed", today(range(40), 10))
-def test_a_call_that_fails_is_told_and_breaks_no_promise(
+def test_a_failing_call_is_reported_and_breaks_no_promise(
     seed: int, life_class: type[StoreLife], code: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(growth, "_IDLE_LOOKS", 0)
@@ -177,7 +177,7 @@ class LosingSync(DyingSync):
 
 
 @pytest.mark.parametrize("seed", today(range(60), 15))
-def test_a_driver_that_dies_with_what_it_knows_loses_nothing(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_driver_that_dies_with_unreported_syncs_loses_nothing(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(supervision, "_AT_ONCE_SECONDS", 0.0)
     rng = random.Random(seed)
     disk = SimulatedDisk(seed)
@@ -313,7 +313,7 @@ def test_a_store_for_which_there_is_no_room_leaves_nothing_in_the_way() -> None:
     assert shop.store.close()
 
 
-def test_a_catalogue_that_cannot_be_written_says_so_each_time() -> None:
+def test_a_catalogue_that_cannot_be_written_reports_it_each_time() -> None:
     disk = SimulatedDisk()
     shop = Shop(disk, 1)
     fail_once(disk, "batch", "", errno.EIO)

@@ -103,7 +103,7 @@ _sound_look = SyncRecorder.look
     ],
     ids=["flush under way", "flush of a header", "change to come"],
 )
-def test_a_bound_that_is_written_too_early_is_found_out(broken: AbstractContextManager[object]) -> None:
+def test_a_bound_that_is_written_too_early_is_detected(broken: AbstractContextManager[object]) -> None:
     with broken, pytest.raises(BrokenPromiseError):
         run_all(range(300, 340))
 

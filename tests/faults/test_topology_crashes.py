@@ -190,7 +190,7 @@ def _not_synced(self: MirroredKeyValue, changes: dict[bytes, bytes | None]) -> N
 
 
 @pytest.mark.parametrize("broken", [_appended_first, _not_synced])
-def test_a_copy_that_is_kept_wrongly_is_found_out(broken: Callable[..., None]) -> None:
+def test_a_copy_that_is_kept_wrongly_is_detected(broken: Callable[..., None]) -> None:
     with patch.object(MirroredKeyValue, "write", broken), pytest.raises(BrokenPromiseError):
         run_all(range(40))
 
@@ -201,7 +201,7 @@ def run_all(seeds: range) -> None:
 
 
 @pytest.mark.parametrize("code", [errno.EIO, errno.ENOSPC])
-def test_a_copy_that_cannot_be_written_is_told_and_bounds_what_may_be_lost(code: int) -> None:
+def test_a_failed_write_of_the_copy_is_reported_and_bounds_the_loss(code: int) -> None:
     """The change that meets the failure is on the disk; no other is made until the copy can be written again."""
     disk, _ = stocked()
     shop = Shop(disk)
@@ -257,7 +257,7 @@ def test_where_damage_is_refused_a_lost_catalogue_is_too(way: str) -> None:
 
 
 @pytest.mark.parametrize("copy", ["removed", "cut", "emptied"])
-def test_without_catalogue_and_copy_all_queues_are_there_and_the_rest_is_told(copy: str) -> None:
+def test_without_catalogue_and_copy_all_queues_are_there_and_the_rest_is_reported(copy: str) -> None:
     disk, model = stocked()
     lose_catalogue(disk)
     if copy == "removed":

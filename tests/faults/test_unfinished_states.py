@@ -38,7 +38,7 @@ VERSION: Final = "0.1.0"
 
 
 def messages(path: Path) -> Messages:
-    """What a restart would deliver."""
+    """Messages that a restart would deliver."""
     shown = dump(path, "--outstanding", "--json")
     assert (shown.code, shown.lines("damage")) == (0, []), shown.lines("damage")
     return Counter((line["queue"], line["state"], line["body_sha256"]) for line in shown.lines("message"))

@@ -85,7 +85,7 @@ def calls_of_a_build(path: Path) -> int:
 
 
 @pytest.mark.parametrize("code", [errno.EIO, errno.ENOSPC])
-def test_a_disk_that_fails_is_told(source: RecoveredStore, tmp_path: Path, code: int) -> None:
+def test_a_failing_disk_is_reported(source: RecoveredStore, tmp_path: Path, code: int) -> None:
     """At every call: nothing goes on as if it had been done."""
     count = calls_of_a_build(tmp_path / "store")
     assert count > 60

@@ -455,7 +455,7 @@ def test_another_version_needs_recovery() -> None:
     assert "version 17" in str(reason(Log(version=17).build()))
 
 
-def test_interior_damage_is_told_from_a_torn_tail() -> None:
+def test_interior_damage_is_distinguished_from_a_torn_tail() -> None:
     log, last = committed_log()
     data = bytearray(log.build())
     data[last + 30] ^= 4

@@ -222,7 +222,7 @@ def test_berkeley_db_verifies_and_reads_it(pairs: Pairs, several: bool, page_siz
 @needs_programs
 @pytest.mark.skipif(shutil.which("db5.3_load") is None, reason="needs db5.3_load: Debian's db5.3-util")
 @cases
-def test_berkeley_db_goes_on_writing_it(pairs: Pairs, several: bool, tmp_path: Path) -> None:
+def test_berkeley_db_continues_writing_it(pairs: Pairs, several: bool, tmp_path: Path) -> None:
     """Into full pages, so that they split; nothing of what was there is lost."""
     path = tmp_path / "written.db"
     path.write_bytes(written(pairs, duplicates=several))

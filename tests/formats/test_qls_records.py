@@ -139,7 +139,7 @@ def test_every_flipped_bit_is_noticed(record: Whole, bit: int) -> None:
 
 
 @given(whole_records(), st.data())
-def test_every_truncation_is_told(record: Whole, data: st.DataObject) -> None:
+def test_every_truncation_is_reported(record: Whole, data: st.DataObject) -> None:
     header, _, _ = record
     size = data.draw(st.integers(0, used(header) - 1))
     with pytest.raises(QlsError, match="truncated"):

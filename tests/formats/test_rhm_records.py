@@ -108,7 +108,7 @@ def test_version_2_needs_the_salt(record: tuple[RecordHeader, bytes, bytes, int]
 
 
 @given(whole_records(), st.data())
-def test_every_truncation_is_told(record: tuple[RecordHeader, bytes, bytes, int], data: st.DataObject) -> None:
+def test_every_truncation_is_reported(record: tuple[RecordHeader, bytes, bytes, int], data: st.DataObject) -> None:
     header, xid, body, salt = record
     encoded = encode_record(header, xid, body, salt=salt)
     used = header.tail_offset + (12 if header.has_tail else 0)

@@ -66,7 +66,7 @@ def test_written_copy_is_read_back(entries: dict[bytes, bytes], batches: list[di
 
 
 @pytest.mark.parametrize("seed", range(30))
-def test_a_torn_last_record_is_told_from_damage_before_it(seed: int) -> None:
+def test_a_torn_last_record_is_distinguished_from_damage_before_it(seed: int) -> None:
     """Of each sector of the last record, what was there before or what was written."""
     source, whole = random.Random(seed), three_batches() + encode_batch(STORE_ID, 8, {b"e": bytes([5]) * 2000})
     begin = len(three_batches())

@@ -1,4 +1,4 @@
-"""What becomes of a journal's records and messages, by a plain walk over them: the reference of the tables.
+"""Outcomes of a journal's records and messages, by a plain walk over them: the reference of the tables.
 
 The product makes the same tables with Arrow's columns and the store's recovery (`tools.spark.recovery`, `audit`). Here
 one loop over the records, in order, states the rules once more, record by record.

@@ -1,4 +1,4 @@
-"""What the report of an analysis has to say, held against the single-machine tools and the tables."""
+"""The report of an analysis, held against the single-machine tools and the tables."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ def test_a_part_of_a_body(tmp_path: Path) -> None:
     assert sorted(row["body_length"] for row in found) == sorted(map(len, BODIES))
 
 
-def test_damaged_content_is_told_in_its_row(tmp_path: Path) -> None:
+def test_damaged_content_is_reported_in_its_row(tmp_path: Path) -> None:
     path = make_store(tmp_path / "store", broken_content(), bomb())
     found = [row for row in records(path, COLUMNS) if row["damage"] is not None]
     assert [row["damage_kind"] for row in found] == ["content-damaged"] * 2

@@ -200,7 +200,7 @@ def test_missing_requirement_is_reported_in_one_line(monkeypatch: pytest.MonkeyP
 @pytest.mark.parametrize("closed", [True, False])
 @pytest.mark.parametrize("split_bytes", [None, 64 << 10])
 @pytest.mark.parametrize("harm", ["zeroed", "emptied", "earlier"])
-def test_a_journal_that_is_not_what_it_was_when_the_store_was_closed(
+def test_a_journal_changed_since_the_clean_close_is_reported(
     tmp_path: Path, harm: str, split_bytes: int | None, closed: bool
 ) -> None:
     path = tmp_path / "store"

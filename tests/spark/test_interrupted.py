@@ -148,7 +148,7 @@ def test_java_goes_when_the_command_is_killed(fleet: Fleet, tmp_path: Path) -> N
         running.kill_all()
 
 
-def test_java_that_cannot_start_is_told_in_a_line(
+def test_java_that_cannot_start_is_reported_in_a_line(
     fleet: Fleet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SPARK_HOME", str(tmp_path))

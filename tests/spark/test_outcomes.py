@@ -1,4 +1,4 @@
-"""What becomes of records and messages: by a plain walk, by recovery and columns, and by Spark; and whole stores."""
+"""Outcomes of records and messages: by a plain walk, by recovery and columns, and by Spark; and whole stores."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a restart would deliver, by Spark and by recovery: hand-made histories, real stores, generated fleets."""
+"""Messages that a restart would deliver, by Spark and by recovery: hand-made, real and generated stores."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the audit finds in records made by hand, and how it counts; reconciling, sizing, export."""
+"""Findings and counts of the audit on hand-made records; reconciling, sizing, export."""
 
 from __future__ import annotations
 

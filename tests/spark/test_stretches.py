@@ -151,7 +151,7 @@ def torn(before: dict[str, bytes], after: dict[str, Any], rng: random.Random) ->
 
 @examples(150)
 @given(GEOMETRIES, SEEDS, PARTS)
-def test_damage_is_told_by_one_part(geometry: Geometry, seed: int, parts: int) -> None:
+def test_damage_is_reported_by_one_part(geometry: Geometry, seed: int, parts: int) -> None:
     history = History(JournalBuilder(2, geometry))
     history.run(long_steps(seed, 120))
     history.flush()
@@ -251,7 +251,7 @@ def test_a_stretch_reads_little_besides_itself() -> None:
     assert disk.bytes_read < 6 << 20
 
 
-def test_a_journal_that_ends_before_it_was_synced_is_told_once() -> None:
+def test_a_journal_that_ends_before_it_was_synced_is_reported_once() -> None:
     builder = JournalBuilder(2, Geometry(4, 1 << 14))
     for _ in range(20):
         builder.enqueue(b"x" * 500)
@@ -272,7 +272,7 @@ def take(found: Iterator[qstore.tools.spark.stretches.Slice]) -> Iterator[qstore
     return (part for part in found if part.places)
 
 
-def test_unreadable_bytes_are_told_by_the_stretch_in_which_they_lie() -> None:
+def test_unreadable_bytes_are_reported_by_the_stretch_in_which_they_lie() -> None:
     builder = JournalBuilder(2, Geometry(4, 1 << 14))
     for number in range(60):
         builder.enqueue(b"%d" % number * 50)

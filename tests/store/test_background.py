@@ -1,4 +1,4 @@
-"""What runs the catalogue's changes: beside the event loop, or at once."""
+"""Background changes of the catalogue: beside the event loop, or at once."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def test_work_is_done_in_order_and_told_in_order(background: Background) -> None
     assert not background.is_busy
 
 
-def test_an_error_is_told_and_the_next_work_is_done(background: Background) -> None:
+def test_an_error_is_reported_and_the_next_work_is_done(background: Background) -> None:
     told: list[object] = []
     background.run(raise_value_error, told.append, told.append)
     background.run(lambda: 7, told.append, unexpected)
@@ -147,7 +147,7 @@ def test_the_thread_is_another_and_the_caller_does_not_wait(threaded: ThreadBack
     assert threads != [threading.get_ident()]
 
 
-def test_the_descriptor_is_readable_only_while_somebody_waits(threaded: ThreadBackground) -> None:
+def test_the_descriptor_is_readable_only_while_a_caller_waits(threaded: ThreadBackground) -> None:
     told: list[int] = []
     for number in range(200):
         threaded.run(lambda number=number: number, told.append, unexpected)  # type: ignore[misc]

@@ -1,4 +1,4 @@
-"""What a backup leaves of the machine to others: niceness, and a limit of what it reads in a second."""
+"""Limits of a backup's effort: niceness, and a limit of what it reads in a second."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What of a journal the system could not read: runs of sectors, joined."""
+"""Regions of a journal that cannot be read: runs of sectors, joined."""
 
 from __future__ import annotations
 

@@ -256,7 +256,7 @@ class TestDamage:
         del key_value.contents[encode(entry)[0]]
         assert any("the census counts" in damage.what for damage in Catalogue(key_value).check())
 
-    def test_a_manifest_cut_between_records_is_found_out(self, tmp_path: Path) -> None:
+    def test_a_manifest_cut_between_records_is_detected(self, tmp_path: Path) -> None:
         database = Rdict(str(tmp_path / "catalogue"), Options(raw_mode=True))
         owner = RocksKeyValue(database, tmp_path / "catalogue")
         catalogue = fill(owner)

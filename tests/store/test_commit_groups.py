@@ -128,7 +128,7 @@ def test_one_that_fills_the_write_cache_is_whole(shop: Shop) -> None:
     shop.end({"a": [b"1", large, b"3"], "b": [b"1", large, b"3"], "c": []})
 
 
-def test_a_disk_that_fails_before_the_commit_point_leaves_none_of_them(shop: Shop) -> None:
+def test_a_failing_disk_before_the_commit_point_leaves_none_of_them(shop: Shop) -> None:
     for number in range(3):
         shop.commit(b"%d" % number, 0, 1)
     shop.opened.store.start()

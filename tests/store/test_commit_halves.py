@@ -178,7 +178,7 @@ def test_a_queue_that_is_deleted_meanwhile(sessions: Sessions) -> None:
     sessions.end()
 
 
-def test_a_disk_that_fails_after_the_wait(sessions: Sessions) -> None:
+def test_a_failing_disk_after_the_wait(sessions: Sessions) -> None:
     """All that have waited are told, and nobody waits for others any more."""
     sessions.commit_together(8)
     sessions.commit(1)

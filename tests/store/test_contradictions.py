@@ -1,4 +1,4 @@
-"""What the records of a journal say that cannot be true together, in transactions that are still open."""
+"""Contradictions among the records of a journal, in transactions that are still open."""
 
 from __future__ import annotations
 

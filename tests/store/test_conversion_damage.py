@@ -46,7 +46,7 @@ def spoil(old: OldStore, path: Path) -> None:
     file.write_bytes(content)
 
 
-def test_damage_is_told_and_the_rest_converted(old: OldStore, path: Path) -> None:
+def test_damage_is_reported_and_the_rest_converted(old: OldStore, path: Path) -> None:
     spoil(old, path)
     before = content_of(path)
     assert [data for *_, data in before.queues["orders"]] == [b"first", b"third"]
@@ -70,7 +70,7 @@ def test_damage_is_refused_if_asked(old: OldStore, path: Path) -> None:
 
 
 @pytest.mark.parametrize("size", [3000, 3 << 20])
-def test_a_message_of_which_a_part_cannot_be_read_is_left_out(old: OldStore, path: Path, size: int) -> None:
+def test_a_message_that_is_partly_unreadable_is_left_out(old: OldStore, path: Path, size: int) -> None:
     orders = old.queue("orders", Geometry(4, 1 << 20))
     orders.enqueue(b"first")
     lost = orders.enqueue(b"x" * size)
@@ -151,7 +151,7 @@ def test_topology_is_kept_and_passwords_are_not_logged(old: OldStore, path: Path
 
 
 @pytest.mark.parametrize("spoiled", ["queue", "exchange", "general"])
-def test_a_record_that_cannot_be_read_is_told_and_left_out(old: OldStore, path: Path, spoiled: str) -> None:
+def test_a_record_that_cannot_be_read_is_reported_and_left_out(old: OldStore, path: Path, spoiled: str) -> None:
     old.queue("orders").enqueue(b"m")
     old.queues[3] = Queue("orders")
     if spoiled == "queue":

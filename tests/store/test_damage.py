@@ -1,4 +1,4 @@
-"""What is damaged is a value: its kinds, what each of them costs, and the words that are made of it."""
+"""Damage as a value: its kinds, what each of them costs, and the words that are made of it."""
 
 from __future__ import annotations
 
@@ -186,7 +186,7 @@ def test_losses_of_each_kind_match_the_table() -> None:
 
 
 @pytest.mark.parametrize(("kind", "effect"), PAIRS, ids=[f"{kind.name}-{effect.name}" for kind, effect in PAIRS])
-def test_every_damage_can_be_told(kind: DamageKind, effect: Effect) -> None:
+def test_every_damage_can_be_reported(kind: DamageKind, effect: Effect) -> None:
     damage = made(kind, effect)
     for text in (damage.what, damage.consequence):
         assert text
@@ -233,7 +233,7 @@ def test_cost_depends_on_the_effect_and_not_on_names() -> None:
     assert not entry.costs
 
 
-def test_another_effect_keeps_all_else() -> None:
+def test_another_effect_keeps_everything_else() -> None:
     damage = Damage("/f", 0, None, DamageKind.FILE_HEADER_BROKEN, problem="no magic")
     lost = damage.with_effect(Effect.SALT_LOST)
     assert (lost.file, lost.offset, lost.kind, lost.what) == ("/f", 0, DamageKind.FILE_HEADER_BROKEN, "no magic")

@@ -55,7 +55,7 @@ def test_there_are_not_more_than_so_many() -> None:
     assert {*range(1, 100, 2)} <= {*marked(runs, range(1, 101))}
 
 
-def test_a_close_after_a_crash_says_so_in_one_run(environment: Environment, path: Path) -> None:
+def test_a_close_after_a_crash_reports_it_in_one_run(environment: Environment, path: Path) -> None:
     opened = OpenedStore(environment, path)
     queues = [opened.make_queue("a"), opened.make_queue("b")]
     rids = [opened.enqueue(queues[number % 2], b"m") for number in range(20)]

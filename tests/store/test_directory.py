@@ -146,7 +146,7 @@ def test_each_file_of_a_sound_journal_is_opened_once(builder: JournalBuilder) ->
 
 
 @pytest.mark.parametrize("error", [errno.EIO, errno.EACCES])
-def test_what_cannot_be_asked_for_is_not_taken_for_missing(error: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_path_that_cannot_be_examined_is_not_reported_as_missing(error: int, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(_path: str) -> os.stat_result:
         raise OSError(error, os.strerror(error))
 
@@ -156,7 +156,7 @@ def test_what_cannot_be_asked_for_is_not_taken_for_missing(error: int, monkeypat
             question("/journal")
 
 
-def test_what_is_missing_is_neither_a_file_nor_a_directory(tmp_path: Path) -> None:
+def test_a_missing_path_is_neither_a_file_nor_a_directory(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     (tmp_path / "loop").symlink_to("loop")
     disk = OsDisk()

@@ -350,7 +350,7 @@ class Disk(OsWritableDisk):
         self._listed = False  # whether the last files created are new ones of a ring, listed as spare
 
     def space(self, path: str) -> tuple[int, int]:
-        """What the test says."""
+        """The test's answer."""
         return self.free, 100 << 20
 
     def create(self, path: str, size: int):  # type: ignore[no-untyped-def]

@@ -1,4 +1,4 @@
-"""What brings journals onto the disk, with a driver that is done when a test says so."""
+"""Flushing of journals, with a driver that completes when a test says so."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def driver() -> ManualDriver:
 
 @pytest.fixture
 def lines() -> list[LogLine]:
-    """What is logged."""
+    """The log lines."""
     return []
 
 
@@ -789,7 +789,7 @@ def test_patient_waiter_waits_for_a_flush_of_others(
     assert flusher.is_idle
 
 
-def test_a_flush_of_several_steps_goes_on_without_waiters(
+def test_a_flush_of_several_steps_continues_without_waiters(
     flusher: Flusher, driver: ManualDriver, journals: list[QueueJournal]
 ) -> None:
     """The first flush of a journal writes a file header in a step of its own."""

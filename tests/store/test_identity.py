@@ -177,7 +177,7 @@ def test_the_cluster_must_be_known(tmp_path: Path) -> None:
     assert identity.mark_clean(SHUTDOWN, CLUSTER) == ClusterIds(CLUSTER, SHUTDOWN)
 
 
-def test_a_damaged_status_is_written_anew_where_the_cluster_is_said(tmp_path: Path) -> None:
+def test_a_damaged_status_is_rewritten_where_the_cluster_is_said(tmp_path: Path) -> None:
     identity = identity_in(with_store(tmp_path))
     (tmp_path / "cluster").mkdir()
     status(tmp_path).write_text("")

@@ -67,7 +67,7 @@ def test_stores_of_different_clusters(other: ClusterIds) -> None:
     assert verdict == Verdict((f"different cluster-ids: {C1} of a; {C2} of b",), None, ())
 
 
-def test_all_that_is_wrong_is_told() -> None:
+def test_all_that_is_wrong_is_reported() -> None:
     verdict = plan_start(members(ClusterIds(C1, S1), ClusterIds(C2, S2)))
     assert [problem.partition(":")[0] for problem in verdict.problems] == [
         "different cluster-ids",

@@ -1,4 +1,4 @@
-"""What is counted of a journal that a new one is to take: the same before transactions are resolved and afterwards."""
+"""Content of a journal that a new one is to take: the same before transactions are resolved and afterwards."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What RocksDB adds to the contract of a key-value map (`tests/faults`): private copies and damaged databases."""
+"""RocksDB beyond the contract of a key-value map (`tests/faults`): private copies and damaged databases."""
 
 from __future__ import annotations
 

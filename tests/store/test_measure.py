@@ -1,4 +1,4 @@
-"""What is measured of a journal, against what its builder wrote."""
+"""Measures of a journal, against what its builder wrote."""
 
 from __future__ import annotations
 

@@ -160,7 +160,7 @@ BOUND = {
 }
 
 
-def test_duplicates_of_an_earlier_version_are_told_and_lose_nothing(
+def test_duplicates_of_an_earlier_version_are_reported_and_lose_nothing(
     environment: Environment, path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with_duplicates(environment, path, monkeypatch)

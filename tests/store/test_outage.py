@@ -1,4 +1,4 @@
-"""What fails for a while is logged when it begins, and when it is over."""
+"""Outages are logged when they begin, and when they are over."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class FailingKeyValue(MemoryKeyValue):
         super().write(changes)  # type: ignore[arg-type]
 
 
-def test_each_outage_is_told_when_it_begins_and_when_it_is_over() -> None:
+def test_each_outage_is_reported_when_it_begins_and_when_it_is_over() -> None:
     lines: list[LogLine] = []
     outage = Outage("it cannot be done", "it can be done again", lines.append)
     outage.worked()

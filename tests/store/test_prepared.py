@@ -1,4 +1,4 @@
-"""What the prepared list makes of its open transactions (formats/rhm/README.md, 6.2)."""
+"""Open transactions of the prepared list (formats/rhm/README.md, 6.2)."""
 
 from __future__ import annotations
 

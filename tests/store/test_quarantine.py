@@ -125,7 +125,7 @@ def test_a_directory_without_an_index(path: str) -> None:
         Quarantine(DISK, path)
 
 
-def test_bytes_that_changed_are_told(path: str) -> None:
+def test_bytes_that_changed_are_reported(path: str) -> None:
     filled(path)
     quarantine = Quarantine(DISK, path)
     first, second = entry_of(path, 1), entry_of(path, 2)

@@ -195,7 +195,7 @@ def position_of(builder: JournalBuilder, end: JournalEnd, least: int) -> int:
 
 
 @BOTH
-def test_writing_goes_on_after_a_crash(version: int) -> None:
+def test_writing_continues_after_a_crash(version: int) -> None:
     """Torn flush, restart at the end that was found, and so on: each time everything is found, nothing is damaged."""
     builder = JournalBuilder(version, Geometry(4, 4096))
     expected = []
@@ -278,7 +278,7 @@ def test_version_2_a_flush_that_stops_between_records_is_torn() -> None:
 
 
 @BOTH
-def test_a_clean_close_is_told(version: int) -> None:
+def test_a_clean_close_is_reported(version: int) -> None:
     builder = JournalBuilder(version, Geometry(4, 4096))
     builder.enqueue(b"x")
     builder.seal()

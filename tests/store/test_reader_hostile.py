@@ -249,7 +249,7 @@ def test_a_hostile_body_costs_no_more_than_reading_it(version: int) -> None:
 
 
 @BOTH
-def test_a_bad_sector_is_damage_and_reading_goes_on(version: int) -> None:
+def test_a_bad_sector_is_damage_and_reading_continues(version: int) -> None:
     builder = JournalBuilder(version, SMALL)
     for _ in range(7):
         builder.enqueue(b"x" * 300)

@@ -332,7 +332,7 @@ def test_a_message_that_cannot_be_read_again_is_left_out() -> None:
 
 
 @pytest.mark.parametrize("kind", ["write", "sync"])
-def test_a_disk_that_fails(kind: str) -> None:
+def test_a_failing_disk(kind: str) -> None:
     builder = JournalBuilder(2, RING)
     builder.enqueue(b"m" * 500)
     builder.flush()

@@ -93,7 +93,7 @@ def test_resized_store_recovers_the_same_content(tmp_path: Path) -> None:
     assert one[2]["orders"] == LARGER != two[2]["orders"]
 
 
-def test_work_goes_on_in_the_new_journal(path: Path) -> None:
+def test_work_continues_in_the_new_journal(path: Path) -> None:
     filled(path)
     resized(path, LARGER, prepared_list=True)
     opened = OpenedStore(tool_environment(), path)

@@ -78,7 +78,7 @@ def test_the_next_block_is_reserved_in_the_background(catalogue: Catalogue) -> N
     assert catalogue.rid_high_water() == 16
 
 
-def test_a_store_that_is_opened_again_goes_on_above(catalogue: Catalogue, key_value: FailingKeyValue) -> None:
+def test_a_store_that_is_opened_again_continues_above(catalogue: Catalogue, key_value: FailingKeyValue) -> None:
     given: list[int] = []
     for run in range(30):
         ids = RecordIds(Catalogue(key_value), InlineBackground(), unexpected)
@@ -106,7 +106,7 @@ def test_where_none_can_be_reserved(key_value: FailingKeyValue, catalogue: Catal
     background.close()
 
 
-def test_blocks_that_somebody_else_reserved_stay_unused(catalogue: Catalogue) -> None:
+def test_blocks_reserved_by_others_stay_unused(catalogue: Catalogue) -> None:
     ids = RecordIds(catalogue, InlineBackground(), unexpected)
     theirs = catalogue.reserve_rids()
     given = [ids.take() for _ in range(40)]

@@ -51,7 +51,7 @@ def test_copy_holds_records_appended_before_the_snapshot(
         assert [name for name in os.listdir(path) if name.startswith("checkpoint")] == []
 
 
-def test_a_copy_goes_on_as_the_store_would(tmp_path: Path) -> None:
+def test_a_copy_continues_as_the_store_would(tmp_path: Path) -> None:
     """The copy takes records over several laps, and is then as sound as the store."""
     with lab(tmp_path) as made:
         made.work(3000)

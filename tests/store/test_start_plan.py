@@ -1,4 +1,4 @@
-"""What a start plans for each journal of a store, before it changes anything."""
+"""The plan of a start for each journal of a store, before it changes anything."""
 
 from __future__ import annotations
 
@@ -156,7 +156,7 @@ def test_a_plan_that_cannot_be_made_leaves_no_file_open() -> None:
     assert disk.open_now == 0
 
 
-def test_a_sound_journal_of_another_name_is_built_anew() -> None:
+def test_a_sound_journal_of_another_name_is_rebuilt() -> None:
     disk = stocked()
     directory = StoreDirectory(simulated_environment(disk, random.Random(1)), PATH, "test")
     entry, _ = entries_of(disk)

@@ -1,4 +1,4 @@
-"""What a crash, or a damaged catalogue, leaves behind: remnants of queues, ids that were not reserved, bindings."""
+"""Leftovers of a crash or a damaged catalogue: remnants of queues, ids that were not reserved, bindings."""
 
 from __future__ import annotations
 

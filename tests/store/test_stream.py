@@ -95,7 +95,7 @@ def test_reading_aside_leaves_the_window() -> None:
         stream.close()
 
 
-def test_bad_sectors_read_as_zeros_and_are_told() -> None:
+def test_bad_sectors_read_as_zeros_and_are_reported() -> None:
     stream, expected, disk = make([0, 1, 2, 3])
     disk.bad_regions += [BadRegion("/1", 512 + 600, 512 + 601), BadRegion("/1", 512 + 1024, 512 + 1025)]
     disk.bad_regions += [BadRegion("/3", 2559, 2560)]

@@ -183,7 +183,7 @@ def test_a_failure_is_logged_once_and_costs_nothing(
     assert [line.text for line in opened.lines if "recorded again" in line.text] != []
 
 
-def test_a_start_whose_record_cannot_be_written_goes_on_with_the_old_one(
+def test_a_start_whose_record_cannot_be_written_continues_with_the_old_one(
     path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     opened = OpenedStore(tool_environment(), path)
@@ -207,7 +207,7 @@ def test_a_start_whose_record_cannot_be_written_goes_on_with_the_old_one(
     opened.store.close()
 
 
-def test_a_journal_that_was_created_anew_is_not_held_against_its_past(path: Path) -> None:
+def test_a_journal_that_was_recreated_is_not_held_against_its_past(path: Path) -> None:
     """Its loss is reported once, and no later crash is taken for another one."""
     opened = OpenedStore(tool_environment(), path)
     opened.make_queue("orders")

@@ -102,7 +102,7 @@ def test_one_old_message_holds_back_its_whole_file() -> None:
     assert version_1(PAGE, 2 * 65_536, end).used == 65_536 + 512
 
 
-def test_the_writer_goes_on_at_a_sector_s_end() -> None:
+def test_the_writer_continues_at_a_sector_s_end() -> None:
     assert version_1(PAGE, 0, 128).used == 512
     assert version_1(PAGE, 0, 512).used == 512
 
@@ -165,7 +165,7 @@ def test_version_2_takes_messages_up_to_the_limit() -> None:
 
 
 @given(st.integers(2, 12), st.integers(1, 6), st.integers(1, 40), st.data())
-def test_version_1_takes_at_least_the_depth_that_is_told(
+def test_version_1_takes_at_least_the_depth_that_is_reported(
     files: int, sectors: int, blocks: int, data: st.DataObject
 ) -> None:
     """From wherever the writer stands in an empty ring."""

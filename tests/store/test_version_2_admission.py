@@ -1,4 +1,4 @@
-"""What a version-2 journal takes: dequeues, commits and aborts always; enqueues up to 80 % of the ring.
+"""Admission to a version-2 journal: dequeues, commits and aborts always; enqueues up to 80 % of the ring.
 
 The rings here have legal proportions: files of many flushes, records of at most a fifth of a file.
 """

@@ -58,7 +58,7 @@ def test_the_check_itself_finds_both() -> None:
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_the_records_account_is_that_of_a_journal_opened_anew(seed: int) -> None:
+def test_the_records_account_is_that_of_a_reopened_journal(seed: int) -> None:
     """Whatever was enqueued, dequeued, committed, aborted and copied; and the oldest file is the same."""
     ring, rng = MemoryRing(Geometry(4, 16384), seed=seed), random.Random(seed)
     for number in range(1500):

@@ -1,4 +1,4 @@
-"""What tests cannot do to compiled modules: replace their parts, or inherit from their classes.
+"""Limits of tests of compiled modules: they cannot replace their parts, or inherit from their classes.
 
 Most tests run against both forms of the modules that each message passes through (`hatch_build.py`). A test that gives
 a compiled function an object of another class, or makes a subclass of a compiled class, ends with a TypeError there,

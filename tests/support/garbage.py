@@ -1,4 +1,4 @@
-"""What is gone but stays in memory until somebody collects it: objects that hold each other.
+"""Garbage that stays in memory until it is collected: objects that hold each other.
 
 A broker has that done seldom, and counts on there being next to none. The usual culprit is an error: it holds the
 frames that it has passed, and one of them holds the error.

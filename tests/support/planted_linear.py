@@ -1,4 +1,4 @@
-"""What goes with each file of the linearstore of `planted_stores`, and its links."""
+"""Consequences of losing each file of the linearstore of `planted_stores`, and its links."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What clients of a broker saw, over all its lives, and what that allows it to deliver.
+"""Ledger of what clients of a broker saw, over all its lives, and what that allows it to deliver.
 
 A message is known by its place: queue, publisher, serial number; a publisher's serials go up. A publisher knows which
 of its messages were completed, a consumer which it got, which of them it accepted, and which accepts were completed.

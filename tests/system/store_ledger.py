@@ -1,4 +1,4 @@
-"""What a store must hold after its process was killed: worked out from what the process had said, and compared.
+"""Expected content of a store after its process was killed: worked out from what the process had said, and compared.
 
 An operation is `effective` if it was reported as done, not if it was refused, and may be either way if it had only
 begun. What was found decides those; a transaction is found done as a whole or not at all. From then on it is settled:

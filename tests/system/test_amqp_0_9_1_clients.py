@@ -67,7 +67,7 @@ def test_pika_publishes_with_confirms_and_consumes(channel: BlockingChannel, que
     assert channel.queue_declare(queue, passive=True).method.message_count == 0
 
 
-def test_pika_gets_back_what_has_no_queue(channel: BlockingChannel, queue: str) -> None:
+def test_pika_receives_unroutable_messages_back(channel: BlockingChannel, queue: str) -> None:
     channel.confirm_delivery()
     with pytest.raises(pika.exceptions.UnroutableError) as caught:
         channel.basic_publish("", queue, b"back", DURABLE, mandatory=True)

@@ -27,9 +27,9 @@ from tests.support.raw_peer import ConnectionClosedError, PeerGoneError, RawConn
 from tests.system.broker_canary import Canary, answer
 
 _MESSAGE_LIMIT: Final = 300 << 20
-"""What the broker may hold of a message, and a bit more."""
+"""Bytes that the broker may hold of a message, and some room."""
 _SESSION_BYTES: Final = 8 << 10
-"""What a session that does nothing may cost."""
+"""Bytes that an idle session may cost."""
 _LITTLE: Final = 32 << 20
 _OVER: Final = (PeerGoneError, ConnectionClosedError, SessionEndedError)
 

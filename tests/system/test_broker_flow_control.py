@@ -54,7 +54,7 @@ def _consume(peer: RawPeer, count: int) -> None:
 
 
 @pytest.mark.parametrize("durable", [True, False])
-def test_a_queue_without_limits_takes_what_the_disk_has_room_for(make_broker: BrokerMaker, durable: bool) -> None:
+def test_a_queue_without_limits_exceeds_memory_and_default_limit(make_broker: BrokerMaker, durable: bool) -> None:
     """130 MB, more than qpidd's limit and twice as much as messages may take of memory."""
     broker, count = make_broker("--broker-memory", "64M").start(), 1300
     with Connection(f"127.0.0.1:{broker.port}") as connection, connection.session() as session:
@@ -88,7 +88,7 @@ def test_a_flood_on_a_queue_with_the_limit_of_qpidd(make_broker: BrokerMaker) ->
     flood.join()
 
 
-def test_a_sender_that_waits_says_what_for_and_so_does_the_log(make_broker: BrokerMaker) -> None:
+def test_a_blocked_sender_and_the_log_name_the_reason(make_broker: BrokerMaker) -> None:
     broker = make_broker().start()
     with RawPeer(broker.port) as peer:
         peer.declare("big", arguments=_STOP)

@@ -1,4 +1,4 @@
-"""What a large message costs in the memory of a live broker: its content once, and little besides."""
+"""Memory of a live broker for a large message: its content once, and little besides."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ main()
 """
 
 
-def test_the_manager_and_the_log_are_told(make_broker: BrokerMaker, tmp_path: Path) -> None:
+def test_progress_goes_to_the_manager_and_the_log(make_broker: BrokerMaker, tmp_path: Path) -> None:
     broker = make_broker("--jfile-size-pgs", "1", "--num-jfiles", "4").start()
     with RawPeer(broker.port) as peer:
         peer.declare("q", arguments={"qpid.last_value_queue_key": "none"})  # whose messages a start reads

@@ -81,7 +81,7 @@ def test_a_queue_of_empty_messages_is_bounded(make_broker: BrokerMaker) -> None:
     assert broker.stop() == 0
 
 
-def test_a_process_that_gets_no_more_memory_refuses_says_so_and_ends(make_broker: BrokerMaker) -> None:
+def test_a_process_out_of_memory_refuses_reports_and_ends(make_broker: BrokerMaker) -> None:
     broker = make_broker("--default-queue-limit=0", "--broker-memory=0").start()
     limit = address_space(broker.pid) + ROOM
     resource.prlimit(broker.pid, resource.RLIMIT_AS, (limit, limit))

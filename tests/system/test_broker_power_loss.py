@@ -102,7 +102,7 @@ def test_a_power_loss(make_trial: TrialMaker) -> None:
 
 
 @pytest.mark.parametrize("where", ["/catalogue/", "/jrnl/"])
-def test_sigterm_on_a_disk_that_fails(make_trial: TrialMaker, where: str) -> None:
+def test_sigterm_on_a_failing_disk(make_trial: TrialMaker, where: str) -> None:
     """The end is orderly, and RocksDB, which fails even to close, is told in a line."""
     trial = make_trial(1)
     trial.failing = True

@@ -90,7 +90,9 @@ def _plain(told: dict[str, Any]) -> Any:
 
 
 @pytest.mark.parametrize("name", LEGACY_STORES)
-def test_exactly_what_qpidd_recovered(name: str, open_fixture: StoreOpener, make_broker: BrokerMaker) -> None:
+def test_the_messages_are_those_that_qpidd_recovered(
+    name: str, open_fixture: StoreOpener, make_broker: BrokerMaker
+) -> None:
     fixture = open_fixture(name)
     broker = _broker_on_copy(make_broker, fixture)
     for queue in fixture.recovered["queues"]:
@@ -171,7 +173,7 @@ def test_a_priority_queue_is_served_as_one_and_the_dump_shows_that_order(
 
 
 @pytest.mark.parametrize("outcome", ["commit", "rollback"])
-def test_the_log_tells_how_to_settle_what_is_in_doubt_and_that_works(
+def test_the_log_says_how_to_settle_transactions_in_doubt_and_that_works(
     open_fixture: StoreOpener, make_broker: BrokerMaker, outcome: str
 ) -> None:
     fixture = open_fixture("legacy-d-dtx")

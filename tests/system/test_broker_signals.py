@@ -28,7 +28,7 @@ def has_logged(broker: RunningBroker, text: str, log: Path | None = None) -> boo
 
 
 @pytest.mark.core
-def test_sighup_reloads_and_the_broker_goes_on(make_broker: BrokerMaker, tmp_path: Path) -> None:
+def test_sighup_reloads_and_the_broker_continues(make_broker: BrokerMaker, tmp_path: Path) -> None:
     users, log = tmp_path / "users", tmp_path / "qpidd.log"
     Users(str(users)).put("guest", "guest")
     broker = make_broker("--auth", "yes", "--user-file", str(users), "--log-to-file", str(log)).start()
@@ -48,7 +48,7 @@ def test_sighup_reloads_and_the_broker_goes_on(make_broker: BrokerMaker, tmp_pat
     assert broker.stop() == 0, broker.log_text()
 
 
-def test_sighup_names_only_what_was_reloaded(make_broker: BrokerMaker, tmp_path: Path) -> None:
+def test_sighup_logs_only_reloaded_files(make_broker: BrokerMaker, tmp_path: Path) -> None:
     certificate, log = Path(Certificates(tmp_path).server()), tmp_path / "qpidd.log"
     broker = make_broker("--ssl-cert", str(certificate), "--ssl-port", "0", "--log-to-file", str(log)).start()
     os.kill(broker.pid, signal.SIGHUP)

@@ -58,7 +58,7 @@ def test_refused_and_nothing_lost(make_broker: BrokerMaker) -> None:
         peer.end()
 
 
-def test_goes_on_while_it_is_drained(make_broker: BrokerMaker) -> None:
+def test_continues_while_it_is_drained(make_broker: BrokerMaker) -> None:
     """Refused, a bit drained, and full again: many laps around the smallest ring, and no message is lost or doubled."""
     broker = make_broker(*_SMALL).start()
     with RawPeer(broker.port) as peer:

@@ -229,7 +229,7 @@ def test_fifty_patient_guessers_delay_no_right_login(broker: RunningBroker) -> N
     assert broker.has_logged(f"Host {ATTACKER}: {FAILING} logins have failed within a short time")
 
 
-def test_a_user_who_is_not_known_yet_gets_in_from_the_attackers_host(broker: RunningBroker) -> None:
+def test_an_uncached_user_can_log_in_from_the_attackers_host(broker: RunningBroker) -> None:
     """As a whole network behind one address: it may be refused, with advice to try again, but not for long."""
     with patient_guessers(broker.port, 50):
         time.sleep(1.0)

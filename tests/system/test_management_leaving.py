@@ -126,7 +126,7 @@ def leave_at_once(broker: RunningBroker, count: int, *, says_so: bool = False) -
     return left
 
 
-def test_consoles_that_leave_at_once_are_told_to_those_who_stay(make_broker: BrokerMaker) -> None:
+def test_simultaneous_disconnects_are_reported_to_remaining_consoles(make_broker: BrokerMaker) -> None:
     broker = make_broker(*_OPTIONS).start()
     left = leave_at_once(broker, _FEW)
     assert left.grown < _FEW * _PER_CONSOLE

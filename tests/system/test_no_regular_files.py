@@ -117,7 +117,7 @@ def test_in_the_place_of_the_user_file(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("option", ["--log-to-file", "--config"])
-def test_in_the_place_of_what_an_option_names(tmp_path: Path, option: str) -> None:
+def test_other_file_types_at_the_path_of_an_option(tmp_path: Path, option: str) -> None:
     fifo(tmp_path / "file")
     told = run(
         sys.executable,

@@ -1,4 +1,4 @@
-"""What is installed besides the commands: an example of a configuration file, a systemd unit, a container file."""
+"""Files installed besides the commands: an example of a configuration file, a systemd unit, a container file."""
 
 from __future__ import annotations
 

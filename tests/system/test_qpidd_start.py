@@ -125,7 +125,7 @@ def test_version(qpidd: Qpidd) -> None:
 
 
 @pytest.mark.parametrize(("output", "code"), [("/dev/full", 1), (None, 0)])
-def test_help_that_nobody_can_read(output: str | None, code: int) -> None:
+def test_help_without_a_usable_output(output: str | None, code: int) -> None:
     reading, writing = os.pipe()
     os.close(reading)
     if output is not None:
@@ -139,7 +139,7 @@ def test_help_that_nobody_can_read(output: str | None, code: int) -> None:
     assert ended.stderr == ("qpidd: standard output: No space left on device\n" if code else "")
 
 
-def test_files_do_not_take_the_place_of_what_was_closed(tmp_path: Path) -> None:
+def test_files_do_not_reuse_closed_standard_descriptors(tmp_path: Path) -> None:
     options = f"-p 0 --data-dir {tmp_path} --log-to-file {tmp_path}/log"
     command = f"exec {sys.executable} -m qstore.broker.process.qpidd {options} 0<&- >&- 2>&-"
     process = subprocess.Popen(["sh", "-c", command], cwd=ROOT)
@@ -176,7 +176,7 @@ def test_it_says_its_port_and_ends_cleanly(start: StartQpidd, tmp_path: Path, nu
     assert (data / "lock").read_text() == ""
 
 
-def test_it_says_no_port_that_was_chosen_by_who_started_it(start: StartQpidd, qpidd: Qpidd) -> None:
+def test_a_port_given_as_an_option_is_not_printed(start: StartQpidd, qpidd: Qpidd) -> None:
     first = start("--port", "0", "--no-data-dir", "--log-to-stderr", "no")
     port = port_of(first)
     first.terminate()
@@ -190,7 +190,7 @@ def test_it_says_no_port_that_was_chosen_by_who_started_it(start: StartQpidd, qp
     assert (second.returncode, output) == (0, "")
 
 
-def test_the_log_tells_where_it_listens_and_what_it_has_recovered(start: StartQpidd, tmp_path: Path) -> None:
+def test_the_log_names_listening_addresses_and_recovered_content(start: StartQpidd, tmp_path: Path) -> None:
     options = ("--load-module", "store", *SMALL, "--port", "0", "--data-dir", str(tmp_path / "data"))
     first = start(*options, "--auth", "no", "--interface", "0.0.0.0")
     with RawPeer(port_of(first)) as peer:
@@ -267,7 +267,7 @@ def test_the_log_goes_where_it_is_told_to(start: StartQpidd, tmp_path: Path) -> 
     assert log.read_text() == f"[Network] notice Listening on TCP/TCP6 port {port} {where}\n"
 
 
-def test_an_option_without_effect_is_told(start: StartQpidd) -> None:
+def test_an_option_without_effect_is_reported(start: StartQpidd) -> None:
     process = start("--port", "0", "--no-data-dir", "--worker-threads", "4")
     port_of(process)
     process.terminate()
@@ -418,7 +418,7 @@ def test_a_daemon_is_ready_when_its_starter_returns(daemon: Callable[..., int], 
         assert gone.stderr == f"qpidd: no broker is running: nothing holds {pid_file}\n"
 
 
-def test_a_daemon_that_logs_nowhere_says_so(qpidd: Qpidd, tmp_path: Path) -> None:
+def test_a_daemon_without_a_log_warns(qpidd: Qpidd, tmp_path: Path) -> None:
     options = ("--port", "0", "--no-data-dir", "--pid-dir", str(tmp_path))
     for said in ((), ("--log-to-syslog=no",)):
         ended = qpidd("--daemon", *options, *said)

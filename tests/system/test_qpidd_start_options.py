@@ -173,7 +173,7 @@ def test_a_daemon_that_a_file_describes(start: Start, file: Path, tmp_path: Path
 # ---- old command lines ----
 
 
-def test_options_that_have_no_effect_are_told(start: Start) -> None:
+def test_options_that_have_no_effect_are_reported(start: Start) -> None:
     log = log_of(
         start(
             "-p0", "--no-data-dir", "-m", "yes", "--mgmt-publish=no", "--link-maintenance-interval", "0.1",
@@ -209,7 +209,7 @@ def test_a_broker_that_would_be_less_safe_than_it_is_told_to_be(
 # ---- the network ----
 
 
-def test_a_service_manager_is_told(start: Start, tmp_path: Path) -> None:
+def test_a_service_manager_is_notified(start: Start, tmp_path: Path) -> None:
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
         manager.bind(str(tmp_path / "notify"))
         manager.settimeout(PATIENCE_SECONDS)

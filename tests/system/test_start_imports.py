@@ -1,4 +1,4 @@
-"""What a start does not need is not imported: each module here cost every start its milliseconds once."""
+"""A start imports nothing that it does not need: each module here cost every start its milliseconds once."""
 
 from __future__ import annotations
 

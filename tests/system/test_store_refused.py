@@ -1,4 +1,4 @@
-"""What cannot be opened is refused with one line, changes nothing, and leaves nothing behind."""
+"""Stores that cannot be opened are refused with one line, unchanged, and nothing is left behind."""
 
 from __future__ import annotations
 
@@ -279,7 +279,7 @@ def test_a_damaged_store_file_names_the_next_step(store: Path, change: Callable[
     assert refusal(store)[1].endswith(f"; {advice}")
 
 
-def test_a_catalogue_that_somebody_has_open(store: Path) -> None:
+def test_a_catalogue_that_is_open_elsewhere(store: Path) -> None:
     database = rocksdict.Rdict(str(store / "rhm" / "catalogue"), rocksdict.Options(raw_mode=True))
     kind, text = refusal(store)
     assert kind is StoreError
@@ -458,7 +458,7 @@ def test_missing_permissions(store: Path, path: str, mode: int, text: str) -> No
     assert tree(store) == before
 
 
-def test_the_store_file_of_these_tests_is_what_it_is_taken_for(store: Path) -> None:
+def test_the_store_file_of_these_tests_is_valid(store: Path) -> None:
     """Else the tests above would change nothing."""
     content = (store / "rhm" / "STORE").read_bytes()
     assert store_file.decode(content).clean_close

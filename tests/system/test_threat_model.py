@@ -84,7 +84,7 @@ def test_no_secret_is_logged(make_broker: BrokerMaker, certificates: Certificate
     assert [secret for secret in secrets if secret in log] == []
 
 
-def test_the_help_says_what_is_insecure() -> None:
+def test_the_help_warns_of_insecure_options() -> None:
     command = [sys.executable, "-m", "qstore.broker.process.qpidd", "--help"]
     shown = subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT).stdout
     options: dict[str, str] = {}

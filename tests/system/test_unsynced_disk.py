@@ -65,7 +65,7 @@ def test_content_that_was_not_synced_is_gone(disk: UnsyncedDisk) -> None:
     assert tree(disk) == {"a": b"content", "b": b"content", "c": b"content"}
 
 
-def test_a_sync_keeps_what_was_written_before_it(disk: UnsyncedDisk) -> None:
+def test_a_sync_keeps_earlier_writes(disk: UnsyncedDisk) -> None:
     run(disk, "put('a', b'one'); sync('.'); put('a', b'two'); put('a', b'three', sync=False)")
     disk.lose()
     assert tree(disk) == {"a": b"two"}

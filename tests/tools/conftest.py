@@ -1,4 +1,4 @@
-"""What the tests of the tools share: two small stores, and what they do without."""
+"""Fixtures of the tests of the tools."""
 
 from __future__ import annotations
 

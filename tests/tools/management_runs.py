@@ -1,4 +1,4 @@
-"""What the tests of the management commands share: a broker, and each command run on it in this process."""
+"""Helpers of the tests of management commands: a broker, and each command run on it in this process."""
 
 from __future__ import annotations
 

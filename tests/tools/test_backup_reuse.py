@@ -1,4 +1,4 @@
-"""What goes into a backup: what an incremental one takes from that before is what reading would have found, and nothing
+"""Content of a backup: what an incremental one takes from that before is what reading would have found, and nothing
 comes from outside of the store."""
 
 from __future__ import annotations
@@ -130,7 +130,7 @@ def test_a_new_store_at_the_same_path_has_the_same_numbers(path: Path, back_up: 
     assert content(restored(path, result)) == {"q": words("new", 10), "idle": []}
 
 
-def test_a_restored_store_goes_on_with_the_same_numbers(path: Path, back_up: Backup) -> None:
+def test_a_restored_store_continues_with_the_same_numbers(path: Path, back_up: Backup) -> None:
     """And with the same headers: the file in which it goes on has those of the lost one."""
     first = back_up(begun(path, "begin"))
     for word in ("lost", "kept"):

@@ -42,7 +42,7 @@ class _SlowRepository(DiskRepository):
         return super().get(name, limit)
 
 
-def test_a_place_that_takes_minutes_to_tell_what_it_has(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_backup_to_a_place_that_lists_its_files_slowly(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     opened, clock = OpenedStore(tool_environment(), tmp_path / "store"), Clock()
     journal = opened.make_queue("q")
     place = _SlowRepository(OsWritableDisk(), str(tmp_path / "place"))

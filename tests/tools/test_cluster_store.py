@@ -283,7 +283,7 @@ def test_nothing_is_marked_clean_that_is_not_there(tmp_path: Path) -> None:
     assert identity_of(tmp_path) == ClusterIds(C1, None)
 
 
-def test_a_damaged_status_is_unusable_and_can_be_written_anew(tmp_path: Path) -> None:
+def test_a_damaged_status_is_unusable_and_can_be_rewritten(tmp_path: Path) -> None:
     path = member(tmp_path / "a", ClusterIds(C1, None))
     status = path / "cluster" / "store.status"
     status.write_bytes(b"\0" * 74)

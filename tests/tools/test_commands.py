@@ -1,4 +1,4 @@
-"""What holds for every command: options, paths, pipes and Ctrl-C; a name is found in pyproject's table."""
+"""Rules for every command: options, paths, pipes and Ctrl-C; a name is found in pyproject's table."""
 
 from __future__ import annotations
 
@@ -132,7 +132,7 @@ def test_the_same_option_has_the_same_help_everywhere() -> None:
 
 
 @pytest.mark.parametrize("name", SCRIPTS)
-def test_an_option_that_there_is_not(name: str) -> None:
+def test_an_unknown_option(name: str) -> None:
     ended = run(name, "--no-such-option", *(["."] if name == "qpid-qls-analyze" else []))
     assert ended.returncode == UNUSABLE[name]
     *before, line = ended.stderr.splitlines()
@@ -145,7 +145,7 @@ def test_an_option_that_there_is_not(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", PATHS)
-def test_a_path_that_there_is_not(name: str, tmp_path: Path) -> None:
+def test_a_missing_path(name: str, tmp_path: Path) -> None:
     path = f"{tmp_path}/none/such"
     ended = run(name, *with_path(name, path, tmp_path), stdin="secret\n")
     assert ended.returncode == UNUSABLE[name], ended

@@ -66,7 +66,7 @@ def test_check_finds_nothing(tmp_path: Path) -> None:
     assert checked(path) == checked(path, "--paranoid") == (0, [])
 
 
-def test_damaged_content_is_told(tmp_path: Path) -> None:
+def test_damaged_content_is_reported(tmp_path: Path) -> None:
     path = make_store(tmp_path / "store", broken_content(), bomb())
     assert checked(path) == (0, [])  # the checksums are right
     code, found = checked(path, "--paranoid")

@@ -1,4 +1,4 @@
-"""What all commands show with: safe text, tables, bars."""
+"""Display in all commands: safe text, tables, bars."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ def broken(request: pytest.FixtureRequest, open_fixture: StoreOpener, tmp_path: 
     return path, sound.path
 
 
-def test_it_is_told_and_the_topology_is_there(broken: tuple[Path, Path], tmp_path: Path) -> None:
+def test_it_is_reported_and_the_topology_is_there(broken: tuple[Path, Path], tmp_path: Path) -> None:
     path, sound = broken
     checked = check(path)
     assert checked.code == 1
@@ -67,7 +67,7 @@ def test_it_is_a_loss_where_the_program_cannot_make_up_for_it(
     assert recover(sound, tmp_path / "other").report.code == 0
 
 
-def test_a_recovery_that_fails_is_told(
+def test_a_failing_recovery_is_reported(
     open_fixture: StoreOpener, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     program = tmp_path / "recover"

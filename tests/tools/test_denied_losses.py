@@ -1,4 +1,4 @@
-"""What is lost is never denied: check, recover and a start agree about files that were put back from an earlier time.
+"""Losses are never denied: check, recover and a start agree about files that were put back from an earlier time.
 
 The stores are those of the damage campaign, which recorded how far they were synced, as brokers do every few seconds.
 Damage is done where a single file shows nothing: the last record of the catalogue's second copy, the catalogue together

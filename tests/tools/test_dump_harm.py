@@ -24,7 +24,7 @@ from tests.support.profiles import examples
 # ---- damage ----
 
 
-def test_damage_is_told_and_the_rest_is_shown(local_copies: CopyFactory) -> None:
+def test_damage_is_reported_and_the_rest_is_shown(local_copies: CopyFactory) -> None:
     """The tail of one message in the middle is broken: it is lost, and told, and nothing else is."""
     with local_copies.copy() as copy:
         file = journal_file(copy.path, "c.q1")

@@ -1,4 +1,4 @@
-"""What `qstore-dump` shows: of a store, a journal or a file; chosen by its filters; bodies in each form."""
+"""Selections of `qstore-dump`: of a store, a journal or a file; chosen by its filters; bodies in each form."""
 
 from __future__ import annotations
 

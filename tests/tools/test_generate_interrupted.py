@@ -112,7 +112,7 @@ def test_the_processes_end_with_the_command(tmp_path: Path) -> None:
     assert not (out / MANIFEST).exists()
 
 
-def test_a_process_that_is_killed_is_told(tmp_path: Path) -> None:
+def test_a_process_that_is_killed_is_reported(tmp_path: Path) -> None:
     out = tmp_path / "fleet"
     with running(out, 2) as process:
         await_("no store was made", lambda: stores(out) > 2)
@@ -155,7 +155,7 @@ def full(tmp_path: Path) -> Iterator[Path]:
 
 
 @pytest.mark.parametrize("jobs", ["1", "2"])
-def test_a_full_disk_is_told_in_a_line(full: Path, jobs: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_is_reported_in_a_line(full: Path, jobs: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("qstore.tools.generate.make._PER_STORE", 0)  # so that it is begun
     monkeypatch.setattr("shutil.disk_usage", lambda _: type("Usage", (), {"free": 1 << 40}))
     done: Result = generate(full / "fleet", "--stores", "20", "--queues", "2", "--messages", "300", "--jobs", jobs)

@@ -1,4 +1,4 @@
-"""What the tools make of journals that have grown: files in another order than their numbers, and more than 64."""
+"""The tools on journals that have grown: files in another order than their numbers, and more than 64."""
 
 from __future__ import annotations
 

@@ -143,7 +143,7 @@ def test_messages_are_taken_when_the_file_is_complete(tmp_path: Path, url: str) 
 
 
 @pytest.mark.parametrize("after", [0, 1, 2])
-def test_an_import_that_ends_in_the_middle_goes_on(
+def test_an_import_that_ends_in_the_middle_continues(
     tmp_path: Path, url: str, monkeypatch: pytest.MonkeyPatch, after: int
 ) -> None:
     """It dies before and after a commit; nothing is missing, nothing is there twice."""

@@ -243,7 +243,7 @@ def test_lines_that_are_moved(
     refused(tmp_path / "moved.jsonl", content)
 
 
-def test_a_parquet_file_of_somebody_else(tmp_path: Path) -> None:
+def test_a_parquet_file_of_another_program(tmp_path: Path) -> None:
     arrow = pytest.importorskip("pyarrow")
     import pyarrow.parquet
 

@@ -1,4 +1,4 @@
-"""What agents may tell, whatever it is, as tables, lines and JSON: without an error, and without control characters."""
+"""Values from agents, of any kind, as tables, lines and JSON: without an error, and without control characters."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `qpid-send` and `qpid-receive` say at the end: how many messages, however that came."""
+"""Final reports of `qpid-send` and `qpid-receive`: how many messages, whatever ended the run."""
 
 from __future__ import annotations
 

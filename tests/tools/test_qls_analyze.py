@@ -343,7 +343,7 @@ def test_plain_files_are_taken_before_others_of_their_names(tmp_path: Path) -> N
     assert command(qls).report()[0] == "2 enqueued records found."
 
 
-def test_a_link_to_nothing_is_told(tmp_path: Path) -> None:
+def test_a_link_to_nothing_is_reported(tmp_path: Path) -> None:
     queue = LinearBuilder("q", data_size=4)
     queue.enqueue(1, b"m")
     qls = written(tmp_path, queue)
@@ -375,7 +375,7 @@ def test_as_a_process_it_changes_nothing(store: Path) -> None:
     assert process("/no/such").returncode == 2
 
 
-def test_output_that_cannot_be_written_is_told(store: Path) -> None:
+def test_output_that_cannot_be_written_is_reported(store: Path) -> None:
     with open("/dev/full", "w") as full:
         result = process(store, out=full.fileno())
     assert result.returncode == 1

@@ -51,7 +51,7 @@ def test_contradictions_in_a_record_are_errors(offset: int, content: bytes, wher
         (64, bytes(8), "file header without a file number"),
     ],
 )
-def test_files_without_a_usable_header_are_left_out_and_told(offset: int, content: bytes, what: str) -> None:
+def test_files_without_a_usable_header_are_left_out_and_reported(offset: int, content: bytes, what: str) -> None:
     builder = journal(32, 32, 1)
     builder.patch(1, offset, content)
     result = analyse(builder)
@@ -133,7 +133,7 @@ def test_a_file_that_is_cut_short(size: int, records: int, truncated: bool) -> N
     assert [TRUNCATED in line for line in shown] == [False] * records + [True] * truncated
 
 
-def test_a_record_that_goes_on_behind_a_file_that_is_cut_short_is_truncated() -> None:
+def test_a_record_that_continues_behind_a_file_that_is_cut_short_is_truncated() -> None:
     builder = journal(30, 36, 1)
     disk = builder.disk()
     disk.files[path_of(builder, 0)] = disk.files[path_of(builder, 0)][:0x1F80]

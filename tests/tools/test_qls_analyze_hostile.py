@@ -175,7 +175,7 @@ def test_a_large_sparse_file_costs_no_memory(tmp_path: Path) -> None:
     )
 
 
-def test_any_number_of_problems_is_told_in_few_lines() -> None:
+def test_any_number_of_problems_is_reported_in_few_lines() -> None:
     problems = Problems()
     for number in range(1000):
         problems.add("file", str(number))

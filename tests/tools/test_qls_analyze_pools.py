@@ -178,7 +178,7 @@ def test_a_waiting_file_counts_if_a_journal_could_take_it(
         (72, b"\xff\xff", "file header has a queue name of 65,535 bytes"),
     ],
 )
-def test_a_waiting_file_with_a_forged_header_is_told(tmp_path: Path, offset: int, content: bytes, what: str) -> None:
+def test_a_pooled_file_with_a_forged_header_is_reported(tmp_path: Path, offset: int, content: bytes, what: str) -> None:
     file = reset_file(8)
     result, path = with_pooled(tmp_path, file[:offset] + content + file[offset + len(content) :])
     assert (result.code, result.problems) == (1, [f"{path}: {what}"])
@@ -205,7 +205,7 @@ def test_other_files_do_not_count(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["9", "k", "4K", "-4k", "4k4", "x", "abck", "٣k"])
-def test_a_directory_that_is_no_pool_is_told(tmp_path: Path, name: str) -> None:
+def test_a_directory_that_is_no_pool_is_reported(tmp_path: Path, name: str) -> None:
     add_pooled_files(tmp_path, 1, data_size=8)
     qls = make_tree(tmp_path)
     (qls / "p001" / "efp" / name).mkdir()
@@ -238,7 +238,7 @@ def test_links_and_other_things_in_a_pool(tmp_path: Path) -> None:
     assert rows(result) == [["8", "1", "8", "0", "0", "0", "0"]]
 
 
-def test_a_file_that_cannot_be_opened_is_told() -> None:
+def test_a_file_that_cannot_be_opened_is_reported() -> None:
     path = "/store/qls/p001/efp/4k/a.jrnl"
     disk = MemoryDisk({path: reset_file(4), "/store/qls/p001/efp/4k/b.jrnl": reset_file(4)})
     disk.unopenable.add(path)
@@ -247,7 +247,7 @@ def test_a_file_that_cannot_be_opened_is_told() -> None:
     assert rows(result) == [["4", "1", "4", "0", "0", "0", "0"]]
 
 
-def test_a_directory_that_cannot_be_looked_into_is_told() -> None:
+def test_a_directory_that_cannot_be_looked_into_is_reported() -> None:
     class Locked(MemoryDisk):
         def names(self, directory: str) -> list[str]:
             if directory.endswith("8k"):

@@ -290,7 +290,7 @@ def test_a_dequeue_locks_while_its_transaction_is_open() -> None:
     assert result.walked()[4].endswith(" rid=0x4]  <NOT IN EMAP>")
 
 
-def test_a_transaction_is_known_by_its_id_alone_when_it_begins_anew() -> None:
+def test_a_transaction_is_known_by_its_id_alone_when_it_restarts() -> None:
     def write(q: LinearBuilder) -> None:
         q.enqueue(1, b"a", xid=b"x")
         q.commit(2, b"x")

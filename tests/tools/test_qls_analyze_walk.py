@@ -29,7 +29,7 @@ from tests.tools.qls_analyze_runs import (
 # ---- files ----
 
 
-def test_a_record_that_goes_on_in_the_next_file() -> None:
+def test_a_record_that_continues_in_the_next_file() -> None:
     result = analyse(journal(30, 3, 1))
     assert met(result) == [
         "0x1:0x00000000 F 1",
@@ -211,7 +211,7 @@ def test_a_torn_record_ends_the_walk(offset: int, content: bytes, records: int, 
     assert [line for line in result.report() if FILLERS in line] == expected
 
 
-def test_the_missing_fillers_are_told_while_records_are_shown_and_in_the_report() -> None:
+def test_the_missing_fillers_are_reported_while_records_are_shown_and_in_the_report() -> None:
     builder = journal_of_three()
     builder.patch(0, 0x1080, bytes(4))
     assert analysed(builder.disk()).out.count(FILLERS) == 1

@@ -315,7 +315,7 @@ def test_impossible_options_are_refused_in_one_line(options: list[str], text: st
     assert not (tmp_path / "fleet").exists()
 
 
-def test_too_little_room_is_told_before_anything_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_too_little_room_is_reported_before_any_write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     free = 50 << 20
     monkeypatch.setattr("shutil.disk_usage", lambda _: SimpleNamespace(free=free))
     done = generate(tmp_path / "fleet", "--bytes", "64MiB")
@@ -324,13 +324,13 @@ def test_too_little_room_is_told_before_anything_is_written(tmp_path: Path, monk
     assert not (tmp_path / "fleet").exists()
 
 
-def test_a_missing_parent_is_told(tmp_path: Path) -> None:
+def test_a_missing_parent_is_reported(tmp_path: Path) -> None:
     done = generate(tmp_path / "none" / "fleet")
     assert done.exit_code == 2
     assert done.stderr == f"qstore-generate: {tmp_path}/none: there is no such directory; create it first\n"
 
 
-def test_a_disk_that_fails_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failing_disk_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_: object, **__: object) -> None:
         raise OSError(28, "No space left on device", "/full/file")
 

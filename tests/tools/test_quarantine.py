@@ -183,7 +183,7 @@ def test_nothing_that_a_message_says_is_sent_to_the_terminal(tmp_path: Path) -> 
         assert b"\x1b" not in Run(*arguments).out
 
 
-def test_bytes_that_changed_are_shown_and_told(tmp_path: Path) -> None:
+def test_bytes_that_changed_are_shown_and_reported(tmp_path: Path) -> None:
     path = quarantine(tmp_path, Kept(enqueue("version 1", A)))
     (path / "000001.raw").write_bytes(enqueue("version 1", B))
     run = Run("show", path, 1)
@@ -245,7 +245,7 @@ def test_delivered_message_stays_marked_redelivered(tmp_path: Path) -> None:
     assert messages(store) == {"orders": [(message(b"before"), True), (A, True)]}
 
 
-def test_the_record_ids_are_told(tmp_path: Path, store: Path) -> None:
+def test_the_record_ids_are_reported(tmp_path: Path, store: Path) -> None:
     raw = b"".join(enqueue("version 2", data, rid) for rid, data in enumerate((A, B, C), 1))
     path = quarantine(tmp_path, Kept(raw))
     (result,) = Run("inject", path, 1, "--store", store, "--json").lines

@@ -116,7 +116,7 @@ def test_killed_at_every_call(seed: int, power_loss: bool) -> None:
     assert [len(bodies) for bodies in MESSAGES.values()] == [each.messages for each in marks(disk).values() if each]
 
 
-def test_a_disk_that_fails_at_any_call() -> None:
+def test_a_failing_disk_at_any_call() -> None:
     """Whatever is told as injected is there; whatever is told as not injected is not."""
     probe = made(0)
     first = probe.calls

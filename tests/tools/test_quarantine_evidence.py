@@ -1,4 +1,4 @@
-"""What is told of quarantined bytes: sound records are proved, broken ones are never taken for sound."""
+"""Evidence about quarantined bytes: sound records are proved, broken ones are never taken for sound."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def test_without_the_salt_nothing_of_version_2_is_proved() -> None:
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_a_transaction_is_told(version: str) -> None:
+def test_a_transaction_is_reported(version: str) -> None:
     raw = enqueue(version, DATA, xid=b"abc")
     found = only(raw)
     assert (found.xid, found.is_proved) == (b"abc", True)

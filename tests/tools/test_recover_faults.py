@@ -117,9 +117,7 @@ def test_a_bad_sector_where_a_journal_seems_to_end_is_a_loss(tmp_path: Path, mon
     assert recovery.report.code == 1
 
 
-def test_a_file_of_which_nothing_can_be_read(
-    original: Original, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_file_that_is_unreadable(original: Original, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The other journals, and the other files of this one, go on."""
     break_reading(monkeypatch, BadRegion(str(original.path / original.files["orders"][0]), 0, 1 << 40))
     recovery = recover_unreadable(original, tmp_path / "new", monkeypatch)

@@ -191,7 +191,7 @@ def version_2(tmp_path_factory: pytest.TempPathFactory) -> Original:
 
 
 @pytest.mark.parametrize("options", [(), ("--orphans", "report")], ids=["by default", "report"])
-def test_an_orphan_is_told_and_left_out(version_2: Original, options: tuple[str, ...], tmp_path: Path) -> None:
+def test_an_orphan_is_reported_and_left_out(version_2: Original, options: tuple[str, ...], tmp_path: Path) -> None:
     planted = no_bills(version_2, tmp_path / "store")
     recovery = recover(planted.path, tmp_path / "new", *options)
     assert recovery.report.code == 1

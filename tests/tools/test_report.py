@@ -121,7 +121,7 @@ def test_the_numbers_are_those_of_the_content() -> None:
         assert expected in page.text, expected
 
 
-def test_a_queue_of_which_little_is_known() -> None:
+def test_a_queue_with_little_known_about_it() -> None:
     page = rendered(plain_queue())
     assert "the depth of the queue is unknown" in page.text
     assert "no message was measured" in page.text
@@ -266,7 +266,7 @@ def test_extreme_numbers_are_drawn_inside_of_the_picture(
 
 
 @pytest.mark.parametrize("kind", list(FindingKind))
-def test_one_finding_is_told_in_the_singular(kind: FindingKind) -> None:
+def test_one_finding_is_reported_in_the_singular(kind: FindingKind) -> None:
     page = rendered(dataclasses.replace(plain_queue(), findings=(Finding(kind, 1),)))
     one, many = kind.counted(1), kind.counted(2)
     assert one.removeprefix("1 ") != many.removeprefix("2 ")

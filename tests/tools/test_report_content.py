@@ -1,4 +1,4 @@
-"""What a report may say: the limits of its values, and the order of its queues."""
+"""Content of a report: the limits of its values, and the order of its queues."""
 
 from __future__ import annotations
 

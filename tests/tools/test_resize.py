@@ -30,7 +30,7 @@ def lines(result: Result) -> list[dict[str, Any]]:
 
 
 def dumped(path: Path) -> list[dict[str, Any]]:
-    """What a restart would deliver."""
+    """Messages that a restart would deliver."""
     return lines(CliRunner().invoke(dump, [str(path), "--outstanding", "--json"]))
 
 

@@ -122,7 +122,7 @@ def test_too_small_changes_nothing(tmp_path: Path) -> None:
     assert snapshot(path) == before
 
 
-def test_nearly_full_is_done_and_told(tmp_path: Path) -> None:
+def test_nearly_full_is_done_and_reported(tmp_path: Path) -> None:
     path = journal(tmp_path / "j", 70, 3000)
     result = resize("-N", 4, "-s", 1, path)
     assert (result.code, result.out.splitlines()[-1]) == (1, "Transferred 70 records to new journal.")

@@ -1,4 +1,4 @@
-"""What `qpid-store-chk` makes of enqueues, dequeues and transactions."""
+"""`qpid-store-chk` on enqueues, dequeues and transactions."""
 
 from __future__ import annotations
 

@@ -264,7 +264,7 @@ def test_a_first_file_that_a_message_fills_is_not_understood() -> None:
 
 
 @pytest.mark.parametrize("show", [Show.RECORDS, Show.DOTS])
-def test_a_record_torn_between_two_files_is_told_and_left_out(show: Show) -> None:
+def test_a_record_torn_between_two_files_is_reported_and_left_out(show: Show) -> None:
     """A crash before the next file was written, or before all of the record was."""
     journal = builder(30, 5)
     empty = journal.disk()

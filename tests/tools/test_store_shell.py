@@ -320,7 +320,7 @@ def test_hostile_stores(tmp_path: Path, content: bytes) -> None:
     assert "qstore-shell: " in fails(tmp_path / "nosuch", "list all", code=2)
 
 
-def test_damage_is_told_and_costs_nothing_else(tmp_path: Path, store: Path) -> None:
+def test_damage_is_reported_and_costs_nothing_else(tmp_path: Path, store: Path) -> None:
     (journal,) = [line for line in objects(store, "list journals") if line["queue"] == "orders"]
     (file,) = Path(journal["path"]).glob("*0000.jdat")
     content = bytearray(file.read_bytes())

@@ -151,7 +151,7 @@ def test_something_else_in_place_of_a_file(
 
 
 IN_THE_WAY: Final = ("rhm.lock",)
-"""What belongs to no store, but keeps a broker from starting, which says so."""
+"""Files outside a store that keep a broker from starting, which it reports."""
 
 
 @pytest.mark.parametrize("kind", ["directory", "file", "FIFO", "socket", "link to itself", "empty file"])

@@ -158,7 +158,7 @@ def test_changed_journal_is_reported_as_damage(store: Path, journal: str, harm: 
 
 
 @pytest.mark.parametrize("journal", [ORDERS, PREPARED])
-def test_a_journal_of_which_only_the_headers_are_left(store: Path, journal: str) -> None:
+def test_a_journal_with_only_headers_left(store: Path, journal: str) -> None:
     zero_content(store, journal)
     assert run(dump, str(store))[0] == 1
     assert_seen(store)

@@ -135,7 +135,7 @@ def test_messages_that_were_not_confirmed(face: Face, own_broker: RunningBroker,
         {"sender": sender, "session": session, "connection": connection}[what].close()
 
 
-def test_a_connection_says_what_is_left(face: Face, own_broker: RunningBroker) -> None:
+def test_closing_a_connection_reports_unsettled_work(face: Face, own_broker: RunningBroker) -> None:
     connection = face.connect(url(own_broker))
     session = connection.session()
     sender = session.sender(DELETED)

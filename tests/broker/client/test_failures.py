@@ -172,7 +172,7 @@ def test_without_reconnect_all_fails(face: Face, own_broker: RunningBroker) -> N
         connection.session()
 
 
-def test_a_closed_connection_is_told(face: Face, own_broker: RunningBroker) -> None:
+def test_a_closed_connection_is_reported(face: Face, own_broker: RunningBroker) -> None:
     receiver = face.connect(f"127.0.0.1:{own_broker.port}").session().receiver(QUEUE)
     own_broker.stop()
     with pytest.raises(ConnectionFailedError):

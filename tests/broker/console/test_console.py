@@ -53,7 +53,7 @@ def test_objects_of_a_class(console: Console, queue: str) -> None:
     assert found.deleted == 0
 
 
-def test_a_console_that_is_not_open_says_so(url: str) -> None:
+def test_a_console_that_is_not_open_reports_it(url: str) -> None:
     for console in (Console(url), Console("127.0.0.1:1")):
         with pytest.raises(ConnectionClosedError, match="the console is not open"):
             list(console.query("queue"))

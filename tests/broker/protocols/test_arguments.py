@@ -461,7 +461,7 @@ def test_a_misspelt_option_deletes_nothing(kind: str) -> None:
     asyncio.run(delete(managed, None, Arguments(request), Somebody()))
 
 
-def test_an_exclusive_queue_of_a_console_is_told_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
+def test_an_exclusive_queue_of_a_console_is_reported_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(NOTICE)
     door = Door(QMF)
     assert door.declare(Of.QUEUE, "made", {"exclusive": True}) == ""
@@ -485,7 +485,7 @@ def test_argument_with_an_effect_only_elsewhere_is_logged(protocol: str, caplog:
 @pytest.mark.parametrize("protocol", DOORS)
 @pytest.mark.parametrize("name", ["qpid.max_cuont", "note", "x-anything"])
 @pytest.mark.parametrize("of", Of)
-def test_an_unknown_argument_is_told_in_the_log_or_refused(
+def test_an_unknown_argument_is_reported_in_the_log_or_refused(
     of: Of, name: str, protocol: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     """RabbitMQ's clients ask for features by names that begin with x-."""

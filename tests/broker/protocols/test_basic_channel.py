@@ -129,7 +129,7 @@ def test_the_type_of_a_queue_is_refused_before_the_arguments_that_only_it_has(cl
         (100, 200, "received '200' but current is '100'"),
     ],
 )
-def test_values_that_look_alike_are_told_with_their_types(
+def test_values_that_look_alike_are_reported_with_their_types(
     client: BasicClient, declared: Any, again: Any, difference: str
 ) -> None:
     client.call("queue.declare", queue="q", arguments={"note": declared})

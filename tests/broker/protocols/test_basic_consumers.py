@@ -53,7 +53,7 @@ def consume(client: BasicClient, channel: int, tag: str, priority: int | None = 
 
 
 def given(client: BasicClient) -> list[tuple[str, bytes]]:
-    """Who was given what."""
+    """Consumer -> the messages that it received."""
     return [(each.values["consumer_tag"], each.body) for each in client.take("basic.deliver")]
 
 

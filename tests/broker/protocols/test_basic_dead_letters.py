@@ -435,7 +435,7 @@ def test_a_message_whose_header_has_no_room_can_be_rejected(world: World, limit:
     assert totals(world, "q").messages == 0
 
 
-def test_a_death_that_ends_no_cycle_is_told_or_the_message_is_dropped(world: World) -> None:
+def test_a_death_that_ends_no_cycle_is_reported_or_the_message_is_dropped(world: World) -> None:
     client = BasicClient(world).open(frame_max=MAX_FRAME)
     client.call("queue.declare", queue="dead")
     client.call("queue.declare", queue="q", arguments={**TO_DEAD, "x-message-ttl": 1000})

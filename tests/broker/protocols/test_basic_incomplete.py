@@ -209,7 +209,7 @@ def test_a_sender_that_trickles_has_stalled_too_while_others_wait(world: World, 
     assert world.broker.queues[queue].message_count == 1
 
 
-def test_a_sender_that_goes_on_has_not_stalled(world: World, queue: str) -> None:
+def test_a_sender_that_continues_has_not_stalled(world: World, queue: str) -> None:
     slow = Sender(world, LARGE)
     for _ in range(6):
         slow.go_on(1)

@@ -415,7 +415,7 @@ def test_memory_is_short(world: World) -> None:
 
 
 @given(st.lists(st.sampled_from(["plain", "held", "late", "refused"]), max_size=30), st.randoms(use_true_random=False))
-def test_each_number_is_told_once(kinds: list[str], random: object) -> None:
+def test_each_number_is_reported_once(kinds: list[str], random: object) -> None:
     """Whatever waits for how long: each is confirmed or refused, and none before it is done."""
     confirms = Confirms()
     ledger, waiting, told = confirms.ledger, [], {}

@@ -315,7 +315,7 @@ def test_fewer_messages_than_are_worth_it_stay_single(side: Side) -> None:
     assert runs_on(side.queue("t")) == []
 
 
-def test_what_a_full_journal_takes_of_a_run_is_confirmed_and_the_rest_refused(side: Side) -> None:
+def test_messages_of_a_run_that_fit_a_full_journal_are_confirmed_and_the_rest_refused(side: Side) -> None:
     side.publish("d", bodies(3), PERSISTENT)
     side.rest()
     side.client.received.clear()

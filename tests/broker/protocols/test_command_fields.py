@@ -77,7 +77,7 @@ FROM_BROKER: Final = {
         "session.attached",
     )
 }  # fmt: skip
-"""What only the broker sends; a client that does is told that it is unexpected."""
+"""Commands that only the broker sends; from a client they are unexpected."""
 ELSEWHERE: Final = {
     "0-9-1 basic.publish", "0-9-1 basic.ack",  # functions of their own decode these: all fields but the ticket
     "0-9-1 connection.secure-ok", "0-10 connection.secure-ok",  # the tests of mechanisms answer challenges
@@ -269,7 +269,7 @@ def test_a_subscription_that_is_to_be_resumed_is_refused(field: dict[str, Any]) 
     assert "resume-id and resume-ttl" in client.exceptions[0]["description"]
 
 
-def test_another_virtual_host_is_told_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
+def test_another_virtual_host_is_reported_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(NOTICE)
     world = World()
     for host in ("", "/", "test", "test"):

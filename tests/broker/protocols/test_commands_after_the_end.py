@@ -1,4 +1,4 @@
-"""What is still under way when a session ends: it is dropped, nothing is kept of it, and the connection goes on.
+"""Commands under way when a session ends: they are dropped, nothing is kept of them, and the connection goes on.
 
 A client that sends a message in many frames does not look between two of them whether its session is there (qpidd's C++
 client, SessionImpl::sendContent): it may answer session.detach from another thread and go on with the message.
@@ -159,7 +159,7 @@ def test_pending_commands_are_not_answered_after_detached() -> None:
     other_lives(client)
 
 
-def test_a_client_that_detaches_and_goes_on_is_told_once() -> None:
+def test_a_client_that_continues_after_detaching_is_notified_once() -> None:
     _, client = world_of_two()
     _detaches(client)
     for frame in PARTS:

@@ -1,4 +1,4 @@
-"""What the log tells of clients: who has come, who was refused and why, and which other protocol one speaks."""
+"""Log lines about clients: who has connected, who was refused and why, and which other protocol one speaks."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def log_in(world: World, mechanism: str, response: bytes | None, **properties: o
         ("X\n" * 99, b"wr0ng", "mechanism '" + "X\\n" * 32 + "' is not offered"),
     ],
 )
-def test_a_failed_login_is_told_without_the_password(
+def test_a_failed_login_is_reported_without_the_password(
     mechanism: str, response: bytes, why: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     log_in(guarded(), mechanism, response, product="p")
@@ -112,13 +112,13 @@ def test_client_properties_are_logged_safely(caplog: pytest.LogCaptureFixture) -
 
 
 def heard(world: World) -> list[Event]:
-    """What happens from now on, as events."""
+    """Events from now on."""
     events: list[Event] = []
     world.broker.events.listen(events.append)
     return events
 
 
-def test_a_client_that_comes_and_goes_is_told_as_events() -> None:
+def test_a_client_that_comes_and_goes_is_reported_as_events() -> None:
     world = guarded()
     events = heard(world)
     client = log_in(world, "PLAIN", b"\0anna\0secret", product="p")
@@ -134,7 +134,7 @@ def test_a_client_that_comes_and_goes_is_told_as_events() -> None:
     assert events[1:] == [ClientDisconnect("192.0.2.1:5", "anna@QPID", said)]
 
 
-def test_a_client_that_is_not_let_in_is_told_as_an_event() -> None:
+def test_a_client_that_is_not_let_in_is_reported_as_an_event() -> None:
     world = guarded()
     events = heard(world)
     client = log_in(world, "PLAIN", b"\0anna\0wr0ng", product="p")
@@ -151,7 +151,7 @@ def test_each_failed_login_of_a_flood_is_an_event() -> None:
     assert len(events) == 2 * MAX_LINES
 
 
-def test_a_client_that_is_one_too_many_is_told_as_an_event() -> None:
+def test_a_client_that_is_one_too_many_is_reported_as_an_event() -> None:
     world = World()
     events = heard(world)
     client = world.connect()

@@ -1,4 +1,4 @@
-"""What a session does with what it is sent: accept, release, reject, browse, acquire; sessions and transactions."""
+"""Deliveries of a session: accept, release, reject, browse, acquire; sessions and transactions."""
 
 from __future__ import annotations
 

@@ -39,7 +39,7 @@ _HEADERS = st.dictionaries(st.text(max_size=20), st.one_of(st.integers(-100, 100
     number=st.integers(-(1 << 63), (1 << 63) - 1),
     body=st.one_of(st.none(), st.binary(max_size=20)),
 )
-def test_the_number_comes_back_and_all_else_stays(
+def test_the_number_comes_back_and_everything_else_stays(
     headers: dict[str, Any] | None, delivery: dict[str, Any], number: int, body: bytes | None
 ) -> None:
     properties: dict[str, Any] = {"message_id": None, "content_type": "t"}

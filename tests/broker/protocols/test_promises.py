@@ -1,4 +1,4 @@
-"""What is completed when: durable messages, on a disk that answers when the test says so."""
+"""Completions of durable messages, on a disk that answers when the test says so."""
 
 from __future__ import annotations
 
@@ -234,7 +234,7 @@ def test_a_disk_that_has_failed_ends_the_session_that_settles(name: str) -> None
 
 @pytest.mark.parametrize("messages", [1, UNLIMITED])
 @pytest.mark.parametrize("others", [0, 1, 2])
-def test_a_disk_that_fails_under_deliveries_ends_those_sessions_and_the_broker_goes_on(
+def test_a_failing_disk_under_deliveries_ends_those_sessions_and_the_broker_continues(
     messages: int, others: int
 ) -> None:
     """Without accepting, the dequeue is written when the message is sent: in the midst of the queue's dispatch."""

@@ -240,7 +240,7 @@ def test_repeated_command_is_skipped_even_before_settling() -> None:
     assert told(session) == [(0, 3), (5, 5)]
 
 
-def test_a_stream_that_goes_on_where_it_was_though_sending_again_had_not_come_so_far() -> None:
+def test_a_stream_that_continues_where_it_was_though_sending_again_had_not_come_so_far() -> None:
     session = make()
     come(session, 3)
     session.complete_received()

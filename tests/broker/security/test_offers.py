@@ -163,7 +163,7 @@ def test_missing_user_file_refuses_every_login(tmp_path: Path) -> None:
     assert "cannot be read" in failure.reason
 
 
-def test_mechanisms_that_there_are_not() -> None:
+def test_unknown_mechanisms() -> None:
     assert unusable(["PLAIN", "SCRAM-SHA-256"]) == []
     (line,) = unusable(["PLIAN"])
     assert "PLIAN" in line

@@ -1,4 +1,4 @@
-"""What nobody can see in the bytes of a store, by the list in tools/README.md, and whether a damage is of that kind.
+"""Damage that the bytes of a store cannot show, by the list in tools/README.md, and whether a damage is of that kind.
 
 An excuse is proved of the one damage, from the undamaged store's records and from the bytes that have changed: it is
 not enough that a format has a weakness. Each is bound to words of that list, which a test looks for.

@@ -1,4 +1,4 @@
-"""What the tools, and for version 2 the broker's store, make of a store; with a bound on time and memory.
+"""Reads a store with the tools, and one of version 2 with the broker's store; with a bound on time and memory.
 
 All of it runs in this process, on a store that may be damaged in any way. Exceptions that are let out, what takes
 longer than `MAX_SECONDS`, and memory beyond `MAX_GROWTH` are collected as faults.
