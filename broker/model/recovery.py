@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from logging import WARNING
 from typing import Final
 
@@ -195,7 +195,7 @@ class Recovery:
             if portion.rids:
                 if surplus < 0:
                     surplus = max(0, queue.residency.measure(portion.rids[0], portion.sizes[0]))
-                sizes = [max(1, size - surplus) for size in portion.sizes]
+                sizes = _less(portion.sizes, surplus)
                 queue.residency.recover(portion.rids, sizes, portion.redelivered)
                 self._messages += len(sizes)
             if portion.held is not None and self._recover_message(queue, portion.held, held):
@@ -257,6 +257,13 @@ class Recovery:
             queue.lock(entry)
             effects.accepted.append((queue, entry))
         entry.is_redelivered = stored.redelivered
+
+
+def _less(sizes: Sequence[int], surplus: int) -> Sequence[int]:
+    """The sizes without `surplus`, at least 1. Most often all are equal."""
+    if min(sizes) == max(sizes):
+        return [max(1, sizes[0] - surplus)] * len(sizes)
+    return [max(1, size - surplus) for size in sizes]
 
 
 def _log_lacking(of: Of, what: str, arguments: TypedMap) -> None:

@@ -10,4 +10,5 @@ numbers as tables, and a test compares the two; the sections:
     jinf          the info file                                         4
     store_file    the file STORE next to the journals                   1.4
     close_record  the file CLOSED next to it                            1.4
+    index         the files in the directory index next to it           1.4
 """

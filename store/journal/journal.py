@@ -13,14 +13,15 @@ from qstore.formats.rhm.compressed import CompressedLayout, Decompressor, compre
 from qstore.formats.rhm.geometry import FILE_HEADER_SIZE
 from qstore.formats.rhm.headers import ENQUEUE_SIZES, HEADER_1, HEADER_2
 from qstore.formats.rhm.jinf import JournalInfo
-from qstore.formats.rhm.records import COMPRESSED, EXTERNAL, TAIL_SIZE, decode_tail, version_2_check
+from qstore.formats.rhm.records import COMPRESSED, EXTERNAL, TAIL_SIZE, Kind, decode_tail, version_2_check
 from qstore.store.damage import Damage
 from qstore.store.disk import Disk
 from qstore.store.journal.files import JournalFormat
 from qstore.store.journal.line.files import Line
 from qstore.store.journal.reader import Gaps, JournalEnd, JournalReader, records_of
-from qstore.store.journal.records import RecordSink
+from qstore.store.journal.records import JournalRecords, RecordHeader, RecordSink
 from qstore.store.journal.ring.files import Ring, RingFile
+from qstore.store.journal.ring.records import Version2Records
 from qstore.store.journal.stream import JournalStream
 
 _BODY_CHUNK: Final = 1 << 20
@@ -90,6 +91,30 @@ class MessageData:
         return self.read(0, self.size)
 
 
+class _Passed:
+    """A `RecordSink` for records that are known: it notes the id of the last one, and damage."""
+
+    def __init__(self) -> None:
+        self.last_rid = 0
+        self.is_damaged = False
+
+    def enqueue(self, rid: int, _place: int, _blocks: int = 0) -> None:
+        """Note the record id."""
+        self.last_rid = rid
+
+    def dequeue(self, rid: int, _dequeued_rid: int, _place: int) -> None:
+        """Note the record id."""
+        self.last_rid = rid
+
+    def record(self, header: RecordHeader, _place: int, _xid: bytes) -> None:
+        """Note the record id."""
+        self.last_rid = header.rid
+
+    def damaged(self, _damage: Damage) -> None:
+        """Something is wrong."""
+        self.is_damaged = True
+
+
 class Journal:
     """A journal that is only read.
 
@@ -137,6 +162,7 @@ class Journal:
         self._external, self._compressed = layout.external, layout.compressed
         self._not_plain = layout.external | layout.compressed
         self._decompressor = Decompressor()
+        self._records: JournalRecords | None = None  # for `holds`
 
     def walk(
         self, sink: RecordSink, *, every_record: bool = False, progress: Callable[[int], None] | None = None
@@ -165,6 +191,50 @@ class Journal:
                 "writer produces it when it must wait within a record; the record is kept"
             )
         return end
+
+    def walk_on(
+        self,
+        flush: int,
+        begin: int,
+        place: int,
+        last_rid: int,
+        sink: RecordSink,
+        progress: Callable[[int], None] | None = None,
+    ) -> JournalEnd | None:
+        """As `walk`, but from `place` on: the records before it are known.
+
+        Args:
+            flush: number of the flush that begins at `begin`.
+            begin: log offset.
+            place: log offset where a record begins, or the journal ends.
+            last_rid: of the last record before it that is not a filler.
+            sink: receives the records.
+            progress: as of `walk`.
+
+        Returns:
+            The end; None if no records lead to `place`, or anything is damaged: then only `walk` tells what is there.
+        """
+        records = records_of(self.files, self.stream)
+        assert isinstance(records, Version2Records)
+        records.resume(flush)
+        reader, before = JournalReader(self.stream, records, progress), _Passed()
+        end = reader.go_on(begin, place, before)
+        if before.is_damaged or before.last_rid != last_rid:
+            return None
+        if end == place:
+            end = reader.go_on(place, self.stream.size, sink)
+        if isinstance(end, int) or end.place < place:
+            return None
+        self.notices.extend(records.notices)
+        return None if len(reader.gaps) or self.stream.has_unreadable else end
+
+    def holds(self, rid: int, place: int) -> bool:
+        """Version 2: whether the record at `place`, which was not read before, is the enqueue of that message."""
+        if self._records is None:
+            self._records = records_of(self.files, self.stream)
+        verdict = JournalRecords.examine(self._records, place)
+        header = verdict.header
+        return verdict.problem is None and header is not None and (header.kind, header.rid) == (Kind.ENQUEUE, rid)
 
     @property
     def is_remnant(self) -> bool:

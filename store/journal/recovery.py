@@ -26,10 +26,13 @@ from itertools import compress, islice
 from operator import lt
 from typing import Final, NamedTuple, TypeAlias
 
+from qstore.formats.rhm.geometry import BLOCK_SIZE
 from qstore.formats.rhm.records import MOVED, TRANSIENT, Kind
 from qstore.store.damage import Damage
 from qstore.store.journal.files import JournalFormat
 from qstore.store.journal.records import RecordHeader
+from qstore.store.journal.write.live_records import RestingRecords
+from qstore.store.journal.write.space import SIZE_BITS, SIZE_MASK
 
 # ---- the enqueue map ----
 
@@ -300,6 +303,110 @@ class EnqueueMap:
         self._hint = 0
 
 
+class MessagesSinceIndex(EnqueueMap):
+    """The messages of a journal of which an index was read (`store.recovery.index`), and then the records after it.
+
+    Those of the index rest in its packed arrays, and are in `resting`; the others are in the map's own. The ids of the
+    latter are higher, in every sound journal: otherwise the map is `odd`, and only a scan tells what is there.
+
+    Args:
+        resting: the messages of the index; log offsets count blocks. They are changed.
+        base: log offset, in blocks, that is the beginning of the journal's stream.
+        highest_rid: the highest record id that was known to the index.
+        place: log offset, in blocks, up to which it describes the journal.
+
+    Attributes:
+        resting, base, place: as above.
+        moved: those of the index whose records were moved since: the copy of a transaction's record is shorter.
+        is_odd: whether a record does not have a higher id.
+    """
+
+    __slots__ = ("_held", "base", "is_odd", "moved", "place", "resting")
+
+    def __init__(self, resting: RestingRecords, base: int, highest_rid: int, place: int) -> None:
+        super().__init__()
+        self.resting, self.base, self.place = resting, base, place
+        self.moved: set[int] = set()
+        self.is_odd = False
+        self._held: dict[int, int] = {}  # the states of those of the index that are not live
+        self._last = highest_rid
+
+    def __len__(self) -> int:
+        return super().__len__() + len(self.resting)
+
+    def _add_late(self, rid: int, place: int, state: int) -> None:
+        self.is_odd = True
+        super()._add_late(rid, place, state)
+
+    def clear(self) -> None:
+        """Forget all records, and free their memory."""
+        super().clear()
+        self.resting = RestingRecords()
+        self.moved.clear()
+        self._held.clear()
+
+    def move(self, rid: int, place: int) -> None:
+        """As `EnqueueMap.move`."""
+        packed = self.resting.get(rid)
+        if packed is None:
+            super().move(rid, place)
+        else:
+            self.resting.set(rid, self.base + place // BLOCK_SIZE << SIZE_BITS | packed & SIZE_MASK)
+            self.moved.add(rid)
+
+    def remove(self, rid: int) -> bool:
+        """As `EnqueueMap.remove`."""
+        if self.resting.take(rid):
+            self._held.pop(rid, None)
+            self.moved.discard(rid)
+            return True
+        return super().remove(rid)
+
+    def set_state(self, rid: int, state: int) -> bool:
+        """As `EnqueueMap.set_state`."""
+        if self.resting.get(rid) is None:
+            return super().set_state(rid, state)
+        if state == LIVE:
+            self._held.pop(rid, None)
+        else:
+            self._held[rid] = state
+        return True
+
+    def get(self, rid: int) -> Entry | None:
+        """As `EnqueueMap.get`."""
+        packed = self.resting.get(rid)
+        if packed is None:
+            return super().get(rid)
+        return Entry(rid, self._place_of(packed), self._held.get(rid, LIVE))
+
+    def count(self, state: int) -> int:
+        """As `EnqueueMap.count`."""
+        held = list(self._held.values()).count(state) if state != LIVE else len(self.resting) - len(self._held)
+        return super().count(state) + held
+
+    def in_rid_order(self) -> Iterator[tuple[int, int, int]]:
+        """As `EnqueueMap.in_rid_order`."""
+        for rids, packed in self.resting.portions():
+            for rid, each in zip(rids, packed, strict=True):
+                yield rid, self._place_of(each), self._held.get(rid, LIVE)
+        yield from super().in_rid_order()
+
+    def in_place_order(self) -> Iterator[tuple[int, int, int]]:
+        """As `EnqueueMap.in_place_order`."""
+        return iter(sorted(self.in_rid_order(), key=_place_in))
+
+    def are_there(self) -> bool:
+        """Whether all messages of the index that are left are in files that are there."""
+        return not self.resting.before(self.base)[0]
+
+    def _place_of(self, packed: int) -> int:
+        return ((packed >> SIZE_BITS) - self.base) * BLOCK_SIZE
+
+
+def _place_in(entry: tuple[int, int, int]) -> int:
+    return entry[1]
+
+
 def _splice(column: MutableSequence[int], before: Sequence[int], values: Sequence[int]) -> None:
     """Insert each of `values` into `column` before the ascending index that `before` gives for it."""
     spliced = column[:0]
@@ -473,8 +580,12 @@ class Unfounded(NamedTuple):
 class JournalRecovery:
     """A `RecordSink` that builds the recovered state of a journal.
 
+    Args:
+        messages: what an index has, if only the records after it are walked.
+
     Attributes:
         messages: the index of enqueued messages.
+        indexed: the same, as it was passed: the records of these messages were not read. None if there was no index.
         transactions: the open transactions.
         left_open: the transactions that were open at the journal's end, available once they are resolved.
         unprepared: those among them that were never prepared, with their records.
@@ -484,8 +595,9 @@ class JournalRecovery:
         dequeues, commits, aborts: number of records of each kind; `enqueues` are counted too.
     """
 
-    def __init__(self) -> None:
-        self.messages = EnqueueMap()
+    def __init__(self, messages: MessagesSinceIndex | None = None) -> None:
+        self.messages = EnqueueMap() if messages is None else messages
+        self.indexed = messages
         self.transactions = TransactionMap()
         self.left_open: list[OpenTransaction] = []
         self.unprepared: list[Transaction] = []

@@ -71,6 +71,7 @@ from qstore.store.recovery.close_record import (
     remove_close_record,
     write_close_record,
 )
+from qstore.store.recovery.index import Indexes, IndexRecorder
 from qstore.store.recovery.journal_recovery import StartProgress, TellProgress, not_told
 from qstore.store.start.apply import apply_start
 from qstore.store.start.plan import plan_start
@@ -209,7 +210,9 @@ class MessageStore:
     def _started(self, catalogue: Catalogue, closed: tuple[Closing, list[Damage]]) -> StartedStore:
         """Recover the store's content: plan what each journal needs, and then apply the plan."""
         progress = self._progress
-        plan = plan_start(self._environment.disk, self.directory, list(catalogue.queues()), *closed, progress)
+        disk, directory = self._environment.disk, self.directory
+        indexes = Indexes(disk, directory, self.store_id, is_used=self.parameters.on_damage is not OnDamage.REFUSE)
+        plan = plan_start(disk, directory, list(catalogue.queues()), *closed, progress, indexes)
         return apply_start(
             self._environment, self.directory, catalogue, self.parameters, plan, log=self._log, progress=progress
         )
@@ -288,6 +291,10 @@ class MessageStore:
             disk, self.directory, catalogue, self._background, flusher,
             self.journals, self.prepared_list, held, stock.name_all,
         )  # fmt: skip
+        self._indexes = IndexRecorder(
+            disk, self.directory, self.store_id, self.journals, lambda: self._ids.next - 1, self._background, log
+        )
+        self._indexes.begin({each.queue_id: each.indexed_to for each in started.queues})
         self._shared = SharedSnapshots(self._environment, self.directory, self._snapshots, self._background)
 
     def _record_ids(self, started: StartedStore, catalogue: Catalogue) -> RecordIds:
@@ -459,6 +466,7 @@ class MessageStore:
         self._expansion.look()
         self._stock.look()
         self._synced.look()
+        self._indexes.look()
 
     def will_close(self) -> None:
         """Put a time limit on all waiting from now on. Thread-safe; `close` does it too."""
@@ -487,6 +495,7 @@ class MessageStore:
             self._finish()
             is_clean = self._seal()
             if is_clean:
+                self._indexes.record()
                 write_delivered(self.directory, self.store_id, delivered_runs(delivered or {}, self.journals))
                 journals = (self.prepared_list, *self.journals.values())
                 write_close_record(self.directory, self.store_id, map(closed_journal, journals))

@@ -85,6 +85,7 @@ class QueueJournal:
         enqueues, dequeues: number of records outside of transactions.
         transaction_enqueues, transaction_dequeues, commits, aborts: number of records of transactions.
         is_tight: little room is left, and the disk has no room for more files.
+        is_doubtful: a record could not be read back as it should be: its index is not to be used any more.
         is_leaving: the queue is being deleted: its files may disappear at any time, which is not a disk failure.
         is_deleted: the queue was deleted: nothing is written any more, and there are no waiters.
         refused_at: number of messages accepted when it was last logged as full; -1 if never.
@@ -113,6 +114,7 @@ class QueueJournal:
         "geometry",
         "initial_files",
         "is_deleted",
+        "is_doubtful",
         "is_leaving",
         "is_tight",
         "low_room",
@@ -158,7 +160,7 @@ class QueueJournal:
         self.gathered = 0
         self.waits = self.shortages = self.reads = self.slow_reads = 0
         self.refused_at = -1
-        self.is_deleted = self.is_leaving = self.is_tight = False
+        self.is_deleted = self.is_doubtful = self.is_leaving = self.is_tight = False
         self._waiting: deque[tuple[int, SyncBarrier]] = deque()  # the number of the flush that each waits for
         self._wanted = -1  # the flush that the last urgent one waits for
         self._step: Step | None = None  # the last step, which may be under way
@@ -213,8 +215,10 @@ class QueueJournal:
             record = self.writer.unsynced_part(place, blocks) or self.storage.read(place, blocks * BLOCK_SIZE)
             header, _, data = decode_record(record, salt=salt)
         except RhmError as error:
+            self.is_doubtful = True
             raise JournalError(f'queue "{self.name}": record 0x{rid:x} is damaged: {error.what}') from None
         if header.rid != rid:
+            self.is_doubtful = True
             raise JournalError(f'queue "{self.name}": record 0x{header.rid:x} found instead of 0x{rid:x}')
         return header, data
 

@@ -43,6 +43,7 @@ from qstore.store.journal.records import RecordSink
 from qstore.store.journal.recovery import Entry, JournalRecovery, Unfounded
 from qstore.store.journal.ring.files import Ring, RingFile
 from qstore.store.recovery.close_record import Closing
+from qstore.store.recovery.index import JournalIndex
 from qstore.store.recovery.prepared import PreparedTransaction, prepared_in
 
 # ---- progress ----
@@ -151,6 +152,7 @@ def recover_directory(
     closing: Closing,
     progress: StartProgress | None = None,
     names: Sequence[str] | None = None,
+    index: JournalIndex | None = None,
 ) -> RecoveredJournal:
     """Open and recover the journal in a directory. Its files are closed again if it cannot be read.
 
@@ -161,6 +163,7 @@ def recover_directory(
         closing: how the store was closed.
         progress: reports how far the walk is.
         names: the names in the directory, if they are known.
+        index: its index, if there is one: what it describes is not read, unless anything is unusual.
 
     Raises:
         NotAJournalError: there is no journal.
@@ -168,6 +171,12 @@ def recover_directory(
     """
     journal = open_journal(disk, path, name, names)
     try:
+        if index is not None:
+            found = recover_by_index(journal, closing, index, progress)
+            if found is not None:
+                return found
+            journal.close()
+            journal = open_journal(disk, path, name, names)
         return recover_journal(journal, closing, progress=progress)
     except BaseException:
         journal.close()
@@ -206,6 +215,39 @@ def recover_journal(
     notices = list(journal.notices)
     journal.notices.clear()
     return RecoveredJournal(journal, recovery, end, damage, notices, end_notices)
+
+
+def recover_by_index(
+    journal: Journal, closing: Closing, index: JournalIndex, progress: StartProgress | None = None
+) -> RecoveredJournal | None:
+    """Recover an open journal from its index and the records after that; None if only a scan tells what is there.
+
+    Then the journal was read in parts: open it again for the scan.
+
+    Raises:
+        OSError: it cannot be read.
+    """
+    messages = index.messages(journal)
+    if messages is None:
+        return None
+    recovery = JournalRecovery(messages)
+    begin, place = ((at - messages.base) * BLOCK_SIZE for at in (index.header.begin, index.header.place))
+    size = journal.stream.size
+    if not 0 <= begin < place <= size:
+        return None
+    tell = None if progress is None else (lambda at: progress.walked(journal.name, at, size, recovery))
+    end = journal.walk_on(index.header.flush, begin, place, index.header.last_rid, recovery, tell)
+    if end is None or messages.is_odd or recovery.unfounded_count or any(recovery.open_without_target()):
+        return None
+    if not messages.are_there() or damage_of(journal, recovery, end, closing):
+        return None
+    if progress is not None:
+        progress.ended(recovery)
+    end_notices = [torn_tail(journal, end)] if end.torn else []
+    end_notices.extend(unexplained_end(journal, end))
+    notices = list(journal.notices)
+    journal.notices.clear()
+    return RecoveredJournal(journal, recovery, end, [], notices, end_notices)
 
 
 def walk_readable(journal: Journal, sink: RecordSink, *, every_record: bool = False) -> JournalEnd | None:

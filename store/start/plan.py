@@ -64,6 +64,7 @@ from qstore.store.journal.ring.files import RingFile, owner_of
 from qstore.store.journal.write.storage import are_of_withdrawn
 from qstore.store.live.queue_journal import TPL_NAME
 from qstore.store.recovery.close_record import Closing
+from qstore.store.recovery.index import Indexes, JournalIndex
 from qstore.store.recovery.journal_recovery import RecoveredJournal, StartProgress, recover_directory
 from qstore.store.unfinished import KEPT, MAKING, Unfinished, unfinished_list
 
@@ -387,6 +388,7 @@ def plan_start(
     closing: Closing,
     damage: Sequence[Damage],
     progress: StartProgress | None = None,
+    indexes: Indexes | None = None,
 ) -> StartPlan:
     """Read every journal of a locked store, and determine its need. Nothing is changed.
 
@@ -397,6 +399,7 @@ def plan_start(
         closing: how it was closed.
         damage: the damage to that information.
         progress: reports how far it is.
+        indexes: those of the journals; they are not used if it is None.
 
     Returns:
         The plan. The journals that were read are open; `StartPlan.close` closes them.
@@ -416,7 +419,7 @@ def plan_start(
         for entry in entries:
             if progress is not None:
                 progress.begin()
-            queues.append(plan_queue(disk, directory, entry, closing, progress=progress))
+            queues.append(plan_queue(disk, directory, entry, closing, progress=progress, indexes=indexes))
             opened.callback(queues[-1].journal.close)
         leftovers = _plan_leftovers(disk, directory, queues, closing)
         lost = []
@@ -469,6 +472,7 @@ def plan_queue(
     closing: Closing,
     renamed: Damage | None = None,
     progress: StartProgress | None = None,
+    indexes: Indexes | None = None,
 ) -> PlannedQueue:
     """Determine the need of a queue's journal.
 
@@ -479,6 +483,7 @@ def plan_queue(
         closing: how the store was closed.
         renamed: why the journal must be rebuilt under another name; None if it need not be.
         progress: reports how far it is.
+        indexes: as of `plan_start`.
 
     Raises:
         StoreDamagedError: the queue's record cannot be decoded.
@@ -493,7 +498,10 @@ def plan_queue(
     if names is not None and are_of_withdrawn(names):
         return PlannedQueue(entry, record, PlannedJournal(path, record.name, Need.REPLACE))
     missing = Damage(path, None, None, DamageKind.QUEUE_WITHOUT_JOURNAL, queue=record.name)
-    found = None if names is None else _recovered(disk, path, record.name, closing, names, progress)
+    found = None
+    if names is not None:
+        index = None if indexes is None else indexes.of(entry.queue_id, entry.journal_id)
+        found = _recovered(disk, path, record.name, closing, names, progress, index)
     journal = _planned(path, record.name, found, missing, () if renamed is None else (renamed,))
     return PlannedQueue(entry, record, journal)
 
@@ -515,10 +523,16 @@ def _names_in(disk: Disk, path: str) -> list[str] | None:
 
 
 def _recovered(
-    disk: Disk, path: str, name: str, closing: Closing, names: Sequence[str], progress: StartProgress | None = None
+    disk: Disk,
+    path: str,
+    name: str,
+    closing: Closing,
+    names: Sequence[str],
+    progress: StartProgress | None = None,
+    index: JournalIndex | None = None,
 ) -> RecoveredJournal | None:
     try:
-        return recover_directory(disk, path, name, closing, progress, names)
+        return recover_directory(disk, path, name, closing, progress, names, index)
     except NotAJournalError:
         return None
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import qstore.store.log_lines as log_lines
 from qstore.formats.broker_records.topology import Queue
@@ -14,12 +14,15 @@ from qstore.formats.rhm.compressed import Decompressor
 from qstore.formats.rhm.geometry import BLOCK_SIZE
 from qstore.formats.rhm.records import COMPRESSED
 from qstore.store.damage import Damage
+from qstore.store.errors import JournalError
 from qstore.store.journal.journal import Journal
 from qstore.store.journal.recovery import LIVE, JournalRecovery
-from qstore.store.journal.write.space import SIZE_MASK
+from qstore.store.journal.write.space import SIZE_MASK, blocks_of
 from qstore.store.live.queue_journal import QueueJournal
 from qstore.store.log_lines import LogLine
 from qstore.store.recovery.prepared import PreparedTransaction
+
+_NOT_THERE: Final = "its record is damaged, which only the next start can deal with, since it reads the whole journal"
 
 
 class RecoveredMessage:
@@ -83,6 +86,12 @@ class StartedQueue:
         return self._recovery.messages.count(LIVE)
 
     @property
+    def indexed_to(self) -> int | None:
+        """Log offset up to which its journal was recovered from an index; None if all of it was read."""
+        indexed = self._recovery.indexed
+        return None if indexed is None else indexed.place
+
+    @property
     def in_doubt(self) -> int:
         """Number of messages that wait for a transaction in doubt."""
         return len(self._recovery.messages) - self.messages
@@ -104,9 +113,16 @@ class StartedQueue:
         reader, journal = self._reader, self.journal
         try:
             if not journal.writer.compactor.copied:
+                if self._recovery.indexed is not None and not reader.holds(rid, place):
+                    journal.is_doubtful = True
+                    log(log_lines.content_damaged(journal.name, rid, _NOT_THERE))
+                    return None
                 return reader.small_data(place) or reader.message_data(place)
             header, data = journal.stored(rid)  # copied to make room for outcomes; the original may be overwritten
             return Decompressor().restore(data) if header.flags & COMPRESSED else data
+        except JournalError as error:
+            log(log_lines.content_damaged(journal.name, rid, str(error)))
+            return None
         except RhmError as error:
             log(log_lines.content_damaged(journal.name, rid, error.what))
             return None
@@ -169,7 +185,13 @@ class StartedQueue:
         apart: tuple[int, int, bytes | None] = (0, LIVE, None),
     ) -> Iterator[IndexPortion]:
         """A part of what rests, and the message `rid` after it, if one is given."""
-        sizes = [(each & SIZE_MASK) * BLOCK_SIZE for each in packed]
+        sizes: Sequence[int] = ()
+        if packed:
+            blocks = blocks_of(packed)
+            is_equal = isinstance(packed, range) or (
+                isinstance(blocks, bytes) and blocks.count(blocks[0]) == len(blocks)
+            )
+            sizes = [blocks[0] * BLOCK_SIZE] * len(blocks) if is_equal else [each * BLOCK_SIZE for each in blocks]
         place, state, xid = apart
         if rid and state != LIVE:
             data, marked = self._data(rid, place, log), bool(redelivered((rid,)))

@@ -60,6 +60,7 @@ ATYPICAL: Final = 2  # a message that is not persistent in a journal's stretch, 
 
 _MAX_SIZE: Final = 0xFFFFFFFF
 MAX_SPAN: Final = 0xFFFFFFFF  # of positions
+_REDELIVERED: Final = bytes(flags | REDELIVERED for flags in range(256))
 
 
 class Item(NamedTuple):
@@ -109,6 +110,9 @@ class Stretch(Entry):
     def set_redelivered(self, numbers: Sequence[int]) -> None:
         """Mark some messages, by number from 0, as delivered before."""
         if not numbers:
+            return
+        if len(numbers) == self.count:  # all, after a crash: 200 ns less for each of them
+            self._flags = bytearray((self._flags or b"\0" * self.count).translate(_REDELIVERED))
             return
         if self._flags is None:
             self._flags = bytearray(self.count)
@@ -219,5 +223,6 @@ def index_stretches(
         stretch = Stretch(position + begin, rids[begin:end], sizes[begin:end], is_stored=True)
         marked = redelivered[bisect_left(redelivered, begin) : bisect_left(redelivered, end)]
         if marked:
-            stretch.set_redelivered([number - begin for number in marked])
+            is_all = len(marked) == stretch.count
+            stretch.set_redelivered(range(stretch.count) if is_all else [number - begin for number in marked])
         yield stretch

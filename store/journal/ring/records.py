@@ -267,6 +267,10 @@ class Version2Records(JournalRecords):
         headers = [file.header for file in files if file.header is not None]
         self._flush = FlushState(headers[0].first_flush if headers else 0)
 
+    def resume(self, flush: int) -> None:
+        """The walk begins where that flush begins."""
+        self._flush = FlushState(flush - 1, complete=True)
+
     # ---- one record ----
 
     def examine(self, place: int) -> Verdict:

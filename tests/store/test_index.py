@@ -1,0 +1,453 @@
+"""Indexes of journals: their files, when they are written, and that a start with one finds what a scan finds."""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+from array import array
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import qstore.formats.rhm.index as layout
+from qstore.formats.rhm.geometry import BLOCK_SIZE, Geometry
+from qstore.formats.rhm.index import (
+    Chunk,
+    IndexFileError,
+    IndexHeader,
+    Run,
+    decode_index_header,
+    decode_parts,
+    encode_index,
+)
+from qstore.store.disk import OsDisk
+from qstore.store.environment import Environment, tool_environment
+from qstore.store.errors import JournalError, StoreDamagedError
+from qstore.store.journal.write.space import SIZE_MASK
+from qstore.store.live.queue_journal import QueueJournal
+from qstore.store.log_lines import Level
+from qstore.store.parameters import OnDamage, StoreParameters
+from qstore.store.recovery import index
+from tests.support.opened_store import OpenedStore, Recovered, enqueued
+from tests.support.profiles import examples
+
+RING = Geometry(8, 64 * 1024)
+WHOLE = 5000  # messages: more than stay awake at a start
+
+
+@pytest.fixture(autouse=True)
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Indexes of small journals."""
+    monkeypatch.setattr(index, "MIN_BYTES", 1)
+    monkeypatch.setattr(index, "QUIET_BYTES", 1)
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "store"
+
+
+@pytest.fixture
+def environment() -> Environment:
+    return tool_environment()
+
+
+# ---- the file ----
+
+
+class BytesFile:
+    """A file in memory."""
+
+    def __init__(self, content: bytes) -> None:
+        self._content = content
+        self.size = len(content)
+
+    def read(self, offset: int, length: int) -> bytes:
+        return self._content[offset : offset + length]
+
+
+def decoded(content: bytes) -> tuple[IndexHeader, list[Chunk | Run]]:
+    file = BytesFile(content)
+    header, offset, crc = decode_index_header(file)
+    return header, list(decode_parts(file, header, offset, crc))
+
+
+def chunk_of(rids: Sequence[int], packed: Sequence[int]) -> Chunk:
+    return Chunk(array("Q", rids), array("Q", packed), min(packed), max(packed))
+
+
+NUMBERS = st.integers(0, (1 << 64) - 1)
+CHUNKS = st.lists(st.tuples(NUMBERS, NUMBERS), min_size=1, max_size=5).map(
+    lambda chunk: chunk_of(*zip(*chunk, strict=True))
+)
+PARTS = st.lists(CHUNKS | st.builds(Run, NUMBERS, st.integers(1, 1 << 20), NUMBERS), max_size=4)
+
+
+@examples(50)
+@given(
+    parts=PARTS,
+    numbers=st.lists(st.integers(1, (1 << 64) - 1), min_size=8, max_size=8),
+    salts=st.lists(NUMBERS, min_size=1, max_size=5),
+    data=st.data(),
+)
+def test_a_file_is_read_as_it_was_written_or_not_at_all(
+    parts: list[Chunk | Run], numbers: list[int], salts: list[int], data: st.DataObject
+) -> None:
+    count = sum(each.messages if isinstance(each, Run) else len(each.rids) for each in parts)
+    queue, journal, size, place, flush, last, highest, first = numbers
+    header = IndexHeader(
+        UUID(int=7), queue, journal, 3, size, place, place - 1, flush, last, highest, first, tuple(salts), count
+    )
+    content = b"".join(encode_index(header, parts))
+    assert len(content) == layout.size_of(len(salts), parts)
+    assert decoded(content) == (header, parts)
+    cut = data.draw(st.integers(0, len(content) - 1))
+    bit = data.draw(st.integers(0, 8 * len(content) - 1))
+    flipped = bytearray(content)
+    flipped[bit // 8] ^= 1 << bit % 8
+    for wrong in (content[:cut], bytes(flipped), content + b"\0"):
+        with pytest.raises(IndexFileError):
+            decoded(wrong)
+
+
+# ---- stores ----
+
+
+def filled(environment: Environment, path: Path, count: int = 300, size: int = 200) -> OpenedStore:
+    """A store with a queue that has messages; some were removed."""
+    opened = OpenedStore(environment, path)
+    journal = opened.make_queue("q", RING if count < WHOLE else Geometry(8, 256 * 1024))
+    rids = [opened.enqueue(journal, b"%08d" % number + b"x" * size) for number in range(count)]
+    for rid in rids[: count // 3 : 2]:
+        opened.store.append.dequeue(journal, rid)
+    opened.flush(journal)
+    return opened
+
+
+def index_file(path: Path, journal_id: int = 1) -> Path:
+    return path / "rhm" / "index" / str(journal_id)
+
+
+def used(opened: OpenedStore) -> list[bool]:
+    """Of the queues, whether an index was used."""
+    return [queue.indexed_to is not None for queue in opened.store.recovered_queues]
+
+
+def found_by(environment: Environment, path: Path, scratch: Path) -> tuple[list[bool], dict[str, list[Recovered]]]:
+    """What a start finds, of a copy of the store."""
+    shutil.rmtree(scratch, ignore_errors=True)
+    shutil.copytree(path, scratch)
+    opened = OpenedStore(environment, scratch)
+    is_used = used(opened)
+    found = opened.recovered()
+    opened.store.close()
+    return is_used, found
+
+
+def same_without(environment: Environment, path: Path) -> bool:
+    """Require that a start finds the same without indexes. Returns whether it has used one."""
+    is_used, found = found_by(environment, path, path.with_name("with"))
+    shutil.rmtree(path.with_name("bare"), ignore_errors=True)
+    shutil.copytree(path, path.with_name("bare"))
+    shutil.rmtree(path.with_name("bare") / "rhm" / "index", ignore_errors=True)
+    not_used, scanned = found_by(environment, path.with_name("bare"), path.with_name("without"))
+    assert not any(not_used)
+    assert found == scanned
+    return any(is_used)
+
+
+@pytest.mark.parametrize("count", [300, WHOLE])
+def test_a_clean_close_leaves_an_index_and_a_start_uses_it(environment: Environment, path: Path, count: int) -> None:
+    opened = filled(environment, path, count, 20)
+    assert opened.store.close()
+    assert index_file(path).exists()
+    assert same_without(environment, path)
+
+
+def test_what_follows_an_index_is_read(environment: Environment, path: Path) -> None:
+    """The store is killed: what it had appended, removed and begun after the index is found."""
+    opened = filled(environment, path)
+    journal = opened.journal("q")
+    opened.store.look()
+    opened.store.look()
+    assert index_file(path).exists()
+    rids = [opened.enqueue(journal, b"later %d" % number) for number in range(20)]
+    first, second = (rid for rid in list(journal.writer.live)[:2])
+    for rid in (first, second, rids[3]):
+        opened.store.append.dequeue(journal, rid)
+    opened.flush(journal)
+    assert same_without(environment, path)
+    opened.store.close()
+
+
+def test_an_index_is_written_again_only_where_something_was_appended(environment: Environment, path: Path) -> None:
+    filled(environment, path).store.close()
+    before = index_file(path).stat().st_mtime_ns
+    opened = OpenedStore(environment, path)
+    opened.recovered()
+    opened.store.look()
+    opened.store.look()
+    opened.store.close()
+    assert index_file(path).stat().st_mtime_ns == before
+    opened = OpenedStore(environment, path)
+    opened.recovered()
+    opened.enqueue(opened.journal("q"), b"one more")
+    opened.store.close()
+    assert index_file(path).stat().st_mtime_ns > before
+    assert same_without(environment, path)
+
+
+def test_small_journals_have_none(environment: Environment, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(index, "MIN_BYTES", 1 << 20)
+    monkeypatch.setattr(index, "QUIET_BYTES", 1 << 20)
+    opened = filled(environment, path)
+    opened.store.look()
+    opened.store.look()
+    opened.store.close()
+    assert not index_file(path).exists()
+
+
+def test_a_busy_journal_waits_until_it_has_grown_much(environment: Environment, path: Path) -> None:
+    opened = filled(environment, path)
+    for _ in range(3):
+        opened.store.look()
+        opened.enqueue(opened.journal("q"), b"more")
+    assert not index_file(path).exists()
+    opened.store.look()
+    opened.store.look()
+    assert index_file(path).exists()
+    opened.store.close()
+
+
+def test_a_journal_with_an_open_transaction_has_none(environment: Environment, path: Path) -> None:
+    opened = filled(environment, path)
+    journal = opened.journal("q")
+    calls: list[Any] = []
+    data = b"in doubt"
+    opened.store.transactions.prepare(b"xid", [enqueued(journal, data)], [], calls.append)
+    opened.wait(calls)
+    opened.store.look()
+    opened.store.look()
+    opened.store.close()
+    assert not index_file(path).exists()
+    assert not same_without(environment, path)
+
+
+# ---- an index that is not that of the journal ----
+
+
+def put_back(kept: bytes, path: Path) -> None:
+    index_file(path).parent.mkdir(exist_ok=True)
+    index_file(path).write_bytes(kept)
+
+
+def append_laps(opened: OpenedStore, laps: float) -> None:
+    """Fill a part of the ring, or go round it; nearly all is removed at once."""
+    journal = opened.journal("q")
+    left = int(laps * RING.files * RING.data_size)
+    while left > 0:
+        rids = [opened.enqueue(journal, b"y" * 1000) for _ in range(20)]
+        for rid in rids[1:]:
+            opened.store.append.dequeue(journal, rid)
+        opened.flush(journal)
+        left -= 20 * 1300
+        opened.store.append.dequeue(journal, rids[0])
+    opened.flush(journal)
+
+
+@pytest.mark.parametrize("laps", [0.1, 0.6, 1.5, 3.5])
+@pytest.mark.parametrize("ends", ["killed", "closed"])
+def test_an_old_index_is_right_or_not_used(environment: Environment, path: Path, laps: float, ends: str) -> None:
+    """Software that does not know the file has gone on with the journal."""
+    filled(environment, path).store.close()
+    kept = index_file(path).read_bytes()
+    opened = OpenedStore(environment, path)
+    opened.recovered()
+    append_laps(opened, laps)
+    if ends == "closed":
+        opened.store.close()
+    put_back(kept, path)
+    is_used = same_without(environment, path)
+    assert is_used is (laps < 1)
+    opened.store.close()
+
+
+def test_an_index_of_another_queue_or_store_is_not_used(environment: Environment, path: Path, tmp_path: Path) -> None:
+    opened = filled(environment, path)
+    other = opened.make_queue("other", RING)
+    for _ in range(50):
+        opened.enqueue(other, b"other")
+    opened.store.close()
+    filled(environment, tmp_path / "second").store.close()
+    for wrong in (index_file(path, 2).read_bytes(), index_file(tmp_path / "second").read_bytes()):
+        put_back(wrong, path)
+        is_used, found = found_by(environment, path, tmp_path / "copy")
+        assert is_used == [False, True]
+        assert len(found["q"]) == 250
+    assert OsDisk().names(str(path / "rhm" / "index")) == ["1", "2"]
+
+
+@pytest.mark.parametrize(
+    "harm",
+    [
+        lambda content: content[: len(content) // 2],
+        lambda content: b"",
+        lambda content: content[:-9] + bytes([content[-9] ^ 1]) + content[-8:],
+        lambda content: bytes(len(content)),
+    ],
+    ids=["torn", "empty", "flipped", "zeros"],
+)
+def test_a_harmed_index_is_not_used(environment: Environment, path: Path, harm: Callable[[bytes], bytes]) -> None:
+    filled(environment, path).store.close()
+    put_back(harm(index_file(path).read_bytes()), path)
+    assert not same_without(environment, path)
+
+
+def test_a_journal_that_lost_its_end_is_read(environment: Environment, path: Path) -> None:
+    """The index has flushes that the files no longer have: they are missed."""
+    opened = filled(environment, path)
+    opened.store.close()
+    before = {each.name: each.read_bytes() for each in (path / "rhm" / "jrnl" / "1").iterdir()}
+    opened = OpenedStore(environment, path)
+    opened.recovered()
+    for _ in range(10):
+        opened.enqueue(opened.journal("q"), b"lost")
+    opened.store.close()
+    for name, content in before.items():
+        (path / "rhm" / "jrnl" / "1" / name).write_bytes(content)
+    opened = OpenedStore(environment, path)
+    assert used(opened) == [False]
+    assert any(line.level is Level.CRITICAL for line in opened.lines)
+    opened.store.close()
+
+
+# ---- damage ----
+
+
+def flip(path: Path, text: bytes) -> None:
+    """Flip a bit of a message in its journal."""
+    (file,) = (each for each in (path / "rhm" / "jrnl" / "1").glob("*.jdat") if text in each.read_bytes())
+    content = file.read_bytes()
+    at = content.index(text)
+    file.write_bytes(content[:at] + bytes([content[at] ^ 1]) + content[at + 1 :])
+
+
+def critical(opened: OpenedStore) -> list[str]:
+    return [line.text for line in opened.lines if line.level is Level.CRITICAL]
+
+
+def test_damage_before_an_index_is_found_when_the_message_is_read(environment: Environment, path: Path) -> None:
+    """The message is missing, the index is removed, and the next start treats the journal as damaged."""
+    filled(environment, path).store.close()
+    flip(path, b"00000222")
+    opened = OpenedStore(environment, path)
+    assert (used(opened), critical(opened)) == ([True], [])
+    messages = opened.recovered()["q"]
+    assert len(messages) == 249
+    assert not any(message.data.startswith(b"0000022") and message.data[7:8] == b"2" for message in messages)
+    (text,) = critical(opened)
+    assert "its record is damaged" in text
+    opened.store.look()
+    assert not index_file(path).exists()
+    opened.store.close()
+    assert not index_file(path).exists()
+    opened = OpenedStore(environment, path)
+    assert used(opened) == [False]
+    assert any("rebuilt with 249 messages" in text for text in opened.texts)
+    assert OsDisk().names(str(path / "rhm" / "quarantine")) == ["1-0"]
+    assert len(opened.recovered()["q"]) == 249
+    opened.store.close()
+
+
+def test_damage_is_found_when_a_message_is_read_back_later(environment: Environment, path: Path) -> None:
+    filled(environment, path).store.close()
+    opened = OpenedStore(environment, path)
+    opened.recovered()
+    journal: QueueJournal = opened.journal("q")
+    rid = next(iter(journal.writer.live))
+    flip(path, journal.load(rid)[:8])
+    with pytest.raises(JournalError, match="is damaged"):
+        journal.load(rid)
+    opened.store.close()
+    assert not index_file(path).exists()
+
+
+def test_damage_is_found_at_once_where_a_damaged_store_is_refused(environment: Environment, path: Path) -> None:
+    filled(environment, path).store.close()
+    flip(path, b"00000222")
+    parameters = StoreParameters(on_damage=OnDamage.REFUSE)
+    with pytest.raises(StoreDamagedError, match="checksum"):
+        OpenedStore(environment, path, parameters)
+
+
+# ---- the disk ----
+
+
+@pytest.mark.parametrize("when", ["look", "close"])
+def test_a_full_disk_costs_nothing_but_the_index(
+    environment: Environment, path: Path, monkeypatch: pytest.MonkeyPatch, when: str
+) -> None:
+    opened = filled(environment, path)
+    create = type(environment.disk).create
+
+    def refuse(disk: Any, name: str, size: int) -> Any:
+        if f"{os.sep}index{os.sep}" in name:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), name)
+        return create(disk, name, size)
+
+    monkeypatch.setattr(type(environment.disk), "create", refuse)
+    if when == "look":
+        opened.store.look()
+        opened.store.look()
+        opened.store.collect()
+    assert opened.store.close()
+    told = [line for line in opened.lines if "index" in line.text]
+    assert [line.level for line in told] == [Level.WARNING]
+    monkeypatch.undo()
+    assert not index_file(path).exists()
+    again = OpenedStore(environment, path)
+    assert (used(again), len(again.recovered()["q"])) == ([False], 250)
+    again.store.close()
+
+
+def test_indexes_of_deleted_queues_are_removed(environment: Environment, path: Path) -> None:
+    opened = filled(environment, path)
+    opened.store.look()
+    opened.store.look()
+    calls: list[Any] = []
+    opened.store.changes.delete_queue(opened.journal("q"), lambda *arguments: calls.append(arguments))
+    opened.wait(calls)
+    assert index_file(path).exists()
+    opened.store.look()
+    assert not index_file(path).exists()
+    opened.store.close()
+
+
+def test_a_start_removes_what_belongs_to_no_journal(environment: Environment, path: Path) -> None:
+    filled(environment, path).store.close()
+    for name in ("1.new", "77", "nonsense"):
+        (path / "rhm" / "index" / name).write_bytes(b"old")
+    OpenedStore(environment, path).store.close()
+    assert OsDisk().names(str(path / "rhm" / "index")) == ["1"]
+
+
+def test_blocks_of_long_records_are_known(environment: Environment, path: Path) -> None:
+    """More than 255 blocks, among shorter ones."""
+    opened = OpenedStore(environment, path)
+    journal = opened.make_queue("q", RING)
+    for size in (10, 300 * BLOCK_SIZE, 100):
+        opened.enqueue(journal, b"z" * size)
+    opened.flush(journal)
+    blocks = [packed & SIZE_MASK for packed in journal.writer.live.values()]
+    opened.store.close()
+    opened = OpenedStore(environment, path)
+    assert used(opened) == [True]
+    assert [packed & SIZE_MASK for packed in opened.journal("q").writer.live.values()] == blocks
+    assert [len(message.data) for message in opened.recovered()["q"]] == [10, 300 * BLOCK_SIZE, 100]
+    opened.store.close()
