@@ -227,7 +227,7 @@ class OsDisk:
 
     def names(self, directory: str) -> list[str]:
         """The names in a directory, sorted."""
-        return sorted(os.listdir(directory))  # noqa: PTH208 – a start asks for each journal's: 25 µs less
+        return sorted(os.listdir(directory))  # noqa: PTH208 – half of pathlib's time (bench_tricks)
 
     def is_directory(self, path: str) -> bool:
         """Whether `path` is a directory."""

@@ -98,16 +98,23 @@ _SUITE: Final = "QSTORE_TEST_SUITE"
 _FULL: Final = ("tests/faults/", "tests/system/", "tests/spark/")
 """Folders of which the core suite has what is marked `core`: a crash simulation and a real process of each kind."""
 _LONG: Final = (
+    "tests/store/test_enqueue_map.py::test_memory_per_record",
+    "tests/store/test_rebuild.py::test_memory_is_bounded",
     "tests/tools/test_backup_running.py",
+    "tests/tools/test_damage_campaign.py",
+    "tests/tools/test_denied_losses.py",
     "tests/tools/test_generate_interrupted.py",
     "tests/tools/test_interchange_broker.py",
     "tests/tools/test_interchange_hostile.py",
     "tests/tools/test_quarantine_crashes.py",
+    "tests/tools/test_quarantine_recovered.py",
     "tests/tools/test_recover_damage.py",
     "tests/tools/test_recover_hostile.py",
+    "tests/tools/test_store_chk_hostile.py::test_every_flipped_bit_of_a_real_journal",
+    "tests/tools/test_wrong_file_types.py",
     "tests/tools/test_zeroed_journals.py",
 )
-"""Files in other folders that take more than two seconds of processor time, for what others test in less."""
+"""In other folders, what takes some two seconds of processor time or more, for what others test in less."""
 
 
 def has_chosen(config: pytest.Config) -> bool:

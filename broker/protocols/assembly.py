@@ -292,7 +292,7 @@ class Assembler(ABC, Generic[PartialT]):
         "_budget", "_dropping", "_is_expensive", "_least", "_partial", "_pattern", "_receiver", "_rest", "clock",
         "frames", "is_behind", "is_paused", "max_at_once", "max_body", "max_frame", "messages", "pending_bytes",
     )  # fmt: skip
-    __deletable__ = ("_receiver",)  # for the compiler
+    __deletable__ = ("_receiver",)  # mypyc must know what `del` removes
 
     def __init__(self, receiver: Receiver, max_frame: int, max_body: int, budget: Budget | None, least: int) -> None:
         self._receiver, self._least = receiver, least

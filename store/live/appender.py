@@ -103,7 +103,7 @@ class Appender:
         try:
             journal.writer.enqueue(rid, parts, size, crc, first)
         except (JournalBusyError, JournalFullError):
-            self._enqueue_with_room(journal, rid, parts, size, crc, first)
+            self.with_room(journal, partial(journal.writer.enqueue, rid, parts, size, crc, first))
         except MemoryError:
             raise journal.out_of_memory() from None
         self._dirty[journal] = None
@@ -161,7 +161,7 @@ class Appender:
         except (JournalBusyError, JournalFullError):
             body, count = data[at : at + size], 1
             crc = extend_crc32c(head_crc, body)
-            self._enqueue_with_room(journal, rid, (head, body), stored, crc, PLAIN_MESSAGE)
+            self.with_room(journal, partial(journal.writer.enqueue, rid, (head, body), stored, crc, PLAIN_MESSAGE))
         except MemoryError:
             raise journal.out_of_memory() from None
         self._dirty[journal] = None
@@ -170,16 +170,6 @@ class Appender:
         if journal.gathered > journal.bound:
             self._hold_back(journal)
         return rid, count
-
-    # Separate functions, since a closure costs time in each call of the function that contains it.
-
-    def _enqueue_with_room(
-        self, journal: QueueJournal, rid: int, parts: Sequence[bytes], size: int, crc: int, first: int
-    ) -> None:
-        self.with_room(journal, lambda: journal.writer.enqueue(rid, parts, size, crc, first))
-
-    def _dequeue_with_room(self, journal: QueueJournal, rid: int, target: int) -> None:
-        self.with_room(journal, lambda: journal.writer.dequeue(rid, target))
 
     def enqueue_all(self, journals: Sequence[QueueJournal], parts: Sequence[bytes], size: int, crc: int) -> list[int]:
         """Append a message to several queues, or to none of them. Otherwise as `enqueue`."""
@@ -220,7 +210,7 @@ class Appender:
         try:
             journal.writer.dequeue(rid, target)
         except (JournalBusyError, JournalFullError):
-            self._dequeue_with_room(journal, rid, target)
+            self.with_room(journal, partial(journal.writer.dequeue, rid, target))
         except MemoryError:
             raise journal.out_of_memory() from None
         self._dirty[journal] = None
@@ -259,7 +249,7 @@ class Appender:
             count = journal.writer.dequeue_run(rid, target, count)
             ids.next = rid + count
         except (JournalBusyError, JournalFullError):
-            self._dequeue_with_room(journal, rid, target)
+            self.with_room(journal, partial(journal.writer.dequeue, rid, target))
             count = 1
         except MemoryError:
             raise journal.out_of_memory() from None

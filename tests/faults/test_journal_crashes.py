@@ -49,10 +49,22 @@ SHAPES: Final = {
     "rings that grow, long records": Shape(3, 16, 3000, "last", transactions=0.4, grows=0.06),
     "rings that grow, first in, first out": Shape(4, 32, 1200, "first", grows=0.1),
 }
+CORE: Final = (
+    "two files",
+    "three files, many transactions",
+    "a stuck message, transactions",
+    "first in, first out",
+    "records of half a file",
+    "alignment and sector 4096",
+    "runs",
+    "runs and a stuck message",
+    "runs, rings that grow",
+)
 
 
-@pytest.mark.core
-@pytest.mark.parametrize("name", SHAPES)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.core if name in CORE else ()) for name in SHAPES]
+)
 def test_durable_records_are_found_after_every_crash(name: str) -> None:
     crashes = JournalCrashes(shape=SHAPES[name], share=0.4)
     more = times() or 10

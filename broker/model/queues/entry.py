@@ -38,7 +38,7 @@ class Entry:
     """
 
     __slots__ = ("is_redelivered", "message", "next", "position", "previous", "rid", "state")
-    __deletable__ = ("next", "previous")  # for the compiler
+    __deletable__ = ("next", "previous")  # mypyc must know what `del` removes
 
     message: Message
     position: int

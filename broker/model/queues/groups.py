@@ -54,7 +54,7 @@ class GroupEntry(Entry):
     """
 
     __slots__ = ("group", "is_outstanding", "newer", "older")
-    __deletable__ = ("group", "newer", "older")  # for the compiler
+    __deletable__ = ("group", "newer", "older")  # mypyc must know what `del` removes
 
     group: Group
     is_outstanding: bool

@@ -58,7 +58,7 @@ class LevelEntry(Entry):
     """
 
     __slots__ = ("level", "newer", "older")
-    __deletable__ = ("newer", "older")  # for the compiler
+    __deletable__ = ("newer", "older")  # mypyc must know what `del` removes
 
     level: int
     newer: LevelEntry

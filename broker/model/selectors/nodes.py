@@ -53,7 +53,10 @@ from qstore.broker.model.selectors.candidate import Candidate, Value, as_string,
 if TYPE_CHECKING:
     from qstore.broker.model.message import MessageId
 
-_MAX_EXPRESSION: Final = 64  # characters of a part up to which an expression is faster than a loop
+_MAX_EXPRESSION: Final = 64
+"""Characters of a part up to which a regular expression searches for it. In 1,000 characters that nearly match
+everywhere it takes 43 µs and the loop 93; for a part of 256 it takes 136 and the loop 102 (tests.bench.bench_tricks).
+"""
 _WILD_WORK: Final = 32  # searching a part with "_" takes up to this many times as long as one without
 
 _ANY: Final = None  # in a part: any one character

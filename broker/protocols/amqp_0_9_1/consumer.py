@@ -249,7 +249,7 @@ class Getter:
     """
 
     __slots__ = ("_no_ack", "acquires", "channel", "cursor", "is_done", "is_waiting", "queue")
-    __deletable__ = ("cursor",)  # for the compiler
+    __deletable__ = ("cursor",)  # mypyc must know what `del` removes
 
     cursor: Entry
 
