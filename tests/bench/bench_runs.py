@@ -3,7 +3,7 @@
     python -m tests.bench.bench_runs [--rounds N]
 
 `plain` is the kernel in Python, and `picked` what the broker uses: in `build/compiled` the compiled form, else that.
-The writer of a journal gets the messages of a socket read of 256 KiB, one by one or in runs of so many. Nothing is
+The writer of a journal gets the messages of socket reads of 256 KiB, one by one or in runs of so many. Nothing is
 written to a disk. Of several rounds the fastest counts.
 """
 
@@ -26,6 +26,7 @@ from qstore.store.journal.write.version_2_writer import Version2Writer, new_stat
 from tests.bench.measuring import fastest
 
 _READ: Final = 256 << 10
+_READS: Final = 8
 _BEFORE: Final = bytes(50)  # of each message: its method and header frames
 _HEAD: Final = bytes(60)  # what precedes a body in the journal
 _CRC: Final = extend_crc32c(0, _HEAD)
@@ -73,37 +74,39 @@ def _flush(writer: Version2Writer) -> None:
 
 
 def _in_writer(size: int, length: int) -> tuple[float, float]:
-    """Nanoseconds to enqueue, and to dequeue, each message of a socket read, in runs of `length`; 0: one by one."""
+    """Nanoseconds to enqueue, and to dequeue, each message of some socket reads, in runs of `length`; 0: one by one."""
     count = _READ // (len(_BEFORE) + size + 1)
     data = (_BEFORE + bytes(size) + b"\xce") * count
     stride, at, stored = len(data) // count, len(_BEFORE), len(_HEAD) + size
-    writer, first = _writer(), 2
+    writer, total = _writer(), _READS * count
 
     def enqueue() -> None:
-        for number in range(count):
-            begin = at + number * stride
-            body = data[begin : begin + size]
-            writer.enqueue(first + number, (_HEAD, body), stored, extend_crc32c(_CRC, body))
+        for first in range(2, 2 + total, count):
+            for number in range(count):
+                begin = at + number * stride
+                body = data[begin : begin + size]
+                writer.enqueue(first + number, (_HEAD, body), stored, extend_crc32c(_CRC, body))
 
     def enqueue_runs() -> None:
-        done = 0
-        while done < count:
-            most = min(length, count - done)
-            done += writer.enqueue_run(first + done, _HEAD, _CRC, data, at + done * stride, stride, size, most)
+        for first in range(2, 2 + total, count):
+            done = 0
+            while done < count:
+                most = min(length, count - done)
+                done += writer.enqueue_run(first + done, _HEAD, _CRC, data, at + done * stride, stride, size, most)
 
     def dequeue() -> None:
-        for number in range(count):
-            writer.dequeue(first + count + number, first + number)
+        for number in range(2, 2 + total):
+            writer.dequeue(total + number, number)
 
     def dequeue_runs() -> None:
-        done = 0
-        while done < count:
-            done += writer.dequeue_run(first + count + done, first + done, min(length, count - done))
+        number = 2
+        while number < 2 + total:
+            number += writer.dequeue_run(total + number, number, min(length, 2 + total - number))
 
     enqueued = fastest(1, enqueue_runs if length else enqueue)
     _flush(writer)
     dequeued = fastest(1, dequeue_runs if length else dequeue)
-    return enqueued / count * 1e9, dequeued / count * 1e9
+    return enqueued / total * 1e9, dequeued / total * 1e9
 
 
 @click.command()

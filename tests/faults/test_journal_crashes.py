@@ -136,6 +136,7 @@ def test_many_shapes(block: int) -> None:
             alignment,
             rng.choice((512, alignment)),
             grows=rng.choice((0, 0, 0.02, 0.05, 0.1)),
+            runs=rng.choice((0, 0.3, 0.8)),
         )
         JournalCrashes(shape=shape, share=0.5).run(seed)
 

@@ -225,18 +225,18 @@ def test_a_run_takes_no_memory_for_each_message_even_when_it_is_copied_forward()
 def test_dequeues_end_at_the_first_message_that_is_missing_or_held() -> None:
     ring = Ring(Geometry(4, 512 * 128), 512, in_runs=True)
     writer = ring.ring.writer
-    ring.enqueue([b"body"] * 30, 1)
-    ring.ring.dequeue(10)
-    ring.ring.dequeue_in(b"xid", 20)
-    writer.enqueue_in(b"other", 40, (b"", b"pending"), 7, data_crc((b"pending",)))
-    ring.ring.rid = 50
-    assert writer.dequeue_run(51, 1, 30) == 9
-    for held in (1, 10, 20, 40, 99):
+    ring.enqueue([b"body"] * 60, 1)
+    ring.ring.dequeue(20)
+    ring.ring.dequeue_in(b"xid", 40)
+    writer.enqueue_in(b"other", 80, (b"", b"pending"), 7, data_crc((b"pending",)))
+    ring.ring.rid = 80
+    assert writer.dequeue_run(81, 1, 60) == 19
+    for held in (1, 20, 40, 80, 199):
         with pytest.raises(JournalError, match=f"record 0x{held:x} (does not exist|is locked)"):
-            writer.dequeue_run(60, held, 5)
-    assert writer.dequeue_run(61, 15, 30) == 5
-    assert writer.dequeue_run(66, 21, 30) == 10
-    assert sorted(writer.records.rids()) == [11, 12, 13, 14, 20, 32, 40], "with the dequeue of the transaction"
+            writer.dequeue_run(100, held, 20)
+    assert writer.dequeue_run(101, 25, 60) == 15
+    assert writer.dequeue_run(116, 41, 60) == 20
+    assert sorted(writer.records.rids()) == [21, 22, 23, 24, 40, 62, 80], "with the dequeue of the transaction"
 
 
 # ---- the bytes of the batch ----

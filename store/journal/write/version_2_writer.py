@@ -85,7 +85,7 @@ _COMMIT: Final = word(Kind.COMMIT, 2)
 _ABORT: Final = word(Kind.ABORT, 2)
 _DEQUEUE_PADDING: Final = BLOCK_SIZE - FIXED_SIZE
 
-_MIN_DEQUEUES: Final = 4  # of messages with consecutive record ids; fewer are as fast one by one (`bench_runs`)
+_MIN_DEQUEUES: Final = 8  # least messages to be dequeued at once: fewer are as fast one by one (`bench_runs`)
 _NOWHERE: Final = -1  # as an end of the fast path: every record takes the slow one
 
 
