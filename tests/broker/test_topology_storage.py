@@ -9,11 +9,18 @@ from typing import Any
 import pytest
 
 import qstore.broker.model.topology.deletion
-from qstore.broker.model.errors import InternalError, InvalidArgumentError, NotFoundError, ResourceLimitExceededError
+from qstore.broker.model.errors import (
+    InternalError,
+    InvalidArgumentError,
+    NotFoundError,
+    ResourceLimitExceededError,
+    UnauthorizedError,
+)
 from qstore.broker.model.settlement import Settled, accept
-from qstore.broker.model.topology.changes import SerialExecutor
+from qstore.broker.model.topology.changes import ChangeOrder
 from qstore.formats.rhm.geometry import Geometry
 from qstore.formats.values import typed_map
+from qstore.store.catalogue.catalogue import Catalogue
 from qstore.store.errors import StoreError
 from tests.broker.wired_broker import Somebody, Wired, failing, play
 
@@ -362,6 +369,99 @@ class TestTogether:
 
         play(None, scene)
 
+    def test_changes_of_different_queues_are_made_together(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        batches: list[int] = []
+        commit = Catalogue.commit
+
+        def counted(catalogue: Catalogue) -> None:
+            batches.append(1)
+            commit(catalogue)
+
+        async def scene(stage: Wired) -> None:
+            topology, names = stage.topology, [f"q{number}" for number in range(20)]
+            await topology.declare_exchange("x", "direct", durable=True)
+            monkeypatch.setattr(Catalogue, "commit", counted)
+            await asyncio.gather(*(topology.declare_queue(name, durable=True) for name in names))
+            await asyncio.gather(*(topology.bind(name, "x", "key") for name in names))
+            await asyncio.gather(*(topology.delete_queue(name) for name in names[1:]))
+            assert len(batches) < 20
+            assert stage.bindings() == {("x", "q0", "key")}
+            assert list(stage.broker.queues) == ["q0"]
+
+        async def look(stage: Wired) -> None:
+            assert stage.bindings() == {("x", "q0", "key")}
+            assert list(stage.broker.queues) == ["q0"]
+
+        play(tmp_path, scene, look)
+
+    def test_declarations_at_the_same_time_do_not_exceed_a_quota(self, tmp_path: Path) -> None:
+        class Three:
+            def limit(self, counted: str, user: str) -> int | None:
+                return 3 if counted == "queues" else None
+
+        async def scene(stage: Wired) -> None:
+            topology, quotas, joe = stage.topology, stage.broker.quotas, Somebody("joe")
+            quotas.limits = Three()
+            declared = (topology.declare_queue(f"q{number}", durable=True, caller=joe) for number in range(8))
+            results = await asyncio.gather(*declared, return_exceptions=True)
+            assert sum(isinstance(result, UnauthorizedError) for result in results) == 5
+            assert quotas.queues["joe"] == len(stage.broker.queues) == 3
+
+        play(tmp_path, scene)
+
+    def test_an_exchange_goes_with_its_last_binding_whoever_removes_it(self, tmp_path: Path) -> None:
+        async def scene(stage: Wired) -> None:
+            topology, names = stage.topology, [f"q{number}" for number in range(4)]
+            await topology.declare_exchange("x", "direct", durable=True, auto_delete=True)
+            for name in names:
+                await topology.declare_queue(name, durable=True)
+                await topology.bind(name, "x", "key")
+            removals = [topology.unbind(name, "x", "key") for name in names[:2]]
+            await asyncio.gather(*removals, *(topology.delete_queue(name) for name in names[2:]))
+            assert "x" not in stage.broker.exchanges
+
+        play(tmp_path, scene)
+
+    def test_an_exchange_is_deleted_though_the_client_does_not_wait_for_it(self, tmp_path: Path) -> None:
+        async def scene(stage: Wired) -> None:
+            topology = stage.topology
+            await topology.declare_exchange("x", "direct", durable=True, auto_delete=True)
+            await topology.declare_queue("q", durable=True)
+            await topology.bind("q", "x", "key")
+            task = asyncio.ensure_future(topology.unbind("q", "x", "key"))
+            await asyncio.sleep(0)
+            await asyncio.sleep(0)
+            task.cancel()
+            await topology.finish()
+            assert "x" not in stage.broker.exchanges
+
+        play(tmp_path, scene)
+
+    def test_those_of_one_queue_are_in_order_and_others_wait_for_all(self) -> None:
+        events: list[str] = []
+
+        async def work(name: str) -> None:
+            events.append(f"{name} begins")
+            for _ in range(5):
+                await asyncio.sleep(0)
+            events.append(f"{name} ends")
+
+        async def scene() -> None:
+            changes = ChangeOrder()
+            given = [("a1", "a"), ("b1", "b"), ("a2", "a"), ("all", None), ("a3", "a"), ("c1", "c")]
+            await asyncio.gather(*(changes.do(lambda name=name: work(name), queue) for name, queue in given))
+            assert not changes._last
+            assert changes._barrier is None
+
+        asyncio.run(scene())
+        at = {event: place for place, event in enumerate(events)}
+        assert at["b1 begins"] < at["a1 ends"] < at["a2 begins"]
+        assert max(at["a2 ends"], at["b1 ends"]) < at["all begins"]
+        assert at["all ends"] < min(at["a3 begins"], at["c1 begins"])
+        assert at["c1 begins"] < at["a3 ends"]
+
     def test_in_the_order_in_which_they_came(self) -> None:
         done: list[int] = []
 
@@ -372,7 +472,7 @@ class TestTogether:
             return number
 
         async def scene() -> None:
-            changes = SerialExecutor()
+            changes = ChangeOrder()
             assert await asyncio.gather(*(changes.do(lambda each=each: work(each)) for each in range(3))) == [0, 1, 2]
 
         asyncio.run(scene())

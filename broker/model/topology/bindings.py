@@ -38,7 +38,7 @@ from qstore.broker.model.exchanges.exchange import Exchange, ExchangeBinding, ch
 from qstore.broker.model.exchanges.route import Binding
 from qstore.broker.model.queues.queue import Queue
 from qstore.broker.model.store_protocol import Store
-from qstore.broker.model.topology.changes import SerialExecutor, TopologyStorage, serialized
+from qstore.broker.model.topology.changes import ChangeOrder, TopologyStorage, serialized
 from qstore.broker.model.topology.checks import check_key, find_exchange
 from qstore.formats.broker_records.topology import exchange_binding_of
 from qstore.formats.catalogue import BindingEntry
@@ -173,7 +173,7 @@ class ExchangeBindings:
         arguments: checks the arguments of bindings.
 
     Attributes:
-        changes: runs these and all other changes of the topology, one at a time.
+        changes: runs these and all other changes of the topology, in order.
         unbound: deletes an auto-delete exchange that has lost its last binding.
     """
 
@@ -187,7 +187,7 @@ class ExchangeBindings:
     ) -> None:
         self._exchanges, self._storage = exchanges, storage
         self._access, self._events, self._arguments = access, events, arguments
-        self.changes = SerialExecutor()
+        self.changes = ChangeOrder()
         self.unbound: Callable[[Exchange], Awaitable[None]] = _stays
 
     @serialized

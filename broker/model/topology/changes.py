@@ -1,7 +1,17 @@
-"""Changes of exchanges, queues and bindings: one at a time, and on the disk before they take effect.
+"""Changes of exchanges, queues and bindings: the order in which they run, and the store, which has them first.
 
-A topology change waits for the disk between its checks and its effects, so no two may overlap. Nor may one be cancelled
-half-way when its client disconnects, since the store and the model would differ. So each runs in its own task.
+A topology change waits for the disk between its checks and its effects, so no two that concern the same may overlap:
+
+    a change of one queue      declared, deleted, bound to an exchange or unbound: after all earlier changes of this
+                               queue, and of exchanges. Those of different queues overlap, so that the store makes them
+                               together
+    a change of an exchange    and any other: after all earlier changes; all later ones wait for it
+
+So the exchanges that a change of a queue finds are there until it ends. An exchange that it leaves without bindings is
+deleted, if it is to be, by a change of its own that follows.
+
+Nor may one be cancelled half-way when its client disconnects, since the store and the model would differ. So each runs
+in its own task.
 
 A binding is stored if its queue and its exchange are. Without a store every call returns at once. Once stored, an
 exchange has its number in the store, a queue its journal, a binding its entry.
@@ -30,30 +40,58 @@ _Result = TypeVar("_Result")
 _Params = ParamSpec("_Params")
 
 
-class SerialExecutor:
-    """Runs coroutines serially, in the order of the calls."""
+class ChangeOrder:
+    """Runs changes: those of different queues side by side, all others one after the other, in the order of calls."""
 
     def __init__(self) -> None:
-        self._lock = asyncio.Lock()
         self._under_way: set[asyncio.Task[Any]] = set()
+        self._last: dict[str, asyncio.Task[Any]] = {}  # queue -> the last change of it
+        self._barrier: asyncio.Task[Any] | None = None  # the last change that is not of one queue
 
-    async def do(self, work: Callable[[], Coroutine[Any, Any, _Result]]) -> _Result:
-        """Run `work` after all earlier work is done. It continues even if the caller is cancelled."""
+    async def do(self, work: Callable[[], Coroutine[Any, Any, _Result]], queue: str | None = None) -> _Result:
+        """Run `work` in its turn. It continues even if the caller is cancelled.
 
-        async def in_turn() -> _Result:
-            async with self._lock:
-                return await work()
-
-        task = asyncio.create_task(in_turn())
-        self._under_way.add(task)
-        task.add_done_callback(self._ended)
+        Args:
+            work: the change.
+            queue: the name of the only queue that it concerns; None for any other change.
+        """
+        task = self.start(work, queue)
         try:
             return await asyncio.shield(task)
         finally:
             del task  # breaks a cycle: the task references its exception, whose traceback references this frame
 
-    def _ended(self, task: asyncio.Task[Any]) -> None:
+    def start(
+        self, work: Callable[[], Coroutine[Any, Any, _Result]], queue: str | None = None
+    ) -> asyncio.Task[_Result]:
+        """As `do`, without waiting for it."""
+        if queue is None:
+            before = set(self._under_way)
+        else:
+            before = {each for each in (self._last.get(queue), self._barrier) if each is not None}
+
+        async def in_turn() -> _Result:
+            if before:
+                await asyncio.wait(before)
+                before.clear()
+            return await work()
+
+        task = asyncio.create_task(in_turn())
+        self._under_way.add(task)
+        if queue is None:
+            self._barrier = task
+            self._last.clear()
+        else:
+            self._last[queue] = task
+        task.add_done_callback(functools.partial(self._ended, queue))
+        return task
+
+    def _ended(self, queue: str | None, task: asyncio.Task[Any]) -> None:
         self._under_way.discard(task)
+        if self._barrier is task:
+            self._barrier = None
+        elif queue is not None and self._last.get(queue) is task:
+            del self._last[queue]
         if not task.cancelled():
             task.exception()  # retrieved, so that asyncio does not warn if the caller was cancelled
 
@@ -64,11 +102,11 @@ class SerialExecutor:
 
 
 class Changing(Protocol):
-    """Makes changes one at a time."""
+    """Makes changes in order."""
 
     @property
-    def changes(self) -> SerialExecutor:
-        """The executor that runs them."""
+    def changes(self) -> ChangeOrder:
+        """The order in which they run."""
 
 
 _ChangingT = TypeVar("_ChangingT", bound=Changing)
@@ -82,6 +120,18 @@ def serialized(
     @functools.wraps(change)
     async def in_turn(self: _ChangingT, /, *arguments: _Params.args, **named: _Params.kwargs) -> _Result:
         return await self.changes.do(lambda: change(self, *arguments, **named))
+
+    return in_turn
+
+
+def of_one_queue(
+    change: Callable[Concatenate[_ChangingT, str, _Params], Coroutine[Any, Any, _Result]],
+) -> Callable[Concatenate[_ChangingT, str, _Params], Coroutine[Any, Any, _Result]]:
+    """Run a change of the queue that its first argument names after all earlier ones that concern it; likewise."""
+
+    @functools.wraps(change)
+    async def in_turn(self: _ChangingT, name: str, /, *arguments: _Params.args, **named: _Params.kwargs) -> _Result:
+        return await self.changes.do(lambda: change(self, name, *arguments, **named), name)
 
     return in_turn
 

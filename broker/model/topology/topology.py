@@ -1,8 +1,8 @@
 """Changes exchanges, queues and bindings, with all checks, in the store and the model; and answers queries.
 
-Changes run one at a time, and each runs to completion even if its caller has disconnected. Durable objects are stored
-first: the model changes when they are on the disk, and stays unchanged if the store fails. Without a store, durable
-objects are created, but not persisted.
+Changes of the same queue or exchange run one after the other (`changes`), each to its end even if its caller
+has disconnected. Durable objects are stored first: the model changes when they are on the disk, and stays unchanged if
+the store fails. Without a store, durable objects are created, but not persisted.
 
 Deleting a queue is the exception, because it must not get messages while the store deletes it: it is first removed from
 the exchanges, and its messages move to its alternate exchange, where they are stored before they leave the queue; if a
@@ -23,10 +23,13 @@ Book: Qpid C++ Broker Book):
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+import asyncio
+from collections.abc import Coroutine, Iterable, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from qstore.broker.log.logs import log_of
-from qstore.broker.model.arguments import AUTO_DELETE, DURABLE, ArgumentCheck, Of, plain
+from qstore.broker.model.arguments import AUTO_DELETE, DURABLE, EXCLUSIVE_BINDING, ArgumentCheck, Of, plain
 from qstore.broker.model.authorization import Action
 from qstore.broker.model.caller import BROKER, Caller
 from qstore.broker.model.errors import (
@@ -51,7 +54,7 @@ from qstore.broker.model.exchanges.route import Binding
 from qstore.broker.model.exchanges.types import PROTECTED_EXCHANGES, STANDARD_EXCHANGES, exchange_type
 from qstore.broker.model.queues.queue import Queue
 from qstore.broker.model.topology.bindings import BindingMaker, ExchangeBindings
-from qstore.broker.model.topology.changes import TopologyStorage, serialized
+from qstore.broker.model.topology.changes import TopologyStorage, of_one_queue, serialized
 from qstore.broker.model.topology.checks import (
     EXCHANGE_NAMES,
     QUEUE_NAMES,
@@ -79,6 +82,9 @@ if TYPE_CHECKING:
 
 _LOG: Final = log_of("Model")
 
+#: Changes that follow from another one.
+Following: TypeAlias = "Sequence[asyncio.Task[None]]"
+
 
 class Topology:
     """Changes the exchanges, queues and bindings of one broker.
@@ -100,7 +106,7 @@ class Topology:
         arguments: checks the arguments of declarations.
 
     Attributes:
-        changes: runs the changes, one at a time.
+        changes: runs the changes, in order.
         awaiting: exchange or queue -> the name of its alternate exchange, which does not exist yet; it is set when an
             exchange with that name is declared.
     """
@@ -156,7 +162,7 @@ class Topology:
 
     # ---- queues ----
 
-    @serialized
+    @of_one_queue
     async def declare_queue(
         self,
         name: str,
@@ -210,10 +216,14 @@ class Topology:
             self._quotas.check_queue(caller, name)
             if not is_server_named:
                 check_name("queue", name, QUEUE_NAMES)
-            queue = await self._make_queue(name, durable, auto_delete, alternate, arguments, caller.user)
+            self._quotas.queue_created(caller.user)  # it counts from now on: others are declared at the same time
+            try:
+                queue = await self._make_queue(name, durable, auto_delete, alternate, arguments, caller.user)
+            except BaseException:
+                self._quotas.queue_deleted(caller.user)
+                raise
             queue.alternate, queue.creator = wanted, caller.user
             self._queues[name] = queue
-            self._quotas.queue_created(queue.creator)
             self._exchanges[""].binding_count.set(len(self._queues))
         else:
             if exclusive or not passive:
@@ -245,7 +255,6 @@ class Topology:
             name, durable=durable, auto_delete=auto_delete, arguments=arguments, parsed=parsed, journal=journal
         )
 
-    @serialized
     async def delete_queue(
         self,
         name: str,
@@ -274,6 +283,14 @@ class Topology:
             ResourceLimitExceededError: there is no room for its messages at their destination.
             InternalError: the store cannot delete it.
         """
+        await _ended(
+            await self._delete_if(name, if_unused=if_unused, if_empty=if_empty, counts_held=counts_held, caller=caller)
+        )
+
+    @of_one_queue
+    async def _delete_if(
+        self, name: str, *, if_unused: bool, if_empty: bool, counts_held: bool, caller: Caller
+    ) -> Following:
         self._access.delete_queue(caller, name, self._queues.get(name))
         queue = self.find_queue(name)
         count = queue.message_count if counts_held else queue.available_count
@@ -283,33 +300,40 @@ class Topology:
             users = plural(queue.consumer_count, "consumer")
             raise PreconditionFailedError(f'queue "{name}" is in use: it has {users}')
         check_owner(queue, caller)
-        await self._delete_queue(queue, caller)
+        return await self._delete_queue(queue, caller)
 
-    @serialized
     async def delete_if_unused(self, queue: Queue) -> None:
         """Delete a queue that is auto-delete, or has expired, if it is unused. Errors are logged."""
+        await _ended(await self.changes.do(lambda: self._delete_unused(queue), queue.name))
+
+    async def _delete_unused(self, queue: Queue) -> Following:
         has_expired = queue.expires_seconds > 0 and not queue.consumer_count
         if not (has_expired or (queue.auto_delete and queue.is_unused)) or self._queues.get(queue.name) is not queue:
-            return
+            return ()
         if self._idle_queues.keeps(queue):
-            return
-        await self._delete_or_log(queue)
+            return ()
+        return await self._delete_or_log(queue)
 
-    @serialized
     async def self_destruct(self, name: str) -> None:
         """Delete a queue that has exceeded its limit. Errors are logged: no client waits for this."""
-        queue = self._queues.get(name)
-        if queue is not None:
-            _LOG.warning('Queue "%s" has exceeded its limit and is deleted, according to its policy', name)
-            await self._delete_or_log(queue)
+        await _ended(await self._destroy(name))
 
-    async def _delete_or_log(self, queue: Queue) -> None:
+    @of_one_queue
+    async def _destroy(self, name: str) -> Following:
+        queue = self._queues.get(name)
+        if queue is None:
+            return ()
+        _LOG.warning('Queue "%s" has exceeded its limit and is deleted, according to its policy', name)
+        return await self._delete_or_log(queue)
+
+    async def _delete_or_log(self, queue: Queue) -> Following:
         try:
-            await self._delete_queue(queue, BROKER)
+            return await self._delete_queue(queue, BROKER)
         except ModelError as error:
             _LOG.error('Queue "%s" was not deleted: %s', queue.name, error)
+        return ()
 
-    async def _delete_queue(self, queue: Queue, caller: Caller) -> None:
+    async def _delete_queue(self, queue: Queue, caller: Caller) -> Following:
         left = await self._removal.remove(queue)
         self.awaiting.pop(queue, None)
         self._quotas.queue_deleted(queue.creator)
@@ -317,8 +341,7 @@ class Topology:
             await self._emit_removed(exchange, bindings, caller)
         self._events.emit(QueueDelete(caller.remote_host, caller.user, queue.name), caller)
         self._idle_queues.forget(queue)
-        for exchange in left:
-            await self._delete_if_unbound(exchange)
+        return self._were_left(left)
 
     # ---- exchanges ----
 
@@ -468,8 +491,15 @@ class Topology:
         async for each in in_portions(bindings):
             self._events.emit(BindingRemoved(exchange.name, each.queue.name, each.key), caller)
 
+    def _were_left(self, exchanges: Iterable[Exchange]) -> Following:
+        """Exchanges have lost bindings of a queue. Returns the changes that follow, which delete them if need be."""
+        unbound = [exchange for exchange in exchanges if exchange.auto_delete and not exchange.has_bindings]
+        return [self.changes.start(partial(self._delete_if_unbound, exchange)) for exchange in unbound]
+
     async def _delete_if_unbound(self, exchange: Exchange) -> None:
         """Delete an auto-delete exchange that has lost its last binding. Errors are only logged."""
+        if self._exchanges.get(exchange.name) is not exchange:
+            return
         if exchange.auto_delete and not exchange.has_bindings and not self._is_alternate(exchange):
             try:
                 await self._delete_exchange(exchange, BROKER)
@@ -499,7 +529,6 @@ class Topology:
 
     # ---- bindings ----
 
-    @serialized
     async def bind(
         self,
         queue_name: str,
@@ -529,6 +558,22 @@ class Topology:
             ResourceLockedError: the queue, or another one whose binding ends, is exclusive to another caller.
             InternalError: the store cannot store it.
         """
+
+        def work() -> Coroutine[Any, Any, Binding | None]:
+            return self._bind(queue_name, exchange_name, key, arguments, caller, asked_key)
+
+        replaces = arguments.get(EXCLUSIVE_BINDING) is not None  # bindings of other queues
+        return await self.changes.do(work, None if replaces else queue_name)
+
+    async def _bind(
+        self,
+        queue_name: str,
+        exchange_name: str,
+        key: str,
+        arguments: TypedMap,
+        caller: Caller,
+        asked_key: str | None,
+    ) -> Binding | None:
         self._access.binding(caller, Action.BIND, exchange_name, queue_name, key if asked_key is None else asked_key)
         queue, exchange = self.find_queue(queue_name), self.find_exchange(exchange_name)
         check_owner(queue, caller)
@@ -546,7 +591,6 @@ class Topology:
             await self._emit_removed(exchange, replaced, caller)
         return binding
 
-    @serialized
     async def unbind(
         self, queue_name: str, exchange_name: str, key: str, *, caller: Caller = BROKER, asked_key: str | None = None
     ) -> Binding:
@@ -559,13 +603,20 @@ class Topology:
             ResourceLockedError: the queue is exclusive to another caller.
             InternalError: the store cannot delete it.
         """
+        binding, following = await self._unbind(queue_name, exchange_name, key, caller, asked_key)
+        await _ended(following)
+        return binding
+
+    @of_one_queue
+    async def _unbind(
+        self, queue_name: str, exchange_name: str, key: str, caller: Caller, asked_key: str | None
+    ) -> tuple[Binding, Following]:
         self._access.binding(caller, Action.UNBIND, exchange_name, queue_name, key if asked_key is None else asked_key)
         queue, exchange = self.find_queue(queue_name), self.find_exchange(exchange_name)
         check_owner(queue, caller)
         binding = await self._bindings.unbind(queue, exchange, key)
         self._events.emit(Unbind(caller.remote_host, caller.user, exchange_name, queue_name, key), caller)
-        await self._delete_if_unbound(exchange)
-        return binding
+        return binding, self._were_left((exchange,))
 
     # ---- queries ----
 
@@ -578,3 +629,9 @@ class Topology:
         if exchange is None or queue_not_found:
             return BoundReply(exchange is None, queue_not_found)
         return BoundReply(False, False, *exchange.bound(queue, key or None, arguments or None))
+
+
+async def _ended(following: Following) -> None:
+    """Wait for the changes that follow from another one; they go on even if the caller is cancelled."""
+    if following:
+        await asyncio.wait(following)
