@@ -18,7 +18,7 @@ from qstore.broker.model.exchanges.exchange import Exchange
 from qstore.broker.model.exchanges.route import Binding
 from qstore.broker.model.message import Message
 from qstore.broker.model.queues.barriers import NO_LIMIT, Barrier, Barriers
-from qstore.broker.model.queues.entry import ACQUIRED, Entry
+from qstore.broker.model.queues.entry import ACQUIRED, RUN, Entry
 from qstore.broker.model.queues.fifo import Fifo
 from qstore.broker.model.queues.queue import Queue
 from qstore.broker.model.residency.page_file import PageFile
@@ -27,6 +27,7 @@ from qstore.broker.model.residency.residency import Residency
 from qstore.broker.model.residency.sources import JournalSource, Loaded
 from qstore.broker.model.residency.stretch import Stretch
 from qstore.broker.model.router import Router
+from qstore.broker.model.run import MessageRun, RunEntry
 from qstore.broker.model.tick import Tick
 from qstore.broker.model.topology.changes import TopologyStorage
 from qstore.broker.model.transactions.local import LocalTransaction
@@ -37,6 +38,11 @@ from qstore.formats.page_file import Extent
 from qstore.store.journal.write.live_records import RestingRecords
 
 _sound_publish = Router.publish
+_sound_dequeue_run = Queue.dequeue_run
+_sound_enter_run = Queue._enter_run
+_sound_hold = Fifo.hold
+_sound_unfold_run = Fifo.unfold_run
+_sound_skip = RunEntry.skip
 _sound_dequeue = Queue.dequeue
 _sound_begin_flush = Tick._begin_flush
 _sound_lower = Barriers.lower
@@ -316,6 +322,74 @@ def _requeue_unmarked(acquired: Iterable[tuple[Queue, Entry]], *, is_redelivered
     for queue, entry in acquired:
         if not queue.is_gone:
             queue.release(entry, is_redelivered=False)
+
+
+# ---- runs ----
+
+
+def _dequeue_one_more(self: Queue, run: RunEntry, count: int) -> bool:
+    """The journal loses the message after those that are settled, too."""
+    after = run.rid + count
+    is_written = _sound_dequeue_run(self, run, count)
+    if run.count and run.rid:
+        self._append.dequeue_run(self.journal, after, 1)  # type: ignore[union-attr]
+    return is_written
+
+
+def _dequeue_one_less(self: Queue, run: RunEntry, count: int) -> bool:
+    """The journal keeps the first of those that are settled."""
+    if run.rid and count > 1:
+        rid, run.rid = run.rid, run.rid + 1
+        self._append.dequeue_run(self.journal, run.rid, count - 1)  # type: ignore[union-attr]
+        self._tick.journals[self.journal] = True
+        run.rid = rid
+        self._remove_first(run, count)
+        return True
+    return _sound_dequeue_run(self, run, count)
+
+
+def _hold_and_lose_one(self: Fifo, run: RunEntry, count: int) -> RunEntry:
+    """A slice loses its tail: the next one begins a message later."""
+    held = _sound_hold(self, run, count)
+    if held is not run and run.count > 1:
+        run.skip(1)
+    return held
+
+
+def _skip_without_records(self: RunEntry, count: int) -> None:
+    """What is left of a run has the record ids of what has gone."""
+    rid = self.rid
+    _sound_skip(self, count)
+    self.rid = rid
+
+
+def _run_offered_at_once(self: Queue, run: MessageRun, first: int, count: int, rid: int) -> RunEntry:
+    """A run may be delivered before it is on the disk."""
+    entry = _sound_enter_run(self, run, first, count, rid)
+    self._unsynced.held_from = NO_LIMIT - 1
+    return entry
+
+
+def _run_not_held(_self: CompletionLedger, _first: int, _last: int) -> None:
+    """The messages of a run are completed whether they are synced or not."""
+
+
+def _unfold_as_available(self: Fifo, run: RunEntry) -> Entry:
+    """What a consumer holds is available again as soon as something looks at it."""
+    run.state = RUN
+    return _sound_unfold_run(self, run)
+
+
+BROKEN_RUNS: Final[dict[str, Callable[[], AbstractContextManager[object]]]] = {
+    "one more dequeued than settled": partial(patch.object, Queue, "dequeue_run", _dequeue_one_more),
+    "the first of those settled not dequeued": partial(patch.object, Queue, "dequeue_run", _dequeue_one_less),
+    "a message lost between two slices": partial(patch.object, Fifo, "hold", _hold_and_lose_one),
+    "record ids of what has gone": partial(patch.object, RunEntry, "skip", _skip_without_records),
+    "completed before the sync": partial(patch.object, CompletionLedger, "hold_run", _run_not_held),
+    "offered before the sync": partial(patch.object, Queue, "_enter_run", _run_offered_at_once),
+    "held messages available": partial(patch.object, Fifo, "unfold_run", _unfold_as_available),
+}
+"""The same where runs are concerned."""
 
 
 BROKEN_BASIC: Final[dict[str, Callable[[], AbstractContextManager[object]]]] = {

@@ -97,16 +97,19 @@ class MessageModel:
     ways: list[BindingModel] = field(default_factory=list)
     transaction: Transaction | None = None
     completed_at: float | None = None
+    is_uniform: bool = False
 
     @property
     def body(self) -> bytes:
-        """Its content, by which it is known."""
+        """Its content, by which it is known; of equal size if it is uniform."""
+        if self.is_uniform:
+            return (b"%d:" % self.number).ljust(40, b".")
         return b"%d:" % self.number + b"." * (self.number * 37 % 200)
 
     @property
     def priority(self) -> int:
         """As its publisher sets it."""
-        return self.number * 7 % 10
+        return 4 if self.is_uniform else self.number * 7 % 10
 
     def may_be_expired(self, now: float) -> bool:
         """Whether it need not be there any more."""
@@ -258,10 +261,13 @@ class Model:
         persistent: bool,
         ttl: float | None,
         transaction: Transaction | None,
+        is_uniform: bool = False,
     ) -> MessageModel:
         """A message is sent."""
         number = self.unique()
-        message = MessageModel(number, publisher, exchange, key, persistent, self.now, ttl, transaction=transaction)
+        message = MessageModel(
+            number, publisher, exchange, key, persistent, self.now, ttl, transaction=transaction, is_uniform=is_uniform
+        )
         self.messages[number] = message
         if exchange is None:
             self.expect(message, self.queues[key])
@@ -666,8 +672,9 @@ def _take_over(model: Model, new: Model, queue: QueueModel, old: Copy | None, se
         exchange = None if was.exchange is None else new.exchanges.get(was.exchange.name)
         completed = was.completed_at or model.now
         message = new.messages[seen.number] = MessageModel(
-            seen.number, was.publisher, exchange, was.key, True, was.sent_at, was.ttl, completed_at=completed
-        )
+            seen.number, was.publisher, exchange, was.key, True, was.sent_at, was.ttl, completed_at=completed,
+            is_uniform=was.is_uniform,
+        )  # fmt: skip
     copy = new.expect(message, queue)
     if old is not None:
         copy.is_moved = old.is_moved

@@ -26,6 +26,7 @@ from qstore.broker.model.queues.queue import Queue
 from qstore.broker.model.residency.paging_directory import PagingDirectory
 from qstore.broker.model.residency.references import Reference
 from qstore.broker.model.residency.stretch import Portions, Stretch
+from qstore.broker.model.run import RunEntry
 from qstore.broker.model.transactions import effects, planned, work
 from qstore.broker.protocols.amqp_0_9_1.connection import Amqp091Connections
 from qstore.broker.protocols.amqp_0_9_1.connection import ServerConnection as BasicConnection
@@ -408,6 +409,8 @@ class BrokerProcess:
         return [body for part in queue.order.parts() for body in self._bodies(queue, part)]
 
     def _bodies(self, queue: Queue, part: Entry) -> list[bytes]:
+        if isinstance(part, RunEntry):
+            return [bytes(part.run.message(number).body) for number in range(part.first, part.first + part.count)]
         if isinstance(part, Stretch):
             keys, is_stored = list(part.keys), part.is_stored
         elif isinstance(part.message, Reference):

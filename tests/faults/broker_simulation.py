@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, ClassVar, Final
 
+from qstore.broker.model.run import RunEntry
 from qstore.formats.values import typed_map
 from tests.faults.broker_clients import BasicSession, Done, ModelSession, OneSession, Watcher
 from tests.faults.broker_model import BindingModel, ExchangeModel, Found, Model, QueueModel, after, check
@@ -54,6 +55,10 @@ class BrokerLife:
         pages: as of `BrokerProcess`.
         basic: whether some of the clients speak AMQP 0-9-1.
         early: whether some of the queues deliver messages before their records are on the disk.
+        uniform: whether publishers send many messages that differ only in their bodies, one after another.
+
+    Attributes:
+        runs: how often messages were on a queue as a run after a step, if they are `uniform`.
 
     Raises:
         BrokenPromiseError: something is not as it may be.
@@ -71,8 +76,10 @@ class BrokerLife:
         pages: bool = False,
         basic: bool = False,
         early: bool = False,
+        uniform: bool = False,
     ) -> None:
-        self.disk, self.rng, self._is_basic, self._is_early = disk, rng, basic, early
+        self.disk, self.rng, self._is_basic, self._is_early, self._is_uniform = disk, rng, basic, early, uniform
+        self.runs = 0
         self.model = model
         self._is_looked_at = False
         self.is_stopped = False
@@ -166,15 +173,18 @@ class BrokerLife:
         sound = [queue for queue in self.model.queues.values() if queue.is_sound]
         return self.rng.sample(sound, min(len(sound), self.rng.choice((1, 2, 3)))) if peer.consumes else []
 
+    def _credit(self) -> int:
+        return self.rng.choice((3, 8, 20, 60) if self._is_uniform else (1, 2, 5, 20))
+
     def _session(self, peer: Peer) -> ModelSession:
         queues, name = self._queues(peer), f"{peer.name}-{self.model.unique()}"
-        credit = self.rng.choice((1, 2, 5, 20))
+        credit = self._credit()
         transactional = peer.is_transactional
         return ModelSession(self.model, name, peer.name, queues, credit=credit, transactional=transactional)
 
     def _connect(self, peer: Peer) -> None:
         if peer.is_basic:
-            credit, transactional = self.rng.choice((1, 2, 5, 20)), peer.is_transactional
+            credit, transactional = self._credit(), peer.is_transactional
             session = BasicSession(
                 self.model, peer.name, self._queues(peer), credit=credit, transactional=transactional
             )
@@ -207,6 +217,9 @@ class BrokerLife:
         for deed in self.rng.choices([deed for deed, _ in deeds], [weight for _, weight in deeds], k=steps):
             deed()
             self.process.check()
+            if self._is_uniform:
+                queues = self.process.broker.queues.values()
+                self.runs += any(isinstance(part, RunEntry) for queue in queues for part in queue.order.parts())
 
     def _ready(self, *, publishes: bool = False, consumes: bool = False) -> Peer | None:
         """One of the clients that can do that; the manager, if that is nothing."""
@@ -229,6 +242,9 @@ class BrokerLife:
         peer = self._ready(publishes=True)
         if peer is None or sum(len(queue.copies) for queue in self.model.queues.values()) > _MAX_WAITING * 4:
             return
+        if self._is_uniform and not peer.is_transactional:
+            self._publish_alike(peer)
+            return
         for _ in range(self.rng.choice((1, 1, 2, 5))):
             exchange, key = self._address()
             if exchange is None and key not in self.model.queues:
@@ -238,6 +254,20 @@ class BrokerLife:
             persistent = self.rng.random() < 0.85
             message = self.model.publish(
                 peer.name, exchange, key, persistent=persistent, ttl=ttl, transaction=transaction
+            )
+            peer.session.publish(message)
+
+    def _publish_alike(self, peer: Peer) -> None:
+        """Many messages that differ only in their bodies, most often to one queue."""
+        exchange, key = self._address()
+        if exchange is not None and exchange.name == NEWS and self.rng.random() < 0.8:
+            exchange, key = self.model.exchanges[DIRECT], f"key-{self.rng.choice(DURABLE)}"
+        if exchange is None and key not in self.model.queues:
+            return
+        persistent = self.rng.random() < 0.85
+        for _ in range(self.rng.choice((3, 8, 15, 30))):
+            message = self.model.publish(
+                peer.name, exchange, key, persistent=persistent, ttl=None, transaction=None, is_uniform=True
             )
             peer.session.publish(message)
 
@@ -425,14 +455,16 @@ class BrokerCrashes(Simulator):
         pages: whether the brokers let messages go out of memory (`BrokerProcess`).
         basic: whether some clients speak AMQP 0-9-1, beside others of 0-10 on the same queues.
         early: whether some queues deliver messages before their records are on the disk.
+        uniform: whether publishers send messages that become runs.
 
     Counted are `stops`; `delivered`, the messages that came to clients; `unpromised`, those of them that were not
-    promised by then, on queues that deliver early; `away`, those that were out of memory.
+    promised by then, on queues that deliver early; `away`, those that were out of memory; `runs` (`BrokerLife`).
     """
 
     pages: bool = False
     basic: bool = False
     early: bool = False
+    uniform: bool = False
 
     steps: ClassVar = 190
     stops: ClassVar = 0.5
@@ -451,7 +483,7 @@ class BrokerCrashes(Simulator):
         must_be_clean: bool,
     ) -> BrokerLife:
         model, order = promises or (Model(), None)
-        kind = {"pages": self.pages, "basic": self.basic, "early": self.early}
+        kind = {"pages": self.pages, "basic": self.basic, "early": self.early, "uniform": self.uniform}
         return BrokerLife(disk, model, rng, order, must_be_clean=must_be_clean, **kind)
 
     def seen(self, life: BrokerLife) -> None:
@@ -459,3 +491,4 @@ class BrokerCrashes(Simulator):
         self.counts["delivered"] += life.model.deliveries
         self.counts["unpromised"] += life.model.early
         self.counts["away"] += len(life.process.store.away)
+        self.counts["runs"] += life.runs

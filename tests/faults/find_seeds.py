@@ -27,6 +27,7 @@ TABLES: Final = {
     "brokers: PLANTED": test_broker_crashes.PLANTED,
     "PLANTED_PAGING": test_broker_crashes.PLANTED_PAGING,
     "PLANTED_BASIC": test_broker_crashes.PLANTED_BASIC,
+    "PLANTED_RUNS": test_broker_crashes.PLANTED_RUNS,
     "branches: PLANTED": test_branch_crashes.PLANTED,
 }
 

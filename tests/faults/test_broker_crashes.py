@@ -12,7 +12,7 @@ from typing import Final
 
 import pytest
 
-from tests.faults.broken_brokers import BROKEN, BROKEN_BASIC, BROKEN_PAGING
+from tests.faults.broken_brokers import BROKEN, BROKEN_BASIC, BROKEN_PAGING, BROKEN_RUNS
 from tests.faults.broker_process import tiny_turns
 from tests.faults.broker_simulation import BrokerCrashes
 from tests.faults.simulator import Planted
@@ -39,6 +39,18 @@ PLANTED_PAGING: Final = Planted(BROKEN_PAGING, lambda _: BrokerCrashes(share=0.0
 PLANTED_BASIC: Final = Planted(BROKEN_BASIC, lambda _: BrokerCrashes(share=0.02, basic=True), SEEDS_FOR_BROKEN, {})
 
 
+PLANTED_RUNS: Final = Planted(
+    BROKEN_RUNS,
+    lambda _: BrokerCrashes(share=0.05, basic=True, uniform=True),
+    SEEDS_FOR_BROKEN,
+    {
+        "one more dequeued than settled": 328,
+        "the first of those settled not dequeued": 302,
+        "a message lost between two slices": 301,
+        "completed before the sync": 303,
+        "held messages available": 302,
+    },
+)
 @pytest.mark.core
 @pytest.mark.parametrize("part", range(2))
 def test_promises_hold_whenever_the_broker_dies(part: int) -> None:
@@ -57,6 +69,17 @@ def test_promises_to_0_9_1_clients_hold() -> None:
         crashes.run(seed)
     assert crashes.kill_points > 10
     assert crashes.counts["delivered"] > 0
+
+
+@pytest.mark.core
+def test_promises_hold_for_messages_that_are_handled_as_runs() -> None:
+    crashes = BrokerCrashes(share=0.1, uniform=True)
+    for seed in seeds_of_the_day(2):
+        crashes.basic, crashes.pages = seed % 2 == 0, seed % 3 == 0
+        crashes.run(seed)
+    assert crashes.kill_points > 20
+    assert crashes.counts["delivered"] > 0
+    assert crashes.counts["runs"] > 20
 
 
 @replaces
@@ -92,7 +115,9 @@ def test_a_stopped_broker_keeps_all_messages_and_marks_delivered_ones() -> None:
 @pytest.mark.soak
 @pytest.mark.parametrize("seed", range(100_000, 100_000 + SOAK_SEEDS))
 def test_promises_hold_for_hours(seed: int) -> None:
-    crashes = BrokerCrashes(pages=seed % 2 == 1, basic=seed % 3 == 0, early=seed % 5 == 0)
+    crashes = BrokerCrashes(
+        pages=seed % 2 == 1, basic=seed % 3 == 0, early=seed % 5 == 0, uniform=seed % 7 in (0, 1, 2)
+    )
     crashes.run(seed)
     assert crashes.kill_points
 
@@ -117,6 +142,12 @@ def test_a_broken_broker_is_detected(name: str) -> None:
 @pytest.mark.parametrize("name", PLANTED_PAGING.bugs)
 def test_a_broker_with_broken_paging_is_detected(name: str) -> None:
     assert PLANTED_PAGING.is_found(name)
+
+
+@replaces
+@pytest.mark.parametrize("name", PLANTED_RUNS.bugs)
+def test_a_broker_with_broken_runs_is_found_out(name: str) -> None:
+    assert PLANTED_RUNS.is_found(name)
 
 
 @replaces
