@@ -33,6 +33,9 @@ from qstore.broker.model.run import MessageRun
 from qstore.broker.model.store_protocol import Store
 from qstore.broker.model.tick import Tick
 
+MAX_RUN_COPIES: Final = 20_000
+"""Messages times queues of a run that goes to several: about 2 ms."""
+
 MAX_NESTED: Final = 8
 """How many rings along a chain of exchanges displace messages of one another at once; the others follow later."""
 
@@ -87,11 +90,11 @@ class Router:
         return is_promised
 
     def publish_run(self, run: MessageRun, exchange: Exchange) -> int:
-        """As `publish`, of a run that goes to one queue.
+        """As `publish`, of a run.
 
         Returns:
-            How many of its messages were put on it; the others, or all, must be published singly. `is_run_stored` says
-            whether their completion must wait for the records of this tick.
+            How many of its messages were put on all queues; the others, or all, must be published singly.
+            `is_run_stored` says whether their completion must wait for the records of this tick.
         """
         message = run.template
         if not exchange.routes_by_key:
@@ -101,12 +104,33 @@ class Router:
             route = exchange.find(message.routing_key)
         queue = route.sole
         if queue is None:
-            return 0
-        published = queue.publish_run(run)
+            published = self._publish_run_to_all(run, route.queues)
+        else:
+            published = queue.publish_run(run)
+            self.is_run_stored = message.is_persistent and queue.journal is not None
         route.messages += published
         route.bytes += published * run.size
-        self.is_run_stored = message.is_persistent and queue.journal is not None
         return published
+
+    def _publish_run_to_all(self, run: MessageRun, queues: Sequence[Queue]) -> int:
+        """Put a run on all of these queues, as a whole, or on none."""
+        if not queues or len(queues) * run.count > MAX_RUN_COPIES or not all(queue.takes_run(run) for queue in queues):
+            return 0
+        stored = [queue for queue in queues if queue.journal is not None] if run.template.is_persistent else []
+        rids: dict[Queue, int] = {}
+        if stored:
+            assert self._store is not None
+            head, crc = run.template.stored_head()
+            found = self._store.append.enqueue_run_to_all(
+                [queue.journal for queue in stored], head, crc, run.data, run.at, run.stride, run.body_size, run.count
+            )
+            if not found:
+                return 0
+            rids = dict(zip(stored, found, strict=True))
+        for queue in queues:
+            queue.add_run(run, 0, run.count, rids.get(queue, 0))
+        self.is_run_stored = bool(rids)
+        return run.count
 
     def leaves_memory(self, message: Message, exchange: Exchange) -> bool:
         """Whether a message would go to journals only, because none of its queues has to keep it in memory."""

@@ -181,6 +181,24 @@ class Appends(Protocol):
     def dequeue(self, journal: JournalHandle, target: int, /) -> None:
         """Append the dequeue of the message `target`."""
 
+    def enqueue_run_to_all(
+        self,
+        journals: Any,
+        head: bytes,
+        head_crc: int,
+        data: bytes,
+        at: int,
+        stride: int,
+        size: int,
+        count: int,
+        /,
+    ) -> list[int]:
+        """As `enqueue_run`, all messages to all of these journals, or none to any.
+
+        Returns:
+            The record id of the first message in each; empty if they must be appended one by one.
+        """
+
     def dequeue_run(self, journal: JournalHandle, target: int, count: int, /) -> int:
         """Append the dequeues of messages with consecutive record ids from `target` on. Returns how many: 1 to `count`.
 

@@ -171,6 +171,61 @@ class Appender:
             self._hold_back(journal)
         return rid, count
 
+    def enqueue_run_to_all(
+        self,
+        journals: Sequence[QueueJournal],
+        head: bytes,
+        head_crc: int,
+        data: bytes,
+        at: int,
+        stride: int,
+        size: int,
+        count: int,
+    ) -> list[int]:
+        """Append the messages of a run to several queues: all of them to each, or none to any.
+
+        Args:
+            journals: the journals of the queues.
+            head: the bytes before the body in each message's data.
+            head_crc: its `data_crc`.
+            data: the buffer with the bodies.
+            at: offset of the first body.
+            stride: bytes from one to the next.
+            size: bytes of each.
+            count: number of messages; at least 1.
+
+        Returns:
+            The record id of the first message in each journal; empty if nothing was appended, because a journal must
+            enter a new file, make room or compress, or record ids must be reserved.
+
+        Raises:
+            ValueError: the run is not in the buffer.
+        """
+        if at < 0 or stride < 1 or size < 0 or count < 1 or at + (count - 1) * stride + size > len(data):
+            raise ValueError(f"no run of {count} × {size} bytes, one every {stride}, from {at} of {len(data)} bytes on")
+        ids, stored = self._ids, len(head) + size
+        bytes_appended = count * (stored + MAX_AROUND_DATA)
+        if ids.next + count * len(journals) > ids.limit:
+            return []
+        for journal in journals:
+            is_beyond = journal.gathered + bytes_appended > journal.bound
+            if is_beyond or journal.compression is not None or not journal.writer.takes_run(stored, count):
+                return []
+        rids: list[int] = []
+        for journal in journals:
+            rid = ids.next
+            try:
+                appended = journal.writer.enqueue_run(rid, head, head_crc, data, at, stride, size, count)
+            except MemoryError:
+                raise journal.out_of_memory() from None
+            assert appended == count
+            ids.next = rid + count
+            rids.append(rid)
+            self._dirty[journal] = None
+            journal.enqueues += count
+            journal.gathered += bytes_appended
+        return rids
+
     def enqueue_all(self, journals: Sequence[QueueJournal], parts: Sequence[bytes], size: int, crc: int) -> list[int]:
         """Append a message to several queues, or to none of them. Otherwise as `enqueue`."""
         stored = _stored(journals, parts, size, crc)

@@ -39,7 +39,7 @@ from qstore.store.journal.write.live_records import RestingRecords
 
 _sound_publish = Router.publish
 _sound_dequeue_run = Queue.dequeue_run
-_sound_enter_run = Queue._enter_run
+_sound_add_run = Queue.add_run
 _sound_hold = Fifo.hold
 _sound_unfold_run = Fifo.unfold_run
 _sound_skip = RunEntry.skip
@@ -363,11 +363,11 @@ def _skip_without_records(self: RunEntry, count: int) -> None:
     self.rid = rid
 
 
-def _run_offered_at_once(self: Queue, run: MessageRun, first: int, count: int, rid: int) -> RunEntry:
+def _run_offered_at_once(self: Queue, run: MessageRun, first: int, count: int, rid: int) -> None:
     """A run may be delivered before it is on the disk."""
-    entry = _sound_enter_run(self, run, first, count, rid)
-    self._unsynced.held_from = NO_LIMIT - 1
-    return entry
+    held_from, self._unsynced.held_from = self._unsynced.held_from, NO_LIMIT - 1
+    _sound_add_run(self, run, first, count, rid)
+    self._unsynced.held_from = held_from
 
 
 def _run_not_held(_self: CompletionLedger, _first: int, _last: int) -> None:
@@ -386,7 +386,7 @@ BROKEN_RUNS: Final[dict[str, Callable[[], AbstractContextManager[object]]]] = {
     "a message lost between two slices": partial(patch.object, Fifo, "hold", _hold_and_lose_one),
     "record ids of what has gone": partial(patch.object, RunEntry, "skip", _skip_without_records),
     "completed before the sync": partial(patch.object, CompletionLedger, "hold_run", _run_not_held),
-    "offered before the sync": partial(patch.object, Queue, "_enter_run", _run_offered_at_once),
+    "offered before the sync": partial(patch.object, Queue, "add_run", _run_offered_at_once),
     "held messages available": partial(patch.object, Fifo, "unfold_run", _unfold_as_available),
 }
 """The same where runs are concerned."""

@@ -273,23 +273,27 @@ class Queue:
             How many of its messages were enqueued; the others, or all, must be published singly. The completion of
             those that are stored must wait for the records of this tick.
         """
-        watch, size = self.watch, run.size * run.count
-        if (
-            self.message_ttl is not None
-            or self.eligibility is not None
-            or self.displacements
-            or self._chooser is not None
-            or self.sequence_header
-            or (self.residency is not None and run.size > self.residency.staging)
-            or self.messages_enqueued + run.count > watch.count_mark
-            or self.bytes_enqueued + size > watch.bytes_mark
-            or (self.limit is not None and not self.limit.has_room(self, run.count, size))
-        ):
+        if not self.takes_run(run):
             return 0
         if not run.template.is_persistent or self._append is None:
-            self._enter_run(run, 0, run.count, 0)
+            self.add_run(run, 0, run.count, 0)
             return run.count
         return self._store_run(run)
+
+    def takes_run(self, run: MessageRun) -> bool:
+        """Whether the queue need not look at single messages of the run, and has room for all."""
+        watch, size = self.watch, run.size * run.count
+        return (
+            self.message_ttl is None
+            and self.eligibility is None
+            and not self.displacements
+            and self._chooser is None
+            and not self.sequence_header
+            and (self.residency is None or run.size <= self.residency.staging)
+            and self.messages_enqueued + run.count <= watch.count_mark
+            and self.bytes_enqueued + size <= watch.bytes_mark
+            and (self.limit is None or self.limit.has_room(self, run.count, size))
+        )
 
     def _store_run(self, run: MessageRun) -> int:
         assert self._append is not None
@@ -304,17 +308,17 @@ class Queue:
                 )
             except self.store.errors:
                 break  # those that are left are published singly, and refused
-            entry = self._enter_run(run, appended, count, rid)
-            if self._unsynced.held_from == NO_LIMIT:
-                self._unsynced.hold(entry.position)
+            if count < MIN_RUN:
+                for number in range(count):
+                    self.add_held(run.message(appended + number), rid + number)
+            else:
+                self.add_run(run, appended, count, rid)
             appended += count
             at += count * run.stride
-        if appended:
-            self._tick.written[self] = None
-            self._tick.journals[self.journal] = True
         return appended
 
-    def _enter_run(self, run: MessageRun, first: int, count: int, rid: int) -> RunEntry:
+    def add_run(self, run: MessageRun, first: int, count: int, rid: int) -> None:
+        """Enqueue messages of a run, by number from `first` on; as `add_held`, unless `rid` is 0."""
         entry = RunEntry(run, first, count, self.order.next_position, rid)
         self._tick.ready[self] = None
         if run.template.is_persistent is not self.durable:
@@ -322,7 +326,11 @@ class Queue:
         self.order.append_run(entry)
         self.messages_enqueued += count
         self.bytes_enqueued += run.size * count
-        return entry
+        if rid:
+            if self._unsynced.held_from == NO_LIMIT:
+                self._unsynced.hold(entry.position)
+            self._tick.written[self] = None
+            self._tick.journals[self.journal] = True
 
     def add(self, message: Message, rid: int) -> Entry:
         """Enqueue a message that is already in the journal, or is not stored. A MemoryError precedes any change."""

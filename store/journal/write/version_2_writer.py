@@ -290,6 +290,17 @@ class Version2Writer:
         records.enqueued_run(rid, fits, place, blocks)
         return fits
 
+    def takes_run(self, stored: int, count: int) -> bool:
+        """Whether the fast path takes `count` messages of `stored` bytes each, so that `enqueue_run` appends all."""
+        records, blocks = self.records, (stored + ROUND_UP) >> BLOCK_SHIFT
+        end = self.batch.position + count * blocks
+        return (
+            count > 1
+            and end <= self._enqueue_end
+            and count * (blocks + 1) <= records.room
+            and (blocks <= records.largest)
+        )
+
     def dequeue_run(self, rid: int, target: int, count: int) -> int:
         """Append the removals of messages with consecutive record ids: as many as the fast path takes, or one.
 

@@ -133,6 +133,14 @@ class SlowStore:
             self.enqueue(journal, (head, data[begin : begin + size]), len(head) + size, crc)
         return first, count
 
+    def enqueue_run_to_all(
+        self, journals: Sequence[object], head: bytes, crc: int, data: bytes, at: int, stride: int, size: int,
+        count: int, /
+    ) -> list[int]:  # fmt: skip
+        if count > self.most_of_run or self.failing is not None:
+            return []
+        return [self.enqueue_run(journal, head, crc, data, at, stride, size, count)[0] for journal in journals]
+
     def dequeue_run(self, journal: object, target: int, count: int, /) -> int:
         count = min(count, self.most_of_run)
         for rid in range(target, target + count):
