@@ -364,10 +364,9 @@ def _skip_without_records(self: RunEntry, count: int) -> None:
 
 
 def _run_offered_at_once(self: Queue, run: MessageRun, first: int, count: int, rid: int) -> None:
-    """A run may be delivered before it is on the disk."""
-    held_from, self._unsynced.held_from = self._unsynced.held_from, NO_LIMIT - 1
+    """A run, with what was held before it, may be delivered before it is on the disk."""
     _sound_add_run(self, run, first, count, rid)
-    self._unsynced.held_from = held_from
+    self._unsynced.held_from = self._unsynced.limit = NO_LIMIT
 
 
 def _run_not_held(_self: CompletionLedger, _first: int, _last: int) -> None:

@@ -48,9 +48,12 @@ PLANTED_RUNS: Final = Planted(
         "the first of those settled not dequeued": 302,
         "a message lost between two slices": 301,
         "completed before the sync": 303,
+        "offered before the sync": 305,
         "held messages available": 302,
     },
 )
+
+
 @pytest.mark.core
 @pytest.mark.parametrize("part", range(2))
 def test_promises_hold_whenever_the_broker_dies(part: int) -> None:

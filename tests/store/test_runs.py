@@ -375,6 +375,35 @@ def test_a_store_of_runs_is_that_of_the_same_messages_one_by_one(seed: int, argu
         assert content == files[1][name], name
 
 
+@pytest.mark.parametrize("seed", range(4))
+def test_a_run_goes_to_all_of_several_journals_or_to_none(seed: int) -> None:
+    store, rng, taken, refused = Store(in_runs=True), random.Random(seed), 0, 0
+    journals = [store.make("first"), store.make("second")]
+    for _ in range(150):
+        size, count = rng.choice((1, 20, 100, 700)), rng.choice((1, 2, 10, 60))
+        bodies = [bytes([rng.randrange(256)]) * size for _ in range(count)]
+        before = [(each.enqueues, each.unsynced, each.gathered) for each in journals]
+        data = b"..".join(bodies)
+        rids = store.store.append.enqueue_run_to_all(journals, HEAD, _CRC, data, 0, size + 2, size, count)
+        if not rids:
+            refused += 1
+            assert [(each.enqueues, each.unsynced, each.gathered) for each in journals] == before
+            rids = [store.enqueue(journal, bodies[:1])[0] for journal in journals]
+            count = 1
+        else:
+            taken += 1
+        for journal, first in zip(journals, rids, strict=True):
+            assert [journal.load(first + number) for number in range(count)] == [HEAD + body for body in bodies[:count]]
+            if rng.random() < 0.8:
+                store.dequeue(journal, first, count)
+        if rng.random() < 0.3:
+            store.store.start()
+            store.store.collect()
+    assert taken > 4
+    assert refused > 10
+    assert store.store.close()
+
+
 def test_runs_that_are_not_in_the_buffer_are_refused() -> None:
     store = Store(in_runs=True)
     journal = store.make("queue")

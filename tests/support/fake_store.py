@@ -176,6 +176,10 @@ class FakeStore:
         rids = [self._append(journal, head + body) for body in bodies]
         return rids[0], several
 
+    def enqueue_run_to_all(self, *_run: object) -> list[int]:
+        """The caller has to append them one by one."""
+        return []
+
     def dequeue_run(self, journal: FakeJournal, target: int, count: int) -> int:
         """As `enqueue_run`; up to the first that is not there."""
         self.dequeue(journal, target)

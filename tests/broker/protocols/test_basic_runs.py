@@ -36,6 +36,8 @@ class Side:
         self.world.durable_queue("d")
         self.client = BasicClient(self.world).open(1, 2)
         self.client.call("queue.declare", queue="t")
+        for queue in QUEUES:
+            self.client.call("queue.bind", queue=queue, exchange="amq.fanout")
         self.client.call("confirm.select")
         self.client.call("tx.select", 2)
         self.client.received.clear()
@@ -44,7 +46,9 @@ class Side:
         return self.world.broker.queues[name]
 
     def publish(self, key: str, bodies: list[bytes], properties: Properties) -> None:
-        frames = [self.client.message(key, body, properties) for body in bodies]
+        """Publish to a queue, or to both if there is no key."""
+        exchange = "" if key else "amq.fanout"
+        frames = [self.client.message(key, body, properties, exchange=exchange) for body in bodies]
         for data in [b"".join(frames)] if self.reads_together else frames:
             self.client.send(data)
 
@@ -96,7 +100,7 @@ def bodies(count: int, size: int = 4, begin: int = 0) -> list[bytes]:
 def publishing() -> st.SearchStrategy[tuple[Any, ...]]:
     return st.tuples(
         st.just("publish"),
-        st.sampled_from(QUEUES),
+        st.sampled_from((*QUEUES, *QUEUES, "")),
         st.integers(1, 30),
         st.integers(2, 4),
         st.sampled_from((PERSISTENT, TRANSIENT)),
@@ -243,6 +247,16 @@ def test_no_client_can_tell_runs_from_single_messages(operations: list[tuple[Any
 @pytest.fixture
 def side() -> Side:
     return Side(reads_together=True)
+
+
+def test_a_run_that_goes_to_several_queues_is_one_on_each(side: Side) -> None:
+    side.publish("", bodies(3), PERSISTENT)
+    side.rest()
+    side.publish("", bodies(100), PERSISTENT)
+    side.rest()
+    for name in QUEUES:
+        assert runs_on(side.queue(name)) == [(RUN, 100)]
+    assert side.client.take("basic.ack")[-1].values["delivery_tag"] == 103
 
 
 @pytest.mark.parametrize("name", QUEUES)
