@@ -96,29 +96,26 @@ def test_a_denial_is_counted_and_with_log_it_is_reported(caplog: pytest.LogCaptu
     assert lines[0][0] == lines[1][0] != lines[2][0]
 
 
-def test_refusal_does_not_reveal_existence(tmp_path: Path) -> None:
-    async def test() -> None:
-        async with wired(tmp_path) as stage:
-            topology = stage.topology
-            await topology.declare_queue("there")
-            await topology.declare_exchange("there", "direct")
-            use(stage.broker, "acl deny all all")
-            texts = set()
-            for name in ("there", "nowhere"):
-                for operation in (
-                    topology.declare_queue(name, passive=True, caller=MALLORY),
-                    topology.declare_exchange(name, "", passive=True, caller=MALLORY),
-                    topology.delete_queue(name, caller=MALLORY),
-                    topology.delete_exchange(name, caller=MALLORY),
-                    topology.bind(name, name, "k", caller=MALLORY),
-                    topology.unbind(name, name, "k", caller=MALLORY),
-                ):
-                    with pytest.raises(UnauthorizedError) as caught:
-                        await operation
-                    texts.add(str(caught.value).replace(name, "*"))
-            assert len(texts) == 6, texts
-
-    asyncio.run(test())
+async def test_refusal_does_not_reveal_existence(tmp_path: Path) -> None:
+    async with wired(tmp_path) as stage:
+        topology = stage.topology
+        await topology.declare_queue("there")
+        await topology.declare_exchange("there", "direct")
+        use(stage.broker, "acl deny all all")
+        texts = set()
+        for name in ("there", "nowhere"):
+            for operation in (
+                topology.declare_queue(name, passive=True, caller=MALLORY),
+                topology.declare_exchange(name, "", passive=True, caller=MALLORY),
+                topology.delete_queue(name, caller=MALLORY),
+                topology.delete_exchange(name, caller=MALLORY),
+                topology.bind(name, name, "k", caller=MALLORY),
+                topology.unbind(name, name, "k", caller=MALLORY),
+            ):
+                with pytest.raises(UnauthorizedError) as caught:
+                    await operation
+                texts.add(str(caught.value).replace(name, "*"))
+        assert len(texts) == 6, texts
 
 
 @pytest.mark.parametrize("command", ["queue.purge", "message.subscribe"])
@@ -140,27 +137,24 @@ def test_refused_command_does_not_reveal_existence(command: str) -> None:
     assert len(texts) == 1
 
 
-def test_properties_of_queues(tmp_path: Path) -> None:
-    async def test() -> None:
-        async with wired(tmp_path) as stage:
-            topology = stage.topology
-            use(
-                stage.broker,
-                "acl allow all create queue durable=true policytype=ring queuemaxsizeupperlimit=1000",
-                "acl allow all access queue durable=true",
-                "acl allow all delete queue policytype=ring exclusive=false",
-            )
-            ring = {"qpid.policy_type": "ring", "qpid.max_size": 1000}
-            await topology.declare_queue("q", durable=True, arguments=typed_map(ring), caller=MALLORY)
-            await topology.declare_queue("q", passive=True, caller=MALLORY)
-            for arguments in ({"qpid.policy_type": "ring"}, {**ring, "qpid.max_size": 1001}, {"qpid.max_size": 9}):
-                with pytest.raises(UnauthorizedError):
-                    await topology.declare_queue("r", durable=True, arguments=typed_map(arguments), caller=MALLORY)
+async def test_properties_of_queues(tmp_path: Path) -> None:
+    async with wired(tmp_path) as stage:
+        topology = stage.topology
+        use(
+            stage.broker,
+            "acl allow all create queue durable=true policytype=ring queuemaxsizeupperlimit=1000",
+            "acl allow all access queue durable=true",
+            "acl allow all delete queue policytype=ring exclusive=false",
+        )
+        ring = {"qpid.policy_type": "ring", "qpid.max_size": 1000}
+        await topology.declare_queue("q", durable=True, arguments=typed_map(ring), caller=MALLORY)
+        await topology.declare_queue("q", passive=True, caller=MALLORY)
+        for arguments in ({"qpid.policy_type": "ring"}, {**ring, "qpid.max_size": 1001}, {"qpid.max_size": 9}):
             with pytest.raises(UnauthorizedError):
-                await topology.declare_queue("q", durable=False, arguments=typed_map(ring), caller=MALLORY)
-            await topology.delete_queue("q", caller=MALLORY)
-
-    asyncio.run(test())
+                await topology.declare_queue("r", durable=True, arguments=typed_map(arguments), caller=MALLORY)
+        with pytest.raises(UnauthorizedError):
+            await topology.declare_queue("q", durable=False, arguments=typed_map(ring), caller=MALLORY)
+        await topology.delete_queue("q", caller=MALLORY)
 
 
 # ---- messages ----
@@ -222,36 +216,29 @@ def test_a_wrong_file_changes_nothing(tmp_path: Path) -> None:
 # ---- quotas ----
 
 
-def test_queues_of_a_user(tmp_path: Path) -> None:
-    async def test() -> None:
-        async with wired(tmp_path) as stage:
-            topology, quotas = stage.topology, stage.broker.quotas
-            _, happened = use(
-                stage.broker, "quota queues 2 mallory@QPID", "quota queues 0 eve@QPID", "acl allow all all"
-            )
-            await topology.declare_queue("a", durable=True, caller=MALLORY)
-            await topology.declare_queue("b", auto_delete=True, caller=MALLORY)
-            await topology.declare_queue("a", durable=True, caller=MALLORY)
-            for user in ("mallory", "eve", "unknown"):
-                with pytest.raises(
-                    UnauthorizedError, match=rf'user "{user}@QPID" may not have more than \d queues: "c"'
-                ):
-                    await topology.declare_queue("c", caller=Somebody(f"{user}@QPID"))
-            assert [each for each in happened if isinstance(each, QueueQuotaDeny)] == [
-                QueueQuotaDeny(f"{user}@QPID", "c") for user in ("mallory", "eve", "unknown")
-            ]
-            assert quotas.queues_denied == 3
-            await topology.declare_queue("d")
-            await topology.delete_queue("b")
-            await topology.declare_queue("c", durable=True, caller=MALLORY)
-            assert quotas.queues["mallory@QPID"] == 2
-        async with wired(tmp_path) as stage:
-            assert stage.broker.quotas.queues["mallory@QPID"] == 2, "they count after a restart, too"
-            for name in ("a", "c"):
-                await stage.topology.delete_queue(name)
-            assert "mallory@QPID" not in stage.broker.quotas.queues
-
-    asyncio.run(test())
+async def test_queues_of_a_user(tmp_path: Path) -> None:
+    async with wired(tmp_path) as stage:
+        topology, quotas = stage.topology, stage.broker.quotas
+        _, happened = use(stage.broker, "quota queues 2 mallory@QPID", "quota queues 0 eve@QPID", "acl allow all all")
+        await topology.declare_queue("a", durable=True, caller=MALLORY)
+        await topology.declare_queue("b", auto_delete=True, caller=MALLORY)
+        await topology.declare_queue("a", durable=True, caller=MALLORY)
+        for user in ("mallory", "eve", "unknown"):
+            with pytest.raises(UnauthorizedError, match=rf'user "{user}@QPID" may not have more than \d queues: "c"'):
+                await topology.declare_queue("c", caller=Somebody(f"{user}@QPID"))
+        assert [each for each in happened if isinstance(each, QueueQuotaDeny)] == [
+            QueueQuotaDeny(f"{user}@QPID", "c") for user in ("mallory", "eve", "unknown")
+        ]
+        assert quotas.queues_denied == 3
+        await topology.declare_queue("d")
+        await topology.delete_queue("b")
+        await topology.declare_queue("c", durable=True, caller=MALLORY)
+        assert quotas.queues["mallory@QPID"] == 2
+    async with wired(tmp_path) as stage:
+        assert stage.broker.quotas.queues["mallory@QPID"] == 2, "they count after a restart, too"
+        for name in ("a", "c"):
+            await stage.topology.delete_queue(name)
+        assert "mallory@QPID" not in stage.broker.quotas.queues
 
 
 @pytest.mark.parametrize(

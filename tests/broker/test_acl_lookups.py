@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -50,21 +49,18 @@ class Collector:
         return found
 
 
-def test_topology(tmp_path: Path) -> None:
-    async def run() -> None:
-        async with wired(tmp_path) as stage:
-            collector = stage.broker.authorization.authorizer = Collector()
-            anna, topology = Somebody("anna@QPID"), stage.topology
-            for passive in (False, True):
-                await topology.declare_exchange("e", "topic", passive=passive, caller=anna)
-                await topology.declare_queue("q", passive=passive, caller=anna)
-            await topology.bind("q", "e", "k", caller=anna)
-            await topology.unbind("q", "e", "k", caller=anna)
-            await topology.delete_queue("q", caller=anna)
-            await topology.delete_exchange("e", caller=anna)
-            assert collector.numbers() == {4, 12, 13, 15, 16, 20, 23, 24, 25, 34}
-
-    asyncio.run(run())
+async def test_topology(tmp_path: Path) -> None:
+    async with wired(tmp_path) as stage:
+        collector = stage.broker.authorization.authorizer = Collector()
+        anna, topology = Somebody("anna@QPID"), stage.topology
+        for passive in (False, True):
+            await topology.declare_exchange("e", "topic", passive=passive, caller=anna)
+            await topology.declare_queue("q", passive=passive, caller=anna)
+        await topology.bind("q", "e", "k", caller=anna)
+        await topology.unbind("q", "e", "k", caller=anna)
+        await topology.delete_queue("q", caller=anna)
+        await topology.delete_exchange("e", caller=anna)
+        assert collector.numbers() == {4, 12, 13, 15, 16, 20, 23, 24, 25, 34}
 
 
 def test_commands_of_0_10() -> None:
@@ -86,34 +82,31 @@ OF_1_0 = {5, 6, 13, 14, 16, 18, 28, 29}
 """Lookups that only AMQP 1.0 makes; those of them that are equal to others are found anyway."""
 
 
-def test_management(tmp_path: Path) -> None:
-    async def run() -> None:
-        async with wired(tmp_path) as stage:
-            console = Console(stage)
-            await console.open()
-            for name in ("a", "b"):
-                await stage.topology.declare_queue(name)
-            collector = stage.broker.authorization.authorizer = Collector()
-            await console.query("queue")
-            asked = {"_what": "OBJECT", "_object_id": {"_object_name": "org.apache.qpid.broker:queue:a"}}
-            await console.ask("_query_request", asked)
-            for method, arguments in (
-                ("getTimestampConfig", {}), ("setTimestampConfig", {"receive": False}), ("connect", {"host": "h"}),
-                ("query", {"type": "queue", "name": "a"}), ("queueRedirect", {"sourceQueue": "a", "targetQueue": "b"}),
-                ("queueMoveMessages", {"srcQueue": "a", "destQueue": "b", "qty": 0}),
-                ("create", {"type": "exchange", "name": "e", "properties": {}}),
-                ("create", {"type": "queue", "name": "q", "properties": {}}),
-                ("create", {"type": "binding", "name": "e/q/k", "properties": {}}),
-                ("delete", {"type": "binding", "name": "e/q/k"}), ("delete", {"type": "exchange", "name": "e"}),
-                ("delete", {"type": "queue", "name": "q"}),
-            ):  # fmt: skip
-                await console.call(method, **arguments)
-            await console.call("purge", "queue:a", request=0)
-            await console.call("reroute", "queue:a", request=0, exchange="amq.fanout")
-            queries = {each for _, object_type, each in collector.asked if object_type is ObjectType.QUERY}
-            assert queries == {frozenset(("schemaclass",)), frozenset(("name", "schemaclass"))}
-            collector.asked = [each for each in collector.asked if each[1] is not ObjectType.QUERY]
-            found = collector.numbers() - OF_1_0
-            assert found == {1, 7, 8, 10, 11, 15, 20, 21, 22, 23, 24, 25, 26, 27, 30, 31, 32, 33, 34, 35, 38}
-
-    asyncio.run(run())
+async def test_management(tmp_path: Path) -> None:
+    async with wired(tmp_path) as stage:
+        console = Console(stage)
+        await console.open()
+        for name in ("a", "b"):
+            await stage.topology.declare_queue(name)
+        collector = stage.broker.authorization.authorizer = Collector()
+        await console.query("queue")
+        asked = {"_what": "OBJECT", "_object_id": {"_object_name": "org.apache.qpid.broker:queue:a"}}
+        await console.ask("_query_request", asked)
+        for method, arguments in (
+            ("getTimestampConfig", {}), ("setTimestampConfig", {"receive": False}), ("connect", {"host": "h"}),
+            ("query", {"type": "queue", "name": "a"}), ("queueRedirect", {"sourceQueue": "a", "targetQueue": "b"}),
+            ("queueMoveMessages", {"srcQueue": "a", "destQueue": "b", "qty": 0}),
+            ("create", {"type": "exchange", "name": "e", "properties": {}}),
+            ("create", {"type": "queue", "name": "q", "properties": {}}),
+            ("create", {"type": "binding", "name": "e/q/k", "properties": {}}),
+            ("delete", {"type": "binding", "name": "e/q/k"}), ("delete", {"type": "exchange", "name": "e"}),
+            ("delete", {"type": "queue", "name": "q"}),
+        ):  # fmt: skip
+            await console.call(method, **arguments)
+        await console.call("purge", "queue:a", request=0)
+        await console.call("reroute", "queue:a", request=0, exchange="amq.fanout")
+        queries = {each for _, object_type, each in collector.asked if object_type is ObjectType.QUERY}
+        assert queries == {frozenset(("schemaclass",)), frozenset(("name", "schemaclass"))}
+        collector.asked = [each for each in collector.asked if each[1] is not ObjectType.QUERY]
+        found = collector.numbers() - OF_1_0
+        assert found == {1, 7, 8, 10, 11, 15, 20, 21, 22, 23, 24, 25, 26, 27, 30, 31, 32, 33, 34, 35, 38}

@@ -1207,30 +1207,26 @@ async def _prepared(stage: Wired, xid: bytes, user: str) -> None:
 
 
 @pytest.mark.parametrize("is_recovered", [False, True])
-def test_branches_belong_to_their_users_after_a_restart(tmp_path: Path, is_recovered: bool) -> None:
+async def test_branches_belong_to_their_users_after_a_restart(tmp_path: Path, is_recovered: bool) -> None:
     users = {b"a": "alice@QPID", b"b": "bob@QPID", b"u": "jos\xe9@QPID", b"long": "x" * 600, b"none": ""}
-
-    async def run() -> None:
-        here, there = tmp_path / "data", tmp_path / "recovered"
-        async with wired(here) as stage:
-            await stage.topology.declare_queue("q", durable=True)
-            for xid, user in users.items():
-                await _prepared(stage, xid, user)
-        if is_recovered:
-            assert recover(here, there).report.code == 0
-        async with wired(there if is_recovered else here) as stage:
-            distributed = stage.broker.distributed
-            kept = {xid: branch.user for xid, branch in distributed.branches.items()}
-            assert kept == {**users, b"long": ""}, "a name that is too long is not stored"
-            bob, manager = Somebody("bob@QPID"), Somebody("tm@QPID")
-            assert set(distributed.in_doubt_for(bob)) == set(users), "without rules all are everybody's"
-            use(stage.broker, "acl allow tm@QPID access transaction", "acl allow tm@QPID update transaction name=bob*",
-                "acl deny all all")  # fmt: skip
-            assert distributed.in_doubt_for(bob) == [b"b"]
-            assert set(distributed.in_doubt_for(manager)) == set(users)
-            assert distributed.find(b"b", bob) is distributed.find(b"b", manager)
-            for xid, caller in ((b"a", bob), (b"none", bob), (b"a", manager), (b"none", manager)):
-                with pytest.raises(UnauthorizedError, match="is not allowed to use the branch"):
-                    distributed.find(xid, caller)
-
-    asyncio.run(run())
+    here, there = tmp_path / "data", tmp_path / "recovered"
+    async with wired(here) as stage:
+        await stage.topology.declare_queue("q", durable=True)
+        for xid, user in users.items():
+            await _prepared(stage, xid, user)
+    if is_recovered:
+        assert recover(here, there).report.code == 0
+    async with wired(there if is_recovered else here) as stage:
+        distributed = stage.broker.distributed
+        kept = {xid: branch.user for xid, branch in distributed.branches.items()}
+        assert kept == {**users, b"long": ""}, "a name that is too long is not stored"
+        bob, manager = Somebody("bob@QPID"), Somebody("tm@QPID")
+        assert set(distributed.in_doubt_for(bob)) == set(users), "without rules all are everybody's"
+        use(stage.broker, "acl allow tm@QPID access transaction", "acl allow tm@QPID update transaction name=bob*",
+            "acl deny all all")  # fmt: skip
+        assert distributed.in_doubt_for(bob) == [b"b"]
+        assert set(distributed.in_doubt_for(manager)) == set(users)
+        assert distributed.find(b"b", bob) is distributed.find(b"b", manager)
+        for xid, caller in ((b"a", bob), (b"none", bob), (b"a", manager), (b"none", manager)):
+            with pytest.raises(UnauthorizedError, match="is not allowed to use the branch"):
+                distributed.find(xid, caller)

@@ -248,27 +248,24 @@ def test_delivered_messages_are_reported_on_close(model: Model) -> None:
 
 
 @pytest.mark.parametrize("durable", [False, True])
-def test_a_queue_that_is_deleted_keeps_no_memory(tmp_path: Path, durable: bool) -> None:
+async def test_a_queue_that_is_deleted_keeps_no_memory(tmp_path: Path, durable: bool) -> None:
     class TrackedMessage(PlainMessage):
         """A message that can be referred to weakly."""
 
-    async def test() -> None:
-        async with wired(tmp_path if durable else None) as found:
-            queue = await found.topology.declare_queue("q", durable=durable)
-            references = []
-            for _ in range(50):
-                message = TrackedMessage("q", b"x", store=found.store)
-                references.append(weakref.ref(message))
-                found.broker.router.publish(message, found.broker.exchanges[""])
-            await found.synced()
-            del message, queue
-            with no_collector():
-                await found.topology.delete_queue("q")
-                await asyncio.sleep(0)
-                left = sum(reference() is not None for reference in references)
-            assert left == 0
-
-    asyncio.run(test())
+    async with wired(tmp_path if durable else None) as found:
+        queue = await found.topology.declare_queue("q", durable=durable)
+        references = []
+        for _ in range(50):
+            message = TrackedMessage("q", b"x", store=found.store)
+            references.append(weakref.ref(message))
+            found.broker.router.publish(message, found.broker.exchanges[""])
+        await found.synced()
+        del message, queue
+        with no_collector():
+            await found.topology.delete_queue("q")
+            await asyncio.sleep(0)
+            left = sum(reference() is not None for reference in references)
+        assert left == 0
 
 
 # ---- a restart, with a real store ----
@@ -363,11 +360,8 @@ def test_a_record_that_is_no_message_is_left_where_it_is(tmp_path: Path, caplog:
     asyncio.run(third())
 
 
-def test_without_a_store_nothing_is_recovered_and_closing_is_clean() -> None:
-    async def test() -> None:
-        broker = Broker(BrokerSettings(), None, asyncio.get_running_loop().call_soon)
-        broker.recover(lambda data: PlainMessage("q", data))
-        assert broker.queues == {}
-        assert broker.close()
-
-    asyncio.run(test())
+async def test_without_a_store_nothing_is_recovered_and_closing_is_clean() -> None:
+    broker = Broker(BrokerSettings(), None, asyncio.get_running_loop().call_soon)
+    broker.recover(lambda data: PlainMessage("q", data))
+    assert broker.queues == {}
+    assert broker.close()

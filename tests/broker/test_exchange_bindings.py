@@ -376,19 +376,16 @@ def test_the_last_binding_of_an_auto_delete_exchange() -> None:
     assert [each.destination for each in told if isinstance(each, ExchangeUnbind)] == ["c", "b"]
 
 
-def test_invalid_exchange_binding_is_refused() -> None:
-    async def scenario() -> None:
-        async with wired() as world:
-            bind = world.broker.exchange_bindings.bind
-            await world.topology.declare_exchange("r", "replication")
-            for error, source, destination in (
-                (NotFoundError, "no", "amq.topic"), (NotFoundError, "amq.topic", "no"),
-                (InvalidArgumentError, "", "amq.topic"), (InvalidArgumentError, "amq.topic", ""),
-                (NotImplementedByBrokerError, "r", "amq.topic"), (NotImplementedByBrokerError, "amq.topic", "r"),
-                (InternalError, "amq.match", "amq.topic"),
-            ):  # fmt: skip
-                with pytest.raises(error):
-                    await bind(source, destination, "k")
-            assert bound(world) == set()
-
-    asyncio.run(scenario())
+async def test_invalid_exchange_binding_is_refused() -> None:
+    async with wired() as world:
+        bind = world.broker.exchange_bindings.bind
+        await world.topology.declare_exchange("r", "replication")
+        for error, source, destination in (
+            (NotFoundError, "no", "amq.topic"), (NotFoundError, "amq.topic", "no"),
+            (InvalidArgumentError, "", "amq.topic"), (InvalidArgumentError, "amq.topic", ""),
+            (NotImplementedByBrokerError, "r", "amq.topic"), (NotImplementedByBrokerError, "amq.topic", "r"),
+            (InternalError, "amq.match", "amq.topic"),
+        ):  # fmt: skip
+            with pytest.raises(error):
+                await bind(source, destination, "k")
+        assert bound(world) == set()

@@ -187,32 +187,28 @@ def test_every_method_is_in_the_table() -> None:
 
 
 @pytest.mark.parametrize("version", [1, 2])
-def test_every_method_works_or_says_why_not(version: int, tmp_path: Path) -> None:
+async def test_every_method_works_or_says_why_not(version: int, tmp_path: Path) -> None:
     by_name = {(of.package, of.name): of for of in CLASSES}
-
-    async def run() -> None:
-        async with wired(tmp_path / "store") as wired_broker:
-            console = Console(wired_broker)
-            await console.open()
-            stage = Stage(wired_broker, console, tmp_path)
-            await stage.open()
-            clock = asyncio.get_running_loop().create_task(age(wired_broker))
-            call = stage.in_version_1 if version == 1 else stage.in_version_2
-            for (package, class_name, method), calls in _CALLS.items():
-                for arguments, refusal in calls:
-                    told = await call(by_name[package, class_name], method, arguments)
-                    if refusal == _GONE:
-                        assert told, method
-                    elif refusal:
-                        assert refusal in told, (method, arguments)
-                    else:
-                        assert told == "", (method, arguments)
-            clock.cancel()
-            assert len(stage.machine.done) == 5  # timestamps; solicit, detach and close; the connection
-            while not stage.endings:
-                await asyncio.sleep(0.02)
-
-    asyncio.run(run())
+    async with wired(tmp_path / "store") as wired_broker:
+        console = Console(wired_broker)
+        await console.open()
+        stage = Stage(wired_broker, console, tmp_path)
+        await stage.open()
+        clock = asyncio.get_running_loop().create_task(age(wired_broker))
+        call = stage.in_version_1 if version == 1 else stage.in_version_2
+        for (package, class_name, method), calls in _CALLS.items():
+            for arguments, refusal in calls:
+                told = await call(by_name[package, class_name], method, arguments)
+                if refusal == _GONE:
+                    assert told, method
+                elif refusal:
+                    assert refusal in told, (method, arguments)
+                else:
+                    assert told == "", (method, arguments)
+        clock.cancel()
+        assert len(stage.machine.done) == 5  # timestamps; solicit, detach and close; the connection
+        while not stage.endings:
+            await asyncio.sleep(0.02)
 
 
 @pytest.mark.parametrize(("package", "class_name"), _UNREACHABLE)

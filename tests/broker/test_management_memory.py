@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-
 import pytest
 
 from qstore.broker.management import outbox
@@ -45,22 +43,18 @@ class Stage:
         return added > 0
 
 
-def test_a_console_that_does_not_read_costs_no_more_than_so_many_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_console_that_does_not_read_costs_no_more_than_so_many_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(outbox, "MAX_QUEUE_BYTES", 2500)
-
-    async def run() -> None:
-        async with wired() as wired_broker:
-            stage = Stage(wired_broker, 1)
-            await stage.open()
-            queue = wired_broker.broker.queues["q0"]
-            queue.limit = None  # as where the disk is the limit
-            assert [stage.send(1000, is_reply=True) for _ in range(4)] == [True, True, True, False]
-            queue.purge()
-            assert stage.send(1000)
-            queue.limit = Limit(Capacity(bytes=10_000))  # its own limit is what it may have
-            assert all(stage.send(1000) for _ in range(4))
-
-    asyncio.run(run())
+    async with wired() as wired_broker:
+        stage = Stage(wired_broker, 1)
+        await stage.open()
+        queue = wired_broker.broker.queues["q0"]
+        queue.limit = None  # as where the disk is the limit
+        assert [stage.send(1000, is_reply=True) for _ in range(4)] == [True, True, True, False]
+        queue.purge()
+        assert stage.send(1000)
+        queue.limit = Limit(Capacity(bytes=10_000))  # its own limit is what it may have
+        assert all(stage.send(1000) for _ in range(4))
 
 
 @pytest.mark.parametrize(
@@ -68,42 +62,33 @@ def test_a_console_that_does_not_read_costs_no_more_than_so_many_bytes(monkeypat
     [(0, 1000, True, True), (79, 1000, True, True), (79, 2 * _MIB, False, True), (81, 1000, False, True),
      (94, 1000, False, True), (94, 2 * _MIB, False, False), (96, 1000, False, False)],
 )  # fmt: skip
-def test_messages_are_sent_only_within_the_memory_limit(held: int, size: int, unasked: bool, reply: bool) -> None:
-    async def run() -> None:
-        async with wired() as wired_broker:
-            stage = Stage(wired_broker, 1)
-            await stage.open()
-            stage.held = held * _MIB
-            stage.memory.count()
-            assert stage.send(size) is unasked
-            assert stage.send(size, is_reply=True) is reply
-            assert stage.outbox.lost == (not unasked) + (not reply)
-
-    asyncio.run(run())
+async def test_messages_are_sent_only_within_the_memory_limit(held: int, size: int, unasked: bool, reply: bool) -> None:
+    async with wired() as wired_broker:
+        stage = Stage(wired_broker, 1)
+        await stage.open()
+        stage.held = held * _MIB
+        stage.memory.count()
+        assert stage.send(size) is unasked
+        assert stage.send(size, is_reply=True) is reply
+        assert stage.outbox.lost == (not unasked) + (not reply)
 
 
-def test_it_counts_for_each_queue() -> None:
-    async def run() -> None:
-        async with wired() as wired_broker:
-            stage = Stage(wired_broker, 50)
-            await stage.open()
-            assert not stage.send(2 * _MIB)
-            assert stage.send(1 * _MIB)
-
-    asyncio.run(run())
+async def test_it_counts_for_each_queue() -> None:
+    async with wired() as wired_broker:
+        stage = Stage(wired_broker, 50)
+        await stage.open()
+        assert not stage.send(2 * _MIB)
+        assert stage.send(1 * _MIB)
 
 
-def test_memory_that_is_free_again_is_used() -> None:
-    async def run() -> None:
-        async with wired() as wired_broker:
-            stage = Stage(wired_broker, 1)
-            await stage.open()
-            stage.held = 100 * _MIB
-            stage.memory.count()
-            assert stage.memory.state is State.FULL
-            assert not stage.send(1000, is_reply=True)
-            stage.held = 0
-            stage.outbox._next_count = 0.0  # a second later
-            assert stage.send(1000)
-
-    asyncio.run(run())
+async def test_memory_that_is_free_again_is_used() -> None:
+    async with wired() as wired_broker:
+        stage = Stage(wired_broker, 1)
+        await stage.open()
+        stage.held = 100 * _MIB
+        stage.memory.count()
+        assert stage.memory.state is State.FULL
+        assert not stage.send(1000, is_reply=True)
+        stage.held = 0
+        stage.outbox._next_count = 0.0  # a second later
+        assert stage.send(1000)

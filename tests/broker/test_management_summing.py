@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import random
 
 from qstore.broker.management.managed_broker import AT_ONCE, TimeSlices, summed
@@ -38,27 +37,21 @@ async def fill(stage: Wired, name: str, messages: int) -> None:
         stage.broker.router.put(stage.message(name, b"body", persistent=False), (stage.broker.queues[name],))
 
 
-def test_queues_that_come_and_go_are_counted_once() -> None:
-    async def run() -> None:
-        async with wired() as stage:
-            chosen = random.Random(7)
-            for number in range(6 * AT_ONCE):
-                await fill(stage, f"q{number}", number % 5)
-            slices = ShortSlices(stage, chosen)
-            found = await summed(stage.broker, slices)
-            assert slices.count >= 4
-            assert found == stage.broker.totals
-            assert found.messages > 0
-            assert found.messages_enqueued > found.messages_dequeued > 0
-
-    asyncio.run(run())
+async def test_queues_that_come_and_go_are_counted_once() -> None:
+    async with wired() as stage:
+        chosen = random.Random(7)
+        for number in range(6 * AT_ONCE):
+            await fill(stage, f"q{number}", number % 5)
+        slices = ShortSlices(stage, chosen)
+        found = await summed(stage.broker, slices)
+        assert slices.count >= 4
+        assert found == stage.broker.totals
+        assert found.messages > 0
+        assert found.messages_enqueued > found.messages_dequeued > 0
 
 
-def test_few_queues_need_no_slices() -> None:
-    async def run() -> None:
-        async with wired() as stage:
-            assert await summed(stage.broker, TimeSlices()) == QueueTotals()
-            await fill(stage, "q", 3)
-            assert (await summed(stage.broker, TimeSlices())).messages == 3
-
-    asyncio.run(run())
+async def test_few_queues_need_no_slices() -> None:
+    async with wired() as stage:
+        assert await summed(stage.broker, TimeSlices()) == QueueTotals()
+        await fill(stage, "q", 3)
+        assert (await summed(stage.broker, TimeSlices())).messages == 3

@@ -60,50 +60,44 @@ def consumed(peer: RawPeer, queue: str, count: int) -> list[int]:
         {"qpid.policy_type": "flow_to_disk", "qpid.max_count": 700, "qpid.priorities": 3},
     ],
 )
-def test_a_backlog_is_on_the_disk_and_comes_back(arguments: dict[str, Any]) -> None:
-    async def test() -> None:
-        disk = MemoryPagingDisk()
-        async with paged(disk, queue_limit_bytes=2 << 20) as (found, peer):
-            await client(peer.declare, "q", durable=False, arguments=arguments)
-            await client(publish, peer, "q", 0, 5000)
-            queue = found.broker.queues["q"]
-            assert queue.message_count == 5000
-            entries = 280 * 5000 if "qpid.priorities" in arguments else 0
-            assert queue.memory < (2 << 20) + entries
-            assert disk.size > (100_000 if "qpid.compress" in arguments else 2_500_000)
-            assert await client(consumed, peer, "q", 5000) == list(range(5000))
-            assert not disk.contents
-            assert queue.residency is not None
-            assert queue.residency.messages_out == queue.residency.messages_in
-
-    asyncio.run(test())
+async def test_a_backlog_is_on_the_disk_and_comes_back(arguments: dict[str, Any]) -> None:
+    disk = MemoryPagingDisk()
+    async with paged(disk, queue_limit_bytes=2 << 20) as (found, peer):
+        await client(peer.declare, "q", durable=False, arguments=arguments)
+        await client(publish, peer, "q", 0, 5000)
+        queue = found.broker.queues["q"]
+        assert queue.message_count == 5000
+        entries = 280 * 5000 if "qpid.priorities" in arguments else 0
+        assert queue.memory < (2 << 20) + entries
+        assert disk.size > (100_000 if "qpid.compress" in arguments else 2_500_000)
+        assert await client(consumed, peer, "q", 5000) == list(range(5000))
+        assert not disk.contents
+        assert queue.residency is not None
+        assert queue.residency.messages_out == queue.residency.messages_in
 
 
-def test_messages_of_a_level_are_written_and_read_back_together() -> None:
-    async def test() -> None:
-        disk, levels, count = MemoryPagingDisk(), 5, 6000
-        async with paged(disk, queue_limit_bytes=1 << 20) as (found, peer):
-            arguments = {"qpid.policy_type": "flow_to_disk", "qpid.max_size": 1 << 20, "qpid.priorities": levels}
-            await client(peer.declare, "q", durable=False, arguments=arguments)
-            order = sorted(range(count), key=lambda number: (-(number % levels), number))
-            for first in range(0, count, 200):
-                numbers = range(first, first + 200)
-                await client(
-                    peer.publish_all,
-                    [
-                        peer.transfer_frames("q", b"%06d" % number + BODY, durable=False, priority=2 + number % levels)
-                        for number in numbers
-                    ],
-                )
-                await client(peer.sync)
-            residency = found.broker.queues["q"].residency
-            assert residency is not None
-            assert residency.messages_out > count // 2
-            assert disk.writes < residency.messages_out // 10
-            assert await client(consumed, peer, "q", count) == order
-            assert disk.reads < residency.messages_out // 10
-
-    asyncio.run(test())
+async def test_messages_of_a_level_are_written_and_read_back_together() -> None:
+    disk, levels, count = MemoryPagingDisk(), 5, 6000
+    async with paged(disk, queue_limit_bytes=1 << 20) as (found, peer):
+        arguments = {"qpid.policy_type": "flow_to_disk", "qpid.max_size": 1 << 20, "qpid.priorities": levels}
+        await client(peer.declare, "q", durable=False, arguments=arguments)
+        order = sorted(range(count), key=lambda number: (-(number % levels), number))
+        for first in range(0, count, 200):
+            numbers = range(first, first + 200)
+            await client(
+                peer.publish_all,
+                [
+                    peer.transfer_frames("q", b"%06d" % number + BODY, durable=False, priority=2 + number % levels)
+                    for number in numbers
+                ],
+            )
+            await client(peer.sync)
+        residency = found.broker.queues["q"].residency
+        assert residency is not None
+        assert residency.messages_out > count // 2
+        assert disk.writes < residency.messages_out // 10
+        assert await client(consumed, peer, "q", count) == order
+        assert disk.reads < residency.messages_out // 10
 
 
 def later(work: Callable[[], Any], done: Callable[[Any], None]) -> None:
@@ -112,88 +106,73 @@ def later(work: Callable[[], Any], done: Callable[[Any], None]) -> None:
 
 
 @pytest.mark.parametrize("has_cache", [False, True])
-def test_the_system_reads_ahead_while_the_disk_is_slow(*, has_cache: bool) -> None:
-    async def test() -> None:
-        for arguments in ({}, {"qpid.priorities": 2}):
-            disk = MemoryPagingDisk()
-            disk.has_cache = has_cache
-            async with paged(disk, later, queue_limit_bytes=1 << 20) as (_, peer):
-                flows = {"qpid.policy_type": "flow_to_disk", "qpid.max_size": 1 << 20, **arguments}
-                await client(peer.declare, "q", durable=False, arguments=flows)
-                await client(publish, peer, "q", 0, 5000)
-                assert await client(consumed, peer, "q", 5000) == list(range(5000))
-                assert bool(disk.read_ahead) is not has_cache
-
-    asyncio.run(test())
-
-
-def test_a_deleted_queue_takes_its_file_with_it() -> None:
-    async def test() -> None:
+async def test_the_system_reads_ahead_while_the_disk_is_slow(*, has_cache: bool) -> None:
+    for arguments in ({}, {"qpid.priorities": 2}):
         disk = MemoryPagingDisk()
-        async with paged(disk) as (_, peer):
-            await client(peer.declare, "q", durable=False, arguments={"qpid.paging": 1})
+        disk.has_cache = has_cache
+        async with paged(disk, later, queue_limit_bytes=1 << 20) as (_, peer):
+            flows = {"qpid.policy_type": "flow_to_disk", "qpid.max_size": 1 << 20, **arguments}
+            await client(peer.declare, "q", durable=False, arguments=flows)
+            await client(publish, peer, "q", 0, 5000)
+            assert await client(consumed, peer, "q", 5000) == list(range(5000))
+            assert bool(disk.read_ahead) is not has_cache
+
+
+async def test_a_deleted_queue_takes_its_file_with_it() -> None:
+    disk = MemoryPagingDisk()
+    async with paged(disk) as (_, peer):
+        await client(peer.declare, "q", durable=False, arguments={"qpid.paging": 1})
+        await client(publish, peer, "q", 0, 3000)
+        assert len(disk.contents) == 1
+        await client(peer.call, "queue.delete", queue="q")
+        await client(peer.sync)
+        assert not disk.contents
+        assert not disk.open_files
+
+
+async def test_a_purge_empties_the_file() -> None:
+    disk = MemoryPagingDisk()
+    async with paged(disk) as (found, peer):
+        await client(peer.declare, "q", durable=False, arguments={"qpid.paging": 1})
+        for _ in range(3):
             await client(publish, peer, "q", 0, 3000)
-            assert len(disk.contents) == 1
-            await client(peer.call, "queue.delete", queue="q")
+            assert disk.size > 1 << 20
+            await client(peer.call, "queue.purge", queue="q")
             await client(peer.sync)
-            assert not disk.contents
-            assert not disk.open_files
-
-    asyncio.run(test())
+            assert (found.broker.queues["q"].memory, disk.contents) == (0, {})
 
 
-def test_a_purge_empties_the_file() -> None:
-    async def test() -> None:
-        disk = MemoryPagingDisk()
-        async with paged(disk) as (found, peer):
-            await client(peer.declare, "q", durable=False, arguments={"qpid.paging": 1})
-            for _ in range(3):
-                await client(publish, peer, "q", 0, 3000)
-                assert disk.size > 1 << 20
-                await client(peer.call, "queue.purge", queue="q")
-                await client(peer.sync)
-                assert (found.broker.queues["q"].memory, disk.contents) == (0, {})
-
-    asyncio.run(test())
-
-
-def test_the_ceiling_lets_messages_of_all_queues_go_out() -> None:
-    async def test() -> None:
-        disk = MemoryPagingDisk()
-        async with paged(disk, memory_bytes=8 << 20, queue_limit_bytes=0) as (found, peer):
-            for name in ("a", "b", "c"):
-                await client(peer.declare, name, durable=False)
-                await client(publish, peer, name, 0, 8000)
-            assert found.broker.held_memory() < 8 << 20
-            assert disk.size > 12 << 20
-            for name in ("b", "a", "c"):
-                assert await client(consumed, peer, name, 8000) == list(range(8000))
-            assert not disk.contents
-
-    asyncio.run(test())
+async def test_the_ceiling_lets_messages_of_all_queues_go_out() -> None:
+    disk = MemoryPagingDisk()
+    async with paged(disk, memory_bytes=8 << 20, queue_limit_bytes=0) as (found, peer):
+        for name in ("a", "b", "c"):
+            await client(peer.declare, name, durable=False)
+            await client(publish, peer, name, 0, 8000)
+        assert found.broker.held_memory() < 8 << 20
+        assert disk.size > 12 << 20
+        for name in ("b", "a", "c"):
+            assert await client(consumed, peer, name, 8000) == list(range(8000))
+        assert not disk.contents
 
 
 # ---- large messages ----
 
 
-def test_large_messages_leave_memory_unless_they_are_consumed_at_once() -> None:
-    async def test() -> None:
-        disk = MemoryPagingDisk()
-        async with paged(disk, staging_bytes=100_000) as (found, peer):
-            await client(peer.declare, "q", durable=False)
-            queue = found.broker.queues["q"]
-            for number in range(3):
-                await client(publish, peer, "q", 2 * number, 2 * number + 1, b"x" * 150_000)
-                await client(publish, peer, "q", 2 * number + 1, 2 * number + 2, b"x" * 90_000)
-            assert 270_000 < queue.memory < 300_000
-            assert 450_000 < disk.size < 500_000
-            assert await client(consumed, peer, "q", 6) == list(range(6))
-            assert not disk.contents
-            await client(publish, peer, "q", 6, 7, b"x" * 150_000)
-            assert [int(each.body[:6]) for each in await client(peer.take, 1)] == [6]
-            assert not disk.contents
-
-    asyncio.run(test())
+async def test_large_messages_leave_memory_unless_they_are_consumed_at_once() -> None:
+    disk = MemoryPagingDisk()
+    async with paged(disk, staging_bytes=100_000) as (found, peer):
+        await client(peer.declare, "q", durable=False)
+        queue = found.broker.queues["q"]
+        for number in range(3):
+            await client(publish, peer, "q", 2 * number, 2 * number + 1, b"x" * 150_000)
+            await client(publish, peer, "q", 2 * number + 1, 2 * number + 2, b"x" * 90_000)
+        assert 270_000 < queue.memory < 300_000
+        assert 450_000 < disk.size < 500_000
+        assert await client(consumed, peer, "q", 6) == list(range(6))
+        assert not disk.contents
+        await client(publish, peer, "q", 6, 7, b"x" * 150_000)
+        assert [int(each.body[:6]) for each in await client(peer.take, 1)] == [6]
+        assert not disk.contents
 
 
 # ---- a disk that is full, or fails ----

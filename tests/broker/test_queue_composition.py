@@ -296,25 +296,21 @@ def test_an_idle_queue_that_is_gone_is_forgotten(model: Model) -> None:
 # ---- after a restart ----
 
 
-def test_a_queue_is_of_its_kind_after_a_restart(tmp_path: Path) -> None:
+async def test_a_queue_is_of_its_kind_after_a_restart(tmp_path: Path) -> None:
     arguments = typed_map({"qpid.max_count": 2, "no-local": 1, "qpid.auto_delete_timeout": 9})
-
-    async def scenes() -> None:
-        async with wired(tmp_path) as stage:
-            await stage.topology.declare_queue("q", durable=True, auto_delete=True, arguments=arguments)
-            await stage.publish("", "q", b"1")
-        async with wired(tmp_path) as stage:
-            queue = stage.broker.queues["q"]
-            assert queue.limit is not None
-            assert queue.eligibility is not None
-            assert (queue.limit.max_messages, queue.auto_delete_seconds, queue.owner) == (2, 9, None)
-            assert len(stage.broker.idle_queues) == 0
-            await stage.publish("", "q", b"2")
-            with pytest.raises(ResourceLimitExceededError):
-                await stage.publish("", "q", b"3")
-            assert stage.bodies("q") == [b"1", b"2"]
-
-    asyncio.run(scenes())
+    async with wired(tmp_path) as stage:
+        await stage.topology.declare_queue("q", durable=True, auto_delete=True, arguments=arguments)
+        await stage.publish("", "q", b"1")
+    async with wired(tmp_path) as stage:
+        queue = stage.broker.queues["q"]
+        assert queue.limit is not None
+        assert queue.eligibility is not None
+        assert (queue.limit.max_messages, queue.auto_delete_seconds, queue.owner) == (2, 9, None)
+        assert len(stage.broker.idle_queues) == 0
+        await stage.publish("", "q", b"2")
+        with pytest.raises(ResourceLimitExceededError):
+            await stage.publish("", "q", b"3")
+        assert stage.bodies("q") == [b"1", b"2"]
 
 
 @replaces

@@ -43,111 +43,96 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(server_module, "_TIMER_SECONDS", 0.002)
 
 
-def test_publishers_are_stopped_and_go_on_when_there_is_memory_again(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_publishers_are_stopped_and_go_on_when_there_is_memory_again(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(clients_module, "_PUBLISHER_HOLD", 3600.0)  # not even for one read meanwhile
-
-    async def test() -> None:
-        async with served(memory_bytes=LIMIT) as found:
-            peer = await with_queue(found, "q")
-            sending = asyncio.create_task(client(peer.publish_all, frames_of(peer, "q")))
-            connection = found.connection_of(peer)
-            await found.until(lambda: connection in found.server.clients.held_publishers)
-            assert found.broker.memory.state is State.SHORT
-            consumer = await client(RawPeer, found.port)  # while memory is short
-            await client(consumer.subscribe, "q", accept_mode=1)
-            deliveries = await client(consumer.take, MANY)
-            await sending
-            await client(peer.sync)
-            assert [int.from_bytes(each.body[:4], "big") for each in deliveries] == list(range(MANY))
-            await found.until(lambda: not found.server.clients.held_publishers)
-            for each in (peer, consumer):
-                each.close()
-
-    asyncio.run(test())
+    async with served(memory_bytes=LIMIT) as found:
+        peer = await with_queue(found, "q")
+        sending = asyncio.create_task(client(peer.publish_all, frames_of(peer, "q")))
+        connection = found.connection_of(peer)
+        await found.until(lambda: connection in found.server.clients.held_publishers)
+        assert found.broker.memory.state is State.SHORT
+        consumer = await client(RawPeer, found.port)  # while memory is short
+        await client(consumer.subscribe, "q", accept_mode=1)
+        deliveries = await client(consumer.take, MANY)
+        await sending
+        await client(peer.sync)
+        assert [int.from_bytes(each.body[:4], "big") for each in deliveries] == list(range(MANY))
+        await found.until(lambda: not found.server.clients.held_publishers)
+        for each in (peer, consumer):
+            each.close()
 
 
 @pytest.mark.usefixtures("quick")
-def test_without_consumers_publishers_are_refused_in_the_end() -> None:
-    async def test() -> None:
-        async with served(memory_bytes=LIMIT) as found:
-            peer, other = await with_queue(found, "q"), await with_queue(found, "other")
-            with pytest.raises(SessionEndedError) as refusal:
-                await client(lambda: (peer.publish_all(frames_of(peer, "q")), peer.sync()))
-            assert refusal.value.code == ErrorCode.RESOURCE_LIMIT_EXCEEDED
-            held = found.broker.held_memory()
-            assert LIMIT <= held < LIMIT + READ + 2 * BODY
-            await client(other.sync)  # all but publishing goes on
-            count = found.broker.queues["q"].message_count
-            await client(other.subscribe, "q", accept_mode=1)
-            assert len(await client(other.take, count)) == count > 0
-            await found.until(lambda: found.broker.memory.state is State.AMPLE)
-            await client(other.publish, "other", b"again", durable=False)
-            await client(other.sync)
-            for each in (peer, other):
-                each.close()
-
-    asyncio.run(test())
+async def test_without_consumers_publishers_are_refused_in_the_end() -> None:
+    async with served(memory_bytes=LIMIT) as found:
+        peer, other = await with_queue(found, "q"), await with_queue(found, "other")
+        with pytest.raises(SessionEndedError) as refusal:
+            await client(lambda: (peer.publish_all(frames_of(peer, "q")), peer.sync()))
+        assert refusal.value.code == ErrorCode.RESOURCE_LIMIT_EXCEEDED
+        held = found.broker.held_memory()
+        assert LIMIT <= held < LIMIT + READ + 2 * BODY
+        await client(other.sync)  # all but publishing goes on
+        count = found.broker.queues["q"].message_count
+        await client(other.subscribe, "q", accept_mode=1)
+        assert len(await client(other.take, count)) == count > 0
+        await found.until(lambda: found.broker.memory.state is State.AMPLE)
+        await client(other.publish, "other", b"again", durable=False)
+        await client(other.sync)
+        for each in (peer, other):
+            each.close()
 
 
 @pytest.mark.usefixtures("quick")
-def test_messages_that_leave_memory_are_taken_though_it_is_full(tmp_path: Path) -> None:
+async def test_messages_that_leave_memory_are_taken_though_it_is_full(tmp_path: Path) -> None:
     """Those of plain durable queues: their journals have them. All others are refused."""
-
-    async def test() -> None:
-        async with served(tmp_path, memory_bytes=LIMIT) as found:
-            filler = await with_queue(found, "q")
-            await client(filler.declare, "plain")
-            await client(filler.declare, "levels", arguments={"qpid.priorities": 3})
-            for queue in ("plain", "q"):
-                await client(filler.call, "exchange.bind", queue=queue, exchange="amq.direct", binding_key="both")
-            with pytest.raises(SessionEndedError):
-                await client(lambda: (filler.publish_all(frames_of(filler, "q")), filler.sync()))
-            filler.close()
-            bodies = [number.to_bytes(4, "big") * (BODY // 4) for number in range(MANY)]
+    async with served(tmp_path, memory_bytes=LIMIT) as found:
+        filler = await with_queue(found, "q")
+        await client(filler.declare, "plain")
+        await client(filler.declare, "levels", arguments={"qpid.priorities": 3})
+        for queue in ("plain", "q"):
+            await client(filler.call, "exchange.bind", queue=queue, exchange="amq.direct", binding_key="both")
+        with pytest.raises(SessionEndedError):
+            await client(lambda: (filler.publish_all(frames_of(filler, "q")), filler.sync()))
+        filler.close()
+        bodies = [number.to_bytes(4, "big") * (BODY // 4) for number in range(MANY)]
+        with await client(RawPeer, found.port) as peer:
+            frames = [peer.transfer_frames("plain", body) for body in bodies]
+            await client(lambda: (peer.publish_all(frames), peer.sync()))
+            assert found.broker.memory.state is State.FULL
+            assert found.broker.held_memory() < LIMIT + LIMIT // 4 + READ + 2 * BODY
+            await client(peer.subscribe, "plain", accept_mode=1)
+            assert [each.body for each in await client(peer.take, MANY)] == bodies
+        for queue, options in (
+            ("plain", {"durable": False}),
+            ("levels", {}),
+            ("both", {"exchange": "amq.direct"}),
+            ("in a transaction", {}),
+        ):
             with await client(RawPeer, found.port) as peer:
-                frames = [peer.transfer_frames("plain", body) for body in bodies]
-                await client(lambda: (peer.publish_all(frames), peer.sync()))
-                assert found.broker.memory.state is State.FULL
-                assert found.broker.held_memory() < LIMIT + LIMIT // 4 + READ + 2 * BODY
-                await client(peer.subscribe, "plain", accept_mode=1)
-                assert [each.body for each in await client(peer.take, MANY)] == bodies
-            for queue, options in (
-                ("plain", {"durable": False}),
-                ("levels", {}),
-                ("both", {"exchange": "amq.direct"}),
-                ("in a transaction", {}),
-            ):
-                with await client(RawPeer, found.port) as peer:
-                    if queue == "in a transaction":
-                        queue = "plain"
-                        await client(peer.call, "tx.select")
-                    peer.publish(queue, b"m", **options)
-                    with pytest.raises(SessionEndedError, match="the broker's memory is full"):
-                        await client(peer.sync)
-
-    asyncio.run(test())
+                if queue == "in a transaction":
+                    queue = "plain"
+                    await client(peer.call, "tx.select")
+                peer.publish(queue, b"m", **options)
+                with pytest.raises(SessionEndedError, match="the broker's memory is full"):
+                    await client(peer.sync)
 
 
 @pytest.mark.usefixtures("quick")
-def test_a_connection_that_publishes_and_consumes_gets_on() -> None:
+async def test_a_connection_that_publishes_and_consumes_gets_on() -> None:
     """What it has accepted is read, though it is a publisher: else nothing would ever make room."""
-
-    async def test() -> None:
-        async with served(memory_bytes=LIMIT) as found:
-            peer = await with_queue(found, "q")
-            frames = frames_of(peer, "q", int(LIMIT * 0.93) // BODY)
-            await client(lambda: (peer.publish_all(frames), peer.sync()))
-            assert found.broker.memory.state is State.SHORT
-            await client(peer.subscribe, "q")
-            for _ in frames:
-                (delivery,) = await client(peer.take, 1)
-                await client(peer.accept, [delivery])
-                await client(peer.publish, "q", b"small", durable=False)
-            await client(peer.sync)
-            await found.until(lambda: found.broker.memory.state is State.AMPLE)
-            peer.close()
-
-    asyncio.run(test())
+    async with served(memory_bytes=LIMIT) as found:
+        peer = await with_queue(found, "q")
+        frames = frames_of(peer, "q", int(LIMIT * 0.93) // BODY)
+        await client(lambda: (peer.publish_all(frames), peer.sync()))
+        assert found.broker.memory.state is State.SHORT
+        await client(peer.subscribe, "q")
+        for _ in frames:
+            (delivery,) = await client(peer.take, 1)
+            await client(peer.accept, [delivery])
+            await client(peer.publish, "q", b"small", durable=False)
+        await client(peer.sync)
+        await found.until(lambda: found.broker.memory.state is State.AMPLE)
+        peer.close()
 
 
 @replaces
@@ -184,34 +169,26 @@ def test_an_allocation_that_fails_closes_that_connection_alone(
     assert lines[0].exc_info is None
 
 
-def test_freed_memory_is_looked_for_again_and_again(monkeypatch: pytest.MonkeyPatch, quick: None) -> None:
+async def test_freed_memory_is_looked_for_again_and_again(monkeypatch: pytest.MonkeyPatch, quick: None) -> None:
     looks: list[None] = []
     monkeypatch.setattr(server_module.Heap, "look", lambda _heap: looks.append(None))
-
-    async def test() -> None:
-        async with served() as found:
-            await found.until(lambda: len(looks) >= 3)
-
-    asyncio.run(test())
+    async with served() as found:
+        await found.until(lambda: len(looks) >= 3)
 
 
-def test_an_event_loop_that_runs_out_of_memory_ends_the_broker(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_event_loop_that_runs_out_of_memory_ends_the_broker(monkeypatch: pytest.MonkeyPatch) -> None:
     """What was completed, and told to whom, is not known then: nothing is believed, and nothing goes on."""
+    async with served(memory_bytes=LIMIT) as found:
+        failures: list[str] = []
+        found.server.failed = failures.append
+        peer = await with_queue(found, "q")
 
-    async def test() -> None:
-        async with served(memory_bytes=LIMIT) as found:
-            failures: list[str] = []
-            found.server.failed = failures.append
-            peer = await with_queue(found, "q")
+        def fail() -> None:
+            monkeypatch.undo()
+            raise MemoryError
 
-            def fail() -> None:
-                monkeypatch.undo()
-                raise MemoryError
-
-            monkeypatch.setattr(found.broker.tick, "_dispatch", fail)
-            await client(peer.publish, "q", b"message", durable=False)
-            await found.until(lambda: bool(failures))
-            assert failures == ["The event loop ran out of memory"]
-            peer.close()
-
-    asyncio.run(test())
+        monkeypatch.setattr(found.broker.tick, "_dispatch", fail)
+        await client(peer.publish, "q", b"message", durable=False)
+        await found.until(lambda: bool(failures))
+        assert failures == ["The event loop ran out of memory"]
+        peer.close()

@@ -98,255 +98,230 @@ async def other(found: Served) -> RawPeer:
 # ---- clients that do not read ----
 
 
-def test_client_that_does_not_read_costs_little() -> None:
-    async def test() -> None:
-        async with served() as found:
-            helper = await other(found)
-            await client(helper.declare, "much", durable=False)
-            bodies = [number.to_bytes(4, "big") * (BODY // 4) for number in range(MANY)]
-            frames = [helper.transfer_frames("much", body, durable=False) for body in bodies]
-            await client(helper.publish_all, frames)
-            await client(helper.sync)
-            slow = await client(RawPeer, found.port, receive_buffer=4096)
-            await client(slow.subscribe, "much", accept_mode=1)
-            connection = found.connection_of(slow)
-            machine: Any = connection._machine
-            await found.until(lambda: not machine.can_send)
-            most = 0
-            for _ in range(20):
-                await works(found, helper)
-                most = max(most, unsent(connection))
-            assert 0 < most <= socket_connection._HIGH_WATER + ROOM + 2 * BODY
-            left = found.broker.queues["much"].message_count
-            assert left > MANY // 2
-            assert not is_read(connection)
-            deliveries = await client(slow.take, MANY)
-            assert [delivery.body for delivery in deliveries] == bodies
-            await client(slow.sync)
-            assert found.broker.queues["much"].is_empty
-            for peer in (slow, helper):
-                peer.close()
-
-    asyncio.run(test())
+async def test_client_that_does_not_read_costs_little() -> None:
+    async with served() as found:
+        helper = await other(found)
+        await client(helper.declare, "much", durable=False)
+        bodies = [number.to_bytes(4, "big") * (BODY // 4) for number in range(MANY)]
+        frames = [helper.transfer_frames("much", body, durable=False) for body in bodies]
+        await client(helper.publish_all, frames)
+        await client(helper.sync)
+        slow = await client(RawPeer, found.port, receive_buffer=4096)
+        await client(slow.subscribe, "much", accept_mode=1)
+        connection = found.connection_of(slow)
+        machine: Any = connection._machine
+        await found.until(lambda: not machine.can_send)
+        most = 0
+        for _ in range(20):
+            await works(found, helper)
+            most = max(most, unsent(connection))
+        assert 0 < most <= socket_connection._HIGH_WATER + ROOM + 2 * BODY
+        left = found.broker.queues["much"].message_count
+        assert left > MANY // 2
+        assert not is_read(connection)
+        deliveries = await client(slow.take, MANY)
+        assert [delivery.body for delivery in deliveries] == bodies
+        await client(slow.sync)
+        assert found.broker.queues["much"].is_empty
+        for peer in (slow, helper):
+            peer.close()
 
 
-def test_one_that_asks_for_much_and_does_not_read_is_not_read() -> None:
+async def test_one_that_asks_for_much_and_does_not_read_is_not_read() -> None:
     """Not only messages: results of commands fill the socket, too."""
-
-    async def test() -> None:
-        async with served() as found:
-            helper = await other(found)
-            slow = await client(RawPeer, found.port, receive_buffer=4096)
-            queries = b"".join(slow.command_frames("queue.query", queue="other") for _ in range(200))
-            connection = found.connection_of(slow)
-            sender = Sender(slow, [queries] * 2000)
-            machine: Any = connection._machine
-            await found.until(lambda: not machine.can_send)
-            most = 0
-            for _ in range(10):
-                await works(found, helper)
-                most = max(most, unsent(connection))
-            assert 0 < most <= socket_connection._HIGH_WATER + 4 * READ
-            await sender.stop()
-            for peer in (slow, helper):
-                peer.close()
-
-    asyncio.run(test())
+    async with served() as found:
+        helper = await other(found)
+        slow = await client(RawPeer, found.port, receive_buffer=4096)
+        queries = b"".join(slow.command_frames("queue.query", queue="other") for _ in range(200))
+        connection = found.connection_of(slow)
+        sender = Sender(slow, [queries] * 2000)
+        machine: Any = connection._machine
+        await found.until(lambda: not machine.can_send)
+        most = 0
+        for _ in range(10):
+            await works(found, helper)
+            most = max(most, unsent(connection))
+        assert 0 < most <= socket_connection._HIGH_WATER + 4 * READ
+        await sender.stop()
+        for peer in (slow, helper):
+            peer.close()
 
 
 # ---- commands that take time ----
 
 
-def test_a_connection_waits_for_its_declaration_and_the_others_do_not() -> None:
-    async def test() -> None:
-        async with served() as found:
-            helper, peer = await other(found), await client(RawPeer, found.port)
-            go_on = asyncio.Event()
-            before = asyncio.create_task(found.broker.topology.changes.do(go_on.wait))
-            declaration = peer.command_frames("queue.declare", queue="new")
-            bodies = [number.to_bytes(4, "big") * (BODY // 4) for number in range(MANY)]
-            frames = [peer.transfer_frames("new", body, durable=False) for body in bodies]
-            await client(peer.send_bytes, declaration)
-            peer.sent += 1
-            sender = Sender(peer, frames)
-            connection = found.connection_of(peer)
-            machine: Any = connection._machine
-            await found.until(lambda: machine.is_paused and not is_read(connection))
-            for _ in range(5):
-                await works(found, helper)
-            await sender.stop()
-            assert len(machine._assembler._rest) <= READ
-            assert "new" not in found.broker.queues
-            go_on.set()
-            await before
-            await sender.finish()
-            await client(peer.publish_all, frames[sender.begun :])
-            await client(peer.sync)
-            queue = found.broker.queues["new"]
-            assert [entry.message.body for entry in queue.entries()] == bodies
-            for each in (peer, helper):
-                each.close()
-
-    asyncio.run(test())
-
-
-def test_a_client_that_goes_while_its_declaration_runs(tmp_path: Path) -> None:
-    async def test() -> None:
-        async with served(tmp_path) as found:
-            helper, peer = await other(found), await client(RawPeer, found.port)
-            go_on = asyncio.Event()
-            before = asyncio.create_task(found.broker.topology.changes.do(go_on.wait))
-            await client(peer.send_command, "queue.declare", queue="kept", durable=True)
-            await client(peer.send_command, "queue.declare", queue="mine", exclusive=True, auto_delete=True)
-            machine: Any = found.connection_of(peer)._machine
-            await found.until(lambda: machine.is_paused)
-            peer.close()
-            await client(helper.sync)
-            go_on.set()
-            await before
-            await found.until(lambda: "kept" in found.broker.queues and len(found.server.clients.connections) == 1)
-            await found.until(lambda: not found.server.work.is_under_way)
-            assert "mine" not in found.broker.queues
+async def test_a_connection_waits_for_its_declaration_and_the_others_do_not() -> None:
+    async with served() as found:
+        helper, peer = await other(found), await client(RawPeer, found.port)
+        go_on = asyncio.Event()
+        before = asyncio.create_task(found.broker.topology.changes.do(go_on.wait))
+        declaration = peer.command_frames("queue.declare", queue="new")
+        bodies = [number.to_bytes(4, "big") * (BODY // 4) for number in range(MANY)]
+        frames = [peer.transfer_frames("new", body, durable=False) for body in bodies]
+        await client(peer.send_bytes, declaration)
+        peer.sent += 1
+        sender = Sender(peer, frames)
+        connection = found.connection_of(peer)
+        machine: Any = connection._machine
+        await found.until(lambda: machine.is_paused and not is_read(connection))
+        for _ in range(5):
             await works(found, helper)
-            helper.close()
+        await sender.stop()
+        assert len(machine._assembler._rest) <= READ
+        assert "new" not in found.broker.queues
+        go_on.set()
+        await before
+        await sender.finish()
+        await client(peer.publish_all, frames[sender.begun :])
+        await client(peer.sync)
+        queue = found.broker.queues["new"]
+        assert [entry.message.body for entry in queue.entries()] == bodies
+        for each in (peer, helper):
+            each.close()
 
-    asyncio.run(test())
+
+async def test_a_client_that_goes_while_its_declaration_runs(tmp_path: Path) -> None:
+    async with served(tmp_path) as found:
+        helper, peer = await other(found), await client(RawPeer, found.port)
+        go_on = asyncio.Event()
+        before = asyncio.create_task(found.broker.topology.changes.do(go_on.wait))
+        await client(peer.send_command, "queue.declare", queue="kept", durable=True)
+        await client(peer.send_command, "queue.declare", queue="mine", exclusive=True, auto_delete=True)
+        machine: Any = found.connection_of(peer)._machine
+        await found.until(lambda: machine.is_paused)
+        peer.close()
+        await client(helper.sync)
+        go_on.set()
+        await before
+        await found.until(lambda: "kept" in found.broker.queues and len(found.server.clients.connections) == 1)
+        await found.until(lambda: not found.server.work.is_under_way)
+        assert "mine" not in found.broker.queues
+        await works(found, helper)
+        helper.close()
 
 
 # ---- the disk ----
 
 
 @pytest.mark.parametrize("publishers", [1, 8])
-def test_publishers_are_stopped_while_the_disk_is_slow(tmp_path: Path, publishers: int) -> None:
-    async def test() -> None:
-        async with served(tmp_path) as found:
-            helper = await other(found)
-            peers = [await client(RawPeer, found.port) for _ in range(publishers)]
-            await client(helper.declare, "q", arguments={"qpid.file_count": 32, "qpid.file_size": 64})
-            queue = found.broker.queues["q"]
-            bodies = [number.to_bytes(4, "big") * (10_000 // 4) for number in range(3000)]
-            frames = [helper.transfer_frames("q", body) for body in bodies]
-            found.driver.is_held = True
-            senders = [Sender(peer, frames) for peer in peers]
-            connections = [found.connection_of(peer) for peer in peers]
-            await found.until(lambda: not any(is_read(connection) for connection in connections))
-            for _ in range(5):
-                await works(found, helper)  # transient messages, meanwhile
-            for sender in senders:
-                await sender.stop()
-            assert queue.journal.bound // 2 < queue.journal.unsynced <= queue.journal.bound
-            for connection in connections:  # and that they are not heard is not held against them
-                machine: Any = connection._machine
-                machine.heartbeat = 1
-                for seconds in range(0, 30, 3):
-                    connection.on_timer(time.monotonic() + seconds)
-                assert connection in found.server.clients.connections
-                machine.heartbeat = 0
-            for peer in peers:
-                assert peer.completed.below <= 0
-            found.driver.let_go()
-            for sender in senders:
-                await sender.finish()
-                assert sender.peer.completed.below == sender.peer.sent == sender.begun + 1
-            assert queue.message_count == sum(sender.begun for sender in senders)
-            assert found.broker.tick.flushes_under_way == 0
-            for peer in (*peers, helper):
-                peer.close()
-
-    asyncio.run(test())
+async def test_publishers_are_stopped_while_the_disk_is_slow(tmp_path: Path, publishers: int) -> None:
+    async with served(tmp_path) as found:
+        helper = await other(found)
+        peers = [await client(RawPeer, found.port) for _ in range(publishers)]
+        await client(helper.declare, "q", arguments={"qpid.file_count": 32, "qpid.file_size": 64})
+        queue = found.broker.queues["q"]
+        bodies = [number.to_bytes(4, "big") * (10_000 // 4) for number in range(3000)]
+        frames = [helper.transfer_frames("q", body) for body in bodies]
+        found.driver.is_held = True
+        senders = [Sender(peer, frames) for peer in peers]
+        connections = [found.connection_of(peer) for peer in peers]
+        await found.until(lambda: not any(is_read(connection) for connection in connections))
+        for _ in range(5):
+            await works(found, helper)  # transient messages, meanwhile
+        for sender in senders:
+            await sender.stop()
+        assert queue.journal.bound // 2 < queue.journal.unsynced <= queue.journal.bound
+        for connection in connections:  # and that they are not heard is not held against them
+            machine: Any = connection._machine
+            machine.heartbeat = 1
+            for seconds in range(0, 30, 3):
+                connection.on_timer(time.monotonic() + seconds)
+            assert connection in found.server.clients.connections
+            machine.heartbeat = 0
+        for peer in peers:
+            assert peer.completed.below <= 0
+        found.driver.let_go()
+        for sender in senders:
+            await sender.finish()
+            assert sender.peer.completed.below == sender.peer.sent == sender.begun + 1
+        assert queue.message_count == sum(sender.begun for sender in senders)
+        assert found.broker.tick.flushes_under_way == 0
+        for peer in (*peers, helper):
+            peer.close()
 
 
-def test_nothing_is_promised_or_delivered_before_it_is_on_the_disk(tmp_path: Path) -> None:
-    async def test() -> None:
-        async with served(tmp_path) as found:
-            helper, peer = await other(found), await client(RawPeer, found.port)
-            await client(helper.declare, "q")
-            await client(helper.subscribe, "q", "durable")
-            await client(helper.sync)
-            found.driver.is_held = True
-            first = await client(peer.publish, "q", b"1")
-            sync = await client(peer.send_command, "execution.sync")
-            await found.until(lambda: found.broker.queues["q"].message_count == 1)
-            for _ in range(3):
-                await works(found, helper)
-            while await client(peer.process, 0.05):
-                assert first not in peer.completed
-            assert not helper.deliveries
-            found.driver.let_go()
-            await client(peer.wait_for, sync)
-            assert first in peer.completed
-            (delivery,) = await client(helper.take, 1)
-            assert (delivery.body, delivery.destination) == (b"1", "durable")
-            found.driver.is_held = True
-            accept = await client(helper.accept, [delivery])
-            await found.until(lambda: found.broker.queues["q"].is_empty)
-            while await client(helper.process, 0.05):
-                assert accept not in helper.completed
-            found.driver.let_go()
-            await client(helper.wait_for, accept)
-            for each in (peer, helper):
-                each.close()
-
-    asyncio.run(test())
-
-
-def test_a_failing_disk_ends_the_sessions_that_wait_for_it_and_no_others(tmp_path: Path) -> None:
-    async def test() -> None:
-        async with served(tmp_path) as found:
-            helper, peer = await other(found), await client(RawPeer, found.port)
-            await client(peer.declare, "bad")
-            await client(peer.declare, "good")
-            await client(helper.subscribe, "bad", "bad")
-            await client(helper.subscribe, "good", "good")
-            await client(helper.sync)
-            found.driver.failing.append(found.broker.queues["bad"].journal.directory)
-            both = [peer.transfer_frames("good", b"1"), peer.transfer_frames("bad", b"2")]
-            await client(peer.publish_all, both)
-            with pytest.raises(SessionEndedError) as caught:
-                await client(peer.sync)
-            assert caught.value.code == ErrorCode.INTERNAL_ERROR
-            assert 3 not in peer.completed  # the second of them
-            (delivery,) = await client(helper.take, 1)
-            assert delivery.body == b"1"
+async def test_nothing_is_promised_or_delivered_before_it_is_on_the_disk(tmp_path: Path) -> None:
+    async with served(tmp_path) as found:
+        helper, peer = await other(found), await client(RawPeer, found.port)
+        await client(helper.declare, "q")
+        await client(helper.subscribe, "q", "durable")
+        await client(helper.sync)
+        found.driver.is_held = True
+        first = await client(peer.publish, "q", b"1")
+        sync = await client(peer.send_command, "execution.sync")
+        await found.until(lambda: found.broker.queues["q"].message_count == 1)
+        for _ in range(3):
             await works(found, helper)
-            again = await client(RawPeer, found.port)
-            await client(again.publish, "bad", b"3")
-            await client(again.publish, "good", b"4")
-            with pytest.raises(SessionEndedError, match="bad"):
-                await client(again.sync)
-            for each in (peer, helper, again):
-                each.close()
+        while await client(peer.process, 0.05):
+            assert first not in peer.completed
+        assert not helper.deliveries
+        found.driver.let_go()
+        await client(peer.wait_for, sync)
+        assert first in peer.completed
+        (delivery,) = await client(helper.take, 1)
+        assert (delivery.body, delivery.destination) == (b"1", "durable")
+        found.driver.is_held = True
+        accept = await client(helper.accept, [delivery])
+        await found.until(lambda: found.broker.queues["q"].is_empty)
+        while await client(helper.process, 0.05):
+            assert accept not in helper.completed
+        found.driver.let_go()
+        await client(helper.wait_for, accept)
+        for each in (peer, helper):
+            each.close()
 
-    asyncio.run(test())
+
+async def test_a_failing_disk_ends_the_sessions_that_wait_for_it_and_no_others(tmp_path: Path) -> None:
+    async with served(tmp_path) as found:
+        helper, peer = await other(found), await client(RawPeer, found.port)
+        await client(peer.declare, "bad")
+        await client(peer.declare, "good")
+        await client(helper.subscribe, "bad", "bad")
+        await client(helper.subscribe, "good", "good")
+        await client(helper.sync)
+        found.driver.failing.append(found.broker.queues["bad"].journal.directory)
+        both = [peer.transfer_frames("good", b"1"), peer.transfer_frames("bad", b"2")]
+        await client(peer.publish_all, both)
+        with pytest.raises(SessionEndedError) as caught:
+            await client(peer.sync)
+        assert caught.value.code == ErrorCode.INTERNAL_ERROR
+        assert 3 not in peer.completed  # the second of them
+        (delivery,) = await client(helper.take, 1)
+        assert delivery.body == b"1"
+        await works(found, helper)
+        again = await client(RawPeer, found.port)
+        await client(again.publish, "bad", b"3")
+        await client(again.publish, "good", b"4")
+        with pytest.raises(SessionEndedError, match="bad"):
+            await client(again.sync)
+        for each in (peer, helper, again):
+            each.close()
 
 
-def test_publishers_are_slowed_down_while_a_journal_cannot_grow(tmp_path: Path) -> None:
-    async def test() -> None:
-        async with served(tmp_path) as found:
-            publisher, consumer = await other(found), await client(RawPeer, found.port)
-            await client(publisher.declare, "q")
-            journal = found.broker.queues["q"].journal
-            journal.is_tight, journal.low_room, journal.runs_low = True, 1 << 40, lambda _: None
-            connection = found.connection_of(publisher)
-            await client(publisher.publish, "q", b"first")
-            await found.until(lambda: not is_read(connection))
-            await client(consumer.subscribe, "q")
-            (first,) = await client(consumer.take, 1)
-            await client(consumer.accept, [first], sync=True)
-            assert is_read(found.connection_of(consumer))
-            await client(publisher.sync)  # it is read again after a while
-            await client(publisher.publish, "q", b"second")
-            await found.until(lambda: not is_read(connection))
-            journal.is_tight = False
-            await client(publisher.sync)
-            await client(publisher.publish, "q", b"third")
-            await client(publisher.sync)
-            assert is_read(connection)
-            assert found.server.clients.pressure._tight == {}
-            for peer in (publisher, consumer):
-                peer.close()
-
-    asyncio.run(test())
+async def test_publishers_are_slowed_down_while_a_journal_cannot_grow(tmp_path: Path) -> None:
+    async with served(tmp_path) as found:
+        publisher, consumer = await other(found), await client(RawPeer, found.port)
+        await client(publisher.declare, "q")
+        journal = found.broker.queues["q"].journal
+        journal.is_tight, journal.low_room, journal.runs_low = True, 1 << 40, lambda _: None
+        connection = found.connection_of(publisher)
+        await client(publisher.publish, "q", b"first")
+        await found.until(lambda: not is_read(connection))
+        await client(consumer.subscribe, "q")
+        (first,) = await client(consumer.take, 1)
+        await client(consumer.accept, [first], sync=True)
+        assert is_read(found.connection_of(consumer))
+        await client(publisher.sync)  # it is read again after a while
+        await client(publisher.publish, "q", b"second")
+        await found.until(lambda: not is_read(connection))
+        journal.is_tight = False
+        await client(publisher.sync)
+        await client(publisher.publish, "q", b"third")
+        await client(publisher.sync)
+        assert is_read(connection)
+        assert found.server.clients.pressure._tight == {}
+        for peer in (publisher, consumer):
+            peer.close()
 
 
 def test_a_full_disk_refuses_with_the_reason_and_loses_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -397,33 +372,30 @@ def test_a_full_disk_refuses_with_the_reason_and_loses_nothing(tmp_path: Path, m
     asyncio.run(drain())
 
 
-def test_clients_of_amqp_0_9_1_are_told_that_the_disk_is_short(tmp_path: Path) -> None:
-    async def test() -> None:
-        async with served(tmp_path) as found:
-            await found.broker.topology.declare_queue("q", durable=True)
-            journal = found.broker.queues["q"].journal
-            journal.is_tight, journal.low_room, journal.runs_low = True, 1 << 40, lambda _: None
-            told: list[str] = []
+async def test_clients_of_amqp_0_9_1_are_told_that_the_disk_is_short(tmp_path: Path) -> None:
+    async with served(tmp_path) as found:
+        await found.broker.topology.declare_queue("q", durable=True)
+        journal = found.broker.queues["q"].journal
+        journal.is_tight, journal.low_room, journal.runs_low = True, 1 << 40, lambda _: None
+        told: list[str] = []
 
-            def publish() -> None:
-                with pika.BlockingConnection(pika.ConnectionParameters("127.0.0.1", found.port)) as connection:
-                    connection.add_on_connection_blocked_callback(lambda _, frame: told.append(frame.method.reason))
-                    connection.add_on_connection_unblocked_callback(lambda _, _frame: told.append("unblocked"))
-                    channel = connection.channel()
-                    channel.confirm_delivery()
-                    for _ in range(3):
-                        channel.basic_publish("", "q", b"x", pika.BasicProperties(delivery_mode=2))
+        def publish() -> None:
+            with pika.BlockingConnection(pika.ConnectionParameters("127.0.0.1", found.port)) as connection:
+                connection.add_on_connection_blocked_callback(lambda _, frame: told.append(frame.method.reason))
+                connection.add_on_connection_unblocked_callback(lambda _, _frame: told.append("unblocked"))
+                channel = connection.channel()
+                channel.confirm_delivery()
+                for _ in range(3):
+                    channel.basic_publish("", "q", b"x", pika.BasicProperties(delivery_mode=2))
+                    connection.process_data_events(0.1)
+                journal.is_tight = False
+                for _ in range(300):
+                    if told[-1:] != ["unblocked"]:
                         connection.process_data_events(0.1)
-                    journal.is_tight = False
-                    for _ in range(300):
-                        if told[-1:] != ["unblocked"]:
-                            connection.process_data_events(0.1)
 
-            await client(publish)
-            reason, end = told
-            assert reason.startswith("The disk of the broker is nearly full (--disk-free-limit)")
-            assert end == "unblocked"
-            await found.until(lambda: not found.server.clients.connections)
-            assert found.server.clients.pressure._notified == {}
-
-    asyncio.run(test())
+        await client(publish)
+        reason, end = told
+        assert reason.startswith("The disk of the broker is nearly full (--disk-free-limit)")
+        assert end == "unblocked"
+        await found.until(lambda: not found.server.clients.connections)
+        assert found.server.clients.pressure._notified == {}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
@@ -495,23 +494,20 @@ class TestAlternateExchangesThatAreMissing:
 
         play(scene)
 
-    def test_after_a_restart(self, tmp_path: Path) -> None:
-        async def scene() -> None:
-            async with wired(tmp_path) as stage:
-                await stage.topology.declare_exchange("x", "direct", durable=True, alternate="later", is_exact=True)
-                await stage.topology.declare_exchange("y", "direct", durable=True, alternate="there", is_exact=True)
-                await stage.topology.declare_exchange("there", "fanout", durable=True)
-                await stage.topology.declare_exchange("transient", "fanout")
-                await stage.topology.declare_queue("q", durable=True, alternate="transient")
-            async with wired(tmp_path) as stage:
-                exchanges = stage.broker.exchanges
-                assert (exchanges["x"].alternate, exchanges["y"].alternate) == (None, exchanges["there"])
-                for name in ("later", "transient"):
-                    await stage.topology.declare_exchange(name, "fanout", durable=True)
-                assert exchanges["x"].alternate is exchanges["later"]
-                assert stage.broker.queues["q"].alternate is exchanges["transient"]
-
-        asyncio.run(scene())
+    async def test_after_a_restart(self, tmp_path: Path) -> None:
+        async with wired(tmp_path) as stage:
+            await stage.topology.declare_exchange("x", "direct", durable=True, alternate="later", is_exact=True)
+            await stage.topology.declare_exchange("y", "direct", durable=True, alternate="there", is_exact=True)
+            await stage.topology.declare_exchange("there", "fanout", durable=True)
+            await stage.topology.declare_exchange("transient", "fanout")
+            await stage.topology.declare_queue("q", durable=True, alternate="transient")
+        async with wired(tmp_path) as stage:
+            exchanges = stage.broker.exchanges
+            assert (exchanges["x"].alternate, exchanges["y"].alternate) == (None, exchanges["there"])
+            for name in ("later", "transient"):
+                await stage.topology.declare_exchange(name, "fanout", durable=True)
+            assert exchanges["x"].alternate is exchanges["later"]
+            assert stage.broker.queues["q"].alternate is exchanges["transient"]
 
 
 class TestBindings:
@@ -570,16 +566,12 @@ class TestQuestions:
         play(scene)
 
 
-def test_users_with_long_names_have_durable_queues(tmp_path: Path) -> None:
+async def test_users_with_long_names_have_durable_queues(tmp_path: Path) -> None:
     users = {"short": "x" * 250 + "@QPID", "long": "x" * 251 + "@QPID", "wide": "\xe9" * 200 + "@QPID"}
-
-    async def run() -> None:
-        async with wired(tmp_path) as stage:
-            for name, user in users.items():
-                queue = await stage.topology.declare_queue(name, durable=True, caller=Somebody(user))
-                assert queue.creator == user
-        async with wired(tmp_path) as stage:
-            kept = {name: stage.broker.queues[name].creator for name in users}
-            assert kept == {"short": users["short"], "long": "", "wide": ""}, "a name that is too long is not stored"
-
-    asyncio.run(run())
+    async with wired(tmp_path) as stage:
+        for name, user in users.items():
+            queue = await stage.topology.declare_queue(name, durable=True, caller=Somebody(user))
+            assert queue.creator == user
+    async with wired(tmp_path) as stage:
+        kept = {name: stage.broker.queues[name].creator for name in users}
+        assert kept == {"short": users["short"], "long": "", "wide": ""}, "a name that is too long is not stored"

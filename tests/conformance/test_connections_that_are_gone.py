@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import weakref
 from collections.abc import Callable
 from typing import Any, Final
@@ -77,15 +76,12 @@ def _leave(peer: RawPeer) -> None:
 
 
 @replaces
-def test_the_sockets_end_is_freed_at_once_too() -> None:
-    async def test() -> None:
-        async with served() as found:
-            peers = [await blocking(RawPeer, found.port) for _ in range(3)]
-            kept = [weakref.ref(each) for each in found.server.clients.connections]
-            with no_collector():
-                for peer in peers:
-                    await blocking(_leave, peer)
-                await found.until(lambda: not found.server.clients.connections)
-                await found.until(lambda: not any(each() for each in kept))
-
-    asyncio.run(test())
+async def test_the_sockets_end_is_freed_at_once_too() -> None:
+    async with served() as found:
+        peers = [await blocking(RawPeer, found.port) for _ in range(3)]
+        kept = [weakref.ref(each) for each in found.server.clients.connections]
+        with no_collector():
+            for peer in peers:
+                await blocking(_leave, peer)
+            await found.until(lambda: not found.server.clients.connections)
+            await found.until(lambda: not any(each() for each in kept))

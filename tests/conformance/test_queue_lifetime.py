@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import Any
 
 import pytest
@@ -225,22 +224,19 @@ def test_without_auto_delete_the_time_means_nothing() -> None:
     assert "q" in world.broker.queues
 
 
-def test_the_server_checks_due_deadlines() -> None:
-    async def test() -> None:
-        async with served() as found:
-            queues = found.broker.queues
-            for name, seconds in (("long", 3600), ("short", 1)):
-                peer = await client(RawPeer, found.port)
-                values = arguments({"qpid.auto_delete_timeout": seconds})
-                declare = {"queue": name, "exclusive": True, "auto_delete": True, "arguments": values}
-                number = await client(peer.send_command, "queue.declare", **declare)
-                await client(peer.wait_for, number)
-                await client(peer.end)
-            await found.until(lambda: "short" not in queues)
-            assert [*queues] == ["long"]
-            assert queues["long"] in found.broker.idle_queues
-
-    asyncio.run(test())
+async def test_the_server_checks_due_deadlines() -> None:
+    async with served() as found:
+        queues = found.broker.queues
+        for name, seconds in (("long", 3600), ("short", 1)):
+            peer = await client(RawPeer, found.port)
+            values = arguments({"qpid.auto_delete_timeout": seconds})
+            declare = {"queue": name, "exclusive": True, "auto_delete": True, "arguments": values}
+            number = await client(peer.send_command, "queue.declare", **declare)
+            await client(peer.wait_for, number)
+            await client(peer.end)
+        await found.until(lambda: "short" not in queues)
+        assert [*queues] == ["long"]
+        assert queues["long"] in found.broker.idle_queues
 
 
 def test_arguments_that_cannot_be_meant_make_no_queue() -> None:

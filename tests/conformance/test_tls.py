@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import shutil
 import signal
@@ -77,20 +76,17 @@ def test_with_and_without_tls_on_one_port(broker: RunningBroker, certificates: C
         round_trip(connection, content)
 
 
-def test_the_client_for_asyncio(broker: RunningBroker, certificates: Certificates) -> None:
-    async def run() -> None:
-        options = {"transport": "ssl", "ssl_trustfile": certificates.trusted}
-        async with aio.Connection(f"127.0.0.1:{broker.port}", **options) as connection:
-            session = await connection.session()
-            sender = await session.sender("q; {create: always}")
-            await sender.send(Message(b"x" * 1_000_000))
-            receiver = await session.receiver("q")
-            assert len((await receiver.fetch(timeout=PATIENCE_SECONDS)).content) == 1_000_000
-            await session.acknowledge()
-        with pytest.raises(ConnectError, match="TLS: the certificate is not accepted"):
-            await aio.Connection(f"amqps://127.0.0.1:{broker.port}").open()
-
-    asyncio.run(run())
+async def test_the_client_for_asyncio(broker: RunningBroker, certificates: Certificates) -> None:
+    options = {"transport": "ssl", "ssl_trustfile": certificates.trusted}
+    async with aio.Connection(f"127.0.0.1:{broker.port}", **options) as connection:
+        session = await connection.session()
+        sender = await session.sender("q; {create: always}")
+        await sender.send(Message(b"x" * 1_000_000))
+        receiver = await session.receiver("q")
+        assert len((await receiver.fetch(timeout=PATIENCE_SECONDS)).content) == 1_000_000
+        await session.acknowledge()
+    with pytest.raises(ConnectError, match="TLS: the certificate is not accepted"):
+        await aio.Connection(f"amqps://127.0.0.1:{broker.port}").open()
 
 
 def test_many_messages_in_both_directions(broker: RunningBroker, certificates: Certificates) -> None:

@@ -217,30 +217,27 @@ def test_a_broker_without_management(url: str, monkeypatch: pytest.MonkeyPatch) 
     assert not console.connection.is_open
 
 
-def test_the_same_calls_for_asyncio(url: str) -> None:
-    async def run() -> None:
-        async with aio.Console(url, timeout=20) as console:
-            assert [each["name"] async for each in console.query("broker")] == [(await console.find("broker"))["name"]]
-            calls = (console.call("broker", "echo", sequence=number, body="x") for number in range(50))
-            assert [each["sequence"] for each in await asyncio.gather(*calls)] == list(range(50))
-            found: list[AgentInfo] = []
-            for seconds in WAITS:
-                found = found or await console.agents(seconds)
-            (agent,) = found
-            assert {each.name for each in await console.classes(agent=agent.name)} >= {"queue"}
-            assert (await console.schema("exchange")).methods == ()
-            assert {event.name async for event in console.events(timeout=0.1)} <= {"bind", "subscribe"}
-            with pytest.raises(AgentError):
-                await console.call("broker", "delete", type="queue", name="nosuch")
-        async with aio.Connection(url) as connection:
-            async with aio.Console(connection) as console:
-                assert await console.find("broker")
-            assert connection.is_open
-        with pytest.raises(NoAnswerError):
-            async with aio.Console(url, timeout=0.1) as console:
-                await console.find("x.y:z:w", agent="nobody")
-
-    asyncio.run(run())
+async def test_the_same_calls_for_asyncio(url: str) -> None:
+    async with aio.Console(url, timeout=20) as console:
+        assert [each["name"] async for each in console.query("broker")] == [(await console.find("broker"))["name"]]
+        calls = (console.call("broker", "echo", sequence=number, body="x") for number in range(50))
+        assert [each["sequence"] for each in await asyncio.gather(*calls)] == list(range(50))
+        found: list[AgentInfo] = []
+        for seconds in WAITS:
+            found = found or await console.agents(seconds)
+        (agent,) = found
+        assert {each.name for each in await console.classes(agent=agent.name)} >= {"queue"}
+        assert (await console.schema("exchange")).methods == ()
+        assert {event.name async for event in console.events(timeout=0.1)} <= {"bind", "subscribe"}
+        with pytest.raises(AgentError):
+            await console.call("broker", "delete", type="queue", name="nosuch")
+    async with aio.Connection(url) as connection:
+        async with aio.Console(connection) as console:
+            assert await console.find("broker")
+        assert connection.is_open
+    with pytest.raises(NoAnswerError):
+        async with aio.Console(url, timeout=0.1) as console:
+            await console.find("x.y:z:w", agent="nobody")
 
 
 SCHEMA_ID = {"_package_name": "p", "_class_name": "c", "_type": "_data"}

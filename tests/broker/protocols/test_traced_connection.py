@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -76,15 +74,12 @@ def test_any_bytes_are_borne(parts: list[bytes]) -> None:
 
 
 @pytest.mark.parametrize("is_on", [True, False])
-def test_a_conversation_with_trace_and_without(caplog: pytest.LogCaptureFixture, is_on: bool) -> None:
-    async def test() -> None:
-        async with served() as found:
-            caplog.set_level(TRACE if is_on else DEBUG, "Protocol")
-            with await client(RawPeer, found.port) as peer:
-                await client(peer.sync)
-                await client(peer.end)
-        shown = [text.split(", ")[1].partition(": ")[2] for text in lines(caplog) if ", channel " in text]
-        wanted = ["connection.start", "connection.start-ok", "session.attach", "session.attached", "execution.sync"]
-        assert [name for name in wanted if name in shown] == (wanted if is_on else [])
-
-    asyncio.run(test())
+async def test_a_conversation_with_trace_and_without(caplog: pytest.LogCaptureFixture, is_on: bool) -> None:
+    async with served() as found:
+        caplog.set_level(TRACE if is_on else DEBUG, "Protocol")
+        with await client(RawPeer, found.port) as peer:
+            await client(peer.sync)
+            await client(peer.end)
+    shown = [text.split(", ")[1].partition(": ")[2] for text in lines(caplog) if ", channel " in text]
+    wanted = ["connection.start", "connection.start-ok", "session.attach", "session.attached", "execution.sync"]
+    assert [name for name in wanted if name in shown] == (wanted if is_on else [])
