@@ -66,7 +66,9 @@ class Outbox:
     def is_heard(self, exchange: str, key: str) -> bool:
         """Whether a queue is bound for this key, so that a message is worth encoding."""
         found = self._broker.exchanges.get(exchange)
-        return found is not None and self._depth < _DEEP and bool(_queues(found, key))
+        if found is None or not found.has_bindings:  # as a rule: no console is attached
+            return False
+        return self._depth < _DEEP and bool(_queues(found, key))
 
     def check_reply(self, caller: Caller, address: ReplyAddress) -> None:
         """Raise UnauthorizedError unless the replies to a caller's request may go to this address."""

@@ -14,6 +14,7 @@ import select
 import socket
 import time
 from collections.abc import Callable, Coroutine
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 
 from qstore.broker.log.logs import DEBUG, INFO, log_of
@@ -38,6 +39,7 @@ _FULL_READ: Final = 64 * 1024  # bytes of a read that has likely left more in th
 _HIGH_WATER: Final = 1024 * 1024  # unsent bytes of a socket at which the machine stops sending
 _LINGER_SECONDS: Final = 10.0  # for a client to read the remaining data of a closed connection
 _REFUSAL_SECONDS: Final = 5.0  # for a client beyond the connection limit to read its refusal
+_HOSTS_KEPT: Final = 1024  # clients come again and again
 _MAX_REFUSED: Final = 64  # refusals in progress; further clients are disconnected without one
 
 
@@ -108,7 +110,7 @@ class SocketConnection(asyncio.Protocol):
         with contextlib.suppress(OSError):
             own.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, int(clients.settings.tcp_nodelay))
         self._socket = self._descriptor = own.fileno()
-        is_local = bool(peer) and ipaddress.ip_address(peer[0]).is_loopback
+        is_local = bool(peer) and _is_loopback(host)
         self._peer = Peer(address, Link(is_local), refusal)
 
     @property
@@ -416,6 +418,11 @@ class SocketConnection(asyncio.Protocol):
         """Close the socket at once, without sending pending data."""
         if self._transport is not None:
             self._transport.abort()
+
+
+@lru_cache(maxsize=_HOSTS_KEPT)
+def _is_loopback(host: str) -> bool:
+    return ipaddress.ip_address(host).is_loopback
 
 
 def _shown(peer: tuple[Any, ...] | None) -> str:

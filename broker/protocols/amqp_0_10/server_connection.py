@@ -11,6 +11,7 @@ from __future__ import annotations
 import platform
 import socket
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Any, ClassVar, Final
 
 from qstore.broker.log.logs import log_of
@@ -56,6 +57,24 @@ from qstore.formats.values import EMPTY_MAP
 
 _LOG: Final = log_of("Protocol")
 _VIRTUAL_HOST: Final = "/"
+_STARTS_KEPT: Final = 8  # combinations of mechanisms: with and without encryption, before and after a reload
+
+
+@lru_cache(maxsize=_STARTS_KEPT)
+def _start_frame(mechanisms: tuple[str, ...]) -> bytes:
+    """connection.start, which is the same for all clients."""
+    return control_frame(
+        0,
+        "connection.start",
+        server_properties={
+            "product": "qstore",
+            "platform": f"Python {platform.python_version()}",
+            "host": socket.gethostname(),
+            "qpid.federation_tag": "",
+        },
+        mechanisms=mechanisms,
+        locales=("en_US",),
+    )
 
 
 class ServerConnection(BrokerConnection):
@@ -182,17 +201,7 @@ class ServerConnection(BrokerConnection):
         if header != PROTOCOL_HEADER:
             self.closed()
             return
-        self.send_control(
-            "connection.start",
-            server_properties={
-                "product": "qstore",
-                "platform": f"Python {platform.python_version()}",
-                "host": socket.gethostname(),
-                "qpid.federation_tag": "",
-            },
-            mechanisms=self.login.offered,
-            locales=("en_US",),
-        )
+        self.send_frame(_start_frame(self.login.offered))
         refusal = self.begin_login()
         if refusal:
             self.fail(CloseCode.CONNECTION_FORCED, refusal)
