@@ -105,7 +105,7 @@ class Broker:
             settings.memory_bytes, self.held_memory, queues=lambda: QUEUE_OVERHEAD * len(self.queues)
         )
         self.memory.relieve = self._relieve_memory
-        self.tick = Tick(call_soon, store, self.memory, call_later)
+        self.tick = Tick(call_soon, store, self.memory)
         self.transactions: set[LocalTransaction] = set()
         self.unfinished_bytes: Callable[[], int] = lambda: 0
         self.queues: dict[str, Queue] = {}

@@ -338,6 +338,7 @@ class Router:
         is_written = False
         moved = partial(self._moved, entry)
         if entry.state != MOVING:  # it was accepted meanwhile
+            queue.dequeue(entry)  # waits for that record
             self._tick.when_synced(moved)
             return
         if error is None and entry.rid and queue.deletion is not None:

@@ -484,6 +484,7 @@ def _purge_in_turns(tick: Tick, queue: Queue, done: Callable[[int, Exception | N
             return
         yield
     if is_written:
+        tick.journals[queue.journal] = True  # records of earlier ticks
         tick.when_synced(lambda error: done(count, error))
     else:
         done(count, None)

@@ -3,11 +3,12 @@
 The broker never imports a store: it finds a module by name (`process/modules`), which opens one. The protocols keep the
 two rooms apart; `tests/broker/test_store_protocol.py`, which mypy checks, verifies that the store satisfies them.
 
-* **No call blocks**, except opening and closing. Appended records are written after the next `flush`, which is called
-  once per batch. A caller that waits passes a callback, `Done`; it is called once, with None when everything is on the
-  disk, or with the error that prevented it.
-* Callbacks run from `collect`, which is to be called when `fileno` is readable, and sometimes from `flush`. A callback
-  may append without flushing: its records are written nevertheless.
+* **No call blocks**, except opening and closing, and `drained` if its caller is idle. The broker appends, tells the
+  store who waits for that (`when_synced`), and says when its input is processed (`drained`); the store decides what is
+  written when. A callback, `Done`, is called once, with None when everything is on the disk, or with the error that
+  prevented it.
+* Callbacks run from `collect`, which is to be called when `fileno` is readable, and sometimes from `drained`. What a
+  callback appends is written without another `drained`, if somebody waits for it.
 * An operation that can be refused is refused at once, by an exception, and then nothing was written. `full_error`: the
   journal is full until messages are dequeued; its text can be sent to the client. It is among `errors`, which are the
   only exceptions that the calls below raise by design. Their text is one line for a person.
@@ -215,7 +216,7 @@ class StoreTransactions(Protocol):
         """The user who prepared a branch in doubt; empty if unknown."""
 
     def commit(self, enqueues: Enqueues, dequeues: Dequeues, done: Done, /) -> list[int]:
-        """Commit these operations. Returns the record ids of the enqueued messages. Call `Store.flush` afterwards."""
+        """Commit these operations, at the next `drained`. Returns the record ids of the enqueued messages."""
 
     def prepare(self, xid: bytes, enqueues: Enqueues, dequeues: Dequeues, done: Done, user: str, /) -> list[int]:
         """Write a branch, so that it can be committed or aborted after any crash; otherwise as `commit`."""
@@ -325,15 +326,20 @@ class Store(Protocol):
 
     # ---- the disk ----
 
-    def flush(self, journals: Any, done: Done, *, is_idle: bool = False) -> None:
-        """Flush these journals; `done` is called when all their appended records are on the disk, or with an error."""
+    def when_synced(self, journals: Any, done: Done, *, is_urgent: bool = True) -> None:
+        """Call `done` when everything appended to these journals so far is on the disk, or with an error.
 
-    def start_aged(self) -> None:
-        """Start writing records that were appended before the previous call of this method and are still unflushed."""
+        If it `is_urgent`, they are written at the next `drained`. Otherwise their records ride on a write for others,
+        or are written some milliseconds later.
+        """
 
-    @property
-    def has_unflushed(self) -> bool:
-        """Whether records without waiters are unwritten, or waiters uncalled: a later flush or `start_aged` does it."""
+    def drained(self, *, is_idle: bool = False, is_urgent: bool = False) -> None:
+        """The event loop has processed the input that was there: begin to write what is due.
+
+        Args:
+            is_idle: the loop has nothing else to do, and may wait for the disk here.
+            is_urgent: all who wait so far wait urgently from now on.
+        """
 
     def fill_ahead(self) -> None:
         """Prepare the next small flushes. Call this when nothing waits for the disk, and all output is sent."""
@@ -344,8 +350,13 @@ class Store(Protocol):
     def fileno(self) -> int:
         """A descriptor that is readable when `collect` is due; -1 if there is none."""
 
-    def is_watched(self, call_soon: Callable[[Callable[[], None]], object], /) -> None:
-        """Note that an event loop watches the store; `call_soon` calls a function in its next iteration."""
+    def is_watched(
+        self,
+        call_soon: Callable[[Callable[[], None]], object],
+        call_later: Callable[[float, Callable[[], None]], object],
+        /,
+    ) -> None:
+        """Note that an event loop watches the store; these call a function in its next iteration, or after a delay."""
 
     @property
     def failure(self) -> Exception | None:

@@ -3,23 +3,22 @@
 During a tick, commands are read from sockets, messages are routed and enqueued, and records are appended to journals.
 At its end, once for all of that:
 
-    1. the journals that were written to are flushed: one sync each, on behalf of all that wait for it
+    1. the store is told who waits for the records of this tick, and that the input is drained: it decides what is
+       written now (`store/live/commit`)
     2. sessions whose peer waits for a completion report it, and their connections write it
     3. queues with messages are dispatched
     4. each session reports completed commands to its peer
     5. each connection writes its output
 
-While the event loop is idle, messages that do not wait for the disk are delivered before 1. A flush in which no such
-messages that do not wait for the disk are delivered before 1. A flush in which no such
+While the event loop is idle, messages that do not wait for the disk are delivered before 1; then the store may not
+block the loop.
 
 Some ticks later the records are on the disk. Then held commands are completed, the new messages may be delivered, and
-another end of tick runs. While the disk is busy the following ticks form the next write batch: group commit without a
-timer.
+another end of tick runs.
 
-Records that no peer waits for linger: dequeues of messages that were delivered without acknowledgement, or accepted
-without asking for completion. They ride on the next flush that covers all their journals, or are flushed when they have
-waited for `LINGER` seconds, at most twice as long. So the next message does not wait for a sync that no peer needs.
-Commands that wait for lingering records are completed once those are synced, like all others.
+Only new messages, callbacks and commands that a peer waits for make a tick urgent. One that has only removed messages,
+which were delivered without acknowledgement or accepted without asking for completion, is not: its commands are
+completed when the store has its records on the disk for others, or some milliseconds later.
 
 Work whose size a peer chooses, such as rejecting all its messages, is done in turns (`Turns`): one portion in
 each iteration of the event loop, with a whole tick between two of them.
@@ -41,9 +40,6 @@ if TYPE_CHECKING:
     from qstore.broker.model.queues.barriers import Barrier
     from qstore.broker.model.residency.residency import Residency
     from qstore.broker.model.store_protocol import Store
-
-LINGER: Final = 0.002
-"""Seconds that records wait for another flush to ride on before they get one of their own."""
 
 _LOG: Final = log_of("Broker")
 
@@ -216,9 +212,9 @@ def _calling(function: Callable[[], None]) -> Iterator[None]:
 
 
 class _Batch:
-    """The work waiting for one flush."""
+    """The work that waits for the records of one tick."""
 
-    __slots__ = ("_barriers", "_later", "_store", "_tick", "_workers")
+    __slots__ = ("_barriers", "_is_urgent", "_later", "_store", "_tick", "_workers")
 
     def __init__(
         self,
@@ -227,19 +223,21 @@ class _Batch:
         barriers: list[tuple[Served, Barrier]],
         workers: list[tuple[Worker, Runs]],
         later: list[Callable[[Exception | None], None]],
+        is_urgent: bool,
     ) -> None:
         self._tick, self._store = tick, store
         self._barriers, self._workers, self._later = barriers, workers, later
+        self._is_urgent = is_urgent
 
     def done(self, error: Exception | None) -> None:
-        """Finish the batch: its records are on the disk, or the flush has failed with `error`."""
+        """Finish the batch: its records are on the disk, or have failed with `error`."""
         tick = self._tick
-        tick.flushes_under_way -= 1
+        tick.flushes_under_way -= self._is_urgent
         for queue, barrier in self._barriers:
             if error is None:
                 queue.lower(barrier)
-            elif len(self._barriers) > 1:  # perhaps only another queue's journal has failed
-                self._store.flush((queue.journal,), partial(_lower_if_synced, queue, barrier))
+            elif len(self._barriers) > 1:  # another queue's journal may be the one that has failed
+                self._store.when_synced((queue.journal,), partial(_lower_if_synced, queue, barrier))
         for worker, runs in self._workers:
             if error is None:
                 worker.complete(runs)
@@ -249,10 +247,6 @@ class _Batch:
         for callback in self._later:
             callback(error)
         tick.schedule()
-
-
-def _ignore(_error: Exception | None) -> None:
-    """The store notifies the waiters."""
 
 
 def _lower_if_synced(queue: Served, barrier: Barrier, error: Exception | None) -> None:
@@ -267,7 +261,6 @@ class Tick:
         call_soon: schedules a function to run at the end of the event loop tick.
         store: None without persistence.
         memory: counts the memory of queues; None not to count it.
-        call_later: schedules a function after a delay in seconds; None: records never linger.
 
     Attributes:
         ready: queues with new messages or new consumers.
@@ -277,11 +270,11 @@ class Tick:
         workers: sessions that have received commands, or had some completed.
         awaited: those of them whose peer sends nothing more until it gets a completion that is due now.
         outputs: connections that have output.
-        flushes_under_way, transactions_under_way: batches, and transactions, that wait for the disk.
+        flushes_under_way, transactions_under_way: urgent batches, and transactions, that wait for the disk.
         interrupted: called when the end of a tick ran out of memory half-way: it is unknown which peers were answered.
-        is_idle: whether the event loop has nothing else to do, so that a flush may block it.
+        is_idle: whether the event loop has nothing else to do, so that the store may block it.
         ended: called after a tick when nothing waits for the disk.
-        is_urgent: a peer waits for everything written so far, including lingering records.
+        is_urgent: a peer waits for everything written so far, in earlier ticks too.
         turns: work whose size a peer chooses.
     """
 
@@ -290,19 +283,14 @@ class Tick:
         call_soon: Callable[[Callable[[], None]], Any],
         store: Store | None,
         memory: MemoryCeiling | None = None,
-        call_later: Callable[[float, Callable[[], None]], Any] | None = None,
     ) -> None:
-        self._call_soon, self._call_later, self._store = call_soon, call_later, store
+        self._call_soon, self._store = call_soon, store
         self._memory = memory or MemoryCeiling(0, lambda: 0)
         self.turns = Turns(call_soon)
         self._is_scheduled = False
         self._is_ending = self._is_closed = False
         self._later: list[Callable[[Exception | None], None]] = []
-        self._lingering: dict[Any, bool] = {}  # journals
-        self._lingering_runs: list[tuple[Worker, Runs]] = []  # that wait for them
         self._unfinished: dict[Served, None] = {}  # queues to dispatch in the next tick
-        self._has_timer = False
-        self._have_aged = False  # whether records that linger did so when the timer was started
         self.is_urgent = False
         self.ready: dict[Served, None] = {}
         self.written: dict[Served, None] = {}
@@ -362,13 +350,13 @@ class Tick:
             if is_early:
                 self._dispatch()
                 self._write_outputs()
-            self._begin_flush(may_block=not is_early)
+            self._drain(may_block=not is_early)
             if self.awaited:
                 self._answer_awaited()
             while self.ready:
                 self._dispatch()
                 if self.journals or self._later:
-                    self._begin_flush()
+                    self._drain()
             workers = list(self.workers)
             self.workers.clear()
             for worker in workers:
@@ -384,15 +372,13 @@ class Tick:
             self._unfinished.clear()
         if self.ready or self.journals or self.workers or self.outputs or self._later:
             self.schedule()
-        if self._lingering or (self._call_later is not None and self._store is not None and self._store.has_unflushed):
-            self._start_timer()
         if not self.flushes_under_way and not self.transactions_under_way:
             self.ended()
 
     def _is_early(self) -> bool:
-        """Whether messages that do not wait for the flush are delivered before it begins.
+        """Whether messages are delivered before anything is written, which they do not wait for.
 
-        The flush must not block the event loop then: the next messages do not wait for it either.
+        The store does not block the event loop then: the next ones do not wait for it either.
         """
         return any(queue.is_early for queue in self.written) and self._is_at_rest()
 
@@ -415,62 +401,34 @@ class Tick:
         for output in outputs:
             output.write_output()
 
-    def _begin_flush(self, *, may_block: bool = True) -> None:
-        """Complete commands, or have them wait for the flush that begins here."""
+    def _drain(self, *, may_block: bool = True) -> None:
+        """Complete commands, or have them wait for the records of this tick; then let the store write."""
         held = [(worker, runs) for worker in self.workers if (runs := worker.complete_received())]
         later, self._later = self._later, []
-        journals = self.journals
-        is_due = bool(later) or self.is_urgent
-        is_flushed = is_due or bool(self.written) or self._call_later is None
-        if self._lingering and (is_due or (is_flushed and self._lingering.keys() <= journals.keys())):
-            journals = journals | self._lingering
-            held = self._lingering_runs + held
-            self._lingering, self._lingering_runs = {}, []
-            self._have_aged = False
-        elif journals and not is_flushed:
-            self._lingering.update(journals)
-            self._lingering_runs += held
-            self.journals.clear()
-            return
-        is_awaited, self.is_urgent = self.is_urgent, False
-        if not journals:
+        store = self._store
+        if self.journals:
+            self._wait_for_disk(held, later)
+        else:
             for worker, runs in held:
                 worker.complete(runs)
             for callback in later:
                 callback(None)
-            if is_awaited and self._store is not None:
-                self._store.flush((), _ignore, is_idle=self._is_at_rest())  # the outcome of a distributed transaction
-            return
+        if store is not None:
+            is_urgent, self.is_urgent = self.is_urgent, False
+            store.drained(is_idle=may_block and self._is_at_rest(), is_urgent=is_urgent)
+
+    def _wait_for_disk(self, held: list[tuple[Worker, Runs]], later: list[Callable[[Exception | None], None]]) -> None:
+        """Tell the store who waits for the records of this tick."""
         assert self._store is not None
+        journals, self.journals = self.journals, {}
+        is_urgent = self.is_urgent or bool(later) or bool(self.written)
         barriers = [(queue, queue.raise_barrier()) for queue in self.written]
         self.written.clear()
-        flushed = list(journals) if later else [journal for journal, is_awaited in journals.items() if is_awaited]
-        self.journals.clear()
-        if not flushed and not held:
-            self._store.flush((), _ignore, is_idle=may_block and self._is_at_rest())  # only of transactions
-            return
-        self.flushes_under_way += 1
-        batch = _Batch(self, self._store, barriers, held, later)
-        self._store.flush(flushed, batch.done, is_idle=may_block and self._is_at_rest())
-
-    def _start_timer(self) -> None:
-        if not self._has_timer:
-            assert self._call_later is not None
-            self._call_later(LINGER, self._end_lingering)
-            self._has_timer, self._have_aged = True, bool(self._lingering)
-
-    def _end_lingering(self) -> None:
-        """Flush records that have lingered since the timer was started; later ones linger until the next timer."""
-        self._has_timer = False
-        if self._is_closed:
-            return
-        assert self._store is not None
-        self._store.start_aged()
-        if self._have_aged:
-            self.is_urgent = True
-            self.schedule()
-        elif self._lingering or self._store.has_unflushed:
-            self._start_timer()
+        if barriers or held or later:
+            chosen = list(journals) if later else [journal for journal, is_awaited in journals.items() if is_awaited]
+            self.flushes_under_way += is_urgent
+            batch = _Batch(self, self._store, barriers, held, later, is_urgent)
+            self._store.when_synced(chosen, batch.done, is_urgent=is_urgent)
 
     def _dispatch(self) -> None:
         queues = list(self.ready)

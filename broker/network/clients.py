@@ -39,7 +39,6 @@ if TYPE_CHECKING:
 
 _LOG: Final = log_of("Network")
 
-_IDLE_GAP: Final = 0.000_04  # seconds without work after which the event loop counts as idle
 _PUBLISHER_HOLD: Final = 1.0  # seconds between reads of a publisher while memory is short
 
 
@@ -61,7 +60,7 @@ class Clients:
         foreign: log lines about clients of unsupported protocols, and failed TLS handshakes.
         held_publishers: publishers that are not read because memory is short -> since when.
         pressure: stops publishers that outrun the disk.
-        busy_poll: keeps the event loop awake between a client's messages.
+        busy_poll: keeps the event loop awake between a client's messages, and knows whether it is idle.
     """
 
     def __init__(
@@ -76,21 +75,6 @@ class Clients:
         self.foreign = LogBudget(log_of("Protocol"), WARNING, "clients of other protocols")
         self.pressure = Pressure(broker.tick, loop.call_soon)
         self.busy_poll = BusyPoll(loop.call_soon)
-        self._last_work = 0.0
-        self._is_first = False
-
-    # ---- whether the event loop is idle ----
-
-    def work_begins(self) -> None:
-        """A socket has received data."""
-        now = time.perf_counter()
-        self._is_first = now - self._last_work > _IDLE_GAP
-        self._last_work = now
-        self.busy_poll.begins(now)
-
-    def worked(self) -> None:
-        """The event loop has done some work."""
-        self._last_work = time.perf_counter()
 
     # ---- who may connect ----
 
@@ -137,9 +121,8 @@ class Clients:
         return [each for each in machines if each is not None and not each.is_negotiating]
 
     def is_idle(self) -> bool:
-        """Whether the event loop was idle before the current work, so that it may block on the disk."""
-        self.worked()
-        return self._is_first and not self.broker.tick.flushes_under_way > 1
+        """Whether the event loop has nothing else to do, so that the store may block it."""
+        return self.busy_poll.is_idle and not self.broker.tick.flushes_under_way > 1
 
     # ---- time and memory ----
 

@@ -152,9 +152,10 @@ class Server:
 
     def _watch_store(self) -> None:
         store = self.broker.store
-        if store is not None and store.fileno() >= 0:
-            self.loop.add_reader(store.fileno(), self._collect)
-            store.is_watched(self.loop.call_soon)
+        if store is not None:
+            store.is_watched(self.loop.call_soon, self.loop.call_later)
+            if store.fileno() >= 0:
+                self.loop.add_reader(store.fileno(), self._collect)
 
     def _collect(self) -> None:
         """The store has completed disk operations."""
@@ -165,7 +166,7 @@ class Server:
             self.broker.memory.exhausted("The store")
             self.broker.tick.interrupted()
         self.broker.tick.end()
-        self.clients.worked()
+        self.clients.busy_poll.worked()
 
     def _tick_ended(self) -> None:
         """A tick has ended, and nothing waits for the disk."""

@@ -138,7 +138,7 @@ class SocketConnection(asyncio.Protocol):
             if machine is None:
                 return
             data, self._first_bytes = self._first_bytes, b""
-        self._clients.work_begins()
+        self._clients.busy_poll.begins()
         try:
             self._process(machine.receive, data)
             self._apply_backpressure(machine, has_more=len(data) >= _FULL_READ)
@@ -234,7 +234,7 @@ class SocketConnection(asyncio.Protocol):
         if self._clients.pressure.holds(self._reasons) or self._clients.broker.memory in self._reasons:
             return  # called again when these reasons are removed
         if machine.is_behind:
-            self._clients.work_begins()
+            self._clients.busy_poll.begins()
             self._is_catching_up = True
             try:
                 self._process(machine.resume)

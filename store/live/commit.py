@@ -1,27 +1,56 @@
-"""Writes the journals' batches to disk, and notifies the waiters.
+"""The store's one scheduler of writes and syncs: it decides what is written when, and notifies those who wait.
 
-`start` writes the next step of each idle journal that has something to write, and submits it to the sync driver; some
-drivers do the writes as well. `collect` takes the synced steps, continues with the next ones, and calls the waiters.
-While a journal's flush is under way, records collect in its next batch: group commit without a timer. Nothing here
-blocks, except `drain`; and `start` for one sync of a fast disk, if its caller has nothing else to do
-(`store.sync.threads`).
+The rest of the store and the broker append records, say who waits for them (`when_synced`), and say when the input that
+was there is processed (`start`, which is the end of a tick). Then `start` writes the next step of each journal that is
+due, and submits it to the sync driver; one that takes writes does these too. `collect` takes the synced steps,
+continues with the next ones, and calls the waiters. Nothing here blocks, except `drain`; and `start` for one sync of a
+fast disk, if its caller has nothing else to do (`store.sync.threads`).
 
-Only a journal with urgent waiters is flushed at once (`awaited`). Records without waiters, such as the dequeue of a
-message that was delivered without acknowledgement, or the outcome of a decided transaction, stay in `dirty`: they are
-written with the journal's next flush, or by `start_aged`, which the owner calls at intervals: it flushes the journals
-that already had such records at the previous call. So a message that passes straight through a queue takes one sync,
-not two.
+A journal has one step under way at a time, and a flush takes everything that was appended to it by then. So the rules
+differ only in when a flush begins:
 
-**Transactions over several journals** take two rounds: a sync of each journal, and then one of the prepared list. Those
-that arrive while others are in their second round share the next one: a journal that only such transactions wait for is
-flushed when all that were in the list at that time have left it, or when about as many others have arrived. So few
-sessions do not wait for each other, many share their syncs, and none waits for later ones.
+    reason                   a flush begins                     who shares it, who waits         what that gains
+    -----------------------  ---------------------------------  -------------------------------  ---------------------
+    1 somebody waits:        at `start`; if a step is under     all that is appended until       group commit without
+      publishes, commits,    way, when that is synced           then; each waits for the         a timer: 400 messages
+      callbacks (`awaited`)                                     flush that has its records       a sync
+    2 as 1, one journal,     within `start`: the loop itself    nobody: the loop would have      two context switches:
+      and the loop is idle   waits for the sync                 nothing else to do               0.16 ms to a confirm
+                                                                                                 instead of 0.26
+    3 somebody waits, but    with the next flush of each        whoever comes first; a waiter    one sync a message
+      not urgently:          journal; after `LINGER`; or as 1   of several journals is called    that is consumed
+      accepts                when it is hurried                 after the last of them           instead of two: 2,005
+                                                                                                 for 2,000 messages
+    4 nobody waits:          as 3                               nobody waits                     as 3
+      removals, outcomes
+    5 transactions over      when those in the prepared list    a sync of each journal, and      57 syncs for 352
+      several journals,      by then have left it, or a         then one of the list, is for     commits instead of 63
+      alone in a journal     quarter more have come             all that came meanwhile
+    6 sessions that commit   when half as many are there as     two halves: one is served        the event loop works
+      one transaction        the last flush had, or none has    while the other waits for        while the disk does
+      after the other        come in an iteration of the loop   the disk
+    7 an append needs room   at once; the append waits          all that is appended             a bound of what is
+                             (`drain`, `hold_back`)                                              unsynced
+    8 nothing waits for      after 2: zeros are written ahead   the next small flushes           no flush in a hundred
+      the disk               (`fill_ahead`)                                                      takes three times as
+                                                                                                 long
 
-**Sessions that commit one transaction after the other** would all end up in one flush, with an idle event loop while it
-is on the disk. So after a sync, the next flush waits until half as many transactions have arrived as the last one
-committed, or none arrives in an iteration of the event loop. Then the sessions are in two halves, and one is served
-while the other waits for the disk. Transactions over several journals wait for as many as before, because their two
-rounds would cost more than the event loop gains.
+Measured: 1 by `bench_pairs --durable`, window 1,000; 2 by `bench_latency`, one at a time, consumed, compiled, with an
+`fdatasync` of 0.11 ms; 3 and 4 there, half of the messages at 1,000/s; 5 by `bench_transactions`, 32 sessions, 2
+queues.
+
+**3, 4.** Without them the removal of a message would be flushed while its publisher sends the next one, which would
+wait for that flush, and then for its own. What lingers is flushed after `LINGER` at the earliest, and after twice
+that at the latest: the timer takes what was there when it was started. A peer that waits for all it has sent (0-10's
+sync) has everything hurried (`hurry`).
+
+**5.** Two rounds of syncs: of each journal, and then of the prepared list. Those that arrive while others are in their
+second round share the next one. So few sessions do not wait for each other, many share their syncs, and none waits for
+those that come after it.
+
+**6.** Without it all sessions would come to share one flush, and the event loop would have nothing to do while that is
+on the disk. Two rounds cost more than halves would give the loop to do: transactions over several journals wait for as
+many as before.
 
 **When the sync driver dies**, a successor replaces it (`store.sync.supervision`). Acknowledged messages were synced,
 and stay so. The outcome of a step that was under way is unknown, and syncing its files once more is not enough. Linux
@@ -36,8 +65,8 @@ lost with the error.
 
 An error that a driver does report fails the journal, for the same reasons, and is not retried.
 
-**Filling ahead** prepares files for small flushes, while nothing waits for the disk. The first write to a block that is
-only allocated makes the next sync wait for the file system's own journal too, which takes about as long again
+**8. Filling ahead** prepares files for small flushes, when nothing waits for the disk. The first write to a block that
+is only allocated makes the next sync wait for the file system's own journal too, which takes about as long again
 (`WritableFile.fill_ahead`). So zeros are written over many such blocks at once. As part of a flush, that would make one
 message in some hundred wait two or three times as long as the others. So after a flush for which the event loop itself
 has waited, it is done once the messages are delivered and confirmed:
@@ -67,6 +96,9 @@ from qstore.store.sync.driver import FileWrite, SyncDriver, SyncDriverError
 from qstore.store.sync.supervision import Supervision
 from qstore.store.sync.threads import IdleSync
 
+LINGER: Final = 0.002
+"""Seconds that records wait for a flush of others before they get one of their own; at most twice as long."""
+
 _LOOK_SECONDS: Final = 0.5  # between checks of a driver while waiting for it
 
 
@@ -88,6 +120,7 @@ class Flusher:
             step are not prepared yet (`JournalStorage.fill_ahead`).
         supervision: ensures that there is a working driver.
         in_next_iteration: calls a function in the event loop's next iteration; None: no flush waits for transactions.
+        call_later: calls a function after a delay in seconds; None: what is not urgent waits for a flush of others.
         moved: called with the old descriptor and the new one when `fileno` changes, while both are open; -1 for none.
     """
 
@@ -107,11 +140,13 @@ class Flusher:
         self._gathered: dict[QueueJournal, int] = {}  # transactions over several journals, for the next flush of each
         self._turns: dict[QueueJournal, int] = {}  # value of `_delisted` at which these are flushed in any case
         self._pressing: dict[QueueJournal, None] = {}  # those with other waiters, too
-        self._aged: dict[QueueJournal, None] = {}  # those of `dirty` at the last call of `start_aged`
+        self._aged: dict[QueueJournal, None] = {}  # those of `dirty` when the timer was started
+        self._has_timer = False
         self._failed: set[QueueJournal] = set()  # journals whose failure is logged
         self._under_way: dict[int, QueueJournal] = {}
         self._tickets = 0
         self.in_next_iteration: Callable[[Callable[[], None]], object] | None = None
+        self.call_later: Callable[[float, Callable[[], None]], object] | None = None
         self._gathering: dict[QueueJournal, int] = {}  # flush waits for more -> committers at last check
         self._due: deque[tuple[Done, Exception | None]] = deque()
         self._is_calling = self._is_closed = self._is_looking = False
@@ -130,21 +165,12 @@ class Flusher:
         """Whether nothing is written any more."""
         return self._is_closed
 
-    @property
-    def has_unfinished(self) -> bool:
-        """Whether a later `start` has work that no completion triggers.
-
-        That is the case for records without waiters; and for waiters of a sync that was completed while an append
-        waited for room, if the append was then refused, so that no `start` followed.
-        """
-        return bool(self.dirty or self._due or self.awaited)
-
     # ---- waiting ----
 
     def when_synced(self, journals: Iterable[QueueJournal], done: Done, *, is_urgent: bool = True) -> None:
         """Call `done` when everything appended to `journals` so far is synced, or cannot be.
 
-        Unless it `is_urgent`, no flush is begun for it: it waits for another's flush, or for `start_aged`.
+        Unless it `is_urgent`, no flush is begun for it: it waits for that of others, or for `LINGER`.
         """
         self._wait_for(list(journals), done, is_urgent=is_urgent, is_gathered=False)
 
@@ -190,8 +216,15 @@ class Flusher:
 
     # ---- work ----
 
+    def hurry(self) -> None:
+        """Every waiter so far is urgent from now on."""
+        for journal in self.dirty:
+            if journal.has_patient_waiters:
+                journal.hurry()
+                self.awaited[journal] = None
+
     def start(self, *, is_idle: bool = False) -> None:
-        """Write and submit the journals that have waiters. The waiters may be called before this returns.
+        """Write and submit the journals that have urgent waiters. The waiters may be called before this returns.
 
         Args:
             is_idle: the caller has nothing else to do, so that a single journal is synced immediately.
@@ -207,17 +240,25 @@ class Flusher:
             self.collect()
         elif self._due:
             self._call_waiters()
+        if self.dirty and not self._has_timer and self.call_later is not None and not self._is_closed:
+            self.call_later(LINGER, self._end_lingering)
+            self._has_timer, self._aged = True, dict(self.dirty)
 
     def start_all(self, *, is_idle: bool = False) -> None:
         """As `start`, for all journals that were appended to."""
         self.awaited.update(self.dirty)
         self.start(is_idle=is_idle)
 
-    def start_aged(self) -> None:
-        """As `start`, for journals that already had unflushed records at the previous call."""
-        self.awaited.update(self._aged)
+    def _end_lingering(self) -> None:
+        """Flush what has lingered since the timer was started. What was appended since then gets as much time."""
+        self._has_timer = False
+        aged, self._aged = self._aged, {}
+        if self._is_closed:
+            return
+        for journal in aged:
+            journal.hurry()
+            self.awaited[journal] = None
         self.start()
-        self._aged = dict(self.dirty)
 
     def _do_now(self, journal: QueueJournal) -> None:
         self._take_dirty(journal)

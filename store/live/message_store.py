@@ -359,17 +359,27 @@ class MessageStore:
         """Begin to flush everything that was appended; a caller that `is_idle` may wait for the disk here."""
         self._flusher.start_all(is_idle=is_idle)
 
-    def start_aged(self) -> None:
-        """Begin to flush records that were appended before the previous call and are still unflushed."""
-        self._flusher.start_aged()
+    def when_synced(self, journals: Iterable[QueueJournal], done: Done, *, is_urgent: bool = True) -> None:
+        """Call `done` when everything appended to `journals` so far is synced, or cannot be.
 
-    @property
-    def has_unflushed(self) -> bool:
-        """Whether records without waiters are unwritten, or waiters uncalled: `start_aged` does both."""
-        return self._flusher.has_unfinished
+        If it `is_urgent`, they are written at the next `drained`. Otherwise their records ride on a flush of others, or
+        are written some milliseconds later.
+        """
+        self._flusher.when_synced(journals, done, is_urgent=is_urgent)
+
+    def drained(self, *, is_idle: bool = False, is_urgent: bool = False) -> None:
+        """The event loop has processed the input that was there: begin to write what is due.
+
+        Args:
+            is_idle: the loop has nothing else to do, and may wait for the disk here.
+            is_urgent: all who wait so far wait urgently from now on.
+        """
+        if is_urgent:
+            self._flusher.hurry()
+        self._flusher.start(is_idle=is_idle)
 
     def flush(self, journals: Iterable[QueueJournal], done: Done, *, is_idle: bool = False) -> None:
-        """Start, and call `done` when everything appended to `journals` is synced, or cannot be."""
+        """`when_synced`, and then `drained`: for callers without an event loop."""
         self._flusher.when_synced(journals, done)
         self._flusher.start(is_idle=is_idle)
 
@@ -428,9 +438,13 @@ class MessageStore:
         self._reads.collect()
         self._flusher.start()
 
-    def is_watched(self, call_soon: Callable[[Callable[[], None]], object]) -> None:
-        """Note that an event loop watches the store; `call_soon` schedules a call in its next iteration."""
-        self._flusher.in_next_iteration = call_soon
+    def is_watched(
+        self,
+        call_soon: Callable[[Callable[[], None]], object],
+        call_later: Callable[[float, Callable[[], None]], object],
+    ) -> None:
+        """An event loop watches it, which can be made to call a function in its next iteration, or later."""
+        self._flusher.in_next_iteration, self._flusher.call_later = call_soon, call_later
 
     def fileno(self) -> int:
         """A descriptor that is readable when `collect` has work; -1 if there is none, or the store is closed."""

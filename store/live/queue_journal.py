@@ -327,6 +327,16 @@ class QueueJournal:
             self._wanted = last
         return True
 
+    @property
+    def has_patient_waiters(self) -> bool:
+        """Whether somebody waits for a flush that none of the urgent waiters needs."""
+        return bool(self._waiting) and self._waiting[-1][0] > self._wanted
+
+    def hurry(self) -> None:
+        """Everything appended so far is due as if somebody waited for it urgently."""
+        if self.writer.is_dirty:
+            self._wanted = self.writer.last_dirty
+
     def reached(self) -> list[tuple[SyncBarrier, Exception | None]]:
         """The barriers whose flush is synced, or never will be."""
         writer, waiting = self.writer, self._waiting

@@ -34,7 +34,7 @@ from tests.support.basic_peer import PERSISTENT, BasicPeer
 QUEUE: Final = "bench"
 _TAG: Final = "c"
 _RECEIVE: Final = 512 << 10
-_ACK: Final = struct.Struct(">BHIHHQBB")  # the frame of a whole basic.ack
+ACK: Final = struct.Struct(">BHIHHQBB")  # the frame of a whole basic.ack
 _BASIC: Final = 60  # class
 _ACK_METHOD: Final = 80
 _END: Final = 0xCE
@@ -48,11 +48,16 @@ def declare(peer: BasicPeer) -> None:
     peer.call("queue.declare", queue=QUEUE, durable=True)
 
 
-def _delivery_size(size: int) -> int:
+def delivery_size(size: int) -> int:
     """Bytes of the frames of a delivery."""
     deliver = encode_method("basic.deliver", consumer_tag=_TAG, delivery_tag=1, routing_key=QUEUE)
     header = encode_header(size, PERSISTENT)
     return 3 * OVERHEAD + len(deliver) + len(header) + size
+
+
+def pack_ack(tag: int, *, multiple: bool) -> bytes:
+    """The frame of a basic.ack."""
+    return ACK.pack(METHOD, 1, 13, _BASIC, _ACK_METHOD, tag, multiple, _END)
 
 
 class Publisher:
@@ -87,8 +92,8 @@ class Publisher:
         """Take confirms."""
         data = self._left + self.socket.recv(_RECEIVE)
         assert len(data) > len(self._left), "the broker has hung up"
-        whole = len(data) // _ACK.size * _ACK.size
-        for _, _, size, number, method, tag, multiple, end in _ACK.iter_unpack(data[:whole]):
+        whole = len(data) // ACK.size * ACK.size
+        for _, _, size, number, method, tag, multiple, end in ACK.iter_unpack(data[:whole]):
             assert (size, number, method, end) == (13, _BASIC, _ACK_METHOD, _END), "not a confirm"
             self._note(tag, multiple=multiple)
         self._left = data[whole:]
@@ -113,7 +118,7 @@ class Consumer:
     def __init__(self, peer: BasicPeer, size: int, window: int) -> None:
         self.socket = peer.socket
         self.count = self._settled = self._bytes = 0
-        self._stride = _delivery_size(size)
+        self._stride = delivery_size(size)
         peer.call("basic.qos", prefetch_count=window)
         peer.call("basic.consume", queue=QUEUE, consumer_tag=_TAG)
 
@@ -127,7 +132,7 @@ class Consumer:
     def write(self) -> None:
         """Acknowledge what was counted."""
         if self.count > self._settled:
-            ack = _ACK.pack(METHOD, 1, 13, _BASIC, _ACK_METHOD, self.count, 1, _END)
+            ack = pack_ack(self.count, multiple=True)
             try:
                 assert self.socket.send(ack) == len(ack)
             except BlockingIOError:

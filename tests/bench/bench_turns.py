@@ -942,7 +942,6 @@ async def _stage(count: int, *, durable: bool) -> AsyncIterator[Stage]:
         path = Path(directory) / "store" if durable else None
         async with served(path, **settings) as found:
             found.broker.expiries._call_later = asyncio.get_running_loop().call_later
-            found.broker.tick._call_later = asyncio.get_running_loop().call_later
             stage = Stage(found, count, durable=durable)
             try:
                 yield stage

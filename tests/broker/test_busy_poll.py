@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from qstore.broker.network.busy_poll import WINDOW, BusyPoll
+from qstore.broker.network.busy_poll import FEW, IDLE_GAP, WINDOW, BusyPoll
 
 SOON, LATE = WINDOW / 2, WINDOW * 20
 STEP = WINDOW / 10
@@ -31,7 +31,7 @@ class Loop:
                 self.awake += 1
                 self.now += STEP
             self.now = max(self.now, until)
-            self.poll.begins(self.now)
+            self.poll.begins()
             self.poll.ends()
 
 
@@ -78,7 +78,7 @@ def test_several_inputs_of_one_tick_count_once() -> None:
     loop = Loop()
     loop.tick(LATE, SOON)
     for _ in range(20):
-        loop.poll.begins(loop.now)
+        loop.poll.begins()
     loop.poll.ends()
     loop.tick(LATE, LATE)
     before = loop.awake
@@ -90,3 +90,34 @@ def test_one_processor_is_left_to_the_client() -> None:
     loop = Loop(processors=1)
     loop.tick(*[SOON] * 100)
     assert loop.awake == 0
+
+
+# ---- whether the loop is idle ----
+
+
+def test_a_loop_that_has_slept_is_idle_for_a_few_inputs() -> None:
+    """An acknowledgement may come right before the next message."""
+    loop = Loop()
+    loop.now += IDLE_GAP * 2
+    for number in range(1, FEW + 3):
+        loop.poll.begins()
+        assert loop.poll.is_idle == (number <= FEW)
+        loop.now += IDLE_GAP / 10
+
+
+def test_a_loop_that_waited_for_the_disk_has_slept() -> None:
+    loop = Loop()
+    for _ in range(FEW + 5):
+        loop.poll.begins()
+        assert loop.poll.is_idle
+        loop.now += IDLE_GAP * 2  # the disk
+
+
+def test_long_work_is_no_sleep() -> None:
+    loop = Loop()
+    loop.now += IDLE_GAP * 2
+    for _ in range(FEW + 1):
+        loop.poll.begins()
+        loop.now += IDLE_GAP * 10
+        loop.poll.worked()
+    assert not loop.poll.is_idle

@@ -215,13 +215,6 @@ async def prepare(stage: Wired, xid: bytes, body: bytes) -> None:
     assert (branch.state, queue.uncommitted) == (State.PREPARED, len(distributed.in_doubt))
 
 
-async def age(stage: Wired) -> None:
-    """Write what nobody waits for urgently, as the timer of a tick does."""
-    while stage.store is not None:
-        stage.store.start_aged()
-        await asyncio.sleep(0.01)
-
-
 def test_an_operator_ends_transactions_in_doubt(tmp_path: Path) -> None:
     async def first(stage: Wired, _console: Console) -> None:
         await stage.topology.declare_queue("q", durable=True)
@@ -232,10 +225,8 @@ def test_an_operator_ends_transactions_in_doubt(tmp_path: Path) -> None:
         found = await console.query("transaction")
         assert sorted(each["_values"]["xid"] for each in found) == sorted(xid.hex() for xid in XIDS)
         assert {each["_values"]["state"] for each in found} == {"PREPARED"}
-        clock = asyncio.get_running_loop().create_task(age(stage))
         for xid, method in zip(XIDS, ("commit", "rollback"), strict=True):
             await console.do(method, f"transaction:{xid.hex()}", package="qstore")
-        clock.cancel()
         assert stage.bodies("q") == [b"committed"]
         reply = await console.call("commit", f"transaction:{XIDS[0].hex()}", package="qstore")
         assert reply.values["error_code"] == 1

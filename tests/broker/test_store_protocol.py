@@ -93,7 +93,8 @@ def test_stored_queues_and_messages_come_back(tmp_path: Path) -> None:
     assert isinstance(waiting.wait(), BindingEntry)
     kept = [enqueue(store, journal, data) for data in (b"one", b"two", b"three")]
     store.append.dequeue(journal, kept[1])
-    store.flush((journal,), waiting.done)
+    store.when_synced((journal,), waiting.done)
+    store.drained()
     assert waiting.wait() is None
     assert store.close({journal.queue_id: [kept[2]]})
 
@@ -142,11 +143,12 @@ def test_a_transaction_over_two_queues(tmp_path: Path) -> None:
     first, second = make_queue(store, "a"), make_queue(store, "b")
     old = enqueue(store, first, b"old")
     waiting = Waiting(store)
-    store.flush((first,), waiting.done)
+    store.when_synced((first,), waiting.done)
+    store.drained()
     assert waiting.wait() is None
     parts = (b"new",)
     (rid,) = store.transactions.commit([(second, [(parts, 3, store.crc(parts))])], [(first, old)], waiting.done)
-    store.flush((), lambda _error: None)
+    store.drained()
     assert waiting.wait() is None
     assert (first.depth, second.depth, second.load(rid)) == (0, 1, b"new")
     store.close()

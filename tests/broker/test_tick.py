@@ -7,8 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from qstore.broker.model.errors import ResourceLimitExceededError
-from qstore.broker.model.queues.entry import Entry
-from qstore.broker.model.tick import LINGER, Tick
+from qstore.broker.model.tick import Tick
 from tests.support.fake_store import FakeError, FakeFailedError, FakeFullError, HandTurned, Model
 
 Runs = list[list[int]]
@@ -58,13 +57,13 @@ def test_order_of_the_end(model: Model, log: list[str]) -> None:
     other = model.queue("other")
     model.consumer(other, on_delivery=lambda _: log.append("delivered"))
     session = Session("s", log)
-    flush = model.store.flush
+    when_synced = model.store.when_synced
 
     def logged(*arguments: object, **named: object) -> None:
         log.append("flush")
-        flush(*arguments, **named)  # type: ignore[arg-type]
+        when_synced(*arguments, **named)  # type: ignore[arg-type]
 
-    model.store.flush = logged  # type: ignore[method-assign]
+    model.store.when_synced = logged  # type: ignore[method-assign]
     model.publish("q", b"1")
     model.publish("other", b"2")
     session.held = [[0, 0]]
@@ -182,7 +181,8 @@ def test_a_commit_that_waits_for_the_disk_is_something_that_is_waited_for(
         model.run()
         assert model.tick.transactions_under_way == left
         assert bool(ended) == (left == 0)
-        model.store.complete(error=error)
+        if left:
+            model.store.complete(error=error)
 
 
 def test_a_commit_that_is_refused_is_not_waited_for(model: Model) -> None:
@@ -222,16 +222,18 @@ def test_a_flush_that_is_done_at_once(model: Model, log: list[str]) -> None:
     assert model.tick.flushes_under_way == 0
 
 
-def test_writes_of_a_delivery_are_flushed_in_the_same_turn(model: Model, log: list[str]) -> None:
-    """One who takes without accepting: the message is gone from the journal, too."""
+def test_the_removal_by_a_delivery_is_appended_in_the_same_tick(model: Model) -> None:
+    """One who takes without accepting: the message is gone from the journal, too, and nobody waits for that."""
     queue = model.queue("q", durable=True)
     model.publish("q", b"1")
     model.sync()
     model.store.flushed.clear()
+    model.store.may_block.clear()
     model.consumer(queue, on_delivery=queue.dequeue)
     model.tick.end()
-    assert model.store.flushed == [[queue.journal]]
+    assert (model.store.flushed, model.store.patient) == ([], [])
     assert queue.journal.live == {}
+    assert len(model.store.may_block) == 2, "the store is told after the delivery, too"
 
 
 def test_a_flush_that_fails_fails_those_that_were_held(model: Model, log: list[str]) -> None:
@@ -346,174 +348,83 @@ def test_a_waiter_notified_while_the_turn_ends_gets_another(log: list[str]) -> N
 
 
 @pytest.fixture
-def lingering() -> Model:
-    """A broker whose timers a test fires, with a synced message on the durable queue q, acquired by a consumer."""
-    model = Model(lingers=True)
+def delivered(model: Model) -> Model:
+    """A broker with a synced message on the durable queue q, acquired by a consumer."""
     queue = model.queue("q", durable=True)
     model.consumer(queue, credit=1)
     model.publish("q", b"1")
     model.sync()
-    assert len(model.store.flushed) == 1
     assert queue.is_empty is False
+    model.store.flushed.clear()
     return model
-
-
-def acquired(model: Model) -> Entry:
-    (entry,) = model.broker.queues["q"].entries()
-    return entry
 
 
 def accept(model: Model, session: Session | None = None) -> None:
     """Remove the message in this tick, for a command of the session that waits for the disk."""
-    assert model.broker.queues["q"].dequeue(acquired(model))
+    queue = model.broker.queues["q"]
+    assert queue.dequeue(next(iter(queue.entries())))
     if session is not None:
         session.held = [[7, 7]]
         model.tick.workers[session] = None
-    model.run()
 
 
-def fire(model: Model) -> None:
-    ((seconds, callback),) = model.timers
-    model.timers.clear()
-    assert seconds == LINGER
-    callback()
-    model.run()
-
-
-def test_a_removal_lingers_until_the_timer(lingering: Model, log: list[str]) -> None:
-    lingering.store.has_unflushed = True
-    accept(lingering, Session("s", log))
-    assert len(lingering.store.flushed) == 1
+def test_removals_wait_for_the_disk_patiently(delivered: Model, log: list[str]) -> None:
+    ended: list[int] = []
+    delivered.tick.ended = lambda: ended.append(1)
+    accept(delivered, Session("s", log))
+    delivered.run()
+    assert (delivered.store.flushed, len(delivered.store.patient)) == ([], 1)
     assert log == ["s settles", "s tells"]
-    fire(lingering)
-    assert lingering.store.starts == 1
-    assert lingering.store.flushed[1:] == [[lingering.broker.queues["q"].journal]]
-    assert "s released [[7, 7]]" not in log
-    lingering.sync()
-    assert log.count("s released [[7, 7]]") == 1
-    assert lingering.timers == []
+    assert ended, "the event loop may poll for input"
+    delivered.store.linger_no_longer()
+    delivered.store.complete()
+    assert log[2:] == ["s released [[7, 7]]"]
+    assert delivered.tick.flushes_under_way == 0
 
 
-def test_a_command_is_completed_by_the_timer_though_its_record_was_flushed_meanwhile(
-    lingering: Model, log: list[str]
-) -> None:
-    """A journal that has too much unsynced is flushed while records are appended: nothing is left for the store."""
-    accept(lingering, Session("s", log))
-    assert not lingering.store.has_unflushed
-    fire(lingering)
-    lingering.sync()
-    assert log.count("s released [[7, 7]]") == 1
+def test_a_peer_that_waits_for_completion_makes_all_waiters_urgent(delivered: Model, log: list[str]) -> None:
+    accept(delivered, Session("s", log))
+    delivered.run()
+    delivered.tick.is_urgent = True
+    delivered.run()
+    assert delivered.store.flushed == [[delivered.broker.queues["q"].journal]]
+    delivered.store.complete()
+    assert "s released [[7, 7]]" in log
 
 
-def test_urgent_completion_does_not_wait_for_the_timer(lingering: Model, log: list[str]) -> None:
-    lingering.store.has_unflushed = True
-    accept(lingering, Session("s", log))
-    lingering.tick.is_urgent = True
-    lingering.run()
-    assert lingering.store.flushed[1:] == [[lingering.broker.queues["q"].journal]]
-    lingering.sync()
-    assert log.count("s released [[7, 7]]") == 1
+def test_the_removals_of_a_peer_that_waits_are_urgent(delivered: Model, log: list[str]) -> None:
+    accept(delivered, Session("s", log))
+    delivered.tick.is_urgent = True
+    delivered.run()
+    assert (len(delivered.store.flushed), delivered.store.patient) == (1, [])
+    assert delivered.tick.flushes_under_way == 1
 
 
-def test_lingering_work_shares_a_flush_of_its_journal(lingering: Model, log: list[str]) -> None:
-    lingering.store.has_unflushed = True
-    accept(lingering, Session("s", log))
-    lingering.publish("q", b"2")
-    lingering.run()
-    assert len(lingering.store.flushed) == 2
-    lingering.sync()
-    assert log.count("s released [[7, 7]]") == 1
-    fire(lingering)
-    assert len(lingering.store.flushed) == 2
-
-
-def test_lingering_work_ignores_flushes_of_other_journals(lingering: Model, log: list[str]) -> None:
-    lingering.store.has_unflushed = True
-    lingering.queue("other", durable=True)
-    accept(lingering, Session("s", log))
-    lingering.publish("other", b"2")
-    lingering.run()
-    lingering.sync()
-    assert "s released [[7, 7]]" not in log
-    fire(lingering)
-    lingering.sync()
+def test_removals_in_a_tick_with_new_messages_are_urgent(delivered: Model, log: list[str]) -> None:
+    delivered.publish("q", b"2")
+    accept(delivered, Session("s", log))
+    delivered.run()
+    assert (len(delivered.store.flushed), delivered.store.patient) == (1, [])
+    delivered.sync()
     assert log.count("s released [[7, 7]]") == 1
 
 
-def test_further_removals_linger_too(lingering: Model, log: list[str]) -> None:
-    """They begin no flush, though it would cover the journal of those that linger."""
-    lingering.store.has_unflushed = True
-    accept(lingering, Session("s", log))
-    session = Session("t", log)
-    session.held = [[1, 1]]
-    lingering.tick.workers[session] = lingering.tick.journals[lingering.broker.queues["q"].journal] = None
-    lingering.run()
-    assert len(lingering.store.flushed) == 1
-    fire(lingering)
-    lingering.sync()
-    assert log.count("s released [[7, 7]]") == log.count("t released [[1, 1]]") == 1
-
-
-def test_work_written_with_urgent_work_does_not_linger(lingering: Model, log: list[str]) -> None:
-    session = Session("s", log)
-    lingering.publish("q", b"2")
-    lingering.broker.queues["q"].dequeue(acquired_first(lingering))
-    session.held = [[7, 8]]
-    lingering.tick.workers[session] = None
-    lingering.run()
-    assert len(lingering.store.flushed) == 2
-    lingering.sync()
-    assert "s released [[7, 8]]" in log
-
-
-def acquired_first(model: Model) -> Entry:
-    return next(iter(model.broker.queues["q"].entries()))
-
-
-def test_a_callback_waits_for_lingering_records_too(lingering: Model, log: list[str]) -> None:
-    accept(lingering)
-    lingering.tick.when_synced(lambda error: log.append(f"later {error}"))
-    lingering.run()
-    assert lingering.store.flushed[1:] == [[lingering.broker.queues["q"].journal]]
+def test_a_callback_makes_removals_urgent(delivered: Model, log: list[str]) -> None:
+    accept(delivered)
+    delivered.tick.when_synced(lambda error: log.append(f"later {error}"))
+    delivered.run()
+    assert delivered.store.flushed == [[delivered.broker.queues["q"].journal]]
     assert log == []
-    lingering.sync()
+    delivered.sync()
     assert log == ["later None"]
 
 
-def test_a_failed_flush_of_lingering_records_fails_the_session(lingering: Model, log: list[str]) -> None:
-    lingering.store.has_unflushed = True
-    accept(lingering, Session("s", log))
-    fire(lingering)
-    lingering.store.complete(error=FakeFailedError("broken"))
+def test_removals_that_cannot_be_written_fail_the_session(delivered: Model, log: list[str]) -> None:
+    accept(delivered, Session("s", log))
+    delivered.run()
+    delivered.store.linger_no_longer()
+    delivered.store.complete(error=FakeFailedError("broken"))
     assert "s failed [[7, 7]]: broken" in log
-
-
-def test_removals_without_waiters_are_flushed_by_the_timer(lingering: Model) -> None:
-    lingering.store.has_unflushed = True
-    accept(lingering)
-    accept_again = len(lingering.timers)
-    lingering.run()
-    assert len(lingering.timers) == accept_again == 1
-    fire(lingering)
-    assert lingering.store.starts == 1
-
-
-def test_lingering_work_gets_the_full_time(lingering: Model, log: list[str]) -> None:
-    """Else a timer that began long before would have it flushed, and the next message would wait for that flush."""
-    lingering.store.has_unflushed = True
-    lingering.tick.schedule()
-    lingering.run()
-    assert len(lingering.timers) == 1
-    lingering.store.has_unflushed = False
-    flushes = len(lingering.store.flushed)
-    accept(lingering, Session("s", log))
-    fire(lingering)
-    assert len(lingering.store.flushed) == flushes
-    fire(lingering)
-    assert len(lingering.store.flushed) == flushes + 1
-    lingering.sync()
-    assert "s released [[7, 7]]" in log
-    assert lingering.timers == []
 
 
 def test_a_tick_that_was_scheduled_before_the_store_was_closed_does_nothing(model: Model, log: list[str]) -> None:
@@ -525,16 +436,6 @@ def test_a_tick_that_was_scheduled_before_the_store_was_closed_does_nothing(mode
     model.broker.close()
     model.run()
     assert (log, model.store.flushed) == ([], [])
-
-
-def test_records_that_linger_when_the_store_is_closed_are_left_to_it(lingering: Model, log: list[str]) -> None:
-    """It has written them; the timer that would have flushed them finds nothing to do."""
-    lingering.store.has_unflushed = True
-    accept(lingering, Session("s", log))
-    lingering.broker.close()
-    fire(lingering)
-    assert (lingering.store.starts, len(lingering.store.flushed)) == (0, 1)
-    assert lingering.timers == []
 
 
 def test_an_end_before_the_scheduled_one_leaves_one_scheduled(log: list[str]) -> None:

@@ -151,6 +151,7 @@ async def wired(path: Path | None = None, *listeners: Listener) -> AsyncIterator
         broker.events.listen(listener)
     if store is not None:
         loop.add_reader(store.fileno(), store.collect)
+        store.is_watched(loop.call_soon, loop.call_later)
 
         def restore(data: bytes, begin: int = 0, end: int = -1, /) -> Message:
             key, _, body = (data if end < 0 else data[begin:end]).partition(b"\0")

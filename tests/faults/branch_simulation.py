@@ -429,7 +429,8 @@ class BranchLife:
 
     Args:
         disk: where its store is.
-        ledger: what was expected of the process before; None for the first one.
+        ledger: what was expected of the process before; None for the first one. What the manager ends is entered there,
+            also if the process is killed while it starts.
         rng: decides everything.
         must_be_clean: that process was stopped, not killed.
         pages: as of `BrokerProcess`.
@@ -460,7 +461,7 @@ class BranchLife:
             pages=pages,
         )
         try:
-            self.ledger = self._furnish() if ledger is None else ledger.copy()
+            self.ledger = self._furnish() if ledger is None else ledger
             self.check()
         except BaseException:
             self.process.discard()
@@ -596,8 +597,9 @@ class BranchCrashes(Simulator):
     def start(
         self, disk: SimulatedDisk, promises: Ledger | None, rng: random.Random, *, must_be_clean: bool
     ) -> BranchLife:
+        before = 0 if promises is None else promises.in_doubt
         life = BranchLife(disk, promises, rng, must_be_clean=must_be_clean, pages=self.pages)
-        self.counts["in doubt"] += life.ledger.in_doubt
+        self.counts["in doubt"] += life.ledger.in_doubt - before
         return life
 
     def seen(self, life: BranchLife) -> None:

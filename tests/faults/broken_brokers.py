@@ -36,6 +36,9 @@ from qstore.broker.protocols.amqp_0_9_1 import acknowledgements
 from qstore.broker.protocols.amqp_0_9_1.acknowledgements import Confirms
 from qstore.formats.page_file import Extent
 from qstore.store.journal.write.live_records import RestingRecords
+from qstore.store.live.message_store import MessageStore
+from qstore.store.live.queue_journal import Done as StoreDone
+from qstore.store.live.queue_journal import QueueJournal
 
 _sound_publish = Router.publish
 _sound_dequeue_run = Queue.dequeue_run
@@ -44,7 +47,7 @@ _sound_hold = Fifo.hold
 _sound_unfold_run = Fifo.unfold_run
 _sound_skip = RunEntry.skip
 _sound_dequeue = Queue.dequeue
-_sound_begin_flush = Tick._begin_flush
+_sound_when_synced = MessageStore.when_synced
 _sound_lower = Barriers.lower
 _sound_release = Queue.release
 _sound_commit = LocalTransaction.commit
@@ -200,12 +203,19 @@ def _complete_all(self: CompletionLedger, _runs: Runs) -> None:
     self.done.add(self.done.below, self.processed - 1)
 
 
-def _lingering_completed(self: Tick, *, may_block: bool = True) -> None:
+def _lingering_completed(
+    self: MessageStore, journals: Iterable[QueueJournal], done: StoreDone, *, is_urgent: bool = True
+) -> None:
     """Commands that wait for lingering records are completed at once."""
-    _sound_begin_flush(self, may_block=may_block)
-    for worker, runs in self._lingering_runs:
-        worker.complete(runs)
-    self._lingering_runs.clear()
+    _sound_when_synced(self, journals if is_urgent else (), done, is_urgent=is_urgent)
+
+
+def _first_waited_for(
+    self: MessageStore, journals: Iterable[QueueJournal], done: StoreDone, *, is_urgent: bool = True
+) -> None:
+    """Commands that wait for lingering records of several journals are completed when the first is synced."""
+    chosen = list(journals)
+    _sound_when_synced(self, chosen if is_urgent else chosen[:1], done, is_urgent=is_urgent)
 
 
 BROKEN: Final[dict[str, Callable[[], AbstractContextManager[object]]]] = {
@@ -214,7 +224,12 @@ BROKEN: Final[dict[str, Callable[[], AbstractContextManager[object]]]] = {
     "accept completed before the sync": partial(patch.object, Queue, "dequeue", _dequeue_completed),
     "commands completed before the sync": partial(patch.object, CompletionLedger, "hold", _not_held),
     "commands completed with an earlier flush": partial(patch.object, CompletionLedger, "complete", _complete_all),
-    "accept completed while its record lingers": partial(patch.object, Tick, "_begin_flush", _lingering_completed),
+    "accept completed while its record lingers": partial(
+        patch.object, MessageStore, "when_synced", _lingering_completed
+    ),
+    "accepts of several queues completed with the first": partial(
+        patch.object, MessageStore, "when_synced", _first_waited_for
+    ),
     "accept not kept": partial(patch.object, Queue, "dequeue", _dequeue_forgotten),
     "offered before the sync": partial(patch.object, Queue, "add_held", _add_at_once),
     "offered with an earlier flush": partial(patch.object, Barriers, "lower", _lower_all),

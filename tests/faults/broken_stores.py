@@ -78,7 +78,7 @@ class _Instead:
         return getattr(self._sound, name)
 
 
-def _when_synced(self: Flusher, journals: Iterable[QueueJournal], done: Done) -> None:
+def _when_synced(self: Flusher, journals: Iterable[QueueJournal], done: Done, *, is_urgent: bool = True) -> None:
     """Whoever waits for the disk is called before it is done."""
     self._due.append((done, None))
 

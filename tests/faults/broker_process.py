@@ -275,8 +275,9 @@ class BrokerProcess:
             self.broker = Broker(settings, self.store, self._call_soon, clock, self._call_later, clock)
         self.broker.expiries._call_later = self._call_at
         self.broker.tick.is_idle = lambda: rng.random() < 0.2
-        if self.is_watched:
-            self.store.is_watched(self._call_soon)
+        self.store.is_watched(self._call_soon, self._call_later)
+        if not self.is_watched:
+            self.store._flusher.in_next_iteration = None
         self.broker.tick.ended = self.store.fill_ahead
         if pages:
             self.paging_disk = FickleDisk(disk.life)

@@ -1177,7 +1177,8 @@ class LargeLife(StoreLife):
     def __init__(self, *args: Any, **more: Any) -> None:
         super().__init__(*args, **more)
         self._soon: list[Callable[[], None]] = []
-        self.store.is_watched(self._soon.append)
+        self._later: list[Callable[[], None]] = []
+        self.store.is_watched(self._soon.append, lambda _seconds, function: self._later.append(function))
         self.large: LargeWork | None = None
 
     def deeds(self) -> list[tuple[Callable[[], object], int]]:
@@ -1185,9 +1186,12 @@ class LargeLife(StoreLife):
         return [*super().deeds(), (self.begin_large, 20), (self.go_on, 60), (self.iterate, 20)]
 
     def iterate(self) -> None:
-        """One iteration of the event loop."""
+        """One iteration of the event loop, in which timers may be due."""
         soon = self._soon[:]
         self._soon.clear()
+        if self.rng.random() < 0.5:
+            soon += self._later
+            self._later.clear()
         for function in soon:
             function()
 
@@ -1197,7 +1201,7 @@ class LargeLife(StoreLife):
             self.iterate()
             self.store.start()
             self.store.collect(None)
-            if self.asked == self.answered and self.store._flusher.is_idle and not self._soon:
+            if self.asked == self.answered and self.store._flusher.is_idle and not self._soon and not self._later:
                 self.highest()
                 return
         raise BrokenPromiseError("somebody is never called back")

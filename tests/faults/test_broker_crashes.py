@@ -30,6 +30,7 @@ PLANTED: Final = Planted(
     {
         "commands completed with an earlier flush": 310,
         "accept completed while its record lingers": 301,
+        "accepts of several queues completed with the first": 305,
         "offered with an earlier flush": 313,
         "commit completed before the sync": 301,
         "deletion completed before the store has it": 309,

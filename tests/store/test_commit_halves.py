@@ -29,7 +29,7 @@ class Sessions:
         self.soon: list[Callable[[], None]] = []
         self.calls = Calls()
         if is_watched:
-            self.opened.store.is_watched(self.soon.append)
+            self.opened.store.is_watched(self.soon.append, lambda _seconds, _function: None)
         self.commit(1)
         self.opened.wait(self.calls)
         self.calls.clear()

@@ -19,7 +19,7 @@ from qstore.store.errors import JournalFailedError
 from qstore.store.journal.write.space import SIZE_BITS, SIZE_MASK
 from qstore.store.journal.write.storage import JournalStorage, create_journal
 from qstore.store.journal.write.version_2_writer import new_state
-from qstore.store.live.commit import Flusher
+from qstore.store.live.commit import LINGER, Flusher
 from qstore.store.live.queue_journal import QueueJournal, journal_info, resume_journal
 from qstore.store.log_lines import Level, LogLine
 from qstore.store.sync import Completion, FileWrite, InlineSync, SyncDriver, SyncDriverError, supervision
@@ -164,14 +164,12 @@ def test_callback_survives_a_sync_awaited_by_an_append(
     append(flusher, journal, 2)
     flusher.when_synced((journal,), called.append)
     flusher.start()
-    assert not flusher.has_unfinished
     driver.let_go()
     flusher.drain((journal,))
     assert called == []
-    assert flusher.has_unfinished
-    flusher.start_aged()
+    flusher.start()
     assert called == [None]
-    assert not flusher.has_unfinished
+    assert flusher.is_idle
 
 
 def test_appends_during_a_flush_share_the_next_flush(
@@ -192,36 +190,6 @@ def test_appends_during_a_flush_share_the_next_flush(
     flusher.collect()
     assert called == list(range(2, 22))
     assert driver.submitted == before + 2
-    assert flusher.is_idle
-
-
-def test_aged_records_are_flushed_and_younger_ones_are_not(
-    flusher: Flusher, driver: ManualDriver, journals: list[QueueJournal]
-) -> None:
-    for rid, journal in enumerate(journals, 1):
-        append(flusher, journal, rid)
-    finish(flusher, driver)
-    flusher.start_aged()
-    append(flusher, journals[0], 4)
-    append(flusher, journals[1], 5)
-    flusher.start_aged()
-    assert driver.waiting == {}, "all are younger than the call before"
-    flusher.when_synced((journals[1],), lambda _error: None)
-    flusher.start()
-    append(flusher, journals[1], 6)
-    append(flusher, journals[2], 7)
-    assert len(driver.waiting) == 1
-    driver.let_go()
-    flusher.collect()
-    flusher.start_aged()
-    assert [list(files) for files in driver.waiting.values()] == [[journals[0].storage.file(0)]]
-    driver.let_go()
-    flusher.collect()
-    assert list(flusher.dirty) == [journals[1], journals[2]]
-    flusher.start_aged()
-    assert len(driver.waiting) == 2
-    driver.let_go()
-    flusher.collect()
     assert flusher.is_idle
 
 
@@ -780,13 +748,202 @@ def test_patient_waiter_waits_for_a_flush_of_others(
     flusher.collect()
     assert called == ["patient", "urgent"]
     assert not driver.waiting, "no flush follows for the late one"
-    assert flusher.has_unfinished
-    flusher.start_aged()
-    flusher.start_aged()
+    flusher.start_all()
     driver.let_go()
     flusher.collect()
     assert called == ["patient", "urgent", "late"]
     assert flusher.is_idle
+
+
+class Timers:
+    """`call_later` of an event loop, whose calls are due when a test says so."""
+
+    def __init__(self) -> None:
+        self.calls: list[Callable[[], None]] = []
+
+    def __call__(self, seconds: float, function: Callable[[], None]) -> None:
+        assert seconds == LINGER
+        self.calls.append(function)
+
+    def ring(self) -> None:
+        (function,) = self.calls
+        self.calls.clear()
+        function()
+
+
+@pytest.fixture
+def timers(flusher: Flusher) -> Timers:
+    timers = Timers()
+    flusher.call_later = timers
+    return timers
+
+
+def let_all_go(flusher: Flusher, driver: ManualDriver) -> None:
+    while driver.waiting:
+        driver.let_go()
+        flusher.collect()
+
+
+def test_records_without_waiters_are_flushed_when_they_have_lingered(
+    flusher: Flusher, driver: ManualDriver, journal: QueueJournal, timers: Timers
+) -> None:
+    append(flusher, journal, 2)
+    flusher.start()
+    assert not driver.waiting
+    timers.ring()
+    let_all_go(flusher, driver)
+    assert not journal.writer.is_dirty
+    flusher.start()
+    assert (timers.calls, flusher.is_idle) == ([], True)
+
+
+def test_a_patient_waiter_is_called_when_its_records_have_lingered(
+    flusher: Flusher, driver: ManualDriver, journal: QueueJournal, timers: Timers
+) -> None:
+    called: list[Exception | None] = []
+    append(flusher, journal, 2)
+    flusher.when_synced((journal,), called.append, is_urgent=False)
+    flusher.start()
+    assert not driver.waiting
+    timers.ring()
+    let_all_go(flusher, driver)
+    assert called == [None]
+
+
+def test_what_is_appended_while_others_linger_gets_as_much_time(
+    flusher: Flusher, driver: ManualDriver, journals: list[QueueJournal], timers: Timers
+) -> None:
+    """Else a timer that was started long before would have it flushed, and the next message would wait for that."""
+    for rid, journal in enumerate(journals, 1):
+        append(flusher, journal, rid)
+    finish(flusher, driver)
+    append(flusher, journals[0], 4)
+    flusher.start()
+    append(flusher, journals[1], 5)
+    flusher.start()
+    timers.ring()
+    assert [list(files) for files in driver.waiting.values()] == [[journals[0].storage.file(0)]]
+    timers.ring()
+    let_all_go(flusher, driver)
+    assert not journals[1].writer.is_dirty
+    assert not timers.calls
+
+
+def test_a_flush_of_others_ends_the_wait_of_records_that_linger(
+    flusher: Flusher, driver: ManualDriver, journal: QueueJournal, timers: Timers
+) -> None:
+    called: list[str] = []
+    before = driver.submitted
+    append(flusher, journal, 2)
+    flusher.when_synced((journal,), lambda _: called.append("patient"), is_urgent=False)
+    flusher.start()
+    append(flusher, journal, 3)
+    flusher.when_synced((journal,), lambda _: called.append("urgent"))
+    flusher.start()
+    let_all_go(flusher, driver)
+    assert called == ["patient", "urgent"]
+    timers.ring()
+    assert driver.submitted == before + 1
+    assert not timers.calls
+
+
+def test_a_patient_waiter_for_several_journals_is_called_when_each_was_flushed_for_others(
+    flusher: Flusher, driver: ManualDriver, journals: list[QueueJournal], timers: Timers
+) -> None:
+    for rid, journal in enumerate(journals, 1):
+        append(flusher, journal, rid)
+    finish(flusher, driver)
+    called: list[Exception | None] = []
+    for rid, journal in enumerate(journals[:2], 4):
+        append(flusher, journal, rid)
+    flusher.when_synced(journals[:2], called.append, is_urgent=False)
+    for rid, journal in enumerate(journals[:2], 6):
+        assert called == []
+        append(flusher, journal, rid)
+        flusher.when_synced((journal,), lambda _: None)
+        flusher.start()
+        let_all_go(flusher, driver)
+    assert called == [None]
+
+
+def test_a_flush_that_covers_one_journal_leaves_a_patient_waiter_for_two(
+    flusher: Flusher, driver: ManualDriver, journals: list[QueueJournal], timers: Timers
+) -> None:
+    for rid, journal in enumerate(journals, 1):
+        append(flusher, journal, rid)
+    finish(flusher, driver)
+    called: list[Exception | None] = []
+    for rid, journal in enumerate(journals[:2], 4):
+        append(flusher, journal, rid)
+    flusher.when_synced(journals[:2], called.append, is_urgent=False)
+    append(flusher, journals[0], 6)
+    flusher.when_synced(journals[:1], lambda _: None)
+    flusher.start()
+    let_all_go(flusher, driver)
+    assert called == []
+    timers.ring()
+    let_all_go(flusher, driver)
+    assert called == [None]
+
+
+def test_records_appended_during_a_flush_are_flushed_after_it_when_they_have_lingered(
+    flusher: Flusher, driver: ManualDriver, journal: QueueJournal, timers: Timers
+) -> None:
+    """The timer finds the journal's step under way: what has lingered by then goes into the next one."""
+    called: list[str] = []
+    append(flusher, journal, 2)
+    flusher.when_synced((journal,), lambda _: called.append("urgent"))
+    flusher.start()
+    append(flusher, journal, 3)
+    flusher.when_synced((journal,), lambda _: called.append("patient"), is_urgent=False)
+    flusher.start()
+    timers.ring()
+    assert len(driver.waiting) == 1
+    let_all_go(flusher, driver)
+    assert called == ["urgent", "patient"]
+
+
+def test_hurrying_makes_patient_waiters_urgent(
+    flusher: Flusher, driver: ManualDriver, journals: list[QueueJournal], timers: Timers
+) -> None:
+    for rid, journal in enumerate(journals, 1):
+        append(flusher, journal, rid)
+    finish(flusher, driver)
+    called: list[Exception | None] = []
+    for rid, journal in enumerate(journals, 4):
+        append(flusher, journal, rid)
+    flusher.when_synced(journals[:2], called.append, is_urgent=False)
+    flusher.hurry()
+    flusher.start()
+    assert len(driver.waiting) == 2, "nobody waits for the third"
+    let_all_go(flusher, driver)
+    assert called == [None]
+
+
+def test_hurrying_while_a_flush_is_under_way_begins_the_next_one_after_it(
+    flusher: Flusher, driver: ManualDriver, journal: QueueJournal, timers: Timers
+) -> None:
+    called: list[str] = []
+    append(flusher, journal, 2)
+    flusher.when_synced((journal,), lambda _: called.append("urgent"))
+    flusher.start()
+    append(flusher, journal, 3)
+    flusher.when_synced((journal,), lambda _: called.append("patient"), is_urgent=False)
+    flusher.hurry()
+    flusher.start()
+    let_all_go(flusher, driver)
+    assert called == ["urgent", "patient"]
+
+
+def test_the_timer_of_a_closed_flusher_does_nothing(
+    flusher: Flusher, driver: ManualDriver, journal: QueueJournal, timers: Timers
+) -> None:
+    before = driver.submitted
+    append(flusher, journal, 2)
+    flusher.start()
+    flusher.close()
+    timers.ring()
+    assert (driver.submitted, timers.calls) == (before, [])
 
 
 def test_a_flush_of_several_steps_continues_without_waiters(

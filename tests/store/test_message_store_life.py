@@ -491,7 +491,7 @@ def test_a_closed_store_writes_nothing_more(path: Path, sync: str, *, is_idle: b
     store.flush(journals[:1], told, is_idle=is_idle)
     store.flush(journals, told, is_idle=is_idle)
     store.start(is_idle=is_idle)
-    store.start_aged()
+    store.drained(is_idle=is_idle, is_urgent=True)
     store.collect()
     store.look()
     assert [type(error) for error in told] == [JournalFailedError] * 2

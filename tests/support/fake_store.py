@@ -92,18 +92,23 @@ class FakeLarge(NamedTuple):
     dequeued: _Places
 
 
+def _waiting(journals: Iterable[FakeJournal], done: Done) -> Waiting:
+    chosen = list(dict.fromkeys(journals))
+    return Waiting(chosen, [list(journal.unsynced_rids) for journal in chosen], done)
+
+
 class FakeStore:
     """The store; it has its own appends and transactions.
 
     Attributes:
         waiting: flushes and commits that are not on the disk, oldest first.
-        flushed: the journals of each flush.
+        flushed: the journals that each urgent waiter waits for.
+        patient: those that wait, and not urgently, oldest first.
         prepared: xid -> the messages that the branch removes, and those that it adds.
         refuses_decisions: whether outcomes of prepared branches cannot be written.
-        is_immediate: whether flushes are done within `flush`.
-        has_unflushed: whether a journal has records that nobody waits for.
+        is_immediate: whether what is waited for is on the disk within `drained`.
+        may_block: of each `drained`, whether it may wait for the disk.
         reads: what is being read, oldest first: `reads.pop(0)()` completes it; with `is_immediate` nothing ever is.
-        starts: how often what nobody waits for was flushed.
         closed_with: what `close` was told.
         portions: how many messages each portion of a large transaction adds and removes.
         holds_portions: whether the next portion waits until the one before is on the disk.
@@ -122,8 +127,9 @@ class FakeStore:
         self.prepared: dict[bytes, tuple[_Places, _Places]] = {}
         self.users: dict[bytes, str] = {}
         self.is_immediate = self.refuses_decisions = False
-        self.has_unflushed = False
-        self.starts = self.aborted = 0
+        self.may_block: list[bool] = []
+        self.patient: list[Waiting] = []
+        self.aborted = 0
         self.portions: list[tuple[int, int]] = []
         self.holds_portions = False
         self.closed_with: dict[int, list[int]] | None = None
@@ -334,21 +340,29 @@ class FakeStore:
     def fill_ahead(self) -> None:
         """There are no files."""
 
-    def start_aged(self) -> None:
-        self.starts += 1
-        self.has_unflushed = False
-
-    def flush(self, journals: Iterable[FakeJournal], done: Done, *, is_idle: bool = False) -> None:
+    def when_synced(self, journals: Iterable[FakeJournal], done: Done, *, is_urgent: bool = True) -> None:
         chosen = list(journals)
-        self.flushed.append(chosen)
-        self._wait(chosen, done)
-        if self.is_immediate:
-            self.complete(len(self.waiting) - 1)
+        if is_urgent:
+            self.flushed.append(chosen)
+            self._wait(chosen, done)
+        else:
+            self.patient.append(_waiting(chosen, done))
+
+    def drained(self, *, is_idle: bool = False, is_urgent: bool = False) -> None:
+        self.may_block.append(is_idle)
+        if is_urgent:
+            self.linger_no_longer()
+        while self.is_immediate and self.waiting:
+            self.complete()
+
+    def linger_no_longer(self) -> None:
+        """Those that wait, and not urgently, do so urgently from now on, as after some milliseconds."""
+        self.flushed += [waiting.journals for waiting in self.patient]
+        self.waiting += self.patient
+        self.patient.clear()
 
     def _wait(self, journals: list[FakeJournal], done: Done) -> None:
-        chosen = list(dict.fromkeys(journals))
-        rids = [list(journal.unsynced_rids) for journal in chosen]
-        self.waiting.append(Waiting(chosen, rids, done))
+        self.waiting.append(_waiting(journals, done))
 
     def complete(self, index: int = 0, error: Exception | None = None) -> None:
         """One of those that wait is on the disk, or never will be."""
@@ -361,9 +375,6 @@ class FakeStore:
 
     def on_refusal(self, refused: Refused) -> None:
         self.refused = refused
-
-    def is_watched(self, _call_soon: Callable[[Callable[[], None]], object]) -> None:
-        """It makes nothing wait for others."""
 
     def fileno(self) -> int:
         return -1
@@ -397,21 +408,20 @@ class Model:
     Attributes:
         now: seconds of the monotonic clock, which the time of day follows.
         stepped: seconds by which the time of day was set.
-        timers: what is to be called after some seconds, if records may linger.
+        timers: what is to be called after some seconds, if it has timers.
     """
 
-    def __init__(self, settings: BrokerSettings | None = None, *, lingers: bool = False) -> None:
+    def __init__(self, settings: BrokerSettings | None = None, *, has_timers: bool = False) -> None:
         self.store, self.loop = FakeStore(), HandTurned()
         self.timers: list[tuple[float, Callable[[], None]]] = []
         self.now, self.stepped = 1000.0, 0.0
         store: Any = self.store
-        call_later = (lambda seconds, callback: self.timers.append((seconds, callback))) if lingers else None
         self.broker = Broker(
             settings or BrokerSettings(),
             store,
             self.loop,
             lambda: self.now + self.stepped,
-            call_later,
+            (lambda seconds, callback: self.timers.append((seconds, callback))) if has_timers else None,
             lambda: self.now,
         )
         self.tick = self.broker.tick
@@ -447,9 +457,11 @@ class Model:
     def sync(self) -> None:
         """Until all is on the disk."""
         self.run()
+        self.store.linger_no_longer()
         while self.store.waiting:
             self.store.complete()
             self.run()
+            self.store.linger_no_longer()
 
     def consumer(self, queue: Queue, credit: int = 1 << 30, **options: Any) -> Recorder:
         """One more consumer, which the next tick serves."""

@@ -308,7 +308,6 @@ class Branch:
             raise InternalError(str(error)) from error
         self.state = State.ENDING
         self._tick.transactions_under_way += 1
-        self._tick.is_urgent = True
         self._tick.schedule()
 
     def _outcome_written(self, done: Done, commits: bool, error: Exception | None) -> None:

@@ -121,7 +121,6 @@ class Planned:
             journals.setdefault(journal, False)
         for journal, _ in dequeues:
             journals.setdefault(journal, False)
-        tick.is_urgent = True
         tick.schedule()
         return _rids_by_queue(self.published, enqueues, written)
 
@@ -207,7 +206,6 @@ class LargePlan:
                 store.transactions.end_large(self._large, self._ended(done))
             except store.errors as error:
                 raise _refusal(store, error) from error
-            tick.is_urgent = True
             tick.schedule()
         for sent, message in self._last.items():
             sent.keep(message)

@@ -344,7 +344,8 @@ class Channel:
         elif store is None or queue in tick.written:
             tick.when_synced(self.look_again)
         else:
-            store.flush((queue.journal,), partial(self._flushed, getter))
+            store.when_synced((queue.journal,), partial(self._flushed, getter))
+            store.drained()
 
     def _flushed(self, getter: Getter, error: Exception | None) -> None:
         """Try a basic.get again, since its queue's records are on the disk; after an error the channel fails."""

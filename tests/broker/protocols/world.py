@@ -191,10 +191,13 @@ class SlowStore:
     def abort_large(self, _large: list[int], done: Callable[[], None], /) -> None:
         done()
 
-    def flush(
-        self, _journals: Iterable[object], done: Callable[[Exception | None], None], *, is_idle: bool = False
+    def when_synced(
+        self, _journals: Iterable[object], done: Callable[[Exception | None], None], *, is_urgent: bool = True
     ) -> None:
         self.flushes.append(done)
+
+    def drained(self, *, is_idle: bool = False, is_urgent: bool = False) -> None:
+        """Nothing is written."""
 
     def end_flush(self, error: Exception | None = None) -> None:
         """The oldest flush is on the disk, or never will be."""
