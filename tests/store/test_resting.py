@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from array import array
 from itertools import accumulate
 
@@ -177,6 +178,17 @@ def test_runs_that_follow_one_another_are_one() -> None:
     for number in range(100):
         assert resting.add_run(1 + 20 * number, 20, 7 + 40 * number, 2)
     assert (len(resting), len(resting._chunks)) == (2000, 1)
+
+
+def test_runs_of_any_length_take_at_most_32_bytes_a_message() -> None:
+    for count in (2, 3, 4, 5, 6, 8, 100):
+        tracemalloc.start()
+        resting = RestingRecords()
+        for number in range(20_000 // count):
+            assert resting.add_run(1 + number * (count + 1), count, 1_000_000 + 20 * count * number, 9)
+        size = tracemalloc.get_traced_memory()[0]
+        tracemalloc.stop()
+        assert size <= 32 * len(resting), count
 
 
 def test_empty_runs_leave_the_list() -> None:
