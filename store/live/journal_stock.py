@@ -53,6 +53,9 @@ SINGLY: Final = 4
 MAX_MADE: Final = 32
 """Journals that are made at once, and kept in stock."""
 
+MAX_BYTES: Final = 64 << 20
+"""Bytes that the journals in stock may take: 31 of the size that they have without options, and no large ones."""
+
 _MAX_NAMED: Final = 64  # info files that are written at once
 _QUIET_LOOKS: Final = 120  # without a declaration, after which the stock is removed
 
@@ -175,10 +178,11 @@ class JournalStock:
     def _stock_up(self, count: int) -> None:
         """Add so many journals; fewer, or none, if the disk is short of room: each is then made for its queue."""
         geometry = self._parameters.geometry
+        size = geometry.files * geometry.file_size
         with contextlib.suppress(OSError):
             free, total = self._disk.space(self._directory.path)
             room = free - total * self._parameters.disk_free_limit // 100
-            count = min(count, room // (geometry.files * geometry.file_size) - 1)
+            count = min(count, MAX_BYTES // size - len(self._stock), room // size - 1)
             if count > 0:
                 self._stock.extend(self._make(geometry, count))
 

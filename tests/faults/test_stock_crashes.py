@@ -213,6 +213,21 @@ def test_a_disk_that_is_short_of_room_has_no_stock_but_takes_queues() -> None:
     assert shop.make("third", IN_STOCK) is None
 
 
+def test_large_journals_are_not_kept_in_stock() -> None:
+    size = IN_STOCK.files * IN_STOCK.file_size
+    for bound, most in ((size - 1, 0), (2 * size, 2)):
+        shop = Shop(SimulatedDisk(1))
+        with patch("qstore.store.live.journal_stock.MAX_BYTES", bound):
+            for number in range(6):
+                assert shop.make(f"queue-{number}", IN_STOCK) is None
+                if number == 3:
+                    look(shop)
+                assert len(shop.disk.names(JOURNALS)) <= len(shop.journals) + most
+            look(shop)  # writes info files
+            look(shop)
+            assert len(shop.disk.names(JOURNALS)) == len(shop.journals) + most
+
+
 def test_an_info_file_that_cannot_be_written_is_reported_once_and_written_later() -> None:
     shop = stocked()
     together(shop, "second")
