@@ -26,7 +26,7 @@ class TlsSettings(NamedTuple):
         certificate_file: the broker's certificate, with those of intermediate authorities, in PEM format.
         key_file: its private key, in PEM format; None if it is in the same file.
         password_file: a file whose first line is the key's password; None if it has none.
-        authority_file: the certificates of the authorities of clients' certificates, in PEM format; None to ask for no
+        authority_file: the certificates of the authorities of clients' certificates, in PEM format; None to request no
             client certificates.
         requires_certificate: whether each client must have a certificate.
         port: TCP port; that of plain connections if both are equal.
@@ -63,7 +63,7 @@ class BrokerSettings:
         connections_per_host: limit of the connections of each host; 0 for none.
         connections_per_user, queues_per_user: limits for each user without a quota in the ACL file; 0 for none.
         acl_file: the file with the access rules; None to allow everything.
-        acl_validation: what becomes of rules there that have no effect: `none`, `warn` or `fatal`.
+        acl_validation: the treatment of rules there that have no effect: `none`, `warn` or `fatal`.
         negotiate_seconds: a connection that is not open after this time is closed.
         max_frame: maximum frame size in bytes, offered in `tune`; 0-10 allows 65,535 (specification, 4.4.2).
         max_channels: maximum channels per connection, offered in `tune`.
@@ -94,10 +94,10 @@ class BrokerSettings:
         dtx_max_timeout_seconds: the longest such time that a client may set; 0 for no limit.
         default_message_group: the group of messages without a group, on queues with message groups.
         management: whether the management agent answers requests and publishes events.
-        management_publish: whether it publishes what has changed, without being asked.
+        management_publish: whether it publishes changes unsolicited.
         management_version_1, management_version_2: whether it speaks QMF of this version.
         log_status: whether the operational log is on when the broker starts.
-        heartbeat_seconds: interval of the management agent's heartbeats, and of what it publishes.
+        heartbeat_seconds: interval of the management agent's heartbeats and publications.
         replication_queue, replication_exchange: the queue, or the exchange, for events of replicated queues; None for
             none.
         create_replication_queue: whether that queue is created if it is missing.

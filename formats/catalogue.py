@@ -98,7 +98,7 @@ class Meta(NamedTuple):
 
 
 class Census(NamedTuple):
-    """How many batches were written, the first is 1, and how many entries exist after the latest."""
+    """The number of batches written, the first is 1, and the number of entries after the latest."""
 
     batch: int
     queues: int

@@ -48,5 +48,5 @@ def _fast_crc32c() -> Callable[[int, bytes], int]:
     return cast(Callable[[int, bytes], int], google_crc32c.extend)
 
 
-#: `extend_crc32c(crc, data)`: the CRC-32C of what `crc` covers followed by `data`. Start from 0. `data` is bytes.
+#: `extend_crc32c(crc, data)` is the CRC-32C of the bytes covered by `crc`, then `data` (bytes). Start from 0.
 extend_crc32c: Callable[[int, bytes], int] = _fast_crc32c()

@@ -11,7 +11,7 @@ class FormatError(ValueError):
     """Bytes that violate their format.
 
     Attributes:
-        what: one line that says what is wrong.
+        what: the defect, in one line.
         offset: where, in bytes from the start of the buffer.
         fails_checksum: whether the cause is a wrong checksum.
     """

@@ -15,7 +15,7 @@ read and verified as a whole. Numbers are little endian.
                   never); then the data of all of them, one after another
        end     4  checksum    CRC-32C of everything before it, so that that of the whole extent is a constant
 
-So what an earlier extent left, or another file, is never taken for the messages that should be there.
+So data of an earlier extent, or of another file, are never taken for the expected messages.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ HEADER_SIZE: Final = _HEADER.size
 CHECKSUM_SIZE: Final = 4
 _MESSAGE_SIZE: Final = 16  # bytes of a message's size and expiry
 _VERIFIED: Final = 0x48674BC7
-"""CRC-32C of anything with its own CRC-32C after it. So what was read is verified without a copy of it."""
+"""CRC-32C of anything with its own CRC-32C after it. So data are verified without a copy."""
 _MAX_JOINED: Final = 1 << 20  # bytes of an extent that are copied to be written at once
 _LEVEL: Final = 1
 _MIN_COMPRESSED: Final = 512  # bytes of payload worth compressing
@@ -52,7 +52,7 @@ class PageFileError(FormatError):
 
 
 class Group:
-    """Messages that become an extent.
+    """The messages of a new extent.
 
     Attributes:
         parts: the data of all of them, in parts.
@@ -70,7 +70,7 @@ class Group:
         self.expiries: list[float] = []
 
     def add(self, parts: Sequence[bytes], size: int, expires_at: float) -> None:
-        """Add a message of so many bytes."""
+        """Add a message of `size` bytes."""
         self.parts.extend(parts)
         self.size += size
         self.sizes.append(size)

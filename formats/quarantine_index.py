@@ -8,7 +8,7 @@ r"""The index of a quarantine, `index.jsonl`: one JSON object per line, by numbe
     offset      where in it they began
     size        number of bytes
     raw         the file here that contains them; null beyond `MAX_RAW_FILES` entries: they are in `file` only
-    what        what is wrong with them
+    what        their defect
     rid         the record id, or null if unknown
     sha256      of the bytes, in hex
     salt        version 2: that of their file, or null: their checksums are verified with it
@@ -102,7 +102,7 @@ class IndexProblem(NamedTuple):
 
     Attributes:
         line: counted from 1.
-        what: what is wrong with it.
+        what: its defect.
     """
 
     line: int
@@ -185,7 +185,7 @@ def marked(chunks: Iterable[bytes], injections: Mapping[int, Injection | None]) 
 
 
 def _pieces(chunks: Iterable[bytes]) -> Iterator[tuple[bytes, bool]]:
-    """Lines with their newlines, and whether each is one: a line that is too long comes in pieces that are not."""
+    """Lines with their newlines, and whether each is complete: too long a line is returned in pieces that are not."""
     rest, is_whole = b"", True
     for chunk in chunks:
         *lines, rest = (rest + chunk).split(b"\n")

@@ -2,7 +2,7 @@
 
 A key-value database that lost its newest log, or was replaced by an older one, looks intact to itself. This file has
 the same entries (`formats.catalogue`) in another form: a log of the catalogue's batches, numbered as in the catalogue's
-census. Comparing the two shows which of them lost something, and what.
+census. Comparing the two shows the losses of each.
 
 All integers are little-endian. The file is a header, then records, each in a whole number of sectors of 512 bytes.
 
@@ -59,7 +59,7 @@ class TopologyFormatError(FormatError):
 
 
 class Tail(Enum):
-    """What follows the last readable record."""
+    """The bytes after the last readable record."""
 
     CLEAN = auto()  # zeros, or nothing
     TORN = auto()  # other bytes: the record that was being written when its writer died
@@ -74,7 +74,7 @@ class TopologyCopy(NamedTuple):
         batch: the number of the last batch that can be read in sequence; 0 if the snapshot cannot be read.
         entries: key -> value, as in the catalogue after that batch.
         end: the offset after the record of that batch.
-        tail: what follows.
+        tail: the bytes after it.
         last_batch: the highest batch number of any readable record.
     """
 

@@ -1,6 +1,6 @@
 """Typed values of any protocol: arguments, headers and stored records.
 
-The type is part of the value, so that each protocol writes back what it has read, including width and encoding. A
+The type is part of the value, so that each protocol writes back the same value, including width and encoding. A
 protocol's own table defines the code of each of these types (`formats.amqp_0_10.types`); nothing else, in particular
 not the broker's model, depends on codes.
 

@@ -1,4 +1,4 @@
-"""Whether bytes are all zero: most of what was preallocated, and never written, is."""
+"""Whether bytes are all zero, as most preallocated bytes that were never written."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Damage in a store, as every reader and every tool reports it: the kinds, their effects, and what is lost.
+"""Damage in a store, as every reader and every tool reports it: the kinds, their effects, and the losses.
 
 The fields of a `Damage` state where it is, its kind (`DamageKind`), its effect on reading (`Effect`), and the values
 that describe it. Code decides by these fields: whether a damage costs anything is `Effect.loses`. The kinds and the
@@ -48,7 +48,7 @@ def names_in(template: str) -> frozenset[str]:
 
 
 class Loss(Enum):
-    """What is lost through a damage."""
+    """The loss that a damage causes."""
 
     NOTHING = auto()
     """Everything in the damaged part is known from elsewhere."""
@@ -65,10 +65,10 @@ class Loss(Enum):
 
 
 class Effect(Enum):
-    """What reading makes of a damage: which part is used, skipped or lost.
+    """The effect of a damage on reading: the part that is used, skipped or lost.
 
     Attributes:
-        loses: what is lost.
+        loses: the loss.
         template: the text, with the names of details in braces.
         names: the details that the text names.
     """
@@ -286,7 +286,7 @@ class Effect(Enum):
 
 
 class DamageKind(Enum):
-    """What is wrong with a file, a record or an object.
+    """A defect of a file, a record or an object.
 
     Attributes:
         template: the text, with the names of details in braces.
@@ -705,8 +705,8 @@ class Damage:
         file: path of the file.
         offset: bytes from its start; None if the whole file is meant.
         rid: record id, if known.
-        kind: what is wrong.
-        effect: what reading makes of it.
+        kind: its kind.
+        effect: its effect on reading.
         details: name -> value of the details that the texts of kind and effect name.
     """
 
@@ -733,7 +733,7 @@ class Damage:
             file: path of the file.
             offset: bytes from its start; None if the whole file is meant.
             rid: record id, if known.
-            kind: what is wrong.
+            kind: its kind.
             effect: one of the kind's effects; the first by default.
             details: the values that the texts of the kind and its effect name.
         """
@@ -748,7 +748,7 @@ class Damage:
 
     @property
     def what(self) -> str:
-        """What is wrong, as text for people."""
+        """The damage, as text for people."""
         return self.kind.words(**dict(self.details))
 
     @property
@@ -758,12 +758,12 @@ class Damage:
 
     @property
     def consequence(self) -> str:
-        """What reading makes of it, as text for people."""
+        """The effect on reading, as text for people."""
         return self.effect.words(**dict(self.details))
 
     @property
     def loses(self) -> Loss:
-        """What is lost through it."""
+        """The loss it causes."""
         return self.effect.loses
 
     @property

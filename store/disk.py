@@ -62,7 +62,7 @@ class Disk(Protocol):
         """The unresolved target of the symbolic link at `path`; None if it is not a link."""
 
     def version(self, path: str) -> str:
-        """What changes when the file at `path` is written to, or replaced by another one. Empty if that is unknown."""
+        """A value that changes when the file at `path` is written to or replaced. Empty if that is unknown."""
 
 
 class WritableFile(ReadableFile, Protocol):
@@ -196,7 +196,7 @@ class OsFile:
         return b"".join(parts)
 
     def is_unwritten(self, offset: int) -> bool:
-        """Whether the file system knows that nothing was written from `offset` on: all of it would be read as zeros."""
+        """Whether the file system reports no data from `offset` on: all of it would be read as zeros."""
         try:
             os.lseek(self._descriptor, offset, os.SEEK_DATA)
         except OSError as error:
@@ -255,7 +255,7 @@ class OsDisk:
 
 
 def _mode(path: str) -> int:
-    """The type and permissions of what is at `path`; 0 if nothing is. Raises OSError if that cannot be found out."""
+    """The type and permissions of the file at `path`; 0 if nothing is. Raises OSError if that cannot be found out."""
     try:
         return os.stat(path).st_mode  # noqa: PTH116 – as in `OsDisk.names`
     except ValueError:  # no file can have that name
@@ -321,7 +321,7 @@ class OsWritableFile(OsFile):
             raise OSError(error.errno, error.strerror, self._path) from error
         if done == size:
             self._size = max(self._size, offset + size)
-        else:  # a part was not written at once: what follows it may be in the wrong place
+        else:  # a part was not written at once: the rest may be in the wrong place
             content = b"".join(pieces)
             assert len(content) == size
             self.write(offset, content)
@@ -349,8 +349,8 @@ class OsWritableFile(OsFile):
         The first write to such a block changes the file's metadata, and the next sync waits for the file system's own
         journal as well. Zeros that are written for many small writes at once save that: they are part of the next sync.
 
-        Only what the file system knows to have no data is overwritten (`SEEK_HOLE`), by the zeros that it would be read
-        as. Nobody else may write to this part of the file at the same time.
+        Only ranges without data in the file system are overwritten (`SEEK_HOLE`), by the zeros that they would be read
+        as. This part of the file must have no other writer at the same time.
         """
         if offset < self._filled:
             return False
@@ -425,7 +425,7 @@ class OsLock:
 
 
 class OsWritableDisk(OsDisk):
-    """The `WritableDisk` on the operating system. Files read what is cached through one buffer: in one thread."""
+    """The `WritableDisk` on the operating system. Its files read cached data through one buffer: in one thread."""
 
     __slots__ = ("_buffer",)
 
@@ -493,7 +493,7 @@ class OsWritableDisk(OsDisk):
             self.sync_directory(directory)
 
     def _sync_at_once(self, files: Sequence[WritableFile], directories: Sequence[str]) -> bool:
-        """Whether it succeeded; if not, each of them is to be synced, which tells what is wrong."""
+        """Whether it succeeded; if not, each of them is to be synced, which reports the error."""
         from qstore.store.sync.helper import SYNCFS_FILES, FileSystemSync  # most processes never need it
 
         if len(files) + len(directories) <= SYNCFS_FILES:

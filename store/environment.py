@@ -61,7 +61,7 @@ class Background(Protocol):
     ) -> None:
         """As `run`: `together` does this item, with others that were given directly before and after it, if they wait.
 
-        `together` must not raise: what fails is its result for an item.
+        `together` must not raise: an error is its result for an item.
         """
 
     def fileno(self) -> int:
@@ -217,7 +217,7 @@ class ThreadBackground:
             work = self._work.get() if following is None else following
 
     def _gathered(self, first: SharedWork) -> tuple[list[SharedWork], Callable[[], _Finish] | SharedWork | None]:
-        """The work that waits and is done together with `first`, and what comes after it; None if that is unknown."""
+        """The waiting work that is done together with `first`, and the work after it; None if that is unknown."""
         group = [first]
         while len(group) < MAX_TOGETHER:
             try:

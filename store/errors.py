@@ -1,4 +1,4 @@
-"""Errors of a store and of its journals, and what a person can do about those of the disk."""
+"""Errors of a store and of its journals, and advice for those of the disk."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _ADVICE: Final = {
 
 
 def advice(error: OSError) -> str:
-    """What to do about an OSError, to append to its own text; empty if there is no advice."""
+    """Advice about an OSError, to append to its own text; empty if there is none."""
     if error.errno in (errno.EACCES, errno.EPERM):
         runs = f"this process runs as user id {os.geteuid()}"
         return f"; {runs}: check the owner and the mode of the path and of its content"
@@ -25,7 +25,7 @@ def advice(error: OSError) -> str:
 
 
 class StoreError(Exception):
-    """An error in one line: what is wrong, where, and what to do."""
+    """An error in one line: the cause, the place, and the advice."""
 
 
 class StoreLockedError(StoreError):
@@ -80,5 +80,5 @@ _OTHERWISE: Final = "check whether the disk is full, read-only or failing"
 
 
 def disk_advice(error: OSError | None = None) -> str:
-    """What to do about a failing disk; `error` is the OSError, if there is one."""
+    """Advice about a failing disk; `error` is the OSError, if there is one."""
     return _OTHERWISE if error is None or error.errno is None else _DISK_ADVICE.get(error.errno, _OTHERWISE)

@@ -17,7 +17,7 @@ RocksDB its log even when they open a database read-only, so a private directory
                                                  systems, and would write to the source's inode
     all others        omitted                    logs, locks and options: not needed to read, or written at each open
 
-`damage` reports what RocksDB alone ignores silently: a write-ahead log that is damaged before its end (opened up to the
+`damage` reports what RocksDB ignores silently: a write-ahead log that is damaged before its end (opened up to the
 damage) and a manifest that ends in the middle of a record (later tables may be missing).
 """
 
@@ -263,7 +263,7 @@ def open_copy(directory: Path) -> RocksKeyValue:
 
 
 def _check_files(directory: Path) -> None:
-    """Refuse what RocksDB cannot open, or would block on: a directory, a FIFO, a link to nowhere in place of a file.
+    """Refuse paths that RocksDB cannot open, or would block on: a directory, a FIFO, a broken link in place of a file.
 
     Raises:
         CatalogueDamagedError: one of the database's files is not a regular file.
@@ -327,7 +327,7 @@ def _line(error: Exception) -> str:
 
 # ---------------------------------------------------------------------------------------------------------------
 
-#: OS errors that say nothing about the state of the files.
+#: OS errors independent of the state of the files.
 _PASSING: Final = frozenset(
     {errno.EACCES, errno.EPERM, errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE, errno.EROFS, errno.ENOMEM}
 )
@@ -382,7 +382,7 @@ def _check_regular(path: Path, status: os.stat_result) -> None:
 
 
 # The framing of RocksDB's manifest and write-ahead log ("Write Ahead Log File Format" in its wiki): blocks of 32 KiB
-# hold fragments of u32 CRC, u16 length, u8 type, data; what is left of a block below 7 bytes is zeros. A record is
+# hold fragments of u32 CRC, u16 length, u8 type, data; a rest of the block below 7 bytes is zeros. A record is
 # one fragment of type 1 (full), or first (2), middle (3) and last (4).
 _BLOCK = 32768
 _FRAGMENT = struct.Struct("<IHB")

@@ -234,7 +234,7 @@ def journal_has_files(queue: str, files: int, size: int) -> LogLine:
 
 
 def journal_failed(failure: str) -> LogLine:
-    """A journal's disk has failed. `failure` is the error sent to clients: which queue, what happened, what follows."""
+    """A journal's disk has failed. `failure` is the error sent to clients: the queue, the cause, the consequences."""
     advice = "see the kernel log, repair the disk, and restart the broker: no acknowledged message is lost"
     return LogLine(Level.CRITICAL, f"{failure}; {advice}")
 

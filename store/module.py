@@ -5,7 +5,7 @@ broker. `tests/broker/test_store_protocol.py`, which mypy checks, keeps the two 
 points of the group `qstore.modules` (pyproject.toml): the names of all stores that qpidd ever had, so that an old
 command line or configuration file loads this one.
 
-`PluggedStore` is the store together with what the broker needs but may not import: the classes of its errors, the parts
+`PluggedStore` is the store with all that the broker needs but may not import: the classes of its errors, the parts
 of a transaction, and the size of a queue's journal.
 """
 
@@ -33,7 +33,7 @@ from qstore.store.parameters import (
     queue_max_files,
     store_directory,
 )
-from qstore.store.recovery.journal_recovery import TellProgress, not_told
+from qstore.store.recovery.journal_recovery import ReportProgress, no_report
 
 OptionKind: TypeAlias = Literal["number", "switch", "choice", "text"]
 
@@ -96,11 +96,11 @@ class PluggedStore(MessageStore):
         return data_crc(parts)
 
     def metrics(self) -> Mapping[str, int | str]:
-        """What management shows of the store (`metrics`): name -> value."""
+        """The metrics of the store for management (`metrics`): name -> value."""
         return store_metrics(self)._asdict()
 
     def journal_metrics(self, journal: QueueJournal) -> Mapping[str, int | str]:
-        """What management shows of a journal: name -> value."""
+        """The metrics of a journal for management: name -> value."""
         return journal_metrics(self, journal)._asdict()
 
     def queue_geometry(self, arguments: Mapping[str, Any]) -> Geometry:
@@ -139,7 +139,7 @@ class Module:
         data_directory: str | None,
         version: str,
         log: Callable[[LogLine], None],
-        progress: TellProgress = not_told,
+        progress: ReportProgress = no_report,
     ) -> PluggedStore:
         """Open the store.
 

@@ -460,7 +460,7 @@ GROWTH_ARGUMENTS: Final = (
     _OPTIONS["auto-expand-max-jfiles"]._replace(name="qpid.auto_expand_max_jfiles", alias=""),
     _OPTIONS["max-journal-size"]._replace(name="qpid.max_journal_size"),
 )
-"""The arguments that say how far it may grow; likewise."""
+"""The arguments that limit its growth; likewise."""
 
 COMPRESS: Final = "qpid.compress"
 COMPRESS_WORDS: Final = ("none", "zstd")

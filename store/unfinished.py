@@ -1,6 +1,6 @@
 """The states that a kill can leave of work on a store, by name: used by the start, the tools that read, and others.
 
-    state             found                                        meaning, and what the next start does
+    state             found                                        meaning, and action of the next start
     ----------------  -------------------------------------------  ----------------------------------------------------
     NEW_STORE         `rhm.new` with its STORE file, and no `rhm`  a complete store: it is renamed
     BEGUN_STORE       `rhm.new` otherwise                          an incomplete store: it is removed. A conversion,
@@ -209,6 +209,6 @@ def _is_replaced(journal: Journal, other: Journal, used: Collection[str] | None)
     """Whether all content of `journal` is in `other`, which counts for the same queue."""
     assert journal.info is not None
     assert other.info is not None
-    if journal.is_being_deleted:  # built by a resize that may have come to its switch: the two hold the same
+    if journal.is_being_deleted:  # built by a resize that may have reached its switch: the two hold the same
         return True
     return journal.info.incarnation < other.info.incarnation and (used is None or other.path in used)

@@ -210,7 +210,7 @@ class ConnectionCore:
         self.state = ConnectionState.OPEN
 
     async def _connect(self) -> None:
-        """Try all endpoints, repeatedly as the options say."""
+        """Try all endpoints, repeatedly if the options request it."""
         options, driver = self.options, self.driver
         give_up = None if options.reconnect_timeout is None else driver.now() + options.reconnect_timeout
         interval, rounds = options.reconnect_interval_min, 0

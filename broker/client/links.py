@@ -4,7 +4,7 @@
 
     name            looked up as a queue and as an exchange, or only as node.type; a queue takes precedence
     missing         created if the create policy allows it: a queue, unless node.type is topic; with its x-bindings
-    found           compared with the options if the assert policy asks for it
+    found           compared with the options if the assert policy requires it
 
 A "#" in the name is replaced by a unique id, unless the address says `create: never`: then it is part of the name of a
 node that exists. A node with a unique id is created by every link that uses the address, and is exclusive and
@@ -247,7 +247,7 @@ def unbind_calls(bindings: list[Call]) -> list[Call]:
 
 
 def subscription_queue(target: Target, node: Node, name: str) -> list[Call]:
-    """The commands that create and bind a receiver's own queue at an exchange: it keeps what the selector selects."""
+    """The commands to create and bind a receiver's own queue at an exchange, for messages that match the selector."""
     declare = target.link_declare
     arguments = with_selector(declare.arguments, _FILTER, target.selector)
     is_durable = target.link_durable

@@ -222,7 +222,7 @@ _NORMAL: Final = 200
 
 
 def _why_none(offered: Sequence[str], allowed: Sequence[str] | None, credentials: Credentials) -> str:
-    """Why a client can use none of the mechanisms that a broker offers, and what to do."""
+    """The reason why a client can use none of the broker's mechanisms, and the advice."""
     if allowed is not None and not set(offered) & set(allowed):
         return f"only {', '.join(allowed) or 'none'} may be used, see sasl_mechanisms"
     with_users = [name for name in offered if name in TABLE and TABLE[name].needs is Needs.VERIFIERS]

@@ -1,4 +1,4 @@
-"""The application's message: its content, its properties, and how they are encoded.
+"""The application's message: its content, its properties, and their encoding.
 
 The header segment of a transfer has two structs, delivery-properties and message-properties. Those of a received
 message are decoded on first access.
@@ -380,7 +380,7 @@ def encode_message(message: Message, routing_key: str, subject: str | None) -> t
 
 def mark_redelivered(header: bytes) -> bytes:
     """The header of `encode_message` with the redelivered flag set."""
-    # Field 2 of delivery-properties, which come first: a bit without further bytes.
+    # Field 2 of delivery-properties, which are first: a bit without further bytes.
     return header[:6] + bytes([header[6] | 4]) + header[7:]
 
 

@@ -1,4 +1,4 @@
-"""The options of a connection: broker URLs, options by name, and what they mean for TLS.
+"""The options of a connection: broker URLs, options by name, and their effect on TLS.
 
 **URLs** have the syntax of the Qpid clients:
 

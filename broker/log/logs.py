@@ -262,7 +262,7 @@ class LogBudget:
     Args:
         log: the log to write to.
         level: the level of the lines.
-        what: what the lines report, in the plural, such as "failed logins".
+        what: the subject of the lines, in the plural, such as "failed logins".
     """
 
     def __init__(self, log: CategoryLog, level: int, what: str) -> None:

@@ -99,7 +99,7 @@ STATUS_MESSAGES: Final[Mapping[str, str]] = {
 # ---- the log ----
 
 MAX_LINES: Final = 1000
-"""Of one message that clients cause, in a minute: when 1,000 clients connect, each of them is told."""
+"""Lines of one message that clients cause, per minute: when 1,000 clients connect, each has its line."""
 _BY_CLIENTS: Final = ("CON", "CHN", "QUE", "EXH", "BND", "SUB")
 _HOST: Final = "vh(/)"
 _STORE: Final = f"{_HOST}/ms"
@@ -155,7 +155,7 @@ class StatusLog:
             number: the id of the message.
             *values: its values.
             actor: who has caused it, as in the format above; empty to omit it.
-            subject: what it is about, likewise.
+            subject: its subject, likewise.
         """
         if self._is_on:
             limit = self._limits.get(number)
@@ -168,7 +168,7 @@ class StatusLog:
             self._logger.log(NOTICE, "%s%s : %s", parts, number, STATUS_MESSAGES[number].format(*values))
 
     def write_left_out(self, period: float = PERIOD_SECONDS) -> None:
-        """Write how many lines were left out, for each message whose period has begun so many seconds ago."""
+        """Write how many lines were left out, for each message whose period began that many seconds ago."""
         if self._is_on:
             for number, limit in self._limits.items():
                 self._write_left_out(number, limit, self._clock(), period)
@@ -176,8 +176,8 @@ class StatusLog:
     def _write_left_out(self, number: str, limit: LineLimit, now: float, period: float = PERIOD_SECONDS) -> None:
         left_out, seconds = limit.ended(now, period)
         if left_out:
-            told = plural(left_out, "more line")
-            self._logger.log(NOTICE, "%s : %s left out within %.0f seconds", number, told, seconds)
+            lines = plural(left_out, "more line")
+            self._logger.log(NOTICE, "%s : %s left out within %.0f seconds", number, lines, seconds)
 
     def host(self, number: str, *values: object) -> None:
         """Write a line about the virtual host."""
@@ -284,7 +284,7 @@ class StatusLog:
 
 _Writer = Callable[[StatusLog, Any, Caller], None]
 
-#: Event -> what writes its lines.
+#: Event -> the function that writes its lines.
 _WRITERS: Final[dict[type[Event], _Writer]] = {
     ClientConnect: StatusLog._connect,
     ClientDisconnect: StatusLog._disconnect,

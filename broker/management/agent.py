@@ -6,12 +6,12 @@
                                                        not routed to queues
     qmf.default.topic    console.request.agent_locate  requests of version 2, which other agents get, too
     qpid.management      broker, agent.1.0             requests of version 1, likewise not routed
-    amq.direct and so on                               replies: wherever the request has asked for them, and its sender
+    amq.direct and so on                               replies: wherever the request wants them, if its sender
                                                        may publish (`outbox`)
 
 A request is a message with a reply-to, of version 2 if it has the application header `qmf.opcode`. It is carried out
-as a task in time slices, at most `_MAX_REQUESTS` at a time; more are refused. `publisher` has what is published
-unasked.
+as a task in time slices, at most `_MAX_REQUESTS` at a time; more are refused. `publisher` sends the
+unsolicited publications.
 
 Sources: the QMF schema of qpidd's broker; Qpid wiki, "QMF Protocol" and "QMF Map Message Protocol"; qpidd,
 ManagementAgent.cpp (keys and headers).
@@ -66,7 +66,7 @@ class Agent:
     Args:
         managed: the broker.
         make_message: encodes messages.
-        run: runs what takes time.
+        run: runs tasks that take time.
 
     Attributes:
         name: its name in version 2.
@@ -130,7 +130,7 @@ class Agent:
             )
 
     def _check_reply(self, request: Request) -> None:
-        """Raise UnauthorizedError if the replies to a request may not go where it asks for."""
+        """Raise UnauthorizedError if the replies to a request may not go to its reply-to."""
         if request.reply_to is not None:
             self._outbox.check_reply(request.caller, request.reply_to)
 
@@ -152,7 +152,7 @@ class Agent:
         await self._managed.slices.next()
         await work
 
-    # ---- what is published unasked ----
+    # ---- unsolicited publications ----
 
     def on_event(self, event: Event) -> None:
         """Something has happened in the broker."""
@@ -165,7 +165,7 @@ class Agent:
         self._events.publish(event, self._broker.clock())
 
     def _bound(self, event: Bind) -> None:
-        """A console has bound a queue: what it is bound for is published soon."""
+        """A console has bound a queue: the objects and events of its key are published soon."""
         if event.exchange == VERSION_1 and self._publishes_1:
             for agent in self._agents:
                 self._qmf1.console_added(agent)
@@ -235,4 +235,4 @@ def _content_of(body: object, content_type: str | None) -> TypedMap | Sequence[T
 
 
 def _ignore_result(_error: ModelError | None) -> None:
-    """No request waits for what is published unasked."""
+    """No request waits for unsolicited publications."""

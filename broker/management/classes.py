@@ -92,7 +92,7 @@ class ManagedObject(NamedTuple):
     Attributes:
         of: its class.
         key: its name within the class.
-        target: what is managed.
+        target: the managed thing, such as a queue.
     """
 
     of: ManagedClass
@@ -141,7 +141,7 @@ def check_query(managed: ManagedBroker, caller: Caller, name: str, class_name: s
 
 
 async def prepare(managed: ManagedBroker, classes: Iterable[ManagedClass]) -> None:
-    """Do what has to be done before objects of these classes are looked at."""
+    """Prepare for reading objects of these classes."""
     for of in classes:
         if of.prepare is not None:
             await of.prepare(managed)

@@ -96,7 +96,7 @@ class EventClass(NamedTuple):
     """A class of events.
 
     Attributes:
-        package, name: what it is called.
+        package, name: its name.
         severity: as in the schema.
         arguments: its arguments, in the order of the event's first fields.
         raised_by: the broker's event; None if it is never raised.

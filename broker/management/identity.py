@@ -1,4 +1,4 @@
-"""Who a broker is: an id that stays, and how often it was started. Both are in a file of its data directory.
+"""The identity of a broker: a permanent id, and the number of its starts. Both are in a file of its data directory.
 
     .mbrokerdata    ID STARTS BANK    as qpidd's, whose third number is not used here; 0600
 
@@ -27,7 +27,7 @@ _MAX_BYTES: Final = 200
 
 
 class Identity(NamedTuple):
-    """Who a broker is.
+    """The identity of a broker.
 
     Attributes:
         instance: its id.

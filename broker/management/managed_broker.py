@@ -1,8 +1,8 @@
-"""The broker as management sees it: the model, what only the process and the network know, and time for long work.
+"""The broker as management sees it: the model, the state of process and network, and time for long work.
 
 Long work (a query, a sweep, the sums over all queues) is done in portions, one in a time slice (`TimeSlices`). There
 is one slice in two iterations of the event loop, however many requests are carried out at the same time: no iteration
-is delayed by more than one portion, and a console that asks for much does not hold up the queries of others.
+is delayed by more than one portion, and a console with large queries does not hold up those of others.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class ListedSession(NamedTuple):
         machine: its connection; None if it is detached.
         channel: its channel there.
         session: the session.
-        detached: how it waits to be attached again; None if it is attached.
+        detached: its state while detached; None if it is attached.
     """
 
     machine: Machine | None
@@ -96,7 +96,7 @@ class ListedSession(NamedTuple):
 
 
 class ManagedBroker:
-    """What there is to manage.
+    """The broker to manage.
 
     Args:
         broker: the model.
@@ -113,7 +113,7 @@ class ManagedBroker:
     Attributes:
         broker, identity, version, machines, detached, shut_down, log, security, status: as above.
         snapshots: those of the store that other processes read; None without a store.
-        interval: seconds between two publications of what has changed.
+        interval: seconds between two publications of changes.
         slices: the time slices in which long work is done.
         agents: returns the agents that are attached.
         classes: all classes of managed objects.

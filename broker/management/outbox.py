@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 DIRECT, TOPIC, VERSION_1 = MANAGEMENT_EXCHANGES
 _DEEP: Final = 2
 _UNASKED_SHARE, _REPLY_SHARE = 0.8, 0.95
-"""Of the memory ceiling (`model/memory`): what is published unasked, and replies, do not take more than that."""
+"""The share of the memory ceiling (`model/memory`) that unsolicited publications and replies may take."""
 MAX_QUEUE_BYTES: Final = QUEUE_LIMIT_BYTES
 """A queue without a limit that exceeds this gets no messages from the agent: its console does not read."""
 _COUNT_SECONDS: Final = 1.0  # between two counts of the memory

@@ -1,4 +1,4 @@
-"""Publishes to consoles unasked: changed objects, once in an interval, and events, in every version of QMF spoken.
+"""Unsolicited publications to consoles: changed objects, once in an interval, and events, in every version of QMF.
 
 **Objects.** A sweep goes over all objects. A class is swept if a queue is bound for its objects, or if a console knows
 one of them. The properties and statistics of each object are compared with those published last, and what has changed
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 
 class Version(Protocol):
-    """A version of QMF: encodes what is published, and knows the keys that queues are bound for."""
+    """A version of QMF: encodes publications, and has the keys that queues are bound with."""
 
     def changes_of(self, of: ManagedClass) -> Changes | None:
         """Where the changed objects of a class go; None if no queue is bound for them."""
@@ -56,7 +56,7 @@ class Changes(Protocol):
     """The changed objects of one class, on their way in one version of QMF."""
 
     def add(self, known: Known, deleted: float, *, has_properties: bool, has_statistics: bool) -> None:
-        """Publish what has changed of an object, as last looked at; `deleted` is when it ended, or 0."""
+        """Publish the changes of an object, as last read; `deleted` is when it ended, or 0."""
 
     def flush(self) -> None:
         """Publish what is left."""
@@ -227,7 +227,7 @@ class Publisher:
 
 
 def _publish_changed(each: ManagedObject, known: Known, changes: Sequence[Changes], *, is_whole: bool) -> None:
-    """Publish what has changed of an object since it was published last."""
+    """Publish the changes of an object since it was published last."""
     values, before = each.of.values(each.target), known.values
     if values == before and not is_whole:
         return
@@ -295,7 +295,7 @@ class EventPublisher:
                 self._start(self._send_later(reached))
 
     async def _send_later(self, reached: int) -> None:
-        """Pause after events that have reached many queues, then publish those that came meanwhile, and so on."""
+        """Pause after events that have reached many queues, then publish those that arrived meanwhile, and so on."""
         try:
             while reached or self._waiting:
                 await asyncio.sleep(reached * _PAUSE_SECONDS)

@@ -1,4 +1,4 @@
-"""QMF version 1: requests are answered, and what is published unasked is encoded, in binary form.
+"""QMF version 1: requests are answered, and unsolicited publications encoded, in binary form.
 
     request   replies
     --------  ---------------------------------------------------------------------
@@ -13,7 +13,7 @@
     others    z: not implemented
 
 A body may contain several requests. Whatever follows a request that cannot be read is ignored. Replies about the schema
-are messages of their own, since old consoles ignore what follows an event's.
+are messages of their own, since old consoles ignore anything after an event's.
 
     key on qpid.management
     -------------------------------     ------------------------------------------
@@ -33,7 +33,7 @@ An object is its values in the order of the schema, without names. It begins wit
 properties: a bit for each, the first one the lowest, in as many bytes as are needed; absent ones are left out. A value
 that a class must have and an object lacks is the empty one of its type.
 
-The schema of a class is maps in binary form; consoles of version 2 ask for it in this form as well:
+The schema of a class is maps in binary form; consoles of version 2 request it in this form as well:
 
     class    u16 properties | u16 statistics | u16 methods | a map for each property and statistic | for each method a
              map, and one for each of its arguments
@@ -306,7 +306,7 @@ class Qmf1:
             yield encode_message("a", sequence, agent.broker_bank, agent.agent_bank)
 
     def _take_package(self, _sequence: int, _fields: dict[str, Any], _request: Request) -> Iterator[bytes]:
-        """An agent announces a package, which says nothing without its classes."""
+        """An agent announces a package, which means nothing without its classes."""
         return iter(())
 
     def _take_class(self, _sequence: int, fields: dict[str, Any], request: Request) -> Iterator[bytes]:
@@ -329,7 +329,7 @@ class Qmf1:
             if self._is_heard(_SCHEMA_KEY):
                 self._send(VERSION_1, _SCHEMA_KEY, announced)
 
-    # ---- what is published unasked ----
+    # ---- unsolicited publications ----
 
     def publish_events(self, of: EventClass, events: Iterable[Timed]) -> None:
         """Publish events of a class, if a queue is bound for them."""
@@ -408,7 +408,7 @@ class Changes1:
         self._codec, self._key, self._of, self._batch = codec, key, of, _Batch()
 
     def add(self, known: Known, deleted: float, *, has_properties: bool, has_statistics: bool) -> None:
-        """Publish what has changed of an object, as last looked at."""
+        """Publish the changes of an object, as last read."""
         assert known.values is not None
         for opcode, has_changed in (("c", has_properties), ("i", has_statistics and bool(self._of.statistics))):
             if has_changed:
@@ -418,7 +418,7 @@ class Changes1:
                     )
 
     def flush(self) -> None:
-        """Publish what is left."""
+        """Publish the rest."""
         self._publish(self._batch.take())
 
     def _publish(self, body: bytes) -> None:

@@ -1,4 +1,4 @@
-"""QMF version 2: requests are answered, and what is published unasked is encoded, as maps and lists.
+"""QMF version 2: requests are answered, and unsolicited publications encoded, as maps and lists.
 
     request                 content                                          reply
     ----------------------  -----------------------------------------------  ------------------------------------------
@@ -281,7 +281,7 @@ class Qmf2:
         encoded = {key: _result(kinds.get(key, ""), value) for key, value in results.items()}
         self._reply(request, "_method_response", {"_arguments": encoded})
 
-    # ---- what is published unasked ----
+    # ---- unsolicited publications ----
 
     def changes_of(self, of: ManagedClass) -> Changes2 | None:
         """Where the changed objects of a class go; None if no queue is bound for them."""
@@ -307,7 +307,7 @@ class Qmf2:
             self._send(TOPIC, key, "_agent_heartbeat_indication", values, headers, expires_at=expires_at)
 
     def _attributes(self) -> dict[str, Any]:
-        """Who the agent is."""
+        """The identity of the agent."""
         managed = self._managed
         return {
             "_vendor": _VENDOR,
@@ -359,7 +359,7 @@ class Changes2:
             self.flush()
 
     def flush(self) -> None:
-        """Publish what is left."""
+        """Publish the rest."""
         if self._objects:
             headers = {"method": "indication", "qmf.content": "_data"}
             self._codec._send(TOPIC, self._key, "_data_indication", self._objects, headers)
@@ -393,7 +393,7 @@ def _comparable(value: Any) -> Any:
 
 
 def _class_key(asked: TypedMap) -> tuple[str | None, str | None, Any]:
-    """Package, name and hash that a query asks for; None for any."""
+    """Package, name and hash in a query; None for any."""
     schema = _value(asked, "_schema_id")
     if not isinstance(schema, TypedMap):
         return None, None, None

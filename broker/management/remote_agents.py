@@ -3,7 +3,7 @@
     1. an agent sends A (attach) with its label, and gets a: its banks, the parts of the ids of its objects
     2. it binds a queue to qpid.management with agent.BROKER BANK.AGENT BANK: requests for it go there, and the broker
        routes them
-    3. it sends p and q: its packages and classes. The broker asks for the schema of each (S) and keeps it (s), and
+    3. it sends p and q: its packages and classes. The broker requests the schema of each (S) and keeps it (s), and
        announces them to consoles as its own
     4. it publishes its objects, events and heartbeats under console.…, which the broker routes
 
@@ -43,7 +43,7 @@ class RemoteAgent(NamedTuple):
 
     Attributes:
         peer: the address of its connection.
-        label: what it calls itself.
+        label: its label.
         system_id: the machine it runs on.
         broker_bank, agent_bank: its banks.
     """
@@ -85,7 +85,7 @@ class RemoteAgents:
     # ---- agents ----
 
     def attach(self, peer: str, label: str, system_id: UUID, bank: int) -> RemoteAgent | None:
-        """An agent attaches itself, and asks for a bank; 0 for any. None if there are too many."""
+        """An agent attaches itself and requests a bank; 0 for any. None if there are too many."""
         for each in self:
             if each.peer == peer and each.label == label:
                 return each
@@ -140,7 +140,7 @@ class RemoteAgents:
         return self._sequence
 
     def described(self, agent: RemoteAgent, sequence: int, key: ClassKey, schema: bytes) -> bool:
-        """An agent has sent a schema. Returns whether it was asked for, and is kept."""
+        """An agent has sent a schema. Returns whether it was requested, and is kept."""
         found = self._classes.get(key)
         if self._asked.get(sequence) != key or found is None or found.bank != agent.agent_bank:
             return False

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 
 class Request(NamedTuple):
-    """A request, without what it asks for.
+    """A request, without its operation.
 
     Attributes:
         caller: who has sent it.
@@ -84,12 +84,12 @@ _STATUS: Final = (
 
 
 def status_of(error: ModelError) -> int:
-    """The status of what has failed."""
+    """The status of an error."""
     return next((status for kind, status in _STATUS if isinstance(error, kind)), EXCEPTION)
 
 
 def text_of(error: ModelError) -> str:
-    """The text of what has failed."""
+    """The text of an error."""
     return f"unauthorized-access: {error}" if type(error) is UnauthorizedError else str(error)
 
 
@@ -100,7 +100,7 @@ Wants: TypeAlias = "Callable[[Message], bool]"
 
 
 class Arguments(dict[str, Any]):
-    """The arguments of a method by name, which consoles send in any type: each is read as what the method needs.
+    """The arguments of a method by name, which consoles send in any type: each is converted to the type in the schema.
 
     The readers raise InvalidArgumentError.
     """

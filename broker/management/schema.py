@@ -196,12 +196,12 @@ class ManagedClass:
         created: when an object was created, in seconds since 1970; 0 if unknown.
         prepare: work to do before objects are looked at, in time slices.
         seen_by: returns, for a caller, whether that user may see an object; None if all may. If it is given, objects
-            are not published unasked where there are access rules.
+            are published only on request where there are access rules.
 
     Attributes:
         package, name, properties, objects, look, stored_id, created, prepare, seen_by: as above.
         declared: the statistics as they are declared, one row each.
-        statistics: the statistics as consoles get them: a `hilo` or `mma` row stands for several.
+        statistics: the statistics as consoles get them: a `hilo` or `mma` row makes several.
         methods: by name.
         hash: identifies the schema.
     """
@@ -244,7 +244,7 @@ class ManagedClass:
 
     @property
     def prefix(self) -> str:
-        """What the names of its objects begin with."""
+        """The prefix of the names of its objects."""
         return f"{self.package}:{self.name}:"
 
     def target(self, broker: ManagedBroker, key: str) -> Any:

@@ -33,7 +33,7 @@ from qstore.broker.model.recovery import Recovery
 from qstore.broker.model.replies import DirectReplies
 from qstore.broker.model.router import Router
 from qstore.broker.model.selectors.candidate import LastCandidate
-from qstore.broker.model.store_protocol import Store, TellProgress
+from qstore.broker.model.store_protocol import ReportProgress, Store
 from qstore.broker.model.tick import Tick
 from qstore.broker.model.topology.bindings import BindingMaker, ExchangeBindings
 from qstore.broker.model.topology.changes import TopologyStorage
@@ -262,7 +262,7 @@ class Broker:
             turns.do(self.expiries, work())
         return removed
 
-    def recover(self, restore: RestoreMessage, progress: TellProgress | None = None) -> None:
+    def recover(self, restore: RestoreMessage, progress: ReportProgress | None = None) -> None:
         """Load exchanges, queues, bindings and messages from the store.
 
         Args:

@@ -20,8 +20,8 @@ from qstore.broker.model.store_protocol import (
     PENDING,
     RecoveredMessage,
     RecoveredQueue,
+    ReportProgress,
     Store,
-    TellProgress,
 )
 from qstore.broker.model.topology.bindings import recover_bindings, recover_exchange_bindings
 from qstore.broker.model.transactions.effects import Effects
@@ -83,7 +83,7 @@ class Recovery:
         restore: RestoreMessage,
         has_grown: Callable[[Queue], None],
         emit: Callable[[Event], None],
-        progress: TellProgress | None = None,
+        progress: ReportProgress | None = None,
     ) -> None:
         self._store, self._exchanges, self._queues = store, exchanges, queues
         self._factory, self._restore, self._has_grown, self._emit = factory, restore, has_grown, emit

@@ -35,7 +35,7 @@ Changed: TypeAlias = Callable[[_Result | None, Exception | None], None]
 Refused: TypeAlias = Callable[[str, bool], None]
 """Called with a journal's name and whether it is full; else it still accepts dequeues. It must not call the store."""
 StoreLog: TypeAlias = Callable[["StoreLine"], None]
-TellProgress: TypeAlias = Callable[[Callable[[], str]], None]
+ReportProgress: TypeAlias = Callable[[Callable[[], str]], None]
 """Receives a function that returns the text about a start's progress, called only if the text is used."""
 
 JournalHandle: TypeAlias = Any  # a journal, of the store's own type, which satisfies `Journal`
@@ -437,7 +437,7 @@ class StoreModule(Protocol):
         data_directory: str | None,
         version: str,
         log: StoreLog,
-        progress: TellProgress = ...,
+        progress: ReportProgress = ...,
         /,
     ) -> Store:
         """Open the store, in any state, and recover it.

@@ -5,12 +5,12 @@ slept for `IDLE_GAP`, and has since had no more input than `FEW`. Two, because a
 before the next message: when that one made the loop count as busy, a client with a consumer waited 0.26 ms for each
 confirm instead of 0.16 (compiled; `tests/bench/bench_latency`, one at a time, consumed).
 
-**Busy polling**: for a moment after a tick, the event loop asks for input again instead of sleeping. A client that
+**Busy polling**: for a moment after a tick, the event loop polls for input instead of sleeping. A client that
 waits for each answer sends its next message within microseconds. To sleep and to be woken meanwhile takes longer than
 that: two context switches, in a virtual machine an exit to its host, and cold caches afterwards. So polling takes less
 processor time, too (`tests/bench/bench_peers`, row "sync durable").
 
-It pays only while input comes that soon. So each gap between the end of a tick and the next input is counted, polled or
+It pays only while input arrives that soon. So each gap between a tick's end and the next input is counted, polled or
 not: one that is shorter than `WINDOW` adds one to a score, which is at most 8, and a longer one takes two from it. Only
 while the score is positive does the loop poll. An idle broker polls once and then sleeps; one whose input comes at
 longer intervals stops polling after four of them. The worst case is two short gaps and a long one, again and again:

@@ -79,7 +79,7 @@ class Clients:
     # ---- who may connect ----
 
     def admits(self, host: str, address: str) -> bool:
-        """Whether the rules for all users let this host connect. It is not told why: it may be no client at all."""
+        """Whether the rules for all users let this host connect. No reason is sent: it may not be a client at all."""
         try:
             self.broker.authorization.check(Publisher(address), Action.CREATE, ObjectType.CONNECTION, "", host=host)
         except UnauthorizedError:
@@ -138,7 +138,7 @@ class Clients:
             self._resume_publishers(now - _PUBLISHER_HOLD)
 
     def memory_changed(self) -> None:
-        """Memory has become short, or ample again: tell the connections, and resume publishers if it is ample."""
+        """Memory has become short, or ample again: notify the connections, and resume publishers if it is ample."""
         is_short = self.broker.memory.state is not State.AMPLE
         for connection in self.connections:
             connection.watch_memory(is_short=is_short)

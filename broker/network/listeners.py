@@ -81,7 +81,7 @@ class Listeners:
 
         Args:
             port: its number.
-            accepts: what it is for.
+            accepts: its clients.
             connect: makes a connection's protocol.
 
         Raises:
@@ -136,7 +136,7 @@ class Listeners:
             self.may_be_stuck = False
 
     async def _reopen(self) -> None:
-        """Listen on the same sockets with new handles of the event loop, which accept what waits there."""
+        """Listen on the same sockets with new handles of the event loop, which accept the connections pending there."""
         try:
             for listener in list(self._listeners):
                 for descriptor in listener.descriptors:

@@ -1,6 +1,6 @@
 """When passwords are checked and TLS handshakes are made: one scheduler for all clients that are not logged in.
 
-What these clients ask for costs processor time, whatever their mechanism and protocol. It is spent in threads:
+Their requests cost processor time, whatever their mechanism and protocol. It is spent in threads:
 
     lane        check                                                          time, on one core at 3 GHz
     ----------  -------------------------------------------------------------  ----------------------------------
@@ -25,9 +25,9 @@ Each lane has threads and a queue of its own, so that quick checks never wait fo
       - such hosts together leave one thread to the others, if there are two;
       - not all checks may wait: 32 slow ones, 128 quick ones, 256 handshakes. Further ones are refused, first those of
         users that have most. More would make right logins wait for too long, and fewer would refuse the clients of a
-        large network that come back at the same time, while one of them has a wrong password.
+        large network that reconnect at the same time, while one of them has a wrong password.
  5. A failed login is answered late: `failed_login_seconds` after the client has sent its response, and after up to four
-    times as long for a host that fails. So guessing is slow, and the time does not tell whether the user exists. A
+    times as long for a host that fails. So guessing is slow, and the time does not reveal whether the user exists. A
     right login is answered at once, whatever its host has done before.
 
 What this promises, with two processors: a right login of another host waits for one check that runs, however many
@@ -79,7 +79,7 @@ class LoginCheck:
         slow_work: makes it there.
         done: called with the answer.
         has_left: whether the client has closed the connection.
-        began: when it was asked for.
+        began: when it was requested.
 
     Attributes:
         host, name, work, slow_work, has_left, began: as above.
@@ -120,7 +120,7 @@ class LoginCheck:
             done(answer)
 
     def drop(self) -> None:
-        """It is over. What belongs to the connection is let go, even if a thread still has the check."""
+        """It is over. The references to the connection are dropped, even if a thread still has the check."""
         self.is_over = True
         self._done, self.has_left = _ignore_answer, _left
         if self.timer is not None:
@@ -172,7 +172,7 @@ class Lane:
         return iter(self._waiting)
 
     def waiting_of(self, host: str) -> int:
-        """How many checks of a host wait."""
+        """The number of waiting checks of a host."""
         return sum(map(len, self._waiting.get(host, {}).values()))
 
     def add(self, check: LoginCheck) -> None:
@@ -252,7 +252,7 @@ class LoginSchedule:
         self._failures: dict[str, _Failures] = {}  # by host, the one with the latest failure last
 
     def failures(self, host: str, now: float) -> float:
-        """How many logins of a host have failed lately."""
+        """The number of recent failed logins of a host."""
         found = self._failures.get(host)
         return 0.0 if found is None else found.count(now)
 

@@ -62,7 +62,7 @@ class Server:
         TlsConfigurationError: the certificate cannot be used.
 
     Attributes:
-        shut_down: ends the broker, as management asks.
+        shut_down: ends the broker, on behalf of management.
         failed: called with a description of a failure that ends the broker: the store can no longer sync, or the event
             loop ran out of memory.
         beat: called each half second: the event loop runs.
@@ -243,7 +243,7 @@ class Server:
         while connections or refused:
             await asyncio.sleep(0)  # `connection_lost` runs in the next iteration, and may start more work
         self.protocols.close()
-        while self.broker.tick.turns:  # what clients have asked for before they were disconnected
+        while self.broker.tick.turns:  # requests of clients before they were disconnected
             await asyncio.sleep(0)
         await self.work.finish()
         await self.broker.topology.finish()

@@ -44,7 +44,7 @@ _MAX_REFUSED: Final = 64  # refusals in progress; further clients are disconnect
 
 
 class Accepts(NamedTuple):
-    """What a listener accepts.
+    """The clients that a listener accepts.
 
     Attributes:
         plain: whether connections without TLS.
@@ -61,7 +61,7 @@ class SocketConnection(asyncio.Protocol):
     Args:
         clients: all clients of the server.
         work: runs slow work.
-        accepts: what its listener accepts.
+        accepts: the clients that its listener accepts.
     """
 
     def __init__(self, clients: Clients, work: Work, accepts: Accepts) -> None:
@@ -181,7 +181,7 @@ class SocketConnection(asyncio.Protocol):
         if len(begin) >= len(TLS_HELLO) and transport is not None and contexts is not None:
             layer = TlsLayer(self, transport, contexts.current)
             self._transport, self._first_bytes, self._descriptor = layer, b"", -1
-            self._accepts = Accepts()  # for what is inside
+            self._accepts = Accepts()  # for the connection inside
             transport.set_protocol(layer)
             layer.data_received(begin)
         return True
@@ -253,7 +253,7 @@ class SocketConnection(asyncio.Protocol):
             self._machine.watch_memory(is_short=is_short)
 
     def watch_disk(self, *, is_short: bool) -> None:
-        """The disk is short for what the client publishes, or no longer."""
+        """The disk is too full for the client's messages, or no longer."""
         if self._machine is not None:
             self._machine.watch_disk(is_short=is_short)
 
@@ -353,7 +353,7 @@ class SocketConnection(asyncio.Protocol):
         """Send bytes; dropped if the socket is closing.
 
         They are sent here and now if possible: uvloop's transports send only at the end of the event loop's iteration,
-        but a peer that waits for an answer can go on while the rest of the tick is processed.
+        but a peer that waits for an answer can continue while the rest of the tick is processed.
         """
         transport = self._transport
         if transport is None or transport.is_closing():

@@ -4,7 +4,7 @@
 
 A connection whose first bytes are a TLS hello puts this layer in between (`SocketConnection`), so plain connections pay
 nothing for it. Backpressure is that of the plain transport: reading stops and resumes there, and its buffer has the
-encrypted output. One read is decrypted as a whole; what one tick writes is encrypted as a whole.
+encrypted output. One read is decrypted as a whole; the output of one tick is encrypted as a whole.
 
 The handshake takes milliseconds, so its steps are made in a thread (`login_checks`), one after the other. The socket is
 not read meanwhile, and nothing else uses the session.
@@ -28,7 +28,7 @@ class TlsLayer(asyncio.Transport, asyncio.Protocol):
     """See above.
 
     Args:
-        connection: the connection behind.
+        connection: the connection inside.
         transport: the socket's transport; `set_protocol` is called with this layer by the caller.
         context: the certificate and key.
 
@@ -45,7 +45,7 @@ class TlsLayer(asyncio.Transport, asyncio.Protocol):
     # ---- for the socket's transport ----
 
     def data_received(self, data: bytes) -> None:
-        """Decrypt; hand over what is complete."""
+        """Decrypt; hand over the complete records."""
         session = self._session
         if not session.is_established:
             assert not self.is_busy
@@ -155,7 +155,7 @@ class TlsLayer(asyncio.Transport, asyncio.Protocol):
 
 
 def _step(session: TlsSession, data: bytes) -> bytes | TlsError:
-    """Process what was received in a handshake. Returns plain bytes that came behind it."""
+    """Process what was received in a handshake. Returns plain bytes that followed it."""
     try:
         return session.receive(data)
     except TlsError as error:

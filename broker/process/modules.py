@@ -6,7 +6,7 @@ that `store`, `store.so` and `/usr/lib64/qpid/daemon/store.so` are the same. One
 loaded once. Two different stores are refused.
 
 Modules of qpidd that are parts of this broker are accepted, and nothing is loaded. Those that it lacks are refused, and
-the error says what to use instead.
+the error names the replacement.
 
 A module directory is searched for names only: its `.so` files are qpidd's and are never executed. Files that match no
 module cause a warning. There is no default directory, unlike in qpidd (Qpid C++ Broker Book, 1.1.5): otherwise a qpidd
@@ -36,7 +36,7 @@ OWN: Final = dict.fromkeys(
 #: Modules of qpidd that are always part of this broker.
 BUILT_IN: Final = frozenset({"acl", "ssl", "watchdog", "replicating_listener", "replication_exchange"})
 
-#: Modules of qpidd that it does not have: name -> why, and what to use instead.
+#: Modules of qpidd that it does not have: name -> the reason, and the replacement.
 MISSING: Final = {
     "amqp": "this broker has no AMQP 1.0; clients connect with AMQP 0-10 and 0-9-1",
     "xml": "this broker has no exchanges of type xml; route by headers (type headers), or by selectors",

@@ -77,7 +77,7 @@ class Effect(Enum):
     NOT_NEEDED = auto()
     LATER = auto()  # not supported yet; can be ignored safely
     REFUSED = auto()  # not supported yet; ignoring it would be unsafe
-    REPLACED = auto()  # not supported, and refused; the reason says what to do instead
+    REPLACED = auto()  # not supported, and refused; the reason names the replacement
 
 
 class Option(NamedTuple):
@@ -418,7 +418,7 @@ SECURITY: Final = Group(
         Option("sasl-config", _TEXT, "DIR", "", "SASL configuration", effect=Effect.NOT_NEEDED, reason=_NO_CYRUS),
     ),
 )  # fmt: skip
-"""Who is let in."""
+"""The options for logins and access."""
 
 _CONVERT: Final = (
     "NSS databases are not read; export the certificate (pk12util -o broker.p12 -n NAME -d DIR), convert it "

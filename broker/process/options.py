@@ -110,7 +110,7 @@ class Table:
 
     def near(self, name: str) -> str:
         """The most similar option name; empty if none is similar."""
-        import difflib  # with what it imports 1 ms of every start (tests.bench.bench_start)
+        import difflib  # with its own imports 1 ms of every start (tests.bench.bench_start)
 
         return next(iter(difflib.get_close_matches(name[:100], self.by_name, 1, _ALIKE)), "")
 

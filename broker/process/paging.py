@@ -29,7 +29,7 @@ class OsPagingFile:
 
     Args:
         path: its path.
-        buffer: for what is read at once; it may be shared with others, but not by threads.
+        buffer: for a single read; it may be shared with others, but not between threads.
         flags: of `os.open`.
     """
 
@@ -81,7 +81,7 @@ class OsPagingFile:
 
 
 class OsPagingDisk:
-    """The disk of the system. What its files read at once, they read into one buffer."""
+    """The disk of the system. Its files read into one shared buffer."""
 
     __slots__ = ("_buffer",)
 

@@ -32,7 +32,7 @@ _STREAMS: Final = ("stderr", "stdout", "syslog")
 
 @dataclass(frozen=True, slots=True)
 class StartPlan:
-    """What to start, and how.
+    """The components to start, and their settings.
 
     Attributes:
         values: the values of all options.
@@ -97,7 +97,7 @@ def _check_rules(values: Values) -> None:
 
 
 def start_logging(values: Values, *, is_daemon: bool) -> Logging:
-    """Configure the log as the options ask.
+    """Configure the log by the options.
 
     Raises:
         OptionError: the options name two log files.

@@ -1,4 +1,4 @@
-"""`qpidd`: the console script. What it does is in `command`.
+"""`qpidd`: the console script; `command` does the work.
 
 Python would collect garbage again and again while the modules are imported, which takes a tenth of the time of a start.
 So the collector is off before the first of them; the server enables it when everything is recovered.

@@ -73,7 +73,7 @@ class Runner:
         pid_directory: directory of a daemon's pid file; None in the foreground.
         ready: called with the port when the broker is listening.
         log: the log of the process.
-        build: how the software was built.
+        build: the description of the build.
         configuration: path of the configuration file; empty if there is none.
         watchdog_seconds: after how long a hanging event loop is killed; 0: never.
     """
@@ -421,7 +421,7 @@ class LifeStatus:
     """Writes the steps of one broker's process to the operational log, in this order.
 
         BRK-1006, BRK-1007   the configuration file, if there is one; the options of the log are in it
-        BRK-1001             version, and how it was built
+        BRK-1001             version, and description of the build
         MNG-1001, MNG-1006   management, and its certificate; all MNG only if management is on
         VHT-1001             the virtual host
         MST-1001, MST-1002   the store and its location; then its recovery, from the model; all MST only if there is a

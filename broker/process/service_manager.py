@@ -1,7 +1,7 @@
 """Notifies systemd of the broker's state, by the protocol of sd_notify(3), and reports the progress of a long start.
 
-The service manager passes the address of a datagram socket in NOTIFY_SOCKET; a leading `@` stands for the NUL of an
-abstract socket. Without it nothing is sent. In WATCHDOG_USEC it says how often it expects a message
+The service manager passes the address of a datagram socket in NOTIFY_SOCKET; a leading `@` means the NUL of an
+abstract socket. Without it nothing is sent. WATCHDOG_USEC is the interval at which it expects a message
 (sd_watchdog_enabled(3)).
 
 systemd ends a service that is not ready in time (TimeoutStartSec=). Each message of a start extends that time, as long
@@ -75,7 +75,7 @@ class StartReport:
         self._log_at, self._notify_at = clock() + LOG_SECONDS, clock() + _NOTIFY_SECONDS
 
     def __call__(self, make_text: Callable[[], str]) -> None:
-        """Report what the text says, if it is time for a message."""
+        """Report the text, if it is time for a message."""
         now = self._clock()
         if now < self._notify_at and now < self._log_at:
             return

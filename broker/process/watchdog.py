@@ -3,7 +3,7 @@
 A child process kills the broker when its event loop hangs:
 
     broker    a byte from the timer of the event loop, each half second         ->  watchdog
-    watchdog  SIGKILL, if none has come for the interval                        ->  broker
+    watchdog  SIGKILL, if none has arrived for the interval                    ->  broker
 
 As qpidd's module of that name (`--watchdog-interval`). To the store this is a crash, which loses nothing that was
 acknowledged; a service manager restarts the broker. systemd can do the same (`WatchdogSec=`), and is sent its own

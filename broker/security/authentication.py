@@ -35,7 +35,7 @@ from qstore.broker.settings import BrokerSettings
 
 
 class Link(NamedTuple):
-    """What matters of a client's connection.
+    """The properties of a client's connection that authentication needs.
 
     Attributes:
         is_local: whether the client's address is a loopback address.
@@ -69,7 +69,7 @@ class Policy(NamedTuple):
 
 
 def policy_of(settings: BrokerSettings) -> Policy:
-    """The policy that the settings ask for."""
+    """The policy in the settings."""
     return Policy(
         is_on=settings.auth,
         realm=settings.realm,
@@ -115,7 +115,7 @@ class Authentication:
         return tuple(name for name in names if self._is_possible(name, link))
 
     def _is_usual(self, name: str, link: Link) -> bool:
-        """Whether a mechanism is offered without being asked for."""
+        """Whether a mechanism is offered by default."""
         if name == ANONYMOUS:
             return self._users is None and link.is_local
         if TABLE[name].needs is Needs.VERIFIERS:
@@ -177,7 +177,7 @@ class LoginAttempt:
 
     Args:
         authentication: the policy.
-        link: what matters of the client's connection.
+        link: the properties of the client's connection.
 
     Attributes:
         offered: the mechanisms to offer, most preferred first.

@@ -3,9 +3,9 @@
 **A connection** (`TlsSession`), for both ends: bytes of the socket in, plain bytes out, and back.
 
     begin()            a client's hello is ready to be taken; the server waits for one
-    receive(data)      what came from the socket -> the plain bytes in it, so far as they are complete
+    receive(data)      the bytes received from the socket -> the plain bytes of complete records
     send(data)         plain bytes to encrypt; not before `is_established`
-    take_output()      what must be written to the socket
+    take_output()      the bytes to write to the socket
     close()            notifies the peer that nothing more follows
 
 Memory: OpenSSL keeps at most one incomplete record (16 KiB) and one handshake message, whose size it limits; what is
@@ -64,7 +64,7 @@ _REASONS: Final = {
 
 
 def tls_reason(error: ssl.SSLError) -> str:
-    """What an error of OpenSSL means."""
+    """The meaning of an error of OpenSSL."""
     if isinstance(error, ssl.SSLCertVerificationError):
         return f"the certificate is not accepted: {error.verify_message}"
     reason = error.reason or ""
@@ -199,7 +199,7 @@ class ServerContexts:
         self.current = _make_context(self._settings)
 
     def warnings(self) -> list[str]:
-        """What is insecure about the files, one line each."""
+        """Warnings about insecure files, one line each."""
         key = self._settings.key_file or self._settings.certificate_file
         try:
             mode = Path(key).stat().st_mode

@@ -107,7 +107,7 @@ class CreditUnit(IntEnum):
 
 
 class XaStatus(IntEnum):
-    """dtx.xa-status: how a command on a branch of a distributed transaction ended."""
+    """dtx.xa-status: the outcome of a command on a branch of a distributed transaction."""
 
     XA_OK = 0
     XA_RBROLLBACK = 1

@@ -309,7 +309,7 @@ def decode_control(payload: bytes) -> tuple[Command, dict[str, Any]]:
 
 
 def decode_command(payload: bytes) -> tuple[Command, bool, dict[str, Any]]:
-    """The command in a command segment, whether it asks for sync, and all its fields, in the form of `structs`.
+    """The command in a command segment, whether it requests sync, and all its fields, in the form of `structs`.
 
     Raises:
         Amqp010Error: the bytes are not one complete command.

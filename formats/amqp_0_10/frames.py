@@ -102,7 +102,7 @@ def encode_frame(flags: int, segment_type: int, track: int, channel: int, payloa
 
 
 def encode_control_frame(channel: int, payload: bytes) -> bytes:
-    """The frame of a control, whose payload comes from `commands.encode_control`.
+    """The frame of a control, whose payload `commands.encode_control` makes.
 
     Raises:
         Amqp010Error: see `encode_frame`.

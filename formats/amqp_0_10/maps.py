@@ -489,7 +489,7 @@ def python_value(typed: TypedValue) -> Any:
     return value
 
 
-# Nothing may be read beyond a container's end: a value that is would end behind it, which its container notices.
+# Nothing may be read beyond a container's end: a value that extends beyond it is detected by its container.
 
 
 def _python_map(buffer: bytes, at: int, depth: int) -> tuple[dict[str, Any], int]:

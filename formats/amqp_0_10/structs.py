@@ -7,7 +7,7 @@ its flag only. There are two flag bytes, except in session's header (one) and co
 field is present). The size, if a struct has one, counts all that follows it; structs with a code have a u32
 size, reply-to has a u16 size and no code, and the fields of a control or a command have neither.
 
-The readers for message headers return what the tools show; `decode_struct` decodes any struct. For each
+The readers for message headers return the fields that the tools show; `decode_struct` decodes any struct. For each
 combination of flags that occurs, a plan is derived once from the table and cached: one reader per field, or per run of
 adjacent numbers. A reader puts its values into a list, at the index that its caller chose for the field, so a struct
 is decoded without creating an object per field.
@@ -425,7 +425,7 @@ MAX_PLANS: Final = 32
 
 
 class FieldPlan(NamedTuple):
-    """How the fields for one combination of flags are read.
+    """The reader of the fields for one combination of flags.
 
     Attributes:
         blank: all fields, with values only for the bits.

@@ -90,7 +90,7 @@ def encode_frame(frame_type: int, channel: int, payload: bytes) -> bytes:
 
 
 def encode_content(channel: int, method: bytes, header: bytes, body: bytes, max_frame: int) -> list[bytes]:
-    """The frames of a method with content; joined, they are what is sent. The body is not copied if one frame holds it.
+    """The frames of a method with content; joined, the bytes to send. The body is not copied if one frame holds it.
 
     Args:
         channel: the channel.

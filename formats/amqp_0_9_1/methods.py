@@ -4,7 +4,7 @@
 
 Names are the specification's, with underscores in those of fields; a name that is a Python keyword ("global" in
 basic.qos) is passed as **{...}. The XML has older names for basic.recover-async (there basic.recover) and basic.recover
-(basic.recover-sync). Extensions of RabbitMQ, which its clients use if the server's capabilities tell of them, are in
+(basic.recover-sync). Extensions of RabbitMQ, which its clients use if the server's capabilities list them, are in
 the table, too.
 
 Sources: the AMQP 0-9-1 specification as XML (`<method>`); RabbitMQ, "Protocol extensions".
@@ -251,7 +251,7 @@ def count_acks(data: bytes, at: int, end: int) -> tuple[int, int]:
 
 
 def deliver_start(consumer_tag: bytes) -> bytes:
-    """What is the same in each basic.deliver to a consumer.
+    """The constant part of each basic.deliver to a consumer.
 
     Args:
         consumer_tag: at most 255 bytes.

@@ -68,7 +68,7 @@ class Properties(NamedTuple):
 
 
 class Handling(NamedTuple):
-    """What queues need to know of a message.
+    """The properties of a message that queues need.
 
     Attributes:
         is_persistent: it survives a restart on a durable queue.
@@ -123,7 +123,7 @@ def decode_header(payload: bytes) -> tuple[int, Properties]:
 
 
 def read_handling(payload: bytes) -> Handling:
-    """What queues need to know. The other properties are checked, and not decoded.
+    """The properties that queues need. The others are checked, and not decoded.
 
     Args:
         payload: a content header of which `body_size` has read the fixed part.

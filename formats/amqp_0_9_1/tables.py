@@ -93,7 +93,7 @@ def read_table(buffer: bytes, offset: int, end: int, depth: int = 0) -> tuple[Ty
     Args:
         buffer: the bytes that contain it.
         offset: where it begins.
-        end: end of what contains it; nothing is read beyond it.
+        end: end of its container; nothing is read beyond it.
         depth: number of tables and arrays around it.
 
     Raises:
@@ -132,7 +132,7 @@ def _check_value(buffer: bytes, offset: int, end: int, depth: int) -> int:
     if size is not None:
         stop = offset + size
         if stop > end:
-            raise Amqp091Error(f"a value of type {chr(code)} ends behind its table", offset)
+            raise Amqp091Error(f"a value of type {chr(code)} extends beyond its table", offset)
         return stop
     if code == _F:
         return check_table(buffer, offset + 1, end, depth)
@@ -148,7 +148,7 @@ def _check_value(buffer: bytes, offset: int, end: int, depth: int) -> int:
 
 
 def sized(buffer: bytes, offset: int, end: int, what: str) -> tuple[int, int]:
-    """Start and end of what has its size, a u32, at `offset`. Raises Amqp091Error if it ends behind `end`."""
+    """Start and end of the value whose size, a u32, is at `offset`. Raises Amqp091Error if it ends after `end`."""
     start = offset + _SIZE.size
     stop = start + _SIZE.unpack_from(buffer, offset)[0] if start <= end else start
     if stop > end:
@@ -169,7 +169,7 @@ def _read_value(buffer: bytes, offset: int, end: int, depth: int) -> tuple[Typed
         value_type, layout = fixed
         stop = offset + layout.size
         if stop > end:
-            raise Amqp091Error(f"a value of type {chr(code)} ends behind its table", offset)
+            raise Amqp091Error(f"a value of type {chr(code)} extends beyond its table", offset)
         return _fixed_value(value_type, layout.unpack_from(buffer, offset)), stop
     if code == _F:
         table, stop = read_table(buffer, offset, end, depth)
@@ -228,7 +228,7 @@ def encode_table(table: TypedMap, depth: int = 0) -> bytes:
 
 
 def _with_size(parts: list[bytes]) -> bytes:
-    """The parts behind the first, which is empty, with their size as the first."""
+    """The parts after the first, which is empty, with their size as the first."""
     parts[0] = _SIZE.pack(sum(map(len, parts)))
     return b"".join(parts)
 
@@ -315,12 +315,12 @@ _INTEGERS: Final = {
 _MAX_SHORT: Final = 0xFF
 _BITS_IN_OCTET: Final = 8
 
-#: What a field is if it is not given.
+#: The default value of a field.
 DEFAULTS: Final[dict[str, Any]] = {
     "bit": False, **dict.fromkeys(_INTEGERS, 0), "shortstr": "", "longstr": b"", "table": EMPTY_MAP
 }  # fmt: skip
 
-#: Reads the value at an offset: buffer, offset, end of what may be read -> value, its end.
+#: Reads the value at an offset: buffer, offset, end of its container -> value, its end.
 Reader = Callable[[bytes, int, int], tuple[Any, int]]
 
 
@@ -350,11 +350,11 @@ def _integer_reader(layout: struct.Struct) -> Reader:
 
 
 def read_short_text(buffer: bytes, offset: int, end: int) -> tuple[str, int]:
-    """The shortstr at `offset`, and its end. Raises Amqp091Error if it ends behind `end`."""
+    """The shortstr at `offset`, and its end. Raises Amqp091Error if it ends after `end`."""
     start = offset + 1
     stop = start + buffer[offset] if start <= end else end + 1
     if stop > end:
-        raise Amqp091Error("a short string ends behind what contains it", offset)
+        raise Amqp091Error("a short string extends beyond its container", offset)
     return buffer[start:stop].decode("utf-8", "surrogateescape"), stop
 
 

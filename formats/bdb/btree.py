@@ -86,7 +86,7 @@ class Btree:
 def salvage(buffer: bytes, on_damage: OnDamage) -> Iterator[tuple[bytes, bytes]]:
     """All (key, value) pairs that can be read in the file `buffer`, damaged or not.
 
-    Pairs reached through the tree come first, in the order of the cursor; then, if anything was damaged, those
+    Pairs reached through the tree are first, in the order of the cursor; then, if anything was damaged, those
     on leaves that are no longer reachable, in the order of the file. Without an intact metadata page the page size
     is guessed. A file of another kind yields nothing.
     """
@@ -201,7 +201,7 @@ class _Walk:
                     yield key, value
 
     def _values(self, item: Item) -> Iterator[bytes]:
-        """The value of a data item, or those of the duplicates that it stands for."""
+        """The value of a data item, or those of its duplicates."""
         if item.kind is not ItemType.DUPLICATES:
             value = self._value(item)
             if value is not None:

@@ -3,9 +3,10 @@
 A change is logged first; the page, with the LSN of the change, is written when the cache is flushed: at a checkpoint,
 when its database is closed, or when the cache is full. After a kill, changes may exist only in the log. `analyse_log`
 walks the log and records, for each page, the LSN of the last committed change; `why_recovery` compares these with the
-LSNs on the pages. A page that is behind the log, or one with a change that was never committed, needs the library's
+LSNs on the pages. A page that is older than the log, or one with a change that was never committed, needs the library's
 recovery. So does everything that this walk cannot decide: a log of another version, a damaged or missing part, an
-unknown record. `contradictions` reports what neither recovery nor a crash can explain: files that were exchanged.
+unknown record. `contradictions` reports differences that neither recovery nor a crash explains: files that were
+exchanged.
 
 The records that close the databases are no help: qpidd exits without the last of them on disk.
 """
@@ -49,7 +50,7 @@ class PageChange(NamedTuple):
     freed: int | None = None
 
 
-#: Record type -> what it changes. Page 0 in a position after the first means "none".
+#: Record type -> the pages it changes. Page 0 in a position after the first means "none".
 PAGE_CHANGES = {
     41: PageChange(1, (2,)),  # addrem: add or remove an item
     43: PageChange(1, (2,)),  # big: add or remove an overflow page
@@ -118,7 +119,7 @@ class LogSummary:
         flushed: page -> LSN of the last committed change that is in the file, according to a checkpoint.
         file_ids: name of a database file -> the id that it had when it was last opened.
         names: the names of all files in the log.
-        doubts: (LSN, one line) for what this walk cannot decide.
+        doubts: (LSN, one line) for each case that this walk cannot decide.
         damage: (log file, error): a damaged record after which the log continues.
         torn: (log file, error): the log ends within a record.
         end: LSN of the last valid record.
@@ -196,7 +197,7 @@ def contradictions(
     newest: Mapping[str, tuple[int, Lsn]],
     file_ids: Mapping[str, bytes],
 ) -> Iterator[Contradiction]:
-    """What in the database files no crash explains: files that were exchanged, or are older than the log.
+    """Differences in the database files that no crash explains: files that were exchanged, or are older than the log.
 
     A change is synced to the log before its page is written, a checkpoint is logged when all pages before it are, and a
     file keeps its id for life.
@@ -239,7 +240,7 @@ def why_recovery(summary: LogSummary, page_lsn: Callable[[str, int], Lsn | None]
         found = page_lsn(page.name, page.number)
         wanted = summary.committed.get(page)
         if wanted is not None and (found is None or found < wanted):
-            return f"{page.name}: page {page.number} is behind the log"
+            return f"{page.name}: page {page.number} is older than the log"
         if found in summary.uncommitted.get(page, ()):
             return f"{page.name}: page {page.number} has a change that was not committed"
     return None
@@ -259,7 +260,7 @@ class _Analysis:
 
     summary: LogSummary = field(default_factory=LogSummary)
     databases: dict[int, str] = field(default_factory=dict)  # number -> name, of the databases open at this point
-    pending: dict[int, list[_Change]] = field(default_factory=dict)  # transaction -> what it changed so far
+    pending: dict[int, list[_Change]] = field(default_factory=dict)  # transaction -> its changes so far
     last_offset: int | None = None  # of the last record in the log file before
     starts_late: bool = False
     checkpoints: int = 0
@@ -279,7 +280,7 @@ class _Analysis:
         return True
 
     def finish(self) -> LogSummary:
-        """The summary, with what is only known at the end of the log."""
+        """The summary, with the parts that are only known at the end of the log."""
         if self.starts_late and not self.checkpoints:
             self.summary.doubts.append((Lsn(0, 0), "the log's first files are missing"))
         for changes in self.pending.values():
@@ -310,7 +311,7 @@ class _Analysis:
             elif record.type == CHECKPOINT:
                 self._checkpoint(Lsn(_u32(record.arguments, 0), _u32(record.arguments, 1)))
             elif record.type == RECYCLE:
-                self.pending.clear()  # written by recovery, which has undone what was pending
+                self.pending.clear()  # written by recovery, which has undone the pending changes
             else:
                 self.summary.flushed.clear()  # it may be of a file that is removed, or truncated
                 self.summary.doubts.append((lsn, f"unknown log record type {record.type}"))

@@ -51,7 +51,7 @@ class BasicRecord(NamedTuple):
 
 
 def encode_begin(expires_ms: int, routed: bytes, content_header_bytes: int) -> bytes:
-    """What a stored message begins with, up to its content header; the arguments are as of `BasicRecord`."""
+    """The beginning of a stored message, up to its content header; the arguments are as of `BasicRecord`."""
     size = HEAD.size + len(routed) + content_header_bytes
     return _PREFIX.pack(size, MARK, expires_ms) + routed
 

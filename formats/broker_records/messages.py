@@ -194,7 +194,7 @@ def _decode_cached(header: bytes) -> list[Any] | None:
             offset = read(values, header, offset)
         return values if offset == rest_at else None
     except (IndexError, struct.error, Amqp010Error, BrokerRecordError):
-        return None  # `_decode_fully` finds out what is wrong, and where
+        return None  # `_decode_fully` finds the error and its offset
 
 
 @lru_cache(maxsize=512)

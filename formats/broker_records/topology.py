@@ -117,7 +117,7 @@ class GeneralObject:
 def problem_of_new_name(name: str) -> str:
     """Why no new queue or exchange can have this name: it is not 1 to 255 bytes of UTF-8, or has a control character.
 
-    The one rule of names, for every way in: the protocols, management and imports. What is stored already is not
+    The one rule of names, for the protocols, management and imports. Stored names are not
     checked: earlier versions, and qpidd, took other names.
 
     Args:
@@ -413,7 +413,7 @@ def exchange_binding_object(binding: ExchangeBinding) -> GeneralObject:
 
 
 def exchange_binding_of(record: Link | Bridge | GeneralObject) -> ExchangeBinding | None:
-    """The binding that a general object stands for; None if it is another object, or is not complete."""
+    """The binding that a general object represents; None if it is another object, or is not complete."""
     if not isinstance(record, GeneralObject) or record.kind != EXCHANGE_BINDING_KIND:
         return None
     found = {name: _text(record.properties.get(name)) for name in ("source", "destination", "key")}

@@ -1,4 +1,4 @@
-"""The kernels in Python: no loop looks at single bytes, and what is equal in all messages is made once."""
+"""The kernels in Python: no loop looks at single bytes, and the part common to all messages is made once."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _TAG: Final = struct.Struct(">Q")
 
 
 def count_alike(data: bytes, at: int, end: int, prefix: bytes, stride: int, end_byte: int) -> int:
-    """How many consecutive messages of a buffer begin, and end, alike.
+    """The number of consecutive messages of a buffer that begin and end alike.
 
     Args:
         data: the buffer.
@@ -66,7 +66,7 @@ def encode_records(
         first_word: the first word of their headers.
         rid: the record id of the first; those of the others follow.
         low_number: the low half of their flush's number.
-        head: what precedes the body in each message's data.
+        head: the bytes before the body in each message's data.
         head_crc: its `data_crc`.
         data: the buffer with the bodies.
         at: where the first of them begins.
@@ -137,7 +137,7 @@ def write_deliveries(
     """The messages of a run as a consumer gets them: of each the template with its number, the body, and the tail.
 
     Args:
-        template: what precedes each body.
+        template: the bytes before each body.
         tag_at: where in it the number is, 8 bytes, big endian; negative if there is none.
         first_tag: the number of the first; those of the others follow.
         data: the buffer with the bodies.
@@ -145,7 +145,7 @@ def write_deliveries(
         stride: bytes from one to the next.
         size: bytes of each.
         count: how many there are.
-        tail: what follows each body.
+        tail: the bytes after each body.
 
     Raises:
         ValueError: the run is not in the buffer, or the number not in the template.

@@ -30,7 +30,7 @@ class FileHeader:
     Attributes:
         serial: random number of this use of the file; its records carry it. 0 in a reset header.
         rid: record id of the record being written when the header was created.
-        partition: number of the partition whose pool the file comes from.
+        partition: number of the partition from whose pool the file was taken.
         data_size: bytes of data area.
         first_record_offset: bytes from the file's start to the first record header; 0 if none begins here.
         seconds, nanoseconds: when the header was created.

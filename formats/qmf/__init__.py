@@ -1,1 +1,1 @@
-"""QMF, the Qpid Management Framework: what its messages contain, without the messages' transport."""
+"""QMF, the Qpid Management Framework: the content of its messages, without their transport."""

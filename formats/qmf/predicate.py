@@ -2,7 +2,7 @@
 
     and, or, not                  of conditions; `not` is true if none of its conditions is
     eq, ne, lt, le, gt, ge        of two operands
-    re_match                      the first operand has, somewhere, what the second one, a regular expression, matches
+    re_match                      the second operand, a regular expression, matches somewhere in the first one
     exists                        of a name: the object has that value
     true, false
 
@@ -61,13 +61,13 @@ _COMPARISONS: Final[Mapping[str, Callable[[Any, Any], bool]]] = {
 
 
 def parse_predicate(value: object) -> Condition:
-    """What tells whether an object's values fulfil a condition.
+    """The test whether an object's values fulfil a condition.
 
     Args:
         value: nested lists or tuples of Python values.
 
     Raises:
-        PredicateError: it is no condition.
+        PredicateError: it is not a condition.
     """
     return _Parser().condition(value, 0)
 
@@ -87,7 +87,7 @@ class _Parser:
         return value[0], value[1:]
 
     def condition(self, value: object, depth: int) -> Condition:
-        """A condition, which is so deep within others."""
+        """A condition at a nesting depth."""
         name, arguments = self._parts(value, depth)
         if name in ("and", "or", "not"):
             return _logical(name, [self.condition(each, depth + 1) for each in arguments])

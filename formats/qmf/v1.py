@@ -16,7 +16,7 @@ The types have a name in schemas, a code and bytes in version 1, and an AMQP typ
     object                    20     u8 code | value; with the code 20 the key of a class, and values
     array                     22     u32 size | u32 count | u8 code | count x value; without a code if the count is 0
 
-    schema              stands for
+    schema              meaning
     ------------------  ------------------------------------------------------------------------------------------
     count8 to count64   uint8 to uint64
     hilo8 to hilo64     three: the value, NAMEHigh and NAMELow, each uint8 to uint64
@@ -28,18 +28,18 @@ Text that is too long is cut at the last whole character. A number out of range 
 The id of an object:
 
     bits  4   flags, 0
-         12   sequence: how often the agent's process was started (of durable objects 0)
+         12   sequence: number of starts of the agent's process (of durable objects 0)
          20   bank of the broker
          28   bank of the agent; 0 is the broker itself
          64   number of the object
 
 A message:
 
-    'AM2' | u8 opcode | u32 sequence | the fields of the opcode (`FIELDS`) | what follows them
+    'AM2' | u8 opcode | u32 sequence | the fields of the opcode (`FIELDS`) | the rest
 
 A reply has the sequence of its request; unsolicited messages have 0. The body of an AMQP message may contain several.
 
-    opcode  what                    follows its fields
+    opcode  message                 rest
     ------  ----------------------  ----------------------------------------------------------------------------
     B b     broker request, reply
     P p     packages
@@ -128,7 +128,7 @@ class Embedded(NamedTuple):
 
     Attributes:
         package, name, hash: the class.
-        values: its values as they are on the wire, without the class; only the class's schema tells what they are.
+        values: its values as they are on the wire, without the class; only the class's schema has their types.
     """
 
     package: str
@@ -181,7 +181,7 @@ BY_CODE: Final = {each.code: each for each in QMF_TYPES.values()}
 
 
 def expanded(name: str, kind: str) -> Iterator[tuple[str, str, str]]:
-    """What a statistic stands for: the suffix, the name, and the type of each. See the module's table."""
+    """The values of a statistic: the suffix, the name, and the type of each. See the module's table."""
     if kind.startswith("count"):
         yield "", name, kind.replace("count", "uint")
     elif kind.startswith("hilo"):
@@ -390,7 +390,7 @@ EMPTY: Final[dict[str, Any]] = {
     "sstr": "", "lstr": "", "bool": False, "float": 0.0, "double": 0.0, "objId": ObjectId(0, 0, 0, 0, 0),
     "uuid": UUID(int=0), "map": TypedMap(), "list": (), "array": (), "object": ("bool", False),
 }  # fmt: skip
-"""Type -> the value that stands for none where there must be one."""
+"""Type -> the value that means none where one is required."""
 
 
 def typed(kind: str, value: Any) -> TypedValue:
@@ -442,7 +442,7 @@ class Message(NamedTuple):
     Attributes:
         opcode, sequence: its header.
         fields: name -> value.
-        end: where the fields end, and what follows them begins.
+        end: where the fields end, and the rest begins.
     """
 
     opcode: str
@@ -455,10 +455,10 @@ def encode_message(opcode: str, sequence: int, *values: Any, rest: bytes = b"") 
     """The bytes of a message.
 
     Args:
-        opcode: what it is.
+        opcode: its kind.
         sequence: that of its request, or 0.
         values: of its fields.
-        rest: what follows them.
+        rest: the bytes after them.
 
     Raises:
         QmfError: a field cannot carry its value.

@@ -1,4 +1,4 @@
-"""The files `rhm/CLOSED` and `rhm/SYNCED`: what a version-2 store held, recorded outside of its journals and catalogue.
+"""The files `rhm/CLOSED` and `rhm/SYNCED`: a version-2 store's content, recorded outside of its journals and catalogue.
 
 A journal that was never written has no seal, one that was restored from a copy has an older seal, and after a crash a
 journal has none: so a journal alone cannot prove that it is complete. Neither can the catalogue and its second copy if
@@ -107,7 +107,7 @@ class ClosedStore:
 
 
 class SyncedJournal(NamedTuple):
-    """How far one journal is known to be synced.
+    """The position up to which one journal is known to be synced.
 
     Attributes:
         queue_id, journal_id: the numbers of its queue and of its directory; 0 for the prepared list.

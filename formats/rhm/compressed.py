@@ -112,7 +112,7 @@ class Decompressor:
         frame = read(at, size - at)
         try:
             stated = zstandard.get_frame_parameters(frame).content_size
-            if stated != expected:  # the library would allocate what the frame says
+            if stated != expected:  # the library would allocate the size in the frame
                 raise RhmError(f"compressed content of {expected:,} bytes, but {stated:,} according to its frame", at)
             content = self._context.decompress(frame, max_output_size=expected, allow_extra_data=False)
         except zstandard.ZstdError as error:

@@ -22,7 +22,7 @@ SLOT_SIZE: Final = 256  # version 2: a file's header sector has two slots for it
 SLOTS: Final = FILE_HEADER_SIZE // SLOT_SIZE
 CREATION_SLOT: Final = 1  # slot of a file's creation header, until it is entered for the second time
 
-#: Offset of the file number in a header of each version; version 1 has it twice.
+#: Offset of the file number in a header of each version; it is twice in version 1.
 FILE_NUMBER_OFFSETS: Final = {1: 16, 2: 44}
 LOGICAL_NUMBER_OFFSET: Final = 18
 RID_OFFSET: Final = 8  # version 1
@@ -75,7 +75,7 @@ class FileHeader:
 
 
 class HeaderSector(NamedTuple):
-    """What the first sector of a journal file says.
+    """The content of the first sector of a journal file.
 
     Attributes:
         header: the file header; None if the file was never written.

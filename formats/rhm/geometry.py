@@ -23,7 +23,7 @@ def padded(size: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Geometry:
-    """How many files a journal has, and how large the data area of each is.
+    """The number of a journal's files, and the size of the data area of each.
 
     Any positive size is allowed here: the store enforces the legal range, and tests use tiny files.
 

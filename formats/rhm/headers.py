@@ -6,14 +6,14 @@ one comparison checks kind, version and flags. Structs and offsets are derived f
 `RecordChecksums` calculates the check words of many version-2 records, without a call of a CRC function for each. A
 check word is the CRC-32C of a record's data, continued over its xid, header and the file's salt
 (`records.version_2_check`). In a run of records of one flush and one transaction the headers differ in kind, record id
-and last field only. A CRC is linear: what a byte changes in it depends on the byte and on how many bytes follow, not on
+and last field only. A CRC is linear: the effect of a byte depends on the byte and on how many bytes follow, not on
 the others. So the check word is the exclusive or of
 
     the CRC of xid, header and salt, with zeros for the fields that differ     computed once for a run
-    what the CRC of the data changes in it, as the four bytes before the xid   looked up
-    what each byte of these fields changes in it                               looked up
+    the effect of the CRC of the data, as the four bytes before the xid        looked up
+    the effect of each byte of these fields                                    looked up
 
-Row k of the table has what each value of a byte changes in a CRC if k bytes follow it.
+Row k of the table has the effect of each value of a byte on a CRC if k bytes follow it.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ class RecordChecksums:
     def __init__(self) -> None:
         self._xid, self._salt, self._flush = b"", b"", -1  # of the run
         self._base = 0
-        self._word = self._of_word = 0  # the last first word of a header, and what it changes
+        self._word = self._of_word = 0  # the last first word of a header, and its effect
         self._table: vec[i64] = vec[i64]()
 
     def check(self, word: int, rid: int, xid: bytes, flush: int, datum: int, crc: int, salt: bytes) -> int:
@@ -149,7 +149,7 @@ class RecordChecksums:
         self._base = extend_crc32c(0, xid + HEADER_2.pack(0, 0, size, flush, 0) + salt)
 
     def _of_field(self, value: int, row: int) -> int:
-        """What eight bytes change, the first of which is followed by `row` bytes."""
+        """The effect of eight bytes, the first of which is followed by `row` bytes."""
         table, found = self._table, 0
         while value:
             found ^= int(table[(row << 8) + (value & 0xFF)])

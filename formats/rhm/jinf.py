@@ -94,7 +94,7 @@ class JournalInfo:
 
     @property
     def is_unnamed(self) -> bool:
-        """Version 2: whether it is that of a queue's journal, and does not say whose: it was made ahead."""
+        """Version 2: whether it is that of a queue's journal without the queue's name: it was made ahead."""
         return self.queue_id > 0 and not self.queue_record
 
     @property
@@ -103,7 +103,7 @@ class JournalInfo:
         return bool(self.ring or self.spare or self.initial_files)
 
     def numbers_of(self, files: int) -> Sequence[int]:
-        """The numbers of the files in the order of the ring; 0, 1, 2 … if there are not as many as it says."""
+        """The numbers of the files in the order of the ring; 0, 1, 2 … if their number is wrong."""
         return self.numbers if files == self.geometry.files else range(files)
 
     @property

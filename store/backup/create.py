@@ -5,23 +5,23 @@
     3. with `verify`, all of them are read back
     4. the manifest is written: only now there is a backup
 
-An incremental backup writes only chunks that are new, like every backup; and it does not even read what cannot have
+An incremental backup writes only new chunks, like every backup; and it does not even read files that cannot have
 changed since the one before: journals with the same incarnation and last flush, and of a running store also data files
 with the same header that were full. Both only if each data file is the same version of the same file: a store that was
 restored from an older backup continues with the same numbers and headers, and so does a new one at the same path.
 
 After a kill the next backup finds the chunks that were written, and writes the others.
 
-Files are read in chunks, several at a time, in threads, which do all of the work. What costs time (reading, SHA-256,
-zstd, writing) is done outside of Python's lock. A file is open until its last chunk was read; what follows from that is
-done in the order of the files, by the thread that has asked for it.
+Files are read in chunks, several at a time, in threads, which do all of the work. The expensive part (reading, SHA-256,
+zstd, writing) is done outside of Python's lock. A file is open until its last chunk was read; the consequences are
+handled in the order of the files, by the calling thread.
 
 Beside a running broker the threads keep a pace: they alternate between work and pauses, so that on average they occupy
 no more processors than the quota.
 
     quota     between a small one, which the machine can always spare, and a large one
     up        while more of the processors is idle than the reserve; at most twice as much at a time
-    down      at once, to what leaves the reserve idle
+    down      at once, until the reserve is idle again
 
 What counts is the time from the beginning to the end of the work on a chunk, waits for the disk included, because a
 disk that is busy with a backup's writes makes the broker wait as well. Waiting for a processor does not count: the
@@ -30,7 +30,7 @@ alone is not enough: at full speed a saturated broker on two processors kept 0.5
 
 Processors that this process is kept off do not count, by taskset(1) or a control group (cpuset). A control group may
 have a quota of processor time (`cpu.max` in version 2; `cpu.cfs_quota_us` and `cpuacct.usage` in version 1), as
-containers often do: then what is left of the quota counts, if that is less than what is idle.
+containers often do: then the rest of the quota counts, if it is less than the idle time.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ _MAX_FILE: Final = 4096  # bytes of a control group's file that are read
 
 
 class Machine(Protocol):
-    """What a pace must know of the machine."""
+    """The load of the machine, for a pace."""
 
     def now(self) -> float:
         """Seconds."""
@@ -99,18 +99,18 @@ class Machine(Protocol):
         """Seconds that this thread has waited for a processor."""
 
     def processors(self) -> float:
-        """How many this process may occupy."""
+        """The number that this process may occupy."""
 
     def idle(self) -> float | None:
-        """How many of them had nothing to do since the last call; None if that is unknown."""
+        """The number of them that were idle since the last call; None if that is unknown."""
 
 
 class Quota(NamedTuple):
-    """What a control group may use of the processors.
+    """The processor quota of a control group.
 
     Attributes:
         processors: how many.
-        used: the file with what it has used.
+        used: the file with its usage.
         unit: seconds that its number counts in.
     """
 
@@ -129,7 +129,7 @@ class Quota(NamedTuple):
 
 
 class _Counted(NamedTuple):
-    """What was counted at a time: idle time and all time of the machine, in any unit; seconds used of the quota."""
+    """A reading of the counters: idle time and all time of the machine, in any unit; seconds used of the quota."""
 
     at: float
     machine: tuple[int, int] | None
@@ -233,7 +233,7 @@ def _of_version_2(group: Path) -> Quota | None:
 
 
 def _of_version_1(group: Path) -> Quota | None:
-    """The same in two files; -1 for no limit. What was used is in the group of the same path below `cpuacct`."""
+    """The same in two files; -1 for no limit. The usage is in the group of the same path below `cpuacct`."""
     numbers = _text(group / "cpu.cfs_quota_us").strip(), _text(group / "cpu.cfs_period_us").strip()
     if not all(number.isdigit() and int(number) for number in numbers):
         return None
@@ -242,7 +242,7 @@ def _of_version_1(group: Path) -> Quota | None:
 
 
 def _text(path: Path) -> str:
-    """What a file of the kernel has; nothing if it is not there."""
+    """The content of a file of the kernel; empty if it does not exist."""
     try:
         with path.open("rb") as file:
             return file.read(_MAX_FILE).decode("ascii", "replace")
@@ -328,11 +328,11 @@ _ALIVE_SECONDS: Final = 5.0
 
 
 class Effort(NamedTuple):
-    """How much of the machine a backup may take.
+    """The share of the machine that a backup may take.
 
     Attributes:
         workers: threads that read, compress and write; 0 for none.
-        niceness: of these threads, 0 to 19: how far they stand back for other processes. The system derives the
+        niceness: of these threads, 0 to 19: the higher, the lower their priority. The system derives the
             priority of their reads and writes from it.
         max_rate: bytes that are read in a second, at most; 0 for no limit.
         pace: when they work and when they pause; None for no pauses.
@@ -377,7 +377,7 @@ class ChunkWriter:
     Args:
         repository: where they go.
         known: the ids of chunks that it has. They are updated.
-        effort: what it may take.
+        effort: its share of the machine.
         advance: receives the bytes of each chunk that was read.
 
     Attributes:
@@ -409,7 +409,7 @@ class ChunkWriter:
         self._pool.shutdown(cancel_futures=True)
         for each in self._waiting:
             if isinstance(each, _File):
-                with contextlib.suppress(Exception):  # after an error: what is found about the files does not matter
+                with contextlib.suppress(Exception):  # after an error: the outcome of the files does not matter
                     each.opened.close()
 
     def write(self, file: SourceFile, chunks: list[str]) -> None:
@@ -443,7 +443,7 @@ class ChunkWriter:
         self._settle(-1)
 
     def _settle(self, most: int) -> None:
-        """Do what follows from finished chunks, in order, and wait until at most `most` are under way."""
+        """Handle finished chunks, in order, and wait until at most `most` are under way."""
         self.alive()
         while self._waiting:
             first = self._waiting[0]
@@ -500,7 +500,7 @@ class ChunkWriter:
 
 
 def _stand_back(niceness: int) -> None:
-    """Raise the niceness of this thread; what it has more than that, it keeps."""
+    """Raise the niceness of this thread to the given one, if it is lower."""
     thread = get_native_id()
     os.setpriority(os.PRIO_PROCESS, thread, max(niceness, os.getpriority(os.PRIO_PROCESS, thread)))
 
@@ -564,7 +564,7 @@ class StoreBackup:
 
         Args:
             source: the store.
-            full: read everything, whatever flush numbers say.
+            full: read everything, regardless of flush numbers.
             verify: read all of its chunks back before it counts.
 
         Raises:
@@ -604,7 +604,7 @@ class StoreBackup:
         return f"{number:06d}-{moment}-{self._environment.random_bits(16):04x}"
 
     def _found_bases(self, manifest: Manifest, source: Source, *, full: bool) -> list[_Base]:
-        """What was backed up before of the same store: in an attempt that was overtaken, and in the latest backup."""
+        """Earlier backups of the same store: in an attempt that was overtaken, and in the latest backup."""
         bases = [] if self._attempt is None else [self._attempt.confirmed()]
         for identity in () if full else reversed(backup_names(self._repository)):
             source.alive()
@@ -659,7 +659,7 @@ class StoreBackup:
 
 
 class _Base(NamedTuple):
-    """What was backed up before: the id of the backup, if there is one, the keys of its journals, its files by path."""
+    """An earlier backup: its id, if there is one, the keys of its journals, its files by path."""
 
     id: str | None
     journals: set[tuple[int, ...]]
@@ -674,7 +674,7 @@ class _Attempt(NamedTuple):
     parts: list[tuple[SourceJournal, list[BackupFile]]]
 
     def confirmed(self) -> _Base:
-        """What of it another attempt can use."""
+        """The part of it that another attempt can use."""
         parts = [(part, files) for part, files in self.parts if self.source.is_confirmed(part)]
         keys = {tuple[int, ...](part.key) for part, _ in parts if part.key is not None}
         return _Base(None, keys, _by_path([file for _, files in parts for file in files]))

@@ -1,10 +1,10 @@
 """Where backups are kept: named objects, each written whole or not at all.
 
-    qstore-backup.json      {"format": "qstore-backup", "version": 1}: what this is
+    qstore-backup.json      {"format": "qstore-backup", "version": 1}: the kind of directory
     chunks/<2 digits>/<id>  a piece of a file, compressed with zstd; its id is the SHA-256 of its plain bytes, in hex
-    backups/<id>.manifest   what a backup consists of; written last: without it there is no backup
+    backups/<id>.manifest   the files and chunks of a backup; written last: without it there is no backup
 
-Chunks are shared by all backups of a repository, of one store or of many. What a kill leaves are chunks that no
+Chunks are shared by all backups of a repository, of one store or of many. A kill leaves chunks that no
 manifest names: the next backup uses them, or `keep_latest` removes them.
 
 A manifest has a checksum:
@@ -59,7 +59,7 @@ _MAX_MARK: Final = 4096
 _MAX_CHUNK: Final = CHUNK_SIZE + (1 << 16)  # bytes of a compressed chunk that cannot be compressed
 _DIGEST: Final = re.compile(r"[0-9a-f]{64}")
 _LEVEL: Final = 1
-MAX_UNSYNCED: Final = 64 << 20  # bytes: what a kill costs at most
+MAX_UNSYNCED: Final = 64 << 20  # bytes: the most that a kill costs
 
 
 class Repository(Protocol):
@@ -136,7 +136,7 @@ class DiskRepository:
             self._settle()
 
     def _settle(self) -> None:
-        """Sync what was written, and give it its names. Others can go on writing."""
+        """Sync the written files, and give them their names. Other threads can continue to write."""
         with self._lock:
             paths, self._unsynced, self._unsynced_bytes = self._unsynced, [], 0
         for path in paths:
@@ -183,7 +183,7 @@ class DiskRepository:
         self._changed.clear()
 
 
-# ---- what is in it ----
+# ---- its content ----
 
 
 def check_mark(repository: Repository, *, create: bool = False) -> None:
@@ -237,7 +237,7 @@ def known_chunks(repository: Repository, alive: Callable[[], None] = lambda: Non
         alive: called again and again; from a distant place this may take a minute.
 
     Raises:
-        OSError: it cannot be read. Otherwise what `alive` raises.
+        OSError: it cannot be read. Otherwise the errors of `alive`.
     """
     found: set[str] = set()
     for folder in repository.names(CHUNKS):
@@ -257,7 +257,7 @@ def packed(content: bytes) -> bytes:
 
 
 def unpacked(content: bytes, limit: int) -> bytes:
-    """What was compressed. Raises ValueError if it is damaged, or states more than `limit` bytes."""
+    """The decompressed data. Raises ValueError if it is damaged, or states more than `limit` bytes."""
     try:
         stated = zstandard.get_frame_parameters(content).content_size
         if stated > limit:
@@ -406,14 +406,14 @@ def is_safe(path: object) -> bool:
     return all(part not in ("", ".", "..") for part in path.split("/"))
 
 
-# ---- verification: every chunk is there, and has the bytes that its id says ----
+# ---- verification: every chunk is present, and its bytes match its id ----
 
 
 def plain_chunk(repository: Repository, digest: str, size: int) -> bytes:
     """The bytes of a chunk, verified.
 
     Args:
-        repository: has it.
+        repository: its repository.
         digest: its id.
         size: its bytes.
 
@@ -447,11 +447,11 @@ def verify_chunks(repository: Repository, manifest: Manifest, advance: Callable[
             advance(size)
 
 
-# ---- retention: which backups are kept, and what is removed with the others ----
+# ---- retention: which backups are kept, and which data are removed with the others ----
 
 
 class Removed(NamedTuple):
-    """What was removed: the ids of backups, and a number of chunks."""
+    """The removed backups, by id, and the number of removed chunks."""
 
     backups: list[str]
     chunks: int

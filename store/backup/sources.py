@@ -1,10 +1,10 @@
-"""What a backup is made of: a tree of files, read in pieces, by several threads.
+"""The source of a backup: a tree of files, read in pieces, by several threads.
 
 `StoppedSource` is a store that is not running, of any format, as it is on the disk: its files are backed up byte for
 byte. For a qstore store that was closed cleanly, the record of the close has the last flush of each journal.
 
 `RunningSource` is the snapshot of a running store: the files that a copy of it has. Another process holds the snapshot
-(`live/snapshot` says what there is on the disk). It is told which journals were read, and answers which of them
+(`live/snapshot` describes the data on the disk). It receives the journals that were read, and answers which of them
 may have been overwritten before that. Journals with the least room left are read first.
 
     mark of a file    of one that was full at the cut: the SHA-256 of its header, which has a random salt and the
@@ -103,7 +103,7 @@ class Source(Protocol):
         """The backup is still being made: called at least every few seconds. Raises StoreError."""
 
     def is_confirmed(self, part: SourceJournal) -> bool:
-        """Whether what was read of it is known to be right, even if the source turns out to be overtaken."""
+        """Whether the data read of it are known to be right, even if the source turns out to be overtaken."""
 
     def check(self) -> None:
         """Everything was read. Raises StoreError if it was not a store at one moment."""
@@ -176,7 +176,7 @@ class StoppedSource:
     Args:
         disk: reads it.
         path: the store directory.
-        layout: what there is.
+        layout: its files.
 
     Raises:
         StoreError: it contains something that is not part of a store.
@@ -297,7 +297,7 @@ class OvertakenError(StoreError):
     """A part of the snapshot was overwritten before it was read: another one is needed.
 
     Args:
-        text: what happened.
+        text: the event.
         queue_ids: the queues whose journals were overwritten.
     """
 
@@ -382,7 +382,7 @@ class RunningSource:
     def _path(self, journal: JournalSnapshot) -> str:
         return posixpath.relpath(journal.directory, self._top)
 
-    # ---- what there is ----
+    # ---- its files ----
 
     def parts(self) -> Iterator[SourceJournal]:
         """The journals, and then everything else."""
@@ -427,7 +427,7 @@ class RunningSource:
         with contextlib.closing(self._disk.open(posixpath.join(self._own, name))) as file:
             yield file.read
 
-    # ---- what was read ----
+    # ---- reports of progress ----
 
     def was_read(self, part: SourceJournal) -> None:
         """A part was read. Raises OvertakenError."""
@@ -439,12 +439,12 @@ class RunningSource:
                 self.alive()
 
     def alive(self) -> None:
-        """Say what was read, and from time to time that the snapshot is needed. Raises StoreError if it is gone."""
+        """Report the files read, and from time to time renew the snapshot. Raises StoreError if it is gone."""
         if time.monotonic() - self._said_at > (_MAX_UNREPORTED_SECONDS if self._read else _ALIVE_SECONDS):
             self._say()
 
     def check(self) -> None:
-        """Say what was read, and that the snapshot is not needed any more. Raises OvertakenError, StoreError."""
+        """Report the files read, and release the snapshot. Raises OvertakenError, StoreError."""
         self._say()
         self._end()
 
@@ -453,7 +453,7 @@ class RunningSource:
         return part.queue_id in self._confirmed
 
     def _say(self) -> None:
-        """Say what was read. Raises OvertakenError; StoreError if the snapshot is gone."""
+        """Report the files read. Raises OvertakenError; StoreError if the snapshot is gone."""
         read, self._read = self._read, []
         self._said_at = time.monotonic()
         overtaken = self._copied(read)

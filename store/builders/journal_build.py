@@ -228,7 +228,7 @@ Packer: TypeAlias = Version1Packer | Version2Packer
 
 
 class _Format(NamedTuple):
-    """How to build journals of one format.
+    """The builder of journals of one format.
 
     Attributes:
         packer: lays out the records of a journal.
@@ -371,7 +371,7 @@ class JournalBuild:
         self._storage.trim()
 
     def _wait(self, most: int) -> None:
-        """Wait until at most `most` flushes are not yet written. Raises what writing raised."""
+        """Wait until at most `most` flushes are not yet written. Re-raises the error of a write."""
         while len(self._waiting) > most:
             self._waiting.popleft().result()
 

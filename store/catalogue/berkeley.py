@@ -150,7 +150,7 @@ class BerkeleyDamage(NamedTuple):
     Attributes:
         file: path of the file.
         offset: in bytes; None if the whole file is meant.
-        what: what is wrong, in one line.
+        what: the damage, in one line.
         is_healed: whether all of its content is known nevertheless, from the log.
     """
 
@@ -171,7 +171,7 @@ class BerkeleyEnvironment:
         general: key id, value of 4.5 there.
         recovered: whether this was read from a recovered copy.
         complete: False if committed changes may be missing, because recovery was needed but not possible.
-        notices: one line each for the user: what may be missing, and what to do.
+        notices: one line each for the user: possible losses, and the advice.
         damage: unreadable or lost parts.
     """
 

@@ -63,7 +63,7 @@ class CatalogueDamage(NamedTuple):
 
     Attributes:
         key: in hexadecimal; empty if it does not concern a single key.
-        what: what is wrong, in one line.
+        what: the damage, in one line.
         file: path of the database's file that contains it, if known.
     """
 
@@ -233,13 +233,13 @@ class Catalogue:
         self._gathered = {}
 
     def commit(self) -> None:
-        """Write what was gathered as one batch; nothing, if there is nothing. Nothing is gathered any more."""
+        """Write the gathered entries as one batch, if there are any, and stop gathering."""
         changes, self._gathered = self._gathered, None
         if changes:
             self._key_value.write(changes)
 
     def abandon(self) -> None:
-        """Forget what was gathered. Nothing is gathered any more."""
+        """Discard the gathered entries, and stop gathering."""
         self._gathered = None
 
     def _get(self, key: bytes) -> bytes | None:

@@ -14,7 +14,7 @@ A catalogue is built next to the old one and read back before the two are switch
 
     step                                                       a start after a crash in or after this step
     ---------------------------------------------------------  -------------------------------------------------------
-    1. log what is wrong, and what is lost                     logs it again
+    1. log the damage and the losses                           logs them again
     2. build `catalogue.new`, read it back                     removes it, and starts over
     3. move `catalogue` into `quarantine`, if it exists;       finds `catalogue.new` alone, renames it, and moves a
        after SALVAGE the copy, too                             damaged copy
@@ -253,7 +253,7 @@ def find_journals(disk: Disk, directory: StoreDirectory) -> Iterator[FoundJourna
 def salvaged(
     disk: Disk, directory: StoreDirectory, store_id: UUID, judgement: Judgement
 ) -> tuple[dict[bytes, bytes], str]:
-    """The entries of the rebuilt catalogue, and a text about what was restored and lost."""
+    """The entries of the rebuilt catalogue, and a text about restored and lost ones."""
     salvage = _Salvage(disk, directory, judgement)
     return salvage.encoded(store_id), salvage.summary
 
@@ -323,7 +323,7 @@ class _Salvage:
 
     @property
     def summary(self) -> str:
-        """What was restored, and what was not, as text."""
+        """The restored entries, and the lost ones, as text."""
         why = "it is missing" if self._judgement.copy_is_missing else self._judgement.copy_problem
         gone = f"; without a journal, and so considered deleted: {shown(self._gone)}" if self._gone else ""
         of_journals = len(self._queues) - self._from_catalogue
@@ -351,7 +351,7 @@ class CatalogueOpening:
         least: number of a batch that the catalogue and its copy are known to have had; 0 if unknown.
 
     Attributes:
-        mirrored: what `open` returned, unless it was read-only.
+        mirrored: the result of `open`, unless it was read-only.
     """
 
     def __init__(

@@ -116,7 +116,7 @@ class StoreDirectory:
 
     @property
     def _salvage_advice(self) -> str:
-        """What to do about a store that cannot be opened because its own files are damaged."""
+        """Advice about a store that cannot be opened because its own files are damaged."""
         seen = f"inspect it with qstore-check {self.path}"
         return f"{seen}, and recover a sound store from it with qstore-recover {self.path} DEST"
 
@@ -338,7 +338,7 @@ class StoreDirectory:
             raise
         self._disk.sync_directory(self.root)
 
-    # ---- what is moved aside ----
+    # ---- quarantine ----
 
     def clear(self, path: str) -> None:
         """Make way for a file at `path`: a file or a link there is removed, a directory quarantined. Raises OSError."""
@@ -348,7 +348,7 @@ class StoreDirectory:
             self._disk.remove(path)
 
     def clear_for_directory(self, path: str) -> None:
-        """Make way for a directory at `path`: what is there and is none, is quarantined.
+        """Make way for a directory at `path`: anything else there is quarantined.
 
         Raises:
             StoreError: it is a link that leads nowhere.

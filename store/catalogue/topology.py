@@ -140,7 +140,7 @@ class Topology:
             self.notices.append(f'exchange "{exchange.name}" is of type "{exchange.type}", which qpidd ignores')
 
     def add_binding(self, exchange_id: int, record: bytes, file: str, entry: BindingEntry | None = None) -> None:
-        """Decode a binding's record; queues and exchanges come first."""
+        """Decode a binding's record; queues and exchanges must precede it."""
         binding = self._decode(decode_binding, record, file, f"binding of exchange {exchange_id}")
         if binding is None:
             return
@@ -162,7 +162,7 @@ class Topology:
         if general is not None:
             self.general[number] = general
 
-    def tell_apart(self, *, queues: bool) -> None:
+    def rename_duplicates(self, *, queues: bool) -> None:
         """Give each object with the name of an earlier one of its kind a unique name, and its bindings likewise.
 
         No store permits creating a second object with one name, but earlier versions did. Each has its own messages or
@@ -241,7 +241,7 @@ def environment_topology(environment: BerkeleyEnvironment, directory: str) -> To
         topology.add_binding(number, record, path("bindings.db"))
     for number, record in by_id(environment.general, path("general.db")):
         topology.add_general(number, record, path("general.db"))
-    topology.tell_apart(queues=False)
+    topology.rename_duplicates(queues=False)
     return topology
 
 
@@ -262,7 +262,7 @@ def catalogue_topology(catalogue: Catalogue, directory: str, *, is_checked: bool
         topology.add_binding(binding.exchange_id, binding.record, directory, binding)
     for general in catalogue.general():
         topology.add_general(general.general_id, general.record, directory)
-    topology.tell_apart(queues=True)
+    topology.rename_duplicates(queues=True)
     for entry in () if is_checked else catalogue.check():
         file, kind = entry.file or directory, DamageKind.CATALOGUE_ENTRY
         topology.damage.append(Damage(file, None, None, kind, problem=entry.what, key=entry.key or None))

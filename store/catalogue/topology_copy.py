@@ -1,4 +1,4 @@
-"""Compares the second copy of the catalogue with the catalogue: which of them to use, and what the other lost.
+"""Compares the second copy of the catalogue with the catalogue: which of them to use, and the losses of the other.
 
 `formats.topology_copy` has its layout; `opening` writes it, and opens a store by this judgement; the offline readers do
 the same without writing. A batch goes to the catalogue first, then to the copy, both synced, and
@@ -7,7 +7,7 @@ only then is it acknowledged. So after a crash they are equal, or the copy is on
     catalogue                  copy                      verdict, and the entries that are used
     -------------------------  ------------------------  ---------------------------------------------------------
     sound                      the same                  SOUND      the catalogue's
-    sound                      one batch behind          STALE      the catalogue's; a crash came between the two
+    sound                      one batch behind          STALE      the catalogue's; a crash between the two
     sound                      further behind, damaged,  COPY_LOST  the catalogue's; the copy is unusable
                                of another store, none
     sound, fewer batches       sound                     RESTORE    the copy's; the catalogue went back in time

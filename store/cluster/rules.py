@@ -1,4 +1,4 @@
-"""The rules by which brokers with given stores can form a cluster, and what each does with its store, without any I/O.
+"""The rules by which brokers with given stores can form a cluster, and the action of each on its store, without I/O.
 
 From the Qpid wiki, "Persistent Cluster Restart Design Note", and the MRG 2 Messaging User Guide, 7.5:
 

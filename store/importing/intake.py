@@ -1,4 +1,4 @@
-"""What is to be imported, gathered before anything is planned: topology, branches in doubt, and messages in a spool.
+"""The data to import, gathered before anything is planned: topology, branches in doubt, and messages in a spool.
 
 The messages come in any order of queues, and each queue's in its own order. Their data go to one file, the spool; in
 memory remain, for each message, its record id, and for each run of messages of one queue its place in the spool:
@@ -24,7 +24,7 @@ from qstore.store.journal.recovery import LOCKED, PENDING
 from qstore.store.recovery.journal_content import JournalContent
 
 MAX_OBJECTS: Final = 1_000_000  # queues, exchanges, bindings and other objects of one import, and branches
-MAX_RID: Final = (1 << 62) - 1  # a higher one leaves too few ids for what comes later
+MAX_RID: Final = (1 << 62) - 1  # a higher one leaves too few ids for later messages
 _HEAD: Final = struct.Struct("<QBBHIQ")
 _BUFFER: Final = 1 << 20
 
@@ -34,7 +34,7 @@ class ImportedMessage(NamedTuple):
 
     Attributes:
         queue: the name of its queue.
-        rid: its record id where it comes from; 0 if it has none.
+        rid: its record id in the source; 0 if it has none.
         state: LIVE, or LOCKED or PENDING if a branch in doubt would dequeue or enqueue it.
         xid: that branch; empty for none.
         is_redelivered: whether it may have been delivered before.
@@ -65,7 +65,7 @@ class QueueIntake:
 
     Attributes:
         content: their content, counted.
-        rids: the record id of each, where it comes from.
+        rids: the record id of each, in the source.
         in_doubt: number of those that belong to a branch in doubt.
         xids: these branches.
         runs: begin and end in the spool of each run of messages, alternating.
@@ -84,7 +84,7 @@ class QueueIntake:
 
 
 class Intake:
-    """Gathers what is to be imported.
+    """Gathers the data to import.
 
     Args:
         spool: an empty file for the messages; None to count them only.

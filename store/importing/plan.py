@@ -19,8 +19,8 @@ in version 2 is that of its ids; otherwise all messages get new ones.
 The ledger of a store has its past imports, so that none takes place twice. An import is an object in the catalogue, of
 kind `qstore.import`: name, the import's id; properties, when it took place (seconds since 1970) and how many messages
 it brought. It is written in the batch that makes the import effective. Brokers ignore it. An import into a running
-broker is noted there by a queue instead, which has the id in its name. The id is that of the content of what is
-imported, and of how it is changed on the way.
+broker is noted there by a queue instead, which has the id in its name. The id is a digest of the imported
+content, and of the changes made to it on import.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ from qstore.store.parameters import QUEUE_ARGUMENTS, ParameterError, StoreParame
 
 LEDGER: Final = "qstore.import"
 LEDGER_QUEUES: Final = f"{LEDGER}."
-"""What the names of queues begin with that note an import into a running broker; the id follows."""
+"""The prefix of names of queues that note an import into a running broker; the id follows."""
 
 
 class PastImport(NamedTuple):
@@ -113,11 +113,11 @@ class PlannedQueue:
 
 @dataclass(slots=True)
 class ImportPlan:
-    """What an import does.
+    """The changes that an import makes.
 
     Attributes:
         queues: by name.
-        exchanges, bindings, general: what is created; a binding with its exchange's and its queue's name.
+        exchanges, bindings, general: the objects to create; a binding with its exchange's and its queue's name.
         in_doubt: branches in doubt.
         keeps_rids: whether messages keep their record ids.
         notices: one line each.
@@ -146,7 +146,7 @@ def make_plan(intake: Intake, catalogue: Catalogue | None, entries: Mapping[str,
     """Plan an import.
 
     Args:
-        intake: what is to be imported.
+        intake: the data to import.
         catalogue: the store's; None for a new store.
         entries: the store's queues by name.
 

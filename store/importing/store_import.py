@@ -16,7 +16,7 @@ journal, with its own content and then the new messages.
     7. remove the marks, the old journals, the old list             has everything
 
 A store that did not exist before is created empty in step 1, and opened and closed cleanly after step 7: so its
-messages keep what is known about their delivery. `ImportSwitch` does steps 2 to 7.
+messages keep their delivery state. `ImportSwitch` does steps 2 to 7.
 """
 
 from __future__ import annotations
@@ -140,7 +140,7 @@ class _Built(NamedTuple):
 
 
 class _Poured(NamedTuple):
-    """What a new journal has to have.
+    """The requirements of a new journal.
 
     Attributes:
         content: its content, counted.
@@ -182,7 +182,7 @@ class ImportSwitch:
         self._delivered: dict[int, array[int]] = {}
 
     def take(self) -> int:
-        """A new record id; it is reserved before anything that has it is effective."""
+        """A new record id; it is reserved before any record with it is effective."""
         self._next_rid += 1
         return self._next_rid - 1
 
@@ -380,7 +380,7 @@ class ImportSwitch:
         return StoreError(f"{where}: {text}{hint}; {rest}")
 
     def _clean_up(self, built: Sequence[_Built], lists: Sequence[_Built], kept: Sequence[str]) -> None:
-        """Remove the marks and what is no longer needed; the next start does the same. Raises OSError."""
+        """Remove the marks and the files no longer needed; the next start does the same. Raises OSError."""
         directory, disk = self._directory, self._disk
         for each in built:
             unmark_deleted(disk, self._place_of(each))
@@ -429,7 +429,7 @@ class StoreImport(AbstractContextManager["StoreImport"]):
         log: receives warnings.
 
     Attributes:
-        intake: gathers what is to be imported.
+        intake: gathers the data to import.
 
     Raises:
         StoreLockedError, StoreDamagedError, StoreError: as `StoppedStore`; or the store cannot be created.
@@ -535,7 +535,7 @@ class StoreImport(AbstractContextManager["StoreImport"]):
             return find_import(general_objects(self._store.catalogue), identity)
 
     def plan(self) -> ImportPlan:
-        """Plan the import of what was gathered. Raises StoreError: it cannot be imported."""
+        """Plan the import of the gathered data. Raises StoreError: it cannot be imported."""
         if self._store is None:
             return make_plan(self.intake, None, {})
         with self._store.errors():
@@ -548,7 +548,7 @@ class StoreImport(AbstractContextManager["StoreImport"]):
 
         Args:
             plan: the plan.
-            identity: for the ledger; no import in the store has it.
+            identity: for the ledger; no import in the store has the same.
             stage: receives progress.
 
         Raises:

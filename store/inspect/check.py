@@ -1,8 +1,8 @@
-"""Verifies a whole store: what recovery reads, and what it skips.
+"""Verifies a whole store: the data that recovery reads, and the data that it skips.
 
 Recovery itself (`store.inspect.offline`) finds most damage: headers, tails, checksums, overwrite indicators, flush
 numbers, ids used twice, dequeues of missing messages, transactions, queues without journals and the reverse. A check
-adds what recovery does not need:
+adds checks that recovery does not need:
 
     file times    whether the times in the headers of a journal's files, which a writer creates one after another,
                   decrease. That is not damage: a clock may have been set. But if the record ids in the headers of a
@@ -185,7 +185,7 @@ def _is_persistent(journal: Journal, place: int) -> bool:
 
 
 def _problem(journal: Journal, place: int, *, decode: bool) -> str | None:
-    """What is wrong with the message at `place`. Raises RhmError if its compressed content is damaged."""
+    """The defects of the message at `place`. Raises RhmError if its compressed content is damaged."""
     data_place, size = journal.data_of_enqueue(place)
     if not size:
         return None  # external, or a message without even a header

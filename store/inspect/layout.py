@@ -1,4 +1,4 @@
-"""Determines what is at a path, from its content: a store, a journal, or a file of one.
+"""Determines the kind of a path from its content: a store, a journal, or a file of one.
 
     <dir>/rhm/dat, jrnl/HHHH/<queue>/, tpl/                    qpidd's legacystore (formats/rhm/README.md, 1.3)
     <dir>/rhm/STORE, catalogue/, topology, jrnl/<id>/, tpl/    version 2
@@ -55,7 +55,7 @@ _BACKUP = re.compile(r"_.+\.bak\.[0-9a-f]{4}", re.DOTALL)
 
 
 class UnusableInputError(Exception):
-    """Nothing at a path can be read as a store; the text states what to do."""
+    """Nothing at a path can be read as a store; the text has the advice."""
 
 
 class StoreKind(Enum):
@@ -93,7 +93,7 @@ class StoreLayout:
         journals: the queues' journals.
         orphans: version 2: journals that no queue has, moved aside.
         quarantine: version 2: damaged journals and catalogues, unchanged.
-        damage: what could not be examined.
+        damage: the paths that could not be examined.
         notices: one line each for the user.
     """
 
@@ -113,7 +113,7 @@ class StoreLayout:
 
 
 def find_layout(disk: Disk, path: str) -> StoreLayout:
-    """Determine what is at `path`.
+    """Determine the kind of `path`.
 
     Raises:
         UnusableInputError: nothing that can be read as a store.
@@ -368,7 +368,7 @@ def _directory(disk: Disk, path: str) -> str | None:
     return path if disk.is_directory(path) else None
 
 
-# ---- who has it open ----
+# ---- the process that has it open ----
 
 _LOCKS: Final = Path("/proc/locks")
 _DATA_DIRECTORY_LOCK: Final = "lock"

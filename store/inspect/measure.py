@@ -216,7 +216,7 @@ def _capacity(journal: Journal) -> int:
 
 
 def _open_enqueues(recovery: JournalRecovery) -> list[tuple[int, int, int]]:
-    """Of the prepared list: record id, log offset and state of what open transactions enqueue, by log offset."""
+    """Of the prepared list: record id, log offset and state of the enqueues of open transactions, by log offset."""
     found = (
         (each.rid, each.place, LIVE) for transaction in recovery.transactions for each in transaction if each.is_enqueue
     )

@@ -90,7 +90,7 @@ class OpenedJournals:
         journals: the queues'.
         orphans, quarantine: version 2: journals that were moved aside.
         pool: the files of a linearstore's partitions; None for the other stores.
-        damage: what could not be opened.
+        damage: the parts that could not be opened.
         notices: one line each for the user, about things that are not damage.
     """
 
@@ -344,7 +344,7 @@ def _read_environment(disk: Disk, directory: str, found: Surroundings) -> None:
 def _read_version_2(disk: Disk, layout: StoreLayout, found: Surroundings, *, is_open: bool) -> None:
     """Read the STORE file, and then the catalogue and its second copy, and compare them.
 
-    What was recorded of a store that is in use is read before what it is compared with.
+    The records of a store that is in use are read before the data that they are compared with.
     """
     mark = _read_store_file(disk, layout, found)
     of_catalogue = Surroundings()
@@ -458,7 +458,7 @@ def _reserved(catalogue: Catalogue, directory: str, damage: list[Damage]) -> int
 
 
 def _read_store_file(disk: Disk, layout: StoreLayout, found: Surroundings) -> store_file.StoreFile | None:
-    """Read the STORE file, and the records of what the store held. None if it cannot be read."""
+    """Read the STORE file, and the records of the store's content. None if it cannot be read."""
     path = layout.store_file
     if path is None:
         root = posixpath.dirname(layout.catalogue or layout.topology_copy or layout.path)
@@ -501,7 +501,7 @@ class RecoveredQueue(NamedTuple):
 
     Attributes:
         name: the queue's name.
-        record: its record; None if no catalogue has it.
+        record: its record; None if it is in no catalogue.
         journal: its journal; None if it has none.
         recovery: the recovered index of the journal; None without a journal.
         end: where the journal ends; None if nothing was ever written.
@@ -604,7 +604,7 @@ class _OpenTransactions:
         ]
 
 
-def _nobody(_layout: StoreLayout) -> None:
+def _no_holder(_layout: StoreLayout) -> None:
     """Never find a holder."""
 
 
@@ -612,7 +612,7 @@ class OfflineStore:
     """A store, a journal or a journal file, opened for reading.
 
     Attributes:
-        layout: what was found at the path.
+        layout: the layout found at the path.
         topology: queues, exchanges and so on; None if only a journal was given, or the catalogue is lost.
         prepared_list: the transaction prepared list's journal; None if there is none.
         journals: the queues' journals.
@@ -935,7 +935,7 @@ class RecoveredStore(NamedTuple):
     orphans: list[RecoveredQueue]
 
 
-def open_store(disk: Disk, path: str, find_holder: Callable[[StoreLayout], int | None] = _nobody) -> OfflineStore:
+def open_store(disk: Disk, path: str, find_holder: Callable[[StoreLayout], int | None] = _no_holder) -> OfflineStore:
     """Open a store, journal or file at `path`.
 
     Args:

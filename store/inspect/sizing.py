@@ -13,9 +13,9 @@ The recommended size is double the footprint: enqueues are refused when a journa
 reused in whole files (`space`). The journal then keeps the default number of files and uses the smallest file size
 that gives the recommended size; only if the largest file is too small are there more files.
 
-The footprint says what a depth needs if its records stand side by side. In a version-1 ring they need not: dequeued
+The footprint is the need of a depth whose records are contiguous. In a version-1 ring they need not be: dequeued
 messages between them, and everything after one old message, take space too. So a journal that exists is never advised
-to become smaller than its use requires: if it is known how much was *in use* (`space`), the recommended size is
+to become smaller than its use requires: if the space *in use* is known (`space`), the recommended size is
 also at least double that, or in version 2, where the limit is 80 % of the ring wherever the records are, as much as
 keeps that use below 80 % of the limit. The same use in the recommended ring is then not near its threshold: with eight
 files or more, double the bytes in use are at most 5 of 8 files, one of them for the beginning of the oldest record's
@@ -115,7 +115,7 @@ class JournalTooLargeError(Exception):
 
 
 class Transactions(Enum):
-    """How messages are enqueued and dequeued."""
+    """The pattern of enqueues and dequeues."""
 
     NONE = "none"
     LOCAL = "local"

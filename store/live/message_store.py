@@ -72,7 +72,7 @@ from qstore.store.recovery.close_record import (
     write_close_record,
 )
 from qstore.store.recovery.index import Indexes, IndexRecorder
-from qstore.store.recovery.journal_recovery import StartProgress, TellProgress, not_told
+from qstore.store.recovery.journal_recovery import ReportProgress, StartProgress, no_report
 from qstore.store.start.apply import apply_start
 from qstore.store.start.plan import plan_start
 from qstore.store.start.started import IndexPortion, RecoveredMessage, StartedQueue, StartedStore
@@ -124,7 +124,7 @@ class MessageStore:
         software_version: str,
         *,
         log: Callable[[LogLine], None],
-        progress: TellProgress = not_told,
+        progress: ReportProgress = no_report,
     ) -> Self:
         """Open a store, and recover its content.
 

@@ -1,4 +1,4 @@
-"""What a store is known to have held, recorded outside of its journals, and compared with what it holds now.
+"""The known content of a store, recorded outside of its journals, and compared with the content found.
 
 All readers apply these rules to the journals named in the files CLOSED and SYNCED (`formats.rhm.close_record`):
 
@@ -62,7 +62,7 @@ SYNCED: Final = "SYNCED"
 
 
 class Closing:
-    """How a store was closed, and how far it is known to have been synced.
+    """The way a store was closed, and the point up to which it is known to have been synced.
 
     Args:
         is_clean: whether it was closed cleanly, and nothing was written since.
@@ -198,7 +198,7 @@ def _other_flush(path: str, closed: ClosedJournal, flush: int) -> Damage:
 
 
 def closing_of(disk: Disk, layout: StoreLayout) -> Closing:
-    """How a store was closed; empty if that is unreadable, which `inspect.offline` reports as damage."""
+    """The record of a store's closing; empty if unreadable, which `inspect.offline` reports as damage."""
     if layout.store_file is not None:
         with contextlib.suppress(store_file.StoreFileError, OSError):
             mark = store_file.decode(read_whole(disk, layout.store_file, store_file.MAX_SIZE + 1))
@@ -207,7 +207,7 @@ def closing_of(disk: Disk, layout: StoreLayout) -> Closing:
 
 
 def read_closing(disk: Disk, root: str, mark: store_file.StoreFile) -> tuple[Closing, list[Damage]]:
-    """How the store in `root`, with the STORE file `mark`, was closed, and the damage to that information."""
+    """The record of the closing of the store in `root`, with the STORE file `mark`, and the damage to it."""
     journals, damage = _read_closed(disk, posixpath.join(root, NAME), mark)
     batch, synced, more = _read_synced(disk, posixpath.join(root, SYNCED), mark.store_id)
     return Closing(is_clean=mark.clean_close, journals=journals, synced=synced, batch=batch), damage + more
@@ -275,7 +275,7 @@ def write_close_record(directory: StoreDirectory, store_id: UUID, journals: Iter
 
 
 def write_synced(directory: StoreDirectory, store_id: UUID, batch: int, journals: Iterable[SyncedJournal]) -> None:
-    """Write the record of what is synced. Raises OSError; the old one remains then."""
+    """Write the record of the synced positions. Raises OSError; the old one remains then."""
     directory.replace(SYNCED, encode_synced(store_id, batch, journals))
 
 
@@ -327,8 +327,8 @@ class SyncRecorder:
         what = "it cannot be recorded how far the store is synced, which a check after a crash compares with its files"
         self._outage = Outage(what, "how far the store is synced can be recorded again", log)
         self._waiting: deque[QueueJournal] = deque()  # journals still to be examined for the next record
-        self._next: tuple[int, list[SyncedJournal]] | None = None  # what the next record has so far
-        self._last: tuple[int, list[SyncedJournal]] | None = None  # what the file has
+        self._next: tuple[int, list[SyncedJournal]] | None = None  # the next record so far
+        self._last: tuple[int, list[SyncedJournal]] | None = None  # the record in the file
         self._is_writing = False
         self._written_at = clock()
 
@@ -405,7 +405,7 @@ class SyncRecorder:
 
 
 def _synced_journal(journal: QueueJournal) -> SyncedJournal | None:
-    """How far a journal is synced; None if there is nothing to record."""
+    """The position up to which a journal is synced; None if there is nothing to record."""
     flush = journal.writer.last_flush
     if journal.is_deleted or not (flush or not journal.queue_id):
         return None

@@ -24,7 +24,7 @@ from qstore.store.recovery.prepared import DISTRIBUTED
 
 FLUSH_BYTES: Final = 4 << 20  # collected before a write
 WRITE_BYTES: Final = 1 << 20  # maximum of one write
-MAX_VERSION_1_PAGES: Final = 32767  # of a file, as qpidd has it (formats/rhm/README.md, 1.2)
+MAX_VERSION_1_PAGES: Final = 32767  # of a file, as in qpidd (formats/rhm/README.md, 1.2)
 _MIN_FILES: Final = 2  # minimum for a writer
 
 

@@ -15,7 +15,7 @@ outstanding messages, has lost its link.
 
 Contradictions. A dequeue of a missing message, and the end of a transaction that is not open, are normal if the
 journal's beginning is missing: a ring overwrites it, a line gives it back. If everything ever written still exists,
-they are not; and in no case can a message be dequeued by an older record, since record ids come from one counter, or
+they are not; and in no case can a message be dequeued by an older record, since record ids are from one counter, or
 twice. A plain dequeue has no tail and no checksum outside of version 2: the very last record may be a torn one.
 """
 
@@ -49,36 +49,36 @@ from qstore.store.recovery.prepared import PreparedTransaction, prepared_in
 # ---- progress ----
 
 #: Receives a function that makes the text, such as "reading ...".
-TellProgress: TypeAlias = Callable[[Callable[[], str]], None]
+ReportProgress: TypeAlias = Callable[[Callable[[], str]], None]
 
 
-def not_told(_make_text: Callable[[], str]) -> None:
+def no_report(_make_text: Callable[[], str]) -> None:
     """Report no progress."""
 
 
 class StartProgress:
-    """How far a start is, while it reads journals: for the log and the service manager.
+    """The progress of a start that reads journals, for the log and the service manager.
 
     A start of millions of messages takes seconds to minutes. The broker passes a function that decides how often the
     progress is reported, and makes the text only then.
 
     Args:
-        tell: reports the progress.
+        report: reports the progress.
 
     Attributes:
         journals: number of journals.
     """
 
-    __slots__ = ("_found", "_number", "_tell", "journals")
+    __slots__ = ("_found", "_number", "_report", "journals")
 
-    def __init__(self, tell: TellProgress = not_told) -> None:
-        self._tell = tell
+    def __init__(self, report: ReportProgress = no_report) -> None:
+        self._report = report
         self.journals = self._number = self._found = 0
 
     def begin(self) -> None:
         """The next journal is being opened."""
         self._number += 1
-        self._tell(lambda: f"opening journal {self._number:,} of {self.journals:,}")
+        self._report(lambda: f"opening journal {self._number:,} of {self.journals:,}")
 
     def walked(self, name: str, place: int, size: int, recovery: JournalRecovery) -> None:
         """A journal of `size` bytes is read up to the log offset `place`."""
@@ -88,7 +88,7 @@ class StartProgress:
             which = f'{self._number:,} of {self.journals:,}, "{printable(name)}"'
             return f"reading journal {which}: {percent} %; {plural(found, 'message')} so far"
 
-        self._tell(text)
+        self._report(text)
 
     def ended(self, recovery: JournalRecovery) -> None:
         """A journal is read."""
@@ -96,15 +96,15 @@ class StartProgress:
 
     def preparing(self, number: int, count: int, name: str) -> None:
         """A journal is being made ready for new records."""
-        self._tell(lambda: f'preparing journal {number:,} of {count:,}, "{printable(name)}"')
+        self._report(lambda: f'preparing journal {number:,} of {count:,}, "{printable(name)}"')
 
     def converting(self, number: int, count: int, name: str) -> None:
         """A queue of a version-1 store is being converted."""
-        self._tell(lambda: f'converting queue {number:,} of {count:,}, "{printable(name)}"')
+        self._report(lambda: f'converting queue {number:,} of {count:,}, "{printable(name)}"')
 
     def rebuilding(self, path: str) -> None:
         """A damaged journal is being rebuilt."""
-        self._tell(lambda: f"rebuilding {printable(path)}")
+        self._report(lambda: f"rebuilding {printable(path)}")
 
 
 # ---- recovery ----
@@ -160,7 +160,7 @@ def recover_directory(
         disk: reads it.
         path: its directory.
         name: the queue's, or "TplStore".
-        closing: how the store was closed.
+        closing: the record of its closing.
         progress: reports how far the walk is.
         names: the names in the directory, if they are known.
         index: its index, if there is one: what it describes is not read, unless anything is unusual.
@@ -190,7 +190,7 @@ def recover_journal(
 
     Args:
         journal: the journal.
-        closing: how the store was closed.
+        closing: the record of its closing.
         if_readable: report it as damage, and not as an error, if the system refuses to continue reading.
         progress: reports how far the walk is.
 
@@ -274,7 +274,7 @@ def damage_of(journal: Journal, recovery: JournalRecovery, end: JournalEnd | Non
         journal: the journal.
         recovery: the result of the walk, its open transactions not yet resolved.
         end: where the walk ended; None if it has no readable record.
-        closing: how the store was closed.
+        closing: the record of its closing.
     """
     found = [*journal.damage, *recovery.damage, *contradictions(journal, recovery, end)]
     otherwise = list(closing.contradicted(journal, end, messages_in(recovery)))

@@ -72,7 +72,7 @@ To return to qpidd:   stop the broker; move rhm elsewhere; rename this directory
 
 
 def mark_converted(environment: Environment, directory: StoreDirectory) -> None:
-    """Write the explanation into the old store, unless that was done: a crash may have come before it.
+    """Write the explanation into the old store, unless that was done: a crash may have prevented it.
 
     Every start does this before `finish_interrupted`, since the kept store's new name may not be durable yet.
 

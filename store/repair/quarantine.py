@@ -42,7 +42,7 @@ _GATHERED: Final = 1 << 16
 
 
 class QuarantineError(Exception):
-    """An error in one line: what is wrong, where, and what to do."""
+    """An error in one line: the cause, the place, and the advice."""
 
 
 # ---------------------------------------------------------------------------------------------- writing
@@ -84,7 +84,7 @@ class QuarantineWriter:
             file: path of the file with the bytes.
             offset: their offset in it.
             raw: the bytes, as one or in chunks.
-            what: what is wrong with them, in one line.
+            what: their defect, in one line.
             rid: their record id, if known.
             salt: version 2: that of the file's header, if known.
 

@@ -19,10 +19,10 @@ finishes that (`start`).
 Everything that needs room on the disk, except the catalogue's batches, is done before step 2. If a step fails, journals
 that no queue can have are removed at once; with the one whose batch failed the next start proceeds as in the table.
 
-Whether everything fits is known before step 1; if not, no journal is changed. The content is what recovery finds before
-anything is resolved: every existing message, and the enqueues and dequeues of all open transactions, since whether they
-were prepared is stored elsewhere. By the rules of `space` it must have been possible to enqueue these messages in the
-new ring, with room for everything still to come for them.
+Whether everything fits is known before step 1; if not, no journal is changed. The content is that found by recovery
+before anything is resolved: every existing message, and the enqueues and dequeues of all open transactions, since
+whether they were prepared is stored elsewhere. By the rules of `space` it must have been possible to enqueue these
+messages in the new ring, with room for all of their later records.
 
 Old journals stay in `resized` until `discard_old`. Damaged journals are refused: the next start, or
 qstore-recover, rebuilds them.
@@ -134,7 +134,7 @@ def read_journal(disk: Disk, path: str, name: str, closing: Closing) -> Recovere
         disk: reads it.
         path: its directory.
         name: the queue's, or "TplStore".
-        closing: how the store was closed.
+        closing: the record of its closing.
 
     Raises:
         StoreDamagedError: it is damaged.
@@ -349,7 +349,7 @@ class StoreResize(AbstractContextManager["StoreResize"]):
         return directory.part(NEW_LIST) if moved is None else directory.journal(moved.journal_id)
 
     def _discard_built(self, built: Sequence[_Built]) -> None:
-        """Remove new journals whose switch did not begin, and what only they need; as far as the disk permits."""
+        """Remove new journals whose switch did not begin, and files only they need; as far as the disk permits."""
         directory, disk = self._directory, self._disk
         for each in built:
             if each.moved is not None and disk.is_directory(self._place_of(each)):

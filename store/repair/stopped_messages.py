@@ -49,7 +49,7 @@ Advance = Callable[[int], None]
 
 
 class UnknownOutcomeError(StoreError):
-    """The disk failed at a moment after which only the next start can tell whether a change took place."""
+    """The disk failed at a moment after which only the next start can determine whether a change took place."""
 
 
 class StoppedMessages(AbstractContextManager["StoppedMessages"]):

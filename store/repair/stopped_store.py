@@ -1,6 +1,6 @@
 """A store of version 2 that is not running, locked by a tool that changes its journals: resizing, importing.
 
-What both need: the lock, the catalogue, how the store was closed, and the directory in which new journals are built
+The parts that both need: the lock, the catalogue, the record of the closing, and the directory of new journals
 (`resized.new`), whose content no reader takes for a part of the store; the remains of an interrupted run in it are
 removed here.
 """
@@ -51,14 +51,14 @@ class StoppedStore(AbstractContextManager["StoppedStore"]):
         environment: disk, clock and so on.
         path: the store directory.
         software_version: of this program.
-        version_1: what to do with qpidd's store instead, for the error.
+        version_1: the alternative for qpidd's store, for the error.
         read_only: nothing will be written; `environment` opens the catalogue read-only.
         log: receives warnings.
 
     Attributes:
         directory: where it is.
         mark: the content of its STORE file.
-        closing: how it was closed.
+        closing: the record of its closing.
         catalogue: its catalogue.
         entries: its queues by name, in order of their ids.
 

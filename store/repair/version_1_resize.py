@@ -9,7 +9,7 @@ The same records move as in qpidd's own tool (formats/rhm/README.md, 7.3), in th
 Overwrite indicators are cleared, and the records are contiguous from the first file on; the rest of the files is zeros.
 Unlike qpidd's tool this reads like recovery, by `store.journal`: past a first file that a giant message fills, up to a
 torn tail; it refuses a damaged journal instead of omitting everything after the damage; it keeps a message that has
-neither data nor transaction id; and it omits what recovery ignores, transient messages.
+neither data nor transaction id; and it omits transient messages, which recovery ignores.
 
 The new journal is built in a subdirectory of the old one's, synced, and read back. Only then are
 files moved, before others take their names:

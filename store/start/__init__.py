@@ -1,1 +1,1 @@
-"""Starting a store: a plan of what each journal needs, and its application."""
+"""Starting a store: a plan for each journal, and its application."""

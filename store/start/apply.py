@@ -253,7 +253,7 @@ class _Start:
         path = self._directory.journal(moved.journal_id)
         self._rebuild(path, walked, self._queue_info(moved, record.name, walked.journal.files.geometry))
         try:
-            mark_deleted(self._disk, path)  # until the catalogue has it, its content is not needed
+            mark_deleted(self._disk, path)  # until it is in the catalogue, its content is not needed
             self._disk.sync_directory(posixpath.dirname(path))
         except OSError:
             self._remove_made(path)

@@ -17,7 +17,7 @@ paths.
 
 The leftovers are the journals that are not in the catalogue:
 
-    what it is                                               recognized by                      action
+    state                                                    recognized by                      action
     -------------------------------------------------------  ---------------------------------  ---------------------
     of a deleted queue, or an interrupted resize before its  the mark of a deletion             it is removed
     switch
@@ -72,7 +72,7 @@ from qstore.store.unfinished import KEPT, MAKING, Unfinished, unfinished_list
 
 
 class LostQueue(NamedTuple):
-    """A queue that only its journal knows.
+    """A queue that is only in its journal.
 
     Attributes:
         entry: its new entry in the catalogue.
@@ -286,7 +286,7 @@ def _record(journal: Journal) -> Queue | None:
 
 
 class Need(Enum):
-    """What a journal needs before it can accept records."""
+    """The steps that a journal needs before it can accept records."""
 
     RESUME = "resume"
     REBUILD = "rebuild"
@@ -302,7 +302,7 @@ class PlannedJournal:
     Attributes:
         path: its directory.
         name: the queue's, or "TplStore".
-        need: what it needs.
+        need: its steps.
         found: the recovered journal, open for reading, if it is to be resumed or rebuilt; else None.
         missing: the damage to report if it is lost and to be created.
     """
@@ -347,7 +347,7 @@ class StartPlan:
 
     Attributes:
         was_clean: whether the store had been closed cleanly.
-        closing: how it was closed.
+        closing: the record of its closing.
         damage: damage to the store outside of its journals.
         prepared_list: the prepared list.
         queues: the queues, by number.
@@ -396,7 +396,7 @@ def plan_start(
         disk: reads the store.
         directory: the store's.
         entries: the queues in its catalogue, by number.
-        closing: how it was closed.
+        closing: the record of its closing.
         damage: the damage to that information.
         progress: reports how far it is.
         indexes: those of the journals; they are not used if it is None.
@@ -480,7 +480,7 @@ def plan_queue(
         disk: reads the store.
         directory: the store's.
         entry: its entry in the catalogue, or its future one.
-        closing: how the store was closed.
+        closing: the record of its closing.
         renamed: why the journal must be rebuilt under another name; None if it need not be.
         progress: reports how far it is.
         indexes: as of `plan_start`.

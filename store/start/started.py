@@ -66,7 +66,7 @@ class StartedQueue:
         record: its record.
         journal: its journal, resumed.
         reader: reads that journal.
-        recovery: what was found in it.
+        recovery: its content.
 
     Attributes:
         queue_id, record, journal: as above.
@@ -161,7 +161,7 @@ class StartedQueue:
         log: Callable[[LogLine], None],
         apart: Mapping[int, tuple[int, int, bytes | None]],
     ) -> Iterator[IndexPortion]:
-        """What rests, by record id, with what is apart between it."""
+        """The resting records, by record id, with the single messages between them."""
         records = self.journal.writer.records
         others = deque(sorted(apart))
         for rids, packed in records.resting.portions():
@@ -184,7 +184,7 @@ class StartedQueue:
         rid: int = 0,
         apart: tuple[int, int, bytes | None] = (0, LIVE, None),
     ) -> Iterator[IndexPortion]:
-        """A part of what rests, and the message `rid` after it, if one is given."""
+        """A part of the resting records, and the message `rid` after it, if one is given."""
         sizes: Sequence[int] = ()
         if packed:
             blocks = blocks_of(packed)

@@ -2,8 +2,8 @@
 
 A write ends in the page cache and takes microseconds; making it durable takes a rotation of the disk. The owner of the
 files writes, or leaves that to a driver that takes writes, submits the files under a ticket, continues with other work,
-and gets the ticket back when all of them are synced. Tickets come back in any order, each once. A file may be closed
-only after its tickets came back.
+and gets the ticket back when all of them are synced. Tickets are returned in any order, each once. A file may be closed
+only after its tickets were returned.
 
 A failed sync is reported as the ticket's error, and the driver continues with the others. A driver that cannot continue
 is dead: from then on `submit` and `completed` raise, and `fileno` stays readable, so that an event loop notices. Then a
@@ -42,7 +42,7 @@ class FileWrite(NamedTuple):
 
 
 class SyncDriverError(Exception):
-    """The driver is dead: tickets that have not come back may or may not be durable. The text states how it died."""
+    """The driver is dead: tickets that were not returned may or may not be durable. The text states how it died."""
 
 
 class SyncDriver(Protocol):
@@ -62,7 +62,7 @@ class SyncDriver(Protocol):
             ticket: of the caller's choice, not outstanding.
             files: the files.
             writes: writes to some of them, done in order before any sync; only if the driver takes writes. Their bytes
-                must not change until the ticket has come back.
+                must not change until the ticket is returned.
 
         Raises:
             SyncDriverError: the driver is dead.
@@ -105,7 +105,7 @@ class SyncDriver(Protocol):
         """
 
     def close(self) -> None:
-        """Release everything. Outstanding tickets do not come back. May be called twice.
+        """Release everything. Outstanding tickets are not returned. May be called twice.
 
         Waits, for a bounded time, for syncs in progress; not at all for a dead driver.
         """
@@ -123,7 +123,7 @@ def sync_all(files: Sequence[WritableFile]) -> OSError | None:
 
 
 def file_error(number: int, file: WritableFile) -> OSError:
-    """The error `number` (an errno) of a sync of `file`, with its path if the system still knows it."""
+    """The error `number` (an errno) of a sync of `file`, with its path if the system still has it."""
     try:
         path = str(Path(f"/proc/self/fd/{file.fileno()}").readlink())
     except OSError:

@@ -8,13 +8,13 @@ released, so nothing is written after that.
 **A step** is a chain of requests: its writes, one after the other, and then the syncs of its files. A write that is not
 done completely is continued, and the rest of the chain follows it. After a failed write nothing is synced; after a
 failed sync the other files are. A write has a result only if it is not done, and then none follows; every sync has one,
-because for the kernel a sync that fails is no failed request: those linked to it go on, and it would be silent.
+because for the kernel a sync that fails is no failed request: those linked to it continue, and it would be silent.
 
 **Many files** at once are not for the kernel's threads, of which there are few: while `MAX_CHAINS` steps are under way,
 more are written by their owner, and synced by a helper process, which syncs many files by one `syncfs`.
 
 **End.** The bytes of a chain are kept until it has ended, for the kernel reads them. When the helper dies, so does this
-driver; its successor begins when the chains have ended: what they write must not come after what others write then.
+driver; its successor begins when the chains have ended: their writes must not overtake those of the successor.
 
 **The queues of io_uring.** Requests are entries of 64 bytes in a memory that is shared with the kernel, which copies
 them when they are submitted; results are entries of 16 bytes in another, which the kernel's threads append at any time.
@@ -28,7 +28,7 @@ is readable while results wait.
 | offset in the file | u64 | | flags | u32 |
 | address, length | u64 u32 | | | |
 | flags of the operation | u32 | | | |
-| tag, which comes back | u64 | | | |
+| tag, which is returned | u64 | | | |
 | nothing here | 24 zero bytes | | | |
 
 A tail that is read before the entries below it needs no memory barrier on x86-64, whose loads are not reordered; other
@@ -60,7 +60,7 @@ DRAIN_SECONDS: Final = 5.0
 """Seconds that `close` and `successor` wait for chains to end."""
 
 _RING_SIZE: Final = 32
-"""Requests that are submitted at once; a longer chain goes on when these have ended."""
+"""Requests that are submitted at once; a longer chain continues when these have ended."""
 _MAX_PIECES: Final = 1024
 """Of one write: UIO_MAXIOV of Linux."""
 _PIECE: Final = struct.Struct("<QQ")
@@ -141,7 +141,7 @@ class _Chain:
         return not self.awaited
 
     def _wrote(self, index: int, result: int) -> None:
-        """A write has failed, is incomplete, or is the last of those submitted; what follows it was cancelled."""
+        """A write has failed, is incomplete, or is the last of those submitted; the later ones were cancelled."""
         request = self.requests[index]
         if result <= 0:
             self.error = file_error(-result or errno.EIO, request.file)
@@ -450,7 +450,7 @@ class KernelRing:
             address: of the bytes, which must not change until it has ended.
             length: how many they are.
             more: flags of the operation.
-            tag: comes back with the result; 64 bits.
+            tag: returned with the result; 64 bits.
         """
         at = (self._tail & self._places.last_request) * _REQUEST_SIZE
         _REQUEST.pack_into(self._requests, at, operation, flags, 0, descriptor, offset, address, length, more, tag)
@@ -458,11 +458,11 @@ class KernelRing:
         self.room -= 1
 
     def submit(self) -> None:
-        """Submit what was added.
+        """Submit the added requests.
 
         Raises:
             IncompleteError: the kernel has accepted a part of it, and nothing more may be submitted.
-            OSError: it has accepted nothing, and what was added is forgotten.
+            OSError: none was accepted, and the added requests are discarded.
         """
         count = self._tail - self._entered
         self._mapped[self._places.tail] = self._tail & _WORD

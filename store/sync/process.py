@@ -50,7 +50,7 @@ _FEW: Final = 16
 _MAX_FILES_SENT: Final = 2 * helper.MAX_FILES
 """Maximum files at the helper: with its own they stay below 1,024, the usual limit on a process's open files."""
 _HANDLED_BY_PARENT: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-"""Signals that ask this process to end, and that may reach the helper too: it must outlive the remaining writes."""
+"""Signals that terminate this process, and that may reach the helper too: it must outlive the remaining writes."""
 _LITTLE_MEMORY: Final = {"MALLOC_ARENA_MAX": "1"}
 """glibc reserves 64 MiB of addresses for each thread otherwise, which is too much under `ulimit -v`."""
 _MAX_ANSWER: Final = helper.MAX_FILES * helper.ANSWER.size
@@ -72,7 +72,7 @@ class _Ticket:
 
 
 _Job = tuple[_Ticket, WritableFile | None]
-"""A file of a ticket; None stands for the only file of a ticket without files."""
+"""A file of a ticket; None for the only file of a ticket without files."""
 
 
 class HelperProcessSync:
@@ -236,7 +236,7 @@ class HelperProcessSync:
     def _send(self, count: int, *, with_files: bool = True) -> bool:
         """Send the first `count` queued files, or fewer if one is not open. Returns False if the socket is full.
 
-        A file that is not open becomes a request without a file: its answer comes like all others.
+        A file that is not open becomes a request without a file: it is answered like all others.
         """
         waiting = itertools.islice(self._waiting, count)
         descriptors = array.array("i", [_descriptor(file) for _, file in waiting] if with_files else [])
@@ -308,5 +308,5 @@ def _thread_states(pid: int) -> set[str]:
 
 
 def _ended(status: int) -> str:
-    """How a process ended, for the log."""
+    """The end of a process, for the log."""
     return f"killed by signal {-status}" if status < 0 else f"exit status {status}"

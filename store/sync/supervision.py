@@ -81,7 +81,7 @@ class StartingDriver:
         background.run(make, self._started.append, self._errors.append)
 
     def take(self) -> SyncDriver:
-        """The driver, which the caller closes. Raises what `make` has raised."""
+        """The driver, which the caller closes. Re-raises the errors of `make`."""
         self._is_taken = True
         self._finish()
         if self._errors:
@@ -145,9 +145,9 @@ class Supervision:
 
         Args:
             dead: the driver.
-            death: how it died.
+            death: the cause of its death.
             journals: number of journals with files to sync.
-            synced: number of tickets that have come back from all drivers so far.
+            synced: number of tickets that all drivers have returned so far.
 
         Raises:
             SyncDriverError: none can be started, or no more are to be tried. That is logged.
@@ -198,7 +198,7 @@ class Supervision:
         Args:
             driver: the driver.
             journals: number of journals with files to sync.
-            synced: number of tickets that have come back from all drivers so far.
+            synced: number of tickets that all drivers have returned so far.
         """
         now = self._clock()
         was_looked_at = now - self._looked < _REGULAR_SECONDS  # otherwise the waiting time is unknown

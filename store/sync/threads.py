@@ -139,7 +139,7 @@ class ThreadSync:
             ticket, files = job
             try:
                 error = sync_all(files)
-            except BaseException as fault:  # Otherwise the ticket would never come back.
+            except BaseException as fault:  # Otherwise the ticket would never be returned.
                 self._die(f"a sync thread ended with {fault!r}")
                 return
             with self._lock:

@@ -277,7 +277,7 @@ def test_frames_that_are_refused(raw: bytes, what: str) -> None:
         (b"\x00\x3c\x00\x63", "no method 99 of class 60"),
         (b"\x00\x3c\x00\x50\x00\x00", "a number needs 8 bytes, 2 are left"),
         (b"\x00\x5a\x00\x0a\x00", "1 bytes follow the fields"),
-        (b"\x00\x14\x00\x0a\x05abc", "a short string ends"),
+        (b"\x00\x14\x00\x0a\x05abc", "a short string extends"),
     ],
 )
 def test_methods_that_are_refused(payload: bytes, what: str) -> None:

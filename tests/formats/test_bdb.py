@@ -323,7 +323,7 @@ def test_a_page_behind_the_log_needs_recovery() -> None:
     log, last = committed_log()
     page = ("queues.db", 1)
     assert reason(log.build(), lsns={page: Lsn(1, last)}) is None
-    assert reason(log.build(), lsns={page: Lsn(1, last - 1)}) == "queues.db: page 1 is behind the log"
+    assert reason(log.build(), lsns={page: Lsn(1, last - 1)}) == "queues.db: page 1 is older than the log"
     assert reason(log.build(), lsns={page: Lsn(0, 1)}) is not None
     assert reason(log.build()) is not None
 
@@ -337,7 +337,7 @@ def test_a_change_that_was_not_committed_counts_where_it_is_on_the_page() -> Non
     log.record(12, 11, 10, 1, open_change)  # 10 was a child of 11, which commits
     log.commit(11)
     assert reason(log.build(), lsns={page: Lsn(1, open_change)}) is None
-    assert "behind" in str(reason(log.build(), lsns={page: Lsn(1, last)}))
+    assert "is older" in str(reason(log.build(), lsns={page: Lsn(1, last)}))
 
 
 def test_checkpoint_settles_earlier_records() -> None:
@@ -348,7 +348,7 @@ def test_checkpoint_settles_earlier_records() -> None:
     log.commit(9)
     assert "type 999" in str(reason(log.build()))
     log.checkpoint(1, change)
-    assert "behind" in str(reason(log.build()))
+    assert "is older" in str(reason(log.build()))
     log.checkpoint(1, len(log.data))
     assert reason(log.build()) is None
 
@@ -409,7 +409,7 @@ def test_a_freed_page_is_not_asked_for() -> None:
     metadata = log.record(50, 12, 0, 1, 0, 1, 0, b"header", 0, 1)
     log.commit(12)
     assert reason(log.build(), lsns={("queues.db", 0): Lsn(1, metadata)}) is None
-    assert "page 0 is behind" in str(reason(log.build(), lsns={("queues.db", 0): Lsn(1, metadata - 1)}))
+    assert "page 0 is older" in str(reason(log.build(), lsns={("queues.db", 0): Lsn(1, metadata - 1)}))
 
 
 def test_files_that_were_made_in_an_open_transaction_need_recovery() -> None:

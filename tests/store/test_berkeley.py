@@ -278,7 +278,7 @@ def test_a_log_that_is_in_the_files_asks_for_nothing(tmp_path: Path, monkeypatch
     no_recovery_program(monkeypatch)
     log, lsn = logged_change()
     assert read(make(tmp_path / "dat", log, lsn)).notices == ()
-    assert "page 1 is behind the log" in read(make(tmp_path / "other", log)).notices[0]
+    assert "page 1 is older than the log" in read(make(tmp_path / "other", log)).notices[0]
 
 
 def test_recovery_runs_on_a_private_copy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,11 +17,11 @@ pytestmark = pytest.mark.usefixtures("tiny_blocks")
 def progress_of_start(disk: SimulatedDisk) -> list[str]:
     told: list[str] = []
 
-    def tell(make_text: Callable[[], str]) -> None:
+    def report(make_text: Callable[[], str]) -> None:
         told.append(make_text())
 
     environment = simulated_environment(disk, random.Random(1))
-    store = MessageStore.open(environment, PATH, TinyParameters(), "test", log=lambda _: None, progress=tell)
+    store = MessageStore.open(environment, PATH, TinyParameters(), "test", log=lambda _: None, progress=report)
     store.close()
     return told
 

@@ -102,7 +102,7 @@ class Console:
         return await self._core.call(target, method, {**(arguments or {}), **more}, agent, timeout)
 
     async def agents(self, wait: float = 1.0) -> list[AgentInfo]:
-        """All agents that answer within so many seconds."""
+        """All agents that answer within `timeout` seconds."""
         return await self._core.agents(wait)
 
     async def classes(self, package: str | None = None, *, agent: str | None = None) -> list[SchemaId]:
@@ -121,7 +121,7 @@ class Console:
         objects: bool = False,
         timeout: float | None = None,
     ) -> AsyncGenerator[Indication, None]:
-        """What agents publish from now on, until nothing comes for so many seconds; None: forever."""
+        """Publications of agents from now on, until none comes for `timeout` seconds; None: forever."""
         found = await self._core.stream(events=events, heartbeats=heartbeats, objects=objects)
         try:
             while (each := await found.next(timeout)) is not None:
@@ -131,7 +131,7 @@ class Console:
                 await found.close()
 
     async def events(self, timeout: float | None = None) -> AsyncGenerator[Event, None]:
-        """Events from now on, until none comes for so many seconds; None: forever."""
+        """Events from now on, until none comes for `timeout` seconds; None: forever."""
         async for each in self.indications(heartbeats=False, timeout=timeout):
             if isinstance(each, Event):
                 yield each

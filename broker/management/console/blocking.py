@@ -1,4 +1,4 @@
-"""The console that blocks. `aio` documents what differs for asyncio.
+"""The console that blocks. `aio` documents the differences for asyncio.
 
 It is thread-safe, as its connection is.
 """
@@ -93,9 +93,9 @@ class Console:
             class_name: of this class; None for all.
             package: of this package; None for all.
             object_id: the one object with this identity: itself, its name, or CLASS:KEY. No class counts then.
-            where: those that fulfil a condition, see `formats.qmf.predicate`: `["gt", "msgDepth", 10]`. It is told to
+            where: those that fulfil a condition, see `formats.qmf.predicate`: `["gt", "msgDepth", 10]`. It is sent to
                 the agent, and checked here as well.
-            agent: the agent to ask; None for the broker's own.
+            agent: the agent to query; None for the broker's own.
 
         Raises:
             AgentError: the agent has refused the query.
@@ -116,7 +116,7 @@ class Console:
 
         Args:
             target: itself, its identity, its name, CLASS:KEY, or `broker`.
-            agent: its agent; None for the one that its identity tells, or the broker's own.
+            agent: its agent; None for the one in its identity, or the broker's own.
 
         Raises:
             NoObjectError: there is no such object.
@@ -154,7 +154,7 @@ class Console:
     # ---- agents and schemas ----
 
     def agents(self, wait: float = 1.0) -> list[AgentInfo]:
-        """All agents that answer within so many seconds."""
+        """All agents that answer within `timeout` seconds."""
         return self._driver.run(self._core.agents(wait))
 
     def classes(self, package: str | None = None, *, agent: str | None = None) -> list[SchemaId]:
@@ -173,12 +173,12 @@ class Console:
     # ---- events ----
 
     def indications(self, *, events: bool = True, heartbeats: bool = True, objects: bool = False) -> Indications:
-        """What agents publish from now on: events, heartbeats as `AgentInfo`, objects that have changed as `Data`."""
+        """Publications of agents from now on: events, heartbeats as `AgentInfo`, changed objects as `Data`."""
         wanted = self._core.stream(events=events, heartbeats=heartbeats, objects=objects)
         return Indications(self, self._driver.run(wanted))
 
     def events(self, timeout: float | None = None) -> Iterator[Event]:
-        """Events from now on, until none comes for so many seconds; None: forever.
+        """Events from now on, until none comes for `timeout` seconds; None: forever.
 
         Raises:
             AnswerError: an event cannot be read. `indications` can continue after that.
@@ -194,7 +194,7 @@ class Console:
 
 
 class Indications:
-    """What agents publish. Iterating over it never ends; `next` has a time limit.
+    """A stream of agents' publications. Iterating over it never ends; `next` has a time limit.
 
     Args:
         console: its console.
@@ -205,7 +205,7 @@ class Indications:
         self._stream, self._driver = stream, console._driver
 
     def next(self, timeout: float | None = None) -> Indication | None:
-        """The next one; None if none comes within so many seconds.
+        """The next one; None if none comes within `timeout` seconds.
 
         Raises:
             AnswerError: one cannot be read; those after it can.

@@ -1,4 +1,4 @@
-"""The core of a console: what it asks agents for, requests and their answers, over a session of the client.
+"""The core of a console: requests to agents and their answers, over a session of the client.
 
 A request goes to an agent by its name, or to the broker's own by `broker`, on the exchange `qmf.default.direct`; the
 answers come to the console's own queue, with the request's correlation id. An answer may be several messages: all but
@@ -55,7 +55,7 @@ DIRECT: Final = "qmf.default.direct"
 TOPIC: Final = "qmf.default.topic"
 VERSION_1: Final = "qpid.management"
 REPLIES_1: Final = "amq.direct"
-"""Where replies of version 1 come from."""
+"""The sender of replies of version 1."""
 _LINK: Final = "{node: {type: topic}, link: {reliability: unreliable}}"
 BROKER: Final = "broker"
 """The key of the broker's own agent."""
@@ -79,7 +79,7 @@ class Reply(NamedTuple):
 
     Attributes:
         message: the message.
-        opcode: what it is; empty for one of version 1.
+        opcode: its kind; empty for one of version 1.
         is_last: whether no other follows.
     """
 
@@ -238,7 +238,7 @@ class ConsoleCore:
             raise
 
     def end(self, request: Request) -> None:
-        """Forget a request: what still comes for it is ignored."""
+        """Forget a request: later answers to it are ignored."""
         self._requests.pop(request.number, None)
 
     # ---- answers ----
@@ -247,8 +247,8 @@ class ConsoleCore:
         """The next message of the answer to a request.
 
         Raises:
-            NoAnswerError: none came in time.
-            AnswerError: too much has come, or what cannot be read.
+            NoAnswerError: none arrived in time.
+            AnswerError: the answer is too long or cannot be read.
             MessagingError: the connection or the session has failed.
         """
         seconds = self.timeout if timeout is None else timeout
@@ -269,7 +269,7 @@ class ConsoleCore:
         return request.take()
 
     def _is_decided(self, request: Request) -> bool:
-        """Whether something has come, or nothing can come any more."""
+        """Whether something has arrived, or nothing can arrive any more."""
         replies = self._replies
         is_lost = replies.failure is not None or self._session.wire is not request.wire
         return bool(request.arrived or replies.incoming or request.is_dropped) or is_lost
@@ -468,14 +468,14 @@ class ConsoleCore:
     # ---- indications ----
 
     async def stream(self, *, events: bool, heartbeats: bool, objects: bool) -> Stream:
-        """Receive what agents publish. See `blocking.Console.indications`."""
+        """Receive agents' publications. See `blocking.Console.indications`."""
         wanted = {"event": events, "heartbeat": heartbeats, "data": objects}
         return Stream(
             await self._subscribe(tuple(f"agent.ind.{name}.#" for name, is_wanted in wanted.items() if is_wanted))
         )
 
     async def _subscribe(self, keys: tuple[str, ...]) -> ReceiverCore:
-        """A receiver for what agents publish by these keys.
+        """A receiver for agents' publications with these keys.
 
         Its queue is a ring: a console that is too slow misses the oldest indications.
         """
@@ -524,13 +524,13 @@ class Query:
         return found if condition is None else [each for each in found if condition(_names_of(each))]
 
     def close(self) -> None:
-        """End it; what still comes is ignored."""
+        """End it; later publications are ignored."""
         self._is_over = True
         self._core.end(self._request)
 
 
 Indication: TypeAlias = Event | AgentInfo | Data
-"""What agents publish: an event; an agent, by its heartbeat; an object that has changed."""
+"""A publication of an agent: an event; an agent, by its heartbeat; an object that has changed."""
 
 
 class Stream:
@@ -590,7 +590,7 @@ def _content(message: Message) -> object:
 
 
 def _indications(message: Message) -> list[Indication]:
-    """What a message announces; empty if it is something else."""
+    """The publications in a message; empty if it has none."""
     try:
         headers = message.properties
     except ContentError as error:

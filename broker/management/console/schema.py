@@ -12,7 +12,7 @@ Brokers answer these requests of version 1 to consoles of version 2 as well:
     Q package                   q for each class: its kind, package, name and hash; z
     S package, class, hash      s: likewise, followed by the schema; or z
 
-Replies come by the exchange amq.direct, whatever the request's reply-to says; a message may have several. The schema
+Replies come by the exchange amq.direct, whatever the request's reply-to is; a message may have several. The schema
 of a class of objects begins with the numbers of properties, statistics and methods (u16 each), that of events with the
 number of arguments. A map for each follows; that of a method has `argCount`, and is followed by a map for each of its
 arguments.
@@ -93,7 +93,7 @@ class Schema(NamedTuple):
     Attributes:
         id: identifies it.
         properties: of its objects, or events.
-        methods: what its objects can do.
+        methods: the methods of its objects.
     """
 
     id: SchemaId

@@ -1,4 +1,4 @@
-"""What a console receives: objects, events, agents, and errors; and how they are read from an answer's maps.
+"""Objects, events, agents and errors, as a console receives them, and their decoding from an answer's maps.
 
 A map that lacks what the protocol requires, or has something else there, is refused with `AnswerError`; anything else
 in it is ignored. Times are nanoseconds since 1970.
@@ -30,7 +30,7 @@ class NoAgentError(ManagementError):
 
 
 class NoAnswerError(ManagementError):
-    """No answer came in time."""
+    """No answer arrived in time."""
 
 
 class NoObjectError(ManagementError):
@@ -42,7 +42,7 @@ class AgentError(ManagementError):
 
     Attributes:
         code: its number for the reason; 0 if it gave none.
-        values: everything that it says.
+        values: all of its values.
     """
 
     def __init__(self, text: str, code: int = 0, values: Mapping[str, Any] | None = None) -> None:
@@ -52,7 +52,7 @@ class AgentError(ManagementError):
 
 
 class AnswerError(ManagementError):
-    """An answer is not what the protocol says, or is too large."""
+    """An answer violates the protocol, or is too large."""
 
 
 # ---- values ----
@@ -222,7 +222,7 @@ class AgentInfo(NamedTuple):
         epoch: how many times it has begun.
         heartbeat_interval: seconds between its heartbeats.
         timestamp: when it said so.
-        attributes: everything that it says about itself.
+        attributes: all of its attributes.
     """
 
     name: str

@@ -1,1 +1,1 @@
-"""The managed objects: what an operator can see of the broker, class by class."""
+"""The managed objects, class by class."""

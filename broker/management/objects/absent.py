@@ -1,6 +1,6 @@
 """The classes of qpidd's schema without objects here: links to other brokers, AMQP 1.0, and clusters.
 
-Consoles that ask for them get their schema and no objects; their methods are refused with the reason.
+Consoles get their schema and no objects; their methods are refused with the reason.
 
 Sources: the QMF schemas of qpidd's broker, and of its module ha.
 """

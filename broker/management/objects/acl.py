@@ -56,7 +56,7 @@ async def reload(_managed: ManagedBroker, control: AccessControl, _arguments: Ar
 
 
 async def lookup(_managed: ManagedBroker, control: AccessControl, arguments: Arguments, _caller: Caller) -> Results:
-    """What would be decided about an operation."""
+    """The decision on an operation."""
     user, action, object_type, name = (arguments.text(each) for each in ("userId", "action", "object", "objectName"))
     values = arguments.map("propertyMap")
     return {"result": look_up(control, user, action, object_type, name, values)}
@@ -65,7 +65,7 @@ async def lookup(_managed: ManagedBroker, control: AccessControl, arguments: Arg
 async def lookup_publish(
     _managed: ManagedBroker, control: AccessControl, arguments: Arguments, _caller: Caller
 ) -> Results:
-    """What would be decided about a message."""
+    """The decision on a message."""
     asked = (arguments.text(name) for name in ("userId", "exchangeName", "routingKey"))
     return {"result": look_up_publishing(control, *asked)}
 

@@ -46,7 +46,7 @@ MAX_SNAPSHOTS: Final = 4
 
 @dataclass(slots=True)
 class _Lease:
-    """A snapshot, who has it, and until when."""
+    """A snapshot, its owner, and its deadline."""
 
     snapshot: SharedSnapshot
     owner: str
@@ -72,7 +72,7 @@ class Snapshots:
 
     @property
     def count(self) -> int:
-        """How many there are."""
+        """The number of snapshots."""
         return len(self._leases) + self._being_taken
 
     async def take(self, caller: Caller) -> tuple[int, SharedSnapshot]:

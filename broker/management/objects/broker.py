@@ -1,4 +1,4 @@
-"""The class broker: the broker itself, and what an operator has it do.
+"""The class broker: the broker itself, and its methods for operators.
 
 `create` and `delete` do what the commands of a protocol do:
 
@@ -203,7 +203,7 @@ class _Properties:
         return "" if typed is None else Arguments({name: typed.value}).text(name)
 
     def rest(self, of: Of, *, strict: bool) -> TypedMap:
-        """The properties that are left: the arguments of what is created.
+        """The remaining properties: the arguments of the new object.
 
         Raises:
             InvalidArgumentError: `strict`, and one of them is neither known nor an extension.
@@ -331,7 +331,7 @@ _FOR_THE_ANSWER: Final = 0.2  # seconds
 
 
 async def echo(_managed: ManagedBroker, _broker: object, arguments: Arguments, _caller: Caller) -> Results:
-    """Return what was sent. Raises InvalidArgumentError: it has other types."""
+    """Return the data sent. Raises InvalidArgumentError: it has other types."""
     sequence, body = arguments.count("sequence"), arguments.text("body")
     return {name: value for name, value in (("sequence", sequence), ("body", body)) if name in arguments}
 

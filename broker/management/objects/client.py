@@ -1,4 +1,4 @@
-"""The classes connection, session and subscription: the clients, and what they have.
+"""The classes connection, session and subscription.
 
 A connection or session is closed as if by an administrator of the client's own side. Sessions that are detached by
 management wait for their timeout, as if the client had lost its connection. A session that is detached can be closed,
@@ -139,7 +139,7 @@ def _sessions(managed: ManagedBroker) -> Iterator[tuple[str, ListedSession]]:
 async def close_session(
     managed: ManagedBroker, listed: ListedSession, _arguments: Arguments, _caller: Caller
 ) -> Results:
-    """End a session, attached or detached: what it has not settled is available again."""
+    """End a session, attached or detached: its unsettled messages are available again."""
     if listed.detached is not None:
         listed.detached.end()
         managed.broker.tick.schedule()

@@ -63,7 +63,7 @@ class Waiting:
         self._future: asyncio.Future[None] | None = None
 
     def one_more(self) -> Callable[[Exception | None], None]:
-        """What is to be called when one more is done."""
+        """The callback for each one done."""
         self._left += 1
         return self._done
 

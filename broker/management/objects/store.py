@@ -1,7 +1,7 @@
 """The classes store and journal: the store, and the journal of each durable queue. A broker without a store has none.
 
 They are shown as objects of qpidd's legacystore, whose journals are files as this store's are. The classes of its
-linearstore are there for consoles that ask for them, without objects: those would be the same ones again.
+linearstore exist for consoles that query them, without objects: those would be the same ones again.
 
 Sources: the QMF schemas of qpidd's two stores.
 """

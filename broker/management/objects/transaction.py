@@ -1,7 +1,7 @@
 """The class transaction: branches of distributed transactions, so that an operator can end those in doubt.
 
 It is this broker's own: qpidd has none. A branch is named by its xid in hex. One that is in doubt waits for a
-transaction manager that may never come back; then an operator decides for it (a heuristic decision), with the promise
+transaction manager that may never return; then an operator decides for it (a heuristic decision), with the promise
 of the protocol's own command: the method returns when the outcome is on the disk. With access rules, users see their
 own branches, and those of others by `ACCESS TRANSACTION`; to end another
 user's branch takes `UPDATE TRANSACTION`, as for the commands dtx.commit and dtx.rollback.

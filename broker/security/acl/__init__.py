@@ -1,1 +1,1 @@
-"""Access control: who may do what, by the rules of an ACL file, and the quotas of users."""
+"""Access control: the permissions of users, by the rules of an ACL file, and their quotas."""

@@ -70,7 +70,7 @@ class AccessControl:
         It is read in a thread, since names of hosts may take long to resolve.
 
         Args:
-            user: who has asked for it; empty for a signal.
+            user: the user whose request it is; empty for a signal.
 
         Raises:
             AclFileError: the file cannot be used, and the rules remain.
@@ -91,7 +91,7 @@ class AccessControl:
         self._emit(FileLoaded(user))
 
     def start_reload(self) -> None:
-        """Read the file again, since a signal has asked for it. Errors are logged."""
+        """Read the file again, on a signal. Errors are logged."""
 
         async def reload() -> None:
             with contextlib.suppress(AclFileError):
@@ -163,7 +163,7 @@ class AccessControl:
         name: str,
         asked: Mapping[str, str],
     ) -> None:
-        """Count, log and emit a decision, as far as it asks for it."""
+        """Count, log and emit a decision, as its rule requires."""
         allows, logs = decision.allows, decision.permission.logs
         if allows and not logs:
             return
@@ -195,7 +195,7 @@ class AccessControl:
 
 
 def control_access(broker: Broker, rules: RuleSet | None) -> AccessControl:
-    """Have a broker ask an ACL file's rules, if it has one, and keep the limits of users."""
+    """Make a broker apply an ACL file's rules, if it has one, and the limits of users."""
     control = AccessControl(broker, rules)
     broker.quotas.limits = control
     if rules is not None:
@@ -204,12 +204,12 @@ def control_access(broker: Broker, rules: RuleSet | None) -> AccessControl:
 
 
 def read_rules(path: str, realm: str, validation: str = "warn") -> RuleSet:
-    """Read an ACL file, and warn of what others may do to it.
+    """Read an ACL file, and warn of insecure permissions of it.
 
     Args:
         path: the file.
         realm: that of all users.
-        validation: what becomes of rules that have no effect: `none`, `warn` or `fatal`.
+        validation: the treatment of rules that have no effect: `none`, `warn` or `fatal`.
 
     Raises:
         AclFileError: the file cannot be used.
@@ -228,7 +228,7 @@ def read_rules(path: str, realm: str, validation: str = "warn") -> RuleSet:
 
 
 def log_rules(path: str, rules: RuleSet) -> None:
-    """Log that a file was read, what has no effect, and at level debug its rules."""
+    """Log that a file was read, its rules without effect, and at level debug all rules."""
     _LOG.notice('ACL: Read file "%s": %d rules, %d groups', path, len(rules.rules), len(rules.groups))
     for problem in rules.warnings:
         _LOG.warning("%s: %s", path, problem)
@@ -276,7 +276,7 @@ async def reload_file(control: AccessControl, user: str) -> None:
 def look_up(
     control: AccessControl, user: str, action: str, object_type: str, name: str, values: Mapping[str, Any]
 ) -> str:
-    """What would be decided: the permission.
+    """The decision on a lookup: the permission.
 
     Args:
         control: the access control.
@@ -303,7 +303,7 @@ def look_up(
 
 
 def look_up_publishing(control: AccessControl, user: str, exchange: str, routing_key: str) -> str:
-    """What would be decided about a message: the permission. Raises PreconditionFailedError: there are no rules."""
+    """The decision on a message: the permission. Raises PreconditionFailedError: there are no rules."""
     return _engine(control).decide_publish(user, exchange, routing_key).permission.value
 
 

@@ -11,15 +11,15 @@ A rule matches if it is about the user, the action and the object, and if all of
 A lookup that passes nothing but a name is decided by the name, if the rule has one: further properties of the rule are
 not compared. A rule without a name, but with other properties, does not match such a lookup.
 
-`${userdomain}`, `${user}` and `${domain}` in values stand for parts of the user's name, in which `.` and `@` (and `*`
+`${userdomain}`, `${user}` and `${domain}` in values mean parts of the user's name, in which `.` and `@` (and `*`
 and `#`, which would be wildcards) are `_`. In a routing key, `${user}_${domain}` matches nothing.
 
-A declaration by which messages will be forwarded (`decide_forwarding`) asks for every key that a topic pattern matches.
-Only what surely holds for all of them is allowed: an allowing rule decides if it matches all of these keys, a denying
+A declaration by which messages will be forwarded (`decide_forwarding`) is about every key that a topic pattern matches.
+It is allowed only if all of them surely are: an allowing rule decides if it matches all of these keys, a denying
 one if it may match any. Several allowing rules that match all keys only together do not count.
 
 Rules about the creation of connections are separate: only those count that say `create connection`. First those of all
-users with a host are asked, then the user's own, then the one of all users and all hosts; without any, the connection
+users with a host are tried, then the user's own, then the one of all users and all hosts; without any, the connection
 is allowed.
 
 The rules of a user are sorted by action and object, and remembered, as are decisions about publishing.
@@ -45,7 +45,7 @@ ANONYMOUS: Final = "anonymous"
 MAX_REMEMBERED: Final = 500_000
 """Rules of single users, and decisions about publishing, that are remembered: then all are forgotten."""
 MAX_WORDS: Final = 60
-"""Words of a pattern whose keys are all asked for, so that they are the bits of a small number."""
+"""Words of a pattern in a lookup, so that they are the bits of a small number."""
 _OVERHEAD: Final = 100  # rules that weigh as much as a user
 _MAX_PUBLISHED: Final = 1_000  # decisions about publishing that are remembered for one user
 _MAX_EXCHANGES: Final = 100  # whose rules about publishing are remembered for one user
@@ -53,11 +53,11 @@ _NOT_IN_KEYS: Final = "${user}_${domain}"
 _WORDS: Final = re.compile(r"\$\{(?:userdomain|user|domain)\}")
 _TO_UNDERSCORE: Final = str.maketrans(".@*#", "____")
 Words: TypeAlias = Sequence[str]
-"""The words of a topic pattern, with the stars of each group of wildcards first and one `#` behind them."""
+"""The words of a topic pattern, with the stars of each group of wildcards first and one `#` after them."""
 
 
 class _Asked:
-    """A pattern whose keys are asked for, as bits: bit 0 is its first word, and the one behind its last is the end.
+    """A pattern in a lookup, as bits: bit 0 is its first word, and the one after its last is the end.
 
     Args:
         pattern: the pattern; if it has more than `MAX_WORDS` words, it counts as `#`.
@@ -85,7 +85,7 @@ class Decision(NamedTuple):
     """A decision.
 
     Attributes:
-        permission: what was decided.
+        permission: the decision.
         rule: the rule that has decided; None if none has matched.
         exceeded: the name of the rule's limit that is exceeded; empty for none.
     """
@@ -212,10 +212,10 @@ class _UsersRule:
 
 
 class _User:
-    """What is remembered of one user.
+    """The cached decisions and names of one user.
 
     Attributes:
-        names: what stands for parts of the user's name.
+        names: the values of the placeholders for parts of the user's name.
         questions: the rules by action and object.
         exchanges: the rules about publishing by exchange.
         published: decisions about publishing.
@@ -303,7 +303,7 @@ class Engine:
         return Decision(self.rules.default, None)
 
     def decide_connection(self, user: str, host: str) -> Decision:
-        """Decide about a connection. An empty `user` is not known yet: only the rules of all users are asked."""
+        """Decide about a connection. An empty `user` is not known yet: only the rules of all users apply."""
         address = read_address(host)
         matching = [
             each
@@ -366,7 +366,7 @@ def concerns(rule: Rule, user: str) -> bool:
 
 
 def substitutions(user: str) -> dict[str, str]:
-    """The words that stand for parts of a user's name, and what they stand for."""
+    """The placeholders for parts of a user's name, and their values."""
     name, _, domain = user.partition("@")
     return {
         "${userdomain}": user.translate(_TO_UNDERSCORE),

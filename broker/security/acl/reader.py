@@ -1,7 +1,7 @@
 r"""Reads an ACL file, of any of three versions, and makes rules of it.
 
     1   XML of the Java broker: begins with `<`
-    2   lines; what qpidd reads
+    2   lines, as qpidd reads them
     3   lines of another grammar: the first one that is not a comment begins with CONFIG, a number, a quote, or with ACL
         or GROUP that is not in lower case
 
@@ -28,11 +28,11 @@ the subject of a rule it may also be a user's, and then it may have any characte
     [NUMBER] [ACL] PERMISSION SUBJECT ACTION [OBJECT [PROPERTY=VALUE ...]]
 
 Numbers grow from rule to rule. Keywords and names of properties are of any case; the latter may have underscores.
-Strings are in `'` or `"`, or unquoted where they have no space, `=`, `#` or quote. What follows `#` outside of quotes
+Strings are in `'` or `"`, or unquoted where they have no space, `=`, `#` or quote. Text after `#` outside of quotes
 is a comment. A line continues on the next one if its last character but white space is `\`. `=` may have white space
 around it.
 
-CONFIG defaultallow and defaultdeny say what is decided without a matching rule. What else CONFIG has (transitive,
+CONFIG defaultallow and defaultdeny set the decision without a matching rule. Other settings of CONFIG (transitive,
 expand, controlled) makes rules of other rules, which this broker does not: it is warned of.
 
 **Version 1.**
@@ -218,7 +218,7 @@ class _Token(NamedTuple):
 
     @property
     def keyword(self) -> str:
-        """What it is in rules, if it is a keyword."""
+        """Its meaning in rules, if it is a keyword."""
         return "" if self.is_quoted else self.text.lower().replace("_", "-")
 
 
@@ -578,7 +578,7 @@ class Builder:
         find: resolves host names.
 
     Attributes:
-        default: what is decided without a matching rule.
+        default: the decision without a matching rule.
     """
 
     def __init__(self, path: str, version: int, find: Resolve) -> None:
@@ -687,7 +687,7 @@ class Builder:
             )
 
     def _properties(self, tokens: Sequence[str]) -> tuple[list[tuple[Property, str]], tuple[HostRange, ...], list[str]]:
-        """The properties of a rule, the addresses of its host, and what is never asked for."""
+        """The properties of a rule, the addresses of its host, and the properties that no lookup has."""
         found: dict[str, tuple[Property, str]] = {}
         hosts: tuple[HostRange, ...] = ()
         dead = []

@@ -1,4 +1,4 @@
-"""Rules, quotas and groups as a file has them: values, without a decision; and what is wrong with a file.
+"""Rules, quotas and groups as a file has them: values, without a decision; and the errors of a file.
 
 The property `host` of rules about connections is an address, a name, a range of addresses, or all:
 
@@ -31,7 +31,7 @@ class Problem(NamedTuple):
 
     Attributes:
         line: the number of its line, counted from 1; 0 for the file.
-        reason: what is wrong.
+        reason: the error.
         text: the line.
     """
 
@@ -146,7 +146,7 @@ def _addresses(text: str, find: Resolve) -> list[Address]:
 # ---- rules ----
 
 Counted: TypeAlias = Literal["connections", "queues"]
-"""What a quota limits."""
+"""The objects that a quota limits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,10 +156,10 @@ class Rule:
     Attributes:
         number: its number among the rules of its file, counted from 1.
         line: the number of its line, counted from 1.
-        permission: what it decides.
+        permission: its decision.
         subject: the user, the group or `all`, as written.
         users: the users whom it concerns; None for all.
-        action, object_type: what it is about; None for all.
+        action, object_type: its operation; None for all.
         properties: its properties and their values.
         hosts: the addresses of its property `host`; empty for all of them, and without that property.
     """
@@ -216,7 +216,7 @@ class Quota:
 
     Attributes:
         line: the number of its line, counted from 1.
-        counted: what it limits.
+        counted: the objects it limits.
         limit: how many.
         users: the users whom it concerns; None for those without another one.
     """
@@ -229,7 +229,7 @@ class Quota:
 
 @dataclass(frozen=True, slots=True)
 class RuleSet:
-    """What a file says.
+    """The content of a file.
 
     Attributes:
         version: the version of its format, 1 to 3.
@@ -237,7 +237,7 @@ class RuleSet:
         quotas: likewise; the last one for a user counts.
         groups: name -> users.
         default: what is decided without a matching rule.
-        warnings: what has no effect.
+        warnings: the rules without effect.
     """
 
     version: int

@@ -1,8 +1,8 @@
 """The words of ACL rules, as tables: permissions, properties, and the lookups that the broker makes.
 
-Actions and objects are those of the model (`Action`, `ObjectType`). A rule is worth something only if a lookup asks for
-its action and object with all of its properties; `LOOKUPS` is therefore what rules are checked against, and what the
-manual lists. A limit is asked for as one value (`queuemaxsize`), and compared with one or two properties of a rule.
+Actions and objects are those of the model (`Action`, `ObjectType`). A rule has an effect only if a lookup passes
+its action and object with all of its properties; rules are therefore checked against `LOOKUPS`, which the
+manual lists. A limit is passed as one value (`queuemaxsize`), and compared with one or two properties of a rule.
 
 Sources: Qpid C++ Broker Book, tables 1.12 to 1.16 and the list of lookups in 1.5.2.5; MRG 2 Messaging User Guide, 10.2
 (maxqueuesize, maxqueuecount, passive); Qpid wiki, "v2 ACL file format" (owner, virtualhost, route).
@@ -24,7 +24,7 @@ _A, _O = Action, ObjectType
 
 
 class Permission(Enum):
-    """What a rule decides; the value is its name in rules."""
+    """The decision of a rule; the value is its name in rules."""
 
     ALLOW = "allow"
     ALLOW_LOG = "allow-log"
@@ -43,12 +43,12 @@ class Permission(Enum):
 
     @property
     def reverse(self) -> Permission:
-        """What an allowing rule decides where a limit is exceeded."""
+        """The decision of an allowing rule where a limit is exceeded."""
         return {Permission.ALLOW: Permission.DENY, Permission.ALLOW_LOG: Permission.DENY_LOG}.get(self, self)
 
 
 class Kind(Enum):
-    """What the value of a property is, and how it is compared."""
+    """The type of a property's value, and its comparison."""
 
     TEXT = "text"  # as it is, or up to a `*` at its end
     FLAG = "flag"  # true or false
@@ -65,9 +65,9 @@ class Property(NamedTuple):
 
     Attributes:
         name: its name in rules.
-        kind: what its value is.
+        kind: the type of its value.
         asked: the name of the value that lookups pass for it.
-        is_unlimited_at_zero: of a number: whether 0 is asked for what has no limit, and so exceeds every upper one.
+        is_unlimited_at_zero: of a number: whether 0 means no limit, and so exceeds every upper one.
     """
 
     name: str
@@ -117,7 +117,7 @@ OLD_PROPERTIES: Final[Mapping[str, str]] = {
 }
 
 EVERY: Final = "everyroutingkey"
-"""The name under which a lookup passes a pattern: all routing keys that it matches are asked for. No rule has it."""
+"""The name under which a lookup passes a pattern: it is about all routing keys that match. No rule has it."""
 
 NEVER_ASKED: Final = frozenset(("passive", "owner", "nolocal", "noack", "nowait", "internal", "temporary"))
 """Properties of older manuals: a rule that has one never matches."""
@@ -153,11 +153,11 @@ ASKED: Final[Mapping[str, str]] = {
 
 
 class Lookup(NamedTuple):
-    """A question that the broker asks.
+    """A lookup of the broker.
 
     Attributes:
-        event: what has happened.
-        action, object_type: what is asked for.
+        event: its occasion.
+        action, object_type: the operation.
         asked: the names of the values that are passed.
     """
 

@@ -1,4 +1,4 @@
-"""SASL, sans-I/O: what the two ends of an authentication exchange say to each other and to their owners.
+"""SASL, sans-I/O: the messages and outcomes of an authentication exchange.
 
 The server's end gets the client's responses, the first by `start` and the others by `step`, and returns one of
 
@@ -49,7 +49,7 @@ class Failure(NamedTuple):
 
 
 class Refused(NamedTuple):
-    """The response was not checked, and says nothing about the password; `reason` may be sent to the client."""
+    """The response was not checked, which reveals nothing about the password; `reason` may be sent to the client."""
 
     reason: str
 
@@ -103,7 +103,7 @@ Outcome: TypeAlias = Answer | PasswordCheck
 
 
 class Login(NamedTuple):
-    """What the server's end of a mechanism needs to know.
+    """The input of the server's end of a mechanism.
 
     Attributes:
         realm: the realm of all users.
@@ -149,7 +149,7 @@ class ClientMechanism(Protocol):
 
     @property
     def is_complete(self) -> bool:
-        """Whether the exchange may end here: the server has proved who it is, if the mechanism asks it to."""
+        """Whether the exchange may end here: the server has proved its identity, if the mechanism requires it."""
 
     def start(self) -> bytes:
         """The first response; empty if the server begins."""
@@ -169,5 +169,5 @@ def wrong(login: Login, name: str, mechanism: str) -> Failure:
 
 
 def acts_as_another(name: str) -> Failure:
-    """The failure of a user who asks for another authorization id."""
+    """The failure of a user who requests another authorization id."""
     return Failure(f"user {name!a} may not act as another user")

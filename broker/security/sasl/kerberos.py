@@ -89,7 +89,7 @@ class GssapiServer:
         self._has_offered = False
 
     def start(self, response: bytes | None, /) -> Outcome:
-        """Process the first token, or ask for it."""
+        """Process the first token, or request it."""
         return self.step(response) if response else Challenge(b"")
 
     def step(self, response: bytes, /) -> Outcome:

@@ -61,7 +61,7 @@ class ScramServer:
         self._next: Callable[[str], Outcome] = self._first
 
     def start(self, response: bytes | None, /) -> Outcome:
-        """Process the client's first message, or ask for it."""
+        """Process the client's first message, or request it."""
         return self.step(response) if response else Challenge(b"")
 
     def step(self, response: bytes, /) -> Outcome:

@@ -7,7 +7,7 @@ r"""SASL mechanisms of one message, both ends: ANONYMOUS, PLAIN, AMQPLAIN and EX
 | AMQPLAIN  | the entries of a 0-9-1 field table: strings LOGIN and PASSWORD    | AMQP 0-9-1 errata    |
 | EXTERNAL  | authzid; the user is the one of the client's TLS certificate      | RFC 4422, appendix A |
 
-If the client leaves its message out, the server asks for it with an empty challenge: 0-10 cannot distinguish an empty
+If the client leaves its message out, the server requests it with an empty challenge: 0-10 cannot distinguish an empty
 message from none.
 """
 
@@ -88,7 +88,7 @@ class ClearTextServer:
         self._mechanism, self._login = mechanism, login
 
     def start(self, response: bytes | None, /) -> Outcome:
-        """Check the first response, or ask for it."""
+        """Check the first response, or request it."""
         return self.step(response) if response else Challenge(b"")
 
     def step(self, response: bytes, /) -> Outcome:

@@ -1,4 +1,4 @@
-"""The SASL mechanisms, declared once: what they need and what they protect.
+"""The SASL mechanisms, declared once: their requirements and protection.
 
 | mechanism     | needs, of the server             | password     | dictionary | client's end needs |
 |---------------|----------------------------------|--------------|------------|--------------------|
@@ -49,7 +49,7 @@ from qstore.broker.security.sasl.simple import (
 
 
 class Needs(Enum):
-    """What the server's end of a mechanism needs."""
+    """The requirements of the server's end of a mechanism."""
 
     NOTHING = auto()
     VERIFIERS = auto()
@@ -58,7 +58,7 @@ class Needs(Enum):
 
 
 class Credentials(NamedTuple):
-    """What a client can log in with.
+    """The credentials of a client.
 
     Attributes:
         user: the user name; None for an anonymous login.
@@ -79,7 +79,7 @@ class Mechanism(NamedTuple):
     """A mechanism.
 
     Attributes:
-        needs: what the server's end needs.
+        needs: the requirements of the server's end.
         is_cleartext: whether the client sends the password.
         is_open: whether the exchange allows a search for the password in a dictionary.
         server: makes the server's end.
@@ -142,7 +142,7 @@ def choose_mechanism(
     Args:
         offered: the server's mechanisms.
         allowed: the mechanisms that may be used, most preferred first; None for all.
-        credentials: what the client has.
+        credentials: the client's credentials.
 
     Raises:
         ValueError: the user name or the password has characters that the mechanism does not allow.

@@ -1,4 +1,4 @@
 """The user file.
 
-Modules: `user_file` (names and verifiers), `verifiers` (what is kept of a password), `imports` (users of other files).
+Modules: `user_file` (names and verifiers), `verifiers` (stored in place of a password), `imports` (of other files).
 """

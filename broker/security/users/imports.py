@@ -47,11 +47,11 @@ class ImportedUser(NamedTuple):
 
 
 class Imported(NamedTuple):
-    """What a file has.
+    """The users of a file.
 
     Attributes:
         users: the users, each once.
-        problems: what cannot be taken over, one line each.
+        problems: entries that cannot be imported, one line each.
     """
 
     users: list[ImportedUser]

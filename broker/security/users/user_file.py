@@ -3,7 +3,7 @@
 One user per line; empty lines and lines that begin with `#` are ignored:
 
     name:VERIFIER VERIFIER …       see `verifiers`
-    :decoy$SECRET                  what the salts of unknown users are derived from (base64)
+    :decoy$SECRET                  the secret for the salts of unknown users (base64)
 
 An unknown user must not be distinguishable from a known one. Checking a password takes the same time for both, and
 SCRAM shows both a salt: that of an unknown user is derived from the name and the decoy secret, so it is always the
@@ -11,7 +11,7 @@ same one.
 
 The file is read again when it has changed, so changes take effect without a restart. What is asked at each connection
 (`supports`) or for each unknown user is found once for each content of the file: with 20,000 users that takes
-milliseconds, and clients that are not logged in can ask as often as they like.
+milliseconds, and clients that are not logged in can cause it as often as they like.
 
 `verify` takes tens of milliseconds: run it in a thread, only a few at the same time. So that clients that come back do
 not wait for it, `recalls` answers for the last passwords that were right. It keeps no password, but a keyed hash of
@@ -51,7 +51,7 @@ MAX_FILE_BYTES: Final = 16 << 20
 _DECOY: Final = ":decoy$"
 _DECOY_BYTES: Final = 32
 MAX_RECALLED: Final = 4_096
-"""Passwords that were right, of which `Users.recalls` knows: those used last."""
+"""Number of correct passwords in the cache of `Users.recalls`: those used last."""
 
 
 class UserFileError(Exception):
@@ -74,7 +74,7 @@ class _Table:
         lines: user name -> line.
         decoy: the secret for unknown users; of this process only, if the file has none.
         duplicates: line numbers of users that the file has twice.
-        supported: mechanism -> whether all users have a verifier for it, as far as it was asked for.
+        supported: mechanism -> whether all users have a verifier for it, computed on demand.
         usual: SCRAM mechanism -> iterations and bytes of the salt that its users have, likewise.
     """
 
@@ -313,7 +313,7 @@ class Users:
                 state = Path(self.path).stat()
                 version = (state.st_ino, state.st_dev, state.st_size, state.st_mtime_ns, state.st_ctime_ns)
                 if self._table is None or self._table.version != version:
-                    self._table = None  # an unreadable file lets nobody in
+                    self._table = None  # with an unreadable file, all logins fail
                     self._table = self._make_table(self._read(), version)
                 return self._table
             except OSError as error:

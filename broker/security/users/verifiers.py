@@ -1,4 +1,4 @@
-"""Verifiers: what the broker keeps of a password, and how it checks one. None of them is the password.
+"""Verifiers, which the broker stores in place of passwords, and their check. None of them is the password.
 
 A user has one or more, in the user file separated by spaces:
 
@@ -15,7 +15,7 @@ even log in without the password. So these two are made only on request.
 Checking a password takes about 40 ms and 16 MiB for scrypt, and as much for SCRAM.
 
 CRAM-MD5 needs HMAC-MD5 with the password as its key. The key is the first block that the inner and the outer hash
-process, so the state after this block stands for the password (RFC 2195, section 3): a server keeps these states
+process, so the state after this block is equivalent to the password (RFC 2195, section 3): a server keeps these states
 instead of the password. `hashlib` cannot continue from a state, hence MD5 (RFC 1321) here; it hashes some hundred bytes
 at a login. Not for anything new: MD5 is broken, and these states are as good as the password for CRAM-MD5.
 """
@@ -171,7 +171,7 @@ class ScramVerifier(NamedTuple):
 
 
 def _scram_keys(mechanism: str, password: str, salt: bytes, iterations: int) -> tuple[bytes, bytes]:
-    """StoredKey and ServerKey, of the password prepared as RFC 4013 says. Raises ValueError if it cannot be."""
+    """StoredKey and ServerKey, of the password, prepared by RFC 4013. Raises ValueError if that fails."""
     import scramp  # takes longer than a tool needs to start
 
     try:

@@ -72,7 +72,7 @@ class Stretch(NamedTuple):
         file, offset: where it begins.
         size: bytes that exist: a missing file has none.
         rid: record id of the record at its beginning, if known.
-        what: what is wrong with it.
+        what: its defect.
         number: its number in the quarantine; None if it is not there.
     """
 
