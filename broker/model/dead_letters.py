@@ -38,6 +38,7 @@ Source: RabbitMQ, "Dead Letter Exchanges".
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
@@ -45,6 +46,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 from qstore.broker.log.logs import log_of
 from qstore.broker.model.errors import (
     HeaderTooLargeError,
+    InternalError,
     InvalidArgumentError,
     ModelError,
     QueueOverflowError,
@@ -285,9 +287,24 @@ class QueueDeadLetter:
             ModelError: it cannot be moved, and is still acquired.
         """
         try:
-            self._letters.move(queue, entry, REJECTED, self, done)
+            self._letters.move(queue, entry, REJECTED, self, partial(self._rejected, queue, entry, done))
         except (QueueOverflowError, InvalidArgumentError) as error:
             self._letters.leave(queue, entry, done)
+            self._was_dropped(queue, error)
+
+    def _rejected(self, queue: Queue, entry: Entry, done: Done, error: Exception | None) -> None:
+        """Drop a rejected message if a full queue has refused it in a later turn (`router.Fanout`)."""
+        if isinstance(error, QueueOverflowError) and entry.state == ACQUIRED:
+            self._letters.leave(queue, entry, done)
+            self._was_dropped(queue, error)
+        else:
+            done(error)
+
+    def _moved(self, queue: Queue, entry: Entry, error: Exception | None) -> None:
+        """Likewise, drop one that has expired or was displaced; after another error it stays acquired."""
+        if isinstance(error, ResourceLimitExceededError) and entry.state == ACQUIRED and not queue.is_deleted:
+            with contextlib.suppress(InternalError):
+                queue.dequeue(entry)
             self._was_dropped(queue, error)
 
     def expire(self, queue: Queue, entry: Entry) -> int:
@@ -301,7 +318,7 @@ class QueueDeadLetter:
         """
         before = self.steps
         try:
-            self._letters.move(queue, entry, EXPIRED, self, _ignore)
+            self._letters.move(queue, entry, EXPIRED, self, partial(self._moved, queue, entry))
         except (ResourceLimitExceededError, InvalidArgumentError) as error:
             queue.dequeue(entry)
             self._was_dropped(queue, error)
@@ -317,7 +334,7 @@ class QueueDeadLetter:
     def displace(self, queue: Queue, entry: Entry) -> bool:
         """Move the oldest message of a full ring. Returns False if it is still acquired: there is no room for it."""
         try:
-            self._letters.move(queue, entry, MAXLEN, self, _ignore)
+            self._letters.move(queue, entry, MAXLEN, self, partial(self._moved, queue, entry))
         except (ModelError, MemoryError) as error:
             self._was_dropped(queue, error)
             return False
@@ -389,10 +406,6 @@ class _Fewer:
     def count(self, size: int) -> None:
         """Count a message of `size` bytes."""
         self._route.count(size)
-
-
-def _ignore(_error: Exception | None) -> None:
-    """Nothing to do: a message that cannot leave its queue stays acquired, and is available after a restart."""
 
 
 # ---- the headers of a death ----

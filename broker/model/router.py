@@ -6,12 +6,16 @@
 
 Messages on a queue move to an alternate exchange in the same way: a message leaves its queue once it is stored at its
 destination.
+
+A message for more than `MAX_AT_ONCE` queues is put on them in turns (`Fanout`), each portion when the last one is on
+the disk. Until then the input of its publisher is paused, and later moves wait behind it, so that each queue gets the
+messages of one publisher, or of one queue, in order. If a portion is refused, the queues before it keep the message.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Final
 
@@ -31,13 +35,78 @@ from qstore.broker.model.queues.flow_control import Stop
 from qstore.broker.model.queues.queue import Queue, refusal
 from qstore.broker.model.run import MessageRun
 from qstore.broker.model.store_protocol import Store
-from qstore.broker.model.tick import Tick
+from qstore.broker.model.tick import Portion, Resume, Tick
 
 MAX_RUN_COPIES: Final = 20_000
 """Messages times queues of a run that goes to several: about 2 ms."""
 
 MAX_NESTED: Final = 8
 """How many rings along a chain of exchanges displace messages of one another at once; the others follow later."""
+
+MAX_AT_ONCE: Final = 150
+"""Queues that one turn puts a message on: with the flush of their journals, some 10 ms (`tests/bench/bench_turns`)."""
+
+MAX_CHECKED: Final = 2_500
+"""Queues whose room is checked in one turn: about a millisecond."""
+
+
+class Fanout:
+    """A message on its way to many queues.
+
+    Attributes:
+        stops: the stopped queues among those that it was put on.
+        error: why it cannot be put on all queues; None if it is, or was not tried yet.
+        is_over: whether it is on all queues, or cannot be put on the rest.
+        sent: the message if a full queue may send it on to its dead-letter exchange; None otherwise.
+    """
+
+    __slots__ = ("_done", "error", "is_over", "sent", "stops")
+
+    def __init__(self) -> None:
+        self.stops: list[Stop] = []
+        self._done: Callable[[Exception | None], None] | None = None
+        self.error: Exception | None = None
+        self.is_over = False
+        self.sent: Message | None = None
+
+    def when_done(self, done: Callable[[Exception | None], None]) -> None:
+        """Call back when the message is on all queues, and on the disk, or with the error that prevents it."""
+        if self.is_over:
+            done(self.error)
+        else:
+            self._done = done
+
+    def end(self, error: Exception | None) -> None:
+        """The message is on all queues, or cannot be put on the rest."""
+        self.is_over, self.error = True, error
+        if self.sent is not None and isinstance(error, QueueOverflowError):
+            _overflow(self.sent, error)
+        self.stops = [stop for stop in self.stops if stop[0].is_stopped]
+        if self._done is not None:
+            self._done(error)
+
+
+class _Synced:
+    """Waits for the records of a tick.
+
+    Attributes:
+        error: what prevented them from being written; None if they are on the disk.
+    """
+
+    __slots__ = ("_resume", "_tick", "error")
+
+    def __init__(self, tick: Tick) -> None:
+        self._tick = tick
+        self.error: Exception | None = None
+
+    def wait(self, resume: Resume) -> None:
+        """Call back when they are on the disk, or cannot be written."""
+        self._resume = resume
+        self._tick.when_synced(self._synced)
+
+    def _synced(self, error: Exception | None) -> None:
+        self.error = error
+        self._resume()
 
 
 class Router:
@@ -52,6 +121,7 @@ class Router:
     Attributes:
         unroutable: number of messages dropped because no queue matched.
         stops: the stopped queues that the last message was put on; its publisher takes them (`flow_control`).
+        fanout: if the last message is put on many queues: its publisher takes it (`take_fanout`).
         is_run_stored: whether the last run was stored.
     """
 
@@ -62,6 +132,7 @@ class Router:
         self.unroutable = 0
         self.is_run_stored = False
         self.stops: list[Stop] = []
+        self.fanout: Fanout | None = None
         self._diverting = 0  # nesting depth of moves
         self._moving: dict[Entry, list[Callable[[Exception | None], None]]] = {}  # called when a move has ended
 
@@ -188,7 +259,7 @@ class Router:
     def publish_to(self, message: Message, exchange: Exchange, route: Routed) -> bool:
         """As `publish`, with a known route."""
         if exchange.receiver is not None and exchange.receiver.takes(message):
-            return exchange.receiver.receive(message, self._queues, self.put, self._authorization)
+            return exchange.receiver.receive(message, self._queues, self._put_received, self._authorization)
         sent = exchange.sent
         if sent is not None:
             message = sent.number(message)
@@ -197,6 +268,8 @@ class Router:
         except QueueOverflowError as error:
             _overflow(message, error)
             raise
+        if self.fanout is not None:
+            self.fanout.sent = message
         if sent is not None:
             sent.keep(message)
         self.count(message, route)
@@ -205,15 +278,91 @@ class Router:
     def put(self, message: Message, queues: Sequence[Queue]) -> bool:
         """Put a message on all of these queues, or on none: no publisher waits for stopped queues.
 
-        Returns and raises as `publish`.
+        Returns and raises as `publish`. If they are many, what happens in later turns is not reported.
         """
+        before = self.fanout  # as `stops`
+        is_promised = self._put_received(message, queues)
+        self.fanout = before
+        return is_promised
+
+    def _put_received(self, message: Message, queues: Sequence[Queue]) -> bool:
+        """As `put`, for an exchange that takes the message of a publisher, who waits until it is on many queues."""
         held = len(self.stops)  # those of the publisher whose message makes others move
-        is_promised = self._put(message, queues)
+        if self._tick.turns.has(self):
+            self._fan_out(message, queues)
+            is_promised = True
+        else:
+            is_promised = self._put(message, queues)
         del self.stops[held:]
         return is_promised
 
     def _put(self, message: Message, queues: Sequence[Queue]) -> bool:
-        return queues[0].publish(message) if len(queues) == 1 else self._publish_to_all(message, queues)
+        if len(queues) == 1:
+            return queues[0].publish(message)
+        if len(queues) > MAX_AT_ONCE:
+            self._fan_out(message, queues)
+            return True
+        return self._publish_to_all(message, queues)
+
+    def take_fanout(self) -> Fanout | None:
+        """The last message on its way to many queues, once."""
+        fanout, self.fanout = self.fanout, None
+        return fanout
+
+    def _fan_out(self, message: Message, queues: Sequence[Queue]) -> Fanout:
+        """Put a message on many queues in turns, after those for which this is under way. Raises as `publish`."""
+        fanout = Fanout()
+        self._tick.turns.do(self, self._put_in_turns(message, queues, fanout))
+        if fanout.error is not None:
+            raise fanout.error
+        self.fanout = fanout
+        return fanout
+
+    def _put_in_turns(self, message: Message, queues: Sequence[Queue], fanout: Fanout) -> Iterator[Portion]:
+        for begin in range(0, len(queues), MAX_CHECKED):
+            error = self._checked(message, queues[begin : begin + MAX_CHECKED])
+            if error is not None:
+                fanout.end(error)
+                return
+            yield None
+        for begin in range(0, len(queues), MAX_AT_ONCE):
+            portion = [queue for queue in queues[begin : begin + MAX_AT_ONCE] if not queue.is_deleted]
+            error = self._put_portion(message, portion, fanout)
+            if error is not None:
+                fanout.end(error)
+                return
+            if message.is_persistent:
+                synced = _Synced(self._tick)
+                yield synced.wait
+                if synced.error is not None:
+                    fanout.end(synced.error)
+                    return
+            else:
+                self._tick.schedule()
+                yield None
+        fanout.end(None)
+
+    @staticmethod
+    def _checked(message: Message, queues: Sequence[Queue]) -> Exception | None:
+        """The error for a message if one of these queues has no room for it."""
+        try:
+            for queue in queues:
+                queue.check_room(message)
+        except (ModelError, MemoryError) as error:
+            return error.with_traceback(None)
+        return None
+
+    def _put_portion(self, message: Message, queues: Sequence[Queue], fanout: Fanout) -> Exception | None:
+        """Put a message on some of its queues. Returns the error that prevents it."""
+        held = len(self.stops)
+        try:
+            self._publish_to_all(message, queues)
+        except (ModelError, MemoryError) as error:
+            return error.with_traceback(None)
+        finally:
+            fanout.stops += self.stops[held:]
+            del self.stops[held:]
+        return None
 
     def _publish_to_all(self, message: Message, queues: Sequence[Queue]) -> bool:
         has_ttl = False
@@ -319,8 +468,15 @@ class Router:
         moved_message = (entry.message if message is None else message).whole()
         route = self.route(moved_message, exchange)
         entry.state = MOVING  # so that it is not displaced if the exchange leads back to its queue
+        fanout: Fanout | None = None
+        is_held = True
         try:
-            is_held = self.put(moved_message, route.queues)
+            if len(route.queues) > MAX_AT_ONCE or self._tick.turns.has(self):
+                before = self.fanout
+                fanout = self._fan_out(moved_message, route.queues)
+                self.fanout = before
+            else:
+                is_held = self.put(moved_message, route.queues)
         except BaseException:
             entry.state = ACQUIRED
             raise
@@ -328,7 +484,9 @@ class Router:
         self._moving[entry] = [done]
         self._tick.schedule()
 
-        if is_held and entry.rid:
+        if fanout is not None:
+            fanout.when_done(partial(self._leave, queue, entry))
+        elif is_held and entry.rid:
             self._tick.when_synced(partial(self._leave, queue, entry))
         else:
             self._leave(queue, entry, None)

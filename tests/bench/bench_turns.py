@@ -932,6 +932,454 @@ async def _ring(stage: Stage) -> None:
     await stage.measure(lambda: client(peer.socket.sendall, frames), lambda: queue.message_count <= stage.count // 2)
 
 
+# ---- many queues ----
+
+
+_MANY: Final = 10_000
+"""Queues, or consumers: a tenth of the messages that other scenarios have."""
+_MANY_DURABLE: Final = 1_000
+"""Likewise, durable ones: to create them takes some 20 ms each."""
+
+
+async def _queues(stage: Stage, exchange: str = "amq.fanout", **more: Any) -> list[Queue]:
+    """Many queues, bound to an exchange."""
+    count = stage.count = min(stage.count, _MANY_DURABLE if stage.durable else _MANY)
+    made: list[Queue] = []
+    for first in range(0, count, _AT_ONCE):
+        names = [f"q{number}" for number in range(first, min(first + _AT_ONCE, count))]
+        made += await asyncio.gather(*(stage.queue(name, **more) for name in names))
+        if exchange:
+            await asyncio.gather(*(stage.broker.topology.bind(name, exchange, "k") for name in names))
+    return made
+
+
+def _all_have(queues: list[Queue], count: int = 1) -> Callable[[], bool]:
+    return lambda: all(queue.message_count >= count for queue in queues)
+
+
+@_scenario("0-9-1 publish to many queues")
+async def _fanout(stage: Stage) -> None:
+    queues = await _queues(stage)
+    peer = await stage.basic()
+    await client(peer.call, "confirm.select")
+    frames = peer.message("k", b"x", Properties(delivery_mode=2), exchange="amq.fanout")
+
+    def work() -> None:
+        peer.socket.sendall(frames)
+        peer.expect("basic.ack")
+
+    await stage.measure(lambda: client(work), _all_have(queues))
+
+
+@_scenario("0-10 publish to many queues")
+async def _fanout_0_10(stage: Stage) -> None:
+    queues = await _queues(stage)
+    peer = await stage.peer()
+    frames = transfer_frames("k", b"x", exchange="amq.fanout")
+    await stage.measure(lambda: client(peer.socket.sendall, frames), _all_have(queues))
+
+
+@_scenario("publish to many queues with a TTL")
+async def _fanout_ttl(stage: Stage) -> None:
+    queues = await _queues(stage, arguments={"x-message-ttl": 600_000})
+    peer = await stage.basic()
+    frames = peer.message("k", b"x", Properties(delivery_mode=2), exchange="amq.fanout")
+    await stage.measure(lambda: client(peer.socket.sendall, frames), _all_have(queues))
+
+
+@_scenario("several messages to many queues")
+async def _fanout_several(stage: Stage) -> None:
+    queues = await _queues(stage)
+    peer = await stage.basic()
+    frames = peer.message("k", b"x", Properties(delivery_mode=2), exchange="amq.fanout")
+    await stage.measure(lambda: client(peer.socket.sendall, frames * 5), _all_have(queues, 5))
+
+
+@_scenario("publish to many queues with consumers")
+async def _fanout_consumers(stage: Stage) -> None:
+    queues = await _queues(stage)
+    consumer = await stage.basic()
+    stage.drain(consumer.socket)
+    frames = b"".join(
+        consumer.encode("basic.consume", queue=queue.name, consumer_tag=queue.name, nowait=True) for queue in queues
+    )
+    await client(consumer.socket.sendall, frames)
+    await stage.found.until(lambda: all(queue.consumer_count for queue in queues))
+    peer = await stage.basic()
+    publish = peer.message("k", b"x", Properties(delivery_mode=2), exchange="amq.fanout")
+    await stage.measure(
+        lambda: client(peer.socket.sendall, publish), lambda: all(queue.acquired_count == 1 for queue in queues)
+    )
+
+
+@_scenario("0-9-1 reject into an exchange with many queues")
+async def _reject_fanout(stage: Stage) -> None:
+    queues = await _queues(stage)
+    await stage.queue("q", {"x-dead-letter-exchange": "amq.fanout"})
+    peer = await stage.basic()
+    await client(peer.socket.sendall, peer.message("q", b"x"))
+    await client(peer.send, "basic.consume", 1, queue="q", consumer_tag="c")
+    await client(peer.expect, "basic.consume-ok")
+    await client(peer.expect, "basic.deliver")
+    work = _send(peer, "basic.nack", delivery_tag=1, multiple=False, requeue=False)
+    await stage.measure(work, _all_have(queues))
+
+
+@_scenario("0-10 reject to an alternate exchange with many queues")
+async def _reject_fanout_0_10(stage: Stage) -> None:
+    queues = await _queues(stage)
+    queue = await stage.queue("q", alternate="amq.fanout")
+    peer = await stage.peer()
+    await client(peer.socket.sendall, transfer_frames("q", b"x", durable=True))
+    peer.sent += 1
+    await stage.found.until(lambda: queue.message_count == 1)
+    await client(peer.subscribe, "q")
+    await stage.found.until(lambda: queue.available_count == 0)
+    work = stage.frames(peer, "message.reject", transfers=((0, 100),))
+    await stage.measure(work, _all_have(queues))
+
+
+@_scenario("expiry into an exchange with many queues")
+async def _expire_fanout(stage: Stage) -> None:
+    queues = await _queues(stage)
+    queue = await stage.queue("q", {"x-dead-letter-exchange": "amq.fanout"})
+    peer = await stage.basic()
+    message = peer.message("q", b"x", Properties(delivery_mode=2, expiration="600000"))
+    await client(peer.socket.sendall, message)
+    await stage.found.until(lambda: queue.message_count == 1)
+    stage.broker.tick.schedule()
+    now = queue._clock()
+    queue._clock = stage.broker.clock = lambda: now + 3600.0
+
+    async def work() -> None:
+        stage.broker.expire()
+
+    await stage.measure(work, _all_have(queues))
+
+
+@_scenario("deletion of a queue with an alternate exchange with many queues")
+async def _delete_fanout(stage: Stage) -> None:
+    queues = await _queues(stage)
+    queue = await stage.queue("q", alternate="amq.fanout")
+    peer = await stage.basic()
+    await client(peer.socket.sendall, peer.message("q", b"x"))
+    await stage.found.until(lambda: queue.message_count == 1)
+    await stage.measure(_send(peer, "queue.delete", queue="q"), _all_have(queues))
+
+
+@_scenario("0-9-1 tx: publish to many queues, commit")
+async def _tx_fanout(stage: Stage) -> None:
+    queues = await _queues(stage)
+    peer = await stage.basic()
+    await client(peer.call, "tx.select")
+    await client(peer.socket.sendall, peer.message("k", b"x", Properties(delivery_mode=2), exchange="amq.fanout"))
+    await asyncio.sleep(0.2)
+    await stage.measure(_send(peer, "tx.commit"), lambda: all(queue.available_count == 1 for queue in queues))
+
+
+@_scenario("0-10 tx: publish to many queues, commit")
+async def _tx_fanout_0_10(stage: Stage) -> None:
+    queues = await _queues(stage)
+    peer = await stage.peer()
+    await client(peer.call, "tx.select")
+    await client(peer.socket.sendall, transfer_frames("k", b"x", exchange="amq.fanout"))
+    peer.sent += 1
+    await asyncio.sleep(0.2)
+    work = stage.frames(peer, "tx.commit", sync=True)
+    await stage.measure(work, lambda: all(queue.available_count == 1 for queue in queues))
+
+
+@_scenario("0-10 message.flow of many subscriptions")
+async def _flow(stage: Stage) -> None:
+    queues = await _queues(stage)
+    peer = await stage.peer()
+    publish = transfer_frames("k", b"x", exchange="amq.fanout")
+    await client(peer.socket.sendall, publish)
+    peer.sent += 1
+    await stage.found.until(_all_have(queues))
+    stage.drain(peer.socket)
+    frames = b"".join(
+        peer.command_frames(
+            "message.subscribe", queue=queue.name, destination=queue.name, accept_mode=0, acquire_mode=0
+        )
+        for queue in queues
+    )
+    await client(peer.socket.sendall, frames)
+    await stage.found.until(lambda: all(queue.consumer_count for queue in queues))
+    flow = b"".join(
+        peer.command_frames("message.flow", destination=queue.name, unit=unit, value=100_000)
+        for queue in queues
+        for unit in (0, 1)
+    )
+    await stage.measure(
+        lambda: client(peer.socket.sendall, flow), lambda: all(queue.acquired_count == 1 for queue in queues)
+    )
+
+
+@_scenario("declarations of many queues")
+async def _declare(stage: Stage) -> None:
+    stage.count = min(stage.count, 1_000 if stage.durable else _MANY)
+    peer = await stage.basic()
+    stage.drain(peer.socket)
+    frames = b"".join(
+        peer.encode("queue.declare", queue=f"q{number}", durable=stage.durable) for number in range(stage.count)
+    )
+    await stage.measure(
+        lambda: client(peer.socket.sendall, frames), lambda: f"q{stage.count - 1}" in stage.broker.queues
+    )
+
+
+@_scenario("bindings of many queues, one after the other")
+async def _bind(stage: Stage) -> None:
+    await _queues(stage, "")
+    peer = await stage.basic()
+    stage.drain(peer.socket)
+    frames = b"".join(
+        peer.encode("queue.bind", queue=f"q{number}", exchange="amq.topic", routing_key="a.#")
+        for number in range(stage.count)
+    )
+    last = stage.broker.queues[f"q{stage.count - 1}"]
+    exchange = stage.broker.exchanges["amq.topic"]
+    await stage.measure(
+        lambda: client(peer.socket.sendall, frames), lambda: exchange.find_binding(last, "a.#") is not None
+    )
+
+
+@_scenario("bind to an exchange with many bindings")
+async def _bind_one(stage: Stage) -> None:
+    queues = await _queues(stage, "amq.topic")
+    exchange = stage.broker.exchanges["amq.topic"]
+    exchange.find("k")
+    peer = await stage.basic()
+    work = _send(peer, "queue.bind", queue="q0", exchange="amq.topic", routing_key="#")
+    await stage.measure(work, lambda: exchange.find_binding(queues[0], "#") is not None)
+
+
+@_scenario("first message to an exchange with many queues, after a bind")
+async def _first_route(stage: Stage) -> None:
+    queues = await _queues(stage, "amq.topic")
+    peer = await stage.basic()
+    exchange = stage.broker.exchanges["amq.topic"]
+
+    async def work() -> None:
+        exchange.find("k")
+
+    await stage.measure(work, lambda: bool(queues and peer))
+
+
+@_scenario("deletion of many queues, one after the other")
+async def _delete_many(stage: Stage) -> None:
+    await _queues(stage)
+    peer = await stage.basic()
+    stage.drain(peer.socket)
+    frames = b"".join(peer.encode("queue.delete", queue=f"q{number}") for number in range(stage.count))
+    await stage.measure(lambda: client(peer.socket.sendall, frames), lambda: not stage.broker.queues)
+
+
+@_scenario("loss of a connection with many exclusive queues")
+async def _exclusive(stage: Stage) -> None:
+    stage.count = min(stage.count, _MANY)
+    peer = await stage.basic()
+    stage.drain(peer.socket)
+    frames = b"".join(
+        peer.encode("queue.declare", queue=f"q{number}", exclusive=True)
+        + peer.encode("queue.bind", queue=f"q{number}", exchange="amq.fanout")
+        for number in range(stage.count)
+    )
+    await client(peer.socket.sendall, frames)
+    await stage.found.until(lambda: len(stage.broker.queues) == stage.count)
+    await asyncio.sleep(0.1)
+    await stage.measure(lambda: client(peer.socket.shutdown, 2), lambda: not stage.broker.queues)
+
+
+@_scenario("0-10 end of a session with many exclusive queues")
+async def _exclusive_0_10(stage: Stage) -> None:
+    stage.count = min(stage.count, _MANY)
+    peer = await stage.peer()
+    stage.drain(peer.socket)
+    frames = b"".join(
+        peer.command_frames("queue.declare", queue=f"q{number}", exclusive=True, auto_delete=True)
+        for number in range(stage.count)
+    )
+    await client(peer.socket.sendall, frames)
+    await stage.found.until(lambda: len(stage.broker.queues) == stage.count)
+    await asyncio.sleep(0.1)
+    await stage.measure(lambda: client(peer.socket.shutdown, 2), lambda: not stage.broker.queues)
+
+
+async def _consumed(stage: Stage, *, same: bool) -> BasicPeer:
+    """A client with many consumers, of one queue or of as many."""
+    if same:
+        stage.count = min(stage.count, _MANY)
+        await stage.queue("q0")
+    else:
+        await _queues(stage)
+    peer = await stage.basic()
+    stage.drain(peer.socket)
+    frames = b"".join(
+        peer.encode("basic.consume", queue="q0" if same else f"q{number}", consumer_tag=f"c{number}", nowait=True)
+        for number in range(stage.count)
+    )
+    await client(peer.socket.sendall, frames)
+    queues = list(stage.broker.queues.values())
+    await stage.found.until(lambda: sum(queue.consumer_count for queue in queues) == stage.count)
+    await asyncio.sleep(0.1)
+    return peer
+
+
+@_scenario("many consumers of one queue")
+async def _consume(stage: Stage) -> None:
+    stage.count = min(stage.count, _MANY)
+    queue = await stage.queue("q0")
+    peer = await stage.basic()
+    stage.drain(peer.socket)
+    frames = b"".join(
+        peer.encode("basic.consume", queue="q0", consumer_tag=f"c{number}", nowait=True)
+        for number in range(stage.count)
+    )
+    await stage.measure(lambda: client(peer.socket.sendall, frames), lambda: queue.consumer_count == stage.count)
+
+
+@_scenario("loss of a connection with many consumers of one queue")
+async def _lose_consumers(stage: Stage) -> None:
+    peer = await _consumed(stage, same=True)
+    queue = stage.broker.queues["q0"]
+    await stage.measure(lambda: client(peer.socket.shutdown, 2), lambda: not queue.consumer_count)
+
+
+@_scenario("loss of a connection with many consumers of many queues")
+async def _lose_consumers_of_many(stage: Stage) -> None:
+    peer = await _consumed(stage, same=False)
+    queues = list(stage.broker.queues.values())
+    work = lambda: client(peer.socket.shutdown, 2)  # noqa: E731
+    await stage.measure(work, lambda: not any(queue.consumer_count for queue in queues))
+
+
+@_scenario("deletion of a queue with many consumers")
+async def _delete_consumed(stage: Stage) -> None:
+    await _consumed(stage, same=True)
+    other = await stage.basic()
+    await stage.measure(_send(other, "queue.delete", queue="q0"), lambda: not stage.broker.queues)
+
+
+@_scenario("deletion of an exchange bound to many queues")
+async def _delete_fanout_exchange(stage: Stage) -> None:
+    await stage.broker.topology.declare_exchange("ex", "fanout")
+    await _queues(stage, "ex")
+    exchange = stage.broker.exchanges["ex"]
+    peer = await stage.basic()
+    await stage.measure(_send(peer, "exchange.delete", exchange="ex"), lambda: not exchange.has_bindings)
+
+
+@_scenario("deletion of an exchange in the middle of a graph")
+async def _delete_in_graph(stage: Stage) -> None:
+    names = await _exchange_chain(stage, 1_000)
+    peer = await stage.basic()
+    work = _send(peer, "exchange.delete", exchange=names[500])
+    await stage.measure(work, lambda: names[500] not in stage.broker.exchanges)
+
+
+@_scenario("a binding in a graph of 1,000 exchanges")
+async def _bind_in_graph(stage: Stage) -> None:
+    names = await _exchange_chain(stage, 1_000)
+    source = stage.broker.exchanges[names[-1]]
+    peer = await stage.basic()
+    await client(peer.call, "exchange.declare", exchange="last", type="fanout")
+    work = _send(peer, "exchange.bind", source=names[-1], destination="last")
+    await stage.measure(work, lambda: source.onward is not None)
+
+
+@_scenario("deletion of an exchange bound to 10,000 exchanges")
+async def _delete_star(stage: Stage) -> None:
+    stage.count = min(stage.count, _MANY)
+    await stage.broker.topology.declare_exchange("centre", "fanout")
+    centre = stage.broker.exchanges["centre"]
+    for number in range(stage.count):
+        await stage.broker.topology.declare_exchange(f"x{number}", "fanout")
+        centre.bind_exchange(ExchangeBinding(centre, stage.broker.exchanges[f"x{number}"], ""))
+    refresh(stage.broker.exchanges.values())
+    peer = await stage.basic()
+    work = _send(peer, "exchange.delete", exchange="centre")
+    await stage.measure(work, lambda: "centre" not in stage.broker.exchanges)
+
+
+async def _exchange_chain(stage: Stage, length: int) -> list[str]:
+    """Fanout exchanges, each bound to the next; a queue is bound to the last."""
+    names = [f"x{number}" for number in range(length)]
+    for name in names:
+        await stage.broker.topology.declare_exchange(name, "fanout")
+    chain = [stage.broker.exchanges[name] for name in names]
+    for source, destination in pairwise(chain):
+        source.bind_exchange(ExchangeBinding(source, destination, ""))
+    refresh(chain)
+    await stage.queue("q0")
+    await stage.broker.topology.bind("q0", names[-1], "")
+    return names
+
+
+@_scenario("1,000 CC keys through a chain of exchanges")
+async def _copies(stage: Stage) -> None:
+    names = await _exchange_chain(stage, 19)
+    peer = await stage.basic()
+    queue = stage.broker.queues["q0"]
+    keys = [f"key.{number}" for number in range(1_000)]
+    frames = peer.message("k", b"x", Properties(headers=typed_map({"CC": keys})), exchange=names[0])
+    await stage.measure(lambda: client(peer.socket.sendall, frames), lambda: queue.message_count == 1)
+
+
+@_scenario("the first selector of a process")
+async def _first_selector(stage: Stage) -> None:
+    await stage.queue("q")
+    peer = await stage.peer()
+    stage.drain(peer.socket)
+    await stage.measure(
+        lambda: client(peer.subscribe, "q", arguments=typed_map({"x-apache-selector": "color = 'red'"})),
+        lambda: stage.broker.queues["q"].consumer_count == 1,
+    )
+
+
+# ---- management ----
+
+
+@_scenario("QMF list of queues")
+async def _qmf_queues(stage: Stage) -> None:
+    await _queues(stage)
+    console = await _console(stage)
+
+    async def work() -> None:
+        console.send("_query_request", {"_what": "OBJECT", "_schema_id": {"_class_name": "queue"}})
+        await console.settle()
+
+    await stage.measure(work, lambda: True)
+
+
+@_scenario("QMF updates of all queues")
+async def _qmf_updates(stage: Stage) -> None:
+    queues = await _queues(stage)
+    await stage.broker.topology.declare_queue("console")
+    await stage.broker.topology.bind("console", "qmf.default.topic", "agent.ind.data.#")
+    console = stage.broker.queues["console"]
+    agent: Any = stage.broker.exchanges["qmf.default.topic"].receiver
+    agent = agent._agent
+    await asyncio.sleep(0.1)
+
+    async def work() -> None:
+        agent._next_sweep = 0.0
+        agent.on_timer()
+
+    await stage.measure(work, lambda: console.message_count >= len(queues) // 25 and not agent._publisher.is_under_way)
+
+
+@_scenario("QMF events to many queues")
+async def _qmf_events(stage: Stage) -> None:
+    queues = await _queues(stage, "")
+    exchange = stage.broker.exchanges["qmf.default.topic"]
+    for queue in queues:
+        exchange.bind(queue, "agent.ind.event.#")
+    peer = await stage.basic()
+    await stage.measure(_send(peer, "queue.declare", queue="other"), _all_have(queues))
+
+
 # ---- running ----
 
 
@@ -953,7 +1401,7 @@ async def _stage(count: int, *, durable: bool) -> AsyncIterator[Stage]:
 async def _run(name: str, count: int, *, durable: bool) -> Measured:
     async with _stage(count, durable=durable) as stage:
         await SCENARIOS[name](stage)
-        return Measured(name, count, stage.longest, stage.total)
+        return Measured(name, stage.count, stage.longest, stage.total)
 
 
 def measure(name: str, count: int, *, durable: bool) -> Measured:
@@ -979,7 +1427,7 @@ def main(messages: tuple[int, ...], only: tuple[str, ...], *, durable: bool, as_
                 Screen(stderr=True).print(f"{name}: {type(error).__name__}: {error}")
                 continue
             rows.append(row)
-            Screen(stderr=True).print(f"{name:<60} {count:>8,} {row.longest * 1e3:10.1f} ms {row.total:8.2f} s")
+            Screen(stderr=True).print(f"{name:<60} {row.count:>8,} {row.longest * 1e3:10.1f} ms {row.total:8.2f} s")
     if as_json:
         print(orjson.dumps([row._asdict() for row in rows]).decode())
         return

@@ -465,7 +465,7 @@ def _transfer(session: ServerSession, number: int, payload: bytes, header: bytes
     if session.transaction is not None:
         session.transaction.publish(message, exchange)
     elif broker.router.publish(message, exchange):
-        if broker.router.stops:
+        if broker.router.stops or broker.router.fanout is not None:
             session.hold_transfer(number, is_stored=message.is_persistent)
         else:
             session.ledger.hold(number)

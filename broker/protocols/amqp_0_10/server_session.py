@@ -22,6 +22,7 @@ Source: AMQP 0-10; transport (assemblies: frames of different channels, and of t
 from __future__ import annotations
 
 from collections.abc import Coroutine, Iterator
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from qstore.broker.log.logs import log_of
@@ -54,7 +55,9 @@ from qstore.formats.amqp_0_10.frames import encode_command_frames, encode_contro
 
 if TYPE_CHECKING:
     from qstore.broker.model.broker import Broker
-    from qstore.broker.model.tick import Portion
+    from qstore.broker.model.queues.flow_control import Stop
+    from qstore.broker.model.router import Fanout
+    from qstore.broker.model.tick import Portion, Tick
     from qstore.broker.model.transactions.local import LocalTransaction
     from qstore.broker.protocols.amqp_0_10.server_connection import ServerConnection
     from qstore.broker.protocols.amqp_0_10.transactions import SessionBranches
@@ -300,19 +303,40 @@ class ServerSession(Session):
     def hold_transfer(self, number: int, *, is_stored: bool) -> None:
         """Hold a message.transfer until its records are on the disk and no stopped queue holds it.
 
+        If it is put on many queues in turns, the connection's input is paused meanwhile.
+
         Args:
             number: its command number.
             is_stored: whether it may have written records.
         """
-        stops = self.broker.router.stops
+        router = self.broker.router
+        stops, fanout = router.stops, router.take_fanout()
+        if fanout is not None:
+            stops.clear()
+            self.ledger.postpone(number)
+            self.wait_for(router)
+            fanout.when_done(partial(self._fanned_out, number, fanout))
+            return
         if not stops:
             self.ledger.hold(number)
             return
+        self.ledger.postpone(number)
+        self._hold(number, stops, self.tick if is_stored else None)
+        stops.clear()
+
+    def _hold(self, number: int, stops: list[Stop], tick: Tick | None) -> None:
         if self._held_transfers is None:
             self._held_transfers = HeldTransfers(self._transfer_done)
-        self.ledger.postpone(number)
-        self._held_transfers.hold(number, stops, self.tick if is_stored else None)
-        stops.clear()
+        self._held_transfers.hold(number, stops, tick)
+
+    def _fanned_out(self, number: int, fanout: Fanout, error: Exception | None) -> None:
+        """A message is on its many queues, or cannot be put on all of them."""
+        if self.is_failed:
+            return
+        if error is None and fanout.stops:
+            self._hold(number, fanout.stops, None)
+        else:
+            self._transfer_done(number, error)
 
     def _transfer_done(self, number: int, error: Exception | None) -> None:
         if error is not None:

@@ -32,7 +32,7 @@ from qstore.broker.model.run import RunEntry
 from qstore.broker.model.settlement import drained, unsubscribe
 from qstore.broker.protocols.amqp_0_9_1.acknowledgements import all_unsettled
 from qstore.broker.protocols.amqp_0_9_1.consumer import BasicConsumer, Delivery, Getter
-from qstore.broker.protocols.amqp_0_9_1.errors import SoftError, locked, missing
+from qstore.broker.protocols.amqp_0_9_1.errors import SoftError, locked, missing, refusal_of
 from qstore.broker.protocols.amqp_0_9_1.message import BasicMessage, content_frames
 from qstore.broker.protocols.consumer import HeldRuns, give_back
 from qstore.broker.protocols.output import Stream, is_large
@@ -42,6 +42,8 @@ from qstore.formats.amqp_0_9_1.methods import encode_method
 
 if TYPE_CHECKING:
     from qstore.broker.model.broker import Broker
+    from qstore.broker.model.queues.flow_control import Stop
+    from qstore.broker.model.router import Fanout
     from qstore.broker.model.transactions.local import LocalTransaction
     from qstore.broker.protocols.amqp_0_9_1.acknowledgements import Confirms
     from qstore.broker.protocols.amqp_0_9_1.connection import ServerConnection
@@ -435,11 +437,49 @@ class Channel:
     def hold_input(self) -> None:
         """Stop reading until queues have drained: a message without confirms was put on stopped queues."""
         stops = self.broker.router.stops
+        self._hold_input(stops)
+        stops.clear()
+
+    def _hold_input(self, stops: list[Stop]) -> None:
         self._holding += 1
         self.connection.publisher_waits(stops[0][0])
         self._held_transfers_of().hold(-self._holding, stops, None)
-        stops.clear()
         self.connection.pause()
+
+    def hold_fanout(self, number: int) -> None:
+        """Stop reading until a message is on its many queues; its confirm, if it has a number, waits for the disk."""
+        router, connection = self.broker.router, self.connection
+        fanout = router.take_fanout()
+        assert fanout is not None
+        router.stops.clear()
+        if number:
+            assert self.confirms is not None
+            self.confirms.ledger.postpone(number)
+        connection.pause()
+        self.broker.tick.turns.after(router, connection.unpause)
+        fanout.when_done(partial(self._fanned_out, number, fanout))
+
+    def _fanned_out(self, number: int, fanout: Fanout, error: Exception | None) -> None:
+        confirms = self.confirms
+        if not self.is_open:
+            return
+        if error is not None:
+            if confirms is not None:
+                _LOG.info("Client %s, channel %d: a message is not on all its queues: %s", self.connection.peer,
+                          self.number, error)  # fmt: skip
+                confirms.fail_one(number)
+                self.look_again()
+            elif (failure := refusal_of(error)) is not None:
+                self.connection.fail(self, failure)
+            return
+        if confirms is not None and not fanout.stops:
+            confirms.ledger.complete([[number, number]])
+            self.look_again()
+        elif confirms is not None:
+            self.connection.publisher_waits(fanout.stops[0][0])
+            self._held_transfers_of().hold(number, fanout.stops, None)
+        elif fanout.stops and not self.connection.has_consumers:
+            self._hold_input(fanout.stops)
 
     def _held_transfers_of(self) -> HeldTransfers:
         """The messages that wait for stopped queues."""

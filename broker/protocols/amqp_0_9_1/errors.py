@@ -11,7 +11,7 @@
     HeaderTooLargeError            406 precondition-failed
     NotImplementedByBrokerError    406 precondition-failed: an argument requests an unsupported feature
     ResourceLimitExceededError     406 precondition-failed; for a published message 311 content-too-large
-    QueueOverflowError             the same; without confirms, the publisher is not notified
+    errors.QueueOverflowError             the same; without confirms, the publisher is not notified
     RoutingLimitError              406 precondition-failed
     IllegalStateError              406 precondition-failed
     CommandInvalidError            406 precondition-failed
@@ -118,3 +118,12 @@ def coded_error(error: Exception) -> CodedError:
         return missing(error.kind, error.name)
     code = _CODES[type(error)] if isinstance(error, errors.ModelError) else ReplyCode.INTERNAL_ERROR
     return (HardError if code in HARD_ERRORS else SoftError)(code, str(error))
+
+
+def refusal_of(error: Exception) -> Exception | None:
+    """The error that closes the channel after a message without a confirm; None if the message is dropped."""
+    if isinstance(error, errors.QueueOverflowError):
+        return None
+    if isinstance(error, errors.ResourceLimitExceededError) and not isinstance(error, errors.RoutingLimitError):
+        return SoftError(ReplyCode.CONTENT_TOO_LARGE, str(error))
+    return error

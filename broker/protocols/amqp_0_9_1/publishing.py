@@ -21,12 +21,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
-from qstore.broker.model.errors import QueueOverflowError, ResourceLimitExceededError, RoutingLimitError
+from qstore.broker.model.errors import ResourceLimitExceededError
 from qstore.broker.model.message import Content, Handling, Message
 from qstore.broker.model.queues.expiry import NO_TIME, NO_TIME_STORED
 from qstore.broker.model.run import MessageRun
 from qstore.broker.protocols.amqp_0_9_1.arguments import exchange_name
-from qstore.broker.protocols.amqp_0_9_1.errors import HardError, SoftError, missing
+from qstore.broker.protocols.amqp_0_9_1.errors import HardError, SoftError, missing, refusal_of
 from qstore.broker.protocols.amqp_0_9_1.message import BasicMessage, CopiedMessage, handling_priority, with_keys
 from qstore.broker.protocols.message import SharedHead
 from qstore.broker.protocols.publishing import PublishChecks
@@ -281,17 +281,18 @@ def _publish_now(channel: Channel, target: Target, message: BasicMessage, exchan
         else:
             is_waiting = router.publish(message, exchange)
     except ResourceLimitExceededError as error:
-        if confirms is None:
-            if isinstance(error, QueueOverflowError):
-                return
-            if isinstance(error, RoutingLimitError):
-                raise
-            raise SoftError(ReplyCode.CONTENT_TOO_LARGE, str(error)) from error
-        confirms.refuse(number)
+        if confirms is not None:
+            confirms.refuse(number)
+            return
+        failure = refusal_of(error)
+        if failure is not None:
+            raise failure from error
         return
     if not is_waiting:
         return
-    if confirms is not None:
+    if router.fanout is not None:
+        channel.hold_fanout(number)
+    elif confirms is not None:
         if router.stops:
             channel.hold(number, is_stored=message.is_persistent)
         else:
