@@ -25,6 +25,7 @@ Sources: RabbitMQ, "Exchange to Exchange Bindings".
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from typing import TYPE_CHECKING, Final
 
@@ -161,6 +162,9 @@ def _forgotten(_made: None, error: Exception | None) -> None:
 
 _LOG: Final = log_of("Model")
 
+_ENDED_AT_ONCE: Final = 1_000
+"""Bindings between exchanges that end in one turn: some 2 ms."""
+
 
 class ExchangeBindings:
     """The bindings between the exchanges of one broker.
@@ -253,7 +257,7 @@ class ExchangeBindings:
             text = f'exchange "{destination_name}" is not bound to exchange "{source_name}" with key "{key}"'
             raise NotFoundError(text)
         await self._storage.delete_exchange_binding(binding)
-        self.ended((binding,), caller)
+        await self.ended((binding,), caller)
         await self.unbound(source)
 
     def _find(self, source: str, destination: str) -> tuple[Exchange, Exchange]:
@@ -264,9 +268,11 @@ class ExchangeBindings:
         every = (binding for each in self._exchanges.values() for binding in each.onward or ())
         return [binding for binding in every if exchange in (binding.source, binding.destination)]
 
-    def ended(self, bindings: Collection[ExchangeBinding], caller: Caller) -> list[Exchange]:
-        """End bindings that the store has deleted. Returns their sources that still exist."""
-        for binding in bindings:
+    async def ended(self, bindings: Collection[ExchangeBinding], caller: Caller) -> list[Exchange]:
+        """End bindings that the store has deleted, in portions. Returns their sources that still exist."""
+        for number, binding in enumerate(bindings, 1):
+            if not number % _ENDED_AT_ONCE:
+                await asyncio.sleep(0)
             binding.source.unbind_exchange(binding)
             names = binding.source.name, binding.destination.name, binding.key
             self._events.emit(ExchangeUnbind(caller.remote_host, caller.user, *names), caller)

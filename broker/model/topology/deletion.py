@@ -42,6 +42,9 @@ MOVED_AT_ONCE: Final = 1000
 #: Bindings created or removed before yielding to other work: about a millisecond.
 BINDINGS_AT_ONCE: Final = 500
 
+#: Consumers of a deleted queue that are notified before yielding to other work: some 3 ms.
+NOTIFIED_AT_ONCE: Final = 500
+
 
 class QueueRemoval:
     """Deletes the queues of one broker.
@@ -167,8 +170,10 @@ class QueueRemoval:
         except ModelError:
             queue.undo_deletion()
             raise
-        for consumer in queue.end_deletion():
+        for number, consumer in enumerate(queue.end_deletion(), 1):
             consumer.queue_deleted()
+            if not number % NOTIFIED_AT_ONCE:
+                await asyncio.sleep(0)
 
 
 async def unbind_all(exchange: Exchange, queue: Queue) -> list[Binding]:

@@ -69,7 +69,7 @@ from qstore.broker.model.topology.checks import (
     find_exchange,
     owner_of,
 )
-from qstore.broker.model.topology.deletion import QueueRemoval, in_portions, unbind_all
+from qstore.broker.model.topology.deletion import BINDINGS_AT_ONCE, QueueRemoval, in_portions, unbind_all
 from qstore.formats.values import EMPTY_MAP, TypedMap
 from qstore.formats.wording import plural
 
@@ -478,9 +478,11 @@ class Topology:
             if user.alternate is exchange:
                 user.alternate = None
                 self.awaiting[user] = exchange.name
-        sources = self._bound_exchanges.ended(others, caller)
-        for queue in exchange.bound_queues:
+        sources = await self._bound_exchanges.ended(others, caller)
+        for number, queue in enumerate(exchange.bound_queues, 1):
             await self._emit_removed(exchange, await unbind_all(exchange, queue), caller)
+            if not number % BINDINGS_AT_ONCE:
+                await asyncio.sleep(0)
         exchange.delete()
         self._events.emit(ExchangeDelete(caller.remote_host, caller.user, exchange.name), caller)
         for source in sources:

@@ -276,7 +276,8 @@ class Subscription(SendingConsumer):
 
     def queue_deleted(self) -> None:
         """End the session because the queue was deleted, at once or when this subscription gets credit."""
-        if self.message_credit and self.byte_credit:
+        is_there = self.session.subscriptions.get(self.destination) is self  # otherwise it has ended meanwhile
+        if is_there and self.message_credit and self.byte_credit:
             self.session.subscription_lost(self)
 
 

@@ -230,8 +230,9 @@ class BasicConsumer(SendingConsumer):
         return _END + _pack_frame(BODY, self.channel.number, length)
 
     def queue_deleted(self) -> None:
-        """The queue was deleted: notify the client, and end the consumer."""
-        self.channel.consumer_lost(self)
+        """The queue was deleted: notify the client, and end the consumer, unless it has ended meanwhile."""
+        if not self.is_cancelled:
+            self.channel.consumer_lost(self)
 
 
 class Getter:

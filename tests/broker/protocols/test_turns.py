@@ -17,6 +17,7 @@ from qstore.broker.model.queues.expiry import expire_heads
 from qstore.broker.model.queues.queue import Queue
 from qstore.broker.model.settlement import AT_ONCE, MOVED_AT_ONCE
 from qstore.broker.protocols.assembly import FRAMES_PER_LOOK, MAX_SECONDS
+from qstore.broker.protocols.consumer import DROPPED_AT_ONCE
 from qstore.formats.amqp_0_9_1.frames import METHOD, encode_frame
 from qstore.formats.amqp_0_9_1.methods import encode_method
 from qstore.formats.amqp_0_9_1.properties import Properties
@@ -738,3 +739,85 @@ def test_dead_messages_that_take_many_steps_expire_in_small_portions(world: Worl
     if is_offered:
         assert source.message_count == 0
     assert 0 < most <= 4 * MAX_STEPS
+
+
+# ---- many consumers and queues ----
+
+MANY = 1_200
+
+
+def most_per_turn(world: World, count: Callable[[], int], begin: Callable[[], object]) -> int:
+    """Do something, and let the loop come to rest. Returns by how much a number changes in one iteration, at most."""
+    step, before, most = begin, count(), 0
+    while True:
+        step()
+        now = count()
+        most, before = max(most, abs(now - before)), now
+        if not world.soon:
+            return most
+        step = world.soon.pop(0)
+
+
+def test_many_consumers_of_a_lost_connection_are_dropped_in_turns(world: World) -> None:
+    client = BasicClient(world).open()
+    client.call("queue.declare", queue="q")
+    for number in range(MANY):
+        client.method("basic.consume", queue="q", consumer_tag=f"c{number}")
+    client.sync()
+    queue, other = world.broker.queues["q"], BasicClient(world).open()
+    assert most_per_turn(world, lambda: queue.consumer_count, lambda: lose(client)) <= DROPPED_AT_ONCE
+    assert queue.consumer_count == 0
+    other.publish("q", b"x", TRANSIENT)
+    world.run()
+    assert depths(world)["q"] == (1, 1)
+
+
+def test_consumers_that_wait_to_be_dropped_get_nothing(world: World) -> None:
+    client = BasicClient(world).open()
+    client.call("queue.declare", queue="q")
+    for number in range(MANY):
+        client.method("basic.consume", queue="q", consumer_tag=f"c{number}")
+    client.sync()
+    other = BasicClient(world).open()
+    client.method("channel.close")
+    for _ in range(MANY):
+        other.publish("q", b"x", TRANSIENT)
+    world.run()
+    assert depths(world)["q"] == (MANY, MANY)
+    assert client.take("channel.close-ok")
+    assert not client.take("basic.deliver")
+
+
+def test_many_subscriptions_and_exclusive_queues_of_a_session_end_in_turns(world: World) -> None:
+    client = world.open_client()
+    client.declare("q")
+    for number in range(MANY):
+        client.command("message.subscribe", queue="q", destination=f"d{number}", accept_mode=0, acquire_mode=0)
+        client.command("queue.declare", queue=f"x{number}", exclusive=True, auto_delete=True)
+        client.sync()
+    queue, queues = world.broker.queues["q"], world.broker.queues
+    assert (queue.consumer_count, len(queues)) == (MANY, MANY + 1)
+    count = lambda: queue.consumer_count + len(queues)  # noqa: E731
+    assert most_per_turn(world, count, client.machine.closed) <= DROPPED_AT_ONCE
+    assert queue.consumer_count == 0
+    world.run()
+    assert list(queues) == ["q"]
+
+
+def test_consumers_of_a_deleted_queue_are_notified_once(world: World) -> None:
+    client, other = BasicClient(world).open(), BasicClient(world).open()
+    client.call("queue.declare", queue="q")
+    client.call("queue.declare", queue="again")
+    for number in range(MANY):
+        client.method("basic.consume", queue="q", consumer_tag=f"c{number}")
+    client.sync()
+    client.received.clear()
+    last = f"c{MANY - 1}"
+    other.method("queue.delete", queue="q")
+    client.method("basic.cancel", consumer_tag=last)
+    client.method("basic.consume", queue="again", consumer_tag=last)
+    world.run()
+    cancelled = [each.values["consumer_tag"] for each in client.take("basic.cancel")]
+    assert len(cancelled) == len(set(cancelled))
+    other.publish("again", b"x", TRANSIENT)
+    assert [each.values["consumer_tag"] for each in client.take("basic.deliver")] == [last]
