@@ -250,7 +250,7 @@ _one_u32: Final = struct.Struct(">I").unpack_from
 _one_u16: Final = struct.Struct(">H").unpack_from
 
 
-def _plain_payload(wire_type: WireType) -> Callable[[bytes], Plain]:
+def plain_payload(wire_type: WireType) -> Callable[[bytes], Plain]:
     """Converts the bytes of a value that contains no others to its plain form."""
     assert wire_type.codec is not None
     decode, _, _, encoding = wire_type.codec
@@ -283,7 +283,7 @@ def _number_reader(struct_format: str, width: int) -> PlainReader:
 
 
 def _fixed_reader(wire_type: WireType, width: int) -> PlainReader:
-    payload = _plain_payload(wire_type)
+    payload = plain_payload(wire_type)
 
     def read_fixed(buffer: bytes, offset: int, _depth: int) -> tuple[Plain, int]:
         end = offset + width
@@ -317,7 +317,7 @@ def _text_reader(wire_type: WireType) -> PlainReader:
 
 
 def _sized_reader(wire_type: WireType) -> PlainReader:
-    payload = _plain_payload(wire_type)
+    payload = plain_payload(wire_type)
 
     def read_sized8(buffer: bytes, offset: int, _depth: int) -> tuple[Plain, int]:
         end = offset + 1 + buffer[offset]

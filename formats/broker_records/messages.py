@@ -17,6 +17,7 @@ from qstore.formats.amqp_0_10.structs import (
     DELIVERY_PROPERTIES,
     MESSAGE_PROPERTIES,
     MESSAGE_TRANSFER,
+    PackedStruct,
     Reader,
     encode_struct,
     known_flags,
@@ -265,6 +266,11 @@ def _plan_struct(code_and_flags: int) -> tuple[Reader, ...] | None:
     """The readers for a struct with this code and these flags, None for an unknown struct."""
     packed = _STRUCTS.get(code_and_flags >> 16)
     return None if packed is None else make_plan(packed, code_and_flags & 0xFFFF, _PLACE_OF)
+
+
+def struct_of(code: int) -> PackedStruct | None:
+    """The struct with this code in a header segment; None if it is skipped as unknown."""
+    return _STRUCTS.get(code)
 
 
 def header_structs(header: bytes) -> bytes:

@@ -5,8 +5,8 @@ record would cost more than the walk. Columns are made here, one after another o
 
     headers    of the formats' fixed layouts; taken out of the slice by Arrow, eight bytes at a time, for all records
                at once: 3 µs less for each record than with a struct (`_Heads`; 30 stores of 1.36 GiB)
-    messages   decoded only if a column needs them, and then the decoded headers, which are tuples, are transposed
-               into columns
+    messages   decoded only if a column needs them; of many headers of one layout only the fields that differ
+               (`variable_fields`), of others all, which are tuples and transposed into columns
     bodies     copied only if requested
 
 Damage has rows of its own.
@@ -26,8 +26,9 @@ import qstore.formats.qls.records as qls
 import qstore.formats.rhm.records as rhm
 from qstore.formats.broker_records.message_header import MessageHeader
 from qstore.formats.broker_records.messages import HEADER_SIZE_BYTES, decode_message_header, header_size
+from qstore.formats.broker_records.variable_fields import VariableField, variable_fields
 from qstore.formats.errors import BrokerRecordError, RhmError
-from qstore.formats.plain import plain_bytes
+from qstore.formats.plain import plain_bytes, plain_uuid
 from qstore.formats.rhm.compressed import Decompressor
 from qstore.formats.rhm.geometry import BLOCK_SIZE
 from qstore.formats.rhm.records import COMPRESSED, EXTERNAL, Kind
@@ -41,7 +42,17 @@ from qstore.store.journal.recovery import JournalRecovery
 from qstore.store.journal.ring.records import Version1Records
 from qstore.tools.console.text import escape_names
 from qstore.tools.dump.rows import record_object
-from qstore.tools.spark.columns import MESSAGE_COLUMNS, Column, Selection, array, arrow_schema, constant, signed
+from qstore.tools.spark.columns import (
+    MESSAGE_COLUMNS,
+    Column,
+    Selection,
+    array,
+    arrow_schema,
+    constant,
+    maps_of,
+    signed,
+    uuids,
+)
 from qstore.tools.spark.inputs import Input
 from qstore.tools.spark.stretches import JournalPart, Slice, Stretch, format_label, slices
 
@@ -295,6 +306,9 @@ _TOO_SHORT: Final = "the data are shorter than the length of the message header 
 _EXTERNAL: Final = "the record is external: its data are not in the journal"
 _PERSISTENT: Final = 2
 _MILLISECONDS: Final = 1000
+_FEW: Final = 16  # messages of a slice that are decoded one by one: to look for a layout would take longer
+_SAMPLES: Final = 8  # headers in which variable fields are looked for
+_LAYOUTS: Final = 8  # that headers of one size are tried with
 _INT64: Final = pa.int64()
 _header_size: Final = struct.Struct(">I").unpack_from  # as in `broker_records.messages`
 
@@ -392,8 +406,8 @@ def _seconds(value: int | None, milliseconds: int | None) -> int | None:
     return value if milliseconds is None else milliseconds // _MILLISECONDS
 
 
-class _Messages:
-    """The messages of some enqueues as columns.
+class _Decoded:
+    """Messages of which each is decoded, as columns.
 
     Attributes:
         headers, lengths, bodies: of each message, as in `_Message`; without a header, its fields are None.
@@ -438,6 +452,108 @@ class _Messages:
         if found.count(first) == count:  # of the messages of a queue, most columns have one value
             return constant(column.type, first if convert is None else convert(first), count)
         return array(column.type, found if convert is None else [convert(value) for value in found])
+
+
+class _Alike:
+    """Messages whose headers have one layout, as columns: only the first is decoded, of the others what differs.
+
+    A message costs 1 µs instead of 5 (30 stores of 1.36 GiB).
+
+    Attributes:
+        lengths, bodies: of each message; no bodies if they are not requested.
+    """
+
+    def __init__(
+        self, header: MessageHeader, differing: Mapping[VariableField, Sequence[Any]], lengths: list[int],
+        bodies: list[bytes] | None,
+    ) -> None:  # fmt: skip
+        self._header, self._lengths, self._bodies = header, lengths, bodies
+        self._fields = {field.name: (field, values) for field, values in differing.items() if field.key is None}
+        self._entries = {field.key: (field, values) for field, values in differing.items() if field.key is not None}
+
+    def column(self, column: Column) -> Any:
+        """The values of a column."""
+        name, count = column.name, len(self._lengths)
+        if name == "body_length":
+            return pa.array(self._lengths, _INT64)
+        if name == "body":
+            return pa.nulls(count, pa.binary()) if self._bodies is None else pa.array(self._bodies, pa.binary())
+        if name in _OF_DAMAGE:
+            return pa.nulls(count, pa.string())
+        if name == "headers" and self._entries:
+            values = {
+                key: _values(*self._entries[key]) if key in self._entries else [value] * count
+                for key, value in self._header.headers.items()
+            }
+            return maps_of(tuple(values), list(values.values()))
+        place, convert = _FIELDS.get(name, (name, None))
+        if place not in self._fields:
+            value = getattr(self._header, place)
+            return constant(column.type, value if convert is None else convert(value), count)
+        field, raw = self._fields[place]
+        if field.decode is plain_uuid:
+            return uuids(b"".join(raw))
+        found = _values(field, raw)
+        return array(column.type, found if convert is None else [convert(value) for value in found])
+
+
+def _values(field: VariableField, raw: Sequence[Any]) -> Sequence[Any]:
+    if field.decode is None:
+        return raw
+    known = {each: field.decode(each) for each in set(raw)}
+    return [known[each] for each in raw]
+
+
+def _alike(buffer: bytes, begins: list[int], size: int) -> tuple[dict[VariableField, Sequence[Any]], list[int]]:
+    """The fields in which headers differ from the first, and which of them have another layout.
+
+    Args:
+        buffer: contains them.
+        begins: where in it; the first is a valid header.
+        size: bytes of each.
+    """
+    first = begins[0]
+    template = buffer[first : first + size]
+    few = begins[:: -(-len(begins) // _SAMPLES)]
+    fields = [
+        field
+        for field in variable_fields(template)
+        if any(buffer[at + field.begin : at + field.end] != template[field.begin : field.end] for at in few)
+    ]
+    form, end = [">"], 0
+    for field in fields:
+        form.append(f"{field.begin - end}s{field.form}")
+        end = field.end
+    unpack = struct.Struct("".join([*form, f"{size - end}s"])).unpack_from
+    columns = list(zip(*[unpack(buffer, at) for at in begins], strict=True))
+    others: set[int] = set()
+    for same in columns[::2]:
+        if same.count(same[0]) != len(same):
+            others.update(index for index, piece in enumerate(same) if piece != same[0])
+    differing: dict[VariableField, Sequence[Any]] = dict(zip(fields, columns[1::2], strict=True))
+    if others:
+        kept = [index for index in range(len(begins)) if index not in others]
+        differing = {field: [values[index] for index in kept] for field, values in differing.items()}
+    return differing, sorted(others)
+
+
+class _Messages:
+    """The messages of some enqueues as columns.
+
+    Args:
+        parts: the messages, and the number of each among the enqueues.
+    """
+
+    def __init__(self, parts: Sequence[tuple[_Decoded | _Alike, list[int]]]) -> None:
+        self._parts = [part for part, _ in parts]
+        self._order = None
+        if len(parts) > 1:
+            self._order = pc.sort_indices(pa.array([number for _, numbers in parts for number in numbers], _INT64))
+
+    def column(self, column: Column) -> Any:
+        """The values of a column."""
+        found = [part.column(column) for part in self._parts]
+        return found[0] if self._order is None else pa.concat_arrays(found).take(self._order)
 
 
 def _problem(message: _Message) -> str | None:
@@ -494,10 +610,13 @@ class _Rows:
         if not places:
             return
         rows = _SliceRows(self._layout, places, heads, slice_.xids)
-        enqueues = [index for index, is_one in enumerate(rows.is_enqueue.to_pylist()) if is_one]
-        messages = self._messages(rows, enqueues) if self._wants_messages and enqueues else None
-        # Null for records that are not enqueues.
-        spread = None if len(enqueues) == len(places) else scatter(enqueues, range(len(enqueues)), len(places), _INT64)
+        messages, spread = None, None
+        if self._wants_messages:
+            enqueues = pc.indices_nonzero(rows.is_enqueue)
+            messages = self._messages(rows, enqueues) if len(enqueues) else None
+            if len(enqueues) < len(places):  # null for records that are not enqueues
+                numbers = pc.subtract(pc.cumulative_sum(pc.cast(rows.is_enqueue, _INT64)), 1)
+                spread = pc.if_else(rows.is_enqueue, numbers, pa.scalar(None, _INT64))
         arrays = [self._column(column, rows, messages, spread) for column in self._columns]
         yield pa.RecordBatch.from_arrays(arrays, schema=self._schema)
 
@@ -585,18 +704,73 @@ class _Rows:
         end = at + length
         return self._buffer[at:end] if end <= len(self._buffer) else self._journal.stream.read(place, length)
 
-    def _messages(self, rows: _SliceRows, enqueues: list[int]) -> _Messages:
-        places, sizes = rows.data_places.to_pylist(), rows.stored_sizes.to_pylist()
-        compressed = rows.compressed
-        found = _Messages()
+    def _messages(self, rows: _SliceRows, enqueues: Any) -> _Messages:
+        places, sizes = rows.data_places.take(enqueues).to_pylist(), rows.stored_sizes.take(enqueues).to_pylist()
+        compressed = None if rows.compressed is None else rows.compressed.take(enqueues).to_pylist()
+        parts: list[tuple[_Decoded | _Alike, list[int]]] = []
+        single: list[int] = []
+        of_size: dict[int, list[int]] = {}
+        buffer, base, length = self._buffer, self._base, len(self._buffer)
+        for number, (place, size) in enumerate(zip(places, sizes, strict=True)):
+            at = place - base
+            if size > HEADER_SIZE_BYTES and at + size <= length and (compressed is None or not compressed[number]):
+                of_size.setdefault(_header_size(buffer, at)[0], []).append(number)
+            else:
+                single.append(number)
+        for size, numbers in of_size.items():
+            left = [each for each in numbers if HEADER_SIZE_BYTES + size <= sizes[each]]
+            single += [each for each in numbers if HEADER_SIZE_BYTES + size > sizes[each]]
+            for _ in range(_LAYOUTS):
+                if len(left) < _FEW:
+                    break
+                left = self._add_alike(parts, size, left, places, sizes)
+            single += left
+        if single:
+            single.sort()
+            parts.append((self._decoded(single, places, sizes, compressed), single))
+        return _Messages(parts)
+
+    def _add_alike(
+        self, parts: list[tuple[_Decoded | _Alike, list[int]]], header_size: int, numbers: list[int],
+        places: list[int], sizes: list[int],
+    ) -> list[int]:  # fmt: skip
+        """Add those of some messages that have the layout of the first; returns the others."""
+        begins = [places[each] - self._base + HEADER_SIZE_BYTES for each in numbers]
+        try:
+            header = decode_message_header(self._buffer[begins[0] : begins[0] + header_size])
+        except BrokerRecordError:
+            return numbers
+        if header.protocol != "0-10":
+            return numbers
+        differing, others = _alike(self._buffer, begins, header_size)
+        own = numbers
+        if others:
+            left_out = set(others)
+            own = [number for index, number in enumerate(numbers) if index not in left_out]
+        in_front = HEADER_SIZE_BYTES + header_size
+        lengths = [sizes[each] - in_front for each in own]
+        bodies = None
+        if self._body_limit:
+            buffer, limit, base = self._buffer, self._body_limit, in_front - self._base
+            bodies = [
+                buffer[places[each] + base : places[each] + base + min(count, limit)]
+                for each, count in zip(own, lengths, strict=True)
+            ]
+        parts.append((_Alike(header, differing, lengths, bodies), own))
+        return [numbers[index] for index in others]
+
+    def _decoded(
+        self, numbers: list[int], places: list[int], sizes: list[int], compressed: list[bool] | None
+    ) -> _Decoded:
+        found = _Decoded()
         add_header, add_length, add_body = found.headers.append, found.lengths.append, found.bodies.append
         buffer, base, limit = self._buffer, self._base, self._body_limit
         length = len(buffer)
-        for index in enqueues:
-            at, size = places[index] - base, sizes[index]
+        for number in numbers:
+            at, size = places[number] - base, sizes[number]
             end = at + size
-            if compressed is not None and compressed[index]:
-                found.add(_decompressed(size, self._reading(places[index]), limit, self._decompressor))
+            if compressed is not None and compressed[number]:
+                found.add(_decompressed(size, self._reading(places[number]), limit, self._decompressor))
                 continue
             # The inner loop of a scan, without calls besides that of the codec: 1 of 8 µs for each message.
             if size > HEADER_SIZE_BYTES and end <= length:
@@ -612,7 +786,7 @@ class _Rows:
                         add_length(end - start)
                         add_body(buffer[start : min(end, start + limit)] if limit else None)
                         continue
-            found.add(_decoded(size, self._reading(places[index]), limit))
+            found.add(_decoded(size, self._reading(places[number]), limit))
         return found
 
     def _reading(self, place: int) -> Callable[[int, int], bytes]:
@@ -643,7 +817,7 @@ class _SliceRows:
         self.stored_sizes = pc.if_else(self.is_enqueue, stored, 0)
         self.compressed = None
         if layout.compressed and pc.any(is_compressed := _is_set(heads.flags, layout.compressed)).as_py():
-            self.compressed = is_compressed.to_pylist()
+            self.compressed = is_compressed
         has_tail = pa.scalar(True) if layout.tail_always else pc.or_(self.is_enqueue, pc.greater(heads.xid_sizes, 0))
         tails = pc.if_else(has_tail, layout.tail_size, 0)
         sizes = _padded(pc.add(pc.add(in_front, self.stored_sizes), tails))
