@@ -18,7 +18,7 @@ from qstore.broker.protocols.machine import ConnectionCounts
 from qstore.formats.qmf.v1 import ObjectId, encode
 from qstore.formats.values import EMPTY_MAP, TypedMap, typed_map
 from tests.broker.test_management_acl import use
-from tests.broker.test_management_methods import XIDS, FakeLog, age, prepare
+from tests.broker.test_management_methods import XIDS, FakeLog, prepare
 from tests.broker.test_qmf1 import ask, id_of
 from tests.broker.wired_broker import Wired, wired
 from tests.support.management_console import Console
@@ -194,7 +194,6 @@ async def test_every_method_works_or_says_why_not(version: int, tmp_path: Path) 
         await console.open()
         stage = Stage(wired_broker, console, tmp_path)
         await stage.open()
-        clock = asyncio.get_running_loop().create_task(age(wired_broker))
         call = stage.in_version_1 if version == 1 else stage.in_version_2
         for (package, class_name, method), calls in _CALLS.items():
             for arguments, refusal in calls:
@@ -205,7 +204,6 @@ async def test_every_method_works_or_says_why_not(version: int, tmp_path: Path) 
                     assert refusal in told, (method, arguments)
                 else:
                     assert told == "", (method, arguments)
-        clock.cancel()
         assert len(stage.machine.done) == 5  # timestamps; solicit, detach and close; the connection
         while not stage.endings:
             await asyncio.sleep(0.02)
