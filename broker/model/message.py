@@ -30,7 +30,7 @@ _MAX_JOINED: Final = 0xFFFF - 12  # bytes up to which small pieces are joined: t
 MessageId: TypeAlias = str | bytes | int | UUID
 
 
-#: A message as it is appended to a journal: its bytes in parts, how many they are, and the store's checksum of them.
+#: A message as it is appended to a journal: its bytes in parts, their number, and the store's checksum of them.
 StoredForm: TypeAlias = tuple[Sequence[bytes], int, int]
 
 
@@ -322,7 +322,7 @@ class Message(ABC):
         raise NotImplementedError(f"{self!r} is not of a run")
 
     def stored_head(self) -> tuple[bytes, int]:
-        """What is stored before the body of each message of a run, and its checksum."""
+        """The stored data before the body of each message of a run, and its checksum."""
         raise NotImplementedError(f"{self!r} is not of a run")
 
     @property

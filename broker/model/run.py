@@ -45,7 +45,7 @@ class MessageRun:
         at: where the body of the first begins.
         stride: bytes from one body to the next.
         body_size: bytes of each body; at least 1.
-        count: how many they are.
+        count: their number.
         size: bytes of header and content of each, as queues count them.
 
     Attributes:
@@ -78,14 +78,14 @@ class RunEntry(Entry):
     Args:
         run: the run.
         first: the number of the first of the messages in the run.
-        count: how many they are.
+        count: their number.
         position: of the first; the others follow.
         rid: of the first in the queue's journal; the others follow. 0 if they are not stored.
         state: RUN or HELD.
 
     Attributes:
         run, first, count: as above.
-        entries: what has taken its place, in order; None until then.
+        entries: its replacements, in order; None until then.
     """
 
     __slots__ = ("count", "entries", "first", "run")

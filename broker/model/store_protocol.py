@@ -4,11 +4,11 @@ The broker never imports a store: it finds a module by name (`process/modules`),
 two rooms apart; `tests/broker/test_store_protocol.py`, which mypy checks, verifies that the store satisfies them.
 
 * **No call blocks**, except opening and closing, and `drained` if its caller is idle. The broker appends, tells the
-  store who waits for that (`when_synced`), and says when its input is processed (`drained`); the store decides what is
+  store of callbacks that wait for that (`when_synced`), and of processed input (`drained`); the store decides what is
   written when. A callback, `Done`, is called once, with None when everything is on the disk, or with the error that
   prevented it.
 * Callbacks run from `collect`, which is to be called when `fileno` is readable, and sometimes from `drained`. What a
-  callback appends is written without another `drained`, if somebody waits for it.
+  callback appends is written without another `drained`, if another callback waits for it.
 * An operation that can be refused is refused at once, by an exception, and then nothing was written. `full_error`: the
   journal is full until messages are dequeued; its text can be sent to the client. It is among `errors`, which are the
   only exceptions that the calls below raise by design. Their text is one line for a person.

@@ -3,7 +3,7 @@
 During a tick, commands are read from sockets, messages are routed and enqueued, and records are appended to journals.
 At its end, once for all of that:
 
-    1. the store is told who waits for the records of this tick, and that the input is drained: it decides what is
+    1. the store gets the callbacks that wait for the records of this tick, and the input is drained: it decides what is
        written now (`store/live/commit`)
     2. sessions whose peer waits for a completion report it, and their connections write it
     3. queues with messages are dispatched

@@ -14,7 +14,7 @@ It pays only while input arrives that soon. So each gap between a tick's end and
 not: one that is shorter than `WINDOW` adds one to a score, which is at most 8, and a longer one takes two from it. Only
 while the score is positive does the loop poll. An idle broker polls once and then sleeps; one whose input comes at
 longer intervals stops polling after four of them. The worst case is two short gaps and a long one, again and again:
-after one tick in three the loop polls for a whole `WINDOW`, and no input comes. With a single processor it never polls:
+after one tick in three the loop polls for a whole `WINDOW`, and no input arrives. With a single processor none polls:
 that would keep the client from running.
 """
 

@@ -208,7 +208,7 @@ class Receiver(Protocol):
             at: where the first begins.
             stride: bytes from one content to the next.
             size: bytes of each content.
-            count: how many there are.
+            count: their number.
 
         Returns:
             How many of them were taken; if it is 0, the first is passed to `command`.

@@ -134,7 +134,7 @@ class HeldRun:
 
 
 class HeldRuns:
-    """What was delivered to one session in runs and is not settled, by number.
+    """The unsettled deliveries to one session in runs, by number.
 
     Attributes:
         count: how many messages.
@@ -160,7 +160,7 @@ class HeldRuns:
         self.count += run.entry.count
 
     def beginning_with(self, number: int) -> HeldRun | None:
-        """The run that begins with a number, split off from the one that has it; None if none has."""
+        """The run that begins with a number, split off from the one that contains it; None if none does."""
         runs = self._runs
         if not runs or number < runs[0].first:
             return None

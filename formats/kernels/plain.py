@@ -72,7 +72,7 @@ def encode_records(
         at: where the first of them begins.
         stride: bytes from one to the next.
         size: bytes of each.
-        count: how many there are.
+        count: their number.
         salt: the salt of the file in which they begin.
 
     Raises:
@@ -103,7 +103,7 @@ def encode_dequeues(first_word: int, rid: int, low_number: int, target: int, cou
         rid: the record id of the first; those of the others follow.
         low_number: the low half of their flush's number.
         target: the first message.
-        count: how many there are.
+        count: their number.
         salt: the salt of the file in which the records are.
 
     Raises:
@@ -144,7 +144,7 @@ def write_deliveries(
         at: where the first of them begins.
         stride: bytes from one to the next.
         size: bytes of each.
-        count: how many there are.
+        count: their number.
         tail: the bytes after each body.
 
     Raises:

@@ -38,7 +38,7 @@ _DATA_NAME = re.compile(r"(?P<base>.+)\.(?P<number>[0-9a-f]{4})\.jdat", re.DOTAL
 
 
 class NotAJournalError(Exception):
-    """There is no journal at a path; the text says what is there instead."""
+    """There is no journal at a path; the text describes the content found instead."""
 
 
 class UnmadeJournalError(NotAJournalError):
@@ -98,7 +98,7 @@ def open_journal(disk: Disk, directory: str, name: str | None = None, names: Seq
 def _recorded_ring(disk: Disk, directory: str, base: str, names: Sequence[str], info: JournalInfo) -> Ring | None:
     """The files of a journal that are exactly those that its info file names; None if one has another size.
 
-    What `_found_ring` finds then, but each file is opened once: that halves what a start takes for an idle queue
+    What `_found_ring` finds then, but each file is opened once: that halves the time of a start for an idle queue
     (tests.bench.bench_start).
     """
     geometry = info.geometry

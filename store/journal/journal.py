@@ -212,7 +212,7 @@ class Journal:
             progress: as of `walk`.
 
         Returns:
-            The end; None if no records lead to `place`, or anything is damaged: then only `walk` tells what is there.
+            The end; None if no records lead to `place`, or anything is damaged: then only `walk` finds the content.
         """
         records = records_of(self.files, self.stream)
         assert isinstance(records, Version2Records)

@@ -307,7 +307,7 @@ class MessagesSinceIndex(EnqueueMap):
     """The messages of a journal of which an index was read (`store.recovery.index`), and then the records after it.
 
     Those of the index rest in its packed arrays, and are in `resting`; the others are in the map's own. The ids of the
-    latter are higher, in every sound journal: otherwise the map is `odd`, and only a scan tells what is there.
+    latter are higher, in every sound journal: otherwise the map is `odd`, and only a scan determines the content.
 
     Args:
         resting: the messages of the index; log offsets count blocks. They are changed.
@@ -533,7 +533,7 @@ MAX_UNFOUNDED: Final = 1000  # stored; a forged journal may have any number
 
 
 class Outcome(Enum):
-    """How recovery resolves an open transaction."""
+    """The resolution of an open transaction by recovery."""
 
     IN_DOUBT = "in-doubt"  # prepared and undecided: kept, locked, for the transaction manager to decide
     COMMITTING = "committing"  # decided, or local and prepared: rolled forward
@@ -581,7 +581,7 @@ class JournalRecovery:
     """A `RecordSink` that builds the recovered state of a journal.
 
     Args:
-        messages: what an index has, if only the records after it are walked.
+        messages: those of an index, if only the records after it are walked.
 
     Attributes:
         messages: the index of enqueued messages.

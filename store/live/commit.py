@@ -1,4 +1,4 @@
-"""The store's one scheduler of writes and syncs: it decides what is written when, and notifies those who wait.
+"""The store's one scheduler of writes and syncs: it decides what is written when, and calls the waiting callbacks.
 
 The rest of the store and the broker append records, say who waits for them (`when_synced`), and say when the input that
 was there is processed (`start`, which is the end of a tick). Then `start` writes the next step of each journal that is
@@ -9,28 +9,28 @@ fast disk, if its caller has nothing else to do (`store.sync.threads`).
 A journal has one step under way at a time, and a flush takes everything that was appended to it by then. So the rules
 differ only in when a flush begins:
 
-    reason                   a flush begins                     who shares it, who waits         what that gains
+    reason                   a flush begins                     shared by                        gain
     -----------------------  ---------------------------------  -------------------------------  ---------------------
-    1 somebody waits:        at `start`; if a step is under     all that is appended until       group commit without
+    1 a callback waits:      at `start`; if a step is under     all that is appended until       group commit without
       publishes, commits,    way, when that is synced           then; each waits for the         a timer: 400 messages
       callbacks (`awaited`)                                     flush that has its records       a sync
-    2 as 1, one journal,     within `start`: the loop itself    nobody: the loop would have      two context switches:
+    2 as 1, one journal,     within `start`: the loop itself    no other: the loop would have    two context switches:
       and the loop is idle   waits for the sync                 nothing else to do               0.16 ms to a confirm
                                                                                                  instead of 0.26
-    3 somebody waits, but    with the next flush of each        whoever comes first; a waiter    one sync a message
-      not urgently:          journal; after `LINGER`; or as 1   of several journals is called    that is consumed
+    3 one waits, but not     with the next flush of each        the next to flush; a callback    one sync a message
+      urgently:              journal; after `LINGER`; or as 1   of several journals is called    that is consumed
       accepts                when it is hurried                 after the last of them           instead of two: 2,005
                                                                                                  for 2,000 messages
-    4 nobody waits:          as 3                               nobody waits                     as 3
+    4 none waits:            as 3                               as 3                             as 3
       removals, outcomes
     5 transactions over      when those in the prepared list    a sync of each journal, and      57 syncs for 352
       several journals,      by then have left it, or a         then one of the list, is for     commits instead of 63
-      alone in a journal     quarter more have come             all that came meanwhile
+      alone in a journal     quarter more have come             all that arrived meanwhile
     6 sessions that commit   when half as many are there as     two halves: one is served        the event loop works
       one transaction        the last flush had, or none has    while the other waits for        while the disk does
       after the other        come in an iteration of the loop   the disk
-    7 an append needs room   at once; the append waits          all that is appended             a bound of what is
-                             (`drain`, `hold_back`)                                              unsynced
+    7 an append needs room   at once; the append waits          all that is appended             a bound of the
+                             (`drain`, `hold_back`)                                              unsynced data
     8 nothing waits for      after 2: zeros are written ahead   the next small flushes           no flush in a hundred
       the disk               (`fill_ahead`)                                                      takes three times as
                                                                                                  long
@@ -250,7 +250,7 @@ class Flusher:
         self.start(is_idle=is_idle)
 
     def _end_lingering(self) -> None:
-        """Flush what has lingered since the timer was started. What was appended since then gets as much time."""
+        """Flush the records that have lingered since the timer was started. Later ones get as much time."""
         self._has_timer = False
         aged, self._aged = self._aged, {}
         if self._is_closed:

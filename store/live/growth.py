@@ -239,7 +239,7 @@ class Expansion:
             return None
 
     def _files_that_fit(self, journal: QueueJournal, space: tuple[int, int] | None) -> int:
-        """How many files of a journal the disk has room for; at least enough for any step if that is unknown."""
+        """The number of files of a journal that the disk has room for; enough for any step if that is unknown."""
         if space is None:
             return MAX_STEP
         free, total = space

@@ -5,7 +5,7 @@ and synced one by one, an info file, and two directories. A journal in stock has
 queue will have, and its info file lacks only the queue's name and record. So a queue that takes one needs the
 catalogue's batch alone, which has both. The info file is replaced afterwards: it is read only if the catalogue is lost.
 
-    found by a start              state (`unfinished`)   what it does
+    found by a start              state (`unfinished`)   action
     ----------------------------  ---------------------  ---------------------------------------------------------------
     a journal in stock            UNMADE_JOURNAL         it is removed, as if its queue were being created
     a queue's, with the info      UNNAMED_JOURNAL        it is the queue's journal; its info file is written
@@ -18,7 +18,7 @@ under another name (`lost.found.<id>`), and an empty one is forgotten: it was cr
 
 **How many.** None, until queues are declared: a journal takes room. Some that are declared one after the other find
 none in stock, and each is made for its queue; `look` makes some for the next ones. While many are declared, more and
-more are made at once, and synced together, so that each costs a part of a sync. Nobody declares any for a while: the
+more are made at once, and synced together, so that each costs a part of a sync. If none is declared for a while, the
 stock is removed, as at a clean close. Only journals of the size that the store's options set are kept in stock.
 
 All but `look` is for the background's thread.
@@ -176,7 +176,7 @@ class JournalStock:
                 remove_journal(self._disk, directory)
 
     def _stock_up(self, count: int) -> None:
-        """Add so many journals; fewer, or none, if the disk is short of room: each is then made for its queue."""
+        """Add `count` journals; fewer, or none, if the disk is short of room: each is then made for its queue."""
         geometry = self._parameters.geometry
         size = geometry.files * geometry.file_size
         with contextlib.suppress(OSError):

@@ -329,11 +329,11 @@ class QueueJournal:
 
     @property
     def has_patient_waiters(self) -> bool:
-        """Whether somebody waits for a flush that none of the urgent waiters needs."""
+        """Whether a callback waits for a flush that no urgent one needs."""
         return bool(self._waiting) and self._waiting[-1][0] > self._wanted
 
     def hurry(self) -> None:
-        """Everything appended so far is due as if somebody waited for it urgently."""
+        """Everything appended so far is due as if an urgent callback waited for it."""
         if self.writer.is_dirty:
             self._wanted = self.writer.last_dirty
 

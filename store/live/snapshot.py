@@ -52,7 +52,7 @@ and lap of the ring, blocks that were free; see `journal.write.space.Cut`
 ring            the numbers of its files in their order; null for 0, 1, 2 and so on
 
 **Images.** The files of a journal in a copy of a snapshot are described before they are copied: the beginning of each,
-and the file that the rest comes from.
+and the file with the rest.
 
 A journal's files in the copy, with the same sizes as in the store:
 

@@ -333,7 +333,7 @@ class Changes:
             try:
                 change = added[number] = add()
                 results.append(change.result)
-            except Exception as error:  # of any kind: it is the caller's, and the others go on
+            except Exception as error:  # of any kind: it is the caller's, and the others continue
                 results.append(error)
         try:
             self._environment.disk.sync_all((), [each.marked for each in added.values() if each.marked])
@@ -351,7 +351,7 @@ class Changes:
 
     @staticmethod
     def _undone(change: _Added, error: Exception) -> Exception:
-        """Undo a change whose batch has failed. Returns what has failed."""
+        """Undo a change whose batch has failed. Returns the error."""
         try:
             change.undo()
         except OSError as further:

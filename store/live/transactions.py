@@ -533,7 +533,7 @@ class Transactions:
         """
         held = {transaction.xid: transaction for transaction in found}
         if not held and not any(journal.writer.transactions for journal in journals):
-            return  # draining so many journals would take a start 25 µs for each (`bench_start`)
+            return  # draining all journals would take a start 25 µs for each (`bench_start`)
         for xid, transaction in held.items():
             if transaction.outcome is Outcome.IN_DOUBT:
                 assert transaction.rid is not None

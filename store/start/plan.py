@@ -1,4 +1,4 @@
-"""What a start must do with each journal of a store: a plan, which is made without changing anything.
+"""The actions of a start on each journal of a store: a plan, which is made without changing anything.
 
     need       found                                          action of `start`
     ---------  ---------------------------------------------  ---------------------------------------------------------

@@ -137,7 +137,7 @@ class StartedQueue:
     ) -> Iterator[IndexPortion] | None:
         """Where the messages are; only those are read that transactions in doubt hold. None if they are few.
 
-        What was found in the journal is forgotten then: the index of the journal's writer has the same.
+        The content found in the journal is dropped then: the index of the journal's writer has the same.
 
         Args:
             redelivered: which of the messages with these record ids may have been delivered, by number from 0.
@@ -218,7 +218,7 @@ class StartedStore(NamedTuple):
         queues: the queues: the catalogue's by number, then those that only their journals knew.
         damage: the damage found.
         highest_rid: the highest record id in any journal.
-        has_replaced: whether an empty journal was created in place of a lost one of a queue: what is recorded of that,
+        has_replaced: whether an empty journal was created in place of a lost one of a queue: the record of that,
             but for SYNCED, is no longer true.
         remains: directories of deleted queues' journals, with many files, that are still to be removed.
     """

@@ -32,7 +32,7 @@ class FileWrite(NamedTuple):
         file: the file.
         offset: bytes from its start.
         pieces: the bytes to write, one piece after the other.
-        size: how many they are, one or more.
+        size: their number, one or more.
     """
 
     file: WritableFile

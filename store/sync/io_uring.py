@@ -448,7 +448,7 @@ class KernelRing:
             descriptor: of the file.
             offset: bytes from the file's start.
             address: of the bytes, which must not change until it has ended.
-            length: how many they are.
+            length: their number.
             more: flags of the operation.
             tag: returned with the result; 64 bits.
         """

@@ -87,7 +87,7 @@ class Consumer(Protocol):
         """Offer the message of `entry`. Returns REFUSED, TAKEN, TAKEN_LAST or NOT_FOR_ME."""
 
     def room_for(self, run: MessageRun) -> int:
-        """How many messages of a run it can take now, all of which it would; 0 if they must be offered singly."""
+        """The number of messages of a run that it can take now without a choice; 0 if they must be offered singly."""
 
     def deliver_run(self, run: RunEntry) -> int:
         """Take messages of a run, which it now holds: no more than it has `room_for`. Returns TAKEN or TAKEN_LAST."""
@@ -511,7 +511,7 @@ class PassedOver:
 
     @property
     def has_spare_kinds(self) -> bool:
-        """Whether so many kinds are remembered that unused ones should be forgotten."""
+        """Whether enough kinds are cached that unused ones should be dropped."""
         return len(self._seen) > _MAX_KINDS
 
 

@@ -30,7 +30,7 @@ BYTES_PER_MESSAGE: Final = 28
 
 
 class Portions(NamedTuple):
-    """How messages go out.
+    """The way messages leave memory.
 
     Attributes:
         window: messages next for the consumers, which stay in memory if they fit into half the budget.

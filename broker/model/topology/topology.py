@@ -634,6 +634,6 @@ class Topology:
 
 
 async def _ended(following: Following) -> None:
-    """Wait for the changes that follow from another one; they go on even if the caller is cancelled."""
+    """Wait for the changes that follow from another one; they continue even if the caller is cancelled."""
     if following:
         await asyncio.wait(following)

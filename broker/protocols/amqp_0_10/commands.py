@@ -486,7 +486,7 @@ def do_transfers(
         at: where the first begins.
         stride: bytes from one content to the next.
         size: of each content.
-        count: how many there are.
+        count: their number.
 
     Returns:
         How many were executed; if it is 0, the first must be executed by itself.

@@ -105,7 +105,7 @@ class DeliveryProperties(NamedTuple):
         handling: its priority, and further options.
         ttl: milliseconds; None for a message that does not expire.
         expiration: seconds since 1970; 0 for none.
-        resume_id, resume_ttl: identify an interrupted transfer, and how many milliseconds it is kept; None and 0 if the
+        resume_id, resume_ttl: identify an interrupted transfer, and the milliseconds it is kept; None and 0 if the
             sender does not request that.
     """
 

@@ -41,7 +41,7 @@ Ranges: TypeAlias = tuple[tuple[int, int], ...]  # first and last, both inclusiv
 
 _BITS: Final = 0xFFFFFFFF
 _HALF: Final = 0x80000000
-_ASK_AFTER: Final = 0x10000  # completed commands after which the peer is asked for known-completed
+_ASK_AFTER: Final = 0x10000  # completed commands after which known-completed is requested
 
 
 def unwrap(number: int, near: int) -> int:

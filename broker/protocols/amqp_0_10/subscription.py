@@ -518,7 +518,7 @@ class Deliveries:
                 yield delivery.subscription.queue, delivery.entry
 
     def _parts(self, ranges: list[tuple[int, int]]) -> Iterator[HeldRun | list[tuple[int, int]]]:
-        """What is unsettled in merged ranges, in ascending order: parts of runs, which are removed, and other ranges.
+        """The unsettled deliveries in merged ranges, in ascending order: parts of runs, then removed, and other ranges.
 
         Each part is removed when it is its turn.
         """

@@ -357,7 +357,7 @@ def _taken(deliveries: Iterable[Delivery]) -> Iterator[tuple[Queue, Entry]]:
 
 
 def _acknowledge_runs(channel: Channel, tag: int, *, multiple: bool) -> bool:
-    """Acknowledge what was delivered in runs. Returns whether that is all; otherwise what is left is single deliveries.
+    """Acknowledge deliveries in runs. Returns whether that is all; otherwise single deliveries are left.
 
     Raises InternalError.
     """
@@ -509,7 +509,7 @@ def _committed(
     settled: dict[int, Delivery],
     refused: dict[int, tuple[Delivery, bool]],
 ) -> None:
-    """Notify the client, if still connected, that a transaction is on the disk; then settle what is outside of it."""
+    """Notify the client, if still connected, that a transaction is on the disk; then settle those outside of it."""
     if channel.is_open:
         channel.txn_commits += 1
         for method, message in returns:

@@ -247,7 +247,7 @@ def publish_run(
         at: where the first begins.
         stride: bytes from one body to the next.
         size: of each body.
-        count: how many there are.
+        count: their number.
 
     Returns:
         How many were published; if it is 0, the first must be published by itself.

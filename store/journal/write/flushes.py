@@ -431,7 +431,7 @@ class WriteBatch:
         low_number: its low half, which each record stores.
         start: log offset where it begins.
         last_rid: of the last record that is no filler in the flushes before; 0 if this process has made none.
-        last_number, last_start: of the flush that has it, its number, and the log offset where it begins.
+        last_number, last_start: number and log offset of the flush that contains it.
         records: its bytes.
         removed: records, packed, that are released when it is synced.
         released: the same for records of runs: file, counted over all laps -> number of records that touch it.
