@@ -913,7 +913,7 @@ async def _hostile(stage: Stage) -> None:
 async def _selector(stage: Stage) -> None:
     await stage.queue("q")
     await stage.fill("q", basic=False)
-    compile_selector("color = 'red'")  # the grammar is loaded for the first one
+    compile_selector("color = 'red'")  # the grammar is loaded for the first one: another scenario
     peer = await stage.peer()
     stage.drain(peer.socket)
     await stage.measure(
@@ -1319,11 +1319,21 @@ async def _exchange_chain(stage: Stage, length: int) -> list[str]:
 
 @_scenario("1,000 CC keys through a chain of exchanges")
 async def _copies(stage: Stage) -> None:
-    names = await _exchange_chain(stage, 19)
+    names = await _exchange_chain(stage, 4)
     peer = await stage.basic()
     queue = stage.broker.queues["q0"]
     keys = [f"key.{number}" for number in range(1_000)]
     frames = peer.message("k", b"x", Properties(headers=typed_map({"CC": keys})), exchange=names[0])
+    await stage.measure(lambda: client(peer.socket.sendall, frames), lambda: queue.message_count == 1)
+
+
+@_scenario("a message through a chain of 9,000 exchanges")
+async def _long_chain(stage: Stage) -> None:
+    stage.count = 9_000
+    names = await _exchange_chain(stage, stage.count)
+    peer = await stage.basic()
+    queue = stage.broker.queues["q0"]
+    frames = peer.message("k", b"x", Properties(), exchange=names[0])
     await stage.measure(lambda: client(peer.socket.sendall, frames), lambda: queue.message_count == 1)
 
 

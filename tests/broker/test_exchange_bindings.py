@@ -11,10 +11,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qstore.broker.model.errors import InternalError, InvalidArgumentError, NotFoundError, NotImplementedByBrokerError
+from qstore.broker.model.errors import (
+    InternalError,
+    InvalidArgumentError,
+    NotFoundError,
+    NotImplementedByBrokerError,
+    RoutingLimitError,
+)
 from qstore.broker.model.events import ExchangeBind, ExchangeUnbind
 from qstore.broker.model.exchanges import exchange as exchange_module
-from qstore.broker.model.exchanges.exchange import Exchange, ExchangeBinding, refresh
+from qstore.broker.model.exchanges.exchange import HOP_STEPS, Exchange, ExchangeBinding, refresh
+from qstore.broker.model.exchanges.matching import MAX_STEPS
+from qstore.broker.model.exchanges.route import MAX_KEY_STEPS, route_by_all
 from qstore.broker.model.exchanges.types import EXCHANGE_TYPES
 from qstore.formats.broker_records.topology import (
     EXCHANGE_BINDING_KIND,
@@ -389,3 +397,35 @@ async def test_invalid_exchange_binding_is_refused() -> None:
             with pytest.raises(error):
                 await bind(source, destination, "k")
         assert bound(world) == set()
+
+
+def chain(length: int) -> list[Exchange]:
+    """Fanout exchanges, each bound to the next."""
+    made = exchanges(**{f"x{number}": "fanout" for number in range(length)})
+    for source, destination in pairwise(made):
+        link(source, destination)
+    refresh(made)
+    return made
+
+
+def test_each_exchange_on_the_way_costs_steps() -> None:
+    made = chain(MAX_STEPS // HOP_STEPS)
+    (queue,) = fake_queues("q")
+    made[-1].bind(queue, "")
+    assert routed(made[0], "key") == "q"
+    assert made[0].steps == MAX_STEPS
+
+
+def test_a_message_that_reaches_too_many_exchanges_is_refused() -> None:
+    made = chain(MAX_STEPS // HOP_STEPS + 1)
+    with pytest.raises(RoutingLimitError, match="more than 20,000 steps"):
+        routed(made[0], "key")
+
+
+def test_many_keys_through_many_exchanges_are_refused() -> None:
+    made = chain(10)
+    message: Any = FakeMessage("key")
+    message.under_further_keys = lambda: [FakeMessage(f"key.{number}") for number in range(1_000)]
+    with pytest.raises(RoutingLimitError, match="CC and BCC take more than 8,000 steps"):
+        route_by_all(message, made[0])
+    assert made[0].steps <= MAX_KEY_STEPS + 10 * HOP_STEPS

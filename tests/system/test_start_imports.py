@@ -13,7 +13,6 @@ from tests.support.running_broker import RunningBroker
 DEFERRED: Final = (
     "difflib",
     "gssapi",
-    "lark",
     "multiprocessing",
     "qstore.broker.client",
     "qstore.broker.management.console",

@@ -30,7 +30,7 @@ from typing import TYPE_CHECKING, ClassVar, Final, NamedTuple, Protocol, TypeAli
 
 from qstore.broker.model.arguments import INITIAL_VALUE, INTERNAL, SEQUENCE, is_switched_on
 from qstore.broker.model.counters import Watermark
-from qstore.broker.model.errors import NotImplementedByBrokerError
+from qstore.broker.model.errors import NotImplementedByBrokerError, RoutingLimitError
 from qstore.broker.model.exchanges.matching import MAX_STEPS, Criteria, Steps, TopicIndex, comparable, parse_criteria
 from qstore.broker.model.exchanges.route import Binding, Route, RoutedCounts
 from qstore.formats.values import BOOLEAN, EMPTY_MAP, TypedMap, TypedValue
@@ -700,12 +700,21 @@ def refresh(exchanges: Iterable[Exchange]) -> None:
             exchange.look_again()
 
 
+HOP_STEPS: Final = 2
+"""Steps for each exchange that a message reaches through others: it takes some 2 µs."""
+
+
 def _hops(source: Exchange, key: str, headers: Headers, steps: Steps) -> tuple[Hop, ...]:
     """The exchanges that a message reaches."""
     hops: list[Hop] = []
     reached: dict[Exchange, None] = {source: None}
     work: list[Exchange] = [source]
     for exchange in work:
+        steps.left -= HOP_STEPS
+        if steps.left < 0:
+            raise RoutingLimitError(
+                f'exchange "{source.name}": a message takes more than {MAX_STEPS:,} steps from there'
+            )
         bindings = tuple(exchange.matched(key, headers, steps))
         onward = exchange.onward
         matching = () if onward is None else onward.matching(key, headers, steps)

@@ -1,7 +1,7 @@
 """A selector: a condition that decides which messages a consumer gets.
 
-The grammar and its parser are imported when the first selector is compiled: a broker without selectors does not load
-them. Compiled selectors are cached, since clients subscribe with the same ones again and again.
+The grammar is imported when the first selector is compiled: a broker without selectors does not load it. Compiled
+selectors are cached, since clients subscribe with the same ones again and again.
 
 Source: JMS 1.1, 3.8.1.
 """
