@@ -27,8 +27,12 @@ Push-down makes Spark select by a query's own filters, which `explain("formatted
 session (`spark.sql.python.filterPushdown.enabled`). But Spark (4.0 to 4.3, `PythonDataSourceV2.readInfo`) stores the
 pushed-down filters with the loaded DataFrame, not with its use: another query on the same DataFrame, with other filters
 or none, then silently gets the rows of the first filters only. The data source cannot detect which query it reads for.
+Nor does it help to leave every filter to Spark as well: of a scan without filters the data source is not asked, and
+Spark reads the partitions of an earlier scan that were narrowed (4.3.0, with 4 partitions of 10 rows each: after a
+count of one of them the whole has 10 rows, and `df.where("v = 1").union(df)` has 20 instead of 50).
 So push-down is off by default, and a DataFrame loaded with it must be used in one query, and once in that: load it
 again for the next. A table of the catalogue is loaded for each query, so there only the second condition matters.
+Always safe is to select when loading: `spark.read.format("qstore").option("queue", "orders").load(…)`.
 
 Spark (seen in 4.3) does not hand the options of a table in its catalogue to a Python data source, only the table's
 schema. So the schema carries them, in the metadata of its first column, except `storage_options`, which may contain
