@@ -1319,7 +1319,7 @@ async def _exchange_chain(stage: Stage, length: int) -> list[str]:
 
 @_scenario("1,000 CC keys through a chain of exchanges")
 async def _copies(stage: Stage) -> None:
-    names = await _exchange_chain(stage, 4)
+    names = await _exchange_chain(stage, 3)
     peer = await stage.basic()
     queue = stage.broker.queues["q0"]
     keys = [f"key.{number}" for number in range(1_000)]
@@ -1327,9 +1327,9 @@ async def _copies(stage: Stage) -> None:
     await stage.measure(lambda: client(peer.socket.sendall, frames), lambda: queue.message_count == 1)
 
 
-@_scenario("a message through a chain of 9,000 exchanges")
+@_scenario("a message through a chain of 5,000 exchanges")
 async def _long_chain(stage: Stage) -> None:
-    stage.count = 9_000
+    stage.count = 5_000
     names = await _exchange_chain(stage, stage.count)
     peer = await stage.basic()
     queue = stage.broker.queues["q0"]

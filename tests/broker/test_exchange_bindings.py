@@ -409,7 +409,7 @@ def chain(length: int) -> list[Exchange]:
 
 
 def test_each_exchange_on_the_way_costs_steps() -> None:
-    made = chain(MAX_STEPS // HOP_STEPS)
+    made = chain(MAX_STEPS // HOP_STEPS + 1)
     (queue,) = fake_queues("q")
     made[-1].bind(queue, "")
     assert routed(made[0], "key") == "q"
@@ -417,7 +417,7 @@ def test_each_exchange_on_the_way_costs_steps() -> None:
 
 
 def test_a_message_that_reaches_too_many_exchanges_is_refused() -> None:
-    made = chain(MAX_STEPS // HOP_STEPS + 1)
+    made = chain(MAX_STEPS // HOP_STEPS + 2)
     with pytest.raises(RoutingLimitError, match="more than 20,000 steps"):
         routed(made[0], "key")
 
