@@ -426,6 +426,6 @@ def test_many_keys_through_many_exchanges_are_refused() -> None:
     made = chain(10)
     message: Any = FakeMessage("key")
     message.under_further_keys = lambda: [FakeMessage(f"key.{number}") for number in range(1_000)]
-    with pytest.raises(RoutingLimitError, match="CC and BCC take more than 8,000 steps"):
+    with pytest.raises(RoutingLimitError, match="CC and BCC take more than 9,000 steps"):
         route_by_all(message, made[0])
     assert made[0].steps <= MAX_KEY_STEPS + 10 * HOP_STEPS

@@ -24,7 +24,7 @@ from qstore.formats.values import EMPTY_MAP, TypedMap
 if TYPE_CHECKING:
     from qstore.broker.model.message import Message
 
-MAX_KEY_STEPS: Final = 8_000
+MAX_KEY_STEPS: Final = 9_000
 """Steps to route a message by all of its keys; each key may take a millisecond more."""
 
 
