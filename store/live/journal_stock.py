@@ -118,7 +118,7 @@ class JournalStock:
     # ---- the stock ----
 
     def look(self) -> None:
-        """Begin to write info files, and to make journals for the next queues. Call it about every half second."""
+        """Begin to write info files, and to make journals for the next queues. Call it about every second."""
         if not self._is_looking and (self._taken or self._unnamed or self._stock):
             self._is_looking = True
             self._background.run(self._tend, self._tended, self._tended)

@@ -174,7 +174,8 @@ class _Life:
         assert calls == [None]
 
     def note(self) -> None:
-        """Record how far the store is synced, as a broker does every few seconds."""
+        """Name new journals, and record how far the store is synced, as a broker does about every second."""
+        self._opened.store._stock.name_all()
         self._opened.store._synced.record()
 
     def copy(self, path: Path) -> Path:
