@@ -44,7 +44,7 @@ class MessageRun:
         data: the buffer.
         at: where the body of the first begins.
         stride: bytes from one body to the next.
-        body_size: bytes of each body; at least 1.
+        body_size: bytes of each body.
         count: their number.
         size: bytes of header and content of each, as queues count them.
 

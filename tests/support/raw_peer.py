@@ -333,6 +333,8 @@ class RawPeer(RawConnection):
         while True:
             frame = self.next_frame()
             control, values = decode_control(frame.payload)
+            if control.name == "connection.close":  # the broker stops
+                raise ConnectionClosedError(values["reply_code"], values["reply_text"])
             assert frame.channel == self.channel
             if control.name == "session.attached":
                 break

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import time
+from pathlib import Path
 
 import pytest
 
@@ -18,13 +19,18 @@ _PATIENCE_SECONDS = 60.0
 _RESOURCE_LIMIT_EXCEEDED = 506
 
 
+def _journal(broker: RunningBroker) -> Path:
+    """The directory of the queue's journal; those of a higher number are in stock."""
+    return min((broker.data_directory / "rhm" / "jrnl").glob("[0-9]*"), key=lambda path: int(path.name))
+
+
 def _info(broker: RunningBroker) -> JournalInfo:
-    (path,) = broker.data_directory.glob("rhm/jrnl/*/*.jinf")
+    (path,) = _journal(broker).glob("*.jinf")
     return decode_jinf(path.read_bytes())
 
 
 def _data_files(broker: RunningBroker) -> int:
-    return len(list(broker.data_directory.glob("rhm/jrnl/*/*.jdat")))
+    return len(list(_journal(broker).glob("*.jdat")))
 
 
 def _body(number: int) -> bytes:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import stat
 import time
 from pathlib import Path
@@ -36,7 +37,9 @@ def _consume(broker: RunningBroker, queue: str, count: int) -> None:
 
 
 def _files(directory: Path) -> list[Path]:
-    return sorted(directory.glob("*.run/*.pages"))
+    while True:
+        with contextlib.suppress(FileNotFoundError):  # a directory is being removed
+            return sorted(directory.glob("*.run/*.pages"))
 
 
 def _wait_until_gone(directory: Path, files: list[Path]) -> None:

@@ -235,7 +235,7 @@ class Subscription(SendingConsumer):
         if session.is_resumable or size > session.max_plain_bytes:
             return 0
         room = min(-(-room // (size + COST_OF_MESSAGE)), self.message_credit)  # the last may exceed the room
-        return room if self.byte_credit == UNLIMITED else min(room, self.byte_credit // size)
+        return room if self.byte_credit == UNLIMITED else min(room, self.byte_credit // max(size, 1))
 
     def deliver_run(self, run: RunEntry) -> int:
         """As `Consumer.deliver_run`."""
