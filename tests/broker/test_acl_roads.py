@@ -927,8 +927,10 @@ BROKERS: Final = "the broker's own: no client chooses what it sends, or where"
 ENTRIES: Final[Mapping[str, str]] = {
     # published by a client
     "protocols/amqp_0_10/commands.py:_transfer": "PUBLISH of its key, before",
+    "protocols/amqp_0_10/commands.py:do_transfers": "PUBLISH of its key, for a message like these before",
     "protocols/amqp_0_10/commands.py:_transfer_immediate": "PUBLISH of its key, before",
     "protocols/amqp_0_9_1/publishing.py:_publish_now": "PUBLISH of all of its keys, before",
+    "protocols/amqp_0_9_1/publishing.py:publish_run": "PUBLISH of its key, for a message like these before",
     "protocols/amqp_0_9_1/publishing.py:_publish_or_return": "PUBLISH of all of its keys, before",
     "protocols/amqp_0_9_1/publishing.py:_publish_at_commit": "PUBLISH of all of its keys, before",
     "model/transactions/work.py:publish_to": "PUBLISH of its keys, before",
@@ -954,6 +956,11 @@ ENTRIES: Final[Mapping[str, str]] = {
     "model/settlement.py:accept": "CONSUME",
     "model/replication/replica.py:dequeue": "PURGE",
     "model/replication/replica.py:receive": "PURGE",
+    "model/dead_letters.py:_moved": "declaration of the queue",
+    "protocols/amqp_0_10/server_session.py:delivered_run": "CONSUME of the consumer that has them",
+    "protocols/amqp_0_9_1/acknowledgements.py:_settle_first": "CONSUME of the consumer that has them",
+    "protocols/amqp_0_9_1/consumer.py:deliver_run": "CONSUME of the consumer that has them",
+    "protocols/amqp_0_9_1/channel.py:dequeue_run": "CONSUME of the consumer that has them",
     "model/dead_letters.py:leave": "declaration of the queue",
     "model/dead_letters.py:expire": "declaration of the queue",
     "protocols/amqp_0_10/server_session.py:delivered": "CONSUME",
@@ -962,8 +969,8 @@ ENTRIES: Final[Mapping[str, str]] = {
 }
 
 _ROUTING: Final = ("router", "transaction", "work")
-_MOVING: Final = frozenset(("publish", "publish_to", "put", "move", "divert"))
-_REMOVING: Final = frozenset(("dequeue", "purge"))
+_MOVING: Final = frozenset(("publish", "publish_run", "publish_to", "put", "move", "divert"))
+_REMOVING: Final = frozenset(("dequeue", "dequeue_run", "purge"))
 _ENGINE: Final = ("model/router.py", "model/queues/", "model/residency/", "client/", "process/", "log/")
 
 

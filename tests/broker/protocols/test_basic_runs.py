@@ -13,9 +13,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from qstore.broker.model.message import PLAIN_HANDLING
 from qstore.broker.model.queues.entry import HELD, RUN
 from qstore.broker.model.queues.queue import Queue
 from qstore.broker.model.run import MIN_RUN, MessageRun, RunEntry
+from qstore.broker.protocols.amqp_0_9_1.message import BasicMessage
 from qstore.formats.amqp_0_9_1.frames import METHOD, encode_frame
 from qstore.formats.amqp_0_9_1.methods import encode_ack
 from qstore.formats.amqp_0_9_1.properties import Properties
@@ -314,7 +316,8 @@ def test_several_ready_consumers_share_a_run(side: Side) -> None:
 
 
 def test_a_run_keeps_little_more_than_its_own_bytes_in_memory() -> None:
-    run = MessageRun(None, bytes(1000), 0, 10, 4, 100, 20)  # type: ignore[arg-type]
+    template = BasicMessage(b"header", b"", "", "q", b"", True, PLAIN_HANDLING, 0.0)
+    run = MessageRun(template, bytes(1000), 0, 10, 4, 100, 20)
     entry = RunEntry(run, 0, 100, 1, 1)
     entry.skip(70)
     assert entry.run is run
