@@ -101,6 +101,12 @@ def test_a_power_loss(make_trial: TrialMaker) -> None:
     trial.finish()
 
 
+def _declare_many(peer: RawPeer) -> None:
+    """More queues than there may be journals in stock, which are made already."""
+    for number in range(40):
+        peer.declare(f"more-{number}")
+
+
 @pytest.mark.parametrize("where", ["/catalogue/", "/jrnl/"])
 def test_sigterm_on_a_failing_disk(make_trial: TrialMaker, where: str) -> None:
     """The end is orderly, and RocksDB, which fails even to close, is told in a line."""
@@ -109,7 +115,7 @@ def test_sigterm_on_a_failing_disk(make_trial: TrialMaker, where: str) -> None:
     for call in Call:
         trial.disk.fail(call, errno.EROFS, where=where)
     with pytest.raises(SessionEndedError), RawPeer(trial.broker.port) as peer:
-        peer.declare("more")
+        _declare_many(peer)
     status = trial.broker.stop()
     log = trial.broker.log_text()
     assert status in (0, 1)
