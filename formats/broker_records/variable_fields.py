@@ -1,7 +1,7 @@
 """Fields in which headers of the same layout differ.
 
 The messages of a publisher have headers of equal sizes that differ in a few fields: a message id, a timestamp, a
-number. Whoever decodes many decodes one of them, and of the others only these fields. That is exact: if two headers
+number. A reader of many decodes one of them, and of the others only these fields. That is exact: if two headers
 have the same bytes apart from `variable_fields` of one of them, they have the same fields, of the same types and sizes.
 """
 

@@ -142,8 +142,7 @@ class Appender:
         Raises:
             ValueError: the run is not in the buffer. Otherwise as `enqueue`.
         """
-        if at < 0 or stride < 1 or size < 0 or count < 1 or at + (count - 1) * stride + size > len(data):
-            raise ValueError(f"no run of {count} × {size} bytes, one every {stride}, from {at} of {len(data)} bytes on")
+        _check_run(data, at, stride, size, count)
         ids, stored = self._ids, len(head) + size
         rid = ids.next
         if rid >= ids.limit:
@@ -201,8 +200,7 @@ class Appender:
         Raises:
             ValueError: the run is not in the buffer.
         """
-        if at < 0 or stride < 1 or size < 0 or count < 1 or at + (count - 1) * stride + size > len(data):
-            raise ValueError(f"no run of {count} × {size} bytes, one every {stride}, from {at} of {len(data)} bytes on")
+        _check_run(data, at, stride, size, count)
         ids, stored = self._ids, len(head) + size
         bytes_appended = count * (stored + MAX_AROUND_DATA)
         if ids.next + count * len(journals) > ids.limit:
@@ -401,6 +399,11 @@ class Appender:
             journal.waits += 1
             self._flusher.hold_back(journal)
         journal.gathered = journal.writer.unsynced
+
+
+def _check_run(data: bytes, at: int, stride: int, size: int, count: int) -> None:
+    if at < 0 or stride < 1 or size < 0 or count < 1 or at + (count - 1) * stride + size > len(data):
+        raise ValueError(f"no run of {count} × {size} bytes, one every {stride}, from {at} of {len(data)} bytes on")
 
 
 def _stored(journals: Sequence[QueueJournal], parts: Sequence[bytes], size: int, crc: int) -> list[StoredMessage]:
