@@ -6,36 +6,32 @@ message by itself. What their clients receive, what is on their queues, and what
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from qstore.broker.model import router
 from qstore.broker.model.message import PLAIN_HANDLING
 from qstore.broker.model.queues.entry import HELD, RUN
-from qstore.broker.model.queues.queue import Queue
 from qstore.broker.model.run import MIN_RUN, MessageRun, RunEntry
 from qstore.broker.protocols.amqp_0_9_1.message import BasicMessage
 from qstore.formats.amqp_0_9_1.frames import METHOD, encode_frame
 from qstore.formats.amqp_0_9_1.methods import encode_ack
 from qstore.formats.amqp_0_9_1.properties import Properties
 from tests.broker.protocols.basic_client import PERSISTENT, BasicClient
-from tests.broker.protocols.world import World
+from tests.broker.protocols.read_together import QUEUES, Script, Side, assert_alike, bodies, runs_on
+from tests.support.compiled import replaces
 
 TRANSIENT = Properties(delivery_mode=1)
-QUEUES = ("d", "t")  # a durable one, a transient one
 
 
-class Side:
-    """A broker with two queues, and a client with a channel for each of them and one in a transaction."""
+class BasicSide(Side):
+    """A client with a channel that confirms, and one in a transaction."""
 
     def __init__(self, *, reads_together: bool, most_of_run: int = 1_000_000) -> None:
-        self.reads_together = reads_together
-        self.world = World()
-        self.world.store.most_of_run = most_of_run
-        self.world.durable_queue("d")
+        super().__init__(reads_together=reads_together, most_of_run=most_of_run)
         self.client = BasicClient(self.world).open(1, 2)
         self.client.call("queue.declare", queue="t")
         for queue in QUEUES:
@@ -44,56 +40,18 @@ class Side:
         self.client.call("tx.select", 2)
         self.client.received.clear()
 
-    def queue(self, name: str) -> Queue:
-        return self.world.broker.queues[name]
-
     def publish(self, key: str, bodies: list[bytes], properties: Properties) -> None:
         """Publish to a queue, or to both if there is no key."""
         exchange = "" if key else "amq.fanout"
-        frames = [self.client.message(key, body, properties, exchange=exchange) for body in bodies]
-        for data in [b"".join(frames)] if self.reads_together else frames:
-            self.client.send(data)
-
-    def rest(self) -> None:
-        """Until everything is on the disk, delivered and confirmed."""
-        self.client.sync()
-        while self.world.store.flushes:
-            self.world.store.end_flush()
-            self.client.sync()
+        self.send([self.client.message(key, body, properties, exchange=exchange) for body in bodies])
 
     def state(self) -> dict[str, Any]:
-        """Everything that can be seen, without looking at single messages."""
-        broker = self.world.broker
-        return {
+        channels = self.client.machine.channels.values()
+        return super().state() | {
             "received": self.client.received,
-            "queues": {
-                name: (queue.message_count, queue.message_bytes, queue.available_count, queue.totals)
-                for name, queue in broker.queues.items()
-            },
-            "enqueued": self.world.store.enqueued,
-            "dequeued": sorted(self.world.store.dequeued),
-            "unsettled": [channel.unsettled_count for channel in self.client.machine.channels.values()],
-            "credit": [
-                (channel.credit, [each.credit for each in channel.consumers.values()])
-                for channel in self.client.machine.channels.values()
-            ],
+            "unsettled": [channel.unsettled_count for channel in channels],
+            "credit": [(each.credit, [one.credit for one in each.consumers.values()]) for each in channels],
         }
-
-    def messages(self, name: str) -> list[tuple[int, bytes, int, bool, int]]:
-        """All messages on a queue, each looked at."""
-        return [
-            (entry.position, bytes(entry.message.body), entry.rid, entry.is_redelivered, entry.state)
-            for entry in self.queue(name).entries()
-        ]
-
-
-def runs_on(queue: Queue) -> list[tuple[int, int]]:
-    """State and length of the runs on a queue."""
-    return [(part.state, part.count) for part in queue.order.parts() if isinstance(part, RunEntry)]
-
-
-def bodies(count: int, size: int = 4, begin: int = 0) -> list[bytes]:
-    return [number.to_bytes(size) for number in range(begin, begin + count)]
 
 
 # ---- whatever a client does ----
@@ -135,17 +93,8 @@ OPERATIONS = st.lists(
 )
 
 
-class Script:
-    """Does the same to one side as to the other: tags are chosen from those that are not settled."""
-
-    def __init__(self, side: Side) -> None:
-        self.side, self.client = side, side.client
-        self.published = 0
-
-    def do(self, operation: tuple[Any, ...]) -> object:
-        name, *values = operation
-        method: Callable[..., object] = getattr(self, name.replace(" ", "_"))
-        return method(*values)
+class BasicScript(Script):
+    """Tags are chosen from those that are not settled."""
 
     def publish(self, key: str, count: int, size: int, properties: Properties) -> None:
         self.side.publish(key, bodies(count, size, self.published), properties)
@@ -185,8 +134,7 @@ class Script:
 
     def ack_in_order(self, number: int, count: int) -> None:
         acks = [encode_frame(METHOD, number, encode_ack(tag, multiple=False)) for tag in self._tags(number)[:count]]
-        for data in [b"".join(acks)] if self.side.reads_together else acks:
-            self.client.send(data)
+        self.side.send(acks)
 
     def nack(self, number: int, where: float, multiple: bool, requeue: bool) -> None:
         tag = self._tag(number, where)
@@ -212,46 +160,29 @@ class Script:
     def purge(self, queue: str) -> None:
         self.client.method("queue.purge", 1, queue=queue)
 
-    def look(self, queue: str) -> object:
-        return self.side.messages(queue)
-
     def reopen(self, number: int) -> None:
         self.client.method("channel.close", number, reply_code=200, reply_text="")
         self.side.rest()
         self.client.method("channel.open", number)
         self.client.method("confirm.select" if number == 1 else "tx.select", number)
 
-    def rest(self) -> None:
-        self.side.rest()
-
-    def tick(self) -> None:
-        self.client.sync()
-
 
 @given(OPERATIONS, st.sampled_from((1_000_000, 7, 3)))
 def test_no_client_can_tell_runs_from_single_messages(operations: list[tuple[Any, ...]], most_of_run: int) -> None:
-    sides = Side(reads_together=True, most_of_run=most_of_run), Side(reads_together=False)
-    scripts = [Script(side) for side in sides]
-    for operation in operations:
-        together, singly = (script.do(operation) for script in scripts)
-        assert together == singly
-    for script in scripts:
-        script.rest()
-    together, singly = (side.state() for side in sides)
-    assert together == singly
-    for name in QUEUES:
-        assert sides[0].messages(name) == sides[1].messages(name)
+    together = BasicSide(reads_together=True, most_of_run=most_of_run)
+    singly = BasicSide(reads_together=False)
+    assert_alike((BasicScript(together), BasicScript(singly)), operations)
 
 
 # ---- that there are runs ----
 
 
 @pytest.fixture
-def side() -> Side:
-    return Side(reads_together=True)
+def side() -> BasicSide:
+    return BasicSide(reads_together=True)
 
 
-def test_a_run_that_goes_to_several_queues_is_one_on_each(side: Side) -> None:
+def test_a_run_that_goes_to_several_queues_is_one_on_each(side: BasicSide) -> None:
     side.publish("", bodies(3), PERSISTENT)
     side.rest()
     side.publish("", bodies(100), PERSISTENT)
@@ -262,7 +193,7 @@ def test_a_run_that_goes_to_several_queues_is_one_on_each(side: Side) -> None:
 
 
 @pytest.mark.parametrize("name", QUEUES)
-def test_messages_read_together_are_one_run_on_the_queue(side: Side, name: str) -> None:
+def test_messages_read_together_are_one_run_on_the_queue(side: BasicSide, name: str) -> None:
     side.publish(name, bodies(20), PERSISTENT)
     side.rest()
     side.publish(name, bodies(100), PERSISTENT)
@@ -271,7 +202,7 @@ def test_messages_read_together_are_one_run_on_the_queue(side: Side, name: str) 
     assert side.queue(name).message_count == 120
 
 
-def test_a_consumer_takes_a_part_of_a_run_and_holds_it(side: Side) -> None:
+def test_a_consumer_takes_a_part_of_a_run_and_holds_it(side: BasicSide) -> None:
     side.publish("d", bodies(20), PERSISTENT)
     side.publish("d", bodies(100), PERSISTENT)
     side.rest()
@@ -290,7 +221,7 @@ def test_a_consumer_takes_a_part_of_a_run_and_holds_it(side: Side) -> None:
     assert len(side.world.store.dequeued) == 120 + 30
 
 
-def test_a_single_acknowledgement_splits_a_run(side: Side) -> None:
+def test_a_single_acknowledgement_splits_a_run(side: BasicSide) -> None:
     side.publish("t", bodies(20), TRANSIENT)
     side.client.call("queue.purge", queue="t")
     side.publish("t", bodies(20), TRANSIENT)
@@ -301,7 +232,7 @@ def test_a_single_acknowledgement_splits_a_run(side: Side) -> None:
     assert runs_on(side.queue("t")) == [(HELD, 7), (HELD, 12)]
 
 
-def test_several_ready_consumers_share_a_run(side: Side) -> None:
+def test_several_ready_consumers_share_a_run(side: BasicSide) -> None:
     side.publish("t", bodies(8), TRANSIENT)
     side.client.call("queue.purge", queue="t")
     for number in range(4):
@@ -326,13 +257,13 @@ def test_a_run_keeps_little_more_than_its_own_bytes_in_memory() -> None:
     assert (entry.first, entry.count, entry.position, entry.rid) == (0, 20, 81, 81)
 
 
-def test_fewer_messages_than_are_worth_it_stay_single(side: Side) -> None:
+def test_fewer_messages_than_are_worth_it_stay_single(side: BasicSide) -> None:
     side.publish("t", bodies(2), TRANSIENT)
     side.publish("t", bodies(MIN_RUN - 1), TRANSIENT)
     assert runs_on(side.queue("t")) == []
 
 
-def test_messages_of_a_run_that_fit_a_full_journal_are_confirmed_and_the_rest_refused(side: Side) -> None:
+def test_messages_of_a_run_that_fit_a_full_journal_are_confirmed_and_the_rest_refused(side: BasicSide) -> None:
     side.publish("d", bodies(3), PERSISTENT)
     side.rest()
     side.client.received.clear()
@@ -354,3 +285,28 @@ def test_messages_of_a_run_that_fit_a_full_journal_are_confirmed_and_the_rest_re
     assert [tag for name, tag in answers if name == "basic.nack"] == list(range(14, 24))
     assert ("basic.ack", 13) in answers
     assert side.queue("d").message_count == 13
+
+
+@replaces
+def test_a_run_to_many_queues_is_put_on_them_in_parts(side: BasicSide, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(router, "MAX_RUN_COPIES", 40)
+    side.publish("", bodies(3), PERSISTENT)
+    side.rest()
+    side.publish("", bodies(100, begin=3), PERSISTENT)
+    side.rest()
+    for name in QUEUES:
+        assert [count for _, count in runs_on(side.queue(name))] == [20] * 5
+        assert [body for _, body, *_ in side.messages(name)] == bodies(103)
+
+
+@replaces
+def test_a_run_to_very_many_queues_is_published_singly_and_in_turns(
+    side: BasicSide, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(router, "MAX_AT_ONCE", 1)
+    side.publish("", bodies(20), PERSISTENT)
+    side.rest()
+    for name in QUEUES:
+        assert runs_on(side.queue(name)) == []
+        assert [body for _, body, *_ in side.messages(name)] == bodies(20)
+    assert side.client.take("basic.ack")[-1].values["delivery_tag"] == 20

@@ -5,7 +5,6 @@ As `test_basic_runs`: two brokers get the same bytes, one of them many messages 
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -13,25 +12,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from qstore.broker.model.queues.entry import HELD, RUN
-from qstore.broker.model.queues.queue import Queue
-from qstore.broker.model.run import RunEntry
 from qstore.broker.protocols.amqp_0_10.server_session import ServerSession
 from qstore.formats.amqp_0_10.commands import encode_command
 from qstore.formats.amqp_0_10.frames import encode_command_frames
-from tests.broker.protocols.world import BYTES, CREDIT, MESSAGES, UNLIMITED, WINDOW, Client, World, header
+from tests.broker.protocols.read_together import QUEUES, Script, Side, assert_alike, bodies, runs_on
+from tests.broker.protocols.world import BYTES, CREDIT, MESSAGES, UNLIMITED, WINDOW, header
 
-QUEUES = ("d", "t")  # a durable one, a transient one
 TRANSIENT, PERSISTENT = 1, 2
 
 
-class Side:
-    """A broker with two queues, and a client with a session on channel 1 and a transactional one on channel 2."""
+class TransferSide(Side):
+    """A client with a session on channel 1 and a transactional one on channel 2."""
 
     def __init__(self, *, reads_together: bool, most_of_run: int = 1_000_000) -> None:
-        self.reads_together = reads_together
-        self.world = World()
-        self.world.store.most_of_run = most_of_run
-        self.world.durable_queue("d")
+        super().__init__(reads_together=reads_together, most_of_run=most_of_run)
         self.client = self.world.open_client()
         self.client.attach(b"other", on=2)
         self.client.declare("t")
@@ -42,79 +36,30 @@ class Side:
     def sessions(self) -> list[ServerSession]:
         return [self.client.session(), self.client.session(b"other")]
 
-    def queue(self, name: str) -> Queue:
-        return self.world.broker.queues[name]
-
     def publish(self, key: str, bodies: list[bytes], mode: int) -> None:
-        client: Client = self.client
         payload = encode_command("message.transfer", destination="")
         head = header(routing_key=key, delivery_mode=mode)
-        frames = [b"".join(encode_command_frames(1, payload, head, body, 65535)) for body in bodies]
-        client.sent[1] = client.sent.get(1, 0) + len(bodies)
-        for data in [b"".join(frames)] if self.reads_together else frames:
-            client.send(data)
-
-    def rest(self) -> None:
-        """Until everything is on the disk, delivered and completed."""
-        self.client.sync()
-        while self.world.store.flushes:
-            self.world.store.end_flush()
-            self.client.sync()
+        self.client.sent[1] = self.client.sent.get(1, 0) + len(bodies)
+        self.send([b"".join(encode_command_frames(1, payload, head, body, 65535)) for body in bodies])
 
     def state(self) -> dict[str, Any]:
-        """Everything that can be seen, without looking at single messages."""
         client = self.client
-        return {
+        return super().state() | {
             "deliveries": client.deliveries,
             "controls": client.controls,
             "exceptions": client.exceptions,
             "completed": client.completed,
-            "queues": {
-                name: (queue.message_count, queue.message_bytes, queue.available_count, queue.totals)
-                for name, queue in self.world.broker.queues.items()
-            },
-            "enqueued": self.world.store.enqueued,
-            "dequeued": sorted(self.world.store.dequeued),
-            "sessions": [
-                (
-                    session.unsettled_count,
-                    [
-                        (each.message_credit, each.byte_credit, each.delivered)
-                        for each in session.subscriptions.values()
-                    ],
-                )
-                for session in (client.session(), client.session(b"other"))
+            "unsettled": [each.unsettled_count for each in self.sessions],
+            "credit": [
+                (each.message_credit, each.byte_credit, each.delivered)
+                for session in self.sessions
+                for each in session.subscriptions.values()
             ],
         }
 
-    def messages(self, name: str) -> list[tuple[int, bytes, int, bool, int]]:
-        """All messages on a queue, each looked at."""
-        return [
-            (entry.position, bytes(entry.message.body), entry.rid, entry.is_redelivered, entry.state)
-            for entry in self.queue(name).entries()
-        ]
 
-
-def runs_on(queue: Queue) -> list[tuple[int, int]]:
-    """State and length of the runs on a queue."""
-    return [(part.state, part.count) for part in queue.order.parts() if isinstance(part, RunEntry)]
-
-
-def bodies(count: int, size: int = 4, begin: int = 0) -> list[bytes]:
-    return [number.to_bytes(size) for number in range(begin, begin + count)]
-
-
-class Script:
-    """Does the same to one side as to the other."""
-
-    def __init__(self, side: Side) -> None:
-        self.side, self.client = side, side.client
-        self.published = 0
-
-    def do(self, operation: tuple[Any, ...]) -> object:
-        name, *values = operation
-        method: Callable[..., object] = getattr(self, name.replace(" ", "_"))
-        return method(*values)
+class TransferScript(Script):
+    """Ranges of transfers are chosen from those that were sent."""
 
     def publish(self, key: str, count: int, size: int, mode: int) -> None:
         self.side.publish(key, bodies(count, size, self.published), mode)
@@ -161,15 +106,6 @@ class Script:
     def rollback(self) -> None:
         self.client.command("tx.rollback", on=2)
         self.side.rest()
-
-    def look(self, queue: str) -> object:
-        return self.side.messages(queue)
-
-    def rest(self) -> None:
-        self.side.rest()
-
-    def tick(self) -> None:
-        self.client.sync()
 
 
 SESSIONS = st.sampled_from((1, 2))
@@ -222,22 +158,14 @@ OPERATIONS = st.lists(
 
 @given(OPERATIONS, st.sampled_from((1_000_000, 7, 3)))
 def test_no_client_can_tell_runs_from_single_messages(operations: list[tuple[Any, ...]], most_of_run: int) -> None:
-    sides = Side(reads_together=True, most_of_run=most_of_run), Side(reads_together=False)
-    scripts = [Script(side) for side in sides]
-    for operation in operations:
-        together, singly = (script.do(operation) for script in scripts)
-        assert together == singly
-    for script in scripts:
-        script.rest()
-    together, singly = (side.state() for side in sides)
-    assert together == singly
-    for name in QUEUES:
-        assert sides[0].messages(name) == sides[1].messages(name)
+    together = TransferSide(reads_together=True, most_of_run=most_of_run)
+    singly = TransferSide(reads_together=False)
+    assert_alike((TransferScript(together), TransferScript(singly)), operations)
 
 
 @pytest.mark.parametrize("name", QUEUES)
 def test_accepting_the_first_part_of_a_run_leaves_the_rest_with_the_consumer(name: str) -> None:
-    side = Side(reads_together=True)
+    side = TransferSide(reads_together=True)
     side.publish(name, bodies(3), PERSISTENT)
     side.rest()
     side.publish(name, bodies(100), PERSISTENT)
