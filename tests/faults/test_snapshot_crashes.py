@@ -323,13 +323,16 @@ def test_no_snapshot_of_a_store_in_which_a_journal_failed() -> None:
         life = begin(7, 60)
         life.quiesce()
         life.faults = True
-        queue = life.queues()[0]
         errors: list[Exception | None] = []
-        life.disk.fail_at = dict.fromkeys(range(life.disk.calls, life.disk.calls + 3), errno.EIO)
-        while queue.journal is not None and queue.journal.writer.failure is None:
+        journals = life.store.journals.values()
+        for _ in range(1000):
+            life.disk.fail_at = dict.fromkeys(range(life.disk.calls, life.disk.calls + 3), errno.EIO)
             life.enqueue()
             life.store.start()
             life.store.collect(None)
+            if any(journal.writer.failure is not None for journal in journals):
+                break
+        assert any(journal.writer.failure is not None for journal in journals)
         life.disk.fail_at = {}
         life.store.snapshot(CHECKPOINT, lambda snapshot, error: errors.append(error))
         for _ in range(100):
