@@ -28,12 +28,14 @@ PLANTED: Final = Planted(
     lambda _: BrokerCrashes(share=0.15),
     SEEDS_FOR_BROKEN,
     {
-        "commands completed with an earlier flush": 310,
+        "commands completed with an earlier flush": 309,
         "accept completed while its record lingers": 301,
-        "accepts of several queues completed with the first": 305,
+        "accepts of several queues completed with the first": 343,
         "offered with an earlier flush": 313,
         "commit completed before the sync": 301,
-        "deletion completed before the store has it": 309,
+        "deletion completed before the store has it": 304,
+        "moved before the destination is synced": 306,
+        "rejected and not moved": 302,
     },
 )
 PLANTED_PAGING: Final = Planted(BROKEN_PAGING, lambda _: BrokerCrashes(share=0.05, pages=True), SEEDS_FOR_BROKEN, {})
@@ -48,10 +50,10 @@ PLANTED_RUNS: Final = Planted(
     ),
     SEEDS_FOR_BROKEN,
     {
-        "one more dequeued than settled": 328,
+        "one more dequeued than settled": 308,
         "the first of those settled not dequeued": 302,
-        "a message lost between two slices": 301,
-        "completed before the sync": 303,
+        "a message lost between two slices": 303,
+        "completed before the sync": 304,
         "offered before the sync": 301,
         "held messages available": 302,
     },

@@ -194,6 +194,7 @@ class TestQueuesThatComeAndGo:
             made.store._background.wait()
             assert not path.exists()
             made.delete("bills")
+            made.store._background.wait()
             assert sorted(os.listdir(path.parent)) == ["3"]
         assert read(copy)[0] == content
 
