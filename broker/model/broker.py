@@ -15,6 +15,7 @@ from qstore.broker.log.event_log import log_event
 from qstore.broker.log.logs import log_of
 from qstore.broker.model.arguments import ArgumentCheck
 from qstore.broker.model.authorization import Authorization
+from qstore.broker.model.configuration import Configuration
 from qstore.broker.model.counters import QueueTotals, sum_of
 from qstore.broker.model.dead_letters import DeadLetters
 from qstore.broker.model.errors import ResourceLimitExceededError
@@ -82,6 +83,7 @@ class Broker:
         started_at, started: start time, by `clock` and by `monotonic`.
         has_timestamps: whether messages of new connections get their time of arrival.
         authorization: checks operations.
+        configuration: policies, permissions and other records that are set while the broker runs.
         quotas: counts connections and queues of users, and limits them.
         events: emits events to listeners.
         last_candidate: the last message for which a consumer's selector was evaluated.
@@ -98,6 +100,7 @@ class Broker:
     ) -> None:
         self.settings, self.store, self.clock, self.monotonic = settings, store, clock, monotonic
         self.authorization = Authorization()
+        self.configuration = Configuration(store)
         self.events = Events()
         self.events.listen(log_event)
         self.quotas = Quotas(self.events.emit, settings.connections_per_host)
@@ -270,6 +273,7 @@ class Broker:
             progress: called with the progress.
         """
         self.queue_factory.use_restore(restore)
+        self.configuration.recover()
         if self.store is not None:
             recovery = Recovery(
                 self.store,

@@ -256,6 +256,10 @@ class StoreChanges(Protocol):
     def delete_binding(self, binding: BindingEntry, done: Changed[None], /) -> None: ...
     def create_general(self, record: Link | Bridge | GeneralObject, done: Changed[int], /) -> None: ...
     def delete_general(self, number: int, done: Changed[None], /) -> None: ...
+    def change_general(
+        self, puts: Sequence[GeneralObject], deletes: Sequence[int], done: Changed[list[int]], /
+    ) -> None:
+        """Store objects, each in place of that with its kind and name, and delete others by number, in one step."""
 
 
 class SharedSnapshot(Protocol):

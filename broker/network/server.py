@@ -247,6 +247,7 @@ class Server:
             await asyncio.sleep(0)
         await self.work.finish()
         await self.broker.topology.finish()
+        await self.broker.configuration.finish()
         self.broker.tick.end()
         if self._timer is not None:
             self._timer.cancel()

@@ -12,6 +12,9 @@ qpidd has no record for bindings between exchanges, and ignores objects of unkno
     properties   source, destination, key: text (bytes, if they are not UTF-8); arguments: a map
 
 The exchanges are identified by name, so that tools can copy these objects from one store to another like all others.
+
+What an operator configures while the broker runs is kept in general objects as well (`CONFIGURATION_KINDS`). Their name
+is a JSON list of the parts of the record's own name, their properties are texts (str16), numbers (int64) and flags.
 """
 
 from __future__ import annotations
@@ -379,6 +382,13 @@ def _write_column(column: _Column, value: Any) -> bytes:
     except Amqp010Error as error:
         raise BrokerRecordError(f"{column.name}: {error.what}") from error
 
+
+# ---- configuration ----
+
+CONFIGURATION_KINDS: Final = frozenset(
+    f"qstore.{kind}" for kind in ("virtual-host", "policy", "operator-policy", "user", "permission", "topic-permission")
+)
+"""The kinds of general objects that are configuration records."""
 
 # ---- bindings between exchanges ----
 

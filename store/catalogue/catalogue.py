@@ -15,6 +15,7 @@ The batches:
     create_binding   likewise
     create_general   likewise
     replace_queue    the queue, the queues' next id, the census
+    replace_general  the object, the census
     import_all       queues, replaced or new, exchanges, bindings, objects, the next ids, the high-water mark of record
                      ids, the census
     delete_queue     the queue and every binding to it, the census
@@ -303,6 +304,19 @@ class Catalogue:
     def create_general(self, general: GeneralEntry) -> None:
         """Add `general`, whose id was taken."""
         self._create(Kind.GENERAL, general, general.general_id)
+
+    def check_general(self, general_ids: Iterable[int]) -> None:
+        """Raise CatalogueError if one of these general objects does not exist."""
+        for key in (encode(GeneralEntry(general_id, b""))[0] for general_id in general_ids):
+            if self._get(key) is None:
+                raise CatalogueError(f"cannot be deleted: {_described(key)} does not exist")
+
+    def replace_general(self, general: GeneralEntry) -> None:
+        """Change the record of a general object."""
+        key, _ = encode(general)
+        if self._get(key) is None:
+            raise CatalogueError(f"cannot be changed: {_described(key)} does not exist")
+        self._commit([general])
 
     def import_all(
         self,

@@ -334,6 +334,11 @@ class TakenNames:
         if holders and name:
             raise NameTakenError(f'{kind} "{printable(name)}" already exists, with the id {min(holders)}')
 
+    def holder(self, record: Record) -> int:
+        """The id of the object with the kind and name of a record; 0 if there is none, or it has no name."""
+        kind, name = _name_of(record)
+        return min(self._holders.get((kind, name), ()), default=0) if name else 0
+
     def add(self, kind: Kind, number: int, record: Record) -> None:
         """An object was created."""
         self._changed.append((kind, number, []))

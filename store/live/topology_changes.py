@@ -289,6 +289,31 @@ class Changes:
 
         self._change("object cannot be deleted", add, done)
 
+    def change_general(self, puts: Sequence[GeneralObject], deletes: Sequence[int], done: Changed[list[int]]) -> None:
+        """Store objects, each in place of that with its kind and name, and delete others, all in one batch.
+
+        `done` receives the numbers of the stored ones, whose names differ. If a number to be deleted does not
+        exist, that is an error, and nothing is changed.
+        """
+        encoded = [(record, encode_general(record)) for record in puts]
+
+        def add() -> _Added:
+            self._catalogue.check_general(deletes)  # all that can fail comes before the first change of the batch
+            held = [self._names.holder(record) for record, _ in encoded]
+            numbers = [number or self._catalogue.take_id(Kind.GENERAL) for number in held]
+            for number, known, (record, content) in zip(numbers, held, encoded, strict=True):
+                if known:
+                    self._catalogue.replace_general(GeneralEntry(number, content))
+                else:
+                    self._catalogue.create_general(GeneralEntry(number, content))
+                    self._names.add(Kind.GENERAL, number, record)
+            for number in deletes:
+                self._catalogue.delete_general(number)
+                self._names.remove(Kind.GENERAL, number)
+            return _Added(numbers)
+
+        self._change("configuration cannot be stored", add, done)
+
     def _named(self, kind: Kind, record: Record, create: Callable[[int], None]) -> _Change:
         """A change that creates an object with a unique name by `create`, which receives its number."""
 

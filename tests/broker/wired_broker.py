@@ -163,6 +163,7 @@ async def wired(path: Path | None = None, *listeners: Listener) -> AsyncIterator
         await found.topology.store_standard_exchanges()
         yield found
         await found.topology.finish()
+        await found.broker.configuration.finish()
     finally:
         if store is not None:
             loop.remove_reader(store.fileno())
