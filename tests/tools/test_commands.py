@@ -56,7 +56,7 @@ PATHS: Final = {
 }
 WITHOUT_PATHS: Final = {
     "qpid-send", "qpid-receive", "qpid-config", "qpid-stat", "qpid-queue-stats", "qpid-tool", "qpid-printevents",
-    "spout", "drain",
+    "spout", "drain", "qstore-console",
 }  # fmt: skip
 #: Those that stand for Apache's print their usage in front of the line that tells what is wrong.
 WITH_USAGE: Final = {"qpid-qls-analyze", "qpid-store-chk", "qpid-store-resize"}

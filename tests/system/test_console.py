@@ -1,0 +1,188 @@
+"""`qstore-console` as a process, and programs that know RabbitMQ's management API, unchanged."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import select
+import signal
+import subprocess
+import urllib.error
+import urllib.request
+from base64 import b64encode
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.processes import PATIENCE_SECONDS
+from tests.support.running_broker import BrokerMaker, RunningBroker
+from tests.tools.test_commands import command
+
+Start = Callable[..., "RunningConsole"]
+
+
+class RunningConsole:
+    """The command at work, on a port of its own."""
+
+    def __init__(self, *options: str) -> None:
+        self.process = subprocess.Popen(
+            [*command("qstore-console"), "--listen", "127.0.0.1:0", *options],
+            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        )  # fmt: skip
+        assert self.process.stdout is not None
+        ready, _, _ = select.select([self.process.stdout], [], [], PATIENCE_SECONDS)
+        said = self.process.stdout.readline() if ready else ""
+        assert said.strip().isdecimal(), self.end()
+        self.port = int(said)
+        self.url = f"http://127.0.0.1:{self.port}"
+
+    def ask(self, method: str, path: str, body: Any = None, user: str = "guest:guest") -> tuple[int, Any]:
+        """The status and the value of an answer."""
+        data = None if body is None else json.dumps(body).encode()
+        request = urllib.request.Request(f"{self.url}{path}", data, method=method)
+        request.add_header("Authorization", f"Basic {b64encode(user.encode()).decode()}")
+        try:
+            with urllib.request.urlopen(request, timeout=PATIENCE_SECONDS) as answer:
+                content, status = answer.read(), answer.status
+        except urllib.error.HTTPError as error:
+            content, status = error.read(), error.code
+        return status, json.loads(content) if content else None
+
+    def end(self, number: int = signal.SIGTERM) -> tuple[int, str]:
+        """The exit status, and what it has complained about."""
+        if self.process.poll() is None:
+            self.process.send_signal(number)
+        _, errors = self.process.communicate(timeout=PATIENCE_SECONDS)
+        return self.process.returncode, errors
+
+
+@pytest.fixture
+def start() -> Iterator[Start]:
+    made: list[RunningConsole] = []
+
+    def begin(broker: RunningBroker, *options: str) -> RunningConsole:
+        made.append(RunningConsole("-b", f"127.0.0.1:{broker.port}", *options))
+        return made[-1]
+
+    yield begin
+    for each in made:
+        with contextlib.suppress(ProcessLookupError):
+            each.process.kill()
+        each.process.communicate()
+
+
+@pytest.mark.core
+def test_it_serves_until_a_signal_comes(make_broker: BrokerMaker, start: Start, tmp_path: Path) -> None:
+    console = start(make_broker().start(), "--history-dir", str(tmp_path / "history"))
+    assert console.ask("PUT", "/api/queues/%2F/q", {"durable": True})[0] == 201
+    status, overview = console.ask("GET", "/api/overview")
+    assert (status, overview["object_totals"]["queues"]) == (200, 1)
+    assert console.end() == (0, "")
+    assert [path.suffix for path in (tmp_path / "history").iterdir()] == [".db"]
+
+
+def test_a_killed_console_loses_nothing(make_broker: BrokerMaker, start: Start, tmp_path: Path) -> None:
+    broker = make_broker().start()
+    console = start(broker, "--history-dir", str(tmp_path))
+    console.ask("PUT", "/api/queues/%2F/q", {"durable": True})
+    body = {"properties": {"delivery_mode": 2}, "routing_key": "q", "payload": "x", "payload_encoding": "string"}
+    assert console.ask("POST", "/api/exchanges/%2F/amq.default/publish", body) == (200, {"routed": True})
+    console.end(signal.SIGKILL)
+    broker.kill()
+    broker.start()
+    console = start(broker, "--history-dir", str(tmp_path))
+    assert console.ask("GET", "/api/queues/%2F/q")[1]["messages"] == 1
+    assert console.end()[0] == 0
+
+
+def test_what_is_wrong_is_said_in_one_line(tmp_path: Path) -> None:
+    secret = tmp_path / "secret"
+    secret.write_text("user:password")
+    for options, code, text in (
+        (["--listen", "0.0.0.0:0"], 2, "--tls-cert"),
+        (["--listen", "x:y"], 2, "not ADDRESS:PORT"),
+        (["--credentials-file", str(secret)], 2, "chmod 600"),
+        (["--tls-cert", str(secret)], 1, ""),
+        (["-b", "rdma:x"], 1, "rdma"),
+    ):
+        ended = subprocess.run(
+            [*command("qstore-console"), "--no-history", *options],
+            capture_output=True,
+            text=True,
+            timeout=PATIENCE_SECONDS,
+        )
+        assert (ended.returncode, len(ended.stderr.splitlines())) == (code, 1), ended.stderr
+        assert text in ended.stderr
+        assert "password" not in ended.stderr.replace("passwords", "")
+
+
+def test_it_ends_with_its_parent(make_broker: BrokerMaker) -> None:
+    broker = make_broker().start()
+    arguments = [
+        *command("qstore-console"),
+        "--listen",
+        "127.0.0.1:0",
+        "--no-history",
+        "-b",
+        f"127.0.0.1:{broker.port}",
+    ]
+    code = (
+        "import os, subprocess, time; "
+        f"print(subprocess.Popen({arguments!r} + ['--parent', str(os.getpid())]).pid, flush=True); time.sleep(2)"
+    )
+    parent = subprocess.run([arguments[0], "-c", code], capture_output=True, text=True)
+    pid = int(parent.stdout.split()[0])
+    end = PATIENCE_SECONDS
+    while os.path.exists(f"/proc/{pid}") and end > 0:
+        select.select([], [], [], 0.1)
+        end -= 0.1
+    assert not os.path.exists(f"/proc/{pid}")
+
+
+# ---- RabbitMQ's own command ----
+
+ADMIN = next(
+    (
+        path
+        for pattern in ("usr/lib/rabbitmq/lib/*/plugins/*/priv/www/cli/rabbitmqadmin", "usr/sbin/rabbitmqadmin")
+        for path in Path("/").glob(pattern)
+    ),
+    Path(os.environ.get("QSTORE_RABBITMQADMIN", "/nonexistent")),
+)
+needs_admin = pytest.mark.skipif(not ADMIN.exists(), reason="rabbitmqadmin is not installed: Debian's rabbitmq-server")
+
+
+def admin(console: RunningConsole, *words: str, code: int = 0) -> str:
+    ended = subprocess.run(
+        ["python3", str(ADMIN), "--host", "127.0.0.1", "--port", str(console.port), *words],
+        capture_output=True, text=True, timeout=PATIENCE_SECONDS,
+    )  # fmt: skip
+    assert ended.returncode == code, ended.stdout + ended.stderr
+    return ended.stdout
+
+
+@needs_admin
+def test_rabbitmqadmin(make_broker: BrokerMaker, start: Start, tmp_path: Path) -> None:
+    console = start(make_broker().start(), "--no-history")
+    admin(console, "declare", "queue", "name=orders", "durable=true", 'arguments={"x-max-length":100}')
+    admin(console, "declare", "exchange", "name=shop", "type=topic")
+    admin(console, "declare", "binding", "source=shop", "destination=orders", "routing_key=new.#")
+    assert "Message published" in admin(console, "publish", "exchange=shop", "routing_key=new.one", "payload=hello")
+    assert "NOT routed" in admin(console, "publish", "exchange=shop", "routing_key=old", "payload=hello")
+    assert "hello" in admin(console, "get", "queue=orders", "ackmode=ack_requeue_true")
+    listed = json.loads(admin(console, "-f", "raw_json", "list", "queues", "name", "messages"))
+    assert listed == [{"name": "orders", "messages": 1}]
+    for what in ("exchanges", "bindings", "connections", "channels", "consumers", "nodes", "vhosts"):
+        admin(console, "list", what)
+    assert "qstore" in admin(console, "show", "overview")
+    exported = tmp_path / "definitions.json"
+    admin(console, "export", str(exported))
+    admin(console, "purge", "queue", "name=orders")
+    admin(console, "delete", "queue", "name=orders")
+    assert "orders" not in admin(console, "list", "queues")
+    admin(console, "import", str(exported))
+    assert "orders" in admin(console, "list", "queues")
+    admin(console, "delete", "queue", "name=none", code=1)

@@ -1,0 +1,1475 @@
+"""The resources of the HTTP API: the table of paths, and what each answers.
+
+`ROUTES` has a row for each method of each path: who may use it, the function, and what it is for. The dispatch, the
+OpenAPI document and the page of the API are made from it.
+
+    {vhost}, {name} …   a part of the path; `/` in it is written `%2F`
+    role                whose users may use it: those with one of these tags, where users have tags. On a broker without
+                        tags, whoever may log in may ask, and the broker decides what is done
+
+What is read comes from the collector's samples, on which all requests draw; what is changed is done over connections of
+the request's own user, so that the broker's rules decide. RabbitMQ has the paths, names, statuses and errors; those
+below `/api/qstore` are this broker's own.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import shutil
+import time
+from base64 import b64decode, b64encode
+from collections import defaultdict
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Final, NamedTuple, TypeAlias
+from urllib.parse import quote, unquote
+
+from qstore import __version__
+from qstore.broker.client import MessagingError
+from qstore.broker.management.console import AgentError, Data, NoObjectError
+from qstore.broker.protocols.amqp_0_9_1.arguments import exchange_name
+from qstore.formats.amqp_0_9_1.codes import Amqp091Error, ReplyCode
+from qstore.formats.amqp_0_9_1.properties import PROPERTIES, Properties
+from qstore.formats.errors import FormatError
+from qstore.formats.plain import plain_map
+from qstore.formats.values import TypedMap
+from qstore.tools.console.amounts import plain, reference
+from qstore.tools.web import rows
+from qstore.tools.web.amqp import Got, LoginError, RefusedError, UnreachableError, table
+from qstore.tools.web.calls import (
+    Call,
+    HttpError,
+    Reply,
+    Row,
+    bad_request,
+    boolean,
+    columns,
+    listed,
+    mapping,
+    not_found,
+    text,
+    wanted_columns,
+    whole,
+)
+from qstore.tools.web.collector import LEVELS, SERIES, TOTAL, Collector, Seen, UnavailableError
+from qstore.tools.web.logins import Logins
+
+API_VERSION: Final = "3.10.0"
+"""Of RabbitMQ, whose API this is."""
+MAX_GET: Final = 1000
+"""Messages of one request."""
+MAX_GET_BYTES: Final = 32 << 20
+_ALIVE: Final = "aliveness-test"
+_LEGACY: Final = "org.apache.qpid.legacystore"
+_QSTORE: Final = "qstore"
+_EXCHANGE_TYPES: Final = ("direct", "fanout", "headers", "topic")
+_OWN_EXCHANGES: Final = frozenset(("qmf.default.topic", "qmf.default.direct", "qpid.management"))
+_STANDARD: Final = "amq."
+
+Handler: TypeAlias = "Callable[[Api, Call], Awaitable[Reply]]"
+
+
+class Route(NamedTuple):
+    """A row of the table.
+
+    Attributes:
+        method: GET, PUT and so on.
+        pattern: of the path below /api, `queues/{vhost}/{name}`.
+        role: see the module; empty for everyone who may log in, `-` for everyone.
+        handler: answers.
+        summary: what it is for.
+    """
+
+    method: str
+    pattern: str
+    role: str
+    handler: Handler
+    summary: str
+
+
+MANAGEMENT: Final = "management"
+MONITORING: Final = "monitoring"
+POLICYMAKER: Final = "policymaker"
+ADMINISTRATOR: Final = "administrator"
+_INCLUDED: Final[Mapping[str, frozenset[str]]] = {
+    MANAGEMENT: frozenset((MANAGEMENT, MONITORING, POLICYMAKER, ADMINISTRATOR)),
+    MONITORING: frozenset((MONITORING, ADMINISTRATOR)),
+    POLICYMAKER: frozenset((POLICYMAKER, ADMINISTRATOR)),
+    ADMINISTRATOR: frozenset((ADMINISTRATOR,)),
+}
+"""Role -> the tags that have it."""
+
+
+class Resources:
+    """The table, looked up."""
+
+    def __init__(self, routes: Iterable[Route]) -> None:
+        self.routes = tuple(routes)
+        self._by_length: dict[int, list[tuple[list[str], dict[str, Route]]]] = defaultdict(list)
+        patterns: dict[str, dict[str, Route]] = defaultdict(dict)
+        for route in self.routes:
+            patterns[route.pattern][route.method] = route
+        for pattern, methods in patterns.items():
+            parts = pattern.split("/")
+            self._by_length[len(parts)].append((parts, methods))
+        for found in self._by_length.values():  # literal parts before named ones
+            found.sort(key=lambda each: [part[:1] == "{" for part in each[0]])
+
+    def find(self, method: str, raw_path: str) -> tuple[Route, dict[str, str]]:
+        """The route of a path below /api, and its named parts. Raises HttpError."""
+        parts = raw_path.rstrip("/").split("/")
+        for pattern, methods in self._by_length.get(len(parts), ()):
+            named = _matched(pattern, parts)
+            if named is None:
+                continue
+            route = methods.get(method) or (methods.get("GET") if method == "HEAD" else None)
+            if route is None:
+                allowed = ", ".join(sorted({*methods, "OPTIONS"}))
+                raise HttpError(405, "method_not_allowed", "Method Not Allowed", {"Allow": allowed})
+            return route, named
+        raise not_found()
+
+
+def _matched(pattern: list[str], parts: list[str]) -> dict[str, str] | None:
+    named: dict[str, str] = {}
+    for wanted, part in zip(pattern, parts, strict=True):
+        if wanted[:1] == "{":
+            try:
+                named[wanted[1:-1]] = unquote(part, errors="strict")
+            except UnicodeDecodeError:
+                raise bad_request("the path is not UTF-8") from None
+        elif wanted != part:
+            return None
+    return named
+
+
+class Api:
+    """What the resources are about.
+
+    Args:
+        collector: the broker's objects.
+        logins: the users.
+        broker: host and port of the broker, as connections are named after it.
+        listeners: what the console listens on: protocol, address, port.
+        clock: seconds since 1970.
+    """
+
+    def __init__(
+        self,
+        collector: Collector,
+        logins: Logins,
+        broker: str,
+        listeners: list[tuple[str, str, int]],
+        *,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self.collector, self.logins, self.broker, self.listeners = collector, logins, broker, listeners
+        self._clock = clock
+        self._built: dict[str, tuple[object, list[Row]]] = {}
+        self.resources = Resources(ROUTES)
+
+    async def answer(self, route: Route, call: Call) -> Reply:
+        """Answer a request. Raises HttpError, and nothing else that is expected."""
+        try:
+            return await route.handler(self, call)
+        except RefusedError as error:
+            raise refused(error) from None
+        except LoginError:
+            raise HttpError(401, "not_authorised", "Login failed") from None
+        except (UnavailableError, UnreachableError) as error:
+            raise HttpError(503, "service_unavailable", str(error)) from None
+        except NoObjectError:
+            raise not_found() from None
+        except AgentError as error:
+            raise _agent_error(error) from None
+        except (FormatError, Amqp091Error) as error:
+            raise bad_request(f"AMQP cannot carry this: {error}") from None
+        except MessagingError as error:
+            raise HttpError(503, "service_unavailable", str(error)) from None
+
+    # ---- what is there ----
+
+    async def node(self) -> str:
+        """The broker's name as a node."""
+        systems = await self.collector.get("system", 3600)
+        return next((f"qstore@{data['nodeName']}" for data in systems), "qstore@localhost")
+
+    async def vhosts(self) -> list[str]:
+        """The names of the virtual hosts."""
+        return [str(data["name"]) for data in await self.collector.get("vhost")]
+
+    async def check_vhost(self, name: str, reason: str = "Not Found") -> None:
+        """Raise HttpError unless there is that virtual host."""
+        if name not in await self.vhosts():
+            raise not_found(reason)
+
+    async def _rows(self, what: str, key: object, build: Callable[[], list[Row]]) -> list[Row]:
+        """Rows that are built once for a sample."""
+        found = self._built.get(what)
+        if found is None or found[0] is not key:
+            self._built[what] = found = key, build()
+        return found[1]
+
+    async def queue_rows(self, age: float = 1.0) -> list[Row]:
+        """All queues."""
+        seen, node = await self.collector.get("queue", age), await self.node()
+        return await self._rows(
+            "queue",
+            seen.now,
+            lambda: sorted(
+                (rows.queue_row(seen, data, node) for data in seen if not rows.is_internal_queue(data)),
+                key=lambda row: (row["vhost"], row["name"]),
+            ),
+        )
+
+    async def exchange_rows(self) -> list[Row]:
+        """All exchanges."""
+        seen = await self.collector.get("exchange")
+        return await self._rows(
+            "exchange",
+            seen.now,
+            lambda: sorted(
+                (rows.exchange_row(seen, data) for data in seen), key=lambda row: (row["vhost"], row["name"])
+            ),
+        )
+
+    async def binding_rows(self) -> list[Row]:
+        """All bindings."""
+        queues, exchanges = await self.collector.get("binding"), await self.collector.get("exchange_binding")
+        places = await self.collector.get("exchange", 60)
+        vhosts = {data.key: rows.vhost_of(data) for data in places}
+        return await self._rows(
+            "binding", (queues.now, exchanges.now), lambda: list(rows.binding_rows(queues, exchanges, vhosts))
+        )
+
+    async def connection_rows(self, *, with_own: bool = False) -> list[Row]:
+        """The connections, by default without those of consoles of this kind."""
+        seen, sessions = await self.collector.get("connection"), await self.collector.get("session")
+        counts: dict[str, int] = defaultdict(int)
+        for each in sessions:
+            counts[reference(each.get("connectionRef"))] += 1
+        node = await self.node()
+        return [
+            rows.connection_row(seen, data, self.broker, counts[data.key], node)
+            for data in seen
+            if with_own or not rows.is_own(data)
+        ]
+
+    async def channel_rows(self) -> list[tuple[Data, Row]]:
+        """The sessions and channels."""
+        node = await self.node()
+        connections = {f"{row['peer_host']}:{row['peer_port']}": row for row in await self.connection_rows()}
+        sessions, subscriptions = await self.collector.get("session"), await self.collector.get("subscription")
+        of: dict[str, list[Data]] = defaultdict(list)
+        for each in subscriptions:
+            of[reference(each.get("sessionRef"))].append(each)
+        found = []
+        for data in sessions:
+            connection = connections.get(reference(data.get("connectionRef")).replace("[", "").replace("]", ""))
+            if connection is not None:
+                found.append((data, rows.channel_row(data, connection, of[data.key], node)))
+        return found
+
+    async def consumer_rows(self) -> list[Row]:
+        """The consumers."""
+        channels = {data.key: row for data, row in await self.channel_rows()}
+        found = []
+        for each in await self.collector.get("subscription"):
+            channel = channels.get(reference(each.get("sessionRef")))
+            if channel is not None:
+                found.append(rows.consumer_row(each, channel, channel["vhost"]))
+        return found
+
+    async def find_queue(self, call: Call) -> tuple[Seen, Data]:
+        """The queue that a path names, as it is now. Raises HttpError."""
+        data = await self.collector.one("queue", call.path["name"])
+        if data is None or rows.vhost_of(data) != call.path["vhost"]:
+            raise not_found()
+        seen = await self.collector.get("queue", 3600)
+        return (seen if data.key in seen.now.objects else Seen(seen.now._replace(objects={data.key: data}), None)), data
+
+    async def find_exchange(self, call: Call) -> tuple[Seen, Data]:
+        """The exchange that a path names, likewise."""
+        data = await self.collector.one("exchange", own_exchange(call.path["name"]))
+        if data is None or rows.vhost_of(data) != call.path["vhost"]:
+            raise not_found()
+        seen = await self.collector.get("exchange", 3600)
+        return (seen if data.key in seen.now.objects else Seen(seen.now._replace(objects={data.key: data}), None)), data
+
+
+def own_exchange(name: str) -> str:
+    """The broker's name of an exchange in a path."""
+    return "" if name == "amq.default" else exchange_name(name)
+
+
+def refused(error: RefusedError) -> HttpError:
+    """The answer to an operation that the broker has refused."""
+    reason = error.text.partition(" - ")[2] or error.text
+    if error.code == ReplyCode.ACCESS_REFUSED:
+        return HttpError(401, "not_authorised", reason)
+    if error.code == ReplyCode.NOT_FOUND:
+        return not_found(error.text)
+    if error.code in (ReplyCode.INTERNAL_ERROR, ReplyCode.CONNECTION_FORCED):
+        return HttpError(503, "service_unavailable", reason)
+    return bad_request(reason)
+
+
+_FORBIDDEN_CODE: Final = 6
+_UNKNOWN_OBJECT: Final = 1
+_UNKNOWN_METHOD: Final = 2
+_NOT_IMPLEMENTED: Final = 3
+
+
+def _agent_error(error: AgentError) -> HttpError:
+    """The answer to a method of management that the broker has refused."""
+    if error.code == _FORBIDDEN_CODE:
+        return HttpError(401, "not_authorised", str(error))
+    if error.code == _UNKNOWN_OBJECT:
+        return not_found()
+    if error.code in (_UNKNOWN_METHOD, _NOT_IMPLEMENTED):
+        return HttpError(501, "not_implemented", str(error))
+    return bad_request(str(error))
+
+
+# ---- the broker ----
+
+
+def _named(names: Iterable[str]) -> list[Row]:
+    return [{"name": name, "description": f"AMQP {name} exchange", "enabled": True} for name in names]
+
+
+def _samples(api: Api, call: Call, series: str) -> Row:
+    """The points that the parameters lengths_age and msg_rates_age ask for, as RabbitMQ's fields have them."""
+    found: Row = {}
+    now = api._clock()
+    for prefix, wanted in (("lengths", SERIES[:LEVELS]), ("msg_rates", SERIES[LEVELS:])):
+        age, step = call.count(f"{prefix}_age", 0), call.count(f"{prefix}_incr", 5)
+        if not age:
+            continue
+        points = api.collector.history.points(series, age, now)
+        thinned, last = [], 0
+        for at, values in points:
+            if at - last >= step:
+                thinned.append((at, values))
+                last = at
+        for index, name in enumerate(SERIES):
+            if name in wanted:
+                found[name] = [{"sample": values[index], "timestamp": at * 1000} for at, values in reversed(thinned)]
+    return found
+
+
+def _with_samples(row: Row, samples: Mapping[str, list[Row]]) -> None:
+    """Add points to the details of counters and levels."""
+    stats = row.get("message_stats", {})
+    for name, points in samples.items():
+        for target in (row, row.get("queue_totals", {}), stats):
+            details = target.get(f"{name}_details")
+            if details is not None:
+                details["samples"] = points
+                if len(points) > 1:
+                    first, last = points[0]["sample"], points[-1]["sample"]
+                    seconds = (points[0]["timestamp"] - points[-1]["timestamp"]) / 1000
+                    details["avg"] = sum(each["sample"] for each in points) / len(points)
+                    details["avg_rate"] = max(0.0, first - last) / seconds if seconds else 0.0
+
+
+async def overview(api: Api, call: Call) -> Reply:
+    seen = await api.collector.get("broker")
+    data = next(iter(seen))
+    node = await api.node()
+    queue_rows, exchanges = await api.queue_rows(), await api.exchange_rows()
+    connections, channels = await api.connection_rows(), await api.channel_rows()
+    consumers = sum(row["consumer_count"] for _, row in channels)
+    stats = rows.message_stats(seen, data)
+    stats |= rows.with_rate(
+        "drop_unroutable", rows.number(data, "discardsNoRoute"), seen.rate(data.key, "discardsNoRoute")
+    )
+    stats |= rows.with_rate("return_unroutable", 0, 0.0)
+    churn = api.collector.churn
+    names = {
+        "connection_created": "connection_created", "connection_closed": "connection_closed",
+        "channel_created": "session_created", "channel_closed": "session_closed", "queue_created": "queue_created",
+        "queue_declared": "queue_created", "queue_deleted": "queue_closed",
+    }  # fmt: skip
+    churned: Row = {}
+    for name, source in names.items():
+        churned |= rows.with_rate(name, churn.get(source, 0), 0.0)
+    row: Row = {
+        "management_version": API_VERSION,
+        "rates_mode": "basic",
+        "sample_retention_policies": {"global": [3600, 86400, 604800], "basic": [3600, 86400], "detailed": [3600]},
+        "exchange_types": _named(_EXCHANGE_TYPES),
+        "product_version": data.get("version") or __version__,
+        "product_name": "qstore",
+        "rabbitmq_version": API_VERSION,
+        "cluster_name": node,
+        "erlang_version": "",
+        "erlang_full_version": "",
+        "disable_stats": False,
+        "enable_queue_totals": False,
+        "message_stats": stats,
+        "churn_rates": churned,
+        "queue_totals": rows.queue_totals(seen, data, sum(each["messages_unacknowledged"] for each in queue_rows)),
+        "object_totals": {
+            "channels": len(channels),
+            "connections": len(connections),
+            "consumers": consumers,
+            "exchanges": len(exchanges),
+            "queues": len(queue_rows),
+        },
+        "statistics_db_event_queue": 0,
+        "node": node,
+        "listeners": await _listeners(api),
+        "contexts": [
+            {"node": node, "description": "qstore-console", "path": "/", "ip": address, "port": str(port)}
+            for _protocol, address, port in api.listeners
+        ],
+    }
+    _with_samples(row, _samples(api, call, TOTAL))
+    return Reply(value=row)
+
+
+async def _listeners(api: Api) -> list[Row]:
+    node, data = await api.node(), next(iter(await api.collector.get("broker", 60)))
+    host = api.broker.rpartition(":")[0].strip("[]")
+    found: list[Row] = [
+        {"node": node, "protocol": protocol, "ip_address": host, "port": rows.number(data, "port"), "socket_opts": {}}
+        for protocol in ("amqp", "amqp0-10")
+    ]
+    for protocol, address, port in api.listeners:
+        found.append({"node": node, "protocol": protocol, "ip_address": address, "port": port, "socket_opts": {}})
+    return found
+
+
+class LocalProcess(NamedTuple):
+    """The broker's process, where it is on this machine.
+
+    Attributes:
+        pid, memory, files, sockets, file_limit: of the process; 0 where they cannot be read.
+        disk_free: bytes on the file system of its data directory.
+    """
+
+    pid: int = 0
+    memory: int = 0
+    files: int = 0
+    sockets: int = 0
+    file_limit: int = 0
+    disk_free: int = 0
+
+
+def local_process(directory: str) -> LocalProcess:
+    """Look at the process that holds a data directory."""
+    found = LocalProcess()
+    place = Path(directory)
+    try:
+        pid = int((place / "lock").read_text().split()[0])
+        found = found._replace(disk_free=shutil.disk_usage(place).free)
+        status = (Path("/proc") / str(pid) / "status").read_text()
+        memory = re.search(r"^VmRSS:\s+(\d+) kB", status, re.MULTILINE)
+        found = found._replace(pid=pid, memory=int(memory[1]) << 10 if memory else 0)
+        limits = (Path("/proc") / str(pid) / "limits").read_text()
+        limit = re.search(r"^Max open files\s+(\d+)", limits, re.MULTILINE)
+        names = [each.readlink().name for each in (Path("/proc") / str(pid) / "fd").iterdir()]
+        sockets = sum(name.startswith("socket:") for name in names)
+        return found._replace(files=len(names), sockets=sockets, file_limit=int(limit[1]) if limit else 0)
+    except (OSError, ValueError, IndexError):
+        return found
+
+
+async def node_row(api: Api) -> Row:
+    """The broker as a node."""
+    data = next(iter(await api.collector.get("broker")))
+    allocated = next(iter(await api.collector.get("memory")), None)
+    process = local_process(str(data.get("dataDir") or ""))
+    used = process.memory or rows.number(allocated, "malloc_arena") + rows.number(allocated, "malloc_hblkhd")
+    churn = api.collector.churn
+    return {
+        "name": await api.node(),
+        "type": "disc",
+        "running": True,
+        "partitions": [],
+        "os_pid": str(process.pid or ""),
+        "uptime": rows.number(data, "uptime") // 1_000_000,
+        "processors": 1,
+        "run_queue": 0,
+        "rates_mode": "basic",
+        "mem_used": used,
+        "mem_used_details": {"rate": 0.0},
+        "mem_limit": 0,
+        "mem_alarm": False,
+        "disk_free": process.disk_free,
+        "disk_free_limit": 0,
+        "disk_free_alarm": False,
+        "fd_used": process.files,
+        "fd_total": process.file_limit,
+        "sockets_used": process.sockets,
+        "sockets_total": rows.number(data, "maxConns"),
+        "proc_used": 0,
+        "proc_total": 0,
+        "exchange_types": _named(_EXCHANGE_TYPES),
+        "auth_mechanisms": [],
+        "applications": [{"name": "qstore", "description": "qstore", "version": data.get("version") or ""}],
+        "contexts": [],
+        "log_files": [],
+        "config_files": [],
+        "enabled_plugins": ["rabbitmq_management", "rabbitmq_prometheus"],
+        "db_dir": data.get("dataDir") or "",
+        "net_ticktime": 0,
+        "cluster_links": [],
+        "connection_created": churn.get("connection_created", 0),
+        "connection_closed": churn.get("connection_closed", 0),
+        "channel_created": churn.get("session_created", 0),
+        "channel_closed": churn.get("session_closed", 0),
+        "queue_created": churn.get("queue_created", 0),
+        "queue_declared": churn.get("queue_created", 0),
+        "queue_deleted": churn.get("queue_closed", 0),
+    }
+
+
+async def nodes(api: Api, call: Call) -> Reply:
+    row = await node_row(api)
+    name = call.path.get("name")
+    if name is None:
+        return Reply(value=listed(call, [row]))
+    if name != row["name"]:
+        raise not_found()
+    return Reply(value=row)
+
+
+async def node_memory(api: Api, call: Call) -> Reply:
+    row = (await nodes(api, call)).value
+    allocated = next(iter(await api.collector.get("memory")), None)
+    queues = await api.queue_rows(60)
+    messages = sum(each["message_bytes_ram"] for each in queues)
+    total = row["mem_used"]
+    kinds = {
+        "messages": messages,
+        "allocated_unused": rows.number(allocated, "malloc_fordblks"),
+        "other": max(0, total - messages - rows.number(allocated, "malloc_fordblks")),
+    }
+    return Reply(value={"memory": {**kinds, "total": {"rss": total, "allocated": total}, "strategy": "rss"}})
+
+
+async def cluster_name(api: Api, _call: Call) -> Reply:
+    return Reply(value={"name": await api.node()})
+
+
+async def whoami(api: Api, call: Call) -> Reply:
+    return Reply(value={"name": call.session.user, "tags": await tags_of(api, call.session.user)})
+
+
+async def tags_of(api: Api, user: str) -> list[str]:
+    """The tags of a user; those of an administrator on a broker whose users have none: its rules decide."""
+    del api, user
+    return [ADMINISTRATOR]
+
+
+async def check_role(api: Api, role: str, user: str) -> None:
+    """Raise HttpError unless a user has a role."""
+    if role and not _INCLUDED[role].intersection(await tags_of(api, user)):
+        raise HttpError(401, "not_authorised", f"Not {role} user")
+
+
+async def auth(_api: Api, _call: Call) -> Reply:
+    return Reply(value={"enable_uaa": False, "uaa_client_id": "", "uaa_location": ""})
+
+
+async def extensions(_api: Api, _call: Call) -> Reply:
+    return Reply(value=[])
+
+
+async def nothing(_api: Api, call: Call) -> Reply:
+    return Reply(value=listed(call, []))
+
+
+# ---- virtual hosts ----
+
+
+async def _vhost_rows(api: Api) -> list[Row]:
+    node, queues = await api.node(), await api.queue_rows()
+    connections = await api.connection_rows()
+    found = []
+    for data in await api.collector.get("vhost"):
+        name = str(data["name"])
+        mine = [each for each in queues if each["vhost"] == name]
+        row: Row = {
+            "name": name,
+            "description": data.get("description") or ("Default virtual host" if name == rows.DEFAULT_VHOST else ""),
+            "tags": [],
+            "default_queue_type": "classic",
+            "metadata": {"description": data.get("description") or "", "tags": []},
+            "tracing": False,
+            "cluster_state": {node: "running"},
+        }
+        for level in SERIES[:LEVELS]:
+            change = round(sum(each[f"{level}_details"]["rate"] for each in mine), 2)
+            row |= rows.with_rate(level, sum(each[level] for each in mine), change)
+        stats: Row = {}
+        for counter in ("publish", "deliver", "deliver_get", "ack", "redeliver"):
+            value = sum(each["message_stats"][counter] for each in mine)
+            rate = sum(each["message_stats"][f"{counter}_details"]["rate"] for each in mine)
+            stats |= rows.with_rate(counter, value, round(rate, 2))
+        here = [each for each in connections if each["vhost"] == name]
+        for octets in ("recv_oct", "send_oct"):
+            rate = sum(each[f"{octets}_details"]["rate"] for each in here)
+            row |= rows.with_rate(octets, sum(each[octets] for each in here), round(rate, 2))
+        found.append({**row, "message_stats": stats})
+    return found
+
+
+async def vhosts(api: Api, call: Call) -> Reply:
+    found = await _vhost_rows(api)
+    name = call.path.get("vhost")
+    if name is None:
+        return Reply(value=listed(call, found))
+    row = next((each for each in found if each["name"] == name), None)
+    if row is None:
+        raise not_found()
+    return Reply(value=row)
+
+
+# ---- queues ----
+
+
+def _light(row: Row, *, with_totals: bool) -> Row:
+    names = ["name", "vhost", "durable", "auto_delete", "exclusive", "arguments", "type", "node", "state"]
+    names += ["messages", "messages_ready", "messages_unacknowledged"] if with_totals else []
+    return {name: row[name] for name in names}
+
+
+async def queues(api: Api, call: Call) -> Reply:
+    vhost = call.path.get("vhost")
+    if vhost is not None:
+        await api.check_vhost(vhost)
+    found = await api.queue_rows()
+    if vhost is not None:
+        found = [row for row in found if row["vhost"] == vhost]
+    if call.flag("disable_stats"):
+        found = [_light(row, with_totals=call.flag("enable_queue_totals")) for row in found]
+    return Reply(value=listed(call, found))
+
+
+async def queue(api: Api, call: Call) -> Reply:
+    seen, data = await api.find_queue(call)
+    row = rows.queue_row(seen, data, await api.node())
+    name = data["name"]
+    row["consumer_details"] = [
+        each for each in await api.consumer_rows() if each["queue"] == {"name": name, "vhost": row["vhost"]}
+    ]
+    row |= {"incoming": [], "deliveries": []}
+    _with_samples(row, _samples(api, call, f"queue {data.key}"))
+    wanted = wanted_columns(call)
+    return Reply(value=columns(row, wanted) if wanted else row)
+
+
+def _inequivalent(what: str, kind: str, name: str, vhost: str, given: object, current: object) -> HttpError:
+    shown = [str(each).lower() if isinstance(each, bool) else str(each) for each in (given, current)]
+    text = f"inequivalent arg '{what}' for {kind} '{name}' in vhost '{vhost}': received '{shown[0]}'"
+    return bad_request(f"{text} but current is '{shown[1]}'")
+
+
+async def put_queue(api: Api, call: Call) -> Reply:
+    body, vhost, name = call.object(), call.path["vhost"], call.path["name"]
+    durable, auto_delete = boolean(body, "durable"), boolean(body, "auto_delete")
+    arguments = mapping(body, "arguments")
+    await api.check_vhost(vhost, "vhost_not_found")
+    is_there = await api.collector.one("queue", name)
+    if is_there is not None and rows.vhost_of(is_there) == vhost:
+        for what, given, current in (
+            ("durable", durable, bool(is_there.get("durable"))),
+            ("auto_delete", auto_delete, bool(is_there.get("autoDelete"))),
+        ):
+            if given != current:
+                raise _inequivalent(what, "queue", name, vhost, given, current)
+    async with call.session.channel(vhost) as channel:
+        await channel.call(
+            "queue.declare", queue=name, durable=durable, auto_delete=auto_delete, arguments=table(arguments)
+        )
+    api.collector.changed("queue", "binding")
+    return Reply(204 if is_there is not None else 201)
+
+
+async def delete_queue(api: Api, call: Call) -> Reply:
+    await api.find_queue(call)
+    async with call.session.channel(call.path["vhost"]) as channel:
+        await channel.call(
+            "queue.delete",
+            queue=call.path["name"],
+            if_unused=call.flag("if-unused"),
+            if_empty=call.flag("if-empty"),
+        )
+    api.collector.changed("queue", "binding")
+    return Reply(204)
+
+
+async def purge_queue(api: Api, call: Call) -> Reply:
+    await api.find_queue(call)
+    async with call.session.channel(call.path["vhost"]) as channel:
+        await channel.call("queue.purge", queue=call.path["name"])
+    api.collector.changed("queue")
+    return Reply(204)
+
+
+async def queue_action(api: Api, call: Call) -> Reply:
+    """RabbitMQ's actions concern replicas, which are not here."""
+    call.object("action")
+    await api.find_queue(call)
+    raise bad_request("queues have no replicas: there is nothing to synchronise")
+
+
+_ACK_MODES: Final = {
+    "ack_requeue_true": (True, False),
+    "ack_requeue_false": (False, False),
+    "reject_requeue_true": (True, True),
+    "reject_requeue_false": (False, True),
+}
+"""Mode -> whether messages go back, and whether the others are rejected."""
+
+
+async def get_messages(api: Api, call: Call) -> Reply:
+    body = call.object()
+    if "ackmode" not in body and "requeue" in body:
+        body["ackmode"] = "ack_requeue_true" if boolean(body, "requeue") else "ack_requeue_false"
+    missing = [name for name in ("ackmode", "count", "encoding") if name not in body]
+    if missing:
+        raise bad_request(f"[{','.join(f'{{key_missing,{name}}}' for name in missing)}]")
+    mode = _ACK_MODES.get(text(body, "ackmode"))
+    if mode is None:
+        raise bad_request(["invalid_ackmode", body["ackmode"]])
+    encoding = text(body, "encoding")
+    if encoding not in ("auto", "base64"):
+        raise bad_request(["unsupported_encoding", encoding])
+    truncate = whole(body, "truncate", MAX_GET_BYTES, MAX_GET_BYTES)
+    await api.check_vhost(call.path["vhost"])
+    async with call.session.channel(call.path["vhost"]) as channel:
+        count = whole(body, "count", 1, MAX_GET)
+        found = await channel.get(call.path["name"], count, (truncate, MAX_GET_BYTES), requeue=mode[0], reject=mode[1])
+    api.collector.changed("queue")
+    return Reply(value=[_message(each, encoding) for each in found])
+
+
+def _message(got: Got, encoding: str) -> Row:
+    properties = {
+        name: plain_map(value) if isinstance(value, TypedMap) else value
+        for (name, _kind), value in zip(PROPERTIES, got.properties, strict=True)
+        if value is not None and name != "reserved"
+    }
+    payload, used = b64encode(got.body).decode(), "base64"
+    if encoding == "auto":
+        with contextlib.suppress(UnicodeDecodeError):
+            payload, used = got.body.decode(), "string"
+    return {
+        "payload_bytes": got.size,
+        "redelivered": got.redelivered,
+        "exchange": got.exchange,
+        "routing_key": got.routing_key,
+        "message_count": got.left,
+        "properties": properties or [],
+        "payload": payload,
+        "payload_encoding": used,
+    }
+
+
+# ---- exchanges ----
+
+
+async def exchanges(api: Api, call: Call) -> Reply:
+    vhost = call.path.get("vhost")
+    if vhost is not None:
+        await api.check_vhost(vhost)
+    found = await api.exchange_rows()
+    return Reply(value=listed(call, [row for row in found if vhost is None or row["vhost"] == vhost]))
+
+
+async def exchange(api: Api, call: Call) -> Reply:
+    seen, data = await api.find_exchange(call)
+    return Reply(value={**rows.exchange_row(seen, data), "incoming": [], "outgoing": []})
+
+
+async def put_exchange(api: Api, call: Call) -> Reply:
+    body, vhost, name = call.object(), call.path["vhost"], call.path["name"]
+    kind, durable = text(body, "type", "direct"), boolean(body, "durable")
+    auto_delete, internal = boolean(body, "auto_delete"), boolean(body, "internal")
+    await api.check_vhost(vhost, "vhost_not_found")
+    is_there = await api.collector.one("exchange", own_exchange(name))
+    if is_there is not None and rows.vhost_of(is_there) == vhost:
+        for what, given, current in (
+            ("type", kind, is_there.get("type")),
+            ("durable", durable, bool(is_there.get("durable"))),
+            ("auto_delete", auto_delete, bool(is_there.get("autoDelete"))),
+        ):
+            if given != current:
+                raise _inequivalent(what, "exchange", name, vhost, given, current)
+    elif kind not in _EXCHANGE_TYPES:
+        raise bad_request(f"unknown exchange type '{kind}'")
+    async with call.session.channel(vhost) as channel:
+        await channel.call(
+            "exchange.declare",
+            exchange=name,
+            type=kind,
+            durable=durable,
+            auto_delete=auto_delete,
+            internal=internal,
+            arguments=table(mapping(body, "arguments")),
+        )
+    api.collector.changed("exchange")
+    return Reply(204 if is_there is not None else 201)
+
+
+async def delete_exchange(api: Api, call: Call) -> Reply:
+    _, data = await api.find_exchange(call)
+    if not data["name"] or str(data["name"]).startswith(_STANDARD):
+        raise HttpError(401, "not_authorised", "Access refused.")
+    async with call.session.channel(call.path["vhost"]) as channel:
+        await channel.call("exchange.delete", exchange=call.path["name"], if_unused=call.flag("if-unused"))
+    api.collector.changed("exchange", "binding", "exchange_binding")
+    return Reply(204)
+
+
+_INTEGERS: Final = ("delivery_mode", "priority", "timestamp")
+
+
+def _properties(given: Row) -> Properties:
+    """The properties of a message from JSON."""
+    known = [name for name, _ in PROPERTIES]
+    values: Row = {}
+    for name, value in given.items():
+        own = "reserved" if name == "cluster_id" else name
+        if own not in known:
+            continue
+        if own == "headers":
+            values[own] = table(mapping(given, "headers"))
+        elif own in _INTEGERS:
+            values[own] = whole(given, name, 0, (1 << 63) if own == "timestamp" else 255)
+        elif isinstance(value, str):
+            values[own] = value
+        else:
+            raise bad_request(["not_a_string", name])
+    return Properties(**values)
+
+
+async def publish(api: Api, call: Call) -> Reply:
+    body = call.object("properties", "routing_key", "payload", "payload_encoding")
+    encoding, payload = text(body, "payload_encoding"), text(body, "payload")
+    if encoding == "base64":
+        try:
+            content = b64decode(payload, validate=True)
+        except ValueError:
+            raise bad_request("the payload is not base64") from None
+    elif encoding == "string":
+        content = payload.encode("utf-8", "surrogatepass")
+    else:
+        raise bad_request(["unsupported_encoding", encoding])
+    properties = _properties(mapping(body, "properties"))
+    await api.check_vhost(call.path["vhost"])
+    try:
+        async with call.session.channel(call.path["vhost"]) as channel:
+            target = own_exchange(call.path["name"])
+            is_routed = await channel.publish(target, text(body, "routing_key"), properties, content)
+    except RefusedError as error:
+        if error.code == ReplyCode.ACCESS_REFUSED:
+            raise
+        raise bad_request(f"{error.code} {error.text}") from None
+    api.collector.changed("queue", "exchange")
+    return Reply(value={"routed": is_routed})
+
+
+# ---- bindings ----
+
+
+async def _bindings(api: Api, call: Call, wanted: Callable[[Row], bool]) -> Reply:
+    return Reply(value=listed(call, [row for row in await api.binding_rows() if wanted(row)]))
+
+
+async def bindings(api: Api, call: Call) -> Reply:
+    vhost = call.path.get("vhost")
+    if vhost is not None:
+        await api.check_vhost(vhost)
+    return await _bindings(api, call, lambda row: vhost in (None, row["vhost"]))
+
+
+async def queue_bindings(api: Api, call: Call) -> Reply:
+    await api.find_queue(call)
+    place = "queue", call.path["name"], call.path["vhost"]
+    return await _bindings(api, call, lambda row: (row["destination_type"], row["destination"], row["vhost"]) == place)
+
+
+async def bindings_of_source(api: Api, call: Call) -> Reply:
+    _, data = await api.find_exchange(call)
+    return await _bindings(api, call, lambda row: (row["source"], row["vhost"]) == (data["name"], call.path["vhost"]))
+
+
+async def bindings_of_destination(api: Api, call: Call) -> Reply:
+    _, data = await api.find_exchange(call)
+    place = "exchange", data["name"], call.path["vhost"]
+    return await _bindings(api, call, lambda row: (row["destination_type"], row["destination"], row["vhost"]) == place)
+
+
+_KINDS: Final = {"q": "queue", "e": "exchange"}
+
+
+def _between(call: Call) -> Callable[[Row], bool]:
+    kind = _KINDS.get(call.path["kind"])
+    if kind is None:
+        raise not_found()
+    target = call.path["destination"]
+    target = own_exchange(target) if kind == "exchange" else target
+    place = call.path["vhost"], own_exchange(call.path["source"]), kind, target
+    return lambda row: (row["vhost"], row["source"], row["destination_type"], row["destination"]) == place
+
+
+async def bindings_between(api: Api, call: Call) -> Reply:
+    return await _bindings(api, call, _between(call))
+
+
+async def post_binding(api: Api, call: Call) -> Reply:
+    body, matches = call.object(), _between(call)
+    del matches
+    key, arguments = text(body, "routing_key"), mapping(body, "arguments")
+    vhost, source, target = call.path["vhost"], own_exchange(call.path["source"]), call.path["destination"]
+    await api.check_vhost(vhost, "vhost_not_found")
+    async with call.session.channel(vhost) as channel:
+        if call.path["kind"] == "q":
+            await channel.call("queue.bind", queue=target, exchange=source, routing_key=key, arguments=table(arguments))
+        else:
+            await channel.call(
+                "exchange.bind",
+                destination=own_exchange(target),
+                source=source,
+                routing_key=key,
+                arguments=table(arguments),
+            )
+    api.collector.changed("binding", "exchange_binding")
+    named = rows.properties_key(key, arguments)
+    return Reply(201, headers={"Location": f"{quote(target, safe='')}/{quote(named, safe='')}"})
+
+
+async def _one_binding(api: Api, call: Call) -> Row:
+    matches, wanted = _between(call), call.path["props"]
+    for row in await api.binding_rows():
+        if matches(row) and row["properties_key"] == wanted:
+            return row
+    for row in await api.binding_rows():  # a key that was decoded on the way
+        if matches(row) and unquote(row["properties_key"]) == wanted:
+            return row
+    raise not_found()
+
+
+async def one_binding(api: Api, call: Call) -> Reply:
+    return Reply(value=await _one_binding(api, call))
+
+
+async def delete_binding(api: Api, call: Call) -> Reply:
+    api.collector.changed("binding", "exchange_binding")
+    row = await _one_binding(api, call)
+    arguments = table(row["arguments"])
+    async with call.session.channel(call.path["vhost"]) as channel:
+        if call.path["kind"] == "q":
+            await channel.call(
+                "queue.unbind",
+                queue=row["destination"],
+                exchange=row["source"],
+                routing_key=row["routing_key"],
+                arguments=arguments,
+            )
+        else:
+            await channel.call(
+                "exchange.unbind",
+                destination=row["destination"],
+                source=row["source"],
+                routing_key=row["routing_key"],
+                arguments=arguments,
+            )
+    api.collector.changed("binding", "exchange_binding")
+    return Reply(204)
+
+
+# ---- connections, channels, consumers ----
+
+
+async def connections(api: Api, call: Call) -> Reply:
+    found = await api.connection_rows(with_own=call.flag("with_consoles"))
+    vhost, user = call.path.get("vhost"), call.path.get("user")
+    if vhost is not None:
+        await api.check_vhost(vhost)
+    found = [row for row in found if vhost in (None, row["vhost"]) and user in (None, row["user"])]
+    return Reply(value=listed(call, found))
+
+
+async def _connection(api: Api, call: Call) -> Row:
+    wanted = call.path["name"]
+    for row in await api.connection_rows(with_own=True):
+        if wanted in (row["name"], row["name"].partition(" -> ")[0]):
+            return row
+    raise not_found()
+
+
+async def connection(api: Api, call: Call) -> Reply:
+    return Reply(value=await _connection(api, call))
+
+
+async def close_connection(api: Api, call: Call) -> Reply:
+    row = await _connection(api, call)
+    await _close(call, row)
+    api.collector.changed("connection", "session", "subscription")
+    return Reply(204)
+
+
+async def _close(call: Call, row: Row) -> None:
+    peer = row["name"].partition(" -> ")[0]
+    await (await call.session.console()).call(f"connection:{peer}", "close")
+
+
+async def close_connections_of_user(api: Api, call: Call) -> Reply:
+    for row in await api.connection_rows():
+        if row["user"] == call.path["user"]:
+            await _close(call, row)
+    api.collector.changed("connection", "session", "subscription")
+    return Reply(204)
+
+
+async def channels(api: Api, call: Call) -> Reply:
+    found = [row for _, row in await api.channel_rows()]
+    vhost = call.path.get("vhost")
+    if vhost is not None:
+        await api.check_vhost(vhost)
+    return Reply(value=listed(call, [row for row in found if vhost in (None, row["vhost"])]))
+
+
+async def connection_channels(api: Api, call: Call) -> Reply:
+    name = (await _connection(api, call))["name"]
+    found = [row for _, row in await api.channel_rows() if row["connection_details"]["name"] == name]
+    return Reply(value=listed(call, found))
+
+
+async def channel(api: Api, call: Call) -> Reply:
+    row = next((row for _, row in await api.channel_rows() if row["name"] == call.path["name"]), None)
+    if row is None:
+        raise not_found()
+    found = [each for each in await api.consumer_rows() if each["channel_details"]["name"] == row["name"]]
+    return Reply(value={**row, "consumer_details": found})
+
+
+async def consumers(api: Api, call: Call) -> Reply:
+    vhost = call.path.get("vhost")
+    if vhost is not None:
+        await api.check_vhost(vhost)
+    found = await api.consumer_rows()
+    return Reply(value=listed(call, [row for row in found if vhost in (None, row["queue"]["vhost"])]))
+
+
+# ---- health ----
+
+_OK: Final = {"status": "ok"}
+
+
+async def healthy(api: Api, _call: Call) -> Reply:
+    """The broker answers."""
+    try:
+        await api.collector.get("broker")
+    except UnavailableError as error:
+        return Reply(503, {"status": "failed", "reason": str(error)})
+    return Reply(value=_OK)
+
+
+async def critical(api: Api, call: Call) -> Reply:
+    found = await healthy(api, call)
+    return found if found.status != 200 else Reply(value={**_OK, "reason": "single node cluster"})
+
+
+async def port_listener(api: Api, call: Call) -> Reply:
+    if not call.path["port"].isdecimal():
+        raise bad_request("the port is not a number")
+    wanted, found = int(call.path["port"]), sorted({each["port"] for each in await _listeners(api)})
+    if wanted in found:
+        return Reply(value={**_OK, "port": wanted})
+    return Reply(503, {"status": "failed", "reason": "No active listener", "missing": wanted, "ports": found})
+
+
+_PROTOCOLS: Final = {"amqp091": "amqp", "amqp0-9-1": "amqp", "amqp0.9.1": "amqp"}
+
+
+async def protocol_listener(api: Api, call: Call) -> Reply:
+    wanted = _PROTOCOLS.get(call.path["protocol"], call.path["protocol"])
+    found = sorted({each["protocol"] for each in await _listeners(api)})
+    if wanted in found:
+        return Reply(value={**_OK, "protocol": wanted})
+    return Reply(503, {"status": "failed", "reason": "No active listener", "missing": wanted, "protocols": found})
+
+
+async def aliveness(api: Api, call: Call) -> Reply:
+    vhost = call.path["vhost"]
+    await api.check_vhost(vhost)
+    async with call.session.channel(vhost) as channel:
+        await channel.call("queue.declare", queue=_ALIVE)
+        await channel.publish("", _ALIVE, Properties(), b"test_message")
+        found = await channel.get(_ALIVE, 1, (64, 64), requeue=False, reject=False)
+    api.collector.changed("queue", "binding")
+    return Reply(value=_OK) if found else Reply(503, {"status": "failed", "reason": "no message has arrived"})
+
+
+# ---- definitions ----
+
+
+def _picked(row: Row, *names: str, with_vhost: bool) -> Row:
+    return {name: row[name] for name in (("vhost", *names) if with_vhost else names)}
+
+
+async def definitions(api: Api, call: Call) -> Reply:
+    vhost, is_all = call.path.get("vhost"), "vhost" not in call.path
+    if vhost is not None:
+        await api.check_vhost(vhost)
+    of_vhost = [row for row in await api.queue_rows() if vhost in (None, row["vhost"])]
+    found_exchanges = [row for row in await api.exchange_rows() if vhost in (None, row["vhost"])]
+    found: Row = {
+        "rabbit_version": API_VERSION,
+        "rabbitmq_version": API_VERSION,
+        "product_name": "qstore",
+        "product_version": __version__,
+    }
+    if is_all:
+        found |= {
+            "users": [],
+            "vhosts": [{"name": name} for name in await api.vhosts()],
+            "permissions": [],
+            "topic_permissions": [],
+            "global_parameters": [{"name": "cluster_name", "value": await api.node()}],
+        }
+    queue_names = ("name", "durable", "auto_delete", "arguments")
+    found |= {
+        "parameters": [],
+        "policies": [],
+        "queues": [_picked(row, *queue_names, with_vhost=is_all) for row in of_vhost if not row["exclusive"]],
+        "exchanges": [
+            _picked(row, "name", "type", "durable", "auto_delete", "internal", "arguments", with_vhost=is_all)
+            for row in found_exchanges
+            if row["name"] and not row["name"].startswith(_STANDARD) and row["name"] not in _OWN_EXCHANGES
+        ],
+    }
+    exclusive = {(row["vhost"], row["name"]) for row in of_vhost if row["exclusive"]}
+    binding_names = ("source", "destination", "destination_type", "routing_key", "arguments")
+    found["bindings"] = [
+        _picked(row, *binding_names, with_vhost=is_all)
+        for row in await api.binding_rows()
+        if row["source"]
+        and row["source"] not in _OWN_EXCHANGES
+        and vhost in (None, row["vhost"])
+        and not (row["destination_type"] == "queue" and (row["vhost"], row["destination"]) in exclusive)
+    ]
+    return Reply(value=found)
+
+
+def _list_of(body: Row, name: str) -> list[Row]:
+    found = body.get(name) or []
+    if not isinstance(found, list) or not all(isinstance(each, dict) for each in found):
+        raise bad_request(f"{name} is not a list of objects")
+    return found
+
+
+async def post_definitions(api: Api, call: Call) -> Reply:
+    """Create what is missing. What is there stays, as in RabbitMQ."""
+    body, only = call.object(), call.path.get("vhost")
+    if only is not None:
+        await api.check_vhost(only, "vhost_not_found")
+    steps: dict[str, list[tuple[str, Row]]] = defaultdict(list)
+    for name in _IMPORTED:
+        for each in _list_of(body, name):
+            vhost = only if only is not None else text(each, "vhost", rows.DEFAULT_VHOST)
+            steps[vhost].append(_import_step(name, each))
+    there = {(row["vhost"], row["name"]) for row in await api.queue_rows()}
+    known = {(row["vhost"], row["name"]) for row in await api.exchange_rows()}
+    have = await api.vhosts()
+    for vhost, operations in steps.items():
+        if vhost not in have:
+            raise bad_request(f"there is no virtual host '{vhost}'")
+        async with call.session.channel(vhost) as channel:
+            for method, arguments in operations:
+                if method == "queue.declare" and (vhost, arguments["queue"]) in there:
+                    continue
+                if method == "exchange.declare" and (vhost, arguments["exchange"]) in known:
+                    continue
+                await channel.call(method, **arguments)
+    api.collector.changed("queue", "exchange", "binding", "exchange_binding")
+    return Reply(204)
+
+
+_IMPORTED: Final = ("exchanges", "queues", "bindings")
+
+
+def _import_step(kind: str, given: Row) -> tuple[str, Row]:
+    """The method that creates an object of definitions, and its arguments."""
+    arguments = table(mapping(given, "arguments"))
+    if kind == "bindings":
+        bound = {"routing_key": text(given, "routing_key"), "arguments": arguments}
+        source, target = own_exchange(text(given, "source")), text(given, "destination")
+        if text(given, "destination_type", "queue") == "queue":
+            return "queue.bind", {"queue": target, "exchange": source, **bound}
+        return "exchange.bind", {"destination": own_exchange(target), "source": source, **bound}
+    flags = {name: boolean(given, name) for name in ("durable", "auto_delete")}
+    if kind == "queues":
+        return "queue.declare", {"queue": text(given, "name"), **flags, "arguments": arguments}
+    named = {"exchange": text(given, "name"), "type": text(given, "type", "direct")}
+    return "exchange.declare", {**named, **flags, "arguments": arguments}
+
+
+# ---- what RabbitMQ has not ----
+
+
+def _shown(data: Data, *left_out: str) -> Row:
+    """An object as its class in QMF has it."""
+    return {name: value for name, value in plain(data.values).items() if name not in left_out}
+
+
+async def store(api: Api, _call: Call) -> Reply:
+    found = next(iter(await api.collector.get("store")), None)
+    return Reply(value={} if found is None else _shown(found, "brokerRef"))
+
+
+def journal_row(data: Data) -> Row:
+    """A journal, and how full it is."""
+    files, free = rows.number(data, "currentFileCount"), rows.number(data, "freeFileCount")
+    size = rows.number(data, "dataFileSize")
+    names = {
+        "name": "name", "directory": "directory", "records": "recordDepth", "enqueues": "enqueues",
+        "dequeues": "dequeues", "open_transactions": "txn", "outstanding_flushes": "outstandingAIOs",
+        "waits_for_room": "writeWaitFailures", "shortages": "writeBusyFailures", "max_files": "maxFileCount",
+        "available_files": "availableFileCount",
+    }  # fmt: skip
+    return {
+        **{name: data.get(source) for name, source in names.items()},
+        "files": files,
+        "free_files": free,
+        "file_size": size,
+        "capacity": files * size,
+        "fill": round((files - free) / files, 4) if files else 0.0,
+    }
+
+
+async def journals(api: Api, call: Call) -> Reply:
+    found = [journal_row(data) for data in await api.collector.get("journal")]
+    return Reply(value=listed(call, sorted(found, key=lambda row: str(row["name"]))))
+
+
+async def journal(api: Api, call: Call) -> Reply:
+    data = await api.collector.one("journal", call.path["name"], _LEGACY)
+    if data is None:
+        raise not_found()
+    return Reply(value=journal_row(data))
+
+
+async def transactions(_api: Api, call: Call) -> Reply:
+    """As the user of the request: a user sees those of others only with the right to."""
+    console = await call.session.console()
+    found = [_shown(data) async for data in console.query("transaction", package=_QSTORE)]
+    return Reply(value=listed(call, [{**row, "in_doubt": row.get("state") == "PREPARED"} for row in found]))
+
+
+async def end_transaction(api: Api, call: Call) -> Reply:
+    console = await call.session.console()
+    method = {"commit": "commit", "rollback": "rollback"}.get(call.path["outcome"])
+    if method is None:
+        raise not_found()
+    await console.call(f"{_QSTORE}:transaction:{call.path['xid']}", method)
+    api.collector.changed("queue", "transaction")
+    return Reply(204)
+
+
+async def object_of(api: Api, call: Call) -> Reply:
+    """All objects of a class of QMF, as they are."""
+    name = call.path["class"]
+    if name not in OBJECTS:
+        raise not_found()
+    found = [{"object": data.key, **_shown(data)} for data in await api.collector.get(name)]
+    return Reply(value=listed(call, found))
+
+
+OBJECTS: Final = (
+    "acl", "agent", "backup", "binding", "broker", "connection", "exchange", "exchange_binding", "journal", "log",
+    "memory", "queue", "security", "session", "store", "subscription", "system", "vhost",
+)  # fmt: skip
+"""The classes that are shown as they are."""
+
+
+async def move_messages(api: Api, call: Call) -> Reply:
+    body = call.object("destination")
+    await api.find_queue(call)
+    arguments = {
+        "srcQueue": call.path["name"],
+        "destQueue": text(body, "destination"),
+        "qty": whole(body, "count", 0, (1 << 32) - 1),
+    }
+    await (await call.session.console()).call("broker", "queueMoveMessages", arguments)
+    api.collector.changed("queue")
+    return Reply(204)
+
+
+async def history(api: Api, call: Call) -> Reply:
+    """Points of all queues together, or of one: `age` seconds back."""
+    name = call.query.get("queue")
+    series = TOTAL if name is None else f"queue {name}"
+    points = api.collector.history.points(series, call.count("age", 3600), api._clock())
+    return Reply(value={"series": list(SERIES), "points": [[at, *values] for at, values in points]})
+
+
+async def console_status(api: Api, _call: Call) -> Reply:
+    return Reply(
+        value={
+            "version": __version__,
+            "broker": api.broker,
+            "interval": api.collector.interval,
+            "sampling_seconds": round(api.collector.seconds, 3),
+            "logins": api.logins.attempts,
+            "failed_logins": api.logins.failures,
+        }
+    )
+
+
+# ---- the table ----
+
+
+async def openapi(api: Api, _call: Call) -> Reply:
+    paths: dict[str, Row] = {}
+    for route in api.resources.routes:
+        names = re.findall(r"{(\w+)}", route.pattern)
+        operation: Row = {
+            "operationId": f"{route.handler.__name__}-{route.method.lower()}-{len(paths)}",
+            "summary": route.summary,
+            "tags": [route.pattern.partition("/")[0]],
+            "parameters": [
+                {"name": name, "in": "path", "required": True, "schema": {"type": "string"}} for name in names
+            ],
+            "responses": {"default": {"$ref": "#/components/responses/Error"}, **_answers(route)},
+        }
+        if route.role:
+            operation["x-role"] = route.role
+        if route.method in ("PUT", "POST"):
+            operation["requestBody"] = {"content": {"application/json": {"schema": {"type": "object"}}}}
+        paths.setdefault(f"/{route.pattern}", {})[route.method.lower()] = operation
+    return Reply(
+        value={
+            "openapi": "3.1.0",
+            "info": {
+                "title": "qstore",
+                "version": __version__,
+                "description": "RabbitMQ's management API, and what it has not below /qstore.",
+            },
+            "servers": [{"url": "/api"}],
+            "security": [{"basic": []}],
+            "paths": paths,
+            "components": {
+                "securitySchemes": {"basic": {"type": "http", "scheme": "basic"}},
+                "responses": {
+                    "Error": {
+                        "description": "The request is refused.",
+                        "content": {
+                            "application/json": {
+                                "schema": {
+                                    "type": "object",
+                                    "properties": {"error": {"type": "string"}, "reason": {}},
+                                    "required": ["error", "reason"],
+                                }
+                            }
+                        },
+                    }
+                },
+            },
+        }
+    )
+
+
+def _answers(route: Route) -> Row:
+    if route.method == "PUT":
+        return {"201": {"description": "It was created."}, "204": {"description": "It was there, and is as given."}}
+    if route.method == "DELETE":
+        return {"204": {"description": "It is gone."}}
+    return {"200": {"description": "The answer, or an empty one.", "content": {"application/json": {"schema": {}}}}}
+
+
+# fmt: off
+ROUTES: Final = (
+    Route("GET", "overview", MANAGEMENT, overview, "The broker: messages, rates, numbers of objects, listeners"),
+    Route("GET", "cluster-name", MANAGEMENT, cluster_name, "The broker's name as a node"),
+    Route("GET", "nodes", MONITORING, nodes, "The broker as a node: memory, disk, descriptors"),
+    Route("GET", "nodes/{name}", MONITORING, nodes, "One node"),
+    Route("GET", "nodes/{name}/memory", MONITORING, node_memory, "What the memory is used for"),
+    Route("GET", "extensions", MANAGEMENT, extensions, "Extensions of the console: none"),
+    Route("GET", "auth", "-", auth, "How to log in: never by OAuth"),
+    Route("GET", "whoami", "", whoami, "The user who asks, and its tags"),
+    Route("GET", "feature-flags", ADMINISTRATOR, nothing, "Feature flags: none"),
+    Route("GET", "deprecated-features", ADMINISTRATOR, nothing, "Deprecated features: none"),
+
+    Route("GET", "vhosts", MANAGEMENT, vhosts, "The virtual hosts"),
+    Route("GET", "vhosts/{vhost}", MANAGEMENT, vhosts, "One virtual host"),
+    Route("GET", "vhosts/{vhost}/connections", MANAGEMENT, connections, "Its connections"),
+    Route("GET", "vhosts/{vhost}/channels", MANAGEMENT, channels, "Its channels"),
+
+    Route("GET", "queues", MANAGEMENT, queues, "The queues: in pages, sorted, filtered, with columns"),
+    Route("GET", "queues/{vhost}", MANAGEMENT, queues, "Those of a virtual host"),
+    Route("GET", "queues/{vhost}/{name}", MANAGEMENT, queue, "One queue, with its consumers, rates and history"),
+    Route("PUT", "queues/{vhost}/{name}", MANAGEMENT, put_queue, "Declare it"),
+    Route("DELETE", "queues/{vhost}/{name}", MANAGEMENT, delete_queue, "Delete it: if-empty, if-unused"),
+    Route("DELETE", "queues/{vhost}/{name}/contents", MANAGEMENT, purge_queue, "Remove its messages"),
+    Route("GET", "queues/{vhost}/{name}/bindings", MANAGEMENT, queue_bindings, "Its bindings"),
+    Route("POST", "queues/{vhost}/{name}/get", MANAGEMENT, get_messages, "Take messages, and put them back or not"),
+    Route("POST", "queues/{vhost}/{name}/actions", POLICYMAKER, queue_action, "Actions on replicas: there are none"),
+
+    Route("GET", "exchanges", MANAGEMENT, exchanges, "The exchanges"),
+    Route("GET", "exchanges/{vhost}", MANAGEMENT, exchanges, "Those of a virtual host"),
+    Route("GET", "exchanges/{vhost}/{name}", MANAGEMENT, exchange, "One exchange"),
+    Route("PUT", "exchanges/{vhost}/{name}", MANAGEMENT, put_exchange, "Declare it"),
+    Route("DELETE", "exchanges/{vhost}/{name}", MANAGEMENT, delete_exchange, "Delete it: if-unused"),
+    Route("POST", "exchanges/{vhost}/{name}/publish", MANAGEMENT, publish, "Publish a message to it"),
+    Route("GET", "exchanges/{vhost}/{name}/bindings/source", MANAGEMENT, bindings_of_source, "Bindings from it"),
+    Route("GET", "exchanges/{vhost}/{name}/bindings/destination", MANAGEMENT, bindings_of_destination,
+          "Bindings to it"),
+
+    Route("GET", "bindings", MANAGEMENT, bindings, "The bindings"),
+    Route("GET", "bindings/{vhost}", MANAGEMENT, bindings, "Those of a virtual host"),
+    Route("GET", "bindings/{vhost}/e/{source}/{kind}/{destination}", MANAGEMENT, bindings_between,
+          "Those from an exchange to a queue (q) or an exchange (e)"),
+    Route("POST", "bindings/{vhost}/e/{source}/{kind}/{destination}", MANAGEMENT, post_binding, "Add one"),
+    Route("GET", "bindings/{vhost}/e/{source}/{kind}/{destination}/{props}", MANAGEMENT, one_binding, "One of them"),
+    Route("DELETE", "bindings/{vhost}/e/{source}/{kind}/{destination}/{props}", MANAGEMENT, delete_binding,
+          "Remove it"),
+
+    Route("GET", "connections", MANAGEMENT, connections, "The connections; with_consoles=true: those of consoles, too"),
+    Route("GET", "connections/{name}", MANAGEMENT, connection, "One connection"),
+    Route("DELETE", "connections/{name}", MANAGEMENT, close_connection, "Close it"),
+    Route("GET", "connections/{name}/channels", MANAGEMENT, connection_channels, "Its channels"),
+    Route("GET", "connections/username/{user}", MANAGEMENT, connections, "Those of a user"),
+    Route("DELETE", "connections/username/{user}", ADMINISTRATOR, close_connections_of_user, "Close them"),
+    Route("GET", "channels", MANAGEMENT, channels, "The channels, and sessions of AMQP 0-10"),
+    Route("GET", "channels/{name}", MANAGEMENT, channel, "One channel, with its consumers"),
+    Route("GET", "consumers", MANAGEMENT, consumers, "The consumers"),
+    Route("GET", "consumers/{vhost}", MANAGEMENT, consumers, "Those of a virtual host"),
+
+    Route("GET", "definitions", ADMINISTRATOR, definitions, "What a broker is made of, for another one"),
+    Route("POST", "definitions", ADMINISTRATOR, post_definitions, "Create what is missing of it"),
+    Route("GET", "definitions/{vhost}", ADMINISTRATOR, definitions, "The same of one virtual host"),
+    Route("POST", "definitions/{vhost}", ADMINISTRATOR, post_definitions, "Likewise"),
+
+    Route("GET", "health/checks/alarms", "", healthy, "Whether the broker answers, and no alarm is on"),
+    Route("GET", "health/checks/local-alarms", "", healthy, "The same"),
+    Route("GET", "health/checks/virtual-hosts", "", healthy, "Whether all virtual hosts run"),
+    Route("GET", "health/checks/certificate-expiration/{within}/{unit}", "", healthy, "Certificates are not checked"),
+    Route("GET", "health/checks/node-is-quorum-critical", "", critical, "There is one node"),
+    Route("GET", "health/checks/node-is-mirror-sync-critical", "", critical, "There is one node"),
+    Route("GET", "health/checks/port-listener/{port}", "", port_listener, "Whether something listens on a port"),
+    Route("GET", "health/checks/protocol-listener/{protocol}", "", protocol_listener, "Whether a protocol is spoken"),
+    Route("GET", "healthchecks/node", "", healthy, "As health/checks/alarms"),
+    Route("GET", "aliveness-test/{vhost}", MANAGEMENT, aliveness, "Send a message through a queue"),
+
+    Route("GET", "qstore/console", MANAGEMENT, console_status, "The console itself: what it costs"),
+    Route("GET", "qstore/store", MONITORING, store, "The store"),
+    Route("GET", "qstore/journals", MONITORING, journals, "The journals of the durable queues, and how full they are"),
+    Route("GET", "qstore/journals/{name}", MONITORING, journal, "The journal of a queue"),
+    Route("GET", "qstore/transactions", MONITORING, transactions, "Branches of distributed transactions"),
+    Route("POST", "qstore/transactions/{xid}/{outcome}", ADMINISTRATOR, end_transaction,
+          "Commit or roll back a branch in doubt"),
+    Route("POST", "qstore/queues/{vhost}/{name}/move", MANAGEMENT, move_messages, "Move messages to another queue"),
+    Route("GET", "qstore/history", MONITORING, history, "What plots draw: a queue's, or all queues'"),
+    Route("GET", "qstore/objects/{class}", MONITORING, object_of, "The objects of a class of QMF as they are"),
+    Route("GET", "openapi.json", "-", openapi, "This document"),
+)
+# fmt: on
