@@ -23,6 +23,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 from enum import Enum, auto
+from types import MappingProxyType
 from typing import Any, Final, NamedTuple, TypeAlias
 
 from qstore.broker.log.logs import INFO, NOTICE, log_of
@@ -56,6 +57,21 @@ class Effect(Enum):
 
 _Asks: TypeAlias = Callable[[object], bool]
 
+
+class Applied(NamedTuple):
+    """What policies give a queue or exchange in addition to its arguments (`model/policies`).
+
+    Attributes:
+        policy, operator_policy: the names of the policies; empty for none.
+        definition: theirs, merged.
+    """
+
+    policy: str = ""
+    operator_policy: str = ""
+    definition: Mapping[str, str | int] = MappingProxyType({})
+
+
+NO_POLICY: Final = Applied()
 
 # ---- values ----
 

@@ -25,6 +25,7 @@ from qstore.broker.model.exchanges.exchange import Exchange
 from qstore.broker.model.exchanges.types import STANDARD_EXCHANGES, exchange_type
 from qstore.broker.model.memory import QUEUE_OVERHEAD, MemoryCeiling
 from qstore.broker.model.message import Message, RestoreMessage
+from qstore.broker.model.policies import HOST, Policies, PolicyHost
 from qstore.broker.model.queues.composition import QueueFactory, WatchFactory
 from qstore.broker.model.queues.expiry import Expiries, IdleQueues, expire_in_turns
 from qstore.broker.model.queues.flow_control import FlowDefaults
@@ -84,6 +85,7 @@ class Broker:
         has_timestamps: whether messages of new connections get their time of arrival.
         authorization: checks operations.
         configuration: policies, permissions and other records that are set while the broker runs.
+        policies: what operators set for queues and exchanges by the patterns of their names.
         quotas: counts connections and queues of users, and limits them.
         events: emits events to listeners.
         last_candidate: the last message for which a consumer's selector was evaluated.
@@ -141,6 +143,12 @@ class Broker:
         self.exchange_bindings = ExchangeBindings(self.exchanges, storage, access, self.events, self.arguments)
         self.removal = QueueRemoval(self.queues, self.exchanges, self.router, storage)
         self.topology = self._new_topology(storage, access)
+        host = PolicyHost(HOST, self.queues, self.exchanges)
+        self.policies = Policies(
+            self.configuration, lambda: (host,), self.queue_factory, self.idle_queues, self.topology.awaiting
+        )
+        self.queue_factory.policy_of = partial(self.policies.for_new, HOST)
+        self.topology.exchange_created = partial(self.policies.exchange_created, host)
         self.redirections = Redirections(self.topology, self.exchanges, self.authorization, self.events)
         self.removal.leaves = self.redirections.cancel
         if store is not None:
@@ -274,6 +282,7 @@ class Broker:
         """
         self.queue_factory.use_restore(restore)
         self.configuration.recover()
+        self.policies.recover()
         if self.store is not None:
             recovery = Recovery(
                 self.store,
@@ -287,6 +296,7 @@ class Broker:
             )
             recovery.run()
             self.topology.awaiting.update(recovery.awaiting)
+            self.policies.exchanges_recovered()
             self.tick.schedule()  # messages may have expired meanwhile
             for queue in self.queues.values():
                 self.quotas.queue_created(queue.creator)

@@ -28,7 +28,7 @@ from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, 
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar, Final, NamedTuple, Protocol, TypeAlias, TypeVar
 
-from qstore.broker.model.arguments import INITIAL_VALUE, INTERNAL, SEQUENCE, is_switched_on
+from qstore.broker.model.arguments import INITIAL_VALUE, INTERNAL, NO_POLICY, SEQUENCE, is_switched_on
 from qstore.broker.model.counters import Watermark
 from qstore.broker.model.errors import NotImplementedByBrokerError, RoutingLimitError
 from qstore.broker.model.exchanges.matching import MAX_STEPS, Criteria, Steps, TopicIndex, comparable, parse_criteria
@@ -195,6 +195,8 @@ class Exchange(ABC):
         routes: routing key -> route, for some keys. Read-only.
         no_route: the route of messages that match no queue, for any key.
         binding_count: number of bindings.
+        policy: what policies give it.
+        has_policy_alternate: whether its alternate exchange is one by a policy, and not declared.
         store_id: its number in the store; None if it is not stored.
         is_deleted: it was deleted, and routes nothing.
         is_internal: whether clients of AMQP 0-9-1 cannot publish to it.
@@ -207,8 +209,8 @@ class Exchange(ABC):
 
     __slots__ = (
         "__weakref__", "_by_key", "_by_queue", "_counted", "_live", "_routed_queues", "_sharing", "alternate",
-        "arguments", "auto_delete", "binding_count", "durable", "is_deleted", "is_internal", "name", "no_route",
-        "onward", "receiver", "routes", "routes_by_key", "sent", "steps", "store_id",
+        "arguments", "auto_delete", "binding_count", "durable", "has_policy_alternate", "is_deleted", "is_internal",
+        "name", "no_route", "onward", "policy", "receiver", "routes", "routes_by_key", "sent", "steps", "store_id",
     )  # fmt: skip
 
     def __init__(
@@ -227,7 +229,8 @@ class Exchange(ABC):
         self.receiver: Receiver | None = None
         self.store_id: int | None = None
         self.steps = 0
-        self.is_deleted = False
+        self.is_deleted = self.has_policy_alternate = False
+        self.policy = NO_POLICY
         self.is_internal = arguments.get(INTERNAL) is not None
         self.onward: Onward | None = None
         self._sharing: dict[Exchange, None] = {}

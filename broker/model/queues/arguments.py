@@ -70,7 +70,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
-from qstore.broker.model.arguments import COUNTS, LIFETIMES, NO_LOCAL, as_text, is_set, plain, shown
+from qstore.broker.model.arguments import COUNTS, LIFETIMES, NO_LOCAL, QUEUE_TYPE, as_text, is_set, plain, shown
 from qstore.broker.model.arguments import SEQUENCE as OLD_SEQUENCE
 from qstore.broker.model.errors import InvalidArgumentError
 from qstore.broker.model.queues.flow_control import REPEAT_GAP, AlertArguments, FlowArguments
@@ -138,8 +138,10 @@ _STOPS: Final = ("qpid.flow_stop_count", "qpid.flow_stop_size")
 DEAD_EXCHANGE: Final = "x-dead-letter-exchange"
 DEAD_KEY: Final = "x-dead-letter-routing-key"
 
+DELIVERY_LIMIT: Final = "x-delivery-limit"
+
 NAMES: Final = frozenset(
-    (MESSAGE_TTL, EXPIRES, OVERFLOW, HIGHEST_PRIORITY, SINGLE_ACTIVE, DEAD_EXCHANGE, DEAD_KEY, *LENGTHS)
+    (DELIVERY_LIMIT, MESSAGE_TTL, EXPIRES, OVERFLOW, HIGHEST_PRIORITY, SINGLE_ACTIVE, DEAD_EXCHANGE, DEAD_KEY, *LENGTHS)
 )
 """The arguments of RabbitMQ's classic queues."""
 
@@ -189,6 +191,8 @@ class QueueArguments(NamedTuple):
         dead_letter: where its dead messages go; None if they are dropped.
         is_single_active: whether one consumer at a time gets messages.
         overflow: the value of x-overflow; empty if it is not given.
+        delivery_limit: how often a message of a quorum queue may return; None if not given, -1 for no limit.
+        is_quorum: whether it is declared as a quorum queue.
         is_early: whether a stored message is delivered before its record is on the disk; None if not given.
     """
 
@@ -220,6 +224,8 @@ class QueueArguments(NamedTuple):
     is_single_active: bool = False
     overflow: str = ""
     is_early: bool | None = None
+    delivery_limit: int | None = None
+    is_quorum: bool = False
 
 
 #: No arguments given.
@@ -299,6 +305,8 @@ def read_arguments(arguments: TypedMap) -> QueueArguments:
         _is_single_active(classic.get(SINGLE_ACTIVE, False)),
         str(classic.get(OVERFLOW, "")),
         is_set(given[DELIVER_BEFORE_SYNC]) if DELIVER_BEFORE_SYNC in given else None,
+        _delivery_limit(classic),
+        is_quorum(arguments),
     )
 
 
@@ -338,6 +346,12 @@ def _error(entries: tuple[tuple[str, TypedValue], ...]) -> str | None:
     except InvalidArgumentError as error:
         return str(error)
     return None
+
+
+def is_quorum(arguments: TypedMap) -> bool:
+    """Whether they declare a quorum queue."""
+    typed = arguments.get(QUEUE_TYPE)
+    return typed is not None and as_text(typed.value) == "quorum"
 
 
 def mapped(arguments: TypedMap) -> TypedMap:
@@ -481,6 +495,13 @@ def _expires(classic: Mapping[str, object]) -> int:
     if not milliseconds:
         raise InvalidArgumentError(f"{EXPIRES} is 0, not a number of milliseconds from 1")
     return milliseconds
+
+
+def _delivery_limit(classic: Mapping[str, object]) -> int | None:
+    value = classic.get(DELIVERY_LIMIT)
+    if value is None:
+        return None
+    return -1 if value == -1 and not isinstance(value, bool) else _count(DELIVERY_LIMIT, value, (1 << 32) - 1)
 
 
 def _is_single_active(value: object) -> bool:

@@ -21,6 +21,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
 from qstore.broker.log.logs import log_of
+from qstore.broker.model.arguments import NO_POLICY, Applied
 from qstore.broker.model.errors import InvalidArgumentError
 from qstore.broker.model.memory import MESSAGE_OVERHEAD
 from qstore.broker.model.queues.arguments import (
@@ -32,6 +33,7 @@ from qstore.broker.model.queues.arguments import (
     SELF_DESTRUCT,
     QueueArguments,
     read_arguments,
+    read_usable,
 )
 from qstore.broker.model.queues.entry import Entry
 from qstore.broker.model.queues.fifo import Fifo
@@ -117,6 +119,7 @@ class QueueFactory:
         divert: moves an acquired message of a queue to its dead-letter or alternate exchange. Returns False if there is
             none, or no room there.
         expiries: removes messages at the head of queues when they expire.
+        policy_of: returns what policies give a queue with a name and arguments, and its effective arguments.
         dead_letter: returns the mover of a queue's dead messages, for its exchange and its routing key or None.
     """
 
@@ -140,6 +143,7 @@ class QueueFactory:
         self.self_destruct: Callable[[str], None] = lambda _name: None
         self.divert: Callable[[Queue, Entry], bool] = lambda _queue, _entry: False
         self.dead_letter: Callable[[str, str | None], QueueDeadLetter | None] = lambda _exchange, _key: None
+        self.policy_of: Callable[[str, TypedMap], tuple[Applied, TypedMap]] = lambda _name, given: (NO_POLICY, given)
         self.listener: ReplicatingListener | None = None
         self.expiries: Expiries | None = None
 
@@ -171,6 +175,9 @@ class QueueFactory:
         journal: Any = None,
     ) -> Queue:
         """Create a queue; `parsed` are its parsed arguments, `journal` its journal in the store."""
+        policy, effective = self.policy_of(name, arguments)
+        if effective is not arguments:
+            parsed, _ = read_usable(effective)
         order = self._order(parsed)
         capacity = self._capacity(parsed, durable=journal is not None)
         residency = self._residency(name, order, parsed, journal)
@@ -204,15 +211,43 @@ class QueueFactory:
             clock=self._clock,
         )
         queue.auto_delete_seconds, queue.sequence_header = parsed.auto_delete_seconds, parsed.sequence_header
-        queue.message_ttl = None if parsed.message_ttl is None else parsed.message_ttl / 1000
-        queue.expiries = self.expiries
-        queue.expires_seconds = parsed.expires / 1000
-        if parsed.dead_letter is not None:
-            queue.dead_letter = self.dead_letter(*parsed.dead_letter)
+        queue.policy, queue.expiries = policy, self.expiries
+        self._set_times(queue, parsed)
         if self.deliver_before_sync if parsed.is_early is None else parsed.is_early:
             queue.deliver_before_sync()
         queue.is_kept_until_empty, queue.is_browse_only = parsed.is_kept_until_empty, parsed.is_browse_only
         return queue
+
+    def _set_times(self, queue: Queue, parsed: QueueArguments) -> None:
+        """Set when messages of a queue expire, when it does, and where dead ones go."""
+        queue.message_ttl = None if parsed.message_ttl is None else parsed.message_ttl / 1000
+        queue.expires_seconds = parsed.expires / 1000
+        wanted, current = parsed.dead_letter, queue.dead_letter
+        if wanted is None:
+            queue.dead_letter = None
+        elif current is None or (current.exchange, current.routing_key) != wanted:
+            queue.dead_letter = self.dead_letter(*wanted)
+
+    def refit(self, queue: Queue, arguments: TypedMap) -> None:
+        """Change the limits, times and destinations of a running queue to those of other effective arguments.
+
+        Messages beyond a new limit leave as when another one arrives. Everything else of it stays as it is.
+        """
+        parsed, _ = read_usable(arguments)
+        is_durable = queue.journal is not None
+        capacity = self._capacity(parsed, durable=is_durable)
+        limit, limiting = self._limit(queue.name, parsed, capacity)
+        if parsed.policy == FLOW_TO_DISK and queue.residency is not None:
+            limit = self._disk_limit(parsed, queue.residency, durable=is_durable)
+        if limit is not None and queue.limit is not None:
+            limit.refused = queue.limit.refused
+        ring = next((each for each in queue.displacements if isinstance(each, Ring)), None)
+        others = [each for each in queue.displacements if not isinstance(each, Ring | SelfDestruct)]
+        if ring is not None and (limiting or ring.is_diverting):  # it counts messages that are on their way elsewhere
+            ring.use(limit if isinstance(limit, RingLimit) else RingLimit(Capacity(), is_strict=False))
+            limiting = (ring, *(each for each in limiting if not isinstance(each, Ring)))
+        self._set_times(queue, parsed)
+        queue.change_limit(limit, (*others, *limiting), self._watches.make(queue.name, parsed, capacity))
 
     def _residency(self, name: str, order: Fifo, parsed: QueueArguments, journal: Any) -> Residency | None:
         """The part that decides which messages are in memory; None if all must be.

@@ -502,6 +502,29 @@ class DepthWatch:
             self.alerts.fall(queue.name, count, size)
         self._set_marks(queue.messages_enqueued, queue.bytes_enqueued, count, size)
 
+    def change(self, queue: Queue, other: DepthWatch) -> None:
+        """Use the thresholds of another watch from now on."""
+        flow, alerts = self.flow, self.alerts
+        if flow is None:
+            self.flow = other.flow
+        elif other.flow is None:
+            flow.is_stopped = flow.is_logged = False
+            flow.release()
+            self.flow = None
+        else:
+            flow.thresholds = other.flow.thresholds
+        if alerts is None or other.alerts is None:
+            self.alerts = other.alerts
+        else:
+            alerts.thresholds = other.alerts.thresholds
+        count = queue.messages_enqueued - queue.messages_dequeued
+        size = queue.bytes_enqueued - queue.bytes_dequeued
+        if self.flow is not None and self.flow.is_stopped:
+            self.flow.fall(queue.name, count, size, -1)
+        if self.alerts is not None and self.alerts.is_above:
+            self.alerts.fall(queue.name, count, size)
+        self.update(queue)
+
     def release(self) -> None:
         """Release the publishers of a queue that was deleted."""
         if self.flow is not None:

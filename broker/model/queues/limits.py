@@ -289,6 +289,9 @@ class Displacement:
     def recovered(self, queue: Queue) -> None:
         """Displace messages for which there is no place. After a start the queue has all messages of the store."""
 
+    def changed(self, queue: Queue) -> None:
+        """Handle another limit of the queue."""
+
     def released(self, queue: Queue, entry: Entry) -> None:
         """Handle a message that a consumer has released."""
 
@@ -330,6 +333,15 @@ class Ring(Displacement):
         self._leaving: dict[Entry, None] = {}  # diverted, and still on the queue
         self._leaving_bytes = 0
 
+    @property
+    def is_diverting(self) -> bool:
+        """Whether messages are on their way elsewhere."""
+        return bool(self._leaving)
+
+    def use(self, limit: RingLimit) -> None:
+        """Displace messages beyond another limit from now on."""
+        self._limit = limit
+
     def recovered(self, queue: Queue) -> None:
         """Displace messages until the queue is within its limit, except uncommitted ones and those leaving already."""
         while self._displaces(queue, MAX_AT_ONCE):
@@ -337,6 +349,10 @@ class Ring(Displacement):
 
     def arrived(self, queue: Queue, entry: Entry) -> None:  # noqa: ARG002
         """As `recovered`; if one message displaces very many, the rest leave in turns."""
+        self.changed(queue)
+
+    def changed(self, queue: Queue) -> None:
+        """As `arrived`: the limit may be exceeded."""
         if self._displaces(queue, MAX_AT_ONCE) and not self._is_shrinking:
             self._is_shrinking = True
             queue.do_in_turns(self._shrink(queue))

@@ -36,6 +36,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
+from qstore.broker.model.arguments import NO_POLICY
 from qstore.broker.model.counters import QueueCounters, QueueTotals, Watermark
 from qstore.broker.model.errors import (
     InternalError,
@@ -125,6 +126,7 @@ class Queue:
         dead_letter: where its dead messages go; None if they are dropped.
         redirect_peer, is_redirect_source: the queue that gets the messages for this one, None if they are put on it;
             and whether it is the source of this redirection (`topology.redirection`).
+        policy: what policies give it in addition to its arguments.
         is_early: whether a message is delivered before its record is on the disk.
         is_deleted: it was deleted, or the store is deleting it: it cannot be used.
         deletion: its deletion while the store carries it out; None otherwise.
@@ -137,7 +139,7 @@ class Queue:
         "displacements", "durable", "eligibility", "exclusive_consumer", "expires_seconds", "expiries",
         "is_browse_only", "is_deleted", "is_early", "is_kept_until_empty", "is_private", "is_redirect_source",
         "is_single_active", "journal", "limit", "message_ttl", "messages_dequeued", "messages_enqueued", "name",
-        "order", "owner", "redirect_peer", "residency", "sequence_header", "store", "uncommitted",
+        "order", "owner", "policy", "redirect_peer", "residency", "sequence_header", "store", "uncommitted",
         "uncommitted_bytes", "watch",
     )  # fmt: skip
 
@@ -196,6 +198,7 @@ class Queue:
         self.is_redirect_source = False
         self.is_deleted = False
         self.deletion: Deletion | None = None
+        self.policy = NO_POLICY
         self.order.replaced = self._consumers.removed
         if residency is not None:
             residency.attach(self, self._consumers, self._unsynced)
@@ -426,6 +429,20 @@ class Queue:
             displacement.recovered(self)
             self._tick.schedule()
         self.watch.update(self)
+
+    def change_limit(self, limit: Limit | None, displacements: tuple[Displacement, ...], watch: DepthWatch) -> None:
+        """Use another limit from now on, as a policy gives it; messages beyond it leave, if it displaces messages.
+
+        Args:
+            limit: refuses messages beyond it.
+            displacements: decide which messages leave.
+            watch: has the thresholds from now on.
+        """
+        self.limit, self.displacements = limit, displacements
+        self.watch.change(self, watch)
+        for displacement in displacements:
+            displacement.changed(self)
+        self._tick.schedule()
 
     # ---- wait for the disk ----
 

@@ -357,9 +357,11 @@ def check_alternate(declared: Exchange | Queue, wanted: Exchange | None) -> None
     Raises:
         NotAllowedError: it has another, or none.
     """
-    if wanted is not None and declared.alternate is not wanted:
+    is_policys = isinstance(declared, Exchange) and declared.has_policy_alternate
+    alternate = None if is_policys else declared.alternate
+    if wanted is not None and alternate is not wanted:
         what = "exchange" if isinstance(declared, Exchange) else "queue"
-        has = "no alternate exchange" if declared.alternate is None else f'alternate "{declared.alternate.name}"'
+        has = "no alternate exchange" if alternate is None else f'alternate "{alternate.name}"'
         raise NotAllowedError(f'{what} "{declared.name}" has {has}, not "{wanted.name}"')
 
 

@@ -24,7 +24,7 @@ Book: Qpid C++ Broker Book):
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
@@ -109,6 +109,7 @@ class Topology:
         changes: runs the changes, in order.
         awaiting: exchange or queue -> the name of its alternate exchange, which does not exist yet; it is set when an
             exchange with that name is declared.
+        exchange_created: called with each new exchange.
     """
 
     def __init__(
@@ -135,6 +136,7 @@ class Topology:
         self.changes = bound_exchanges.changes
         self._arguments = arguments
         self.awaiting: dict[Exchange | Queue, str] = {}
+        self.exchange_created: Callable[[Exchange], None] = lambda _exchange: None
 
     async def finish(self) -> None:
         """Wait until no change is pending. Called before the store is closed."""
@@ -409,6 +411,7 @@ class Topology:
             if is_later:
                 self.awaiting[exchange] = alternate
             self._link_users(exchange)
+            self.exchange_created(exchange)
         else:
             if is_exact and not passive:
                 check_exchange_alike(exchange, type_name, durable, auto_delete, arguments)
@@ -510,9 +513,8 @@ class Topology:
 
     def _is_alternate(self, exchange: Exchange) -> bool:
         """Whether it is the alternate exchange of a queue or an exchange."""
-        return any(each.alternate is exchange for each in self._exchanges.values()) or self._is_alternate_of_queue(
-            exchange
-        )
+        declared = (each for each in self._exchanges.values() if not each.has_policy_alternate)
+        return any(each.alternate is exchange for each in declared) or self._is_alternate_of_queue(exchange)
 
     def _is_alternate_of_queue(self, exchange: Exchange) -> bool:
         return any(each.alternate is exchange for each in self._queues.values())

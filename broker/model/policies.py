@@ -1,0 +1,494 @@
+"""Policies: limits and destinations that an operator sets for queues and exchanges by the pattern of their names.
+
+A policy has a virtual host, a name, a pattern, a priority, what it applies to, and a definition:
+
+    key                       of         merged with the declaration's argument (`_KEYS`)
+    ------------------------  ---------  -------------------------------------------------------
+    message-ttl, expires      queues     the lower number
+    max-length(-bytes)        queues     the lower number
+    delivery-limit            queues     the lower number
+    overflow                  queues     the argument, if it is given
+    dead-letter-exchange      queues     the argument, if it is given
+    dead-letter-routing-key   queues     the argument, if it is given
+    alternate-exchange        exchanges  that of the declaration, if there is one
+
+Of the policies that match an object, that of the highest priority applies, and no other; among equals the first by
+name. Operator policies, for queues only, are chosen likewise; then the two are merged: the lower number, and for
+overflow the operator's. Keys of features that a single broker has not (`IGNORED`) are accepted with a notice, all
+others are refused.
+
+What results for a queue are arguments (`effective`), which take the way of a declaration's: `QueueFactory.make` builds
+a new queue by them, at a start too, and `QueueFactory.refit` changes the parts of a running one in place. No message is
+lost or reordered: those beyond a new limit leave as if a message had arrived, in turns; a new TTL is for messages that
+arrive from now on. The declared arguments stay as they are, for redeclarations and in the store.
+
+A change is on the disk (`configuration`) before it takes effect, and its effect is complete when `set` or `delete`
+returns. Queues are looked at in turns of a few milliseconds (`SLICE`).
+
+Source: RabbitMQ, "Policies", "Operator Policies" and the documentation of each key.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Collection, Iterable, Mapping
+from re import Pattern
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
+
+from qstore.broker.log.logs import log_of
+from qstore.broker.model.arguments import NO_POLICY, Applied
+from qstore.broker.model.configuration import Configuration, Record, Value, Values
+from qstore.broker.model.errors import InvalidArgumentError, NotFoundError
+from qstore.broker.model.exchanges.exchange import Exchange, refresh
+from qstore.broker.model.patterns import compile_pattern
+from qstore.broker.model.queues.arguments import (
+    DEAD_EXCHANGE,
+    DEAD_KEY,
+    DELIVERY_LIMIT,
+    EXPIRES,
+    MAX_COUNT,
+    MAX_SIZE,
+    MESSAGE_TTL,
+    OVERFLOW,
+    POLICY_TYPE,
+    is_quorum,
+    read_arguments,
+)
+from qstore.broker.model.queues.queue import Queue
+from qstore.formats.broker_records.topology import MAX_NAME
+from qstore.formats.values import TypedMap, typed_map, typed_value
+
+if TYPE_CHECKING:
+    from qstore.broker.model.queues.composition import QueueFactory
+    from qstore.broker.model.queues.expiry import IdleQueues
+
+_LOG: Final = log_of("Model")
+
+POLICY: Final = "qstore.policy"
+OPERATOR_POLICY: Final = "qstore.operator-policy"
+
+HOST: Final = "/"
+"""The default virtual host."""
+
+SLICE: Final = 0.005
+"""Seconds of a turn in which policies are applied."""
+
+MAX_PRIORITY: Final = 1 << 31
+
+APPLIES_TO: Final = ("queues", "classic_queues", "quorum_queues", "exchanges", "all")
+
+Definition: TypeAlias = Mapping[str, Value]
+
+
+class _Key(NamedTuple):
+    """A key of definitions: its argument, other names of that, and the checks of its value."""
+
+    argument: str
+    also: tuple[str, ...] = ()
+    is_number: bool = False
+    is_operators: bool = True
+    of_queues: bool = True
+
+
+_KEYS: Final[Mapping[str, _Key]] = {
+    "message-ttl": _Key(MESSAGE_TTL, is_number=True),
+    "expires": _Key(EXPIRES, is_number=True),
+    "max-length": _Key("x-max-length", (MAX_COUNT,), is_number=True),
+    "max-length-bytes": _Key("x-max-length-bytes", (MAX_SIZE,), is_number=True),
+    "delivery-limit": _Key(DELIVERY_LIMIT, is_number=True),
+    "overflow": _Key(OVERFLOW, (POLICY_TYPE,)),
+    "dead-letter-exchange": _Key(DEAD_EXCHANGE, is_operators=False),
+    "dead-letter-routing-key": _Key(DEAD_KEY, is_operators=False),
+    "alternate-exchange": _Key("alternate-exchange", is_operators=False, of_queues=False),
+}
+IGNORED: Final = (
+    "queue-mode", "queue-version", "queue-master-locator", "queue-leader-locator", "dead-letter-strategy",
+    "target-group-size",
+)  # fmt: skip
+"""Keys of a cluster, or of the layout of queues on the disk, besides those that begin with `ha-`."""
+
+_REFUSED: Final = {
+    "max-priority": "the number of priorities cannot change; declare the queue with x-max-priority",
+    "max-age": "there are no streams",
+    "stream-max-segment-size-bytes": "there are no streams",
+    "federation-upstream": "exchanges and queues are not federated by policies",
+    "federation-upstream-set": "exchanges and queues are not federated by policies",
+}
+_APPLIES_TO_REFUSED: Final = {"streams": "there are no streams"}
+
+
+class Policy(NamedTuple):
+    """One policy.
+
+    Attributes:
+        host, name: its virtual host and its name.
+        pattern: the regular expression that names must match, as text.
+        apply_to: one of `APPLIES_TO`.
+        priority: higher ones win.
+        definition: key -> value.
+    """
+
+    host: str
+    name: str
+    pattern: str
+    apply_to: str
+    priority: int
+    definition: Definition
+
+
+class PolicyHost(NamedTuple):
+    """The queues and exchanges of one virtual host, by name."""
+
+    name: str
+    queues: Mapping[str, Queue]
+    exchanges: Mapping[str, Exchange]
+
+
+class _Matching(NamedTuple):
+    policy: Policy
+    pattern: Pattern[str]
+
+
+class Policies:
+    """The policies of one broker.
+
+    Args:
+        configuration: stores them.
+        hosts: returns the virtual hosts.
+        factory: changes queues.
+        idle_queues: unused queues whose timeout is running.
+        awaiting: exchange or queue -> the name of its alternate exchange, which does not exist yet.
+    """
+
+    def __init__(
+        self,
+        configuration: Configuration,
+        hosts: Callable[[], Iterable[PolicyHost]],
+        factory: QueueFactory,
+        idle_queues: IdleQueues,
+        awaiting: Mapping[Exchange | Queue, str],
+    ) -> None:
+        self._configuration, self._hosts = configuration, hosts
+        self._factory, self._idle_queues = factory, idle_queues
+        self._awaiting: dict[Exchange | Queue, str] = awaiting  # type: ignore[assignment]
+        self._by_kind: dict[str, dict[str, list[_Matching]]] = {POLICY: {}, OPERATOR_POLICY: {}}  # host -> by rank
+        self._turn = asyncio.Lock()
+        self._has_noticed: set[str] = set()
+
+    def recover(self) -> None:
+        """Use the policies of the configuration records, before there are any queues."""
+        for kind in self._by_kind:
+            for host in {name[0] for name in self._configuration.of(kind)}:
+                self._rank(kind, host)
+
+    # ---- reading ----
+
+    def all(self, kind: str = POLICY) -> list[Policy]:
+        """All policies of a kind, by host and rank."""
+        return [each.policy for _, ranked in sorted(self._by_kind[kind].items()) for each in ranked]
+
+    def of_queue(self, host: str, name: str, arguments: TypedMap) -> Applied:
+        """What applies to a queue, which need not exist."""
+        targets = ("queues", "all", "quorum_queues" if is_quorum(arguments) else "classic_queues")
+        return self._applied(host, name, targets, of_queues=True)
+
+    def of_exchange(self, host: str, name: str) -> Applied:
+        """What applies to an exchange, which need not exist."""
+        return self._applied(host, name, ("exchanges", "all"), of_queues=False) if name else NO_POLICY
+
+    def _applied(self, host: str, name: str, targets: Collection[str], *, of_queues: bool) -> Applied:
+        own = self._first(POLICY, host, name, targets)
+        operators = self._first(OPERATOR_POLICY, host, name, targets) if of_queues else None
+        if own is None and operators is None:
+            return NO_POLICY
+        definition = {} if own is None else _effective_keys(own, of_queues=of_queues)
+        for key, value in ({} if operators is None else _effective_keys(operators, of_queues=of_queues)).items():
+            known = definition.get(key)
+            definition[key] = _lower(known, value) if known is not None and _KEYS[key].is_number else value
+        return Applied("" if own is None else own.name, "" if operators is None else operators.name, definition)
+
+    def _first(self, kind: str, host: str, name: str, targets: Collection[str]) -> Policy | None:
+        for policy, pattern in self._by_kind[kind].get(host, ()):
+            if policy.apply_to in targets and pattern.search(name):
+                return policy
+        return None
+
+    # ---- changing ----
+
+    async def set(self, policy: Policy, kind: str = POLICY) -> None:
+        """Set a policy, in place of that with its name, and apply it.
+
+        Raises:
+            InvalidArgumentError: it is not valid.
+            InternalError: the store cannot store it, and nothing has changed.
+        """
+        self._check(policy, kind)
+        record = Record(kind, (policy.host, policy.name))
+        await self._change({record: _values(policy)}, (), policy.host)
+
+    async def delete(self, host: str, name: str, kind: str = POLICY) -> None:
+        """Delete a policy, and apply what is left.
+
+        Raises:
+            NotFoundError: there is none with this name.
+            InternalError: the store cannot delete it, and nothing has changed.
+        """
+        record = Record(kind, (host, name))
+        if self._configuration.get(record) is None:
+            raise NotFoundError(f'{_described(kind)} "{name}" of virtual host "{host}" does not exist')
+        await self._change({}, (record,), host)
+
+    async def _change(self, puts: Mapping[Record, Values], deletes: Collection[Record], host: str) -> None:
+        kinds = {record.kind for record in (*puts, *deletes)}
+
+        def stored() -> None:
+            for kind in kinds:
+                self._rank(kind, host)
+
+        await self._configuration.change(puts, deletes, then=stored)
+        await asyncio.shield(asyncio.ensure_future(self._apply(host)))
+
+    def _rank(self, kind: str, host: str) -> None:
+        found = []
+        for (own_host, name), values in (
+            (key, each) for key, each in self._configuration.of(kind).items() if key[0] == host
+        ):
+            policy = _policy(own_host, name, values)
+            try:
+                found.append(_Matching(policy, compile_pattern("its pattern", policy.pattern)))
+            except InvalidArgumentError as error:  # stored by another version
+                _LOG.error('%s "%s" has no effect: %s', _described(kind), name, error)
+        found.sort(key=lambda each: (-each.policy.priority, each.policy.name))
+        self._by_kind[kind][host] = found
+
+    def _check(self, policy: Policy, kind: str) -> None:
+        what = f'{_described(kind)} "{policy.name}"'
+        if not policy.name or len(policy.name.encode()) > MAX_NAME:
+            raise InvalidArgumentError(f"the name of a policy has 1 to {MAX_NAME} bytes")
+        compile_pattern(f"{what}: its pattern", policy.pattern)
+        if policy.apply_to not in APPLIES_TO:
+            reason = _APPLIES_TO_REFUSED.get(policy.apply_to, f"it is one of {', '.join(APPLIES_TO)}")
+            raise InvalidArgumentError(f"{what}: apply-to cannot be {policy.apply_to!a:.64}: {reason}")
+        if kind == OPERATOR_POLICY and policy.apply_to in ("exchanges", "all"):
+            raise InvalidArgumentError(f"{what}: an operator policy applies to queues only")
+        if isinstance(policy.priority, bool) or not isinstance(policy.priority, int):
+            raise InvalidArgumentError(f"{what}: the priority is not a whole number")
+        if abs(policy.priority) > MAX_PRIORITY:
+            raise InvalidArgumentError(
+                f"{what}: the priority is not a number from -{MAX_PRIORITY:,} to {MAX_PRIORITY:,}"
+            )
+        if not policy.definition:
+            raise InvalidArgumentError(f"{what}: its definition is empty")
+        for key, value in policy.definition.items():
+            self._check_key(what, kind, key, value)
+        if "dead-letter-routing-key" in policy.definition and "dead-letter-exchange" not in policy.definition:
+            _LOG.notice(
+                "%s: dead-letter-routing-key has an effect for queues declared with x-dead-letter-exchange", what
+            )
+
+    def _check_key(self, what: str, kind: str, key: str, value: object) -> None:
+        if key in IGNORED or key.startswith("ha-"):
+            if key not in self._has_noticed:
+                self._has_noticed.add(key[:32])
+                _LOG.notice("%s: %s is ignored: this broker is not a cluster, and places messages by itself", what, key)
+            return
+        known = _KEYS.get(key)
+        if known is None:
+            reason = _REFUSED.get(key, "there is no such key")
+            raise InvalidArgumentError(f"{what}: {key!a:.64} cannot be set by a policy: {reason}")
+        if kind == OPERATOR_POLICY and not known.is_operators:
+            raise InvalidArgumentError(f"{what}: {key} cannot be set by an operator policy")
+        if not known.of_queues:
+            if not isinstance(value, str) or not 0 < len(value.encode()) <= MAX_NAME:
+                raise InvalidArgumentError(f"{what}: {key} is not the name of an exchange")
+            return
+        if known.is_number and (isinstance(value, bool) or not isinstance(value, int)):
+            raise InvalidArgumentError(f"{what}: {key} is {value!a:.64}, not a whole number")
+        arguments = {known.argument: value}
+        if known.argument == DEAD_KEY:
+            arguments[DEAD_EXCHANGE] = ""
+        try:
+            read_arguments(typed_map(arguments))
+        except (InvalidArgumentError, ValueError) as error:
+            raise InvalidArgumentError(f"{what}: {error}") from None
+
+    # ---- applying ----
+
+    async def _apply(self, name: str) -> None:
+        """Apply the policies of a host to its queues and exchanges, in turns."""
+        async with self._turn:
+            host = next((each for each in self._hosts() if each.name == name), None)
+            if host is None:
+                return
+            for exchange in list(host.exchanges.values()):
+                self._set_alternate(host, exchange)
+            refresh(host.exchanges.values())
+            end = time.perf_counter() + SLICE
+            for queue in list(host.queues.values()):
+                if time.perf_counter() > end:
+                    await asyncio.sleep(0)
+                    end = time.perf_counter() + SLICE
+                if not queue.is_deleted:
+                    self._fit(host.name, queue)
+
+    def _fit(self, host: str, queue: Queue) -> None:
+        applied = self.of_queue(host, queue.name, queue.arguments)
+        if applied == queue.policy:
+            return
+        had_expiry = queue.expires_seconds
+        if applied.definition != queue.policy.definition:
+            self._factory.refit(queue, self.effective(queue.name, queue.arguments, applied))
+        queue.policy = applied
+        if queue.expires_seconds:
+            if queue.expires_seconds != had_expiry:
+                self._idle_queues.used(queue)
+        elif had_expiry and not queue.auto_delete_seconds:
+            self._idle_queues.forget(queue)
+
+    def effective(self, name: str, arguments: TypedMap, applied: Applied) -> TypedMap:
+        """The arguments of a queue as its declaration and its policies give them together."""
+        merged = _merged(arguments, applied.definition)
+        if merged is arguments:
+            return arguments
+        try:
+            read_arguments(merged)
+        except InvalidArgumentError as error:
+            policies = " and ".join(f'"{each}"' for each in applied[:2] if each)
+            _LOG.warning(
+                'Queue "%s": policy %s does not go with its arguments and is not applied: %s', name, policies, error
+            )
+            return arguments
+        return merged
+
+    def for_new(self, host: str, name: str, arguments: TypedMap) -> tuple[Applied, TypedMap]:
+        """What applies to a new queue, and its effective arguments."""
+        applied = self.of_queue(host, name, arguments)
+        return applied, self.effective(name, arguments, applied)
+
+    def exchanges_recovered(self) -> None:
+        """Apply the policies to all exchanges, after a start."""
+        for host in self._hosts():
+            for exchange in list(host.exchanges.values()):
+                self._set_alternate(host, exchange)
+            refresh(host.exchanges.values())
+
+    def exchange_created(self, host: PolicyHost, exchange: Exchange) -> None:
+        """Apply the policies to a new exchange."""
+        self._set_alternate(host, exchange)
+        if exchange.alternate is not None:
+            refresh(host.exchanges.values())
+
+    def _set_alternate(self, host: PolicyHost, exchange: Exchange) -> None:
+        applied = exchange.policy = self.of_exchange(host.name, exchange.name)
+        is_own = not exchange.has_policy_alternate and (exchange.alternate is not None or exchange in self._awaiting)
+        if is_own:
+            return
+        name = applied.definition.get("alternate-exchange")
+        self._awaiting.pop(exchange, None)
+        exchange.has_policy_alternate = name is not None
+        exchange.alternate = None if name is None else host.exchanges.get(str(name))
+        if name is not None and exchange.alternate is None:
+            self._awaiting[exchange] = str(name)
+
+
+def _effective_keys(policy: Policy, *, of_queues: bool) -> dict[str, Value]:
+    """The part of a definition that has an effect for queues, or for exchanges."""
+    return {
+        key: value for key, value in policy.definition.items() if key in _KEYS and _KEYS[key].of_queues is of_queues
+    }
+
+
+def _merged(arguments: TypedMap, definition: Definition) -> TypedMap:
+    if not definition:
+        return arguments
+    entries = dict(arguments.entries)
+    for key, value in definition.items():
+        known = _KEYS[key]
+        name = next((each for each in (known.argument, *known.also) if each in entries), "")
+        if not name:
+            entries[known.argument] = typed_value(value)
+        elif known.is_number:
+            declared = entries[name].value
+            if isinstance(declared, bytes):
+                declared = declared.decode("utf-8", "replace")
+            if isinstance(declared, str) and declared.isascii() and declared.isdigit():
+                declared = int(declared)
+            is_unlimited = name in known.also and declared == 0
+            if (
+                isinstance(declared, int)
+                and isinstance(value, int)
+                and (is_unlimited or _lower(declared, value) != declared)
+            ):
+                entries[name] = typed_value(value)
+    if DEAD_KEY in entries and DEAD_EXCHANGE not in entries:
+        del entries[DEAD_KEY]
+    if MAX_COUNT in entries or MAX_SIZE in entries or POLICY_TYPE in entries:  # the broker's own names, as declared
+        for name, own in (("x-max-length", MAX_COUNT), ("x-max-length-bytes", MAX_SIZE)):
+            if name in entries and name not in arguments:
+                entries[own] = entries.pop(name)
+        if OVERFLOW not in arguments:
+            overflow = entries.pop(OVERFLOW, None)
+            if overflow is not None:
+                entries[POLICY_TYPE] = typed_value("ring" if overflow.value == "drop-head" else "reject")
+    return TypedMap(tuple(entries.items()))
+
+
+def _lower(one: Value, other: Value) -> Value:
+    """The lower of two numbers; negative ones, of delivery-limit, are no limit."""
+    if isinstance(one, int) and one < 0:
+        return other
+    return one if isinstance(other, int) and other < 0 else min(one, other)
+
+
+_PREFIX: Final = "="  # before the keys of the definition, in a record
+
+
+def _values(policy: Policy) -> Values:
+    values: dict[str, Value] = {
+        "pattern": policy.pattern, "apply-to": policy.apply_to, "priority": policy.priority,
+    }  # fmt: skip
+    for key, value in policy.definition.items():
+        if isinstance(value, str | int):
+            values[_PREFIX + key] = value
+    return values
+
+
+def _policy(host: str, name: str, values: Values) -> Policy:
+    definition = {key[1:]: value for key, value in values.items() if key.startswith(_PREFIX)}
+    priority = values.get("priority", 0)
+    return Policy(
+        host,
+        name,
+        str(values.get("pattern", "")),
+        str(values.get("apply-to", "all")),
+        priority if isinstance(priority, int) else 0,
+        definition,
+    )
+
+
+def _described(kind: str) -> str:
+    return "operator policy" if kind == OPERATOR_POLICY else "policy"
+
+
+def policy_of(host: str, name: str, properties: Mapping[str, Any]) -> Policy:
+    """A policy as RabbitMQ's definitions and API spell it.
+
+    Args:
+        host: the virtual host of the policy.
+        name: its name.
+        properties: pattern, definition, and perhaps priority and apply-to (or apply_to).
+
+    Raises:
+        InvalidArgumentError: one of them is missing, unknown, or of the wrong type.
+    """
+    given = {key.replace("_", "-"): value for key, value in properties.items()}
+    pattern, definition = given.pop("pattern", None), given.pop("definition", None)
+    apply_to, priority = given.pop("apply-to", "all"), given.pop("priority", 0)
+    given.pop("vhost", None)
+    given.pop("name", None)
+    if given:
+        raise InvalidArgumentError(f"a policy has no {', '.join(sorted(map(str, given)))[:200]}")
+    if not isinstance(pattern, str) or not isinstance(definition, Mapping) or not isinstance(apply_to, str):
+        raise InvalidArgumentError("a policy needs a pattern, which is text, and a definition, which is a map")
+    return Policy(host, name, pattern, apply_to, priority, dict(definition))
