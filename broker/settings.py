@@ -96,6 +96,8 @@ class BrokerSettings:
         management: whether the management agent answers requests and publishes events.
         management_publish: whether it publishes changes unsolicited.
         management_version_1, management_version_2: whether it speaks QMF of this version.
+        console: where a process beside the broker serves the HTTP API: `yes`, or address and port; None for nowhere.
+        console_credentials: the file with its user and password; None for an anonymous one.
         log_status: whether the operational log is on when the broker starts.
         heartbeat_seconds: interval of the management agent's heartbeats and publications.
         replication_queue, replication_exchange: the queue, or the exchange, for events of replicated queues; None for
@@ -154,6 +156,8 @@ class BrokerSettings:
     management_publish: bool = True
     management_version_1: bool = True
     management_version_2: bool = True
+    console: str | None = None
+    console_credentials: str | None = None
     log_status: bool = False
     heartbeat_seconds: int = 10
     replication_queue: str | None = None

@@ -85,7 +85,8 @@ def read_credentials(path: Path) -> tuple[str, str]:
         OSError: it cannot be read.
     """
     with path.open(encoding="utf-8") as file:
-        if os.fstat(file.fileno()).st_mode & 0o077:
+        is_given = str(path.parent) == os.environ.get("CREDENTIALS_DIRECTORY")  # by systemd, with an access list
+        if not is_given and os.fstat(file.fileno()).st_mode & 0o077:
             raise ValueError(f"{path}: other users may read it: chmod 600 {path}")
         user, colon, password = file.read(_MAX_SECRET).strip("\r\n").partition(":")
     if not colon or not user or "\n" in password:
@@ -113,6 +114,7 @@ def default_history() -> Path:
     "--credentials-file",
     type=click.Path(path_type=Path),
     metavar="FILE",
+    envvar="QSTORE_CONSOLE_CREDENTIALS",
     help="File with USER:PASSWORD of the console at the broker. [default: anonymous, or as in the URL]",
 )
 @click.option(
@@ -199,6 +201,7 @@ async def _serve(
     """Serve until a signal arrives. Returns the exit code."""
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, (signal.SIGTERM, signal.SIGINT))  # a broker that starts it blocks them
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
     try:

@@ -27,7 +27,13 @@ from qstore.broker.management.objects.broker import BROKER_CLASS
 from qstore.broker.management.objects.client import CONNECTION_CLASS, SESSION_CLASS, SUBSCRIPTION_CLASS
 from qstore.broker.management.objects.exchange import BINDING_CLASS, EXCHANGE_BINDING_CLASS, EXCHANGE_CLASS
 from qstore.broker.management.objects.queue import QUEUE_CLASS
-from qstore.broker.management.objects.store import JOURNAL_CLASS, LINEAR_JOURNAL_CLASS, LINEAR_STORE_CLASS, STORE_CLASS
+from qstore.broker.management.objects.store import (
+    FLUSHES_CLASS,
+    JOURNAL_CLASS,
+    LINEAR_JOURNAL_CLASS,
+    LINEAR_STORE_CLASS,
+    STORE_CLASS,
+)
 from qstore.broker.management.objects.system import (
     AGENT_CLASS,
     LOG_CLASS,
@@ -72,6 +78,7 @@ CLASSES: Final = (
     TOPIC_POLICY_CLASS,
     MANAGEMENT_SETUP_STATE_CLASS,
     STORE_CLASS,
+    FLUSHES_CLASS,
     JOURNAL_CLASS,
     LINEAR_STORE_CLASS,
     LINEAR_JOURNAL_CLASS,

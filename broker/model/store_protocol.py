@@ -378,6 +378,9 @@ class Store(Protocol):
     def metrics(self) -> Mapping[str, int | str]:
         """The metrics for management: names of legacystore's class Store, in snake case -> value."""
 
+    def flush_metrics(self) -> Mapping[str, Any]:
+        """What was flushed: `flushes`, `nanoseconds`, `size`, and counts by upper bound, `latencies` and `sizes`."""
+
     def journal_metrics(self, journal: JournalHandle, /) -> Mapping[str, int | str]:
         """Likewise, for the class Journal."""
 

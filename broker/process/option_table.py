@@ -309,6 +309,14 @@ _MANAGEMENT: Final = Group(
         Option("mgmt-qmf2", _SWITCH, YES_NO, "yes", "Speak version 2 of it"),
         Option("mgmt-pub-interval", _NUMBER, "SECONDS", "10", "Interval of heartbeats, and of publications",
                minimum=1, maximum=65_535),
+        Option(
+            "console", _TEXT, "yes|[ADDRESS:]PORT", "", "Serve the HTTP API (qstore-console) in a process beside the "
+            "broker; yes: on 127.0.0.1:15672",
+        ),
+        Option(
+            "console-credentials", _TEXT, "FILE", "", "File with USER:PASSWORD of the console at the broker, which "
+            "only its owner may read",
+        ),
     ),
 )  # fmt: skip
 _REPLICATION: Final = Group(

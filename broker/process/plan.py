@@ -238,6 +238,8 @@ def settings_of(values: Values, data_directory: str | None) -> BrokerSettings:
         management_publish=values.switch("mgmt-publish"),
         management_version_1=values.switch("mgmt-qmf1"),
         management_version_2=values.switch("mgmt-qmf2"),
+        console=values.text("console"),
+        console_credentials=values.text("console-credentials"),
         log_status=values.switch("log-status"),
         heartbeat_seconds=values.number("mgmt-pub-interval"),
         replication_queue=values.text("replication-queue"),

@@ -32,6 +32,7 @@ from qstore.broker.model.replication.source import prepare_replication, register
 from qstore.broker.model.store_protocol import Store, StoreLine, StoreModule
 from qstore.broker.network.server import Server
 from qstore.broker.process import daemon, service_manager
+from qstore.broker.process.console import ConsoleProcess, console_command
 from qstore.broker.process.held_files import PidFile
 from qstore.broker.process.paging import Paging, PagingError
 from qstore.broker.process.service_manager import StartReport
@@ -144,11 +145,14 @@ class Runner:
         server.shut_down = partial(self._asked_to_end, ended)
         server.failed = partial(self._failed, ended)
         pid_file: PidFile | None = None
+        console: ConsoleProcess | None = None
         try:
             ports = await self._listen(server)
             pid_file = self._hold_pid_file(ports[0])
             self._ready(ports[0])
             broker.run()
+            if self._settings.console is not None:
+                console = ConsoleProcess(console_command(self._settings, ports[0]))
             self._life.ready(server.listeners.transports)
             self._is_up = True
             if self._loop_watchdog is not None:
@@ -158,6 +162,8 @@ class Runner:
             service_manager.notify("STOPPING=1")
         finally:
             self._begin_shutdown()
+            if console is not None:
+                console.close()
             server.listeners.close()
             self._life.stopping()
             try:
@@ -172,6 +178,8 @@ class Runner:
                 self._steps += 1
                 if pid_file is not None:
                     _release(pid_file)
+                if console is not None:
+                    console.wait()
         if is_clean:
             _LOG.notice("Shut down")
         else:

@@ -82,6 +82,7 @@ background has not done it yet.
 from __future__ import annotations
 
 import time
+from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import closing
@@ -102,6 +103,40 @@ LINGER: Final = 0.002
 _LOOK_SECONDS: Final = 0.5  # between checks of a driver while waiting for it
 
 
+_MICROSECOND: Final = 1_000
+LATENCIES: Final = tuple(
+    each * _MICROSECOND
+    for each in (50, 100, 200, 500, 1_000, 2_000, 5_000, 10_000, 20_000, 50_000, 100_000, 200_000, 500_000, 1_000_000)
+)
+"""The upper bounds of the classes of latencies, in nanoseconds; there is one more above them."""
+SIZES: Final = (512, 4 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20, 4 << 20, 16 << 20)
+"""Likewise of sizes, in bytes."""
+
+
+class FlushCounts:
+    """What was flushed since the start, counted by flush: two clock readings and two additions each.
+
+    Attributes:
+        number: steps that were synced or have failed.
+        nanoseconds: how long they took together, from their submission to their completion.
+        size: their bytes.
+        latencies, sizes: how many were in each class of `LATENCIES` and `SIZES`.
+    """
+
+    def __init__(self) -> None:
+        self.number = self.nanoseconds = self.size = 0
+        self.latencies = [0] * (len(LATENCIES) + 1)
+        self.sizes = [0] * (len(SIZES) + 1)
+
+    def note(self, nanoseconds: int, size: int) -> None:
+        """A step has ended."""
+        self.number += 1
+        self.nanoseconds += nanoseconds
+        self.size += size
+        self.latencies[bisect_left(LATENCIES, nanoseconds)] += 1
+        self.sizes[bisect_left(SIZES, size)] += 1
+
+
 class Flusher:
     """The flushes of all journals of a store.
 
@@ -119,6 +154,7 @@ class Flusher:
         synced_now: the journal that an idle caller synced last, until the owner resets it: the blocks after a small
             step are not prepared yet (`JournalStorage.fill_ahead`).
         supervision: ensures that there is a working driver.
+        counts: what was flushed.
         in_next_iteration: calls a function in the event loop's next iteration; None: no flush waits for transactions.
         call_later: calls a function after a delay in seconds; None: what is not urgent waits for a flush of others.
         moved: called with the old descriptor and the new one when `fileno` changes, while both are open; -1 for none.
@@ -127,8 +163,10 @@ class Flusher:
     def __init__(
         self, driver: SyncDriver, log: Callable[[LogLine], None], clock: Callable[[], int] = time.monotonic_ns
     ) -> None:
-        self._driver, self._log = driver, log
+        self._driver, self._log, self._clock = driver, log, clock
         self._idle = IdleSync(clock)
+        self.counts = FlushCounts()
+        self._began: dict[int, int] = {}  # when each step under way was submitted
         self.supervision = Supervision(log)
         self.moved: Callable[[int, int], None] = lambda _old, _new: None
         self.dirty: dict[QueueJournal, None] = {}
@@ -266,7 +304,9 @@ class Flusher:
         self.synced_now = journal
         files = journal.begin(fills_ahead=False)
         while files:
+            began, unsynced = self._clock(), journal.writer.unsynced
             journal.finish(self._idle.sync(files))
+            self.counts.note(self._clock() - began, unsynced - journal.writer.unsynced)
             files = journal.begin(fills_ahead=False) if journal.is_due else ()
         if journal.writer.is_dirty:
             self.dirty[journal] = None
@@ -359,6 +399,7 @@ class Flusher:
             return
         self._tickets += 1
         self._under_way[self._tickets] = journal
+        self._began[self._tickets] = self._clock()
         try:
             self._driver.submit(self._tickets, files, writes)
         except SyncDriverError as error:
@@ -399,7 +440,9 @@ class Flusher:
                 self.synced += len(completions)
                 for ticket, error in completions:
                     journal = self._under_way.pop(ticket)
+                    unsynced = journal.writer.unsynced
                     journal.finish(error)
+                    self.counts.note(self._clock() - self._began.pop(ticket), unsynced - journal.writer.unsynced)
                     self._notify((journal,))
                     if journal.is_due:
                         self.awaited[journal] = None  # continued together with everything appended by then
@@ -426,6 +469,7 @@ class Flusher:
         """
         journals = list(self._under_way.values())
         self._under_way.clear()
+        self._began.clear()
         if self._is_closed:
             self._fail(journals, death)
             return

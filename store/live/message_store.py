@@ -37,7 +37,7 @@ from __future__ import annotations
 import contextlib
 import select
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Final, NamedTuple, Self
+from typing import Any, Final, NamedTuple, Self
 from uuid import UUID
 
 import qstore.store.log_lines as log_lines
@@ -52,7 +52,7 @@ from qstore.store.environment import Environment
 from qstore.store.errors import StoreDamagedError, StoreError, advice, disk_advice
 from qstore.store.key_value import CatalogueError, WatchedKeyValue
 from qstore.store.live.appender import Appender, Compression, RecordIds
-from qstore.store.live.commit import Flusher, fill_ahead
+from qstore.store.live.commit import LATENCIES, SIZES, Flusher, fill_ahead
 from qstore.store.live.delivered import delivered_runs, read_delivered, remove_delivered, write_delivered
 from qstore.store.live.growth import Expansion, HeldDirectories
 from qstore.store.live.journal_stock import JournalStock
@@ -557,6 +557,17 @@ class MessageStore:
             self._log(LogLine(Level.CRITICAL, f"the store was not closed cleanly: {what}"))
         return all(sealed) and not failed
 
+    def flush_metrics(self) -> Mapping[str, Any]:
+        """What was flushed: numbers, and counts by upper bound of latency (nanoseconds) and size (bytes)."""
+        counts = self._flusher.counts
+        return {
+            "flushes": counts.number,
+            "nanoseconds": counts.nanoseconds,
+            "size": counts.size,
+            "latencies": _by_bound(LATENCIES, counts.latencies),
+            "sizes": _by_bound(SIZES, counts.sizes),
+        }
+
     def __enter__(self) -> MessageStore:
         return self
 
@@ -639,6 +650,10 @@ def store_metrics(store: MessageStore) -> StoreMetrics:
         tpl_txn_aborts=transactions.aborts,
         tpl_outstanding_aios=prepared_list.outstanding_flushes,
     )
+
+
+def _by_bound(bounds: Sequence[int], counts: Sequence[int]) -> dict[str, int]:
+    return dict(zip((*map(str, bounds), "inf"), counts, strict=True))
 
 
 def journal_metrics(store: MessageStore, journal: QueueJournal) -> JournalMetrics:

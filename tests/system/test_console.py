@@ -5,9 +5,11 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import select
 import signal
 import subprocess
+import time
 import urllib.error
 import urllib.request
 from base64 import b64encode
@@ -17,7 +19,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.processes import PATIENCE_SECONDS
+from tests.support.processes import PATIENCE_SECONDS, children_of
 from tests.support.running_broker import BrokerMaker, RunningBroker
 from tests.tools.test_commands import command
 
@@ -140,6 +142,44 @@ def test_it_ends_with_its_parent(make_broker: BrokerMaker) -> None:
         select.select([], [], [], 0.1)
         end -= 0.1
     assert not os.path.exists(f"/proc/{pid}")
+
+
+def console_of(broker: RunningBroker, after: int = 0) -> int:
+    """The port of the console that a broker has started, as the log says it for the n-th time."""
+    end = time.monotonic() + PATIENCE_SECONDS
+    while len(said := re.findall(r"The console listens on port (\d+)", broker.log_text())) <= after:
+        assert time.monotonic() < end, broker.log_text()
+        time.sleep(0.05)
+    return int(said[after])
+
+
+def test_a_broker_starts_its_console_again_and_ends_it(make_broker: BrokerMaker) -> None:
+    broker = make_broker("--console", "127.0.0.1:0").start()
+    first = console_of(broker)
+    with urllib.request.urlopen(f"http://127.0.0.1:{first}/metrics", timeout=PATIENCE_SECONDS) as answer:
+        assert b"rabbitmq_queues 0" in answer.read()
+    consoles = [pid for pid in children_of(broker.pid) if b"qstore_console" in command_line(pid)]
+    os.kill(consoles[0], signal.SIGKILL)
+    second = console_of(broker, 1)
+    with urllib.request.urlopen(f"http://127.0.0.1:{second}/metrics", timeout=PATIENCE_SECONDS) as answer:
+        assert answer.status == 200
+    assert broker.stop() == 0
+    assert any((broker.data_directory / "console").iterdir())
+    broker.start()
+    console_of(broker, 2)
+    broker.kill()  # which asserts that nothing is left behind
+
+
+def test_a_console_that_cannot_be_used_is_not_started_again(make_broker: BrokerMaker) -> None:
+    broker = make_broker("--console", "nonsense:x").start()
+    assert broker.has_logged("is not started again: see --console")
+    assert broker.stop() == 0
+
+
+def command_line(pid: int) -> bytes:
+    with contextlib.suppress(OSError):
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    return b""
 
 
 # ---- RabbitMQ's own command ----

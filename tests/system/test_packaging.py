@@ -38,7 +38,7 @@ def test_the_wheel_has_them() -> None:
     wheel = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["hatch"]["build"]["targets"]["wheel"]
     shared = {f"qstore/tools/packaging/{path.name}": f"share/qstore/{path.name}" for path in PACKAGING.iterdir()}
     assert wheel["shared-data"] == shared
-    assert len(shared) == 3
+    assert len(shared) == 5
 
 
 # ---- the configuration file ----

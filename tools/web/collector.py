@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from qstore.broker.client import AuthenticationError, MessagingError
-from qstore.broker.management.console import Data
+from qstore.broker.management.console import AgentError, Data
 from qstore.broker.management.console.aio import Console
 from qstore.tools.web.amqp import OWN_PROPERTY
 
@@ -220,6 +220,8 @@ class Collector:
             began, of.is_stale = self._clock(), False
             try:
                 found = {data.key: data async for data in console.query(name)}
+            except AgentError as error:
+                raise UnavailableError(f"the broker does not tell the console of its {name} objects: {error}") from None
             except (MessagingError, OSError) as error:
                 raise await self._drop(error) from None
             of.cost = self._clock() - began

@@ -22,6 +22,7 @@ from qstore import __version__
 from qstore.tools.web import rows
 
 if TYPE_CHECKING:
+    from qstore.broker.management.console import Data
     from qstore.tools.web.resources import Api
 
 Row = dict[str, Any]
@@ -336,23 +337,25 @@ async def _broker(api: Api) -> list[Metric]:
 
 
 async def _flushes(api: Api) -> list[Metric]:
-    """The flushes of the store, and how long their syncs took."""
+    """The flushes of the store: how long their syncs took, and how large they were."""
     data = next(iter(await api.collector.get("flushes", 5)), None)
     if data is None:
         return []
-    found = [
-        _plain(CounterMetricFamily, "qstore_store_flushes", "Write batches that were synced",
-               rows.number(data, "flushes")),
-        _plain(CounterMetricFamily, "qstore_store_flushed_bytes", "Bytes of them", rows.number(data, "bytes")),
-        _plain(CounterMetricFamily, "qstore_store_flushed_records", "Records of them", rows.number(data, "records")),
-    ]  # fmt: skip
-    counts = data.get("latency") or {}
-    bounds = sorted((int(bound), number) for bound, number in counts.items() if bound != "inf")
-    buckets, total = list[tuple[str, float]](), 0
-    for bound, number in bounds:
-        total += number
-        buckets.append((repr(bound / 1_000_000), total))
-    buckets.append(("+Inf", total + counts.get("inf", 0)))
-    histogram = HistogramMetricFamily("qstore_store_sync_seconds", "From the beginning of a flush to its sync")
-    histogram.add_metric((), buckets=buckets, sum_value=rows.number(data, "seconds") / 1e9)
-    return [*found, histogram]
+    sync = "From the writing of a batch to its sync in a journal"
+    return [
+        _histogram("qstore_store_sync_seconds", sync, data, "latencies", "nanoseconds", 1e9),
+        _histogram("qstore_store_flush_bytes", "Bytes of a batch", data, "sizes", "bytes", 1),
+    ]
+
+
+def _histogram(name: str, text: str, data: Data, counts: str, total: str, unit: float) -> Metric:
+    """A histogram from the counts of each class by its upper bound."""
+    given = data.get(counts) or {}
+    buckets, below = list[tuple[str, float]](), 0
+    for bound in sorted(int(each) for each in given if each != "inf"):
+        below += given[str(bound)]
+        buckets.append((repr(bound / unit), below))
+    buckets.append(("+Inf", below + given.get("inf", 0)))
+    metric = HistogramMetricFamily(name, text)
+    metric.add_metric((), buckets=buckets, sum_value=rows.number(data, total) / unit)
+    return metric

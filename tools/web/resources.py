@@ -1285,8 +1285,8 @@ async def object_of(api: Api, call: Call) -> Reply:
 
 
 OBJECTS: Final = (
-    "acl", "agent", "backup", "binding", "broker", "connection", "exchange", "exchange_binding", "journal", "log",
-    "memory", "queue", "security", "session", "store", "subscription", "system", "vhost",
+    "acl", "agent", "backup", "binding", "broker", "connection", "exchange", "exchange_binding", "flushes", "journal",
+    "log", "memory", "queue", "security", "session", "store", "subscription", "system", "vhost",
 )  # fmt: skip
 """The classes that are shown as they are."""
 

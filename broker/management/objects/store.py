@@ -26,6 +26,7 @@ from qstore.broker.management.schema import (
     prop,
     stat,
 )
+from qstore.formats.values import typed_map
 
 if TYPE_CHECKING:
     from qstore.broker.management.managed_broker import ManagedBroker
@@ -113,6 +114,34 @@ LINEAR_STORE_CLASS: Final = ManagedClass(
         stat("tplTxnAborts", "count64", of("tpl_txn_aborts"), "Total transaction aborts on transaction prepared list",
              "record"),
     ),
+)
+# fmt: on
+
+
+# ---- flushes: this broker's own ----
+
+
+def _look_at_flushes(store: Any) -> Mapping[str, Any]:
+    found: Mapping[str, Any] = store.flush_metrics()
+    return found
+
+
+# fmt: off
+FLUSHES_CLASS: Final = ManagedClass(
+    ClassName("qstore", "flushes"),
+    properties=(
+        prop("brokerRef", "objId", "RO index parent", always(BROKER.reference(BROKER_NAME)), "", "", "qpid.Broker"),
+    ),
+    statistics=(
+        stat("flushes", "count64", of("flushes"), "Write batches that were synced"),
+        stat("nanoseconds", "count64", of("nanoseconds"), "From the writing of each to its sync, together",
+             "nanosecond"),
+        stat("bytes", "count64", of("size"), "Bytes of all", "octet"),
+        stat("latencies", "map", lambda view: typed_map(view["latencies"]),
+             "How many took up to so many nanoseconds, and longer than the class before"),
+        stat("sizes", "map", lambda view: typed_map(view["sizes"]), "How many had up to so many bytes, likewise"),
+    ),
+    objects=_stores, look=_look_at_flushes,
 )
 # fmt: on
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import json
+import re
 import ssl
 from pathlib import Path
 from typing import Any
@@ -15,7 +17,7 @@ from qstore.tools.web.logins import MAX_FAILURES
 from qstore.tools.web.server import MAX_BODY, ServerSettings
 from tests.broker.client.conftest import own_broker
 from tests.support.certificates import Certificates
-from tests.support.running_broker import BrokerMaker, RunningBroker, make_broker, one_broker
+from tests.support.running_broker import ROOT, BrokerMaker, RunningBroker, make_broker, one_broker
 from tests.tools.web.console_runs import Client, console_on
 
 __all__ = ["make_broker", "own_broker"]
@@ -380,6 +382,12 @@ async def test_metrics_are_parsed_and_right(url: str) -> None:
         assert total["rabbitmq_queues"][0][1] == len(await client.get("queues"))
         assert total["rabbitmq_queue_messages"][0][1] == sum(row["messages"] for row in await client.get("queues"))
         assert total["rabbitmq_build_info"][0][0]["rabbitmq_version"]
+        assert total["qstore_store_sync_seconds_count"][0][1] == total["qstore_store_flush_bytes_count"][0][1] > 0
+        buckets = [value for _, value in total["qstore_store_sync_seconds_bucket"]]
+        assert buckets == sorted(buckets)
+        assert buckets[-1] == total["qstore_store_sync_seconds_count"][0][1]
+        assert total["qstore_store_flush_bytes_sum"][0][1] >= 512
+        assert total["qstore_store_sync_seconds_sum"][0][1] > 0
         each = await metrics(client, "/metrics/per-object")
         labels = {"vhost": "/", "queue": 'm"\\1'}
         assert (labels, 3.0) in each["rabbitmq_queue_messages"]
@@ -390,6 +398,18 @@ async def test_metrics_are_parsed_and_right(url: str) -> None:
         assert all(name.startswith("rabbitmq_detailed_queue_messages") for name in some)
         assert await metrics(client, "/metrics/detailed?family=queue_coarse_metrics&vhost=none") == {}
         assert (await client.ask("GET", "/metrics/none", user=None)).status == 404
+
+
+async def test_the_dashboard_draws_what_is_there(url: str) -> None:
+    dashboard = json.loads((ROOT / "tools" / "packaging" / "qstore-dashboard.json").read_text())
+    drawn = " ".join(target["expr"] for panel in dashboard["panels"] for target in panel.get("targets", []))
+    async with console_on(url) as client:
+        there = await metrics(client, "/metrics")
+    wanted = set(re.findall(r"\b(?:rabbitmq|qstore)_\w+", drawn))
+    assert len(wanted) > 20
+    assert wanted - there.keys() == set()
+    places = [tuple(panel["gridPos"].values()) for panel in dashboard["panels"]]
+    assert len(places) == len(set(places))
 
 
 async def test_metrics_are_closed_where_others_can_reach_them(url: str) -> None:

@@ -1,0 +1,111 @@
+"""`--console`: the HTTP API (`qstore-console`), as a process of its own that starts and ends with the broker.
+
+It is a client like others, and found by the name of its module, so that the broker knows nothing of it. A thread waits
+for it, logs what it says on standard error, and starts it again after it has died, at intervals that double. It ends
+with the broker: by SIGTERM at a shutdown, and by itself when its parent is gone.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+import sys
+import threading
+from typing import Final
+
+from qstore.broker.log.logs import log_of
+from qstore.broker.settings import BrokerSettings
+from qstore.formats.wording import printable
+
+_MODULE: Final = "qstore.tools.qstore_console"
+_LOG: Final = log_of("Management")
+_FIRST_SECONDS: Final = 1.0
+_LAST_SECONDS: Final = 60.0
+_END_SECONDS: Final = 3.0
+_UNUSABLE: Final = 2
+"""The exit status of a command whose options or files cannot be used: another start would not help."""
+_EVERYWHERE: Final = {"0.0.0.0": "127.0.0.1", "::": "[::1]", "localhost": "127.0.0.1"}  # noqa: S104
+_MAX_LINE: Final = 2000
+
+
+def console_command(settings: BrokerSettings, port: int) -> list[str]:
+    """The command line of the console of a broker that listens on a port."""
+    host = settings.interfaces[0]
+    host = _EVERYWHERE.get(host, f"[{host}]" if ":" in host else host)
+    command = [sys.executable, "-m", _MODULE, "--broker", f"{host}:{port}", "--parent", str(os.getpid())]
+    if settings.console and settings.console != "yes":
+        command += ["--listen", settings.console]
+    if settings.console_credentials is not None:
+        command += ["--credentials-file", settings.console_credentials]
+    if settings.data_directory is not None:
+        command += ["--history-dir", os.path.join(settings.data_directory, "console")]  # noqa: PTH118
+    return command
+
+
+class ConsoleProcess:
+    """The console of a broker.
+
+    Args:
+        command: its command line.
+    """
+
+    def __init__(self, command: list[str]) -> None:
+        self._command = command
+        self._process: subprocess.Popen[str] | None = None
+        self._ended = threading.Event()
+        self._lock = threading.Lock()
+        self._thread = threading.Thread(target=self._run, name="console", daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        pause = _FIRST_SECONDS
+        while not self._ended.is_set():
+            try:
+                status = self._once()
+            except OSError as error:
+                status = error.errno or 1
+                _LOG.error("The console cannot be started: %s", error.strerror)
+            if self._ended.is_set():
+                return
+            if status == _UNUSABLE:
+                _LOG.error("The console has ended, and is not started again: see --console")
+                return
+            _LOG.warning("The console has ended with status %d; it is started again in %g s", status, pause)
+            self._ended.wait(pause)
+            pause = min(pause * 2, _LAST_SECONDS)
+
+    def _once(self) -> int:
+        """Run it once. Returns its exit status."""
+        with self._lock:
+            if self._ended.is_set():
+                return 0
+            process = self._process = subprocess.Popen(  # noqa: S603 (the options of this broker's owner)
+                self._command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+                errors="replace",
+            )  # fmt: skip
+        assert process.stdout is not None
+        with process.stdout as lines:
+            for line in iter(lambda: lines.readline(_MAX_LINE), ""):
+                text = printable(line.rstrip())
+                if text.isdecimal():
+                    _LOG.notice("The console listens on port %s", text)
+                elif text:
+                    _LOG.warning("%s", text)
+        return process.wait()
+
+    def close(self) -> None:
+        """End it. This does not wait for it: `wait` does."""
+        with self._lock:
+            self._ended.set()
+            if self._process is not None and self._process.poll() is None:
+                with contextlib.suppress(ProcessLookupError):
+                    self._process.terminate()
+
+    def wait(self) -> None:
+        """Wait until it has ended; it is killed if that takes too long. To be called after `close`."""
+        self._thread.join(_END_SECONDS)
+        if self._thread.is_alive() and self._process is not None:
+            with contextlib.suppress(ProcessLookupError):
+                self._process.kill()
+            self._thread.join(_END_SECONDS)
