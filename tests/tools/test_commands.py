@@ -56,7 +56,7 @@ PATHS: Final = {
 }
 WITHOUT_PATHS: Final = {
     "qpid-send", "qpid-receive", "qpid-config", "qpid-stat", "qpid-queue-stats", "qpid-tool", "qpid-printevents",
-    "spout", "drain", "qstore-console",
+    "spout", "drain", "qstore-console", "qstore-ctl",
 }  # fmt: skip
 #: Those that stand for Apache's print their usage in front of the line that tells what is wrong.
 WITH_USAGE: Final = {"qpid-qls-analyze", "qpid-store-chk", "qpid-store-resize"}
@@ -115,9 +115,10 @@ def test_help_of_a_subcommand_has_examples(words: list[str]) -> None:
 #: Options that mean different things in different commands; every other one has the same help wherever it is.
 AMBIGUOUS: Final = {
     "--backup", "--capacity", "--count", "--durable", "--exchanges", "--file", "--force", "--format", "--id",
+    "--if-empty", "--if-unused", "--priority",
     "--in-doubt", "--limit", "--list", "--map", "--messages", "--outstanding", "--queue", "--queues", "--rate",
     "--realm", "--sequence", "--since", "--store", "--strict", "--timeout", "--topology", "--transactions", "--until",
-    "--verify",
+    "--verify", "--vhost",
 }  # fmt: skip
 
 

@@ -217,13 +217,16 @@ class Collector:
             if seen is not None and not self.problem and self._clock() - seen.now.clock < limit:
                 return seen
             console = await self.console()
-            began, of.is_stale = self._clock(), False
+            began, was_stale, of.is_stale = self._clock(), of.is_stale, False
             try:
                 found = {data.key: data async for data in console.query(name)}
+                was_stale = False
             except AgentError as error:
                 raise UnavailableError(f"the broker does not tell the console of its {name} objects: {error}") from None
             except (MessagingError, OSError) as error:
                 raise await self._drop(error) from None
+            finally:
+                of.is_stale = of.is_stale or was_stale
             of.cost = self._clock() - began
             self.seconds += of.cost
             now = Sample(self._wall(), self._clock(), found)

@@ -35,7 +35,7 @@ from qstore.formats.errors import FormatError
 from qstore.formats.plain import plain_map
 from qstore.formats.values import TypedMap
 from qstore.tools.console.amounts import plain, reference
-from qstore.tools.web import rows
+from qstore.tools.web import access, rows
 from qstore.tools.web.amqp import Got, LoginError, RefusedError, UnreachableError, table
 from qstore.tools.web.calls import (
     Call,
@@ -118,16 +118,18 @@ class Resources:
 
     def find(self, method: str, raw_path: str) -> tuple[Route, dict[str, str]]:
         """The route of a path below /api, and its named parts. Raises HttpError."""
-        parts = raw_path.rstrip("/").split("/")
+        parts, allowed = raw_path.rstrip("/").split("/"), set[str]()
         for pattern, methods in self._by_length.get(len(parts), ()):
             named = _matched(pattern, parts)
             if named is None:
                 continue
             route = methods.get(method) or (methods.get("GET") if method == "HEAD" else None)
-            if route is None:
-                allowed = ", ".join(sorted({*methods, "OPTIONS"}))
-                raise HttpError(405, "method_not_allowed", "Method Not Allowed", {"Allow": allowed})
-            return route, named
+            if route is not None:
+                return route, named
+            allowed.update(methods)
+        if allowed:
+            shown = ", ".join(sorted((*allowed, "OPTIONS")))
+            raise HttpError(405, "method_not_allowed", "Method Not Allowed", {"Allow": shown})
         raise not_found()
 
 
@@ -172,6 +174,8 @@ class Api:
     async def answer(self, route: Route, call: Call) -> Reply:
         """Answer a request. Raises HttpError, and nothing else that is expected."""
         try:
+            if call.given is not None:
+                await check_role(self, route.role, call.given.user)
             return await route.handler(self, call)
         except RefusedError as error:
             raise refused(error) from None
@@ -556,19 +560,13 @@ async def cluster_name(api: Api, _call: Call) -> Reply:
 
 
 async def whoami(api: Api, call: Call) -> Reply:
-    return Reply(value={"name": call.session.user, "tags": await tags_of(api, call.session.user)})
-
-
-async def tags_of(api: Api, user: str) -> list[str]:
-    """The tags of a user; those of an administrator on a broker whose users have none: its rules decide."""
-    del api, user
-    return [ADMINISTRATOR]
+    return Reply(value={"name": call.session.user, "tags": await access.tags_of(api, call.session.user)})
 
 
 async def check_role(api: Api, role: str, user: str) -> None:
     """Raise HttpError unless a user has a role."""
-    if role and not _INCLUDED[role].intersection(await tags_of(api, user)):
-        raise HttpError(401, "not_authorised", f"Not {role} user")
+    if role:
+        await access.check_role(api, _INCLUDED[role], role, user)
 
 
 async def auth(_api: Api, _call: Call) -> Reply:
@@ -577,6 +575,10 @@ async def auth(_api: Api, _call: Call) -> Reply:
 
 async def extensions(_api: Api, _call: Call) -> Reply:
     return Reply(value=[])
+
+
+async def global_parameters(api: Api, call: Call) -> Reply:
+    return Reply(value=listed(call, [{"name": "cluster_name", "value": await api.node()}]))
 
 
 async def nothing(_api: Api, call: Call) -> Reply:
@@ -1130,16 +1132,20 @@ async def definitions(api: Api, call: Call) -> Reply:
     }
     if is_all:
         found |= {
-            "users": [],
+            "users": await access.rows_of(api, "users"),
             "vhosts": [{"name": name} for name in await api.vhosts()],
-            "permissions": [],
-            "topic_permissions": [],
+            "permissions": await access.rows_of(api, "permissions"),
+            "topic_permissions": await access.rows_of(api, "topic-permissions"),
             "global_parameters": [{"name": "cluster_name", "value": await api.node()}],
         }
     queue_names = ("name", "durable", "auto_delete", "arguments")
     found |= {
         "parameters": [],
-        "policies": [],
+        "policies": [
+            {name: value for name, value in row.items() if is_all or name != "vhost"}
+            for row in await access.rows_of(api, "policies")
+            if vhost in (None, row["vhost"])
+        ],
         "queues": [_picked(row, *queue_names, with_vhost=is_all) for row in of_vhost if not row["exclusive"]],
         "exchanges": [
             _picked(row, "name", "type", "durable", "auto_delete", "internal", "arguments", with_vhost=is_all)
@@ -1172,6 +1178,9 @@ async def post_definitions(api: Api, call: Call) -> Reply:
     body, only = call.object(), call.path.get("vhost")
     if only is not None:
         await api.check_vhost(only, "vhost_not_found")
+    kinds = ("vhosts", "users", "permissions", "topic_permissions") if only is None else ()
+    for kind in kinds:
+        await access.import_all(api, call, kind.replace("_", "-"), _list_of(body, kind), None)
     steps: dict[str, list[tuple[str, Row]]] = defaultdict(list)
     for name in _IMPORTED:
         for each in _list_of(body, name):
@@ -1190,6 +1199,7 @@ async def post_definitions(api: Api, call: Call) -> Reply:
                 if method == "exchange.declare" and (vhost, arguments["exchange"]) in known:
                     continue
                 await channel.call(method, **arguments)
+    await access.import_all(api, call, "policies", _list_of(body, "policies"), only)
     api.collector.changed("queue", "exchange", "binding", "exchange_binding")
     return Reply(204)
 
@@ -1325,6 +1335,26 @@ async def console_status(api: Api, _call: Call) -> Reply:
     )
 
 
+# ---- users, permissions, policies ----
+
+
+def _of(act: Callable[[Api, str, Call], Awaitable[Reply]], kind: str) -> Handler:
+    """The handler of a kind of `access`."""
+
+    async def handle(api: Api, call: Call) -> Reply:
+        return await act(api, kind, call)
+
+    handle.__name__ = f"{act.__name__}_{kind}"
+    return handle
+
+
+def _routes_of(kind: str, role: str, path: str, what: str) -> Iterable[Route]:
+    """The rows of a kind whose objects have a path of their own."""
+    yield Route("GET", f"{kind}/{path}", role, _of(access.one_of, kind), f"One {what}")
+    yield Route("PUT", f"{kind}/{path}", role, _of(access.put, kind), f"Create or replace a {what}")
+    yield Route("DELETE", f"{kind}/{path}", role, _of(access.delete, kind), f"Delete a {what}")
+
+
 # ---- the table ----
 
 
@@ -1404,6 +1434,44 @@ ROUTES: Final = (
     Route("GET", "vhosts/{vhost}/connections", MANAGEMENT, connections, "Its connections"),
     Route("GET", "vhosts/{vhost}/channels", MANAGEMENT, channels, "Its channels"),
 
+    Route("PUT", "vhosts/{name}", ADMINISTRATOR, _of(access.put, "vhosts"), "Create a virtual host"),
+    Route("DELETE", "vhosts/{name}", ADMINISTRATOR, _of(access.delete, "vhosts"), "Delete it with all that is in it"),
+    Route("GET", "vhosts/{vhost}/permissions", ADMINISTRATOR, _of(access.all_of, "permissions"), "Its permissions"),
+    Route("GET", "vhosts/{vhost}/topic-permissions", ADMINISTRATOR, _of(access.all_of, "topic-permissions"),
+          "Its topic permissions"),
+    Route("GET", "vhost-limits", ADMINISTRATOR, nothing, "Limits of virtual hosts: none"),
+    Route("GET", "vhost-limits/{vhost}", ADMINISTRATOR, nothing, "Those of one"),
+
+    Route("GET", "users", ADMINISTRATOR, _of(access.all_of, "users"), "The users"),
+    *_routes_of("users", ADMINISTRATOR, "{name}", "user"),
+    Route("POST", "users/bulk-delete", ADMINISTRATOR, access.delete_users, "Delete several users"),
+    Route("GET", "users/without-permissions", ADMINISTRATOR, access.without_permissions,
+          "Users who may do nothing anywhere"),
+    Route("GET", "users/{user}/permissions", ADMINISTRATOR, _of(access.all_of, "permissions"), "What a user may do"),
+    Route("GET", "users/{user}/topic-permissions", ADMINISTRATOR, _of(access.all_of, "topic-permissions"),
+          "Which routing keys a user may use"),
+    Route("GET", "user-limits", ADMINISTRATOR, nothing, "Limits of users: none"),
+    Route("GET", "permissions", ADMINISTRATOR, _of(access.all_of, "permissions"), "The permissions"),
+    *_routes_of("permissions", ADMINISTRATOR, "{vhost}/{user}", "permission"),
+    Route("GET", "topic-permissions", ADMINISTRATOR, _of(access.all_of, "topic-permissions"), "The topic permissions"),
+    Route("GET", "topic-permissions/{vhost}/{user}", ADMINISTRATOR, _of(access.all_of, "topic-permissions"),
+          "Those of a user"),
+    Route("PUT", "topic-permissions/{vhost}/{user}", ADMINISTRATOR, _of(access.put, "topic-permissions"),
+          "Create or replace one"),
+    Route("DELETE", "topic-permissions/{vhost}/{user}", ADMINISTRATOR, _of(access.delete, "topic-permissions"),
+          "Delete them"),
+
+    Route("GET", "policies", MANAGEMENT, _of(access.all_of, "policies"), "The policies"),
+    Route("GET", "policies/{vhost}", MANAGEMENT, _of(access.all_of, "policies"), "Those of a virtual host"),
+    *_routes_of("policies", POLICYMAKER, "{vhost}/{name}", "policy"),
+    Route("GET", "operator-policies", MANAGEMENT, _of(access.all_of, "operator-policies"), "The operator policies"),
+    Route("GET", "operator-policies/{vhost}", MANAGEMENT, _of(access.all_of, "operator-policies"),
+          "Those of a virtual host"),
+    *_routes_of("operator-policies", ADMINISTRATOR, "{vhost}/{name}", "operator policy"),
+    Route("GET", "parameters", POLICYMAKER, nothing, "Parameters of components: none"),
+    Route("GET", "parameters/{component}", POLICYMAKER, nothing, "Those of a component: none"),
+    Route("GET", "global-parameters", POLICYMAKER, global_parameters, "Global parameters: the cluster's name"),
+
     Route("GET", "queues", MANAGEMENT, queues, "The queues: in pages, sorted, filtered, with columns"),
     Route("GET", "queues/{vhost}", MANAGEMENT, queues, "Those of a virtual host"),
     Route("GET", "queues/{vhost}/{name}", MANAGEMENT, queue, "One queue, with its consumers, rates and history"),
@@ -1460,6 +1528,7 @@ ROUTES: Final = (
     Route("GET", "healthchecks/node", "", healthy, "As health/checks/alarms"),
     Route("GET", "aliveness-test/{vhost}", MANAGEMENT, aliveness, "Send a message through a queue"),
 
+    Route("PUT", "qstore/users/{name}/tags", ADMINISTRATOR, access.set_tags, "The tags of a user"),
     Route("GET", "qstore/console", MANAGEMENT, console_status, "The console itself: what it costs"),
     Route("GET", "qstore/store", MONITORING, store, "The store"),
     Route("GET", "qstore/journals", MONITORING, journals, "The journals of the durable queues, and how full they are"),

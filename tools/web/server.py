@@ -251,7 +251,6 @@ class Server:
         session = None
         if route.role != "-":
             session = await self._session(request, peer)
-            await check_role(self._api, route.role, session.user)
         body = await _body(request, MAX_DEFINITIONS if path.startswith("definitions") else MAX_BODY)
         reason = request.headers.get("X-Reason", "")[:200]
         call = Call(request.method, named, dict(request.query), body, peer, session, reason)
@@ -270,12 +269,14 @@ class Server:
             raise HttpError(503, "service_unavailable", str(error)) from None
 
     async def _metrics(self, request: web.BaseRequest, path: str) -> Reply:
-        if not self._open_metrics:
-            session = await self._session(request, request.remote or "")
-            await check_role(self._api, "monitoring", session.user)
-        else:
+        session = None
+        if self._open_metrics:
             self._check_host(request)
+        else:
+            session = await self._session(request, request.remote or "")
         try:
+            if session is not None:
+                await check_role(self._api, "monitoring", session.user)
             content, content_type = await prometheus.exposition(
                 self._api,
                 path,

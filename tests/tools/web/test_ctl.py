@@ -1,0 +1,119 @@
+"""`qstore-ctl` on a console and a broker that run: what its verbs change and print, and how it fails."""
+
+from __future__ import annotations
+
+import json
+import socket
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from qstore.tools.qstore_ctl import command
+from tests.support.running_broker import RunningBroker, one_broker
+from tests.system.test_console import RunningConsole
+
+broker = pytest.fixture(one_broker, scope="module")
+
+
+@pytest.fixture(scope="module")
+def api(broker: RunningBroker) -> Iterator[str]:
+    console = RunningConsole("-b", f"127.0.0.1:{broker.port}", "--no-history")
+    yield console.url
+    console.end()
+
+
+def run(api: str, *words: str, code: int = 0, stdin: str | None = None) -> Result:
+    result = CliRunner().invoke(command, ["--api", api, *words], input=stdin)
+    assert result.exit_code == code, result.output
+    assert "Traceback" not in result.output
+    return result
+
+
+def rows(api: str, *words: str) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in run(api, *words, "--json").stdout.splitlines()]
+
+
+DEFINITIONS = {
+    "queues": [{"name": "orders", "vhost": "/", "durable": True, "arguments": {"x-max-length": 7}}],
+    "exchanges": [{"name": "shop", "vhost": "/", "type": "topic", "durable": True}],
+    "bindings": [
+        {"source": "shop", "vhost": "/", "destination": "orders", "destination_type": "queue", "routing_key": "a.#"}
+    ],
+}
+
+
+def test_the_life_of_a_queue(api: str, tmp_path: Path) -> None:
+    file = tmp_path / "definitions.json"
+    file.write_text(json.dumps(DEFINITIONS))
+    run(api, "import_definitions", str(file))
+    assert {"kind": "queue", "name": "orders", "messages": 0} in rows(api, "list_queues")
+    assert rows(api, "list_queues", "name", "arguments", "-p", "/")[-1]["arguments"] == {"x-max-length": 7}
+    assert rows(api, "list_queues", "-p", "none") == []
+    assert {"kind": "exchange", "name": "shop", "type": "topic"} in rows(api, "list_exchanges")
+    assert [row["routing_key"] for row in rows(api, "list_bindings") if row["source_name"] == "shop"] == ["a.#"]
+    assert [row["name"] for row in rows(api, "list_journals")] == ["orders"]
+    run(api, "export_definitions", str(tmp_path / "out.json"))
+    assert (tmp_path / "out.json").stat().st_mode & 0o077 == 0
+    out = json.loads((tmp_path / "out.json").read_text())
+    assert [queue["name"] for queue in out["queues"]] == ["orders"]
+    run(api, "purge_queue", "orders")
+    run(api, "delete_queue", "orders", "--if-empty", "--if-unused")
+    assert rows(api, "list_queues") == []
+    run(api, "import_definitions", "-", stdin=run(api, "export_definitions", "-").stdout)
+    assert run(api, "delete_queue", "orders", code=1).stderr == "qstore-ctl: Not Found\n"
+
+
+def test_tables_for_people(api: str) -> None:
+    assert run(api, "list_exchanges", "name", "type").stdout.splitlines()[:3] == [
+        "  name                type", "  =============================", "                      direct",
+    ]  # fmt: skip
+    status = run(api, "status").stdout
+    assert "qstore" in status
+    assert "messages_ready" in status
+    report = run(api, "report").stdout
+    assert "\nlist_bindings\n" in report
+    assert {row["kind"] for row in rows(api, "report")} >= {"status", "exchange", "vhost"}
+
+
+def test_startup_is_awaited(api: str) -> None:
+    run(api, "ping")
+    run(api, "await_startup", "--within", "5")
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    started = run(f"http://127.0.0.1:{port}", "await_startup", "--within", "0.6", code=1)
+    assert "cannot be reached" in started.stderr
+
+
+def test_connections_are_closed_by_name(api: str, broker: RunningBroker) -> None:
+    from qstore.broker.client import Connection
+
+    with Connection(f"127.0.0.1:{broker.port}", reconnect=False) as connection:
+        connection.session()
+        while not (found := rows(api, "list_connections", "name", "protocol")):
+            time.sleep(0.2)  # a list may be a second old
+        (row,) = found
+        assert row["protocol"] == "AMQP 0-10"
+        run(api, "close_connection", row["name"], "maintenance")
+        assert rows(api, "list_connections") == []
+        run(api, "close_connection", row["name"], code=1)
+
+
+def test_wrong_command_lines_are_said_in_one_line(api: str, tmp_path: Path) -> None:
+    secret = tmp_path / "login"
+    secret.write_text("guest:guest")
+    for words, text in (
+        (["--login-file", str(secret), "status"], "chmod 600"),
+        (["list_queues", "nonsense"], "no column nonsense" if rows(api, "list_queues") else ""),
+        (["set_policy", "a", "b", "{"], "not JSON"),
+    ):
+        if text:
+            assert text in run(api, *words, code=2).output
+    assert "password" in run("http://guest:guest@127.0.0.1:1", "status", code=2).output
+    assert "not a URL" in run("127.0.0.1:15672", "status", code=2).output
+    secret.chmod(0o600)
+    run(api, "--login-file", str(secret), "status")
+    run(api, "authenticate_user", "guest", "--password-stdin", stdin="guest\n")

@@ -1,0 +1,291 @@
+"""Users, permissions, policies and virtual hosts: what RabbitMQ's API and the management of the broker call them.
+
+Each kind is a row of `_KINDS`: its class of QMF, which lists its objects, its type for the methods `create` and
+`delete` of the broker, which change them, and RabbitMQ's fields of an object. Changes are made as the user of the
+request. A broker without a class has no objects of it, and refuses to create any.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from orjson import JSONDecodeError, loads
+
+from qstore.broker.management.console import Data
+from qstore.tools.console.amounts import plain
+from qstore.tools.web.calls import Call, HttpError, Reply, Row, bad_request, listed, mapping, not_found, text, whole
+
+if TYPE_CHECKING:
+    from qstore.tools.web.resources import Api
+
+ADMINISTRATOR: Final = "administrator"
+_EVERYTHING: Final = ".*"
+
+
+class _Kind(NamedTuple):
+    """A kind of objects.
+
+    Attributes:
+        of: its class of QMF.
+        type: its type for create and delete.
+        parts: the fields that identify an object; the name for create and delete is made of them, with `/` between.
+        row: RabbitMQ's fields of an object.
+        properties: from the body of a request to the properties for create. Raises HttpError.
+    """
+
+    of: str
+    type: str
+    parts: tuple[str, ...]
+    row: Callable[[Data], Row]
+    properties: Callable[[Row], Row]
+
+
+def _tags(value: object) -> list[str]:
+    """Tags, as a list or a text with commas."""
+    if isinstance(value, str):
+        return [each for each in (part.strip() for part in value.split(",")) if each]
+    if isinstance(value, list | tuple) and all(isinstance(each, str) for each in value):
+        return list(value)
+    raise bad_request("invalid_tags")
+
+
+def _user_row(data: Data) -> Row:
+    return {
+        "name": data.get("name"),
+        "password_hash": "",
+        "hashing_algorithm": "",
+        "tags": _tags(plain(data.get("tags") or [])),
+        "limits": {},
+    }
+
+
+def _user_properties(body: Row) -> Row:
+    if "tags" not in body:
+        raise bad_request("tags_not_present")
+    found: Row = {"tags": _tags(body["tags"])}
+    for name in ("password", "password_hash", "hashing_algorithm"):
+        if isinstance(body.get(name), str):
+            found[name] = body[name]
+    return found
+
+
+def _needed(body: Row, *names: str) -> Row:
+    missing = [name for name in names if name not in body]
+    if missing:
+        raise bad_request(f"[{','.join(f'{{key_missing,{name}}}' for name in missing)}]")
+    return {name: text(body, name) for name in names}
+
+
+def _permission_row(data: Data) -> Row:
+    return {name: data.get(name) for name in ("user", "vhost", "configure", "write", "read")}
+
+
+def _topic_row(data: Data) -> Row:
+    return {name: data.get(name) for name in ("user", "vhost", "exchange", "write", "read")}
+
+
+def definition_of(value: object) -> Row:
+    """The definition of a policy: a map, or its JSON."""
+    if isinstance(value, str):
+        try:
+            value = loads(value)
+        except JSONDecodeError:
+            return {}
+    found = plain(value)
+    return found if isinstance(found, dict) else {}
+
+
+def _policy_row(data: Data) -> Row:
+    return {
+        "vhost": data.get("vhost"),
+        "name": data.get("name"),
+        "pattern": data.get("pattern"),
+        "apply-to": data.get("applyTo"),
+        "definition": definition_of(data.get("definition")),
+        "priority": data.get("priority"),
+    }
+
+
+def _policy_properties(body: Row) -> Row:
+    _needed_any(body, "pattern", "definition")
+    return {
+        "pattern": text(body, "pattern"),
+        "definition": mapping(body, "definition"),
+        "apply-to": text(body, "apply-to", "all"),
+        "priority": whole(body, "priority", 0, 1 << 31),
+    }
+
+
+def _needed_any(body: Row, *names: str) -> None:
+    missing = [name for name in names if name not in body]
+    if missing:
+        raise bad_request(f"[{','.join(f'{{key_missing,{name}}}' for name in missing)}]")
+
+
+_KINDS: Final[Mapping[str, _Kind]] = {
+    "users": _Kind("user", "user", ("name",), _user_row, _user_properties),
+    "permissions": _Kind(
+        "permission", "permission", ("vhost", "user"), _permission_row,
+        lambda body: _needed(body, "configure", "write", "read"),
+    ),
+    "topic-permissions": _Kind(
+        "topic_permission", "topic-permission", ("vhost", "user", "exchange"), _topic_row,
+        lambda body: _needed(body, "write", "read"),
+    ),
+    "policies": _Kind("policy", "policy", ("vhost", "name"), _policy_row, _policy_properties),
+    "operator-policies": _Kind("operator_policy", "operator-policy", ("vhost", "name"), _policy_row,
+                               _policy_properties),
+    "vhosts": _Kind("vhost", "vhost", ("name",), lambda data: {"name": data.get("name")},
+                    lambda body: {name: text(body, name) for name in ("description",) if name in body}),
+}  # fmt: skip
+
+
+async def rows_of(api: Api, kind: str) -> list[Row]:
+    """All objects of a kind, ordered."""
+    of = _KINDS[kind]
+    found = [of.row(data) for data in await api.collector.get(of.of)]
+    return sorted(found, key=lambda row: [str(row.get(part)) for part in of.parts])
+
+
+async def tags_of(api: Api, user: str) -> list[str]:
+    """The tags of a user; those of an administrator on a broker that lists no users: its rules decide alone."""
+    users = await rows_of(api, "users")
+    if not any(row["tags"] for row in users):
+        return [ADMINISTRATOR]
+    return next((row["tags"] for row in users if row["name"] == user), [])
+
+
+def _is(row: Row, wanted: Mapping[str, str]) -> bool:
+    return all(row.get(name) == value for name, value in wanted.items())
+
+
+def _wanted(kind: str, call: Call) -> dict[str, str]:
+    """The fields that the path gives."""
+    return {part: call.path[part] for part in _KINDS[kind].parts if part in call.path}
+
+
+async def all_of(api: Api, kind: str, call: Call) -> Reply:
+    """A list, of a virtual host or a user if the path names one."""
+    wanted = {**_wanted(kind, call), **({"vhost": call.path["vhost"]} if "vhost" in call.path else {})}
+    if "vhost" in wanted:
+        await api.check_vhost(wanted["vhost"])
+    if "user" in wanted and not any(row["name"] == wanted["user"] for row in await rows_of(api, "users")):
+        raise not_found()
+    return Reply(value=listed(call, [row for row in await rows_of(api, kind) if _is(row, wanted)]))
+
+
+async def one_of(api: Api, kind: str, call: Call) -> Reply:
+    """One object."""
+    wanted = _wanted(kind, call)
+    row = next((row for row in await rows_of(api, kind) if _is(row, wanted)), None)
+    if row is None:
+        raise not_found()
+    return Reply(value=row)
+
+
+async def put(api: Api, kind: str, call: Call) -> Reply:
+    """Create or replace an object."""
+    body, wanted = call.object(), _wanted(kind, call)
+    of = _KINDS[kind]
+    if "exchange" in of.parts and "exchange" not in wanted:
+        wanted["exchange"] = _needed(body, "exchange")["exchange"]
+    properties = of.properties(body)
+    if "vhost" in wanted and wanted["vhost"] not in await api.vhosts():
+        raise bad_request("vhost_or_user_not_found") if "user" in wanted else not_found("vhost_not_found")
+    is_there = any(_is(row, wanted) for row in await rows_of(api, kind))
+    if kind == "vhosts" and is_there:
+        return Reply(204)
+    await create(api, kind, call, wanted, properties)
+    return Reply(204 if is_there else 201)
+
+
+async def create(api: Api, kind: str, call: Call, wanted: Mapping[str, str], properties: Row) -> None:
+    """Let the broker create or replace an object."""
+    of = _KINDS[kind]
+    arguments: dict[str, Any] = {
+        "type": of.type,
+        "name": "/".join(wanted[part] for part in of.parts),
+        "properties": {**wanted, **properties},
+        "strict": True,
+    }
+    await (await call.session.console()).call("broker", "create", arguments)
+    changed(api)
+
+
+async def delete(api: Api, kind: str, call: Call) -> Reply:
+    """Delete an object, or with a path that names a part, all that match it."""
+    wanted, of = _wanted(kind, call), _KINDS[kind]
+    found = [row for row in await rows_of(api, kind) if _is(row, wanted)]
+    if not found:
+        raise not_found()
+    for row in found:
+        await _delete_one(call, of, row)
+    changed(api)
+    return Reply(204)
+
+
+async def _delete_one(call: Call, of: _Kind, row: Row) -> None:
+    named = {part: str(row[part]) for part in of.parts}
+    arguments = {"type": of.type, "name": "/".join(named.values()), "options": named if len(named) > 1 else {}}
+    await (await call.session.console()).call("broker", "delete", arguments)
+
+
+async def import_all(api: Api, call: Call, kind: str, given: list[Row], vhost: str | None) -> None:
+    """Create what definitions have of a kind, and replace what is there.
+
+    Args:
+        api: the resources.
+        call: the request.
+        kind: a key of `_KINDS`.
+        given: the objects.
+        vhost: the virtual host that they are for; None if each names its own.
+    """
+    of = _KINDS[kind]
+    for each in given:
+        named = {**each, "vhost": vhost} if vhost is not None else each
+        wanted = _needed(named, *of.parts)
+        if kind == "vhosts" and wanted["name"] in await api.vhosts():
+            continue
+        await create(api, kind, call, wanted, of.properties(named))
+
+
+def changed(api: Api) -> None:
+    """Next time the broker is asked for all of them."""
+    api.collector.changed(*(each.of for each in _KINDS.values()), "queue", "exchange")
+
+
+async def delete_users(api: Api, call: Call) -> Reply:
+    """Several users at once."""
+    names = call.object("users")["users"]
+    if not isinstance(names, list):
+        raise bad_request(["not_a_list", "users"])
+    there = {row["name"]: row for row in await rows_of(api, "users")}
+    unknown = [name for name in names if name not in there]
+    if unknown:
+        raise bad_request(["no_such_user", unknown[0]])
+    for name in names:
+        await _delete_one(call, _KINDS["users"], there[name])
+    changed(api)
+    return Reply(204)
+
+
+async def set_tags(api: Api, call: Call) -> Reply:
+    """The tags of a user, whose password stays."""
+    name, tags = call.path["name"], _tags(call.object("tags")["tags"])
+    if not any(row["name"] == name for row in await rows_of(api, "users")):
+        raise not_found()
+    await create(api, "users", call, {"name": name}, {"tags": tags})
+    return Reply(204)
+
+
+async def without_permissions(api: Api, call: Call) -> Reply:
+    """Users who may do nothing anywhere."""
+    having = {row["user"] for row in await rows_of(api, "permissions")}
+    return Reply(value=listed(call, [row for row in await rows_of(api, "users") if row["name"] not in having]))
+
+
+async def check_role(api: Api, included: frozenset[str], role: str, user: str) -> None:
+    """Raise HttpError unless a user has one of the tags that include a role."""
+    if not included.intersection(await tags_of(api, user)):
+        raise HttpError(401, "not_authorised", f"Not {role} user")
