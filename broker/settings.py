@@ -16,6 +16,10 @@ LOOPBACK: Final = ("127.0.0.1", "::1")
 """The default interfaces to listen on."""
 
 
+AUTO: Final = "auto"
+PERMISSIONS: Final = "permissions"
+"""Values of `BrokerSettings.access`; the third is "acl"."""
+
 DEFAULT_TLS_PORT: Final = 5671
 
 
@@ -63,6 +67,8 @@ class BrokerSettings:
         connections_per_host: limit of the connections of each host; 0 for none.
         connections_per_user, queues_per_user: limits for each user without a quota in the ACL file; 0 for none.
         acl_file: the file with the access rules; None to allow everything.
+        access: what decides on operations: `acl`, the ACL file; `permissions`, those of users; or `auto`, the ACL file
+            if there is one, else permissions once one has been set.
         acl_validation: the treatment of rules there that have no effect: `none`, `warn` or `fatal`.
         negotiate_seconds: a connection that is not open after this time is closed.
         max_frame: maximum frame size in bytes, offered in `tune`; 0-10 allows 65,535 (specification, 4.4.2).
@@ -126,6 +132,7 @@ class BrokerSettings:
     connections_per_user: int = 0
     queues_per_user: int = 0
     acl_file: str | None = None
+    access: str = AUTO
     acl_validation: str = "warn"
     negotiate_seconds: float = 10.0
     max_frame: int = 65_535

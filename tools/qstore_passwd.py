@@ -17,7 +17,7 @@ import click
 from qstore import __version__
 from qstore.broker.security.users.imports import FORMATS, SASLDB, read_import
 from qstore.broker.security.users.user_file import MAX_FILE_BYTES, UserFileError, Users
-from qstore.broker.security.users.verifiers import DEFAULT_MECHANISMS, MAX_NAME, MECHANISMS
+from qstore.broker.security.users.verifiers import DEFAULT_MECHANISMS, MAX_NAME, MECHANISMS, Verifiers
 from qstore.formats.wording import plural
 from qstore.tools.console.command import EXIT_DAMAGE, SETTINGS, PathName, fail, run, say
 
@@ -29,7 +29,8 @@ Examples:
 qstore-passwd /etc/qpidd.users guest                     asks for the password twice
 qstore-passwd --stdin /etc/qpidd.users guest < secret    reads the password from the first line of standard input
 qstore-passwd --delete /etc/qpidd.users guest            removes the user
-qstore-passwd --list /etc/qpidd.users                    lists the users and their SASL mechanisms
+qstore-passwd --list /etc/qpidd.users                    lists the users, their SASL mechanisms and tags
+qstore-passwd --tags administrator /etc/qpidd.users guest    makes an existing user an administrator
 qstore-passwd --verify /etc/qpidd.users guest            asks for the password, and checks it
 qstore-passwd --import sasldb /var/lib/qpidd/qpidd.sasldb /etc/qpidd.users
 
@@ -71,6 +72,11 @@ _BERKELEY_MAGICS: Final = (0x00061561, 0x00053162)  # hash, btree: at offset 12,
     help="The broker's --realm: for DIGEST-MD5, and of the users to import.",
 )  # fmt: skip
 @click.option(
+    "--tags", metavar="TAG,TAG",
+    help="What the user may administer: administrator, policymaker, monitoring, management; empty for nothing. An "
+    "existing user keeps the password.",
+)  # fmt: skip
+@click.option(
     "--stdin", "from_input", is_flag=True, help="Read the password from standard input instead of asking for it."
 )
 @click.version_option(__version__, prog_name=_PROGRAM)
@@ -87,6 +93,7 @@ def command(
     source: tuple[str, str] | None,
     mechanisms: tuple[str, ...],
     realm: str,
+    tags: str | None,
     from_input: bool,
 ) -> None:
     """Add USER to FILE, or change the user's password."""
@@ -107,10 +114,22 @@ def command(
             is_right = users.verify(user, _password(from_input=from_input, is_new=False))
             click.echo(f"{user}: {'the password is right' if is_right else 'unknown user or wrong password'}")
             context.exit(0 if is_right else EXIT_DAMAGE)
+        elif user is not None and tags is not None and users.exists and (found := users.find(user)) is not None:
+            users.put_all({user: _tagged(found, tags)}, keeps_tags=False)
+            click.echo(f"{user}: tags changed")
         elif user is not None:
             is_new = users.put(user, _password(from_input=from_input, is_new=True), mechanisms, realm=realm)
+            if tags is not None and (made := users.find(user)) is not None:
+                users.put_all({user: _tagged(made, tags)}, keeps_tags=False)
             click.echo(f"{user}: {'added' if is_new else 'password changed'}")
     except UserFileError as error:
+        fail(_PROGRAM, str(error))
+
+
+def _tagged(found: Verifiers, tags: str) -> Verifiers:
+    try:
+        return found.with_tags(each.strip() for each in tags.split(",") if each.strip())
+    except ValueError as error:
         fail(_PROGRAM, str(error))
 
 
@@ -118,7 +137,8 @@ def _list(users: Users) -> None:
     for name in users.names():
         found = users.find(name)
         if found is not None:
-            click.echo(f"{name}: {', '.join(found.mechanisms())}")
+            tags = f" [{', '.join(found.tags)}]" if found.tags else ""
+            click.echo(f"{name}: {', '.join(found.mechanisms())}{tags}")
 
 
 def _import(users: Users, kind: str, source: str, mechanisms: tuple[str, ...], realm: str) -> int:

@@ -21,6 +21,13 @@ from qstore.broker.management.objects.absent import (
     TOPIC_CLASS,
     TOPIC_POLICY_CLASS,
 )
+from qstore.broker.management.objects.access import (
+    APPLIED_POLICY_CLASS,
+    PERMISSION_CLASS,
+    POLICY_CLASS,
+    TOPIC_PERMISSION_CLASS,
+    USER_CLASS,
+)
 from qstore.broker.management.objects.acl import ACL_CLASS
 from qstore.broker.management.objects.backup import BACKUP_CLASS
 from qstore.broker.management.objects.broker import BROKER_CLASS
@@ -89,6 +96,11 @@ CLASSES: Final = (
     LOG_CLASS,
     BACKUP_CLASS,
     EXCHANGE_BINDING_CLASS,
+    POLICY_CLASS,
+    USER_CLASS,
+    PERMISSION_CLASS,
+    TOPIC_PERMISSION_CLASS,
+    APPLIED_POLICY_CLASS,
 )
 _BY_NAME: Final = {(each.package, each.name.lower()): each for each in CLASSES}
 

@@ -24,6 +24,7 @@ from qstore.broker.model.events import Event
 _LEGACY: Final = "org.apache.qpid.legacystore"
 _HA: Final = "org.apache.qpid.ha"
 _ACL: Final = "org.apache.qpid.acl"
+_OWN: Final = "qstore"
 
 Timed: TypeAlias = tuple[Event, float]
 """An event, and when it was raised, in seconds since 1970."""
@@ -85,6 +86,13 @@ ARGUMENTS: Final[Mapping[str, Mapping[str, tuple[str, str]]]] = {
         "userId": ("sstr", ""),
         "clientAddr": ("sstr", ""),
         "queueName": ("sstr", ""),
+    },
+    _OWN: {
+        "rhost": ("sstr", "Address of the client that has changed it"),
+        "user": ("sstr", "Authentication identity"),
+        "kind": ("sstr", "user, permission, topic-permission, policy or operator-policy"),
+        "name": ("sstr", "Its name"),
+        "what": ("sstr", "added, changed, set or deleted"),
     },
     _HA: {
         "members": ("list", "List of broker information maps"),
@@ -189,6 +197,7 @@ EVENT_CLASSES: Final = (
     event(_ACL, "deny", "notice", "userId action objectType objectName arguments", events.Deny),
     event(_ACL, "connectionDeny", "notice", "userId clientAddr", events.ConnectionDeny),
     event(_ACL, "queueQuotaDeny", "notice", "userId queueName", events.QueueQuotaDeny),
+    event(_OWN, "accessChanged", "notice", "rhost user kind name what", events.AccessChanged),
     event(_ACL, "fileLoaded", "inform", "userId", events.FileLoaded),
     event(_ACL, "fileLoadFailed", "error", "userId reason", events.FileLoadFailed),
     event(_HA, "membersUpdate", "inform", "members", None),

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from qstore.broker.model.queues.queue import Queue
     from qstore.broker.network.server import Server
     from qstore.broker.protocols.machine import DetachedSession, Machine, ManagedSession
+    from qstore.broker.security.administration import Administration
 
 PORTION_SECONDS: Final = 0.003
 """The length of a time slice."""
@@ -112,6 +113,7 @@ class ManagedBroker:
 
     Attributes:
         broker, identity, version, machines, detached, shut_down, log, security, status: as above.
+        administration: changes users, permissions and policies; None before the first change.
         snapshots: those of the store that other processes read; None without a store.
         interval: seconds between two publications of changes.
         slices: the time slices in which long work is done.
@@ -136,6 +138,7 @@ class ManagedBroker:
         self.broker, self.identity, self.version = broker, identity, version
         self._ports, self.machines, self.shut_down, self.log = ports, machines, shut_down, log
         self.security, self.status, self.detached = security, status, detached
+        self.administration: Administration | None = None
         self.snapshots = None if broker.store is None else Snapshots(broker.store)
         self.interval = broker.settings.heartbeat_seconds
         self.slices = TimeSlices()

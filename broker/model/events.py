@@ -208,6 +208,23 @@ class QueueQuotaDeny(NamedTuple):
     queue: str
 
 
+class AccessChanged(NamedTuple):
+    """A user, a permission or a policy was changed.
+
+    Attributes:
+        remote_host, user: who has changed it.
+        kind: user, permission, topic-permission, policy or operator-policy.
+        name: its name.
+        what: added, changed, set or deleted.
+    """
+
+    remote_host: str
+    user: str
+    kind: str
+    name: str
+    what: str
+
+
 class FileLoaded(NamedTuple):
     """The ACL file was reloaded. `user` is empty if a signal has requested it."""
 
@@ -329,6 +346,7 @@ Event: TypeAlias = (
     | Deny
     | ConnectionDeny
     | QueueQuotaDeny
+    | AccessChanged
     | FileLoaded
     | FileLoadFailed
     | QueueRedirect

@@ -466,8 +466,15 @@ ACCESS: Final = Group(
     (
         Option(
             "acl-file", Kind.TEXT, "FILE", "", "File with the rules for who may do what. Without it every user may do "
-            "everything. A name without / at the beginning is looked for in the data directory first. The broker does "
-            "not start if the file is missing or wrong; SIGHUP reads it again; see also qstore-acl",
+            "everything, unless permissions are set. A name without / at the beginning is looked for in the data "
+            "directory first. The broker does not start if the file is missing or wrong; SIGHUP reads it again; see "
+            "also qstore-acl",
+        ),
+        Option(
+            "access", Kind.TEXT, "KIND", "auto", "What decides who may do what. acl: the ACL file; permissions: the "
+            "permissions and tags of users, which are set while the broker runs, and without which a user may do "
+            "nothing; auto: the ACL file if there is one, else permissions once one has been set",
+            choices=("auto", "acl", "permissions"),
         ),
         Option(
             "strict-acl-validation", Kind.TEXT, "MODE", "warn", "What becomes of rules in the ACL file that have no "

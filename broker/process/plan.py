@@ -211,6 +211,7 @@ def settings_of(values: Values, data_directory: str | None) -> BrokerSettings:
         tls=_tls(values),
         max_connections=values.number("max-connections"),
         acl_file=_acl_file(values.text("acl-file"), data_directory),
+        access=values.word("access"),
         acl_validation=values.word("strict-acl-validation"),
         connections_per_user=values.number("connection-limit-per-user"),
         connections_per_host=values.number("connection-limit-per-ip"),

@@ -138,6 +138,7 @@ class Runner:
         paging = self._open_paging(broker, loop)
         register_listener(broker, new_transfer)
         broker.recover(restore_message, report)
+        self._access.recovered()
         _log_recovery(broker, time.monotonic() - began)
         await prepare_replication(broker)
         server = self._server = self._make_server(broker)

@@ -28,6 +28,8 @@ import qstore.broker
 from qstore.broker.management.agent import Agent
 from qstore.broker.management.classes import CLASSES
 from qstore.broker.model.authorization import ALLOW_ALL, EVERY_KEY
+from qstore.broker.model.broker import Broker
+from qstore.broker.model.configuration import Record
 from qstore.broker.model.errors import UnauthorizedError
 from qstore.broker.model.replication.source import register_listener
 from qstore.broker.model.transactions.branch import State
@@ -35,7 +37,7 @@ from qstore.broker.protocols.amqp_0_9_1.methods import METHODS as BASIC_METHODS
 from qstore.broker.protocols.amqp_0_10.commands import COMMANDS as COMMANDS_0_10
 from qstore.broker.protocols.amqp_0_10.commands import DECLARATIONS, QUERIES
 from qstore.broker.protocols.amqp_0_10.message import new_transfer
-from qstore.broker.security.acl.control import AccessControl
+from qstore.broker.security.acl.control import AccessControl, control_access
 from qstore.broker.settings import BrokerSettings
 from qstore.formats.amqp_0_9_1.properties import Properties
 from qstore.formats.amqp_0_10.commands import encode_command
@@ -63,6 +65,45 @@ BARRED: Final = (
     "acl allow all all",
 )
 OPEN: Final = ("acl deny bob@QPID publish exchange name=elsewhere", "acl allow all all")
+
+
+class Granted(NamedTuple):
+    """Permissions in place of rules: those of bob, and his tags.
+
+    Attributes:
+        read, write: the expressions.
+        topics: exchange -> the expression for routing keys that he may publish.
+        tags: his tags.
+    """
+
+    read: str
+    write: str
+    topics: Mapping[str, str]
+    tags: tuple[str, ...]
+
+
+BARRED_BY_PERMISSIONS: Final = Granted(
+    "^(?!secret$|kd$)", "", {"amq.default": "^(?!secret$)", "kx": "^(?!hot)", "qpid.management": "^(?!schema)"},
+    ("management",),
+)  # fmt: skip
+OPEN_BY_PERMISSIONS: Final = Granted("", "", {}, ("administrator",))
+
+
+def permitted(broker: Broker, granted: Granted) -> AccessControl:
+    """The access control of a broker with these permissions; admin and alice may do everything."""
+    everything = {"configure": ".*", "write": ".*", "read": ".*"}
+    records = broker.configuration._records
+    for user in ("admin", "alice"):
+        records[Record("qstore.permission", (user, "/"))] = everything
+    bobs = everything | {"read": granted.read or ".*", "write": granted.write or ".*"}
+    records[Record("qstore.permission", ("bob", "/"))] = bobs
+    for exchange, pattern in granted.topics.items():
+        records[Record("qstore.topic-permission", ("bob", "/", exchange))] = {"write": pattern, "read": ".*"}
+    control = control_access(broker, None)
+    control.permissions.tags_of = lambda user: granted.tags if user == "bob" else ("administrator",)
+    control.recovered()
+    return control
+
 
 XID: Final = BranchId(1, b"global", b"branch")
 ACTIVE: Final = BranchId(1, b"global", b"active")
@@ -243,7 +284,7 @@ class Stage:
         browsed: bodies that bob has seen.
     """
 
-    def __init__(self, rules: tuple[str, ...], *, is_exclusive: bool = True, **settings: Any) -> None:
+    def __init__(self, rules: tuple[str, ...] | Granted, *, is_exclusive: bool = True, **settings: Any) -> None:
         world = self.world = World(BrokerSettings(auth=False, **settings))
         broker = world.broker
         register_listener(broker, new_transfer)
@@ -262,7 +303,7 @@ class Stage:
         self.alice.queue("private", exclusive=is_exclusive)
         admin.publish("", "private", b"kept")
         self._prepare(Modern(world, "alice"))
-        self.control: AccessControl = use(broker, *rules)[0]
+        self.control: AccessControl = permitted(broker, rules) if isinstance(rules, Granted) else use(broker, *rules)[0]
         for machine in world.machines:
             machine.watch_rules()
         self.bobs: list[Bob] = [Modern(world, "bob"), Basic(world, "bob")]
@@ -896,17 +937,19 @@ def _walk(stage: Stage, each: Road, protocol: str) -> None:
     stage.world.run()
 
 
+@pytest.mark.parametrize("barred", [BARRED, BARRED_BY_PERMISSIONS], ids=["rules", "permissions"])
 @pytest.mark.parametrize(("each", "protocol"), _CASES)
-def test_a_denied_user_reaches_no_denied_target(each: Road, protocol: str) -> None:
-    stage = Stage(OPEN if each.is_locked else BARRED, **each.settings)
+def test_a_denied_user_reaches_no_denied_target(each: Road, protocol: str, barred: Any) -> None:
+    stage = Stage(OPEN if each.is_locked else barred, **each.settings)
     _walk(stage, each, protocol)
     assert stage.state() == stage.before
     assert each.is_locked or stage.control.denied, "nothing was asked"
 
 
+@pytest.mark.parametrize("opened", [OPEN, OPEN_BY_PERMISSIONS], ids=["rules", "permissions"])
 @pytest.mark.parametrize(("each", "protocol"), _CASES)
-def test_an_allowed_user_reaches_the_target(each: Road, protocol: str) -> None:
-    stage = Stage(OPEN, is_exclusive=False, **each.settings)
+def test_an_allowed_user_reaches_the_target(each: Road, protocol: str, opened: Any) -> None:
+    stage = Stage(opened, is_exclusive=False, **each.settings)
     _walk(stage, each, protocol)
     assert stage.state() != stage.before, "the road leads nowhere, and proves nothing"
     assert not stage.control.denied

@@ -34,6 +34,7 @@ from operator import attrgetter as of
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from qstore.broker.log.logs import LogError, Rules, log_of
+from qstore.broker.management.objects.access import TYPES, create_access, delete_access
 from qstore.broker.management.objects.queue import move_messages
 from qstore.broker.management.request import Arguments
 from qstore.broker.management.schema import (
@@ -155,6 +156,8 @@ async def create(managed: ManagedBroker, _broker: object, arguments: Arguments, 
     elif kind == "exchange_binding":
         bound = _parts_of_binding(name, "SOURCE/DESTINATION/KEY")
         await broker.exchange_bindings.bind(*bound, properties.rest(Of.BINDING, strict=False), caller=caller)
+    elif kind in TYPES:
+        await create_access(managed, kind, name, arguments.typed_map("properties"), caller)
     else:
         _refuse(managed, kind, "created", caller, Action.CREATE)
     return {}
@@ -163,6 +166,9 @@ async def create(managed: ManagedBroker, _broker: object, arguments: Arguments, 
 async def delete(managed: ManagedBroker, _broker: object, arguments: Arguments, caller: Caller) -> Results:
     """Delete an object."""
     kind, name = arguments.text("type"), arguments.text("name")
+    if kind in TYPES:
+        await delete_access(managed, kind, name, arguments.typed_map("options"), caller)
+        return {}
     options = arguments.map("options")
     topology = managed.broker.topology
     known = _OPTIONS.get(kind)

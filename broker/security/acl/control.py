@@ -1,4 +1,10 @@
-"""The access control of one broker: the rules and quotas in force, what they have refused, and reading them again.
+"""The access control of one broker: the rules or permissions in force, quotas, and what they have refused.
+
+Which of them decide, by the option `--access`:
+
+    acl            the rules of the ACL file
+    permissions    the permissions of users (`security/permissions`), whether or not there are any
+    auto           the rules if there is a file; without one the permissions, once one has been set
 
 Without an ACL file every operation is allowed; the limits of the options hold all the same. Who has no quota of the
 file has that for `all`, then that of the option; if the file has quotas, but none for `all`, and the option is not
@@ -20,14 +26,18 @@ from pathlib import Path
 from typing import Any, Final
 
 from qstore.broker.log.logs import INFO, NOTICE, log_of
-from qstore.broker.model.authorization import Action, ObjectType, Publishing
+from qstore.broker.model.authorization import ALLOW_ALL, Action, ObjectType, Publishing
 from qstore.broker.model.broker import Broker
-from qstore.broker.model.caller import Caller
-from qstore.broker.model.errors import InvalidArgumentError, PreconditionFailedError
+from qstore.broker.model.caller import BROKER, Caller
+from qstore.broker.model.errors import InvalidArgumentError, PreconditionFailedError, UnauthorizedError
 from qstore.broker.model.events import Allow, Deny, FileLoaded, FileLoadFailed
+from qstore.broker.model.topology.checks import is_owned_by
 from qstore.broker.security.acl.engine import ANONYMOUS, Decision, Engine
 from qstore.broker.security.acl.rules import AclFileError, Counted, Problem, RuleSet
 from qstore.broker.security.acl.tables import EVERY, asked_values
+from qstore.broker.security.permissions import ADMINISTRATOR, Permissions, host_of, name_of
+from qstore.broker.security.users.user_file import UserFileError, Users
+from qstore.broker.settings import AUTO, PERMISSIONS
 from qstore.formats.values import typed_map
 
 _LOG: Final = log_of("Security")
@@ -43,6 +53,8 @@ class AccessControl:
     Attributes:
         broker: as above.
         engine: decides by the rules; None without a file.
+        permissions: the permissions of users, whether or not they are in force.
+        users: the user file; None if there is none, or it is not used.
         loaded_at: when the rules were read, by the clock.
         denied: how many requests were denied.
     """
@@ -54,6 +66,8 @@ class AccessControl:
         self.engine: Engine | None = None
         self.loaded_at = 0.0
         self.denied = 0
+        self.users = Users(self._settings.user_file) if self._settings.user_file and self._settings.auth else None
+        self.permissions = Permissions(broker.configuration, self._tags_of)
         self._limits: dict[Counted, tuple[dict[str, int], int | None]] = {}
         self._lock = asyncio.Lock()
         self._reload: asyncio.Task[None] | None = None
@@ -61,6 +75,72 @@ class AccessControl:
             self._use(rules)
         else:
             self._set_limits(RuleSet(2))
+
+    def _tags_of(self, user: str) -> tuple[str, ...]:
+        if self.users is None:
+            return ()
+        try:
+            return self.users.tags(user)
+        except UserFileError as error:
+            _LOG.error("The tags of user %s are not known: %s", user, error)
+            return ()
+
+    # ---- what is in force ----
+
+    @property
+    def has_rules(self) -> bool:
+        """Whether the rules of a file decide."""
+        return self.engine is not None and self._settings.access != PERMISSIONS
+
+    @property
+    def has_permissions(self) -> bool:
+        """Whether the permissions of users decide."""
+        if self._settings.access == PERMISSIONS:
+            return True
+        return self._settings.access == AUTO and self.engine is None and self.permissions.is_any_set
+
+    def permissions_changed(self) -> None:
+        """Use the permissions as they are now, also on open connections."""
+        is_on = self.has_rules or self.has_permissions
+        self._authorization.authorizer = self if is_on else ALLOW_ALL
+        self._authorization.changed()
+
+    def recovered(self) -> None:
+        """Use the permissions of the store."""
+        self.permissions.load()
+        self.permissions_changed()
+
+    def check_administration(self, caller: Caller, tag: str, *, is_counted: bool = True) -> None:
+        """Check that a caller may change users and permissions, or what the tag is for.
+
+        With rules in force, that is who may update the broker. Otherwise a user with the tag, or an administrator. If
+        no user has that tag and no permissions are in force, policies can be changed by everyone, users and
+        permissions by everyone who has logged in with a password.
+
+        Args:
+            caller: who asks.
+            tag: the least tag.
+            is_counted: whether a refusal is counted and logged.
+
+        Raises:
+            UnauthorizedError: the caller may not.
+        """
+        if caller is BROKER:
+            return
+        if self.has_rules:
+            self._authorization.check(caller, Action.UPDATE, ObjectType.BROKER, "")
+            return
+        user = name_of(caller.user)
+        if {tag, ADMINISTRATOR}.isdisjoint(self._tags_of(user)):
+            try:
+                is_open = not self.has_permissions and (self.users is None or not self.users.has_administrator())
+            except UserFileError:
+                is_open = False
+            if not is_open or (tag == ADMINISTRATOR and user == ANONYMOUS):
+                if is_counted:
+                    self.denied += 1
+                    _LOG.info("%s from %s is refused: it needs the tag %s", caller.user, caller.remote_host, tag)
+                raise UnauthorizedError(f"{caller.user} is not allowed to do this: it needs the tag {tag}")
 
     # ---- reading the file ----
 
@@ -121,38 +201,76 @@ class AccessControl:
     @property
     def checks_publish(self) -> bool:
         """Whether a rule is about publishing."""
-        return self.engine is not None and self.engine.checks_publish
+        if self.has_rules:
+            assert self.engine is not None
+            return self.engine.checks_publish
+        return self.has_permissions
 
     def allows(
         self, caller: Caller, action: Action, object_type: ObjectType, name: str, properties: Mapping[str, object]
     ) -> bool:
         """Whether the caller may perform the operation."""
-        if self.engine is None:
-            return True
         asked = {each: as_text(value) for each, value in properties.items()}
+        if not self.has_rules:
+            if not self.has_permissions:
+                return True
+
+            def is_owner(queue: str) -> bool:
+                found = self.broker.queues.get(queue)
+                return found is not None and is_owned_by(found, caller)
+
+            user, host = name_of(caller.user), host_of(caller)
+            allows = self.permissions.allows(user, host, action, object_type, name, asked, is_owner=is_owner)
+            return allows or self._refuse(caller, action, object_type, name, asked)
+        assert self.engine is not None
         decision = self.engine.decide(caller.user, action, object_type, name, asked or None)
         self._note(decision, caller, action, object_type, name, asked)
         return decision.allows
 
     def publishing(self, caller: Caller, exchange: str, routing_key: str) -> Publishing:
         """Whether the caller may publish to an exchange with a routing key."""
-        if self.engine is None:
-            return Publishing.ALWAYS
+        asked = {"routingkey": routing_key}
+        if not self.has_rules:
+            if not self.has_permissions:
+                return Publishing.ALWAYS
+            user, host = name_of(caller.user), host_of(caller)
+            if self.permissions.allows_publishing(user, host, exchange, routing_key):
+                return Publishing.ALWAYS
+            self._refuse(caller, Action.PUBLISH, ObjectType.EXCHANGE, exchange, asked)
+            return Publishing.REFUSED
+        assert self.engine is not None
         decision = self.engine.decide_publish(caller.user, exchange, routing_key)
         if decision.allows and not decision.permission.logs:
             return Publishing.ALWAYS
-        asked = {"routingkey": routing_key}
         self._note(decision, caller, Action.PUBLISH, ObjectType.EXCHANGE, exchange, asked)
         return Publishing.ONCE if decision.allows else Publishing.REFUSED
 
     def allows_forwarding(self, caller: Caller, exchange: str, pattern: str) -> bool:
         """Whether the caller may publish to an exchange with every routing key that a topic pattern matches."""
-        if self.engine is None:
-            return True
-        decision = self.engine.decide_forwarding(caller.user, exchange, pattern)
         asked = {EVERY: pattern}
+        if not self.has_rules:
+            if not self.has_permissions:
+                return True
+            user, host = name_of(caller.user), host_of(caller)
+            allows = self.permissions.allows_forwarding(user, host, exchange, pattern)
+            return allows or self._refuse(caller, Action.PUBLISH, ObjectType.EXCHANGE, exchange, asked)
+        assert self.engine is not None
+        decision = self.engine.decide_forwarding(caller.user, exchange, pattern)
         self._note(decision, caller, Action.PUBLISH, ObjectType.EXCHANGE, exchange, asked)
         return decision.allows
+
+    def _refuse(
+        self, caller: Caller, action: Action, object_type: ObjectType, name: str, asked: Mapping[str, str]
+    ) -> bool:
+        """Count and log a denial by permissions. Always False."""
+        self.denied += 1
+        if _LOG.is_on(INFO):
+            given = "".join(f" {each}={value}" for each, value in asked.items())
+            _LOG.info(
+                "Permissions deny id:%s action:%s ObjectType:%s Name:%s%s from %s", caller.user, action.value,
+                object_type.value, name, given, caller.remote_host,
+            )  # fmt: skip
+        return False
 
     def _note(
         self,
@@ -198,7 +316,7 @@ def control_access(broker: Broker, rules: RuleSet | None) -> AccessControl:
     """Make a broker apply an ACL file's rules, if it has one, and the limits of users."""
     control = AccessControl(broker, rules)
     broker.quotas.limits = control
-    if rules is not None:
+    if control.has_rules or control.has_permissions:
         broker.authorization.authorizer = control
     return control
 

@@ -144,8 +144,8 @@ class Users:
         known = table.supported.get(mechanism)
         if known is None:
             marks = tuple(f" {scheme}$" for scheme in schemes_for(mechanism))
-            lines = table.lines.values()
-            known = bool(lines) and all(any(mark in f" {line.text}" for mark in marks) for line in lines)
+            lines = [text for text in (line.text for line in table.lines.values()) if not text.startswith("tags$")]
+            known = bool(lines) and all(any(mark in f" {text}" for mark in marks) for text in lines)
             table.supported[mechanism] = known
         return known
 
@@ -267,8 +267,35 @@ class Users:
             raise UserFileError(f"invalid password: {error}") from None
         return self.put_all({name: verifiers}) == 1
 
-    def put_all(self, users: Mapping[str, Verifiers]) -> int:
-        """Add or replace users. Returns how many are new. Raises UserFileError."""
+    @property
+    def exists(self) -> bool:
+        """Whether there is such a file."""
+        return Path(self.path).exists()
+
+    def tags(self, name: str) -> tuple[str, ...]:
+        """The tags of a user; none if there is no such user. Raises UserFileError."""
+        found = self.find(name)
+        return () if found is None else found.tags
+
+    def has_administrator(self) -> bool:
+        """Whether a user has the tag administrator. Raises UserFileError."""
+        table = self._read_table()
+        lines = [(name, line) for name, line in table.lines.items() if "administrator" in line.text]
+        return any("administrator" in self._parse(name, line).tags for name, line in lines)
+
+    def put_all(self, users: Mapping[str, Verifiers], *, keeps_tags: bool = True) -> int:
+        """Add or replace users.
+
+        Args:
+            users: name -> verifiers.
+            keeps_tags: whether existing users without tags here keep theirs.
+
+        Returns:
+            How many are new.
+
+        Raises:
+            UserFileError: a name is not valid, or the file cannot be read or written.
+        """
         for name in users:
             _check_name(name)
         lines = self._present()
@@ -277,6 +304,9 @@ class Users:
         places = {line.partition(":")[0]: place for place, line in enumerate(lines) if not line.startswith("#")}
         new = 0
         for name, verifiers in users.items():
+            if keeps_tags and name in places and not verifiers.tags:
+                with contextlib.suppress(ValueError):
+                    verifiers = verifiers.with_tags(Verifiers.parse(lines[places[name]].partition(":")[2]).tags)
             line = f"{name}:{verifiers.text()}"
             if name in places:
                 lines[places[name]] = line
@@ -378,6 +408,11 @@ class Users:
                 file.flush()
                 os.fsync(file.fileno())
             Path(new).replace(self.path)
+            directory = os.open(Path(self.path).parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            try:
+                os.fsync(directory)
+            finally:
+                os.close(directory)
         except OSError as error:
             raise UserFileError(f"{self.path}: the user file cannot be written: {error.strerror}") from error
 

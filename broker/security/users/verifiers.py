@@ -7,6 +7,9 @@ A user has one or more, in the user file separated by spaces:
     SCRAM-SHA-256$ITERATIONS$SALT$STORED$SERVER      for this mechanism, and PLAIN (RFC 5802); SHA-1, SHA-512
     CRAM-MD5$STATES                                  for CRAM-MD5: the two MD5 states of HMAC
     DIGEST-MD5$REALM$HASH                            for DIGEST-MD5 in this realm: MD5 of name, realm and password
+    rabbit-sha256$HASH                               for PLAIN: RabbitMQ's, a salt of four bytes and the hash of it and
+                                                     the password; likewise rabbit-sha512, rabbit-md5: imported users
+    tags$TAG,TAG                                     no verifier: what the user may administer, such as administrator
 
 Binary values and REALM are base64. Anyone who gets hold of the file can search for passwords in a dictionary: scrypt
 slows this down most, SCRAM less, the MD5 verifiers not at all. With the verifiers of CRAM-MD5 and DIGEST-MD5 one can
@@ -27,6 +30,7 @@ import binascii
 import hashlib
 import hmac
 import math
+import re
 import secrets
 import struct
 from collections.abc import Iterable, Mapping
@@ -42,6 +46,12 @@ SCRYPT_MD5: Final = "scrypt-md5"
 CRAM_MD5: Final = "CRAM-MD5"
 DIGEST_MD5: Final = "DIGEST-MD5"
 SCRAM_HASHES: Final = {"SCRAM-SHA-512": "sha512", "SCRAM-SHA-256": "sha256", "SCRAM-SHA-1": "sha1"}
+
+RABBIT_HASHES: Final = {"rabbit-sha256": "sha256", "rabbit-sha512": "sha512", "rabbit-md5": "md5"}
+_RABBIT_SALT: Final = 4  # bytes
+_TAGS: Final = "tags"
+MAX_TAGS: Final = 20
+_TAG: Final = re.compile(r"[\w.\-]{1,64}")
 
 DEFAULT_MECHANISMS: Final = ("PLAIN", "SCRAM-SHA-256")
 """The mechanisms for which a new password gets verifiers."""
@@ -206,6 +216,8 @@ class Verifiers(NamedTuple):
         scram: mechanism -> verifier.
         cram_md5: two MD5 states; empty if there are none.
         digest_md5: realm and hash; None if there are none.
+        rabbit: the algorithm and the hash of RabbitMQ; None if there are none.
+        tags: what the user may administer.
     """
 
     scrypt: ScryptVerifier | None = None
@@ -213,6 +225,8 @@ class Verifiers(NamedTuple):
     scram: Mapping[str, ScramVerifier] = MappingProxyType({})
     cram_md5: bytes = b""
     digest_md5: tuple[str, bytes] | None = None
+    rabbit: tuple[str, bytes] | None = None
+    tags: tuple[str, ...] = ()
 
     def matches(self, password: str) -> bool:
         """Whether this is the password. Slow."""
@@ -222,7 +236,36 @@ class Verifiers(NamedTuple):
             return self.scrypt_md5.matches(md5_text(hashlib.md5(password.encode(), usedforsecurity=False).digest()))
         for mechanism, verifier in self.scram.items():
             return verifier.matches(mechanism, password)
+        if self.rabbit is not None:
+            scheme, stored = self.rabbit
+            salt, expected = stored[:_RABBIT_SALT], stored[_RABBIT_SALT:]
+            found = hashlib.new(RABBIT_HASHES[scheme], salt + password.encode(), usedforsecurity=False).digest()
+            UNKNOWN_SCRYPT.matches(password)  # as long as for any other user
+            return hmac.compare_digest(found, expected)
         return False
+
+    @classmethod
+    def of_rabbit(cls, algorithm: str, text: str) -> Verifiers:
+        """The verifier of a password hash as RabbitMQ's definitions have it.
+
+        Args:
+            algorithm: such as rabbit_password_hashing_sha256.
+            text: the hash, base64; empty for a user who cannot log in with a password.
+
+        Raises:
+            ValueError: it is not such a hash.
+        """
+        scheme = f"rabbit-{algorithm.removeprefix('rabbit_password_hashing_')}"
+        if scheme not in RABBIT_HASHES:
+            raise ValueError(f"unknown hashing algorithm {algorithm[:64]!a}")
+        return cls.parse(f"{scheme}${text}") if text else cls()
+
+    def with_tags(self, tags: Iterable[str]) -> Verifiers:
+        """These, with other tags. Raises ValueError: a tag is not valid, or there are too many."""
+        found = tuple(dict.fromkeys(tags))
+        if len(found) > MAX_TAGS or not all(_TAG.fullmatch(tag) for tag in found):
+            raise ValueError(f"a user has at most {MAX_TAGS} tags, each of letters, digits, '_', '-' and '.'")
+        return self._replace(tags=found)
 
     @classmethod
     def make(cls, name: str, password: str, realm: str, mechanisms: Iterable[str]) -> Verifiers:
@@ -257,13 +300,24 @@ class Verifiers(NamedTuple):
             scram = {each: ScramVerifier.parse(each, found.pop(each)) for each in SCRAM_HASHES if each in found}
             (states,) = found.pop(CRAM_MD5, ("",))
             realm, digest = found.pop(DIGEST_MD5, ("", ""))
+            rabbit = None
+            for scheme, algorithm in RABBIT_HASHES.items():
+                if scheme in found:
+                    (text_of_hash,) = found.pop(scheme)
+                    rabbit = scheme, _bytes(text_of_hash)
+                    if len(rabbit[1]) != _RABBIT_SALT + hashlib.new(algorithm, usedforsecurity=False).digest_size:
+                        raise ValueError("a hash of the wrong size")
+            (tags,) = found.pop(_TAGS, ("",))
             cram_md5, digest_md5 = _bytes(states), _bytes(digest)
             digest_realm = _bytes(realm).decode()
         except binascii.Error:
             raise ValueError("invalid base64") from None
         if found or len(cram_md5) not in (0, 2 * STATE) or len(digest_md5) not in (0, STATE):
             raise ValueError("unknown or illegal verifiers")
-        return cls(scrypt, scrypt_md5, scram, cram_md5, (digest_realm, digest_md5) if digest_md5 else None)
+        digest_verifier = (digest_realm, digest_md5) if digest_md5 else None
+        return cls(scrypt, scrypt_md5, scram, cram_md5, digest_verifier, rabbit).with_tags(
+            filter(None, tags.split(","))
+        )
 
     def text(self) -> str:
         """Their form in a line of the user file."""
@@ -277,11 +331,15 @@ class Verifiers(NamedTuple):
             parts.append((CRAM_MD5, _text(self.cram_md5)))
         if self.digest_md5 is not None:
             parts.append((DIGEST_MD5, _text(self.digest_md5[0].encode()), _text(self.digest_md5[1])))
+        if self.rabbit is not None:
+            parts.append((self.rabbit[0], _text(self.rabbit[1])))
+        if self.tags or not parts:
+            parts.append((_TAGS, ",".join(self.tags)))
         return " ".join("$".join(part) for part in parts)
 
     def mechanisms(self) -> tuple[str, ...]:
         """The mechanisms that the user can log in with."""
-        has_password = self.scrypt is not None or self.scrypt_md5 is not None or bool(self.scram)
+        has_password = any(each is not None for each in (self.scrypt, self.scrypt_md5, self.rabbit)) or bool(self.scram)
         return (
             *(("PLAIN",) if has_password else ()),
             *self.scram,
@@ -293,7 +351,7 @@ class Verifiers(NamedTuple):
 def schemes_for(mechanism: str) -> tuple[str, ...]:
     """The verifiers of which one is enough for a mechanism."""
     if mechanism in ("PLAIN", "AMQPLAIN"):
-        return (SCRYPT, SCRYPT_MD5, *SCRAM_HASHES)
+        return (SCRYPT, SCRYPT_MD5, *SCRAM_HASHES, *RABBIT_HASHES)
     return (mechanism,)
 
 
