@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+import importlib
 import json
 import os
 import re
 import select
 import signal
+import socket
 import subprocess
+import sys
 import time
 import urllib.error
 import urllib.request
@@ -226,3 +229,64 @@ def test_rabbitmqadmin(make_broker: BrokerMaker, start: Start, tmp_path: Path) -
     admin(console, "import", str(exported))
     assert "orders" in admin(console, "list", "queues")
     admin(console, "delete", "queue", "name=none", code=1)
+
+
+# ---- other programs ----
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_pyrabbit(make_broker: BrokerMaker, start: Start) -> None:
+    api = importlib.import_module("pyrabbit2.api")
+    console = start(make_broker().start(), "--no-history")
+    client = api.Client(f"127.0.0.1:{console.port}", "guest", "guest")
+    assert client.is_alive()
+    assert client.create_queue("/", "orders", durable=True)
+    assert client.create_exchange("/", "shop", "topic", durable=True)
+    client.create_binding("/", "shop", "orders", "new.#")
+    assert client.publish("/", "shop", "new.one", "hello")
+    assert client.get_queue_depth("/", "orders") == 1
+    assert client.get_messages("/", "orders", count=1, requeue=True)[0]["payload"] == "hello"
+    client.purge_queue("/", "orders")
+    assert [each["name"] for each in client.get_queues("/")] == ["aliveness-test", "orders"]
+    assert {"shop", "amq.topic"} <= {each["name"] for each in client.get_exchanges("/")}
+    assert len(client.get_queue_bindings("/", "orders")) == 2
+    assert client.get_overview()["object_totals"]["queues"] == 2
+    assert client.get_whoami()["name"] == "guest"
+    assert client.get_all_vhosts()[0]["name"] == "/"
+    client.delete_binding("/", "shop", "orders", "new.%23")
+    client.delete_exchange("/", "shop")
+    client.delete_queue("/", "orders")
+    with pytest.raises(Exception, match="404"):
+        client.get_queue("/", "orders")
+
+
+def test_flower_shows_the_queues_of_celery(make_broker: BrokerMaker, start: Start, tmp_path: Path) -> None:
+    broker = make_broker().start()
+    console = start(broker, "--no-history")
+    console.ask("PUT", "/api/queues/%2F/celery", {"durable": True})
+    body = {"properties": {"delivery_mode": 2}, "routing_key": "celery", "payload": "x", "payload_encoding": "string"}
+    for _ in range(3):
+        console.ask("POST", "/api/exchanges/%2F/amq.default/publish", body)
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    url = f"amqp://guest:guest@127.0.0.1:{broker.port}//"
+    command_line = [
+        sys.executable, "-m", "celery", f"--broker={url}", "flower", "--address=127.0.0.1", f"--port={port}",
+        f"--broker-api=http://guest:guest@127.0.0.1:{console.port}/api/",
+    ]  # fmt: skip
+    log = tmp_path / "flower.log"
+    with log.open("w") as stream:
+        flower = subprocess.Popen(command_line, cwd=tmp_path, stdout=stream, stderr=stream, stdin=subprocess.DEVNULL)
+    try:
+        end = time.monotonic() + PATIENCE_SECONDS
+        while True:
+            with contextlib.suppress(OSError), urllib.request.urlopen(f"http://127.0.0.1:{port}/broker") as answer:
+                page = answer.read().decode()
+                if "<td>celery</td>" in page:
+                    break
+            assert time.monotonic() < end, log.read_text()
+            time.sleep(0.3)
+        assert re.search(r"<td>celery</td>\s*<td[^>]*>3</td>", page), page
+    finally:
+        flower.kill()
+        flower.wait()

@@ -6,7 +6,7 @@
                                       vhost=… (repeatable) limits them to virtual hosts
 
 `TABLES` has a row for each metric: its kind, name, family, what it means, and how it is read from the rows of the API.
-Counters start at 0 with the broker.
+Counters start at 0 with the broker. A scrape takes the sample that the collector takes at its interval anyway.
 """
 
 from __future__ import annotations
@@ -238,15 +238,15 @@ async def _rows(api: Api, families: frozenset[str]) -> dict[str, list[Row]]:
         return any(each.family in families for each in TABLES[name].table)
 
     if has("queue"):
-        found["queue"] = await api.queue_rows()
+        found["queue"] = await api.queue_rows(api.collector.interval)
     if has("connection"):
-        found["connection"] = await api.connection_rows()
+        found["connection"] = await api.connection_rows(api.collector.interval)
     if has("channel"):
-        found["channel"] = [row for _, row in await api.channel_rows()]
+        found["channel"] = [row for _, row in await api.channel_rows(api.collector.interval)]
     if has("exchange"):
-        found["exchange"] = await api.exchange_rows()
+        found["exchange"] = await api.exchange_rows(api.collector.interval)
     if has("journal"):
-        found["journal"] = [journal_row(data) for data in await api.collector.get("journal")]
+        found["journal"] = [journal_row(data) for data in await api.collector.get("journal", api.collector.interval)]
     return found
 
 
@@ -260,19 +260,21 @@ async def _broker(api: Api) -> list[Metric]:
     """The metrics of the broker itself."""
     from qstore.tools.web.resources import API_VERSION, node_row
 
-    node, seen = await node_row(api), await api.collector.get("broker")
+    age = api.collector.interval
+    node, seen = await node_row(api, age), await api.collector.get("broker", age)
     data = next(iter(seen))
     churn = api.collector.churn
     security = next(iter(await api.collector.get("security", 5)), None)
     transactions = await api.collector.get("transaction", 5)
     gauge, counter = GaugeMetricFamily, CounterMetricFamily
-    channels = await api.channel_rows()
+    channels, connections = await api.channel_rows(age), await api.connection_rows(age)
+    queues = await api.queue_rows(age)
     found = [
-        _plain(gauge, "rabbitmq_connections", "Connections currently open", len(await api.connection_rows())),
+        _plain(gauge, "rabbitmq_connections", "Connections currently open", len(connections)),
         _plain(gauge, "rabbitmq_channels", "Channels currently open", len(channels)),
         _plain(gauge, "rabbitmq_consumers", "Consumers currently connected",
                sum(row["consumer_count"] for _, row in channels)),
-        _plain(gauge, "rabbitmq_queues", "Queues available", len(await api.queue_rows())),
+        _plain(gauge, "rabbitmq_queues", "Queues available", len(queues)),
         _plain(gauge, "rabbitmq_process_open_fds", "Open file descriptors", node["fd_used"]),
         _plain(gauge, "rabbitmq_process_max_fds", "Open file descriptors limit", node["fd_total"]),
         _plain(gauge, "rabbitmq_process_open_tcp_sockets", "Open TCP sockets", node["sockets_used"]),

@@ -227,9 +227,9 @@ class Api:
             ),
         )
 
-    async def exchange_rows(self) -> list[Row]:
+    async def exchange_rows(self, age: float = 1.0) -> list[Row]:
         """All exchanges."""
-        seen = await self.collector.get("exchange")
+        seen = await self.collector.get("exchange", age)
         return await self._rows(
             "exchange",
             seen.now,
@@ -247,9 +247,9 @@ class Api:
             "binding", (queues.now, exchanges.now), lambda: list(rows.binding_rows(queues, exchanges, vhosts))
         )
 
-    async def connection_rows(self, *, with_own: bool = False) -> list[Row]:
+    async def connection_rows(self, age: float = 1.0, *, with_own: bool = False) -> list[Row]:
         """The connections, by default without those of consoles of this kind."""
-        seen, sessions = await self.collector.get("connection"), await self.collector.get("session")
+        seen, sessions = await self.collector.get("connection", age), await self.collector.get("session", age)
         counts: dict[str, int] = defaultdict(int)
         for each in sessions:
             counts[reference(each.get("connectionRef"))] += 1
@@ -260,11 +260,14 @@ class Api:
             if with_own or not rows.is_own(data)
         ]
 
-    async def channel_rows(self) -> list[tuple[Data, Row]]:
+    async def channel_rows(self, age: float = 1.0) -> list[tuple[Data, Row]]:
         """The sessions and channels."""
         node = await self.node()
-        connections = {f"{row['peer_host']}:{row['peer_port']}": row for row in await self.connection_rows()}
-        sessions, subscriptions = await self.collector.get("session"), await self.collector.get("subscription")
+        connections = {f"{row['peer_host']}:{row['peer_port']}": row for row in await self.connection_rows(age)}
+        sessions, subscriptions = (
+            await self.collector.get("session", age),
+            await self.collector.get("subscription", age),
+        )
         of: dict[str, list[Data]] = defaultdict(list)
         for each in subscriptions:
             of[reference(each.get("sessionRef"))].append(each)
@@ -481,10 +484,10 @@ def local_process(directory: str) -> LocalProcess:
         return found
 
 
-async def node_row(api: Api) -> Row:
+async def node_row(api: Api, age: float = 1.0) -> Row:
     """The broker as a node."""
-    data = next(iter(await api.collector.get("broker")))
-    allocated = next(iter(await api.collector.get("memory")), None)
+    data = next(iter(await api.collector.get("broker", age)))
+    allocated = next(iter(await api.collector.get("memory", age)), None)
     process = local_process(str(data.get("dataDir") or ""))
     used = process.memory or rows.number(allocated, "malloc_arena") + rows.number(allocated, "malloc_hblkhd")
     churn = api.collector.churn
