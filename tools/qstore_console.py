@@ -237,6 +237,7 @@ def make_server(
         OSError, sqlite3.Error: the history cannot be kept there.
     """
     from qstore.tools.web.amqp import Place
+    from qstore.tools.web.browser import PAGE_ROUTES, BrowserLogins
     from qstore.tools.web.collector import Collector, History
     from qstore.tools.web.logins import Logins
     from qstore.tools.web.resources import Api
@@ -257,7 +258,8 @@ def make_server(
     logins = Logins(
         Place(endpoint, connection), without, options.connection, admits_anonymous=is_loopback(settings.address)
     )
-    return Server(Api(collector, logins, str(endpoint), []), logins, settings)
+    api = Api(collector, logins, str(endpoint), [], BrowserLogins(), PAGE_ROUTES)
+    return Server(api, logins, settings)
 
 
 main: Callable[[], None] = main_of(PROGRAM, command)

@@ -92,6 +92,7 @@ class Call:
         peer: the client's address.
         given: who asks; None where nobody has to log in.
         reason: the header X-Reason.
+        cookies: the header Cookie.
     """
 
     method: str
@@ -101,6 +102,7 @@ class Call:
     peer: str
     given: Session | None
     reason: str = ""
+    cookies: str = ""
 
     @property
     def session(self) -> Session:

@@ -22,7 +22,7 @@ from base64 import b64decode, b64encode
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Final, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 from urllib.parse import quote, unquote
 
 from qstore import __version__
@@ -54,6 +54,9 @@ from qstore.tools.web.calls import (
 )
 from qstore.tools.web.collector import LEVELS, SERIES, TOTAL, Collector, Seen, UnavailableError
 from qstore.tools.web.logins import Logins
+
+if TYPE_CHECKING:
+    from qstore.tools.web.browser import BrowserLogins
 
 API_VERSION: Final = "3.10.0"
 """Of RabbitMQ, whose API this is."""
@@ -154,6 +157,8 @@ class Api:
         logins: the users.
         broker: host and port of the broker, as connections are named after it.
         listeners: what the console listens on: protocol, address, port.
+        pages: the logins of pages in a browser.
+        further: rows in addition to `ROUTES`.
         clock: seconds since 1970.
     """
 
@@ -163,13 +168,16 @@ class Api:
         logins: Logins,
         broker: str,
         listeners: list[tuple[str, str, int]],
+        pages: BrowserLogins,
+        further: Iterable[Route] = (),
         *,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self.collector, self.logins, self.broker, self.listeners = collector, logins, broker, listeners
+        self.pages = pages
         self._clock = clock
         self._built: dict[str, tuple[object, list[Row]]] = {}
-        self.resources = Resources(ROUTES)
+        self.resources = Resources((*ROUTES, *further))
 
     async def answer(self, route: Route, call: Call) -> Reply:
         """Answer a request. Raises HttpError, and nothing else that is expected."""

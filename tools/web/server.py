@@ -30,6 +30,7 @@ import secrets
 import socket
 import ssl
 from base64 import b64decode
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -40,6 +41,7 @@ from aiohttp.http_exceptions import PayloadEncodingError
 
 from qstore.tools.web import prometheus
 from qstore.tools.web.amqp import LoginError, UnreachableError
+from qstore.tools.web.browser import HEADER
 from qstore.tools.web.calls import Call, HttpError, Reply, bad_request, not_found
 from qstore.tools.web.collector import UnavailableError
 from qstore.tools.web.logins import Logins, Session, TooManyFailuresError
@@ -177,6 +179,8 @@ class Server:
             async with self._few, asyncio.timeout(REQUEST_SECONDS):
                 reply = await self._reply(request)
         except HttpError as error:
+            if HEADER in request.headers:  # a page asks for name and password itself
+                error.headers.pop("WWW-Authenticate", None)
             reply = Reply(error.status, {"error": error.error, "reason": error.reason}, headers=error.headers)
         except TimeoutError:
             reply = Reply(504, {"error": "timeout", "reason": f"it took more than {REQUEST_SECONDS:g} s"})
@@ -253,20 +257,18 @@ class Server:
             session = await self._session(request, peer)
         body = await _body(request, MAX_DEFINITIONS if path.startswith("definitions") else MAX_BODY)
         reason = request.headers.get("X-Reason", "")[:200]
-        call = Call(request.method, named, dict(request.query), body, peer, session, reason)
-        return await self._api.answer(route, call)
+        cookies = request.headers.get("Cookie", "") if HEADER in request.headers else ""
+        call = Call(request.method, named, dict(request.query), body, peer, session, reason, cookies)
+        with _login_errors():
+            return await self._api.answer(route, call)
 
     async def _session(self, request: web.BaseRequest, peer: str) -> Session:
-        user, password = _credentials(request)
-        try:
+        remembered = None
+        if HEADER in request.headers and "Authorization" not in request.headers:
+            remembered = self._api.pages.find(request.headers.get("Cookie", ""))
+        user, password = remembered or _credentials(request)
+        with _login_errors():
             return await self._logins.session(user, password, peer)
-        except LoginError:
-            raise HttpError(401, "not_authorised", "Login failed", {"WWW-Authenticate": _REALM}) from None
-        except TooManyFailuresError as error:
-            headers = {"Retry-After": str(error.seconds)}
-            raise HttpError(429, "too_many_requests", str(error), headers) from None
-        except UnreachableError as error:
-            raise HttpError(503, "service_unavailable", str(error)) from None
 
     async def _metrics(self, request: web.BaseRequest, path: str) -> Reply:
         session = None
@@ -319,6 +321,20 @@ class Server:
                 return Reply(body=_WELCOME, content_type="text/plain; charset=utf-8")
             raise not_found() from None
         return Reply(body=content, content_type=content_type, headers={"Cache-Control": "no-cache"})
+
+
+@contextlib.contextmanager
+def _login_errors() -> Iterator[None]:
+    """Turn the errors of a login into those of HTTP."""
+    try:
+        yield
+    except LoginError:
+        raise HttpError(401, "not_authorised", "Login failed", {"WWW-Authenticate": _REALM}) from None
+    except TooManyFailuresError as error:
+        headers = {"Retry-After": str(error.seconds)}
+        raise HttpError(429, "too_many_requests", str(error), headers) from None
+    except UnreachableError as error:
+        raise HttpError(503, "service_unavailable", str(error)) from None
 
 
 def _shown_path(request: web.BaseRequest) -> str:

@@ -1,0 +1,252 @@
+"""The console's pages in a real browser: headless Chromium, driven by Playwright's library, which downloads nothing."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.running_broker import RunningBroker, one_broker
+from tests.system.test_console import RunningConsole
+
+BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+pytestmark = pytest.mark.skipif(
+    BROWSER is None, reason="no Chromium on this machine (Debian: apt-get install chromium)"
+)
+
+broker = pytest.fixture(one_broker, scope="module")
+HOSTILE = "<img src=x onerror=\"document.title='owned'\">&amp; 'quoted' %2F/\u202etxt"
+PATIENCE_MILLISECONDS = 60_000
+PAGES = ("", "queues", "exchanges", "connections", "channels", "store", "transactions", "access")
+
+
+@pytest.fixture(scope="module")
+def console(broker: RunningBroker, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningConsole]:
+    """A console of a broker that has queues, bindings and messages with hostile names."""
+    running = RunningConsole(
+        "-b", f"127.0.0.1:{broker.port}", "--history-dir", str(tmp_path_factory.mktemp("history")),
+        "--sample-interval", "1",
+    )  # fmt: skip
+    host = "/api/{}/%2F/{}"
+    name = "%3Cimg%20src%3Dx%20onerror%3D%22document.title%3D'owned'%22%3E%26amp%3B%20'quoted'%20%252F%2F%E2%80%AEtxt"
+    assert running.ask("PUT", host.format("queues", name), {"durable": True})[0] == 201
+    assert running.ask("PUT", host.format("exchanges", name), {"type": "topic", "durable": True})[0] == 201
+    assert running.ask("POST", f"/api/bindings/%2F/e/{name}/q/{name}", {"routing_key": HOSTILE})[0] == 201
+    for number in range(120):
+        assert running.ask("PUT", host.format("queues", f"many{number:03}"), {})[0] == 201
+    body = {
+        "properties": {"delivery_mode": 2, "content_type": HOSTILE, "headers": {HOSTILE: HOSTILE}},
+        "routing_key": HOSTILE, "payload": HOSTILE, "payload_encoding": "string",
+    }  # fmt: skip
+    assert running.ask("POST", "/api/exchanges/%2F/amq.default/publish", body) == (200, {"routed": True})
+    yield running
+    running.process.kill()
+    running.process.communicate()
+
+
+@pytest.fixture(scope="module")
+def chromium() -> Iterator[Any]:
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as library:
+        running = library.chromium.launch(executable_path=BROWSER, args=["--no-sandbox"])
+        yield running
+        running.close()
+
+
+class Window:
+    """A page of the browser in which somebody has logged in; `complaints` is what the browser does not like."""
+
+    def __init__(self, page: Any, url: str) -> None:
+        self.page, self.url = page, url
+        self.complaints: list[str] = []
+        page.set_default_timeout(PATIENCE_MILLISECONDS)
+        page.on("pageerror", lambda error: self.complaints.append(str(error)))
+        page.on("console", self._note)
+
+    def _note(self, message: Any) -> None:
+        if message.type == "error" and "Failed to load resource" not in message.text:
+            self.complaints.append(message.text)
+
+    def log_in(self) -> None:
+        self.page.goto(self.url)
+        self.page.get_by_label("User").fill("guest")
+        self.page.get_by_label("Password").fill("guest")
+        self.page.get_by_role("button", name="Log in").click()
+        self.page.get_by_role("link", name="Queues", exact=True).wait_for()
+
+    def show(self, path: str) -> None:
+        """Show a page, and wait until it has been filled."""
+        self.page.goto(f"{self.url}/#/{path}")
+        self.page.locator("h1").first.wait_for()
+        assert self.page.locator(".note.bad").is_hidden()
+
+
+@contextlib.contextmanager
+def window(chromium: Any, console: RunningConsole, width: int = 1300, **options: Any) -> Iterator[Window]:
+    context = chromium.new_context(viewport={"width": width, "height": 900}, **options)
+    try:
+        opened = Window(context.new_page(), console.url)
+        opened.log_in()
+        yield opened
+        assert opened.complaints == []
+    finally:
+        context.close()
+
+
+@pytest.mark.parametrize("width", [1300, 400], ids=["wide", "narrow"])
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_every_page_is_shown_without_complaints(
+    chromium: Any, console: RunningConsole, width: int, scheme: str
+) -> None:
+    with window(chromium, console, width, color_scheme=scheme) as shown:
+        for path in PAGES:
+            shown.show(path)
+            across = shown.page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth")
+            assert across == 0, f"{path} is {across} pixels too wide"
+        ground = shown.page.evaluate("getComputedStyle(document.body).backgroundColor")
+        assert (ground == "rgb(15, 15, 14)") == (scheme == "dark")
+        shown.page.locator("#theme").click()
+        assert shown.page.evaluate("getComputedStyle(document.body).backgroundColor") != ground
+
+
+def test_hostile_names_are_text(chromium: Any, console: RunningConsole) -> None:
+    with window(chromium, console) as shown:
+        shown.show("queues")
+        shown.page.get_by_role("link", name=HOSTILE).click()
+        shown.page.get_by_role("heading", name=HOSTILE).wait_for()
+        shown.page.locator("summary", has_text="Messages").click()
+        shown.page.get_by_role("button", name="Browse").click()
+        shown.page.locator("pre", has_text=HOSTILE).wait_for()
+        shown.show("exchanges")
+        shown.page.get_by_role("link", name=HOSTILE).first.click()
+        shown.page.get_by_role("heading", name=HOSTILE).wait_for()
+        assert shown.page.locator("main img").count() == 0
+        assert shown.page.title() != "owned"
+
+
+def test_lists_are_paged_sorted_and_filtered(chromium: Any, console: RunningConsole) -> None:
+    from playwright.sync_api import expect
+
+    with window(chromium, console) as shown:
+        shown.show("queues")
+        rows = shown.page.locator("tbody tr")
+        shown.page.get_by_text("Page 1 of 3").wait_for()
+        assert rows.count() == 50
+        shown.page.get_by_role("button", name="Next").click()
+        shown.page.get_by_text("Page 2 of 3").wait_for()
+        shown.page.get_by_role("button", name="Ready").click()
+        shown.page.locator("th[aria-sort=descending]", has_text="Ready").wait_for()
+        assert HOSTILE in rows.first.inner_text()
+        shown.page.get_by_label("Filter by name").fill("many00")
+        expect(rows).to_have_count(10, timeout=PATIENCE_MILLISECONDS)
+        assert "name=many00" in shown.page.url
+        shown.page.reload()
+        expect(rows).to_have_count(10, timeout=PATIENCE_MILLISECONDS)
+        shown.page.get_by_label("Filter by name").fill("nothing like that")
+        shown.page.get_by_text("Nothing matches").wait_for()
+
+
+def test_the_life_of_a_queue(chromium: Any, console: RunningConsole) -> None:
+    with window(chromium, console) as shown:
+        page = shown.page
+        shown.show("queues")
+        page.get_by_role("button", name="Declare a queue").click()
+        page.get_by_label("Name", exact=True).fill("made here")
+        page.get_by_label("Arguments, as JSON").fill("{nonsense")
+        page.get_by_role("button", name="Declare", exact=True).click()
+        page.get_by_text("This is not JSON").wait_for()
+        page.get_by_label("Arguments, as JSON").fill('{"x-max-length": 10}')
+        page.get_by_role("button", name="Declare", exact=True).click()
+        page.get_by_text("Queue made here is declared.").wait_for()
+        assert console.ask("GET", "/api/queues/%2F/made%20here")[1]["arguments"] == {"x-max-length": 10}
+        shown.show("queue/%2F/made%20here")
+        page.locator("summary", has_text="Publish a message").click()
+        page.get_by_label("Message", exact=True).fill("hello")
+        page.get_by_role("button", name="Publish").click()
+        page.get_by_text("The message was published.").wait_for()
+        page.locator(".tile", has_text=re.compile("Ready.*1")).wait_for()
+        page.get_by_role("img", name="files of the journal are in use").wait_for()
+        page.get_by_role("button", name="Move messages").click()
+        page.get_by_label("To the queue").fill("many000")
+        page.get_by_role("button", name="Move", exact=True).click()
+        page.get_by_text("The messages were moved.").wait_for()
+        assert console.ask("GET", "/api/queues/%2F/many000")[1]["messages"] == 1
+        shown.show("queue/%2F/many000")
+        page.get_by_role("button", name="Purge").click()
+        page.get_by_role("button", name="Delete the messages").click()
+        page.get_by_text("many000 was purged.").wait_for()
+        shown.show("queue/%2F/made%20here")
+        page.get_by_role("button", name="Delete").click()
+        page.get_by_label("Only if it is empty").check()
+        page.get_by_role("button", name="Delete the queue").click()
+        page.get_by_text("made here was deleted.").wait_for()
+        assert console.ask("GET", "/api/queues/%2F/made%20here")[0] == 404
+
+
+def test_bindings_are_added_and_removed(chromium: Any, console: RunningConsole) -> None:
+    with window(chromium, console) as shown:
+        page = shown.page
+        shown.show("exchange/%2F/amq.topic")
+        page.locator("summary", has_text="Bind something to it").click()
+        page.get_by_label("Name", exact=True).fill("many001")
+        page.locator("input[name=key]").first.fill("a.#")
+        page.get_by_role("button", name="Bind").click()
+        page.get_by_text("The binding was added.").wait_for()
+        page.get_by_role("row", name="many001").get_by_role("button", name="Unbind").click()
+        page.locator("dialog").get_by_role("button", name="Unbind").click()
+        page.get_by_text("Nothing is bound to it").wait_for()
+        assert [row["source"] for row in console.ask("GET", "/api/queues/%2F/many001/bindings")[1]] == [""]
+
+
+def test_a_login_lasts_over_a_reload_until_the_logout(chromium: Any, console: RunningConsole) -> None:
+    with window(chromium, console) as shown:
+        shown.page.reload()
+        shown.page.get_by_role("link", name="Queues", exact=True).wait_for()
+        assert shown.page.evaluate("document.cookie") == ""
+        shown.page.get_by_role("button", name="Log out").click()
+        shown.page.get_by_label("Password").wait_for()
+        shown.page.reload()
+        shown.page.get_by_label("Password").wait_for()
+
+
+def test_dialogs_and_lists_are_used_with_the_keyboard(chromium: Any, console: RunningConsole) -> None:
+    with window(chromium, console) as shown:
+        page = shown.page
+        shown.show("queues")
+        page.keyboard.press("Tab")
+        page.get_by_role("button", name="Declare a queue").focus()
+        page.keyboard.press("Enter")
+        page.locator("dialog").wait_for()
+        assert page.evaluate("document.activeElement.name") == "name"
+        page.keyboard.press("Escape")
+        page.locator("dialog").wait_for(state="detached")
+        page.get_by_role("button", name="Name").focus()
+        page.keyboard.press("Enter")
+        page.locator("th[aria-sort=ascending]", has_text="Name").wait_for()
+        assert page.evaluate("document.activeElement.textContent") == "Name"
+
+
+def test_it_says_that_the_broker_is_gone_and_goes_on_when_it_is_back(chromium: Any, tmp_path: Path) -> None:
+    from tests.broker.client.conftest import BrokerOnOnePort
+
+    running = BrokerOnOnePort(tmp_path / "broker")
+    running.start()
+    console = RunningConsole("-b", f"127.0.0.1:{running.port}", "--no-history", "--sample-interval", "1")
+    try:
+        with window(chromium, console) as shown:
+            running.kill()
+            shown.page.locator("#state", has_text="Not connected").wait_for()
+            shown.page.locator(".note.bad").wait_for()
+            running.start()
+            shown.page.locator(".note.bad").wait_for(state="hidden")
+            assert shown.page.locator("#state").inner_text() == ""
+    finally:
+        console.process.kill()
+        console.process.communicate()
+        running.close()

@@ -1,0 +1,145 @@
+// The console: who is logged in, which page is shown, and when it is read again.
+//
+// A page is a function of (place, ctx): it puts its elements into `place` once and returns a function that reads what
+// changes and shows it. That is called at once and every few seconds, unless a dialog is open or the page is hidden.
+
+import { Refused, ask, field, h, values } from "/kit.js";
+import { PAGES } from "/pages.js";
+
+const REFRESH_MILLISECONDS = 5000;
+const NAVIGATION = [
+  ["", "Overview"], ["queues", "Queues"], ["exchanges", "Exchanges"], ["connections", "Connections"],
+  ["channels", "Channels"], ["store", "Store"], ["transactions", "Transactions"], ["access", "Access"],
+];
+const main = document.getElementById("main");
+const state = document.getElementById("state");
+let current = null; // the page that is shown: {refresh, isBusy}
+
+// ---- light and dark ----
+
+const theme = document.getElementById("theme");
+const systemIsDark = matchMedia("(prefers-color-scheme: dark)");
+
+function showTheme(wanted) {
+  if (wanted) document.documentElement.dataset.theme = wanted;
+  const isDark = wanted ? wanted === "dark" : systemIsDark.matches;
+  theme.textContent = isDark ? "☀" : "☾";
+  theme.title = isDark ? "Light" : "Dark";
+}
+
+theme.addEventListener("click", () => {
+  const wanted = theme.title === "Light" ? "light" : "dark";
+  localStorage.setItem("theme", wanted);
+  showTheme(wanted);
+});
+systemIsDark.addEventListener("change", () => showTheme(localStorage.getItem("theme")));
+showTheme(localStorage.getItem("theme"));
+
+// ---- login ----
+
+function showLogin() {
+  current = null;
+  document.getElementById("top").hidden = true;
+  document.title = "Log in – qstore";
+  const problem = h("p", { class: "error", role: "alert", hidden: true });
+  const button = h("button", { type: "submit", class: "main" }, "Log in");
+  const form = h("form", { class: "card login" },
+    h("h1", {}, "qstore"),
+    h("p", { class: "sub" }, "Name and password of a user of the broker. A broker without users admits any name."),
+    field("User", h("input", { name: "user", autocomplete: "username", required: true, autofocus: true })),
+    field("Password", h("input", { name: "password", type: "password", autocomplete: "current-password" })),
+    problem, button);
+  form.addEventListener("submit", async (event) => {
+    event.preventDefault();
+    button.disabled = true;
+    try {
+      await ask("qstore/login", { method: "POST", body: values(form) });
+      await start();
+    } catch (error) {
+      problem.textContent = error.status === 401 ? "The broker does not know this user with this password." : error.message;
+      problem.hidden = false;
+    } finally {
+      button.disabled = false;
+    }
+  });
+  main.replaceChildren(form);
+  form.elements.user.focus();
+}
+
+document.getElementById("leave").addEventListener("click", async () => {
+  await ask("qstore/login", { method: "DELETE" }).catch(() => null);
+  showLogin();
+});
+
+// ---- pages ----
+
+function showNavigation(name) {
+  const belongs = { queue: "queues", exchange: "exchanges", connection: "connections" }[name] ?? name;
+  document.getElementById("nav").replaceChildren(...NAVIGATION.map(([path, label]) =>
+    h("a", { href: `#/${path}`, "aria-current": path === belongs ? "page" : null }, label)));
+}
+
+async function refresh(page) {
+  if (page.isBusy) return;
+  page.isBusy = true;
+  try {
+    await page.refresh();
+    if (page === current) {
+      page.problem.hidden = true;
+      state.textContent = "";
+      state.className = "";
+    }
+  } catch (error) {
+    if (page !== current) return;
+    page.problem.textContent = error instanceof Refused ? error.message : `The page has failed: ${error.message}`;
+    page.problem.hidden = false;
+    if (error.status === 503 || error.status === 0) {
+      state.textContent = "Not connected";
+      state.className = "bad";
+    }
+    if (!(error instanceof Refused)) throw error;
+  } finally {
+    page.isBusy = false;
+  }
+}
+
+async function showPage() {
+  const [path, query = ""] = location.hash.replace(/^#\/?/, "").split("?");
+  const [name, ...rest] = path.split("/");
+  const build = PAGES[name];
+  showNavigation(name);
+  const place = h("div");
+  const page = { problem: h("p", { class: "note bad", role: "alert", hidden: true }), isBusy: false, refresh: async () => null };
+  current = page;
+  main.replaceChildren(page.problem, place);
+  if (!build) {
+    document.title = "qstore";
+    place.append(h("h1", {}, "There is no such page"), h("p", {}, h("a", { href: "#/" }, "Overview")));
+    return;
+  }
+  const ctx = {
+    title: (text) => { document.title = `${text} – qstore`; },
+    again: () => refresh(page),
+    query: new URLSearchParams(query),
+  };
+  page.refresh = build(place, ctx, ...rest.map(decodeURIComponent));
+  main.focus({ preventScroll: true });
+  scrollTo(0, 0);
+  await refresh(page);
+}
+
+async function start() {
+  const user = await ask("whoami");
+  document.getElementById("user").textContent = user.name;
+  document.getElementById("top").hidden = false;
+  await showPage();
+}
+
+ask.onUnauthorized = showLogin;
+addEventListener("hashchange", () => current && showPage());
+setInterval(() => {
+  if (current && !document.hidden && !document.querySelector("dialog[open]")) refresh(current);
+}, REFRESH_MILLISECONDS);
+start().catch((error) => {
+  if (error.status !== 401) main.replaceChildren(h("p", { class: "note bad", role: "alert" }, error.message));
+});
