@@ -18,7 +18,7 @@ from qstore.formats.rhm.records import (
     decode_record,
     encode_record,
 )
-from qstore.store.journal.write.flushes import RecordBuffer
+from qstore.store.journal.write.flushes import RecordBuffer, part_of
 
 _U32 = st.one_of(st.integers(0, 3), st.integers(0, (1 << 32) - 1), st.integers((1 << 31) - 2, (1 << 31) + 1))
 _U64 = st.one_of(st.integers(1, 3), st.integers(1, (1 << 64) - 1), st.integers((1 << 62) - 2, (1 << 62) + 1))
@@ -71,9 +71,11 @@ def test_records_are_those_of_the_encoder(
             assert not buffer.is_empty
             flags = header.flags | (LAST_OF_FLUSH if number == len(records) else 0)
             wanted += encode_record(header._replace(flags=flags), xid, b"".join(parts), salt=salt)
-        unflagged = buffer.content()
+        unflagged = buffer.part(0, 1 << 30)
         buffer.flag_last()
-        assert buffer.content() == wanted
+        assert buffer.part(0, 1 << 30) == wanted
+        for offset in range(0, len(wanted), 100):
+            assert buffer.part(offset, 333) == wanted[offset : offset + 333]
         assert len(unflagged) == len(wanted)
         assert unflagged != wanted
         assert b"".join(buffer.take()) == wanted
@@ -102,3 +104,12 @@ def test_short_records_are_joined_in_stretches() -> None:
     assert max(map(len, pieces)) < 67_000
     assert len(pieces) == -(-1000 * 1152 // 66_000)
     assert pieces[0].endswith(PADDING)
+
+
+def test_a_part_of_many_pieces_is_that_of_the_joined_bytes_without_joining_them() -> None:
+    pieces = [b"abc", b"", b"defgh", b"i"]
+    whole = b"".join(pieces)
+    for offset in range(len(whole) + 1):
+        for size in range(len(whole) + 2):
+            assert part_of(pieces, offset, size) == whole[offset : offset + size]
+    assert part_of([b"one", pieces[2]], 3, 5) is pieces[2]

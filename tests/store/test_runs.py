@@ -166,7 +166,7 @@ def test_a_journal_of_runs_is_that_of_the_same_messages_one_by_one(
 
 def check_alike(runs: MemoryRing, singles: MemoryRing, live: set[int]) -> None:
     mine, theirs = runs.writer, singles.writer
-    assert mine.batch.records.content() == theirs.batch.records.content()
+    assert mine.batch.records.part(0, 1 << 30) == theirs.batch.records.part(0, 1 << 30)
     assert (runs.rid, mine.batch.position, mine.batch.placed) == (
         singles.rid,
         theirs.batch.position,

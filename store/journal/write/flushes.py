@@ -79,6 +79,20 @@ class Pieces:
         return b"".join(self.pieces)
 
 
+def part_of(pieces: Sequence[bytes], offset: int, size: int) -> bytes:
+    """A part of bytes in many pieces, of which only those that have it are copied."""
+    parts: list[bytes] = []
+    for piece in pieces:
+        if offset >= len(piece):
+            offset -= len(piece)
+            continue
+        parts.append(piece[offset : offset + size])
+        offset, size = 0, size - len(parts[-1])
+        if size <= 0:
+            break
+    return parts[0] if len(parts) == 1 else b"".join(parts)
+
+
 class Write(NamedTuple):
     """Bytes for one file of the journal.
 
@@ -312,9 +326,13 @@ class RecordBuffer:
             value |= int(writer[begin + at]) << 8 * at
         return value
 
-    def content(self) -> bytes:
-        """The bytes of all records so far."""
-        return b"".join([*self._pieces, self._writer.getvalue()])
+    def part(self, offset: int, size: int) -> bytes:
+        """A part of the bytes of all records so far."""
+        part = part_of(self._pieces, offset, size)
+        if len(part) == size:
+            return part
+        begin = max(0, offset - sum(map(len, self._pieces)))
+        return part + self._writer.getvalue()[begin : begin + size - len(part)]
 
     def take(self) -> list[bytes]:
         """Remove and return the bytes of all records, in pieces."""
@@ -401,6 +419,10 @@ class Flush:
         content = b"".join(self.pieces)
         assert len(content) == (self.end - self.start) * BLOCK_SIZE
         return content
+
+    def part(self, offset: int, size: int) -> bytes:
+        """A part of its bytes."""
+        return part_of(self.pieces, offset, size)
 
 
 class WriteBatch:

@@ -645,14 +645,11 @@ class Version2Writer:
         """The bytes of a record that may not be on the disk yet, such as a copy; empty if it is."""
         if place < self.flushes.synced_place:
             return b""
-        batch = self.batch
+        batch, size = self.batch, blocks * BLOCK_SIZE
         if place >= batch.start:
-            content, start = batch.records.content(), batch.start
-        else:
-            flush = self.flushes.holding(place)
-            content, start = flush.content, flush.start
-        at = (place - start) * BLOCK_SIZE
-        return content[at : at + blocks * BLOCK_SIZE]
+            return batch.records.part((place - batch.start) * BLOCK_SIZE, size)
+        flush = self.flushes.holding(place)
+        return flush.part((place - flush.start) * BLOCK_SIZE, size)
 
     @property
     def is_dirty(self) -> bool:
