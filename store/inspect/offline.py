@@ -882,7 +882,7 @@ class OfflineStore:
                 path = posixpath.join(posixpath.dirname(self.layout.catalogue or ""), "jrnl", key)
                 if own is None and self.layout.catalogue is not None and is_withdrawn(self._disk, path):
                     self.notices.append(Unfinished.WITHDRAWN_JOURNAL.notice(path))
-                elif own is not None and own.info is not None and own.info.is_unnamed:
+                elif own is not None and own.info is not None and (own.info.is_unnamed or own.is_named_apart):
                     own.name = queue.record.name
                     self.notices.append(Unfinished.UNNAMED_JOURNAL.notice(path))
                 elif own is None and not self._is_out_of_reach(key):

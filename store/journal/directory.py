@@ -10,6 +10,7 @@ from __future__ import annotations
 import posixpath
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Final
 
 from qstore.formats.errors import RhmError
@@ -29,7 +30,7 @@ from qstore.store.journal.line.files import PooledFile, linear_file_names, read_
 from qstore.store.journal.ring.files import Ring, owner_of, read_ring
 
 INFO_SUFFIX: Final = ".jinf"
-COPY_SUFFIX: Final = ".copy"  # of a grown ring's info file, which alone has the order of its files
+COPY_SUFFIX: Final = ".copy"  # of a grown ring's info file, which alone has the order of its files; or with a name
 DATA_SUFFIX: Final = ".jdat"
 RESIZING: Final = "_resize.new"  # where qpid-store-resize builds the new journal of version 1
 PUSHED_DOWN: Final = "bak"  # where it moves the old journal
@@ -79,6 +80,9 @@ def open_journal(disk: Disk, directory: str, name: str | None = None, names: Seq
     info = _read_info(disk, info_path, damage)
     if info is None and disk.is_file(info_path + COPY_SUFFIX):
         info = _read_info(disk, info_path + COPY_SUFFIX, damage)
+    unnamed = info
+    if base + INFO_SUFFIX + COPY_SUFFIX in names:
+        info = _named(disk, info_path, info)
     ring = None if info is None else _recorded_ring(disk, directory, base, names, info)
     if ring is None:
         ring = _found_ring(disk, directory, base, names, info, damage)
@@ -86,7 +90,7 @@ def open_journal(disk: Disk, directory: str, name: str | None = None, names: Seq
     damage.extend(_stranger(info, info_path, base, ring))
     title = (info is not None and info.queue_name) or name or posixpath.basename(directory.rstrip("/"))
     journal = Journal(disk, title, directory, base, info, ring, damage)
-    journal.is_being_deleted = DELETED in names
+    journal.is_being_deleted, journal.is_named_apart = DELETED in names, info is not unnamed
     others = [other for other in bases if other != base]
     if others:
         journal.notices.append(
@@ -313,13 +317,34 @@ def _read_info(disk: Disk, path: str, damage: list[Damage]) -> JournalInfo | Non
 
 
 def read_info(disk: Disk, directory: str) -> JournalInfo | None:
-    """The info file of a queue's journal of version 2; None if it is missing or unreadable."""
+    """The info of a queue's journal of version 2, with its name; None if the file is missing or unreadable."""
+    path = posixpath.join(directory, DEFAULT_BASE_NAME + INFO_SUFFIX)
     try:
-        path = posixpath.join(directory, DEFAULT_BASE_NAME + INFO_SUFFIX)
-        info = decode_jinf(read_whole(disk, path, MAX_JINF_SIZE + 1))
+        info = read_named_info(disk, path)
     except (OSError, RhmError):
         return None
     return info if info.version == 2 else None
+
+
+def read_named_info(disk: Disk, path: str) -> JournalInfo:
+    """The info file at `path`, with the name that its copy may have instead. Raises OSError, RhmError."""
+    info = decode_jinf(read_whole(disk, path, MAX_JINF_SIZE + 1))
+    return _named(disk, path, info) or info
+
+
+def _named(disk: Disk, path: str, info: JournalInfo | None) -> JournalInfo | None:
+    """An info file with the name of the journal's queue, if only its copy has that (`live.journal_stock`).
+
+    A copy that is torn is that of a queue whose declaration, or deletion, was not acknowledged.
+    """
+    if info is None or not info.is_unnamed:
+        return info
+    try:
+        copy = decode_jinf(read_whole(disk, path + COPY_SUFFIX, MAX_JINF_SIZE + 1))
+    except (OSError, RhmError):
+        return info
+    named = replace(info, queue_name=copy.queue_name, queue_record=copy.queue_record)
+    return named if copy == named and not copy.is_unnamed else info
 
 
 def _look_at_files(disk: Disk, directory: str, base: str, names: Sequence[str]) -> dict[int, int]:

@@ -127,6 +127,7 @@ class Journal:
         format: its format; from the info file if the journal was never written to.
         stream: their bytes.
         is_being_deleted: version 2: whether it is marked as the journal of a queue being deleted.
+        is_named_apart: version 2: whether only the copy of its info file has the name of its queue.
         is_single_file: whether this is one file of a journal, opened on its own.
         damage: damage to the info file and the file headers.
         continued: log offsets of records whose checksums cover only a part of them (`LinearRecords`).
@@ -153,7 +154,7 @@ class Journal:
         self.damage = damage
         self.continued: set[int] = set()
         self.gaps = Gaps()
-        self.is_being_deleted = False
+        self.is_being_deleted = self.is_named_apart = False
         self.notices: list[str] = []
         self.is_single_file = path == files.files[0].path if files.files else False
         self.format = files.format or JournalFormat(info.version if info is not None else JournalFormat.VERSION_1)

@@ -478,7 +478,7 @@ class MessageStore:
         """
         self._flusher.look()
         self._expansion.look()
-        self._stock.look()
+        self._stock.look(self._flusher.synced)
         self._synced.look()
         self._indexes.look()
 

@@ -7,12 +7,13 @@ Changes that wait for the one under way are made together (`Background.run_toget
 
     1  each is added to one batch of the catalogue. A change that is refused, or fails, is left out
            create_queue    a journal that is on the disk, with its directory, from the stock or made now
-           delete_queue    pending work was finished; the journal's directory is marked, unless a start would remove it
-                           anyway: nothing was written to it, and its info file names no queue (`journal_stock`)
+           delete_queue    pending work was finished; the journal's directory is marked. If nothing was written to it,
+                           and only the copy of its info file names it, its name is taken out (`journal_stock`)
     2  the marks of journals are synced
-    3  the batch is written to the catalogue, and to its second copy: two syncs. This is the commit point of all of them
-    4  the callers get their results; then the directories of deleted queues are removed, large ones gradually, and not
-       while a snapshot holds them (`growth`)
+    3  the batch is written to the catalogue, and to its second copy: two syncs. This is the commit point of all of
+       them. Meanwhile the names in copies of info files are synced
+    4  the callers get their results; journals without a name go back into the stock; then the directories of other
+       deleted queues are removed, large ones gradually, and not while a snapshot holds them (`growth`)
 
 If 2 or 3 fails, none of them is made: each caller receives the error.
 """
@@ -43,6 +44,7 @@ from qstore.formats.rhm.jinf import JournalInfo
 from qstore.formats.wording import printable
 from qstore.store.catalogue.catalogue import Catalogue
 from qstore.store.catalogue.topology import Record, TakenNames
+from qstore.store.disk import WritableFile
 from qstore.store.environment import Background, Environment
 from qstore.store.errors import NameTakenError, StoreError, disk_advice
 from qstore.store.journal.write.storage import (
@@ -72,15 +74,17 @@ class _Added(NamedTuple):
 
     Attributes:
         result: for the caller, once the batch is on the disk.
-        keep: called then, in the background.
+        keep: called then, in the background, with whether `file` is synced: if not, its disk has failed.
         undo: called if the batch fails, likewise.
         marked: a directory that got a mark, which must be synced before the batch; empty for none.
+        file: one that is synced while the batch is written, and closed; None for none.
     """
 
     result: Any = None
-    keep: Callable[[], None] = lambda: None
+    keep: Callable[[bool], None] = lambda _: None
     undo: Callable[[], None] = lambda: None
     marked: str = ""
+    file: WritableFile | None = None
 
 
 #: Adds a change to the batch that is being gathered.
@@ -138,11 +142,13 @@ class Changes:
 
         def add() -> _Added:
             self._names.check(record)
-            path, info = self._stock.take(record, geometry)
+            path, info, file = self._stock.take(record, geometry)
             number = info.queue_id
             try:
                 self._catalogue.create_queue(QueueEntry(number, number, 1, encoded))
             except CatalogueError:
+                if file is not None:
+                    file.close()
                 self._stock.forget(path)
                 with contextlib.suppress(OSError):  # the next start removes the rest
                     remove_journal(disk, path)
@@ -154,7 +160,11 @@ class Changes:
                 with contextlib.suppress(OSError):  # the next start removes the rest
                     withdraw_journal(disk, path, info.base_name)
 
-            return _Added((path, info), undo=undo)
+            def keep(is_synced: bool) -> None:
+                if file is not None and not is_synced:
+                    self._stock.keep_name(path)
+
+            return _Added((path, info), keep, undo, file=file)
 
         def made(result: tuple[str, JournalInfo]) -> None:
             path, info = result
@@ -182,26 +192,33 @@ class Changes:
         disk, directory = self._environment.disk, journal.directory
 
         def add() -> _Added:
-            marked = ""
-            if not (journal.is_blank and self._stock.is_unnamed(directory)):
+            file, marked = None, ""
+            if journal.is_blank and self._stock.is_unnamed(directory):
+                file = self._stock.take_back(directory)
+            if file is None:
                 marked = directory
                 add_deletion_mark(disk, directory)
 
             def undo() -> None:
                 if marked:
                     unmark_deleted(disk, directory)
+                else:
+                    self._stock.keep_name(directory)
 
-            def keep() -> None:
-                self._stock.forget(directory)
-                self._held.add(directory)
+            def keep(is_synced: bool) -> None:
+                if marked or not is_synced or not self._stock.reuse(directory):
+                    self._stock.forget(directory)
+                    self._held.add(directory)
 
             try:
                 self._catalogue.delete_queue(journal.queue_id)
             except CatalogueError:
+                if file is not None:
+                    file.close()
                 undo()
                 raise
             self._names.remove(Kind.QUEUE, journal.queue_id)
-            return _Added(None, keep, undo, marked)
+            return _Added(None, keep, undo, marked, file)
 
         def deleted(_: None) -> None:
             self._journals.pop(journal.queue_id, None)
@@ -360,9 +377,10 @@ class Changes:
                 results.append(change.result)
             except Exception as error:  # of any kind: it is the caller's, and the others continue
                 results.append(error)
+        disk, files = self._environment.disk, [each.file for each in added.values() if each.file is not None]
         try:
-            self._environment.disk.sync_all((), [each.marked for each in added.values() if each.marked])
-            self._catalogue.commit()
+            disk.sync_all((), [each.marked for each in added.values() if each.marked])
+            failure = disk.sync_during(files, self._catalogue.commit)
         except (OSError, CatalogueError) as error:
             self._catalogue.abandon()
             self._names.undo()
@@ -371,7 +389,10 @@ class Changes:
         else:
             self._names.keep()
             for change in added.values():
-                change.keep()
+                change.keep(failure is None)
+        finally:
+            for file in files:
+                file.close()
         return results
 
     @staticmethod

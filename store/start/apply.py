@@ -201,7 +201,7 @@ class _Start:
         self._log_mst(log_lines.mst_recovery_start(record.name))
         entry, walked = self._ready(planned)
         info = walked.journal.info
-        if info is not None and info.is_unnamed:
+        if info is not None and (info.is_unnamed or walked.journal.is_named_apart):
             walked.journal.info = replace(info, queue_name=record.name, queue_record=entry.record)
             name_journals(self._disk, {walked.journal.path: (record.name, entry.record)})
         journal = self._taken_up(walked, self._parameters.write_cache_bytes)

@@ -58,7 +58,7 @@ from qstore.store.catalogue.topology import LOST_AND_FOUND
 from qstore.store.damage import Damage, DamageKind, Effect
 from qstore.store.disk import Disk
 from qstore.store.errors import StoreDamagedError
-from qstore.store.journal.directory import DATA_SUFFIX, DELETED, NotAJournalError, journal_base_names
+from qstore.store.journal.directory import COPY_SUFFIX, DATA_SUFFIX, DELETED, NotAJournalError, journal_base_names
 from qstore.store.journal.journal import Journal
 from qstore.store.journal.ring.files import RingFile, owner_of
 from qstore.store.journal.write.storage import are_of_withdrawn
@@ -203,7 +203,8 @@ class _Search:
 
     def _unreadable(self, path: str, names: list[str], *, is_flat: bool) -> None:
         """A directory that cannot be opened as a journal: just allocated, not a journal, or completely damaged."""
-        if not names or (journal_base_names(names) and is_flat and self._is_blank(path, names)):
+        files = [name for name in names if not name.endswith(COPY_SUFFIX)]  # only these have a journal's content
+        if is_flat and (not files or (journal_base_names(files) and self._is_blank(path, files))):
             self._found.removed.append(path)
         elif journal_base_names(names):
             self._found.aside.append(Aside(Damage(path, None, None, DamageKind.UNKNOWN_JOURNAL_UNREADABLE)))

@@ -706,6 +706,15 @@ class SimulatedDisk:
         for directory in directories:
             self.sync_directory(directory)
 
+    def sync_during(self, files: Sequence[WritableFile], work: Callable[[], None]) -> OSError | None:
+        """As late as it may be; what is not synced may be on the disk before."""
+        work()
+        try:
+            self.sync_all(files)
+        except OSError as error:
+            return error
+        return None
+
     def space(self, path: str) -> tuple[int, int]:
         """Bytes that are free, and in all."""
         return max(0, self.tree.capacity - self.tree.used), self.tree.capacity

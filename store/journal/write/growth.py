@@ -40,9 +40,9 @@ from typing import Final, NamedTuple
 from qstore.formats.errors import RhmError
 from qstore.formats.rhm.file_header import SLOT_SIZE, FileHeader, decode_file_header, encode_header_slot, other_slot
 from qstore.formats.rhm.geometry import FILE_HEADER_SIZE, MAX_RING_FILES, Geometry
-from qstore.formats.rhm.jinf import MAX_JINF_SIZE, JournalInfo, decode_jinf, encode_jinf, is_plain_ring
+from qstore.formats.rhm.jinf import JournalInfo, encode_jinf, is_plain_ring
 from qstore.store.disk import WritableDisk, read_whole, write_new
-from qstore.store.journal.directory import COPY_SUFFIX, INFO_SUFFIX, data_path
+from qstore.store.journal.directory import COPY_SUFFIX, INFO_SUFFIX, data_path, read_named_info
 from qstore.store.journal.write.flushes import FlushQueue, WriteBatch
 from qstore.store.journal.write.live_records import LiveRecords
 from qstore.store.journal.write.space import FileRing, RingSpace
@@ -224,7 +224,7 @@ def make_ring_change(disk: WritableDisk, directory: str, base_name: str, change:
         OSError, RhmError: it was not made. Files that were created are removed, if the disk allows it.
     """
     path = posixpath.join(directory, base_name + INFO_SUFFIX)
-    info = decode_jinf(read_whole(disk, path, MAX_JINF_SIZE + 1))
+    info = read_named_info(disk, path)
     if info.numbers != change.before:
         raise RhmError(f"{path}: the journal's files are not those that its info file lists")
     if change.added:

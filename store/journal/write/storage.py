@@ -14,8 +14,8 @@ from typing import Final, Self
 from qstore.formats.errors import RhmError
 from qstore.formats.rhm.file_header import CREATION_SLOT, SLOT_SIZE, FileHeader, decode_file_header, encode_header_slot
 from qstore.formats.rhm.geometry import BLOCK_SIZE, DATA_OFFSET, FILE_HEADER_SIZE, Geometry
-from qstore.formats.rhm.jinf import JournalInfo, encode_jinf
-from qstore.store.disk import Disk, WritableDisk, WritableFile
+from qstore.formats.rhm.jinf import MAX_JINF_SIZE, JournalInfo, decode_jinf, encode_jinf
+from qstore.store.disk import Disk, WritableDisk, WritableFile, read_whole
 from qstore.store.journal.directory import COPY_SUFFIX, DELETED, INFO_SUFFIX, data_path, read_info
 from qstore.store.journal.write.flushes import Pieces, Step
 from qstore.store.journal.write.space import FileRing
@@ -23,6 +23,9 @@ from qstore.store.sync.driver import FileWrite
 
 NEW: Final = ".new"
 """Suffix of an info file that will replace another."""
+
+NAMED_BYTES: Final = 4096
+"""Size of the copy of an info file that gets the name of the queue in place: one block of the file system."""
 
 _OPEN_FILES = 2
 _UNSYNCED_FILES = 64  # created before they are synced
@@ -65,14 +68,62 @@ def _fill(disk: WritableDisk, journals: Sequence[tuple[str, JournalInfo]]) -> No
         made.sync()
         for directory, info in journals:
             content = encode_jinf(info)
-            made.create(posixpath.join(directory, info.base_name + INFO_SUFFIX), len(content)).write(0, content)
+            path = posixpath.join(directory, info.base_name + INFO_SUFFIX)
+            made.create(path, len(content)).write(0, content)
+            if info.is_unnamed:
+                made.create(path + COPY_SUFFIX, NAMED_BYTES).write(0, content.ljust(NAMED_BYTES))
         made.sync([directory for directory, _ in journals])
+
+
+def write_name(disk: WritableDisk, directory: str, info: JournalInfo) -> WritableFile | None:
+    """Write the copy of the info file of a journal made ahead: with its queue's name, or once more without one.
+
+    It is written in place: a sync of the file is enough. Until that, it may be torn, and then means nothing.
+
+    Returns:
+        The file, still to be synced and closed; None if there is no room in it.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    content = encode_jinf(info)
+    if len(content) > NAMED_BYTES:
+        return None
+    file = disk.open_writable(posixpath.join(directory, info.base_name + INFO_SUFFIX + COPY_SUFFIX))
+    try:
+        file.write(0, content.ljust(NAMED_BYTES))
+    except BaseException:
+        file.close()
+        raise
+    return file
+
+
+def put_names(disk: WritableDisk, journals: Sequence[tuple[str, str]]) -> None:
+    """Put the synced copies with names (`write_name`) in place of the info files, and sync that.
+
+    Args:
+        disk: where they are.
+        journals: their directories and base names. Those that do not exist are left out.
+
+    Raises:
+        OSError, RhmError: it is not certain for any of them that it was done; it may be repeated.
+    """
+    directories = []
+    for directory, base_name in journals:
+        path = posixpath.join(directory, base_name + INFO_SUFFIX)
+        if not disk.is_file(path):
+            continue  # a start reports it
+        if decode_jinf(read_whole(disk, path, MAX_JINF_SIZE + 1)).is_unnamed and disk.is_file(path + COPY_SUFFIX):
+            disk.rename(path + COPY_SUFFIX, path)
+        directories.append(directory)
+    disk.sync_all((), directories)
 
 
 def name_journals(disk: WritableDisk, names: Mapping[str, tuple[str, bytes]]) -> None:
     """Write the info files of journals anew, each with the name and the record of its queue, and sync them.
 
-    A kill leaves each journal with one of its two info files. The copy that a grown ring has is replaced too.
+    A kill leaves each journal with one of its two info files. The copy that a grown ring has is replaced too, and that
+    of a journal made ahead removed.
 
     Args:
         disk: where they are.
@@ -81,7 +132,9 @@ def name_journals(disk: WritableDisk, names: Mapping[str, tuple[str, bytes]]) ->
     Raises:
         OSError: it is not certain for any of them that it has the new info file.
     """
-    written, directories = [], []
+    written: list[str] = []
+    directories: list[str] = []
+    useless: list[str] = []
     with _Unsynced(disk) as made:
         for directory, (name, record) in names.items():
             info = read_info(disk, directory)
@@ -90,7 +143,9 @@ def name_journals(disk: WritableDisk, names: Mapping[str, tuple[str, bytes]]) ->
             path = posixpath.join(directory, info.base_name + INFO_SUFFIX)
             content = encode_jinf(replace(info, queue_name=name, queue_record=record))
             for each in (path, path + COPY_SUFFIX):
-                if each == path or disk.is_file(each):
+                if each != path and not info.has_changed_ring:
+                    useless.append(each)
+                elif each == path or disk.is_file(each):
                     if disk.is_file(each + NEW):
                         disk.remove(each + NEW)
                     made.create(each + NEW, len(content)).write(0, content)
@@ -100,6 +155,9 @@ def name_journals(disk: WritableDisk, names: Mapping[str, tuple[str, bytes]]) ->
     for path in written:
         disk.rename(path + NEW, path)
     disk.sync_all((), directories)
+    for path in useless:
+        if disk.is_file(path):
+            disk.remove(path)  # unsynced: it is not read while the info file has a name
 
 
 class _Unsynced:
