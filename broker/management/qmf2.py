@@ -147,7 +147,11 @@ class Qmf2:
 
     def refuse(self, request: Request, error: ModelError) -> None:
         """Answer a request that has failed."""
-        values = {"error_code": status_of(error), "error_text": text_of(error)}
+        values = {
+            "error_code": status_of(error),
+            "error_text": text_of(error),
+            "error_class": type(error).__name__,  # the codes of qpidd do not tell who may not from what is wrong
+        }
         self._reply(request, "_exception", {"_values": values})
 
     def _locate(self, asked: TypedMap | Sequence[TypedValue], request: Request) -> None:

@@ -12,15 +12,16 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from orjson import JSONDecodeError, loads
 
+from qstore.broker.client import SessionError
 from qstore.broker.management.console import Data
 from qstore.tools.console.amounts import plain
 from qstore.tools.web.calls import Call, HttpError, Reply, Row, bad_request, listed, mapping, not_found, text, whole
 
 if TYPE_CHECKING:
+    from qstore.tools.web.logins import Session
     from qstore.tools.web.resources import Api
 
 ADMINISTRATOR: Final = "administrator"
-_EVERYTHING: Final = ".*"
 
 
 class _Kind(NamedTuple):
@@ -29,9 +30,11 @@ class _Kind(NamedTuple):
     Attributes:
         of: its class of QMF.
         type: its type for create and delete.
-        parts: the fields that identify an object; the name for create and delete is made of them, with `/` between.
+        parts: the fields that identify an object. The last one of `name` and `user` is its name for create and delete,
+            the others are properties and options.
         row: RabbitMQ's fields of an object.
         properties: from the body of a request to the properties for create. Raises HttpError.
+        is_one: whether an object of the class is of this kind.
     """
 
     of: str
@@ -39,6 +42,12 @@ class _Kind(NamedTuple):
     parts: tuple[str, ...]
     row: Callable[[Data], Row]
     properties: Callable[[Row], Row]
+    is_one: Callable[[Data], bool] = lambda _: True
+
+    def named(self, wanted: Mapping[str, str]) -> tuple[str, Row]:
+        """The name of an object, and what identifies it besides."""
+        part = "user" if "user" in self.parts else "name"
+        return wanted[part], {name: wanted[name] for name in self.parts if name != part}
 
 
 def _tags(value: object) -> list[str]:
@@ -107,12 +116,12 @@ def _policy_row(data: Data) -> Row:
     }
 
 
-def _policy_properties(body: Row) -> Row:
+def _policy_properties(body: Row, default: str = "all") -> Row:
     _needed_any(body, "pattern", "definition")
     return {
         "pattern": text(body, "pattern"),
         "definition": mapping(body, "definition"),
-        "apply-to": text(body, "apply-to", "all"),
+        "apply-to": text(body, "apply-to", default),
         "priority": whole(body, "priority", 0, 1 << 31),
     }
 
@@ -130,12 +139,17 @@ _KINDS: Final[Mapping[str, _Kind]] = {
         lambda body: _needed(body, "configure", "write", "read"),
     ),
     "topic-permissions": _Kind(
-        "topic_permission", "topic-permission", ("vhost", "user", "exchange"), _topic_row,
+        "topicPermission", "topic-permission", ("vhost", "user", "exchange"), _topic_row,
         lambda body: _needed(body, "write", "read"),
     ),
-    "policies": _Kind("policy", "policy", ("vhost", "name"), _policy_row, _policy_properties),
-    "operator-policies": _Kind("operator_policy", "operator-policy", ("vhost", "name"), _policy_row,
-                               _policy_properties),
+    "policies": _Kind(
+        "policy", "policy", ("vhost", "name"), _policy_row, _policy_properties,
+        lambda data: data.get("kind") == "policy",
+    ),
+    "operator-policies": _Kind(
+        "policy", "operator-policy", ("vhost", "name"), _policy_row,
+        lambda body: _policy_properties(body, "queues"), lambda data: data.get("kind") == "operator-policy",
+    ),
     "vhosts": _Kind("vhost", "vhost", ("name",), lambda data: {"name": data.get("name")},
                     lambda body: {name: text(body, name) for name in ("description",) if name in body}),
 }  # fmt: skip
@@ -144,16 +158,24 @@ _KINDS: Final[Mapping[str, _Kind]] = {
 async def rows_of(api: Api, kind: str) -> list[Row]:
     """All objects of a kind, ordered."""
     of = _KINDS[kind]
-    found = [of.row(data) for data in await api.collector.get(of.of)]
+    found = [of.row(data) for data in await api.collector.get(of.of) if of.is_one(data)]
     return sorted(found, key=lambda row: [str(row.get(part)) for part in of.parts])
 
 
-async def tags_of(api: Api, user: str) -> list[str]:
-    """The tags of a user; those of an administrator on a broker that lists no users: its rules decide alone."""
-    users = await rows_of(api, "users")
-    if not any(row["tags"] for row in users):
+async def tags_of(api: Api, session: Session) -> list[str]:
+    """The tags of a user, as far as they matter.
+
+    Where an ACL file decides, or no user has tags, everyone has those of an administrator: the broker's rules decide.
+    The console may not see all users, but each sees itself.
+    """
+    acl = next(iter(await api.collector.get("acl", 5)), None)
+    if acl is not None and acl.get("enforcingAcl"):
         return [ADMINISTRATOR]
-    return next((row["tags"] for row in users if row["name"] == user), [])
+    users = await rows_of(api, "users")
+    found = next((row["tags"] for row in users if row["name"] == session.user), None)
+    if found is None and users:
+        found = [tag async for data in (await session.console()).query("user") for tag in _user_row(data)["tags"]]
+    return found or ([] if any(row["tags"] for row in users) else [ADMINISTRATOR])
 
 
 def _is(row: Row, wanted: Mapping[str, str]) -> bool:
@@ -203,32 +225,35 @@ async def put(api: Api, kind: str, call: Call) -> Reply:
 async def create(api: Api, kind: str, call: Call, wanted: Mapping[str, str], properties: Row) -> None:
     """Let the broker create or replace an object."""
     of = _KINDS[kind]
-    arguments: dict[str, Any] = {
-        "type": of.type,
-        "name": "/".join(wanted[part] for part in of.parts),
-        "properties": {**wanted, **properties},
-        "strict": True,
-    }
+    name, rest = of.named(wanted)
+    arguments: dict[str, Any] = {"type": of.type, "name": name, "properties": {**rest, **properties}, "strict": True}
     await (await call.session.console()).call("broker", "create", arguments)
-    changed(api)
+    _has_changed(api, kind, name)
 
 
 async def delete(api: Api, kind: str, call: Call) -> Reply:
     """Delete an object, or with a path that names a part, all that match it."""
-    wanted, of = _wanted(kind, call), _KINDS[kind]
+    wanted = _wanted(kind, call)
     found = [row for row in await rows_of(api, kind) if _is(row, wanted)]
     if not found:
         raise not_found()
     for row in found:
-        await _delete_one(call, of, row)
-    changed(api)
+        await _delete_one(api, kind, call, row)
     return Reply(204)
 
 
-async def _delete_one(call: Call, of: _Kind, row: Row) -> None:
-    named = {part: str(row[part]) for part in of.parts}
-    arguments = {"type": of.type, "name": "/".join(named.values()), "options": named if len(named) > 1 else {}}
+async def _delete_one(api: Api, kind: str, call: Call, row: Row) -> None:
+    name, rest = _KINDS[kind].named(row)
+    arguments: dict[str, Any] = {"type": _KINDS[kind].type, "name": name, "options": rest}
     await (await call.session.console()).call("broker", "delete", arguments)
+    _has_changed(api, kind, name)
+
+
+def _has_changed(api: Api, kind: str, name: str) -> None:
+    """Next time the broker is asked for all of these; a user who was changed has to log in again."""
+    api.collector.changed(*(each.of for each in _KINDS.values()), "appliedPolicy", "queue", "exchange")
+    if kind == "users":
+        api.logins.forget(name)
 
 
 async def import_all(api: Api, call: Call, kind: str, given: list[Row], vhost: str | None) -> None:
@@ -250,11 +275,6 @@ async def import_all(api: Api, call: Call, kind: str, given: list[Row], vhost: s
         await create(api, kind, call, wanted, of.properties(named))
 
 
-def changed(api: Api) -> None:
-    """Next time the broker is asked for all of them."""
-    api.collector.changed(*(each.of for each in _KINDS.values()), "queue", "exchange")
-
-
 async def delete_users(api: Api, call: Call) -> Reply:
     """Several users at once."""
     names = call.object("users")["users"]
@@ -265,8 +285,7 @@ async def delete_users(api: Api, call: Call) -> Reply:
     if unknown:
         raise bad_request(["no_such_user", unknown[0]])
     for name in names:
-        await _delete_one(call, _KINDS["users"], there[name])
-    changed(api)
+        await _delete_one(api, "users", call, there[name])
     return Reply(204)
 
 
@@ -285,7 +304,25 @@ async def without_permissions(api: Api, call: Call) -> Reply:
     return Reply(value=listed(call, [row for row in await rows_of(api, "users") if row["name"] not in having]))
 
 
-async def check_role(api: Api, included: frozenset[str], role: str, user: str) -> None:
+async def check_role(api: Api, included: frozenset[str], role: str, session: Session) -> None:
     """Raise HttpError unless a user has one of the tags that include a role."""
-    if not included.intersection(await tags_of(api, user)):
+    if not included.intersection(await tags_of(api, session)):
         raise HttpError(401, "not_authorised", f"Not {role} user")
+
+
+async def check_reading(api: Api, session: Session) -> None:
+    """Raise HttpError unless a user may read what the console reads for all.
+
+    Where an ACL file decides, that is who may query the broker object: the user itself asks for it, once in a login.
+    """
+    if session.has_read:
+        return
+    acl = next(iter(await api.collector.get("acl", 5)), None)
+    if acl is not None and acl.get("enforcingAcl"):
+        console = await session.console()
+        try:
+            async for _ in console.query("broker"):
+                pass
+        except SessionError as error:
+            raise HttpError(401, "not_authorised", str(error)) from None
+    session.has_read = True

@@ -21,9 +21,19 @@ from collections import OrderedDict, deque
 from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Any, Final
 
-from qstore.broker.client import AuthenticationError, MessagingError
+from qstore.broker.client import AuthenticationError, MessagingError, SessionError
 from qstore.broker.management.console.aio import Console
-from qstore.tools.web.amqp import OWN_PROPERTY, Channel, LoginError, Place, UnreachableError, UserConnection
+from qstore.formats.amqp_0_9_1.codes import ReplyCode
+from qstore.formats.amqp_0_10.codes import ErrorCode
+from qstore.tools.web.amqp import (
+    OWN_PROPERTY,
+    Channel,
+    LoginError,
+    Place,
+    RefusedError,
+    UnreachableError,
+    UserConnection,
+)
 
 KEPT_SECONDS: Final = 60.0
 """How long a login is valid after it was checked."""
@@ -63,6 +73,7 @@ class Session:
     Attributes:
         user: the user's name; `anonymous` for one without.
         until: when the login has to be checked again, on the monotonic clock.
+        has_read: whether the broker has let the user read.
     """
 
     def __init__(
@@ -77,6 +88,7 @@ class Session:
     ) -> None:
         self.user = user or "anonymous"
         self.until = 0.0
+        self.has_read = False
         self._place, self._url, self._peer = place, url, peer
         self._login, self._password = user, password
         self._options = dict(options)
@@ -113,7 +125,7 @@ class Session:
             return connection
 
     async def console(self) -> Console:
-        """The management of the broker, as this user. Raises LoginError, UnreachableError."""
+        """The management of the broker, as this user. Raises LoginError, RefusedError, UnreachableError."""
         async with self._lock:
             if self._console is not None and self._console.connection.is_open:
                 return self._console
@@ -125,6 +137,8 @@ class Session:
             except AuthenticationError as error:
                 raise LoginError(str(error)) from None
             except (MessagingError, OSError) as error:
+                if isinstance(error, SessionError) and error.code == ErrorCode.UNAUTHORIZED_ACCESS:
+                    raise RefusedError(ReplyCode.ACCESS_REFUSED, str(error)) from None
                 raise UnreachableError(f"the broker cannot be reached: {error}") from None
             self._console = console
             return console
@@ -229,11 +243,17 @@ class Logins:
             named = connection.user
             session = Session(self._place, self._url, self._options, named, password, peer, connection)
             self._sessions[key] = session
-        session.until = self._clock() + KEPT_SECONDS
+        session.until, session.has_read = self._clock() + KEPT_SECONDS, False
         while len(self._sessions) > MAX_SESSIONS:
             _, oldest = self._sessions.popitem(last=False)
             await oldest.close()
         return session
+
+    def forget(self, user: str) -> None:
+        """Check the login of a user again at the next request."""
+        for session in self._sessions.values():
+            if session.user == user:
+                session.until = 0.0
 
     async def _forget(self, key: bytes) -> None:
         session = self._sessions.pop(key, None)

@@ -52,8 +52,8 @@ from qstore.tools.web.calls import (
     wanted_columns,
     whole,
 )
-from qstore.tools.web.collector import LEVELS, SERIES, TOTAL, Collector, Seen, UnavailableError
-from qstore.tools.web.logins import Logins
+from qstore.tools.web.collector import LEVELS, SERIES, TOTAL, Collector, Sample, Seen, UnavailableError
+from qstore.tools.web.logins import Logins, Session
 
 if TYPE_CHECKING:
     from qstore.tools.web.browser import BrowserLogins
@@ -176,14 +176,16 @@ class Api:
         self.collector, self.logins, self.broker, self.listeners = collector, logins, broker, listeners
         self.pages = pages
         self._clock = clock
-        self._built: dict[str, tuple[object, list[Row]]] = {}
+        self._built: dict[str, tuple[tuple[Sample, ...], list[Row]]] = {}
         self.resources = Resources((*ROUTES, *further))
 
     async def answer(self, route: Route, call: Call) -> Reply:
         """Answer a request. Raises HttpError, and nothing else that is expected."""
         try:
             if call.given is not None:
-                await check_role(self, route.role, call.given.user)
+                await check_role(self, route.role, call.given)
+                if route.role and route.method == "GET":
+                    await access.check_reading(self, call.given)
             return await route.handler(self, call)
         except RefusedError as error:
             raise refused(error) from None
@@ -216,34 +218,37 @@ class Api:
         if name not in await self.vhosts():
             raise not_found(reason)
 
-    async def _rows(self, what: str, key: object, build: Callable[[], list[Row]]) -> list[Row]:
-        """Rows that are built once for a sample."""
+    def _rows(self, what: str, build: Callable[[], list[Row]], *samples: Sample) -> list[Row]:
+        """Rows that are built once for the same samples."""
         found = self._built.get(what)
-        if found is None or found[0] is not key:
-            self._built[what] = found = key, build()
+        if found is None or not all(one is other for one, other in zip(found[0], samples, strict=True)):
+            self._built[what] = found = samples, build()
         return found[1]
 
     async def queue_rows(self, age: float = 1.0) -> list[Row]:
         """All queues."""
         seen, node = await self.collector.get("queue", age), await self.node()
-        return await self._rows(
+        applied = await self.collector.get("appliedPolicy", max(age, 5.0))
+        policies = applied.now.objects
+        return self._rows(
             "queue",
-            seen.now,
             lambda: sorted(
-                (rows.queue_row(seen, data, node) for data in seen if not rows.is_internal_queue(data)),
+                (rows.queue_row(seen, data, node, policies) for data in seen if not rows.is_internal_queue(data)),
                 key=lambda row: (row["vhost"], row["name"]),
             ),
+            seen.now,
+            applied.now,
         )
 
     async def exchange_rows(self, age: float = 1.0) -> list[Row]:
         """All exchanges."""
         seen = await self.collector.get("exchange", age)
-        return await self._rows(
+        return self._rows(
             "exchange",
-            seen.now,
             lambda: sorted(
                 (rows.exchange_row(seen, data) for data in seen), key=lambda row: (row["vhost"], row["name"])
             ),
+            seen.now,
         )
 
     async def binding_rows(self) -> list[Row]:
@@ -251,8 +256,8 @@ class Api:
         queues, exchanges = await self.collector.get("binding"), await self.collector.get("exchange_binding")
         places = await self.collector.get("exchange", 60)
         vhosts = {data.key: rows.vhost_of(data) for data in places}
-        return await self._rows(
-            "binding", (queues.now, exchanges.now), lambda: list(rows.binding_rows(queues, exchanges, vhosts))
+        return self._rows(
+            "binding", lambda: list(rows.binding_rows(queues, exchanges, vhosts)), queues.now, exchanges.now
         )
 
     async def connection_rows(self, age: float = 1.0, *, with_own: bool = False) -> list[Row]:
@@ -334,16 +339,21 @@ _FORBIDDEN_CODE: Final = 6
 _UNKNOWN_OBJECT: Final = 1
 _UNKNOWN_METHOD: Final = 2
 _NOT_IMPLEMENTED: Final = 3
+_INTERNAL: Final = "InternalError"
+_UNAUTHORIZED: Final = ("UnauthorizedError", "ForbiddenError")
 
 
 def _agent_error(error: AgentError) -> HttpError:
     """The answer to a method of management that the broker has refused."""
-    if error.code == _FORBIDDEN_CODE:
+    kind = error.values.get("error_class")
+    if error.code == _FORBIDDEN_CODE or kind in _UNAUTHORIZED:
         return HttpError(401, "not_authorised", str(error))
     if error.code == _UNKNOWN_OBJECT:
         return not_found()
     if error.code in (_UNKNOWN_METHOD, _NOT_IMPLEMENTED):
         return HttpError(501, "not_implemented", str(error))
+    if kind == _INTERNAL:
+        return HttpError(503, "service_unavailable", str(error))
     return bad_request(str(error))
 
 
@@ -571,13 +581,13 @@ async def cluster_name(api: Api, _call: Call) -> Reply:
 
 
 async def whoami(api: Api, call: Call) -> Reply:
-    return Reply(value={"name": call.session.user, "tags": await access.tags_of(api, call.session.user)})
+    return Reply(value={"name": call.session.user, "tags": await access.tags_of(api, call.session)})
 
 
-async def check_role(api: Api, role: str, user: str) -> None:
+async def check_role(api: Api, role: str, session: Session) -> None:
     """Raise HttpError unless a user has a role."""
     if role:
-        await access.check_role(api, _INCLUDED[role], role, user)
+        await access.check_role(api, _INCLUDED[role], role, session)
 
 
 async def auth(_api: Api, _call: Call) -> Reply:
@@ -665,7 +675,8 @@ async def queues(api: Api, call: Call) -> Reply:
 
 async def queue(api: Api, call: Call) -> Reply:
     seen, data = await api.find_queue(call)
-    row = rows.queue_row(seen, data, await api.node())
+    applied = await api.collector.get("appliedPolicy")
+    row = rows.queue_row(seen, data, await api.node(), applied.now.objects)
     name = data["name"]
     row["consumer_details"] = [
         each for each in await api.consumer_rows() if each["queue"] == {"name": name, "vhost": row["vhost"]}

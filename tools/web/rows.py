@@ -122,9 +122,10 @@ def queue_totals(seen: Seen, data: Data, unacknowledged: int) -> Row:
 # ---- queues, exchanges, bindings ----
 
 
-def queue_row(seen: Seen, data: Data, node: str) -> Row:
-    """A queue."""
+def queue_row(seen: Seen, data: Data, node: str, applied: Mapping[str, Data]) -> Row:
+    """A queue; `applied` are the policies that apply to queues."""
     values = data.values
+    policy = applied.get(f"queue,{vhost_of(data)},{values['name']}")
     depth, size = number(data, "msgDepth"), number(data, "byteDepth")
     unacknowledged = min(depth, number(data, "unackedMessages"))
     ready = depth - unacknowledged
@@ -143,9 +144,9 @@ def queue_row(seen: Seen, data: Data, node: str) -> Row:
         "type": "classic",
         "node": node,
         "state": "flow" if values.get("flowStopped") else "running",
-        "policy": values.get("policy") or None,
-        "operator_policy": values.get("operatorPolicy") or None,
-        "effective_policy_definition": plain(values.get("effectivePolicy") or {}),
+        "policy": (policy.get("policy") or None) if policy else None,
+        "operator_policy": (policy.get("operatorPolicy") or None) if policy else None,
+        "effective_policy_definition": plain(policy.get("definition") or {}) if policy else {},
         "consumers": number(data, "consumerCount"),
         "consumer_utilisation": None,
         "consumer_capacity": None,

@@ -278,7 +278,7 @@ class Server:
             session = await self._session(request, request.remote or "")
         try:
             if session is not None:
-                await check_role(self._api, "monitoring", session.user)
+                await check_role(self._api, "monitoring", session)
             content, content_type = await prometheus.exposition(
                 self._api,
                 path,

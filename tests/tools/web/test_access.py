@@ -1,0 +1,131 @@
+"""Users, permissions, tags and policies over the API, on a broker with a user file."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from qstore.tools.qstore_passwd import command
+from tests.support.running_broker import BrokerMaker, RunningBroker, make_broker
+from tests.tools.web.console_runs import Client, console_on
+
+__all__ = ["make_broker"]
+
+ADMIN = ("root", "root")
+ALL = {"configure": ".*", "write": ".*", "read": ".*"}
+
+
+@pytest.fixture
+def running(make_broker: BrokerMaker, tmp_path: Path) -> RunningBroker:
+    """A broker whose user root is an administrator."""
+    file = tmp_path / "users"
+    made = CliRunner().invoke(command, ["--tags", "administrator", "--stdin", str(file), "root"], input="root\n")
+    assert made.exit_code == 0, made.output
+    return make_broker("--auth", "yes", "--user-file", os.fspath(file)).start()
+
+
+async def ask(client: Client, status: int, method: str, path: str, body: Any = None, user: Any = ADMIN) -> Any:
+    answer = await client.ask(method, f"/api/{path}", body, user=user)
+    assert answer.status == status, (path, answer)
+    return answer.value
+
+
+async def test_users_permissions_and_tags(running: RunningBroker) -> None:
+    async with console_on(f"127.0.0.1:{running.port}", named=ADMIN) as client:
+        assert await ask(client, 200, "GET", "whoami") == {"name": "root", "tags": ["administrator"]}
+        await ask(client, 201, "PUT", "users/bob", {"password": "bob's", "tags": "monitoring"})
+        await ask(client, 204, "PUT", "users/bob", {"password": "bob's", "tags": "management"})
+        refused = await ask(client, 400, "PUT", "users/eve", {"password": "x"})
+        assert refused["reason"] == "tags_not_present"
+        assert (await ask(client, 200, "GET", "users/bob"))["tags"] == ["management"]
+        assert {row["name"] for row in await ask(client, 200, "GET", "users/without-permissions")} == {"root", "bob"}
+        for name in ("root", "bob"):
+            await ask(client, 201, "PUT", f"permissions/%2F/{name}", ALL)
+        await ask(client, 204, "PUT", "permissions/%2F/bob", {**ALL, "configure": "^bob"})
+        await ask(client, 400, "PUT", "permissions/%2F/bob", {**ALL, "read": "("})
+        await ask(client, 400, "PUT", "permissions/%2F/bob", {"configure": ".*"})
+        assert await ask(client, 200, "GET", "permissions/%2F/bob") == {
+            "user": "bob", "vhost": "/", "configure": "^bob", "write": ".*", "read": ".*",
+        }  # fmt: skip
+        assert [row["vhost"] for row in await ask(client, 200, "GET", "users/bob/permissions")] == ["/"]
+
+        bob = ("bob", "bob's")
+        assert (await ask(client, 200, "GET", "whoami", user=bob))["tags"] == ["management"]
+        await ask(client, 201, "PUT", "queues/%2F/bob1", {}, user=bob)
+        await ask(client, 401, "PUT", "queues/%2F/other", {}, user=bob)
+        for path in ("users", "permissions", "nodes", "definitions"):
+            assert (await ask(client, 401, "GET", path, user=bob))["error"] == "not_authorised"
+        await ask(client, 401, "PUT", "users/bob", {"tags": "administrator"}, user=bob)
+
+        topic = {"exchange": "amq.topic", "write": "^bob", "read": ".*"}
+        await ask(client, 201, "PUT", "topic-permissions/%2F/bob", topic)
+        assert len(await ask(client, 200, "GET", "topic-permissions/%2F/bob")) == 1
+        body = {"properties": {}, "routing_key": "eve.1", "payload": "", "payload_encoding": "string"}
+        await ask(client, 401, "POST", "exchanges/%2F/amq.topic/publish", body, user=bob)
+        await ask(client, 200, "POST", "exchanges/%2F/amq.topic/publish", {**body, "routing_key": "bob.1"}, user=bob)
+        await ask(client, 204, "DELETE", "topic-permissions/%2F/bob")
+        await ask(client, 404, "DELETE", "topic-permissions/%2F/bob")
+
+        await ask(client, 204, "PUT", "qstore/users/bob/tags", {"tags": ["monitoring"]})
+        await ask(client, 200, "GET", "nodes", user=bob)  # the password stays
+        await ask(client, 204, "DELETE", "permissions/%2F/bob")
+        await ask(client, 204, "DELETE", "users/bob")
+        await ask(client, 404, "GET", "users/bob")
+        await ask(client, 404, "DELETE", "users/bob")
+        await ask(client, 401, "GET", "whoami", user=bob)
+        assert "bob's" not in running.log_text()
+
+
+async def test_policies_take_effect_and_are_shown(running: RunningBroker) -> None:
+    async with console_on(f"127.0.0.1:{running.port}", named=ADMIN) as client:
+        await ask(client, 201, "PUT", "queues/%2F/orders", {})
+        policy = {"pattern": "^ord", "definition": {"max-length": 2, "overflow": "drop-head"}, "apply-to": "queues"}
+        await ask(client, 201, "PUT", "policies/%2F/limits", policy)
+        await ask(client, 204, "PUT", "policies/%2F/limits", {**policy, "priority": 3})
+        await ask(client, 201, "PUT", "operator-policies/%2F/roof", {"pattern": ".*", "definition": {"max-length": 1}})
+        for bad in ({"pattern": "("}, {"definition": {"nonsense": 1}}, {"apply-to": "moons"}):
+            await ask(client, 400, "PUT", "policies/%2F/bad", {**policy, **bad})
+        await ask(client, 400, "PUT", "policies/%2F/bad", {"pattern": "x"})
+        await ask(client, 404, "PUT", "policies/nov/bad", policy)
+        assert await ask(client, 200, "GET", "policies/%2F/limits") == {
+            "vhost": "/", "name": "limits", "pattern": "^ord", "apply-to": "queues", "priority": 3,
+            "definition": {"max-length": 2, "overflow": "drop-head"},
+        }  # fmt: skip
+        assert [row["name"] for row in await ask(client, 200, "GET", "policies")] == ["limits"]
+        assert [row["name"] for row in await ask(client, 200, "GET", "operator-policies")] == ["roof"]
+        for _ in range(3):
+            body = {"properties": {}, "routing_key": "orders", "payload": "x", "payload_encoding": "string"}
+            await ask(client, 200, "POST", "exchanges/%2F/amq.default/publish", body)
+        row = await ask(client, 200, "GET", "queues/%2F/orders")
+        assert (row["policy"], row["operator_policy"], row["messages"]) == ("limits", "roof", 1)
+        assert row["effective_policy_definition"]["max-length"] == 1
+        found = await ask(client, 200, "GET", "definitions")
+        assert [each["name"] for each in found["policies"]] == ["limits"]
+        await ask(client, 204, "DELETE", "policies/%2F/limits")
+        await ask(client, 404, "DELETE", "policies/%2F/limits")
+        await ask(client, 204, "POST", "definitions", {"policies": found["policies"]})
+        assert len(await ask(client, 200, "GET", "policies/%2F")) == 1
+        await ask(client, 204, "DELETE", "operator-policies/%2F/roof")
+
+
+async def test_an_acl_file_decides_instead_of_tags(make_broker: BrokerMaker, tmp_path: Path) -> None:
+    file, rules = tmp_path / "users", tmp_path / "acl"
+    for name, tags in (("root", ["--tags", "administrator"]), ("bob", []), ("eve", [])):
+        CliRunner().invoke(command, [*tags, "--stdin", str(file), name], input=f"{name}\n")
+    rules.write_text(
+        "acl allow root@QPID all all\nacl allow bob@QPID access all\nacl allow bob@QPID create queue name=console.*\n"
+        "acl allow bob@QPID consume queue name=console.*\nacl allow bob@QPID bind exchange name=qmf.*\n"
+        "acl allow bob@QPID publish exchange name=qmf.*\nacl allow bob@QPID create connection\n"
+        "acl allow eve@QPID create connection\nacl allow eve@QPID create queue name=eve\nacl deny all all\n"
+    )
+    running = make_broker("--auth", "yes", "--user-file", str(file), "--acl-file", str(rules)).start()
+    async with console_on(f"127.0.0.1:{running.port}", named=ADMIN) as client:
+        await ask(client, 200, "GET", "nodes", user=("bob", "bob"))
+        refused = await ask(
+            client, 401, "PUT", "policies/%2F/p", {"pattern": "x", "definition": {}}, user=("bob", "bob")
+        )
+        assert refused["error"] == "not_authorised"
