@@ -232,7 +232,8 @@ _NO_COPY: Final = "its messages and state are not replicated to other brokers"
 _NO_TRACE: Final = "messages do not record the brokers that they have passed, and are not filtered by them"
 _RING_JOURNAL: Final = "its journal is sized by qpid.file_count and qpid.file_size"
 _NO_MIRROR: Final = "queues are not mirrored by their arguments; RabbitMQ has ignored this one since 3.0"
-_NO_QUORUM: Final = "set it to 'classic' or omit it; durable queues confirm messages when they are on the disk"
+_NO_STREAM: Final = "what was consumed is removed, and not read again from an offset; use 'classic' or 'quorum'"
+_ONE_NODE: Final = "there is one node, and so one copy of the queue"
 _PLACEMENT: Final = "the placement of a queue does not change its behaviour"
 _NO_SELECTOR_HERE: Final = (
     "bindings have no selectors, and messages that do not match it would be delivered; declare the queue with "
@@ -303,9 +304,7 @@ TABLE: Final = (
         _QUEUE, "x-qpid-maximum-delivery-count",
         "deliveries are not counted; have consumers reject what they cannot process",
     ),
-    _refused(
-        _QUEUE, "x-delivery-limit", "deliveries are not counted; have consumers reject what they cannot process"
-    ),
+    _does(_QUEUE, "x-delivery-limit", "how often a message of a quorum queue may return"),
     _refused(_QUEUE, "x-message-deduplication", "duplicates are not removed"),
     _refused(_QUEUE, "x-dead-letter-strategy", "a dead letter leaves its queue once it is on the disk elsewhere"),
     _refused(_QUEUE, "x-max-age", "there are no streams; x-message-ttl limits the time of messages on a queue"),
@@ -342,9 +341,13 @@ TABLE: Final = (
     _ignored(_QUEUE, "qpid.persist_last_node", "the broker is standalone, never the last node of a cluster"),
     _ignored(_QUEUE, "x-ha-policy", _NO_MIRROR),
     _ignored(_QUEUE, "x-ha-policy-params", _NO_MIRROR),
-    _does(_QUEUE, QUEUE_TYPE, "classic: the only type"),
-    _refused(_QUEUE, QUEUE_TYPE, _NO_QUORUM, lambda value: value == "quorum"),
-    _refused(_QUEUE, QUEUE_TYPE, "the only type is 'classic'", _none_of("classic", "quorum")),
+    _does(_QUEUE, QUEUE_TYPE, "classic, or quorum: durable, counts how often messages return, and has no replicas"),
+    _refused(_QUEUE, QUEUE_TYPE, _NO_STREAM, lambda value: value == "stream"),
+    _refused(_QUEUE, QUEUE_TYPE, "it is 'classic' or 'quorum'", _none_of("classic", "quorum", "stream")),
+    _ignored(_QUEUE, "x-quorum-initial-group-size", _ONE_NODE, _always),
+    _ignored(_QUEUE, "x-quorum-target-group-size", _ONE_NODE, _always),
+    _ignored(_QUEUE, "x-max-in-memory-length", "messages leave memory by themselves", _always),
+    _ignored(_QUEUE, "x-max-in-memory-bytes", "messages leave memory by themselves", _always),
     _ignored(_QUEUE, "x-queue-mode", _PLACEMENT, _always),
     _refused(_QUEUE, "x-queue-mode", "it is 'default' or 'lazy'", _none_of("default", "lazy")),
     _ignored(_QUEUE, "x-queue-version", _PLACEMENT, _always),

@@ -18,7 +18,7 @@ The headers of a death:
     x-death              a list of maps, the latest death first; deaths on the same queue for the same reason are one
                          entry, which counts them and keeps the time and the keys of the first
         count            number of deaths, an int64
-        reason           rejected, expired or maxlen
+        reason           rejected, expired, maxlen or delivery_limit
         queue            the queue where it died
         time             when it died first, in seconds since 1970
         exchange         the exchange that it was published to
@@ -73,6 +73,7 @@ X_DEATH: Final = "x-death"
 REJECTED: Final = "rejected"
 EXPIRED: Final = "expired"
 MAXLEN: Final = "maxlen"
+DELIVERY_LIMIT: Final = "delivery_limit"
 
 Changes: TypeAlias = dict[str, TypedValue | None]
 """Headers to set; None for those to remove."""
@@ -323,6 +324,18 @@ class QueueDeadLetter:
             queue.dequeue(entry)
             self._was_dropped(queue, error)
         return 1 + (self.steps - before) // STEPS_PER_MESSAGE
+
+    def exceed(self, queue: Queue, entry: Entry) -> None:
+        """Move a message that has returned too often; drop it if there is no room for it.
+
+        Raises:
+            InternalError: it stays acquired, because a journal cannot be written.
+        """
+        try:
+            self._letters.move(queue, entry, DELIVERY_LIMIT, self, partial(self._moved, queue, entry))
+        except (ResourceLimitExceededError, InvalidArgumentError) as error:
+            queue.dequeue(entry)
+            self._was_dropped(queue, error)
 
     def overflow(self, queue: Queue, message: Message) -> None:
         """Send on a message that a full queue has refused; drop it if there is no room for it."""

@@ -175,8 +175,8 @@ def test_pika_is_told_that_its_queue_is_gone(channel: BlockingChannel, queue: st
 
 
 def test_pika_is_told_why(channel: BlockingChannel, queue: str) -> None:
-    with pytest.raises(pika.exceptions.ChannelClosedByBroker, match="set it to 'classic' or omit it") as caught:
-        channel.queue_declare(queue, durable=True, arguments={"x-queue-type": "quorum"})
+    with pytest.raises(pika.exceptions.ChannelClosedByBroker, match="use 'classic' or 'quorum'") as caught:
+        channel.queue_declare(queue, durable=True, arguments={"x-queue-type": "stream"})
     assert caught.value.reply_code == 406
     with pytest.raises(pika.exceptions.ChannelClosedByBroker) as caught:
         channel.connection.channel().queue_declare(queue, passive=True)
@@ -184,6 +184,25 @@ def test_pika_is_told_why(channel: BlockingChannel, queue: str) -> None:
     parameters = pika.ConnectionParameters("127.0.0.1", channel.connection._impl.params.port, "other")
     with pytest.raises(pika.exceptions.ProbableAccessDeniedError, match=r"530.*there is no vhost 'other'"):
         pika.BlockingConnection(parameters)
+
+
+def test_pika_uses_a_quorum_queue(channel: BlockingChannel, queue: str) -> None:
+    dead = f"{queue}.dead"
+    channel.queue_declare(dead, durable=True, arguments={"x-queue-type": "quorum"})
+    arguments = {
+        "x-queue-type": "quorum", "x-delivery-limit": 1, "x-dead-letter-exchange": "", "x-dead-letter-routing-key": dead,
+    }  # fmt: skip
+    channel.queue_declare(queue, durable=True, arguments=arguments)
+    channel.confirm_delivery()
+    channel.basic_publish("", queue, b"poison", DURABLE)
+    for count in (None, 1):
+        method, properties, _ = channel.basic_get(queue)
+        assert (properties.headers or {}).get("x-delivery-count") == count
+        channel.basic_nack(method.delivery_tag, requeue=True)
+    assert channel.basic_get(queue)[0] is None
+    _, properties, body = channel.basic_get(dead, auto_ack=True)
+    assert (body, properties.headers["x-death"][0]["reason"]) == (b"poison", "delivery_limit")
+    channel.queue_delete(dead)
 
 
 def test_pika_declares_an_exchange_before_its_alternate_exchange(channel: BlockingChannel, queue: str) -> None:

@@ -52,6 +52,9 @@ Those of RabbitMQ's classic queues are mapped to these:
                          basic.get
     x-max-priority       qpid.priorities, but the priorities from 0 to this number, at most 255, are the levels, and
                          higher ones count as this; 0 for no priorities
+    x-queue-type         classic; or quorum: a durable queue that counts how often a message returns, without replicas
+    x-delivery-limit     how often it may; then it is dead-lettered, or dropped. -1: without limit; 20 by default. Only
+                         for quorum queues
     x-single-active-consumer  true: one consumer at a time gets messages (`consumers`)
 
 Both names of one feature cannot be given together.
@@ -72,7 +75,7 @@ from typing import Final, NamedTuple
 
 from qstore.broker.model.arguments import COUNTS, LIFETIMES, NO_LOCAL, QUEUE_TYPE, as_text, is_set, plain, shown
 from qstore.broker.model.arguments import SEQUENCE as OLD_SEQUENCE
-from qstore.broker.model.errors import InvalidArgumentError
+from qstore.broker.model.errors import InvalidArgumentError, PreconditionFailedError
 from qstore.broker.model.queues.flow_control import REPEAT_GAP, AlertArguments, FlowArguments
 from qstore.broker.model.queues.priority import MAX_LEVELS
 from qstore.broker.model.selectors.selector import Selector, read_selector
@@ -346,6 +349,33 @@ def _error(entries: tuple[tuple[str, TypedValue], ...]) -> str | None:
     except InvalidArgumentError as error:
         return str(error)
     return None
+
+
+def check_type(
+    name: str, parsed: QueueArguments, *, durable: bool, exclusive: bool, auto_delete: bool, is_server_named: bool
+) -> None:
+    """Check that a queue's type goes with the rest of its declaration, as in RabbitMQ.
+
+    Raises:
+        PreconditionFailedError: it does not.
+    """
+    if not parsed.is_quorum:
+        if parsed.delivery_limit is not None:
+            text = f"invalid arg '{DELIVERY_LIMIT}' for queue '{name}': only {QUEUE_TYPE} 'quorum' counts deliveries"
+            raise PreconditionFailedError(text)
+        return
+    wrong = {
+        "exclusive": exclusive,
+        "non-durable": not durable,
+        "auto-delete": auto_delete,
+        "server-named": is_server_named,
+        f"with priorities ({HIGHEST_PRIORITY})": parsed.levels > 1,
+        "a last value queue": bool(parsed.last_value_key),
+        "with message groups": bool(parsed.group_header),
+    }
+    for what, is_so in wrong.items():
+        if is_so:
+            raise PreconditionFailedError(f"invalid property for queue '{name}': a quorum queue cannot be {what}")
 
 
 def is_quorum(arguments: TypedMap) -> bool:

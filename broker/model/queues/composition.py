@@ -85,6 +85,9 @@ _LOG: Final = log_of("Model")
 SMALL_PORTIONS: Final = Portions(window=256, largest=128, smallest=16, bytes=1 << 18, patience=128, ahead=1 << 18)
 """How queues that keep few messages in memory move the others out."""
 
+DELIVERIES: Final = 20
+"""How often a message of a quorum queue may return, if neither the declaration nor a policy says so."""
+
 MIN_BUDGET: Final = 1 << 20
 """Least bytes that a queue may have in memory: a few stretches."""
 
@@ -219,9 +222,11 @@ class QueueFactory:
         return queue
 
     def _set_times(self, queue: Queue, parsed: QueueArguments) -> None:
-        """Set when messages of a queue expire, when it does, and where dead ones go."""
+        """Set when messages of a queue expire, when it does, how often they may return, and where dead ones go."""
         queue.message_ttl = None if parsed.message_ttl is None else parsed.message_ttl / 1000
         queue.expires_seconds = parsed.expires / 1000
+        if parsed.is_quorum:
+            queue.delivery_limit = DELIVERIES if parsed.delivery_limit is None else parsed.delivery_limit
         wanted, current = parsed.dead_letter, queue.dead_letter
         if wanted is None:
             queue.dead_letter = None

@@ -85,6 +85,12 @@ MAX_FREED: Final = 2000
 MAX_SHARED: Final = 64
 """Messages of a run that one of several ready consumers gets before the next one has its turn."""
 
+MAX_EXCEEDED: Final = 100
+"""Messages that leave in one turn because they have returned too often: some milliseconds if they move elsewhere."""
+
+DELIVERY_COUNT: Final = "x-delivery-count"
+"""The header that says how often a message has returned."""
+
 Done = Callable[[Exception | None], None]
 
 
@@ -126,6 +132,7 @@ class Queue:
         dead_letter: where its dead messages go; None if they are dropped.
         redirect_peer, is_redirect_source: the queue that gets the messages for this one, None if they are put on it;
             and whether it is the source of this redirection (`topology.redirection`).
+        delivery_limit: how often a message may return; -1 for no limit, None if that is not counted.
         policy: what policies give it in addition to its arguments.
         is_early: whether a message is delivered before its record is on the disk.
         is_deleted: it was deleted, or the store is deleting it: it cannot be used.
@@ -133,14 +140,14 @@ class Queue:
     """
 
     __slots__ = (
-        "_acquired", "_append", "_barriers", "_chooser", "_clock", "_consumers", "_tick", "_unsynced", "alternate",
-        "arguments", "auto_delete", "auto_delete_seconds", "binding_count", "bytes_dequeued", "bytes_enqueued",
-        "consumer_marks", "counted_memory", "counters", "created_at", "creator", "dead_letter", "deletion",
-        "displacements", "durable", "eligibility", "exclusive_consumer", "expires_seconds", "expiries",
-        "is_browse_only", "is_deleted", "is_early", "is_kept_until_empty", "is_private", "is_redirect_source",
-        "is_single_active", "journal", "limit", "message_ttl", "messages_dequeued", "messages_enqueued", "name",
-        "order", "owner", "policy", "redirect_peer", "residency", "sequence_header", "store", "uncommitted",
-        "uncommitted_bytes", "watch",
+        "_acquired", "_append", "_barriers", "_chooser", "_clock", "_consumers", "_exceeded", "_returns", "_tick",
+        "_unsynced", "alternate", "arguments", "auto_delete", "auto_delete_seconds", "binding_count",
+        "bytes_dequeued", "bytes_enqueued", "consumer_marks", "counted_memory", "counters", "created_at", "creator",
+        "dead_letter", "deletion", "delivery_limit", "displacements", "durable", "eligibility", "exclusive_consumer",
+        "expires_seconds", "expiries", "is_browse_only", "is_deleted", "is_early", "is_kept_until_empty",
+        "is_private", "is_redirect_source", "is_single_active", "journal", "limit", "message_ttl",
+        "messages_dequeued", "messages_enqueued", "name", "order", "owner", "policy", "redirect_peer", "residency",
+        "sequence_header", "store", "uncommitted", "uncommitted_bytes", "watch",
     )  # fmt: skip
 
     def __init__(
@@ -199,6 +206,9 @@ class Queue:
         self.is_deleted = False
         self.deletion: Deletion | None = None
         self.policy = NO_POLICY
+        self.delivery_limit: int | None = None
+        self._returns: dict[int, int] = {}  # position -> how often the message has returned, if that is counted
+        self._exceeded: list[Entry] = []  # acquired, and returned too often
         self.order.replaced = self._consumers.removed
         if residency is not None:
             residency.attach(self, self._consumers, self._unsynced)
@@ -651,7 +661,9 @@ class Queue:
 
     def release(self, entry: Entry, *, is_redelivered: bool) -> None:
         """Make an acquired message available again, at its position."""
-        if entry.state != ACQUIRED:
+        if entry.state != ACQUIRED or (
+            is_redelivered and self.delivery_limit is not None and self._has_returned_too_often(entry)
+        ):
             return
         entry.state = AVAILABLE
         self.counters.releases += 1
@@ -659,6 +671,45 @@ class Queue:
         self.put_back(entry)
         for displacement in self.displacements:
             displacement.released(self, entry)
+
+    def _has_returned_too_often(self, entry: Entry) -> bool:
+        """Count the return of a message. One beyond the limit stays acquired, and leaves the queue in a later turn."""
+        assert self.delivery_limit is not None
+        count = self._returns.get(entry.position, 0) + 1
+        if not 0 <= self.delivery_limit < count:
+            self._returns[entry.position] = count
+            return False
+        self._exceeded.append(entry)
+        if len(self._exceeded) == 1:
+            self.do_in_turns(self._drop_exceeded())
+        return True
+
+    def _drop_exceeded(self) -> Iterator[None]:
+        """Dead-letter the messages that have returned too often, or drop them, in turns."""
+        while self._exceeded:
+            yield
+            going, self._exceeded = self._exceeded[:MAX_EXCEEDED], self._exceeded[MAX_EXCEEDED:]
+            for entry in going:
+                if entry.state == ACQUIRED and not self.is_deleted:
+                    self._drop_returned(entry)
+            self._tick.schedule()
+
+    def _drop_returned(self, entry: Entry) -> None:
+        with contextlib.suppress(InternalError, MemoryError):  # it stays acquired, so it is not delivered
+            if self.dead_letter is None:
+                self.dequeue(entry)
+            else:
+                self.dead_letter.exceed(self, entry)
+
+    def as_returned(self, entry: Entry) -> Message:
+        """The message of an entry as it is delivered again: with the number of its returns, if they are counted."""
+        count = self._returns.get(entry.position) if self._returns else None
+        if count is None:
+            return entry.message
+        try:
+            return entry.message.whole().with_number(DELIVERY_COUNT, count)
+        except InvalidArgumentError:  # its headers cannot be decoded
+            return entry.message
 
     def returns_from(self, release: object, position: int) -> None:
         """Note that a release of many messages in turns continues at this position: none from there on is delivered.
@@ -678,6 +729,8 @@ class Queue:
 
     def remove(self, entry: Entry) -> None:
         """Remove an entry, which is acquired unless it is withdrawn."""
+        if self._returns:
+            self._returns.pop(entry.position, None)
         following = self.order.remove(entry)
         self.messages_dequeued += 1
         message = entry.message

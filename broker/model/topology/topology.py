@@ -52,6 +52,8 @@ from qstore.broker.model.events import (
 from qstore.broker.model.exchanges.exchange import BoundReply, Exchange, refresh, with_internal
 from qstore.broker.model.exchanges.route import Binding
 from qstore.broker.model.exchanges.types import PROTECTED_EXCHANGES, STANDARD_EXCHANGES, exchange_type
+from qstore.broker.model.queues.arguments import QueueArguments
+from qstore.broker.model.queues.arguments import check_type as check_queue_type
 from qstore.broker.model.queues.queue import Queue
 from qstore.broker.model.topology.bindings import BindingMaker, ExchangeBindings
 from qstore.broker.model.topology.changes import TopologyStorage, of_one_queue, serialized
@@ -220,7 +222,12 @@ class Topology:
                 check_name("queue", name, QUEUE_NAMES)
             self._quotas.queue_created(caller.user)  # it counts from now on: others are declared at the same time
             try:
-                queue = await self._make_queue(name, durable, auto_delete, alternate, arguments, caller.user)
+                parsed = self._factory.read(name, arguments, durable=durable)
+                check_queue_type(
+                    name, parsed, durable=durable, exclusive=exclusive, auto_delete=auto_delete,
+                    is_server_named=is_server_named,
+                )  # fmt: skip
+                queue = await self._make_queue(name, durable, auto_delete, alternate, arguments, parsed, caller.user)
             except BaseException:
                 self._quotas.queue_deleted(caller.user)
                 raise
@@ -246,9 +253,15 @@ class Topology:
         return queue
 
     async def _make_queue(
-        self, name: str, durable: bool, auto_delete: bool, alternate: str, arguments: TypedMap, user: str
+        self,
+        name: str,
+        durable: bool,
+        auto_delete: bool,
+        alternate: str,
+        arguments: TypedMap,
+        parsed: QueueArguments,
+        user: str,
     ) -> Queue:
-        parsed = self._factory.read(name, arguments, durable=durable)
         is_auto_delete = auto_delete if parsed.auto_delete is None else parsed.auto_delete
         given = [name for name, is_so in ((DURABLE, durable), (AUTO_DELETE, is_auto_delete)) if is_so]
         self._arguments.check(Of.QUEUE, f'queue "{name}"', arguments, given)

@@ -189,7 +189,7 @@ class Subscription(SendingConsumer):
         credit = self.message_credit
         if not credit or connection.room <= 0 or not session.can_send:
             return REFUSED
-        message = entry.message
+        message = self.queue.as_returned(entry) if entry.is_redelivered else entry.message
         if not isinstance(message, TransferMessage):
             transfer = native_of(message, TransferMessage, as_transfer)
             if transfer is None:

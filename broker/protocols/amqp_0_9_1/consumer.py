@@ -129,7 +129,7 @@ class BasicConsumer(SendingConsumer):
         no_ack = self.no_ack
         if not no_ack and channel.credit <= 0:
             return REFUSED
-        message = entry.message
+        message = self.queue.as_returned(entry) if entry.is_redelivered else entry.message
         if not isinstance(message, BasicMessage):
             converted = native_of(message, BasicMessage, as_basic)
             if converted is None:
@@ -280,7 +280,7 @@ class Getter:
         connection = channel.connection
         if self.is_done or connection.room <= 0 or not channel.can_answer:
             return REFUSED
-        message = native_of(entry.message, BasicMessage, as_basic)
+        message = native_of(self.queue.as_returned(entry), BasicMessage, as_basic)
         if message is None or len(message.header) > connection.max_payload:
             return NOT_FOR_ME
         self.is_done = True

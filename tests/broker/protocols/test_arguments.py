@@ -234,7 +234,13 @@ QUEUE: Final = {
     "alternate-exchange": refused("amq.fanout", ""),
     "x-qpid-dlq-enabled": refused(True, False, "false"),
     "x-qpid-maximum-delivery-count": refused(3, 0),
-    "x-delivery-limit": refused(3, 0),
+    "x-delivery-limit": Sample(
+        5,
+        ("many", -2),
+        others={"x-queue-type": "quorum"},
+        flags={"durable": True},
+        probe=lambda door, *_: door.world.broker.queues["made"].delivery_limit == 5,
+    ),
     "x-message-deduplication": refused(True, False),
     "x-dead-letter-strategy": refused("at-least-once"),
     "x-max-age": refused("7D"),
@@ -261,7 +267,16 @@ QUEUE: Final = {
     "qpid.wcache-num-pages": ignored(16, 0),
     "qpid.replicate": refused("all", "none"),
     "qpid.persist_last_node": ignored(1, 0),
-    "x-queue-type": Sample("classic", ("quorum", "stream", 5)),
+    "x-queue-type": Sample(
+        "quorum",
+        ("stream", 5),
+        flags={"durable": True},
+        probe=lambda door, *_: door.world.broker.queues["made"].delivery_limit == 20,
+    ),
+    "x-quorum-initial-group-size": ignored(3),
+    "x-quorum-target-group-size": ignored(3),
+    "x-max-in-memory-length": ignored(3),
+    "x-max-in-memory-bytes": ignored(3),
     "x-queue-mode": ignored("lazy"),
     "x-queue-version": ignored(2),
     "x-queue-master-locator": ignored("min-masters"),
@@ -270,7 +285,7 @@ QUEUE: Final = {
     "x-ha-policy-params": ignored("node", ""),
 }
 REFUSED_VALUES: Final = {
-    "qpid.lifetime-policy": "delete-after-use", "x-queue-type": "quorum", "x-queue-mode": "eager",
+    "qpid.lifetime-policy": "delete-after-use", "x-queue-type": "stream", "x-queue-mode": "eager",
     "x-queue-version": 3, "x-queue-master-locator": 5, "x-queue-leader-locator": 5,
 }  # fmt: skip
 IGNORED_VALUES: Final = {"qpid.priorities": 11, "x-qpid-priorities": 11}

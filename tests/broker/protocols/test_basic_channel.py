@@ -104,14 +104,10 @@ def test_declared_queues_must_agree(client: BasicClient) -> None:
 def test_the_type_of_a_queue_is_refused_before_the_arguments_that_only_it_has(client: BasicClient) -> None:
     for arguments, told in (
         (
-            {"x-delivery-limit": 20, "x-dead-letter-strategy": "at-least-once", "x-queue-type": "quorum"},
-            "argument 'x-queue-type' with value 'quorum' is not supported: set it to 'classic' or omit it",
-        ),
-        (
             {"x-max-age": "7D", "x-queue-type": "stream"},
-            "with value 'stream' is not supported: the only type is 'class",
+            "argument 'x-queue-type' with value 'stream' is not supported: what was consumed is removed",
         ),
-        ({"x-delivery-limit": 20}, "argument 'x-delivery-limit' with value 20 is not supported: deliveries are not "),
+        ({"x-delivery-limit": 20}, "invalid arg 'x-delivery-limit' for queue 'x': only x-queue-type 'quorum' counts"),
     ):
         assert told in failed(client, "queue.declare", queue="x", arguments=arguments)[2]
         client.method("channel.close-ok")
@@ -286,12 +282,12 @@ def test_the_broker_names_queues(client: BasicClient) -> None:
 
 
 NEW = {"exchange": "e", "type": "direct"}
-QUORUM = "queue argument 'x-queue-type' with value 'quorum' is not supported: set it to 'classic' or omit it"
 MISUSE = [
     ("queue.declare", {"queue": "amq.q"}, "channel", 403),
     ("queue.declare", {"queue": "none", "passive": True}, "channel", 404),
     ("queue.declare", {"queue": "x", "arguments": {"x-unknown": 1}}, "channel", 406),
     ("queue.declare", {"queue": "x", "arguments": {"x-queue-type": "quorum"}}, "channel", 406),
+    ("queue.declare", {"queue": "x", "durable": True, "arguments": {"x-queue-type": "stream"}}, "channel", 406),
     ("queue.declare", {"queue": "x", "arguments": {"qpid.max_count": "many"}}, "channel", 406),
     ("queue.bind", {"queue": "none", "exchange": "amq.direct"}, "channel", 404),
     ("queue.bind", {"queue": "q", "exchange": "none"}, "channel", 404),
@@ -325,14 +321,44 @@ MISUSE = [
 ]  # fmt: skip
 
 
-def test_quorum_queue_is_refused_with_an_alternative(client: BasicClient) -> None:
-    """First of all: what else frameworks declare with it is theirs."""
-    arguments = {"x-delivery-limit": 20, "x-dead-letter-strategy": "at-least-once", "x-queue-type": "quorum"}
-    assert QUORUM in failed(client, "queue.declare", queue="x", durable=True, arguments=arguments)[2]
-    client.method("channel.close-ok")
-    client.call("channel.open")
-    text = failed(client, "queue.declare", queue="x", arguments={"x-queue-type": "stream"})[2]
-    assert text.endswith("with value 'stream' is not supported: the only type is 'classic'")
+@pytest.mark.parametrize(
+    ("declared", "why"),
+    [
+        ({}, "non-durable"),
+        ({"durable": True, "exclusive": True}, "exclusive"),
+        ({"durable": True, "auto_delete": True}, "auto-delete"),
+        ({"durable": True, "queue": ""}, "server-named"),
+        ({"durable": True, "arguments": {"x-max-priority": 5}}, "with priorities"),
+        ({"durable": True, "arguments": {"qpid.last_value_queue_key": "k"}}, "a last value queue"),
+    ],
+)
+def test_what_a_quorum_queue_cannot_be_is_refused(client: BasicClient, declared: dict[str, Any], why: str) -> None:
+    arguments = {"x-queue-type": "quorum", **declared.get("arguments", {})}
+    name, code, text = failed(client, "queue.declare", **{"queue": "x", **declared, "arguments": arguments})
+    assert (name, code) == ("channel.close", 406)
+    assert f"a quorum queue cannot be {why}" in text
+
+
+def test_a_quorum_queue_counts_returns_and_dead_letters_beyond_its_limit(client: BasicClient) -> None:
+    client.call("queue.declare", queue="dead")
+    arguments = {
+        "x-queue-type": "quorum", "x-delivery-limit": 2, "x-dead-letter-exchange": "",
+        "x-dead-letter-routing-key": "dead",
+    }  # fmt: skip
+    client.call("queue.declare", queue="x", durable=True, arguments=arguments)
+    client.publish("x", b"poison")
+    counts = []
+    for _ in range(3):
+        found = client.call("basic.get", queue="x")
+        headers = found.properties.headers
+        counts.append(None if headers is None else headers.get("x-delivery-count").value)
+        client.method("basic.nack", delivery_tag=found.values["delivery_tag"], requeue=True)
+        client.sync()
+    assert counts == [None, 1, 2]
+    assert client.call("basic.get", queue="x").name == "basic.get-empty"
+    dead = client.call("basic.get", queue="dead")
+    (death,) = dead.properties.headers.get("x-death").value
+    assert death.value.get("reason").value == "delivery_limit"
 
 
 @pytest.mark.parametrize(("name", "values", "what", "code"), MISUSE, ids=[f"{each[0]} {each[1]}" for each in MISUSE])
