@@ -12,6 +12,7 @@ from celery import Celery
 app = Celery("tasks", broker=os.environ["CELERY_TEST_BROKER"], backend=os.environ["CELERY_TEST_BACKEND"])
 app.conf.update(
     task_acks_late=True,
+    task_default_queue_type=os.environ.get("CELERY_TEST_QUEUE_TYPE", "classic"),
     worker_prefetch_multiplier=1,
     broker_connection_retry_on_startup=True,
     broker_transport_options={"confirm_publish": True},

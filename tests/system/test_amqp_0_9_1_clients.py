@@ -190,7 +190,8 @@ def test_pika_uses_a_quorum_queue(channel: BlockingChannel, queue: str) -> None:
     dead = f"{queue}.dead"
     channel.queue_declare(dead, durable=True, arguments={"x-queue-type": "quorum"})
     arguments = {
-        "x-queue-type": "quorum", "x-delivery-limit": 1, "x-dead-letter-exchange": "", "x-dead-letter-routing-key": dead,
+        "x-queue-type": "quorum", "x-delivery-limit": 1, "x-dead-letter-exchange": "",
+        "x-dead-letter-routing-key": dead,
     }  # fmt: skip
     channel.queue_declare(queue, durable=True, arguments=arguments)
     channel.confirm_delivery()

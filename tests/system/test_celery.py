@@ -267,3 +267,30 @@ def test_tasks_held_by_a_stopped_worker_are_ready_again(worker: Worker) -> None:
     app.control.purge()
     worker.start()
     assert worker.get(double.delay(7)) == 14
+
+
+def test_tasks_of_a_quorum_queue_run(tmp_path: Path) -> None:
+    from celery import Celery
+
+    broker = RunningBroker(tmp_path / "broker").start()
+    (tmp_path / "results").mkdir()
+    worker = Worker(broker, tmp_path)
+    try:
+        with pytest.MonkeyPatch.context() as patch:
+            address, results = f"amqp://guest:guest@127.0.0.1:{broker.port}//", f"file://{tmp_path}/results"
+            patch.setenv("CELERY_TEST_BROKER", address)
+            patch.setenv("CELERY_TEST_BACKEND", results)
+            patch.setenv("CELERY_TEST_QUEUE_TYPE", "quorum")
+            worker.start()
+            with Celery("sender", broker=address, backend=results) as app:
+                app.conf.update(task_default_queue_type="quorum", broker_transport_options={"confirm_publish": True})
+                sent = [app.send_task("tests.system.celery_tasks.double", (number,)) for number in range(20)]
+                assert [worker.get(each) for each in sent] == [2 * number for number in range(20)]
+                retried = app.send_task("tests.system.celery_tasks.second_time", (7,))
+                assert worker.get(retried) == 7
+        with pika.BlockingConnection(pika.ConnectionParameters("127.0.0.1", broker.port)) as connection:
+            arguments = {"x-queue-type": "quorum"}
+            connection.channel().queue_declare("celery", durable=True, arguments=arguments)
+    finally:
+        worker.close()
+        broker.close()

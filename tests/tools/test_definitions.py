@@ -79,7 +79,6 @@ LISTED = [
     'vhost "other": 1 object of another virtual host',
     'exchange "events": internal: clients can publish to it',
     'exchange "late": type x-delayed-message is not known: it is left out, with its bindings',
-    'queue "quorum": x-queue-type quorum: it is a durable queue, without replicas and streaming',
     'queue "short": x-max-length 0 is not known',
     'queue "gone": it is not durable: it is left out, with its bindings',
     'policy "ha": it is set for nothing: it is left out',
@@ -110,7 +109,7 @@ def test_shared_definitions_survive_import_and_export(tmp_path: Path, file: Path
     assert {line["name"]: line["arguments"] for line in found["queue"]} == {
         "orders": DEFINITIONS["queues"][0]["arguments"],
         "urgent": DEFINITIONS["queues"][1]["arguments"],
-        "quorum": {"x-expires": 1000},
+        "quorum": {"x-queue-type": "quorum", "x-expires": 1000},
         "short": {"x-message-ttl": 0},
     }
     assert {(line["name"], line["type"]) for line in found["exchange"]} >= {("events", "topic"), ("sized", "headers")}
@@ -127,7 +126,7 @@ def test_shared_definitions_survive_import_and_export(tmp_path: Path, file: Path
     assert queues == {
         "orders": wanted["orders"],
         "urgent": wanted["urgent"],
-        "quorum": {"x-expires": 1000},
+        "quorum": {"x-queue-type": "quorum", "x-expires": 1000},
         "short": {"x-message-ttl": 0},
     }
     assert sorted(each["routing_key"] for each in written["bindings"]) == ["", "#", "a.*", "order.#"]

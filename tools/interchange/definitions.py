@@ -27,6 +27,7 @@ from qstore.broker.model.arguments import ALTERNATE, MAX_MILLISECONDS, MAX_PRIOR
 from qstore.broker.model.queues.arguments import (
     DEAD_EXCHANGE,
     DEAD_KEY,
+    DELIVERY_LIMIT,
     EXPIRES,
     HIGHEST_PRIORITY,
     MESSAGE_TTL,
@@ -438,7 +439,7 @@ def _plain(arguments: TypedMap) -> dict[str, Any]:
 #     x-max-priority                      the same; from qpid.priorities, which is one more
 #     x-dead-letter-exchange,             the same; an alternate exchange is written as x-dead-letter-exchange, if there
 #     x-dead-letter-routing-key           is no other
-#     x-queue-type: classic               the same; of other types, a note says what they lose
+#     x-queue-type: classic, quorum       the same, with x-delivery-limit; of other types, a note says what they lose
 #     x-queue-mode, x-queue-version,      the same, without effect: where and how a queue is kept does not change what
 #     x-queue-master-locator              it does
 #     other arguments of placement        nothing
@@ -459,12 +460,14 @@ def _plain(arguments: TypedMap) -> dict[str, Any]:
 LIMITS: Final = {"x-max-length": "qpid.max_count", "x-max-length-bytes": "qpid.max_size"}
 OVERFLOWS: Final = {"drop-head": "ring", "reject-publish": "reject"}
 _CLASSIC: Final = "classic"
+_QUORUM: Final = "quorum"
 _TYPE: Final = "x-queue-type"
 TIMES: Final = {MESSAGE_TTL: 0, EXPIRES: 1}
 """Arguments with a time in milliseconds, and their minimum."""
 WITHOUT_EFFECT: Final = (_TYPE, "x-queue-mode", "x-queue-version", "x-queue-master-locator")
 DECLARED: Final = (
-    *LIMITS, OVERFLOW, HIGHEST_PRIORITY, SINGLE_ACTIVE, *TIMES, DEAD_EXCHANGE, DEAD_KEY, *WITHOUT_EFFECT,
+    *LIMITS, OVERFLOW, HIGHEST_PRIORITY, SINGLE_ACTIVE, *TIMES, DEAD_EXCHANGE, DEAD_KEY, DELIVERY_LIMIT,
+    *WITHOUT_EFFECT,
 )  # fmt: skip
 """Arguments that a queue keeps as it was declared with them."""
 FLOW_STOPS: Final = {"x-max-length": "qpid.flow_stop_count", "x-max-length-bytes": "qpid.flow_stop_size"}
@@ -511,8 +514,10 @@ def queue_arguments_to_qstore(name: str, given: Mapping[str, Any], unmapped: Unm
     """The arguments of a queue of RabbitMQ."""
     kind = given.get(_TYPE, _CLASSIC)
     arguments = {key: given[key] for key in DECLARED if _is_declared(key, given.get(key))}
-    if kind != _CLASSIC:
+    if kind not in (_CLASSIC, _QUORUM):
         unmapped.add("queue", name, f"{_TYPE} {kind}: it is a durable queue, without replicas and streaming")
+    if arguments.get(_TYPE) != _QUORUM:
+        arguments.pop(DELIVERY_LIMIT, None)
     overflow = given.get(OVERFLOW, "drop-head")
     if OVERFLOW in given and OVERFLOW not in arguments:
         unmapped.add("queue", name, f"{OVERFLOW} {overflow}: publishers are refused instead")
@@ -582,6 +587,8 @@ def _is_declared(key: str, value: object) -> bool:
         return type(value) is int and 0 <= value <= MAX_PRIORITY
     if key in (DEAD_EXCHANGE, DEAD_KEY):
         return _is_name(value)
+    if key == DELIVERY_LIMIT:
+        return type(value) is int and -1 <= value < 1 << 32
     return _is_time(key, value) if key in TIMES else _is_count(value) and value != 0
 
 
