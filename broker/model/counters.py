@@ -145,12 +145,12 @@ class QueueCounters:
     def atypical_enqueue(self, size: int, count: int = 1) -> None:
         """Count the enqueue of atypical messages of `size` bytes each."""
         self.atypical_enqueued += count
-        self.atypical_enqueued_bytes += size * count
+        self.atypical_enqueued_bytes += size
 
     def atypical_dequeue(self, size: int, count: int = 1) -> None:
         """Count the dequeue of atypical messages of `size` bytes each."""
         self.atypical_dequeued += count
-        self.atypical_dequeued_bytes += size * count
+        self.atypical_dequeued_bytes += size
 
     def txn_enqueued(self, size: int) -> None:
         """Count a message of `size` bytes enqueued by a committed transaction."""

@@ -16,6 +16,7 @@ from typing import Final, NamedTuple, Protocol, TypeAlias, TypeVar
 from uuid import UUID
 
 from qstore.broker.model.errors import InvalidArgumentError
+from qstore.formats.kernels.bodies import SizeField
 from qstore.formats.values import EMPTY_MAP, INT64, TypedMap, TypedValue
 
 CC: Final = "CC"
@@ -317,12 +318,15 @@ class Message(ABC):
             InvalidArgumentError: its encoding cannot be changed.
         """
 
-    def with_body(self, body: bytes) -> Message:
-        """The message of a run (`model.run`) with this body; this one has what they have in common."""
+    def with_body(self, body: bytes, field: SizeField | None) -> Message:
+        """The message of a run (`model.run`) with this body; this one has what they have in common.
+
+        `field` is the field in its header that gives the size of the body; None if its header is right.
+        """
         raise NotImplementedError(f"{self!r} is not of a run")
 
-    def stored_head(self) -> tuple[bytes, int]:
-        """The stored data before the body of each message of a run, and its checksum."""
+    def stored_head(self) -> bytes:
+        """The stored data before the body of each message of a run, with this header at their end."""
         raise NotImplementedError(f"{self!r} is not of a run")
 
     @property

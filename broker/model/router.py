@@ -183,14 +183,14 @@ class Router:
             published = queue.publish_run(run)
             self.is_run_stored = message.is_persistent and queue.journal is not None
         route.messages += published
-        route.bytes += published * run.size
+        route.bytes += run.size(0, published)
         return published
 
     def _publish_run_to_all(self, run: MessageRun, queues: Sequence[Queue]) -> int:
         """Put the first messages of a run, as many as take one turn, on all of these queues. Returns how many."""
         if not 0 < len(queues) <= MAX_AT_ONCE:
             return 0
-        most = min(MAX_RUN_COPIES, MAX_RUN_BYTES // (run.size + 1)) // len(queues)
+        most = min(MAX_RUN_COPIES, MAX_RUN_BYTES // (run.largest + 1)) // len(queues)
         if most < run.count:
             run = run.beginning(most)
         if run.count < MIN_RUN or not all(queue.takes_run(run) for queue in queues):
@@ -199,9 +199,9 @@ class Router:
         rids: dict[Queue, int] = {}
         if stored:
             assert self._store is not None
-            head, crc = run.template.stored_head()
+            head, field = run.stored_head()
             found = self._store.append.enqueue_run_to_all(
-                [queue.journal for queue in stored], head, crc, run.data, run.at, run.stride, run.body_size, run.count
+                [queue.journal for queue in stored], head, field, run.bodies, run.count
             )
             if not found:
                 return 0

@@ -1,11 +1,11 @@
 """A run: consecutive messages of one publisher that differ only in their bodies, handled as one.
 
-They have the same exchange, routing key and header, and bodies of equal size, and lie in the buffer in which they were
-read from the socket, at equal distances. They are routed once, appended to a journal at once, and have one place on a
-queue (`RunEntry`), until something looks at single ones:
+They have the same exchange, routing key and header, but for the size of the body where the header gives it, and lie in
+the buffer in which they were read from the socket. They are routed once, appended to a journal at once, and have one
+place on a queue (`RunEntry`), until something looks at single ones:
 
     at | header … body 0 | header … body 1 | …
-         <-- stride ---->
+                  ^ starts[0]       ^ starts[1]
 
     RUN       available. What consumers take of it is split off at its front
     HELD      one consumer has all of them, and settles them from the front, or in the middle, which splits it
@@ -22,6 +22,7 @@ from qstore.broker.model.queues.entry import RUN, Entry
 
 if TYPE_CHECKING:
     from qstore.broker.model.message import Message
+    from qstore.formats.kernels.bodies import Bodies, SizeField
 
 MIN_RUN: Final = 4
 """Messages from which on a run costs less than the single messages (`bench_runs`)."""
@@ -40,39 +41,44 @@ class MessageRun:
 
     Args:
         template: has all that they have in common; without a body.
-        data: the buffer.
-        at: where the body of the first begins.
-        stride: bytes from one body to the next.
-        body_size: bytes of each body.
-        count: their number.
-        size: bytes of header and content of each, as queues count them.
+        bodies: their bodies.
+        field: the field in the header of `template` that gives the size of the body; None if that header is right for
+            all.
+        header_size: bytes of the header of each, as queues count them.
 
     Attributes:
-        As above.
+        template, bodies, field: as above.
+        count: their number.
+        largest: bytes of header and content of the largest, or more.
     """
 
-    __slots__ = ("at", "body_size", "count", "data", "size", "stride", "template")
+    __slots__ = ("_header_size", "bodies", "count", "field", "largest", "template")
 
-    def __init__(
-        self, template: Message, data: bytes, at: int, stride: int, body_size: int, count: int, size: int
-    ) -> None:
-        self.template, self.data, self.at, self.stride = template, data, at, stride
-        self.body_size, self.count, self.size = body_size, count, size
+    def __init__(self, template: Message, bodies: Bodies, field: SizeField | None, header_size: int) -> None:
+        self.template, self.bodies, self.field, self._header_size = template, bodies, field, header_size
+        self.count = bodies.count
+        self.largest = header_size + bodies.largest
+
+    def size(self, first: int, count: int) -> int:
+        """Bytes of the headers and contents of `count` messages, as queues count them."""
+        return count * self._header_size + self.bodies.size(first, count)
+
+    def stored_head(self) -> tuple[bytes, SizeField | None]:
+        """The stored data before each body, and the field in them that gives its size; None if all are the same."""
+        head = self.template.stored_head()
+        return head, None if self.field is None else self.field.moved(len(head) - self._header_size)
 
     def beginning(self, count: int) -> MessageRun:
         """The first `count` messages, in the same buffer."""
-        return MessageRun(self.template, self.data, self.at, self.stride, self.body_size, count, self.size)
+        return MessageRun(self.template, self.bodies.beginning(count), self.field, self._header_size)
 
     def part(self, first: int, count: int) -> MessageRun:
         """Some of the messages in a buffer of their own."""
-        begin = self.at + first * self.stride
-        data = self.data[begin : begin + (count - 1) * self.stride + self.body_size]
-        return MessageRun(self.template, data, 0, self.stride, self.body_size, count, self.size)
+        return MessageRun(self.template, self.bodies.copy(first, count), self.field, self._header_size)
 
     def message(self, number: int) -> Message:
         """One of the messages, by number from 0."""
-        begin = self.at + number * self.stride
-        return self.template.with_body(self.data[begin : begin + self.body_size])
+        return self.template.with_body(self.bodies.body(number), self.field)
 
 
 class RunEntry(Entry):
@@ -101,7 +107,7 @@ class RunEntry(Entry):
     @property
     def size(self) -> int:
         """Bytes of the headers and contents."""
-        return self.run.size * self.count
+        return self.run.size(self.first, self.count)
 
     def single(self, number: int, state: int) -> Entry:
         """An entry for one of its messages, by number from 0, that is not linked yet."""

@@ -25,6 +25,7 @@ from typing import Any, Final, Literal, Protocol, TypeAlias, TypeVar
 from qstore.broker.model.message import MessagesRead, RestoreMessage
 from qstore.formats.broker_records.topology import Binding, Bridge, Exchange, GeneralObject, Link, Queue
 from qstore.formats.catalogue import BindingEntry
+from qstore.formats.kernels.bodies import Bodies, SizeField
 from qstore.formats.rhm.geometry import Geometry
 
 _Result = TypeVar("_Result")
@@ -162,17 +163,15 @@ class Appends(Protocol):
         self,
         journal: JournalHandle,
         head: bytes,
-        head_crc: int,
-        data: bytes,
-        at: int,
-        stride: int,
-        size: int,
+        field: SizeField | None,
+        bodies: Bodies,
+        first: int,
         count: int,
         /,
     ) -> tuple[int, int]:
-        """Append messages of a run, in order; their data are `head`, with its checksum, and bodies of `size` bytes.
+        """Append messages of a run, in order: `count` of `bodies` from number `first` on.
 
-        The first body is in `data` at `at`, and each of the others `stride` bytes after the one before it.
+        The data of each are `head`, in which `field`, if there is one, gives the size of its body, and the body.
 
         Returns:
             The record id of the first, and how many were appended, with the record ids that follow: 1 to `count`. The
@@ -186,15 +185,12 @@ class Appends(Protocol):
         self,
         journals: Any,
         head: bytes,
-        head_crc: int,
-        data: bytes,
-        at: int,
-        stride: int,
-        size: int,
+        field: SizeField | None,
+        bodies: Bodies,
         count: int,
         /,
     ) -> list[int]:
-        """As `enqueue_run`, all messages to all of these journals, or none to any.
+        """As `enqueue_run`, the first `count` messages to all of these journals, or none to any.
 
         Returns:
             The record id of the first message in each; empty if they must be appended one by one.

@@ -11,7 +11,8 @@ pattern, and later ones are recognized by comparing bytes, without decoding thei
 
     begin (fixed) | header (fixed size, may start in the begin) | middle (fixed) | body | end byte
 
-Several that follow each other with the same header as well are a run, and passed on together (`Receiver.run_of`).
+Several that follow each other with the same header as well, but for the size of the body, are a run, and passed on
+together (`Receiver.run_of`), whatever the sizes of their bodies.
 
 An error may end a channel while frames for it are in flight: between `drop` and `accept` those with content are
 discarded.
@@ -41,7 +42,8 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Final, Generic, Protocol, TypeVar
 
 from qstore.broker.model.run import MAX_BODY, MAX_RUN, MIN_RUN
-from qstore.formats.kernels import count_alike
+from qstore.formats.kernels import find_run
+from qstore.formats.kernels.bodies import Bodies, SizeField
 
 if TYPE_CHECKING:
     from qstore.broker.model.message import Content
@@ -195,20 +197,15 @@ class Receiver(Protocol):
     def command(self, channel: int, payload: bytes, header: bytes | None, body: Content | None) -> None:
         """A command was received, with its header and its content; None if it has none."""
 
-    def run_of(
-        self, channel: int, payload: bytes, header: bytes, data: bytes, at: int, stride: int, size: int, count: int
-    ) -> int:
+    def run_of(self, channel: int, payload: bytes, header: bytes, bodies: Bodies, field: SizeField | None) -> int:
         """Commands were received that differ only in their contents (`model.run`).
 
         Args:
             channel: their channel.
             payload: their command.
-            header: their header.
-            data: has the contents.
-            at: where the first begins.
-            stride: bytes from one content to the next.
-            size: bytes of each content.
-            count: their number.
+            header: the header of the first.
+            bodies: their contents.
+            field: the field in the header that gives the size of the content, if there is one.
 
         Returns:
             How many of them were taken; if it is 0, the first is passed to `command`.
@@ -238,28 +235,36 @@ class Pattern:
     """Messages on one channel with the same command, and with headers and bodies of the same sizes.
 
     Attributes:
-        begin: their fixed first bytes; empty without a pattern.
+        start: the fixed bytes before any that may differ in a run; empty without a pattern.
+        begin: their fixed first bytes.
         middle: the fixed bytes between header and body.
         end_byte: the last byte of each message; 0 if it is not fixed.
         payload: their command.
         channel: their channel.
         header_at, header_end, body_at, body_end, size: places and the end of a message, relative to its begin.
+        field: the field of the header that gives the size of the body, if there is one.
+        fields: all fields before the body that give its size.
     """
 
     __slots__ = (
-        "_last", "begin", "body_at", "body_end", "channel", "end_byte", "header_at", "header_end", "middle", "payload",
-        "size",
+        "_last", "begin", "body_at", "body_end", "channel", "end_byte", "field", "fields", "header_at", "header_end",
+        "middle", "payload", "size", "start",
     )  # fmt: skip
 
     def __init__(self) -> None:
-        self.begin = self.middle = self.payload = b""
+        self.start = self.begin = self.middle = self.payload = b""
         self.header_at = self.header_end = self.body_at = self.body_end = self.size = 0
         self.channel = self.end_byte = 0
-        self._last = (0, 0, 0)  # sizes of the frames of the last message that was read frame by frame
+        self.field: SizeField | None = None
+        self.fields: tuple[SizeField, ...] = ()
+        self._last = (0, 0)  # sizes of the first frames of the last message that was read frame by frame
 
-    def is_repeated(self, command: int, header: int, body: int) -> bool:
-        """Whether a message read frame by frame has the frame sizes of the previous one, so that the next may, too."""
-        sizes = (command, header, body)
+    def is_repeated(self, command: int, header: int) -> bool:
+        """Whether a message read frame by frame has the frame sizes of the previous one, so that the next may, too.
+
+        The sizes of their bodies may differ.
+        """
+        sizes = (command, header)
         is_repeated = sizes == self._last
         self._last = sizes
         return is_repeated
@@ -341,27 +346,33 @@ class Assembler(ABC, Generic[PartialT]):
                     self.is_behind = True
                     break
                 look_at = taken + FRAMES_PER_LOOK
-            begin = pattern.begin
-            if begin and data.startswith(begin, at) and pattern.channel not in self._partial:
+            start = pattern.start
+            if start and data.startswith(start, at) and pattern.channel not in self._partial:
                 following = at + pattern.size
                 header_end = at + pattern.header_end
-                if (
+                is_alike = (
                     following <= end
+                    and data.startswith(pattern.begin, at)
                     and data.startswith(pattern.middle, header_end)
                     and (not pattern.end_byte or data[following - 1] == pattern.end_byte)
-                ):
-                    header = data[at + pattern.header_at : header_end]
-                    if at >= run_at and following < end:
-                        count = self._count_alike(data, at, end)
+                )
+                if at >= run_at and (following < end or not is_alike):
+                    run_at = at + 1
+                    bodies = self._find_run(data, at, end)
+                    if bodies is not None:
+                        count = bodies.count
                         if count >= MIN_RUN:
-                            count = self._pass_run(data, at, header, count)
+                            header = data[at + pattern.header_at : header_end]
+                            count = self._pass_run(data, header, bodies)
                             if count:
-                                at += count * pattern.size
+                                at += bodies.start(count) - pattern.body_at
                                 messages += count
                                 last, look_at, skipped = header, 0, 1
                                 continue
-                            count, skipped = skipped, 2 * skipped
-                        run_at = at + count * pattern.size
+                            count, skipped = min(skipped, bodies.count), 2 * skipped
+                        run_at = at + bodies.start(count) - pattern.body_at
+                if is_alike:
+                    header = data[at + pattern.header_at : header_end]
                     body = data[at + pattern.body_at : at + pattern.body_end]
                     if header != last:  # its route may be new
                         last, look_at = header, 0
@@ -382,25 +393,24 @@ class Assembler(ABC, Generic[PartialT]):
         self.messages += messages
         self._rest = data[at:] if at < end else b""
 
-    def _count_alike(self, data: bytes, at: int, end: int) -> int:
-        """How many messages from a position on differ only in their bodies."""
+    def _find_run(self, data: bytes, at: int, end: int) -> Bodies | None:
+        """Find messages that differ only in their bodies, from a position on; None if there is none."""
         pattern = self._pattern
-        size = pattern.size
-        if pattern.body_end - pattern.body_at > MAX_BODY:
-            return 1
-        end = min(end, at + MAX_RUN * size)
-        return count_alike(data, at, end, data[at : at + pattern.body_at], size, pattern.end_byte)
+        if at + pattern.body_at >= end:
+            return None
+        prefix, end_byte = data[at : at + pattern.header_end] + pattern.middle, pattern.end_byte
+        largest = min(MAX_BODY, self.max_frame - self._least, self.max_body)
+        starts, smallest, largest = find_run(data, at, end, prefix, pattern.fields, end_byte, largest, MAX_RUN)
+        if not starts:
+            return None
+        return Bodies(data, at, starts, pattern.body_at + (1 if end_byte else 0), smallest, largest)
 
-    def _pass_run(self, data: bytes, at: int, header: bytes, count: int) -> int:
+    def _pass_run(self, data: bytes, header: bytes, bodies: Bodies) -> int:
         """Pass on messages that differ only in their bodies. Returns how many of them were taken."""
         pattern = self._pattern
-        size, length = pattern.size, count * pattern.size
-        if 2 * length < len(data):  # the messages must not keep much more than their own bytes in memory
-            data, at = data[at : at + length], 0
-        return self._receiver.run_of(
-            pattern.channel, pattern.payload, header, data, at + pattern.body_at, size,
-            pattern.body_end - pattern.body_at, count,
-        )  # fmt: skip
+        if 2 * bodies.start(bodies.count) < len(data):  # they must not keep much more than their own bytes in memory
+            bodies = bodies.copy(0, bodies.count)
+        return self._receiver.run_of(pattern.channel, pattern.payload, header, bodies, pattern.field)
 
     def resume(self) -> None:
         """Continue after a pause. Raises as `receive` does."""

@@ -84,13 +84,13 @@ class NativeMessage(Message):
             self._crc = crc
         return parts, size, self._crc
 
-    def stored_head(self) -> tuple[bytes, int]:
+    def stored_head(self) -> bytes:
         """As `Message.stored_head`."""
         head = self.head
         if head is None:
             head = self.head = SharedHead()
         self._encode(head)
-        return head.encoded, head.crc
+        return head.encoded
 
     def _encode(self, head: SharedHead) -> None:
         if not head.encoded:

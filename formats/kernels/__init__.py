@@ -1,9 +1,10 @@
 """Kernels: work on the bytes of many messages at once, where a call for each message would take longer than the work.
 
-A *run* is a number of consecutive messages of one publisher with equal headers and equally long bodies, as they lie in
-one socket read: body k is `data[at + k * stride : at + k * stride + size]`.
+A *run* is a number of consecutive messages of one publisher with equal headers, but for the sizes of their bodies, as
+they lie in one socket read. `bodies` says where the bodies are, and which fields give their sizes.
 
-    count_alike        how many messages a run has
+    find_run           where the bodies of a run are
+    place_records      where the records of a run would be in a journal
     encode_records     the records of a run, for a journal of version 2
     encode_dequeues    the records that remove messages with consecutive record ids
     write_deliveries   the messages of a run, each between the same bytes, with numbers that count up
@@ -15,11 +16,29 @@ compiled (`hatch_build.py`), that is there, and is used; tests hold it against `
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from qstore.formats.kernels.plain import count_alike, encode_dequeues, encode_records, write_deliveries
+    from qstore.formats.kernels.plain import (
+        encode_dequeues,
+        encode_records,
+        find_run,
+        place_records,
+        write_deliveries,
+    )
 else:
     try:
-        from qstore.formats.kernels.compiled import count_alike, encode_dequeues, encode_records, write_deliveries
+        from qstore.formats.kernels.compiled import (
+            encode_dequeues,
+            encode_records,
+            find_run,
+            place_records,
+            write_deliveries,
+        )
     except ImportError:
-        from qstore.formats.kernels.plain import count_alike, encode_dequeues, encode_records, write_deliveries
+        from qstore.formats.kernels.plain import (
+            encode_dequeues,
+            encode_records,
+            find_run,
+            place_records,
+            write_deliveries,
+        )
 
-__all__ = ["count_alike", "encode_dequeues", "encode_records", "write_deliveries"]
+__all__ = ["encode_dequeues", "encode_records", "find_run", "place_records", "write_deliveries"]

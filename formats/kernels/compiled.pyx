@@ -3,10 +3,11 @@
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
 from cpython.pyport cimport PY_SSIZE_T_MAX
-from libc.stdint cimport UINT64_MAX, uint8_t, uint32_t, uint64_t
+from libc.stdint cimport UINT64_MAX, int64_t, uint8_t, uint32_t, uint64_t
 from libc.string cimport memcmp, memcpy, memset
 
 import qstore.formats.kernels.plain as _plain
+from qstore.formats.kernels.bodies import START_SIZE
 from qstore.formats.rhm.geometry import BLOCK_SIZE
 from qstore.formats.rhm.headers import HEADER_2
 from qstore.formats.rhm.records import PADDING, SALT, TAIL
@@ -17,6 +18,7 @@ cdef extern from "kernels.h":
     uint32_t crc32c(uint32_t crc, const uint8_t* at, size_t size) noexcept
     void store_le32(uint8_t* at, uint32_t value) noexcept
     void store_le64(uint8_t* at, uint64_t value) noexcept
+    void store_be32(uint8_t* at, uint32_t value) noexcept
     void store_be64(uint8_t* at, uint64_t value) noexcept
 
 
@@ -27,13 +29,17 @@ cdef enum:
     SALT_BYTES = 8
     TAG_BYTES = 8
     PADDING_BYTE = 0xFF
+    MAX_FIELDS = 4
 
 cdef Py_ssize_t MAX_COUNT = _plain.MAX_COUNT
+cdef int64_t MAX_U32 = 0xFFFFFFFF
+cdef int64_t MAX_ADDED = 1 << 31
 
 assert (BLOCK, HEADER_2.format, TAIL.format, SALT.format, PADDING[0]) == (
     BLOCK_SIZE, "<QQIIQ", "<IQ", "<Q", PADDING_BYTE
 )
 assert (HEADER, TAIL_BYTES, SALT_BYTES) == (HEADER_2.size, TAIL.size, SALT.size)
+assert (MAX_FIELDS, sizeof(uint32_t), MAX_COUNT < 1 << 30) == (_plain.MAX_FIELDS, START_SIZE, True)
 
 
 def use_instruction(bint uses):
@@ -48,15 +54,78 @@ cdef inline const uint8_t* bytes_of(bytes data) noexcept:
     return <const uint8_t*>PyBytes_AS_STRING(data)
 
 
-cdef inline bint is_run(
-    Py_ssize_t available, Py_ssize_t at, Py_ssize_t stride, Py_ssize_t size, Py_ssize_t count
-) noexcept:
-    """Whether the bodies are in a buffer of so many bytes; without any sum that could overflow."""
-    if at < 0 or size < 0 or stride < 1 or not 0 <= count <= MAX_COUNT:
+cdef struct Fields:
+    Py_ssize_t count
+    Py_ssize_t at[4]
+    Py_ssize_t width[4]
+    int64_t added[4]
+
+
+cdef inline bint read_fields(Fields* fields, tuple given, Py_ssize_t available) except -1:
+    """Read what the fields are; False if `plain` has to look at them."""
+    cdef Py_ssize_t place = 0
+    if len(given) > MAX_FIELDS:
         return False
-    if count == 0:
-        return True
-    return at <= available and size <= available - at and count - 1 <= (available - at - size) // stride
+    fields.count = len(given)
+    for number in range(fields.count):
+        field = given[number]
+        fields.at[number], fields.width[number], fields.added[number] = field.at, field.width, field.added
+        if fields.width[number] not in (2, 4, 8) or not 0 <= fields.added[number] < MAX_ADDED:
+            return False
+        if not place <= fields.at[number] <= available - fields.width[number]:
+            return False
+        place = fields.at[number] + fields.width[number]
+    return True
+
+
+cdef inline bint fits(const Fields* fields, int64_t size) noexcept:
+    """Whether each of the fields can have that size."""
+    for number in range(fields.count):
+        if fields.width[number] < 8 and size + fields.added[number] >> 8 * fields.width[number]:
+            return False
+    return True
+
+
+cdef inline void set_fields(const Fields* fields, uint8_t* before, int64_t size) noexcept:
+    cdef uint8_t* to
+    cdef uint64_t value
+    for number in range(fields.count):
+        to, value = before + fields.at[number], size + fields.added[number]
+        if fields.width[number] == 8:
+            store_be64(to, value)
+        elif fields.width[number] == 4:
+            store_be32(to, <uint32_t>value)
+        else:
+            to[0], to[1] = <uint8_t>(value >> 8), <uint8_t>value
+
+
+cdef inline uint64_t read_field(const uint8_t* source, Py_ssize_t width) noexcept:
+    cdef uint64_t value = 0
+    for number in range(width):
+        value = value << 8 | source[number]
+    return value
+
+
+cdef inline const uint32_t* starts_of(bytes starts, Py_ssize_t first, Py_ssize_t count) noexcept:
+    """Where the bodies begin, and where one after the last would; NULL if there are not as many."""
+    cdef Py_ssize_t available = len(starts)
+    if available % 4 or not 0 <= count <= MAX_COUNT or not 0 <= first <= MAX_COUNT or first + count >= available // 4:
+        return NULL
+    return <const uint32_t*>PyBytes_AS_STRING(starts) + first
+
+
+cdef inline int64_t size_of_bodies(
+    const uint32_t* starts, Py_ssize_t available, Py_ssize_t at, Py_ssize_t gap, Py_ssize_t count
+) noexcept:
+    """Bytes of the bodies; negative if not all of them are in a buffer of so many bytes."""
+    if gap < 1 or gap > MAX_U32 or not -MAX_U32 <= at <= available:
+        return -1
+    for number in range(count):
+        if <int64_t>starts[number + 1] - <int64_t>starts[number] < gap:
+            return -1
+    if at + <int64_t>starts[0] < 0 or at + <int64_t>starts[count] - gap > available:
+        return -1
+    return <int64_t>starts[count] - <int64_t>starts[0] - count * gap
 
 
 cdef inline void write_header(
@@ -69,19 +138,109 @@ cdef inline void write_header(
     store_le64(to + 24, datum)
 
 
-def count_alike(
-    bytes data not None, Py_ssize_t at, Py_ssize_t end, bytes prefix not None, Py_ssize_t stride, Py_ssize_t end_byte
+def find_run(
+    bytes data not None,
+    Py_ssize_t at,
+    Py_ssize_t end,
+    bytes prefix not None,
+    tuple fields not None,
+    int end_byte,
+    Py_ssize_t max_size,
+    Py_ssize_t most,
 ):
-    cdef Py_ssize_t size = len(prefix), place = at
-    if not 0 <= at <= end <= len(data) or stride < 1 or size > stride or not 0 <= end_byte <= 0xFF:
-        return _plain.count_alike(data, at, end, prefix, stride, end_byte)
+    cdef Fields known
+    cdef Py_ssize_t length = len(prefix), place = at, following, count = 0, number, piece
+    if (
+        not 0 <= at <= end <= len(data)
+        or not 0 <= end_byte <= 0xFF
+        or not 0 <= most <= MAX_COUNT
+        or end - at + length > MAX_U32
+        or not fields
+        or not read_fields(&known, fields, length)
+    ):
+        return _plain.find_run(data, at, end, prefix, fields, end_byte, max_size, most)
     cdef const uint8_t* source = bytes_of(data)
     cdef const uint8_t* wanted = bytes_of(prefix)
-    while stride <= end - place:
-        if memcmp(source + place, wanted, size) != 0 or (end_byte and source[place + stride - 1] != end_byte):
+    cdef Py_ssize_t tail = 1 if end_byte else 0, smallest = 0, largest = 0, size
+    cdef Py_ssize_t possible = min(most, (end - at) // (length + 1 + tail))
+    cdef bytes starts = new_bytes(4, possible + 1)
+    cdef uint32_t* to = <uint32_t*>PyBytes_AS_STRING(starts)
+    cdef uint64_t given
+    while count < possible and length + tail < end - place:
+        given = read_field(source + place + known.at[0], known.width[0])
+        if given <= <uint64_t>known.added[0] or given - <uint64_t>known.added[0] > <uint64_t>(end - place - length - tail):
             break
-        place += stride
-    return (place - at) // stride
+        size = given - known.added[0]
+        if size > max_size:
+            break
+        following = place + length + size + tail
+        if end_byte and source[following - 1] != end_byte:
+            break
+        piece = 0
+        for number in range(known.count):
+            if read_field(source + place + known.at[number], known.width[number]) != <uint64_t>(size + known.added[number]):
+                piece = -1
+                break
+            if memcmp(source + place + piece, wanted + piece, known.at[number] - piece) != 0:
+                piece = -1
+                break
+            piece = known.at[number] + known.width[number]
+        if piece < 0 or memcmp(source + place + piece, wanted + piece, length - piece) != 0:
+            break
+        if count == 0 or size < smallest:
+            smallest = size
+        if size > largest:
+            largest = size
+        to[count] = <uint32_t>(place + length - at)
+        count += 1
+        place = following
+    if count == 0:
+        return b"", 0, 0
+    to[count] = <uint32_t>(place + length - at)
+    return starts[: 4 * (count + 1)], smallest, largest
+
+
+def place_records(
+    bytes starts not None,
+    Py_ssize_t gap,
+    Py_ssize_t first,
+    Py_ssize_t count,
+    Py_ssize_t head_size,
+    uint64_t place,
+    uint64_t end,
+    int64_t room,
+    int64_t largest,
+    int size_bits,
+):
+    cdef const uint32_t* begins = starts_of(starts, first, count)
+    if (
+        begins == NULL
+        or not 0 <= head_size <= MAX_U32
+        or not -MAX_U32 <= gap <= MAX_U32
+        or not 8 <= size_bits <= 32
+        or place > end
+        or end > UINT64_MAX >> size_bits
+    ):
+        return _plain.place_records(starts, gap, first, count, head_size, place, end, room, largest, size_bits)
+    cdef bytes packed = new_bytes(8, count)
+    cdef uint64_t* to = <uint64_t*>PyBytes_AS_STRING(packed)
+    cdef Py_ssize_t number = 0, size
+    cdef uint64_t blocks
+    cdef int64_t left = room
+    while number < count:
+        size = <Py_ssize_t>begins[number + 1] - <Py_ssize_t>begins[number] - gap
+        if size < 0:
+            return _plain.place_records(starts, gap, first, count, head_size, place, end, room, largest, size_bits)
+        blocks = <uint64_t>(HEADER + head_size + size + TAIL_BYTES + BLOCK - 1) // BLOCK
+        if blocks > end - place or left < <int64_t>blocks + 1 or <int64_t>blocks > largest:
+            break
+        if blocks >> size_bits:
+            raise OverflowError(f"{blocks} blocks in {size_bits} bits")
+        left -= blocks + 1
+        to[number] = place << size_bits | blocks
+        place += blocks
+        number += 1
+    return packed if number == count else packed[: 8 * number]
 
 
 def encode_records(
@@ -89,28 +248,55 @@ def encode_records(
     uint64_t rid,
     uint32_t low_number,
     bytes head not None,
-    uint32_t head_crc,
+    field,
     bytes data not None,
     Py_ssize_t at,
-    Py_ssize_t stride,
-    Py_ssize_t size,
+    bytes starts not None,
+    Py_ssize_t gap,
+    Py_ssize_t first,
     Py_ssize_t count,
     bytes salt not None,
 ):
-    cdef Py_ssize_t head_size = len(head)
-    if not is_run(len(data), at, stride, size, count) or rid > UINT64_MAX - <uint64_t>count or len(salt) != SALT_BYTES:
-        return _plain.encode_records(first_word, rid, low_number, head, head_crc, data, at, stride, size, count, salt)
-    cdef Py_ssize_t stored = head_size + size, tail = HEADER + stored, end = tail + TAIL_BYTES
-    cdef Py_ssize_t record = (end + BLOCK - 1) // BLOCK * BLOCK
-    cdef bytes records = new_bytes(record, count)
+    cdef Py_ssize_t head_size = len(head), number, size, last = -1, stored, tail, end, record
+    cdef const uint32_t* begins = starts_of(starts, first, count)
+    cdef int64_t total = -1 if begins == NULL else size_of_bodies(begins, len(data), at, gap, count)
+    cdef Fields fields
+    fields.count = 0
+    if (
+        total < 0
+        or rid > UINT64_MAX - <uint64_t>count
+        or len(salt) != SALT_BYTES
+        or (field is not None and not read_fields(&fields, (field,), head_size))
+    ):
+        return _plain.encode_records(
+            first_word, rid, low_number, head, field, data, at, starts, gap, first, count, salt
+        )
+    total = 0
+    for number in range(count):
+        size = <Py_ssize_t>(begins[number + 1] - begins[number]) - gap
+        if not fits(&fields, size):
+            raise OverflowError(f"no size field for {size} bytes")
+        total += (HEADER + head_size + size + TAIL_BYTES + BLOCK - 1) // BLOCK * BLOCK
+    cdef bytes records = new_bytes(total, 1)
     cdef uint8_t* to = <uint8_t*>PyBytes_AS_STRING(records)
-    cdef const uint8_t* source = bytes_of(data) + at
+    cdef const uint8_t* source
     cdef const uint8_t* heads = bytes_of(head)
     cdef const uint8_t* salts = bytes_of(salt)
-    cdef uint32_t crc
-    for _ in range(count):
+    cdef uint32_t crc, head_crc = crc32c(0, heads, head_size)
+    for number in range(count):
+        source = bytes_of(data) + at + begins[number]
+        size = <Py_ssize_t>(begins[number + 1] - begins[number]) - gap
+        stored = head_size + size
+        tail = HEADER + stored
+        end = tail + TAIL_BYTES
+        record = (end + BLOCK - 1) // BLOCK * BLOCK
         write_header(to, first_word, rid, low_number, stored)
         memcpy(to + HEADER, heads, head_size)
+        if fields.count:
+            set_fields(&fields, to + HEADER, size)
+            if size != last:
+                head_crc = crc32c(0, to + HEADER, head_size)
+                last = size
         memcpy(to + HEADER + head_size, source, size)
         crc = crc32c(head_crc, source, size)
         crc = crc32c(crc, to, HEADER)
@@ -118,7 +304,6 @@ def encode_records(
         store_le64(to + tail + 4, rid)
         memset(to + end, PADDING_BYTE, record - end)
         to += record
-        source += stride
         rid += 1
     return records
 
@@ -151,36 +336,54 @@ def write_deliveries(
     bytes template not None,
     Py_ssize_t tag_at,
     first_tag,
+    tuple fields not None,
     bytes data not None,
     Py_ssize_t at,
-    Py_ssize_t stride,
-    Py_ssize_t size,
+    bytes starts not None,
+    Py_ssize_t gap,
+    Py_ssize_t first,
     Py_ssize_t count,
     bytes tail not None,
 ):
-    cdef Py_ssize_t template_size = len(template), tail_size = len(tail)
+    cdef Py_ssize_t template_size = len(template), tail_size = len(tail), number, size
     cdef bint has_tag = tag_at >= 0
-    if not is_run(len(data), at, stride, size, count) or (
-        has_tag and (template_size < TAG_BYTES or tag_at > template_size - TAG_BYTES)
+    cdef const uint32_t* begins = starts_of(starts, first, count)
+    cdef int64_t total = -1 if begins == NULL else size_of_bodies(begins, len(data), at, gap, count)
+    cdef Fields known
+    if (
+        total < 0
+        or (has_tag and (template_size < TAG_BYTES or tag_at > template_size - TAG_BYTES))
+        or not read_fields(&known, fields, template_size)
     ):
-        return _plain.write_deliveries(template, tag_at, first_tag, data, at, stride, size, count, tail)
+        return _plain.write_deliveries(
+            template, tag_at, first_tag, fields, data, at, starts, gap, first, count, tail
+        )
     cdef uint64_t tag = first_tag if has_tag else 0
     if tag > UINT64_MAX - <uint64_t>count:
-        return _plain.write_deliveries(template, tag_at, first_tag, data, at, stride, size, count, tail)
-    cdef bytes deliveries = new_bytes(template_size + size + tail_size, count)
+        return _plain.write_deliveries(
+            template, tag_at, first_tag, fields, data, at, starts, gap, first, count, tail
+        )
+    if known.count:
+        for number in range(count):
+            size = <Py_ssize_t>(begins[number + 1] - begins[number]) - gap
+            if not fits(&known, size):
+                raise OverflowError(f"no size field for {size} bytes")
+    if count and template_size + tail_size > (PY_SSIZE_T_MAX - total) // count:
+        raise MemoryError
+    cdef bytes deliveries = new_bytes(count * (template_size + tail_size) + total, 1)
     cdef uint8_t* to = <uint8_t*>PyBytes_AS_STRING(deliveries)
-    cdef const uint8_t* source = bytes_of(data) + at
     cdef const uint8_t* templates = bytes_of(template)
     cdef const uint8_t* tails = bytes_of(tail)
-    for _ in range(count):
+    for number in range(count):
         memcpy(to, templates, template_size)
+        size = <Py_ssize_t>(begins[number + 1] - begins[number]) - gap
+        set_fields(&known, to, size)
         if has_tag:
             store_be64(to + tag_at, tag)
             tag += 1
         to += template_size
-        memcpy(to, source, size)
+        memcpy(to, bytes_of(data) + at + begins[number], size)
         to += size
-        source += stride
         memcpy(to, tails, tail_size)
         to += tail_size
     return deliveries

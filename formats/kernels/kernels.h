@@ -25,15 +25,18 @@
 #if defined(__BYTE_ORDER__) && __BYTE_ORDER__ == __ORDER_BIG_ENDIAN__
 #define LITTLE_32 __builtin_bswap32
 #define LITTLE_64 __builtin_bswap64
+#define BIG_32
 #define BIG_64
 #else
 #define LITTLE_32
 #define LITTLE_64
+#define BIG_32 __builtin_bswap32
 #define BIG_64 __builtin_bswap64
 #endif
 
 static inline void store_le32(uint8_t *at, uint32_t value) { value = LITTLE_32(value); memcpy(at, &value, 4); }
 static inline void store_le64(uint8_t *at, uint64_t value) { value = LITTLE_64(value); memcpy(at, &value, 8); }
+static inline void store_be32(uint8_t *at, uint32_t value) { value = BIG_32(value); memcpy(at, &value, 4); }
 static inline void store_be64(uint8_t *at, uint64_t value) { value = BIG_64(value); memcpy(at, &value, 8); }
 
 #define POLYNOMIAL 0x82F63B78u /* of Castagnoli, reflected */

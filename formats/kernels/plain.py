@@ -3,48 +3,130 @@
 from __future__ import annotations
 
 import struct
+from array import array
+from operator import sub
 from typing import Final
 
 from qstore.formats.checksum import extend_crc32c
+from qstore.formats.kernels.bodies import START_SIZE, SizeField
 from qstore.formats.rhm.geometry import BLOCK_SIZE
 from qstore.formats.rhm.headers import FIXED_SIZE, HEADER_2, record_blocks
 from qstore.formats.rhm.records import PADDING, SALT, TAIL
 
 MAX_COUNT: Final = 1 << 24  # messages of one call
+MAX_FIELDS: Final = 4  # that give the size of a body
 
 _MAX_U32: Final = (1 << 32) - 1
 _MAX_U64: Final = (1 << 64) - 1
 _TAG: Final = struct.Struct(">Q")
 
 
-def count_alike(data: bytes, at: int, end: int, prefix: bytes, stride: int, end_byte: int) -> int:
-    """The number of consecutive messages of a buffer that begin and end alike.
+def find_run(
+    data: bytes,
+    at: int,
+    end: int,
+    prefix: bytes,
+    fields: tuple[SizeField, ...],
+    end_byte: int,
+    max_size: int,
+    most: int,
+) -> tuple[bytes, int, int]:
+    """Find consecutive messages of a buffer that begin alike, but for the sizes of their bodies.
 
     Args:
         data: the buffer.
         at: where the first of them begins.
         end: all of them end here, or before.
-        prefix: the bytes with which each begins; at most `stride`.
-        stride: bytes of each.
-        end_byte: the byte with which each ends; any, if 0.
+        prefix: the bytes before each body.
+        fields: the fields in it, at least one and at most 4, in order, that give the size of the body. What `prefix`
+            has there does not matter.
+        end_byte: the byte with which each ends; no such byte, if 0.
+        max_size: bytes that a body may have. None is empty.
+        most: messages to find.
+
+    Returns:
+        Where the bodies begin, from `at` on, and the sizes of the smallest and the largest (`Bodies`); no bytes if the
+        first message is not one.
 
     Raises:
-        ValueError: this is not a range of the buffer, or there is no such message.
+        ValueError: this is not a range of the buffer, or the fields are not in the prefix.
+        OverflowError: a place does not fit into 32 bits.
     """
-    if not 0 <= at <= end <= len(data):
-        raise ValueError(f"no range of {len(data)} bytes: {at} to {end}")
-    if not max(len(prefix), 1) <= stride or not 0 <= end_byte <= 0xFF:
-        raise ValueError(f"no message of {stride} bytes begins with {len(prefix)} and ends with byte {end_byte}")
-    count = (end - at) // stride
-    if end_byte and count:
-        last = data[at + stride - 1 : at + count * stride : stride]
-        count -= len(last.lstrip(bytes([end_byte])))
-    stop = at + count * stride
-    startswith = data.startswith
-    for begin in range(at, stop, stride):
-        if not startswith(prefix, begin):
-            return (begin - at) // stride
-    return count
+    _check_search(data, at, end, prefix, fields, end_byte, most)
+    startswith, length, tail = data.startswith, len(prefix), 1 if end_byte else 0
+    starts = array("I")
+    smallest = largest = 0
+    place = at
+    while place + length < end and len(starts) < most:
+        size = fields[0].read(data, place)
+        if not 0 < size <= max_size:
+            break
+        before = _sized(prefix, fields, size)
+        stride, first = length + size + tail, place
+        last = min(end, first + (most - len(starts)) * stride) - stride  # where a message may begin
+        while place <= last and startswith(before, place) and (not tail or data[place + stride - 1] == end_byte):
+            place += stride
+        if place == first:
+            break
+        starts.extend(range(first + length - at, place + length - at, stride))
+        smallest, largest = min(smallest or size, size), max(largest, size)
+    if not starts:
+        return b"", 0, 0
+    starts.append(place + length - at)
+    return starts.tobytes(), smallest, largest
+
+
+def place_records(
+    starts: bytes,
+    gap: int,
+    first: int,
+    count: int,
+    head_size: int,
+    place: int,
+    end: int,
+    room: int,
+    largest: int,
+    size_bits: int,
+) -> bytes:
+    """Where records of messages would be in a log, one after the other, as many as there is room for.
+
+    Args:
+        starts: where the bodies begin (`Bodies`).
+        gap: bytes between two of them.
+        first: the number of the first of them.
+        count: their number.
+        head_size: bytes before the body in each message's data.
+        place: log offset of the first record, in blocks.
+        end: they must end here, or before.
+        room: blocks for them, and for one more each.
+        largest: blocks of each, at most.
+        size_bits: bits for the number of blocks.
+
+    Returns:
+        Of each its log offset, and in the lower bits its number of blocks: 64-bit numbers in the machine's byte order.
+
+    Raises:
+        ValueError: there are no such bodies.
+        OverflowError: a number does not fit.
+    """
+    _check_count(count)
+    if not 8 <= size_bits <= 32 or not 0 <= place <= end <= _MAX_U64 >> size_bits or not 0 <= head_size <= _MAX_U32:
+        raise OverflowError(f"no log offsets: {place} to {end}")
+    begins = _starts(starts, first, count)
+    packed = array("Q")
+    for number in range(count):
+        size = begins[number + 1] - begins[number] - gap
+        if size < 0:
+            raise ValueError(f"a body of {size} bytes")
+        blocks = record_blocks(head_size + size)
+        room -= blocks + 1
+        if place + blocks > end or room < 0 or blocks > largest:
+            break
+        if blocks >> size_bits:
+            raise OverflowError(f"{blocks} blocks in {size_bits} bits")
+        packed.append(place << size_bits | blocks)
+        place += blocks
+    return packed.tobytes()
 
 
 def encode_records(
@@ -52,43 +134,50 @@ def encode_records(
     rid: int,
     low_number: int,
     head: bytes,
-    head_crc: int,
+    field: SizeField | None,
     data: bytes,
     at: int,
-    stride: int,
-    size: int,
+    starts: bytes,
+    gap: int,
+    first: int,
     count: int,
     salt: bytes,
 ) -> bytes:
-    """The version-2 records that enqueue the messages of a run, outside of transactions.
+    """The version-2 records that enqueue messages of a run, outside of transactions.
 
     Args:
         first_word: the first word of their headers.
         rid: the record id of the first; those of the others follow.
         low_number: the low half of their flush's number.
         head: the bytes before the body in each message's data.
-        head_crc: its `data_crc`.
+        field: the field in them that gives the size of the body; None if they are the same for all.
         data: the buffer with the bodies.
-        at: where the first of them begins.
-        stride: bytes from one to the next.
-        size: bytes of each.
+        at: what the starts count from.
+        starts: where the bodies begin (`Bodies`).
+        gap: bytes between two of them.
+        first: the number of the first of them.
         count: their number.
         salt: the salt of the file in which they begin.
 
     Raises:
-        ValueError: the run is not in the buffer.
+        ValueError: the bodies are not in the buffer, or the field is not in the head.
         OverflowError: a number does not fit into its field.
     """
-    _check_run(data, at, stride, size, count)
+    bodies = _bodies(data, at, starts, gap, first, count)
     _check_numbers(first_word, rid, low_number, count, salt)
-    if not 0 <= head_crc <= _MAX_U32:
-        raise OverflowError(f"no CRC-32C: {head_crc}")
-    stored = len(head) + size
-    padding = PADDING * (record_blocks(stored) * BLOCK_SIZE - FIXED_SIZE - stored)
+    if field is not None:
+        _check_fields((field,), head)
     pack, pack_tail, check = HEADER_2.pack, TAIL.pack, extend_crc32c
     pieces: list[bytes] = []
-    for begin in range(at, at + count * stride, stride):
-        body = data[begin : begin + size]
+    size, head_crc, stored, padding = -1, check(0, head), 0, b""
+    for body in bodies:
+        if len(body) != size:
+            size = len(body)
+            if field is not None:
+                head = field.set_in(head, size)
+                head_crc = check(0, head)
+            stored = len(head) + size
+            padding = PADDING * (record_blocks(stored) * BLOCK_SIZE - FIXED_SIZE - stored)
         header = pack(first_word, rid, 0, low_number, stored)
         pieces += (header, head, body, pack_tail(check(head_crc, body + header + salt), rid), padding)
         rid += 1
@@ -127,55 +216,128 @@ def write_deliveries(
     template: bytes,
     tag_at: int,
     first_tag: int,
+    fields: tuple[SizeField, ...],
     data: bytes,
     at: int,
-    stride: int,
-    size: int,
+    starts: bytes,
+    gap: int,
+    first: int,
     count: int,
     tail: bytes,
 ) -> bytes:
-    """The messages of a run as a consumer gets them: of each the template with its number, the body, and the tail.
+    """Messages of a run as a consumer gets them: of each the template with its number and size, the body, and the tail.
 
     Args:
         template: the bytes before each body.
         tag_at: where in it the number is, 8 bytes, big endian; negative if there is none.
         first_tag: the number of the first; those of the others follow.
+        fields: the fields in it, at most 4, that give the size of the body; none if all bodies have the same size.
         data: the buffer with the bodies.
-        at: where the first of them begins.
-        stride: bytes from one to the next.
-        size: bytes of each.
+        at: what the starts count from.
+        starts: where the bodies begin (`Bodies`).
+        gap: bytes between two of them.
+        first: the number of the first of them.
         count: their number.
         tail: the bytes after each body.
 
     Raises:
-        ValueError: the run is not in the buffer, or the number not in the template.
-        OverflowError: a number has more than 64 bits.
+        ValueError: the bodies are not in the buffer, or the number or a field is not in the template.
+        OverflowError: a number does not fit.
     """
-    _check_run(data, at, stride, size, count)
-    begins = range(at, at + count * stride, stride)
+    bodies = _bodies(data, at, starts, gap, first, count)
+    _check_fields(fields, template)
+    if tag_at >= 0:
+        if tag_at + _TAG.size > len(template):
+            raise ValueError(f"no number of 8 bytes at {tag_at} of {len(template)} bytes")
+        if not 0 <= first_tag <= _MAX_U64 - count:
+            raise OverflowError(f"no numbers of 64 bits: {count} from {first_tag} on")
+    if not bodies:
+        return b""
+    if fields:
+        return _write_sized(template, tag_at, first_tag, fields, bodies, tail)
     if tag_at < 0:
-        between = tail + template
-        return template + between.join([data[begin : begin + size] for begin in begins]) + tail if count else b""
-    if tag_at + _TAG.size > len(template):
-        raise ValueError(f"no number of 8 bytes at {tag_at} of {len(template)} bytes")
-    if not 0 <= first_tag <= _MAX_U64 - count:
-        raise OverflowError(f"no numbers of 64 bits: {count} from {first_tag} on")
+        return template + (tail + template).join(bodies) + tail
     tags = struct.pack(f">{count}Q", *range(first_tag, first_tag + count))
     before, after = template[:tag_at], template[tag_at + _TAG.size :]
     pieces = [b""] * (4 * count)
-    pieces[::4] = [before, *[tail + before] * (count - 1)][:count]
+    pieces[::4] = [before, *[tail + before] * (count - 1)]
     pieces[1::4] = [tags[begin : begin + 8] for begin in range(0, 8 * count, 8)]
     pieces[2::4] = [after] * count
-    pieces[3::4] = [data[begin : begin + size] for begin in begins]
-    pieces.append(tail if count else b"")
+    pieces[3::4] = bodies
+    pieces.append(tail)
     return b"".join(pieces)
 
 
-def _check_run(data: bytes, at: int, stride: int, size: int, count: int) -> None:
-    """Raise ValueError unless the bodies are in the buffer."""
+def _sized(before: bytes, fields: tuple[SizeField, ...], size: int) -> bytes:
+    """The bytes before a body of that size; none are if a field cannot give it."""
+    try:
+        for field in fields:
+            before = field.set_in(before, size)
+    except OverflowError:
+        return before + bytes(len(before))
+    return before
+
+
+def _write_sized(
+    template: bytes, tag_at: int, tag: int, fields: tuple[SizeField, ...], bodies: list[bytes], tail: bytes
+) -> bytes:
+    """As `write_deliveries`, where the sizes differ."""
+    pieces: list[bytes] = []
+    size = -1
+    for body in bodies:
+        if len(body) != size:
+            size = len(body)
+            for field in fields:
+                template = field.set_in(template, size)
+        if tag_at < 0:
+            pieces += (template, body, tail)
+        else:
+            pieces += (template[:tag_at], _TAG.pack(tag), template[tag_at + _TAG.size :], body, tail)
+            tag += 1
+    return b"".join(pieces)
+
+
+def _bodies(data: bytes, at: int, starts: bytes, gap: int, first: int, count: int) -> list[bytes]:
+    """The bodies. Raises ValueError unless they are in the buffer."""
     _check_count(count)
-    if at < 0 or size < 0 or stride < 1 or (count and at + (count - 1) * stride + size > len(data)):
-        raise ValueError(f"no run of {count} × {size} bytes, one every {stride}, from {at} of {len(data)} bytes on")
+    begins = _starts(starts, first, count)
+    if not count:
+        return []
+    ends = begins[1:]
+    if gap < 1 or at + begins[0] < 0 or at + ends[-1] - gap > len(data) or min(map(sub, ends, begins)) < gap:
+        raise ValueError(f"no run of {count} bodies, {gap} bytes apart, from {at + begins[0]} of {len(data)} on")
+    return [data[at + begin : at + end - gap] for begin, end in zip(begins, ends, strict=False)]
+
+
+def _starts(starts: bytes, first: int, count: int) -> list[int]:
+    """Where the bodies begin, and where one after the last would."""
+    if not 0 <= first <= MAX_COUNT or (first + count + 1) * START_SIZE > len(starts) or len(starts) % START_SIZE:
+        raise ValueError(f"no bodies {first} to {first + count} in {len(starts)} bytes of places")
+    return memoryview(starts).cast("I")[first : first + count + 1].tolist()
+
+
+def _check_search(
+    data: bytes, at: int, end: int, prefix: bytes, fields: tuple[SizeField, ...], end_byte: int, most: int
+) -> None:
+    _check_count(most)
+    if not 0 <= at <= end <= len(data):
+        raise ValueError(f"no range of {len(data)} bytes: {at} to {end}")
+    if not fields or not 0 <= end_byte <= 0xFF:
+        raise ValueError(f"no message has {len(fields)} sizes and ends with byte {end_byte}")
+    _check_fields(fields, prefix)
+    if end - at + len(prefix) > _MAX_U32:
+        raise OverflowError(f"no places in 32 bits: {end - at} bytes")
+
+
+def _check_fields(fields: tuple[SizeField, ...], before: bytes) -> None:
+    """Raise ValueError unless these fields are in the bytes before a body, one after another."""
+    place = 0
+    for field in fields:
+        if not place <= field.at <= len(before) - field.width:
+            raise ValueError(f"no size of {field.width} bytes at {field.at} of {len(before)} bytes")
+        place = field.at + field.width
+    if len(fields) > MAX_FIELDS:
+        raise ValueError(f"{len(fields)} sizes: there are at most {MAX_FIELDS}")
 
 
 def _check_count(count: int) -> None:

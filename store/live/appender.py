@@ -28,7 +28,7 @@ from functools import partial
 from typing import Final
 
 import qstore.store.log_lines as log_lines
-from qstore.formats.checksum import extend_crc32c
+from qstore.formats.kernels.bodies import Bodies, SizeField
 from qstore.formats.rhm.compressed import Compressor
 from qstore.formats.rhm.geometry import BLOCK_SIZE
 from qstore.formats.rhm.headers import FIXED_SIZE, data_crc, record_blocks
@@ -117,11 +117,9 @@ class Appender:
         self,
         journal: QueueJournal,
         head: bytes,
-        head_crc: int,
-        data: bytes,
-        at: int,
-        stride: int,
-        size: int,
+        field: SizeField | None,
+        bodies: Bodies,
+        first: int,
         count: int,
     ) -> tuple[int, int]:
         """Append messages of a run, in order: as many as can be appended at once, or one.
@@ -129,43 +127,41 @@ class Appender:
         Args:
             journal: the journal of their queue.
             head: the bytes before the body in each message's data.
-            head_crc: its `data_crc`.
-            data: the buffer with the bodies.
-            at: offset of the first body.
-            stride: bytes from one to the next.
-            size: bytes of each.
+            field: the field in them that gives the size of the body; None if they are the same for all.
+            bodies: the bodies.
+            first: the number of the first of them.
             count: number of messages; at least 1.
 
         Returns:
             The record id of the first, and the number appended, at least 1; their record ids are consecutive.
 
         Raises:
-            ValueError: the run is not in the buffer. Otherwise as `enqueue`.
+            ValueError: there are no such messages. Otherwise as `enqueue`.
         """
-        _check_run(data, at, stride, size, count)
-        ids, stored = self._ids, len(head) + size
+        _check_run(bodies, first, count)
+        ids = self._ids
         rid = ids.next
         if rid >= ids.limit:
             ids.more()
             rid = ids.next
-        around = stored + MAX_AROUND_DATA
-        count = min(count, ids.limit - rid, (journal.bound - journal.gathered) // around + 1)
+        around = len(head) + MAX_AROUND_DATA
+        count = min(count, ids.limit - rid, (journal.bound - journal.gathered) // (around + bodies.largest) + 1)
         if count <= 1 or journal.compression is not None:
-            body = data[at : at + size]
-            return self.enqueue(journal, (head, body), stored, extend_crc32c(head_crc, body)), 1
+            parts = bodies.message(head, field, first)
+            return self.enqueue(journal, parts, len(parts[0]) + len(parts[1]), data_crc(parts)), 1
         ids.next = rid + 1
         try:
-            count = journal.writer.enqueue_run(rid, head, head_crc, data, at, stride, size, count)
+            count = journal.writer.enqueue_run(rid, head, field, bodies, first, count)
             ids.next = rid + count
         except (JournalBusyError, JournalFullError):
-            body, count = data[at : at + size], 1
-            crc = extend_crc32c(head_crc, body)
-            self.with_room(journal, partial(journal.writer.enqueue, rid, (head, body), stored, crc, PLAIN_MESSAGE))
+            parts, count = bodies.message(head, field, first), 1
+            size, crc = len(parts[0]) + len(parts[1]), data_crc(parts)
+            self.with_room(journal, partial(journal.writer.enqueue, rid, parts, size, crc, PLAIN_MESSAGE))
         except MemoryError:
             raise journal.out_of_memory() from None
         self._dirty[journal] = None
         journal.enqueues += count
-        journal.gathered += count * around
+        journal.gathered += count * around + bodies.size(first, count)
         if journal.gathered > journal.bound:
             self._hold_back(journal)
         return rid, count
@@ -174,11 +170,8 @@ class Appender:
         self,
         journals: Sequence[QueueJournal],
         head: bytes,
-        head_crc: int,
-        data: bytes,
-        at: int,
-        stride: int,
-        size: int,
+        field: SizeField | None,
+        bodies: Bodies,
         count: int,
     ) -> list[int]:
         """Append the messages of a run to several queues: all of them to each, or none to any.
@@ -186,34 +179,31 @@ class Appender:
         Args:
             journals: the journals of the queues.
             head: the bytes before the body in each message's data.
-            head_crc: its `data_crc`.
-            data: the buffer with the bodies.
-            at: offset of the first body.
-            stride: bytes from one to the next.
-            size: bytes of each.
-            count: number of messages; at least 1.
+            field: the field in them that gives the size of the body; None if they are the same for all.
+            bodies: the bodies.
+            count: number of messages, from the first on; at least 1.
 
         Returns:
             The record id of the first message in each journal; empty if nothing was appended, because a journal must
             enter a new file, make room or compress, or record ids must be reserved.
 
         Raises:
-            ValueError: the run is not in the buffer.
+            ValueError: there are no such messages.
         """
-        _check_run(data, at, stride, size, count)
-        ids, stored = self._ids, len(head) + size
-        bytes_appended = count * (stored + MAX_AROUND_DATA)
+        _check_run(bodies, 0, count)
+        ids = self._ids
+        bytes_appended = count * (len(head) + MAX_AROUND_DATA) + bodies.size(0, count)
         if ids.next + count * len(journals) > ids.limit:
             return []
         for journal in journals:
             is_beyond = journal.gathered + bytes_appended > journal.bound
-            if is_beyond or journal.compression is not None or not journal.writer.takes_run(stored, count):
+            if is_beyond or journal.compression is not None or not journal.writer.takes_run(len(head), bodies, count):
                 return []
         rids: list[int] = []
         for journal in journals:
             rid = ids.next
             try:
-                appended = journal.writer.enqueue_run(rid, head, head_crc, data, at, stride, size, count)
+                appended = journal.writer.enqueue_run(rid, head, field, bodies, 0, count)
             except MemoryError:
                 raise journal.out_of_memory() from None
             assert appended == count
@@ -401,9 +391,9 @@ class Appender:
         journal.gathered = journal.writer.unsynced
 
 
-def _check_run(data: bytes, at: int, stride: int, size: int, count: int) -> None:
-    if at < 0 or stride < 1 or size < 0 or count < 1 or at + (count - 1) * stride + size > len(data):
-        raise ValueError(f"no run of {count} × {size} bytes, one every {stride}, from {at} of {len(data)} bytes on")
+def _check_run(bodies: Bodies, first: int, count: int) -> None:
+    if not 0 <= first < first + count <= bodies.count:
+        raise ValueError(f"no run of {count} messages from number {first} of {bodies.count} on")
 
 
 def _stored(journals: Sequence[QueueJournal], parts: Sequence[bytes], size: int, crc: int) -> list[StoredMessage]:

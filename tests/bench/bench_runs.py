@@ -20,6 +20,7 @@ from rich.table import Table
 import qstore.formats.kernels as picked
 import qstore.formats.kernels.plain as plain
 from qstore.formats.checksum import extend_crc32c
+from qstore.formats.kernels.bodies import Bodies, SizeField
 from qstore.formats.rhm.geometry import Geometry
 from qstore.store.journal.write.flushes import PLAIN_MESSAGE, JournalOwner
 from qstore.store.journal.write.version_2_writer import Version2Writer, new_state, open_writer
@@ -29,21 +30,48 @@ _READ: Final = 256 << 10
 _READS: Final = 8
 _BEFORE: Final = bytes(50)  # of each message: its method and header frames
 _HEAD: Final = bytes(60)  # what precedes a body in the journal
+_FIELD: Final = SizeField(20, 8)
 _CRC: Final = extend_crc32c(0, _HEAD)
 _SALT: Final = b"saltsalt"
 _LENGTHS: Final = (4, 16, 64, 1 << 20)
 
 
+def _run(sizes: list[int]) -> tuple[bytes, Bodies]:
+    """Messages as they are read, with bodies of these sizes, and where these are."""
+    data = b"".join([_FIELD.set_in(_BEFORE, size) + bytes(size) + b"\xce" for size in sizes])
+    starts, smallest, largest = plain.find_run(data, 0, len(data), _BEFORE, (_FIELD,), 0xCE, 1 << 20, len(sizes))
+    return data, Bodies(data, 0, starts, len(_BEFORE) + 1, smallest, largest)
+
+
+def _columns(bodies: Bodies) -> tuple[bytes, int, bytes, int, int, int]:
+    return bodies.data, bodies.at, bodies.starts, bodies.gap, 0, bodies.count
+
+
 def _kernels(size: int, count: int) -> dict[str, tuple[Callable[[], object], Callable[[], object]]]:
     """Name -> the kernel on a run of `count` messages, plain and picked."""
-    data = (_BEFORE + bytes(size) + b"\xce") * count
-    stride, at = len(data) // count, len(_BEFORE)
-    count_alike = (data, 0, len(data), _BEFORE, stride, 0xCE)
-    records = (PLAIN_MESSAGE, 5000, 7, _HEAD, _CRC, data, at, stride, size, count, _SALT)
+    data, bodies = _run([size] * count)
+    spread = [size // 2 + number * 37 % (size + 1) for number in range(count)]
+    mixed, uneven = _run(spread)
+    found = (data, 0, len(data), _BEFORE, (_FIELD,), 0xCE, 1 << 20, count)
+    found_uneven = (mixed, 0, len(mixed), _BEFORE, (_FIELD,), 0xCE, 1 << 20, count)
+    records = (PLAIN_MESSAGE, 5000, 7, _HEAD, None, *_columns(bodies), _SALT)
+    records_uneven = (PLAIN_MESSAGE, 5000, 7, _HEAD, _FIELD, *_columns(uneven), _SALT)
+    places = (uneven.starts, uneven.gap, 0, count, len(_HEAD), 0, 1 << 32, 1 << 32, 1 << 20, 24)
     dequeues = (PLAIN_MESSAGE, 5000, 7, 100, count, _SALT)
-    deliveries = (bytes(40), 13, 5000, data, at, stride, size, count, b"\xce")
+    deliveries = (bytes(40), 13, 5000, (), *_columns(bodies), b"\xce")
+    deliveries_uneven = (bytes(40), 13, 5000, (_FIELD,), *_columns(uneven), b"\xce")
     return {
-        "count_alike": (lambda: plain.count_alike(*count_alike), lambda: picked.count_alike(*count_alike)),
+        "find_run": (lambda: plain.find_run(*found), lambda: picked.find_run(*found)),
+        "find_run, sizes differ": (lambda: plain.find_run(*found_uneven), lambda: picked.find_run(*found_uneven)),
+        "place_records, sizes differ": (lambda: plain.place_records(*places), lambda: picked.place_records(*places)),
+        "encode_records, sizes differ": (
+            lambda: plain.encode_records(*records_uneven),
+            lambda: picked.encode_records(*records_uneven),
+        ),
+        "write_deliveries, sizes differ": (
+            lambda: plain.write_deliveries(*deliveries_uneven),
+            lambda: picked.write_deliveries(*deliveries_uneven),
+        ),
         "encode_records": (lambda: plain.encode_records(*records), lambda: picked.encode_records(*records)),
         "encode_dequeues": (lambda: plain.encode_dequeues(*dequeues), lambda: picked.encode_dequeues(*dequeues)),
         "write_deliveries": (lambda: plain.write_deliveries(*deliveries), lambda: picked.write_deliveries(*deliveries)),
@@ -76,15 +104,14 @@ def _flush(writer: Version2Writer) -> None:
 def _in_writer(size: int, length: int) -> tuple[float, float]:
     """Nanoseconds to enqueue, and to dequeue, each message of some socket reads, in runs of `length`; 0: one by one."""
     count = _READ // (len(_BEFORE) + size + 1)
-    data = (_BEFORE + bytes(size) + b"\xce") * count
-    stride, at, stored = len(data) // count, len(_BEFORE), len(_HEAD) + size
+    _, bodies = _run([size] * count)
+    stored = len(_HEAD) + size
     writer, total = _writer(), _READS * count
 
     def enqueue() -> None:
         for first in range(2, 2 + total, count):
             for number in range(count):
-                begin = at + number * stride
-                body = data[begin : begin + size]
+                body = bodies.body(number)
                 writer.enqueue(first + number, (_HEAD, body), stored, extend_crc32c(_CRC, body))
 
     def enqueue_runs() -> None:
@@ -92,7 +119,7 @@ def _in_writer(size: int, length: int) -> tuple[float, float]:
             done = 0
             while done < count:
                 most = min(length, count - done)
-                done += writer.enqueue_run(first + done, _HEAD, _CRC, data, at + done * stride, stride, size, most)
+                done += writer.enqueue_run(first + done, _HEAD, None, bodies, done, most)
 
     def dequeue() -> None:
         for number in range(2, 2 + total):
@@ -113,7 +140,7 @@ def _in_writer(size: int, length: int) -> tuple[float, float]:
 @click.option("--rounds", default=7, show_default=True, help="The fastest of so many counts.")
 def main(rounds: int) -> None:
     """Print nanoseconds a message."""
-    form = picked.count_alike.__module__.rpartition(".")[2]
+    form = picked.find_run.__module__.rpartition(".")[2]
     table = Table(title=f"Python {sys.version.split()[0]}: ns a message; picked is {form}")
     for column in ("what", "messages", "16 B", "1 KiB"):
         table.add_column(column, justify="right" if column != "what" else "left")

@@ -14,6 +14,7 @@ from qstore.store.journal import recovery
 from qstore.store.live.queue_journal import QueueJournal
 from qstore.store.module import Module, PluggedStore
 from qstore.store.start.started import StartedQueue
+from tests.support.bodies import joined
 
 
 def as_store(store: PluggedStore) -> Store:
@@ -116,10 +117,9 @@ def test_messages_of_a_run_are_there_one_by_one(tmp_path: Path) -> None:
     store = opened(tmp_path)
     store.end_recovery()
     journal = make_queue(store, "a")
-    head, data, rids = b"head", b"".join(b"%03d-" % number for number in range(100)), list[int]()
+    bodies, rids = joined([b"%03d" % number for number in range(100)]), list[int]()
     while len(rids) < 100:
-        at, count = 4 * len(rids), 100 - len(rids)
-        rid, several = store.append.enqueue_run(journal, head, store.crc((head,)), data, at, 4, 3, count)
+        rid, several = store.append.enqueue_run(journal, b"head", None, bodies, len(rids), 100 - len(rids))
         rids += range(rid, rid + several)
     store.put_away(journal, rids)
     store.append.dequeue(journal, rids[50])

@@ -33,6 +33,7 @@ from functools import partial
 from typing import Any, Final
 from unittest.mock import patch
 
+from qstore.formats.kernels.bodies import Bodies, SizeField
 from qstore.formats.rhm.file_header import SLOT_SIZE, decode_file_header, encode_header_slot
 from qstore.formats.rhm.geometry import BLOCK_SIZE, DATA_OFFSET, Geometry
 from qstore.store.journal.write.compaction import Compactor, blocks_in_passing
@@ -253,14 +254,14 @@ def _in_first_file(self: RingSpace, counts: dict[int, int], place: int, blocks: 
 
 
 def _first_body_again(
-    self: RecordBuffer, rid: int, flush: int, head: bytes, head_crc: int, data: bytes, at: int, *rest: Any
+    self: RecordBuffer, rid: int, flush: int, head: bytes, field: SizeField | None, bodies: Bodies, *rest: Any
 ) -> None:
-    stride, size, count, blocks, salt = rest
-    if count * blocks < _LONG_RUN:
-        _sound_append_run(self, rid, flush, head, head_crc, data, at, *rest)
+    first, count, blocks, last, salt = rest
+    if blocks < _LONG_RUN or not bodies.is_even:
+        _sound_append_run(self, rid, flush, head, field, bodies, *rest)
         return
-    _sound_append_run(self, rid, flush, head, head_crc, data, at, stride, size, count - 1, blocks, salt)
-    _sound_append_run(self, rid + count - 1, flush, head, head_crc, data, at, stride, size, 1, blocks, salt)
+    _sound_append_run(self, rid, flush, head, field, bodies, first, count - 1, blocks - last, last, salt)
+    _sound_append_run(self, rid + count - 1, flush, head, field, bodies, first, 1, last, last, salt)
 
 
 _sound_append_run = RecordBuffer.append_run

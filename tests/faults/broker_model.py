@@ -101,8 +101,8 @@ class MessageModel:
 
     @property
     def body(self) -> bytes:
-        """Its content, by which it is known; of equal size if it is uniform."""
-        if self.is_uniform:
+        """Its content, by which it is known; many that follow each other are of equal size if they are uniform."""
+        if self.is_uniform and self.number // 100 % 2:
             return (b"%d:" % self.number).ljust(40, b".")
         return b"%d:" % self.number + b"." * (self.number * 37 % 200)
 

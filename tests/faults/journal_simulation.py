@@ -31,6 +31,7 @@ from qstore.store.journal.write.storage import JournalStorage, create_journal
 from qstore.store.journal.write.version_2_writer import Version2Writer, open_writer, state_of
 from tests.faults.simulated_disk import SECTOR, Call, SimulatedDisk, SimulatedWritableFile
 from tests.faults.simulator import Simulator
+from tests.support.bodies import joined
 
 DIRECTORY: Final = "/jrnl"
 PAGE: Final = 1024
@@ -203,13 +204,11 @@ class JournalLife:
         return self._do("dequeue", target, xid, b"", lambda: self.writer.dequeue(rid, target))
 
     def enqueue_run(self, rid: int, head: bytes, bodies: list[bytes]) -> int:
-        """Messages with equally long bodies, as far as there is room. Returns how many."""
-        size, crc, done = len(bodies[0]), data_crc((head,)), 0
-        data = b"<" + b"><".join(bodies) + b">"
+        """Messages with equal heads, as far as there is room. Returns how many."""
+        run, done = joined(bodies, 2, before=1), 0
 
         def append() -> int:
-            at = 1 + done * (size + 2)
-            return self.writer.enqueue_run(rid + done, head, crc, data, at, size + 2, size, len(bodies) - done)
+            return self.writer.enqueue_run(rid + done, head, None, run, done, len(bodies) - done)
 
         while done < len(bodies):
             several = self._do_run("enqueue", append)
@@ -600,7 +599,9 @@ class JournalTraffic:
         if rng.random() < (0.6 if self.rid // 40 % 2 else 0.45):
             size, count, first = len(self._data()), rng.choice((1, 2, 5, 30, 60)), self.rid + 1
             self.rid += count
-            life.enqueue_run(first, b"head" * rng.randint(0, 3), [rng.randbytes(size) for _ in range(count)])
+            spread = rng.choice((0, 0, 100))
+            bodies = [rng.randbytes(size + rng.randint(0, spread)) for _ in range(count)]
+            life.enqueue_run(first, b"head" * rng.randint(0, 3), bodies)
             return
         rows = rows_of(life.free)
         if rows:

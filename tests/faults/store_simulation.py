@@ -50,6 +50,7 @@ from tests.faults.journal_simulation import rows_of
 from tests.faults.simulated_disk import SimulatedDisk
 from tests.faults.simulated_key_value import SimulatedKeyValue
 from tests.faults.simulator import BrokenPromiseError, Simulator, require
+from tests.support.bodies import joined
 
 
 class Fate(Enum):
@@ -1346,18 +1347,17 @@ class RunningLife(StoreLife):
 
     def deeds(self) -> list[tuple[Callable[[], object], int]]:
         """What may be done, with weights."""
-        return [*super().deeds(), (self.enqueue_run, 30), (self.dequeue_run, 25)]
+        return [*super().deeds(), (self.enqueue_run, 45), (self.dequeue_run, 35)]
 
     def enqueue_run(self) -> None:
-        """Messages with equal heads and equally long bodies, each of which may be there without those after it."""
+        """Messages with equal heads, each of which may be there without those after it."""
         for queue in self.some_queues()[:1]:
             journal, rng, head = journal_of(queue), self.rng, b"run "
-            size, gap = rng.choice((12, 12, 60, 200)), rng.randint(0, 5)
-            bodies = [(b"%d:" % self.model.unique()).ljust(size, b".") for _ in range(rng.choice((1, 3, 20, 40)))]
-            data = (b"-" * gap).join(bodies)
+            size, spread, count = rng.choice((12, 12, 60, 200)), rng.choice((0, 0, 150)), rng.choice((1, 3, 20, 40))
+            bodies = [(b"%d:" % self.model.unique()).ljust(size + rng.randint(0, spread), b".") for _ in range(count)]
+            run = joined(bodies, rng.randint(1, 5))
             messages = deque(Message(head + body) for body in bodies)
             while messages:
-                at = (len(bodies) - len(messages)) * (size + gap)
                 rid, several = self._append_run(
                     queue,
                     [Operation([message]) for message in messages],
@@ -1365,11 +1365,9 @@ class RunningLife(StoreLife):
                         self.store.append.enqueue_run,
                         journal,
                         head,
-                        data_crc((head,)),
-                        data,
-                        at,
-                        size + gap,
-                        size,
+                        None,
+                        run,
+                        count - len(messages),
                         len(messages),
                     ),
                 )

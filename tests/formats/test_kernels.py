@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import random
+from array import array
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -13,9 +14,10 @@ from hypothesis import strategies as st
 
 import qstore.formats.kernels as picked
 import qstore.formats.kernels.plain as plain
-from qstore.formats.checksum import extend_crc32c
+from qstore.formats.kernels.bodies import Bodies, SizeField
 from qstore.formats.rhm.headers import word
 from qstore.formats.rhm.records import COMPRESSED, SALT, Kind, RecordHeader, encode_record
+from tests.support.bodies import joined
 from tests.support.compiled import is_compiled
 
 FORMS: Final = [plain, picked]
@@ -32,12 +34,44 @@ def _buffer(size: int) -> bytes:
 
 
 @st.composite
-def _runs(draw: st.DrawFn) -> tuple[bytes, int, int, int, int]:
-    """A buffer, and where the bodies of a run are in it."""
-    size, count, at = draw(_SIZES), draw(st.integers(0, 9)), draw(st.integers(0, 20))
-    stride = max(size + draw(st.integers(0, 20)), 1)
-    after = draw(st.integers(0, 20))
-    return _buffer(at + max(count - 1, 0) * stride + size + after), at, stride, size, count
+def _runs(draw: st.DrawFn) -> tuple[list[bytes], Bodies, int]:
+    """The bodies of a run, where they are in a buffer, and the number of the first of those that are meant."""
+    sizes = draw(
+        st.one_of(st.lists(_SIZES, max_size=9), st.builds(lambda n, size: [size] * n, st.integers(0, 9), _SIZES))
+    )
+    bodies = [_buffer(size) for size in sizes]
+    before = draw(st.integers(0, 20))
+    joined_ = joined(
+        bodies, draw(st.integers(1, 20)), before, draw(st.integers(0, before)), after=draw(st.integers(0, 20))
+    )
+    first = draw(st.integers(0, len(bodies)))
+    if draw(st.booleans()) and first < len(bodies):
+        joined_, bodies, first = joined_.copy(first, len(bodies) - first), bodies[first:], 0
+    return bodies[first:], joined_, first
+
+
+_FIELDS = st.sampled_from(
+    [
+        (),
+        (SizeField(0, 8),),
+        (SizeField(3, 4, 5),),
+        (SizeField(1, 4), SizeField(5, 2, 12)),
+        (SizeField(0, 2), SizeField(8, 4)),
+    ]
+)
+_MAX_PREFIX: Final = 12
+
+
+def _columns(bodies: Bodies, first: int, count: int) -> tuple[bytes, int, bytes, int, int, int]:
+    return bodies.data, bodies.at, bodies.starts, bodies.gap, first, count
+
+
+def _before(prefix: bytes, fields: tuple[SizeField, ...], size: int) -> bytes:
+    """The bytes before a body of that size."""
+    for field in fields:
+        end = field.at + field.width
+        prefix = prefix[: field.at] + (size + field.added).to_bytes(field.width) + prefix[end:]
+    return prefix
 
 
 # ---- what they return ----
@@ -45,46 +79,90 @@ def _runs(draw: st.DrawFn) -> tuple[bytes, int, int, int, int]:
 
 @each_form
 @given(
-    messages=st.lists(st.booleans(), max_size=8),
-    prefix=st.binary(max_size=12),
-    body=st.integers(1, 9),
+    sizes=st.lists(st.integers(1, 300), max_size=8),
+    prefix=st.binary(min_size=_MAX_PREFIX, max_size=30),
+    fields=_FIELDS.filter(bool),
     before=st.integers(0, 5),
-    cut=st.integers(0, 12),
+    cut=st.integers(0, 40),
     end_byte=st.sampled_from([0, 0xCE]),
-    is_end_wrong=st.booleans(),
+    spoilt=st.tuples(st.integers(0, 9), st.integers(0, 100), st.integers(1, 255)),
+    limits=st.tuples(st.sampled_from([0, 100, 299, 300, 1 << 40]), st.sampled_from([0, 1, 3, 100])),
 )
-def test_as_many_messages_are_counted_as_begin_and_end_alike(
-    kernels: Any, messages: list[bool], prefix: bytes, body: int, before: int, cut: int, end_byte: int,
-    is_end_wrong: bool,
+@example([5, 5], bytes(12), (SizeField(0, 8),), 0, 0, 0xCE, (1, 8, 1), (300, 100))
+def test_as_many_messages_are_found_as_differ_only_in_their_bodies(
+    kernels: Any, sizes: list[int], prefix: bytes, fields: tuple[SizeField, ...], before: int, cut: int, end_byte: int,
+    spoilt: tuple[int, int, int], limits: tuple[int, int],
 ) -> None:  # fmt: skip
-    """`messages` says which are alike; the others differ in the last byte of the prefix, or in the last of all."""
-    is_end_wrong = is_end_wrong or not prefix
-    data = b"x" * before
-    for is_alike in messages:
-        begin = prefix if is_alike or is_end_wrong else prefix[:-1] + bytes([prefix[-1] ^ 1])
-        data += begin + bytes(body) + (b"\xce" if is_alike or not is_end_wrong else b"\xcd")
-    stride = len(prefix) + body + 1
+    """Up to the first of which a byte outside of its body is another, or which is too large, or not whole."""
+    which, at, difference = spoilt
+    tail, data, wanted, whole = bytes([end_byte] if end_byte else b""), b"x" * before, list[int](), True
+    for number, size in enumerate(sizes):
+        around = bytearray(_before(prefix, fields, size) + tail)
+        if number == which:
+            around[at % len(around)] ^= difference
+        data += around[: len(prefix)] + bytes(size) + around[len(prefix) :]
+        whole = whole and number != which and size <= limits[0] and number < limits[1]
+        whole = (
+            whole
+            and sum(sizes[: number + 1]) + (number + 1) * len(around) <= sum(sizes) + len(sizes) * len(around) - cut
+        )
+        if whole:
+            wanted.append(size)
     end = max(len(data) - cut, before)
-    complete = messages[: (end - before) // stride]
-    wanted = len(complete) if is_end_wrong and not end_byte else [*complete, False].index(False)
-    assert kernels.count_alike(data, before, end, prefix, stride, end_byte) == wanted
+    found = kernels.find_run(data, before, end, prefix, fields, end_byte, *limits)
+    around_size = len(prefix) + len(tail)
+    starts = [len(prefix) + sum(wanted[:number]) + number * around_size for number in range(len(wanted) + 1)]
+    assert found == ((array("I", starts).tobytes(), min(wanted), max(wanted)) if wanted else (b"", 0, 0))
 
 
 @each_form
-@given(run=_runs(), head=st.binary(max_size=150), rid=_RIDS, low=st.integers(0, (1 << 32) - 1), salt=_SALTS)
-@example((b"", 0, 1, 0, 0), b"", 1, 1, 1)
-def test_records_of_a_run_are_those_of_its_messages(
-    kernels: Any, run: tuple[bytes, int, int, int, int], head: bytes, rid: int, low: int, salt: int
+@given(
+    run=_runs(), head_size=st.integers(0, 200), place=st.integers(0, 1 << 38), blocks=st.integers(0, 100),
+    room=st.integers(-3, 100), largest=st.sampled_from([0, 1, 2, 9, 1000]),
+)  # fmt: skip
+def test_records_are_placed_one_after_another_while_there_is_room(
+    kernels: Any,
+    run: tuple[list[bytes], Bodies, int],
+    head_size: int,
+    place: int,
+    blocks: int,
+    room: int,
+    largest: int,
 ) -> None:
-    data, at, stride, size, count = run
+    bodies, columns, first = run
+    wanted, at = list[int](), place
+    for body in bodies:
+        size = -(-(32 + head_size + len(body) + 12) // 128)
+        room -= size + 1
+        if room < 0 or at + size > place + blocks or size > largest:
+            room += size + 1
+            break
+        wanted.append(at << 24 | size)
+        at += size
+    room += sum((packed & 0xFFFFFF) + 1 for packed in wanted)
+    arguments = (first, len(bodies), head_size, place, place + blocks, room, largest, 24)
+    assert kernels.place_records(columns.starts, columns.gap, *arguments) == array("Q", wanted).tobytes()
+
+
+@each_form
+@given(
+    run=_runs(), head=st.binary(min_size=_MAX_PREFIX, max_size=150), fields=_FIELDS, rid=_RIDS,
+    low=st.integers(0, (1 << 32) - 1), salt=_SALTS,
+)  # fmt: skip
+@example(([b""], joined([b""]), 0), bytes(12), (), 1, 1, 1)
+def test_records_of_a_run_are_those_of_its_messages(
+    kernels: Any, run: tuple[list[bytes], Bodies, int], head: bytes, fields: tuple[SizeField, ...], rid: int, low: int,
+    salt: int,
+) -> None:  # fmt: skip
+    bodies, columns, first = run
     wanted = b""
-    for number in range(count):
-        content = head + data[at + number * stride :][:size]
+    for number, body in enumerate(bodies):
+        content = _before(head, fields[:1], len(body)) + body
         header = RecordHeader(Kind.ENQUEUE, 2, COMPRESSED, rid + number, 0, len(content), 0, low)
         wanted += encode_record(header, b"", content, salt=salt)
-    first = word(Kind.ENQUEUE, 2, COMPRESSED)
-    crc = extend_crc32c(0, head)
-    assert kernels.encode_records(first, rid, low, head, crc, *run, SALT.pack(salt)) == wanted
+    word_, field = word(Kind.ENQUEUE, 2, COMPRESSED), fields[0] if fields else None
+    arguments = (*_columns(columns, first, len(bodies)), SALT.pack(salt))
+    assert kernels.encode_records(word_, rid, low, head, field, *arguments) == wanted
 
 
 @each_form
@@ -102,26 +180,42 @@ def test_dequeues_of_a_range_are_those_of_its_messages(
 
 @each_form
 @given(
-    run=_runs(), template=st.binary(min_size=8, max_size=40), tag_at=st.integers(-1, 32), first=_RIDS,
+    run=_runs(), template=st.binary(min_size=24, max_size=40), has_tag=st.booleans(), fields=_FIELDS, first_tag=_RIDS,
     tail=st.binary(max_size=9),
 )  # fmt: skip
-def test_deliveries_of_a_run_differ_in_number_and_body(
-    kernels: Any, run: tuple[bytes, int, int, int, int], template: bytes, tag_at: int, first: int, tail: bytes
-) -> None:
-    data, at, stride, size, count = run
-    tag_at = min(tag_at, len(template) - 8)
+def test_deliveries_of_a_run_differ_in_number_size_and_body(
+    kernels: Any, run: tuple[list[bytes], Bodies, int], template: bytes, has_tag: bool, fields: tuple[SizeField, ...],
+    first_tag: int, tail: bytes,
+) -> None:  # fmt: skip
+    bodies, columns, first = run
+    tag_at = len(template) - 9 if has_tag else -1
     wanted = b""
-    for number in range(count):
-        tag = (first + number).to_bytes(8, "big")
-        wanted += template if tag_at < 0 else template[:tag_at] + tag + template[tag_at + 8 :]
-        wanted += data[at + number * stride :][:size] + tail
-    assert kernels.write_deliveries(template, tag_at, first, *run, tail) == wanted
+    for number, body in enumerate(bodies):
+        before = _before(template, fields, len(body))
+        if has_tag:
+            before = before[:tag_at] + (first_tag + number).to_bytes(8) + before[tag_at + 8 :]
+        wanted += before + body + tail
+    arguments = (*_columns(columns, first, len(bodies)), tail)
+    assert kernels.write_deliveries(template, tag_at, first_tag, fields, *arguments) == wanted
+
+
+def test_a_copy_of_bodies_has_only_their_bytes() -> None:
+    bodies = [bytes([number]) * number for number in range(1, 30)]
+    copied = joined(bodies, 3, before=7).copy(5, 10)
+    assert len(copied.data) == sum(range(6, 16)) + 9 * 3
+    assert [copied.body(number) for number in range(copied.count)] == bodies[5:15]
+    assert (copied.size(2, 3), copied.beginning(4).count) == (8 + 9 + 10, 4)
+
+
+KERNELS: Final = (
+    picked.find_run, picked.place_records, picked.encode_records, picked.encode_dequeues, picked.write_deliveries,
+)  # fmt: skip
 
 
 def test_kernels_are_compiled_where_modules_are() -> None:
     """Otherwise nobody would notice if they could not be loaded."""
     name = "compiled" if is_compiled else "plain"
-    for function in (picked.count_alike, picked.encode_records, picked.encode_dequeues, picked.write_deliveries):
+    for function in KERNELS:
         assert function.__module__ == f"qstore.formats.kernels.{name}"
 
 
@@ -134,7 +228,7 @@ def test_checksums_of_bodies_of_all_lengths(uses_instruction: bool) -> None:
     compiled.use_instruction(uses_instruction)
     try:
         for size in [*range(1100), 1535, 1536, 1537, 2047, 2048, 2999]:
-            arguments = (1, 5, 7, head, extend_crc32c(0, head), data, 1, 1, size, 1, b"saltsalt")
+            arguments = (1, 5, 7, head, None, data, 1, array("I", [0, size + 1]).tobytes(), 1, 0, 1, b"saltsalt")
             assert compiled.encode_records(*arguments) == plain.encode_records(*arguments), size
     finally:
         compiled.use_instruction(True)
@@ -160,39 +254,82 @@ def _outcome(function: Callable[..., bytes | int], *arguments: object) -> object
         return None
 
 
-@given(numbers=st.tuples(_HOSTILE, _HOSTILE, _HOSTILE, _HOSTILE), prefix=st.binary(max_size=3))
-@example((0, 64, 1, 0), b"")
-def test_ranges_outside_of_the_buffer_are_not_counted(numbers: tuple[int, int, int, int], prefix: bytes) -> None:
-    at, end, stride, end_byte = numbers
-    arguments = (_DATA, at, end, prefix, stride, end_byte)
-    found = _outcome(plain.count_alike, *arguments)
-    assert _outcome(picked.count_alike, *arguments) in (found, None if stride >> 63 else found)
-    is_inside = 0 <= at <= end <= len(_DATA) and max(len(prefix), 1) <= stride and 0 <= end_byte <= 0xFF
-    assert (found is not None) == is_inside
+def _same(name: str, *arguments: object) -> object:
+    """The outcome of a kernel in both forms; None if both refuse."""
+    found = _outcome(getattr(plain, name), *arguments)
+    is_large = any(isinstance(each, int) and not -(1 << 63) <= each < 1 << 63 for each in arguments)
+    assert _outcome(getattr(picked, name), *arguments) in ((found, None) if is_large else (found,))
+    return found
 
 
-def _is_run(at: int, stride: int, size: int, count: int) -> bool:
-    is_possible = at >= 0 and stride >= 1 and size >= 0 and 0 <= count <= plain.MAX_COUNT
-    return is_possible and (not count or at + (count - 1) * stride + size <= len(_DATA))
+_HOSTILE_FIELDS = st.lists(
+    st.builds(SizeField, st.integers(-2, 14), st.sampled_from([0, 1, 2, 3, 4, 8, 9]), st.sampled_from([0, 5, 1 << 40])),
+    max_size=5,
+).map(tuple)
 
 
-@given(numbers=st.tuples(_HOSTILE, _HOSTILE, _HOSTILE, _HOSTILE), others=st.tuples(_HOSTILE, _HOSTILE, _HOSTILE))
-@example((0, 1, 64, 1), (1, 1, 1))
-@example((0, 1, 65, 1), (1, 1, 1))
-@example((0, 1, 0, 65), (1, 1, 1))
-@example((0, 1, 0, 66), (1, 1, 1))
-def test_runs_outside_of_the_buffer_are_neither_written_nor_delivered(
-    numbers: tuple[int, int, int, int], others: tuple[int, int, int]
+@given(numbers=st.tuples(_HOSTILE, _HOSTILE, _HOSTILE, _HOSTILE, _HOSTILE), fields=_HOSTILE_FIELDS)
+@example((0, 64, 0, 64, 10), (SizeField(0, 2, 0),))
+@example((0, 64, 0, 1 << 62, 10), (SizeField(2, 8, 0),))
+def test_messages_are_found_in_the_buffer_alone(
+    numbers: tuple[int, int, int, int, int], fields: tuple[SizeField, ...]
 ) -> None:
-    rid, low, crc = others
-    arguments: tuple[object, ...] = (1, rid, low, b"head", crc, _DATA, *numbers, bytes(8))
-    found = _outcome(plain.encode_records, *arguments)
-    assert _outcome(picked.encode_records, *arguments) == found
-    fits = 0 <= rid <= _U64 - max(numbers[3], 0) and 0 <= low < 1 << 32 and 0 <= crc < 1 << 32
-    assert (found is not None) == (_is_run(*numbers) and fits)
-    delivered = _outcome(plain.write_deliveries, b"head", -1, 0, _DATA, *numbers, b"tail")
-    assert _outcome(picked.write_deliveries, b"head", -1, 0, _DATA, *numbers, b"tail") == delivered
-    assert (delivered is not None) == _is_run(*numbers)
+    for data in (_DATA, b"\x00\x03" * 32, b"\xff" * 64, bytes(64)):
+        at, end, end_byte, max_size, most = numbers
+        found = _same("find_run", data, at, end, data[:10], fields, end_byte, max_size, most)
+        if isinstance(found, tuple) and found[0]:
+            assert at + memoryview(found[0]).cast("I")[-1] - 10 <= end <= len(data)
+
+
+@given(
+    starts=st.lists(st.sampled_from([0, 1, 5, 60, 64, 65, 200, (1 << 31) + 1, (1 << 32) - 1]), max_size=5),
+    numbers=st.tuples(_HOSTILE, _HOSTILE, _HOSTILE, _HOSTILE),
+    others=st.tuples(_HOSTILE, _HOSTILE),
+    cut=st.integers(0, 3),
+    fields=_HOSTILE_FIELDS,
+)
+@example([0, 65], (0, 1, 0, 1), (1, 1), 0, ())
+@example([0, 66], (0, 1, 0, 1), (1, 1), 0, ())
+@example([5, 0], (0, 1, 0, 1), (1, 1), 0, ())
+@example([5, 9], (-5, 1, 0, 1), (1, 1), 0, ())
+@example([5, 9], (-6, 1, 0, 1), (1, 1), 0, ())
+def test_bodies_outside_of_the_buffer_are_neither_written_nor_delivered(
+    starts: list[int], numbers: tuple[int, int, int, int], others: tuple[int, int], cut: int,
+    fields: tuple[SizeField, ...],
+) -> None:  # fmt: skip
+    packed = array("I", starts).tobytes()
+    packed = packed[: len(packed) - cut]
+    at, gap, first, count = numbers
+    rid, low = others
+    meant = starts[max(first, 0) :][: max(count, 0) + 1]
+    ends = meant[1:]
+    is_run = (
+        0 <= count <= plain.MAX_COUNT and len(meant) == count + 1 and first >= 0 and not cut
+        and (not count or (gap >= 1 and at + meant[0] >= 0 and at + meant[-1] - gap <= len(_DATA)))
+        and all(end - begin >= gap for begin, end in zip(meant, ends, strict=False))
+    )  # fmt: skip
+    run = (_DATA, at, packed, gap, first, count)
+    written = _same("encode_records", 1, rid, low, b"head", None, *run, bytes(8))
+    assert (written is not None) == (is_run and 0 <= rid <= _U64 - max(count, 0) and 0 <= low < 1 << 32)
+    delivered = _same("write_deliveries", b"head", -1, 0, (), *run, b"tail")
+    assert (delivered is not None) == is_run
+    _same("write_deliveries", b"head" * 4, -1, 0, fields, *run, b"tail")
+    for field in fields:
+        _same("encode_records", 1, 1, 1, b"head" * 4, field, *run, bytes(8))
+
+
+@given(
+    starts=st.lists(st.sampled_from([0, 1, 5, 60, 200, (1 << 31) + 1, (1 << 32) - 1]), max_size=5),
+    numbers=st.tuples(_HOSTILE, _HOSTILE, _HOSTILE, _HOSTILE),
+    places=st.tuples(_HOSTILE, _HOSTILE, _HOSTILE, _HOSTILE),
+    size_bits=st.sampled_from([-1, 0, 7, 8, 9, 24, 32, 33, 64, 1 << 40]),
+)
+@example([0, 1 << 30], (1, 0, 1, 0), (0, 1 << 40, 1 << 40, 1 << 40), 16)
+def test_places_that_do_not_fit_are_not_given(
+    starts: list[int], numbers: tuple[int, int, int, int], places: tuple[int, int, int, int], size_bits: int
+) -> None:
+    gap, first, count, head_size = numbers
+    _same("place_records", array("I", starts).tobytes(), gap, first, count, head_size, *places, size_bits)
 
 
 @given(tag_at=_HOSTILE, first=_HOSTILE, count=st.integers(0, 3))
@@ -201,10 +338,20 @@ def test_runs_outside_of_the_buffer_are_neither_written_nor_delivered(
 @example(4, _U64 - 1, 1)
 @example(4, _U64, 1)
 def test_numbers_that_do_not_fit_are_not_delivered(tag_at: int, first: int, count: int) -> None:
-    arguments = (bytes(12), tag_at, first, _DATA, 0, 1, 1, count, b"")
-    found = _outcome(plain.write_deliveries, *arguments)
-    assert _outcome(picked.write_deliveries, *arguments) in (found, None if tag_at < -(1 << 63) else found)
+    starts = array("I", [0, 2, 4, 6]).tobytes()
+    found = _outcome(plain.write_deliveries, bytes(12), tag_at, first, (), _DATA, 0, starts, 1, 0, count, b"")
+    compiled = _outcome(picked.write_deliveries, bytes(12), tag_at, first, (), _DATA, 0, starts, 1, 0, count, b"")
+    assert compiled in (found, None if tag_at < -(1 << 63) else found)
     assert (found is not None) == (tag_at < 0 or (tag_at <= 4 and 0 <= first <= _U64 - count))
+
+
+@given(size=st.sampled_from([65_535, 65_536, 65_530, 70_000]), added=st.sampled_from([0, 5, 6]))
+def test_sizes_that_do_not_fit_into_their_field_are_refused(size: int, added: int) -> None:
+    field, starts = SizeField(1, 2, added), array("I", [0, size + 1]).tobytes()
+    run = (bytes(size), 0, starts, 1, 0, 1)
+    records = _same("encode_records", 1, 1, 1, b"head", field, *run, bytes(8))
+    deliveries = _same("write_deliveries", b"head", -1, 0, (field,), *run, b"")
+    assert (records is not None) == (deliveries is not None) == (size + added <= 0xFFFF)
 
 
 @given(word_=_HOSTILE, rid=_HOSTILE, low=_HOSTILE, target=_HOSTILE, count=_HOSTILE, salt=st.integers(0, 9))

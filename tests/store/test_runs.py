@@ -12,6 +12,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from qstore.formats.broker_records.topology import Queue
+from qstore.formats.kernels.bodies import SizeField
 from qstore.formats.rhm.geometry import Geometry
 from qstore.formats.rhm.headers import data_crc
 from qstore.formats.rhm.records import LAST_OF_FLUSH, decode_record
@@ -25,6 +26,7 @@ from qstore.store.sync.threads import InlineSync
 from tests.faults.journal_simulation import rows_of
 from tests.faults.simulated_disk import SimulatedDisk
 from tests.faults.store_simulation import PATH, TinyParameters, simulated_environment
+from tests.support.bodies import joined
 from tests.support.memory_ring import MemoryRing
 from tests.support.opened_store import COMPRESSES
 from tests.support.profiles import examples
@@ -32,7 +34,7 @@ from tests.support.profiles import examples
 pytestmark = pytest.mark.usefixtures("tiny_blocks")
 
 HEAD: Final = b"head"
-_CRC: Final = data_crc((HEAD,))
+_FIELD: Final = SizeField(len(HEAD), 4, 7)
 
 # ---- the writer ----
 
@@ -56,6 +58,21 @@ def append_all(ring: MemoryRing, count: int, append: Callable[[int, int], int]) 
     return done
 
 
+def field_for(bodies: list[bytes]) -> SizeField | None:
+    """The field in the head of messages with these bodies, if their sizes differ."""
+    return None if len({*map(len, bodies)}) == 1 else _FIELD
+
+
+def head_for(field: SizeField | None) -> bytes:
+    """The head of a run with that field, which has any value in it."""
+    return HEAD if field is None else HEAD + b"\xff" * field.width + HEAD
+
+
+def message(body: bytes, field: SizeField | None) -> bytes:
+    """The data of a message."""
+    return HEAD + body if field is None else HEAD + (len(body) + 7).to_bytes(4) + HEAD + body
+
+
 class Ring:
     """A ring that takes messages in runs, or the same one by one."""
 
@@ -64,20 +81,18 @@ class Ring:
 
     def enqueue(self, bodies: list[bytes], gap: int) -> list[int]:
         """Returns the record ids."""
-        ring, writer, size, before = self.ring, self.ring.writer, len(bodies[0]), self.ring.rid
-        data = b"-" * gap + (b"-" * gap).join(bodies)
-        stride = max(size + gap, 1)
+        ring, writer, before = self.ring, self.ring.writer, self.ring.rid
+        run, field = joined(bodies, 1 + gap, before=gap), field_for(bodies)
         if not self.in_runs:
             for body in bodies:
-                if not ring.enqueue_data(HEAD + body):
+                if not ring.enqueue_data(message(body, field)):
                     break
             else:
                 return list(range(before + 1, ring.rid + 1))
             return list(range(before + 1, ring.rid))
 
         def append(rid: int, done: int) -> int:
-            at = gap + done * stride
-            return writer.enqueue_run(rid, HEAD, _CRC, data, at, stride, size, len(bodies) - done)
+            return writer.enqueue_run(rid, head_for(field), field, run, done, len(bodies) - done)
 
         done = append_all(ring, len(bodies), append)
         return list(range(before + 1, before + 1 + done))
@@ -93,6 +108,7 @@ class Ring:
 
 OPERATIONS = st.one_of(
     st.tuples(st.just("run"), st.sampled_from([0, 0, 60, 100, 300, 1500]), st.sampled_from([1, 2, 3, 20, 70])),
+    st.tuples(st.just("uneven run"), st.sampled_from([0, 60, 100, 700]), st.sampled_from([2, 3, 20, 70])),
     st.tuples(st.just("single"), st.integers(0, 400), st.just(0)),
     st.tuples(st.just("dequeue"), st.integers(0, 1 << 16), st.integers(1, 60)),
     st.tuples(st.just("dequeue the last"), st.integers(0, 20), st.integers(1, 60)),
@@ -112,6 +128,7 @@ OPERATIONS = st.one_of(
 )
 @example([("run", 100, 70), ("drain", 0, 0), ("dequeue", 0, 70), ("drain", 0, 0)] * 6, 4, 64, 512)
 @example([("run", 60, 70), ("dequeue the last", 5, 20), ("drain", 0, 0)] * 8, 4, 64, 512)
+@example([("uneven run", 100, 70), ("drain", 0, 0), ("dequeue", 0, 70), ("drain", 0, 0)] * 6, 4, 256, 512)
 def test_a_journal_of_runs_is_that_of_the_same_messages_one_by_one(
     operations: list[tuple[str, int, int]], files: int, blocks: int, alignment: int
 ) -> None:
@@ -122,8 +139,11 @@ def test_a_journal_of_runs_is_that_of_the_same_messages_one_by_one(
     for number, (kind, what, count) in enumerate(operations):
         transactions = rings[0].ring.writer.transactions
         rows = rows_of(sorted(rid for rid in live if not rings[0].ring.writer.records.is_locked(rid)))
-        if kind == "run":
-            bodies = [bytes([number % 251, index]) + bytes(what) for index in range(count)]
+        if kind.endswith("run"):
+            each = 37 if kind == "uneven run" else 0
+            bodies = [
+                bytes([number % 251, index]) + bytes(what + each * (index * index % 11)) for index in range(count)
+            ]
             found = [ring.enqueue(bodies, what % 7) for ring in rings]
             assert found[0] == found[1]
             live.update(found[0])
@@ -244,15 +264,14 @@ def test_dequeues_end_at_the_first_message_that_is_missing_or_held() -> None:
 
 @pytest.mark.parametrize("size", [0, 50, 500, 9000])
 @pytest.mark.parametrize("count", [1, 2, 7, 64, 65, 300])
-def test_the_last_record_of_a_run_is_flagged(size: int, count: int) -> None:
+@pytest.mark.parametrize("more", [0, 150])
+def test_the_last_record_of_a_run_is_flagged(size: int, count: int, more: int) -> None:
     """Whether the run is copied into the buffer or not; and of dequeues likewise."""
-    bodies = [bytes([number % 251]) * size for number in range(count)]
-    blocks = -(-(size + len(HEAD) + 44) // 128)
+    bodies = [bytes([number % 251]) * (size + more * (number % 3)) for number in range(count)]
+    blocks = [-(-(len(body) + len(HEAD) + 44) // 128) for body in bodies]
     for with_dequeues in (False, True):
         buffer = RecordBuffer()
-        buffer.append_run(
-            5, 7, HEAD, _CRC, b"".join(bodies), 0, max(size, 1), size, count if size else 1, blocks, b"saltsalt"
-        )
+        buffer.append_run(5, 7, HEAD, None, joined(bodies), 0, count, sum(blocks), blocks[-1], b"saltsalt")
         if with_dequeues:
             buffer.append_dequeues(1000, 7, 5, count, b"saltsalt")
         assert not buffer.is_empty
@@ -262,7 +281,7 @@ def test_the_last_record_of_a_run_is_flagged(size: int, count: int) -> None:
             header, _, data = decode_record(content, at, salt=int.from_bytes(b"saltsalt", "little"))
             found.append((header.rid, header.flags, data, header.dequeued_rid))
             at += header.size
-        wanted = [(5 + number, 0, HEAD + body, 0) for number, body in enumerate(bodies[: count if size else 1])]
+        wanted = [(5 + number, 0, HEAD + body, 0) for number, body in enumerate(bodies)]
         if with_dequeues:
             wanted += [(1000 + number, 0, b"", 5 + number) for number in range(count)]
         wanted[-1] = (wanted[-1][0], LAST_OF_FLUSH, *wanted[-1][2:])
@@ -292,18 +311,16 @@ class Store:
         return made[0]
 
     def enqueue(self, journal: QueueJournal, bodies: list[bytes]) -> list[int]:
-        append, size, rids = self.store.append, len(bodies[0]), list[int]()
-        data = b"".join(bodies)
+        append, field, rids = self.store.append, field_for(bodies), list[int]()
+        run = joined(bodies)
         while len(rids) < len(bodies):
             done = len(rids)
             try:
                 if self.in_runs:
-                    rid, several = append.enqueue_run(
-                        journal, HEAD, _CRC, data, done * size, size, size, len(bodies) - done
-                    )
+                    rid, several = append.enqueue_run(journal, head_for(field), field, run, done, len(bodies) - done)
                 else:
-                    parts = (HEAD, bodies[done])
-                    rid, several = append.enqueue(journal, parts, len(HEAD) + size, data_crc(parts)), 1
+                    parts = (message(bodies[done], field),)
+                    rid, several = append.enqueue(journal, parts, len(parts[0]), data_crc(parts)), 1
             except JournalFullError:
                 break
             assert 1 <= several <= len(bodies) - done
@@ -342,7 +359,8 @@ def test_a_store_of_runs_is_that_of_the_same_messages_one_by_one(seed: int, argu
         chance, pair, rids = rng.random(), pairs[which], live[which]
         if chance < 0.45 or not rids:
             size = rng.choice((1, 20, 100, 700))
-            bodies = [bytes([rng.randrange(256)]) * size for _ in range(rng.choice((1, 2, 10, 60)))]
+            more, count = rng.choice((0, 0, 50)), rng.choice((1, 2, 10, 60))
+            bodies = [bytes([rng.randrange(256)]) * (size + rng.randint(0, more)) for _ in range(count)]
             found = [store.enqueue(journal, bodies) for store, journal in zip(stores, pair, strict=True)]
             assert found[0] == found[1]
             rids += found[0]
@@ -381,19 +399,22 @@ def test_a_run_goes_to_all_of_several_journals_or_to_none(seed: int) -> None:
     journals = [store.make("first"), store.make("second")]
     for _ in range(150):
         size, count = rng.choice((1, 20, 100, 700)), rng.choice((1, 2, 10, 60))
-        bodies = [bytes([rng.randrange(256)]) * size for _ in range(count)]
+        more = rng.choice((0, 0, 200))
+        bodies = [bytes([rng.randrange(256)]) * (size + rng.randint(0, more)) for _ in range(count)]
         before = [(each.enqueues, each.unsynced, each.gathered) for each in journals]
-        data = b"..".join(bodies)
-        rids = store.store.append.enqueue_run_to_all(journals, HEAD, _CRC, data, 0, size + 2, size, count)
+        field = field_for(bodies)
+        rids = store.store.append.enqueue_run_to_all(journals, head_for(field), field, joined(bodies, 2), count)
         if not rids:
             refused += 1
             assert [(each.enqueues, each.unsynced, each.gathered) for each in journals] == before
+            count, field = 1, None
             rids = [store.enqueue(journal, bodies[:1])[0] for journal in journals]
-            count = 1
         else:
             taken += 1
         for journal, first in zip(journals, rids, strict=True):
-            assert [journal.load(first + number) for number in range(count)] == [HEAD + body for body in bodies[:count]]
+            assert [journal.load(first + number) for number in range(count)] == [
+                message(body, field) for body in bodies[:count]
+            ]
             if rng.random() < 0.8:
                 store.dequeue(journal, first, count)
         if rng.random() < 0.3:
@@ -407,14 +428,14 @@ def test_a_run_goes_to_all_of_several_journals_or_to_none(seed: int) -> None:
 def test_runs_that_are_not_in_the_buffer_are_refused() -> None:
     store = Store(in_runs=True)
     journal = store.make("queue")
-    enqueue = partial(store.store.append.enqueue_run, journal, HEAD, _CRC, bytes(100))
-    for at, stride, size, count in ((-1, 10, 10, 1), (91, 10, 10, 1), (1, 10, 10, 10), (0, 10, 10, 0), (0, 0, 10, 1)):
+    enqueue = partial(store.store.append.enqueue_run, journal, HEAD, None, joined([bytes(9)] * 10))
+    for first, count in ((-1, 1), (10, 1), (1, 10), (0, 0), (5, -1)):
         with pytest.raises(ValueError, match="no run of"):
-            enqueue(at, stride, size, count)
+            enqueue(first, count)
     with pytest.raises(ValueError, match="no messages"):
         store.store.append.dequeue_run(journal, 1, 0)
     assert (journal.enqueues, journal.unsynced) == (0, 0)
-    assert [enqueue(0, 10, 10, 10)[1], enqueue(10, 10, 10, 9)[1]] == [1, 9], "a file is entered by one message"
+    assert [enqueue(0, 10)[1], enqueue(1, 9)[1]] == [1, 9], "a file is entered by one message"
 
 
 def test_a_failed_journal_refuses_runs() -> None:

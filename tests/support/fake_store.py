@@ -20,6 +20,7 @@ from qstore.broker.model.queues.queue import Queue
 from qstore.broker.model.store_protocol import Done, Refused
 from qstore.broker.settings import BrokerSettings
 from qstore.formats.errors import BrokerRecordError
+from qstore.formats.kernels.bodies import Bodies, SizeField
 from qstore.formats.values import EMPTY_MAP, TypedMap
 from tests.broker.wired_broker import PlainMessage
 
@@ -166,20 +167,17 @@ class FakeStore:
         self,
         journal: FakeJournal,
         head: bytes,
-        head_crc: int,
-        data: bytes,
-        at: int,
-        stride: int,
-        size: int,
+        field: SizeField | None,
+        bodies: Bodies,
+        first: int,
         count: int,
     ) -> tuple[int, int]:
         """A few of them, so that the caller comes again."""
-        assert head_crc == self.crc((head,))
-        assert at + (count - 1) * stride + size <= len(data)
+        assert first + count <= bodies.count
         journal.check()
         several = min(count, AT_ONCE)
-        bodies = [data[begin : begin + size] for begin in range(at, at + several * stride, stride)]
-        rids = [self._append(journal, head + body) for body in bodies]
+        messages = [bodies.message(head, field, number) for number in range(first, first + several)]
+        rids = [self._append(journal, b"".join(message)) for message in messages]
         return rids[0], several
 
     def enqueue_run_to_all(self, *_run: object) -> list[int]:

@@ -295,14 +295,14 @@ class Queue:
 
     def takes_run(self, run: MessageRun) -> bool:
         """Whether the queue need not look at single messages of the run, and has room for all."""
-        watch, size = self.watch, run.size * run.count
+        watch, size = self.watch, run.size(0, run.count)
         return (
             self.message_ttl is None
             and self.eligibility is None
             and not self.displacements
             and self._chooser is None
             and not self.sequence_header
-            and (self.residency is None or run.size <= self.residency.staging)
+            and (self.residency is None or run.largest <= self.residency.staging)
             and self.messages_enqueued + run.count <= watch.count_mark
             and self.bytes_enqueued + size <= watch.bytes_mark
             and (self.limit is None or self.limit.has_room(self, run.count, size))
@@ -311,14 +311,12 @@ class Queue:
     def _store_run(self, run: MessageRun) -> int:
         assert self._append is not None
         assert self.store is not None
-        head, crc = run.template.stored_head()
-        appended, at = 0, run.at
+        head, field = run.stored_head()
+        appended = 0
         while appended < run.count:
             left = run.count - appended
             try:
-                rid, count = self._append.enqueue_run(
-                    self.journal, head, crc, run.data, at, run.stride, run.body_size, left
-                )
+                rid, count = self._append.enqueue_run(self.journal, head, field, run.bodies, appended, left)
             except self.store.errors:
                 break  # those that are left are published singly, and refused
             if count < MIN_RUN:
@@ -327,7 +325,6 @@ class Queue:
             else:
                 self.add_run(run, appended, count, rid)
             appended += count
-            at += count * run.stride
         return appended
 
     def add_run(self, run: MessageRun, first: int, count: int, rid: int) -> None:
@@ -335,10 +332,10 @@ class Queue:
         entry = RunEntry(run, first, count, self.order.next_position, rid)
         self._tick.ready[self] = None
         if run.template.is_persistent is not self.durable:
-            self.counters.atypical_enqueue(run.size, count)
+            self.counters.atypical_enqueue(entry.size, count)
         self.order.append_run(entry)
         self.messages_enqueued += count
-        self.bytes_enqueued += run.size * count
+        self.bytes_enqueued += entry.size
         if rid:
             if self._unsynced.held_from == NO_LIMIT:
                 self._unsynced.hold(entry.position)
@@ -751,12 +748,12 @@ class Queue:
 
     def _remove_first(self, run: RunEntry, count: int) -> None:
         """As `remove`, of the first messages of a run that is held."""
+        size = run.run.size(run.first, count)
         self.order.remove_first(run, count)
-        size = run.run.size * count
         self.messages_dequeued += count
         self.bytes_dequeued += size
         if run.run.template.is_persistent is not self.durable:
-            self.counters.atypical_dequeue(run.run.size, count)
+            self.counters.atypical_dequeue(size, count)
         if self.watch.is_high:
             self.watch.fallen(self, run)
 

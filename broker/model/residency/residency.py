@@ -313,14 +313,15 @@ class Residency(Tally):
         """
         if count < run.count:
             run = self._order.split(run, count)
-        following, size = run.next, run.run.size
+        following, size, of_runs = run.next, run.size, run.run
         keys = range(run.rid, run.rid + run.count)
         assert self._stored is not None
         self._stored.keep_stored(keys)
-        stretch = Stretch(run.position, keys, [size] * run.count, is_stored=True)
-        freed = run.count * (size + MESSAGE_OVERHEAD - BYTES_PER_MESSAGE)
+        sizes = [of_runs.size(number, 1) for number in range(run.first, run.first + run.count)]
+        stretch = Stretch(run.position, keys, sizes, is_stored=True)
+        freed = size + run.count * (MESSAGE_OVERHEAD - BYTES_PER_MESSAGE)
         self.messages_out += run.count
-        self.bytes_out += size * run.count
+        self.bytes_out += size
         self._place([run], stretch, freed)
         return following, freed
 

@@ -25,6 +25,7 @@ from collections.abc import Iterator
 from typing import Final, NamedTuple
 
 from qstore.broker.model.message import Buffer, Content, IncomingContent
+from qstore.broker.protocols.amqp_0_10.message import content_length_field
 from qstore.broker.protocols.assembly import Assembler, Budget, Partial, ProtocolError, Receiver
 from qstore.broker.protocols.output import parts_of
 from qstore.formats.amqp_0_10.frames import (
@@ -41,6 +42,7 @@ from qstore.formats.amqp_0_10.frames import (
     TRACK_CONTROL,
     encode_frame,
 )
+from qstore.formats.kernels.bodies import SizeField
 
 MAX_SEGMENT_BYTES: Final = 0xFFFF - FRAME.size
 
@@ -53,6 +55,7 @@ _COMMAND_OF_CONTENT: Final = FIRST_SEGMENT | _WHOLE_SEGMENT
 _WHOLE_COMMAND: Final = _COMMAND_OF_CONTENT | LAST_SEGMENT
 _LAST_WHOLE: Final = LAST_SEGMENT | _WHOLE_SEGMENT
 _unpack: Final = FRAME.unpack_from
+_FRAME_SIZE_FIELD: Final = SizeField(2, 2, FRAME.size)
 
 
 class FramingError(ProtocolError):
@@ -163,9 +166,13 @@ class CommandAssembler(Assembler[_Partial]):
             return 0
         payload = data[at + _HEAD : header_at]
         pattern = self._pattern
-        if pattern.is_repeated(header_at - at, body_at - header_at, after - body_at):
-            pattern.channel, pattern.payload = channel, payload
-            pattern.begin, pattern.middle = data[at : header_at + _HEAD], data[body_at : body_at + _HEAD]
+        if pattern.is_repeated(header_at - at, body_at - header_at):
+            field = content_length_field(data[header_at + _HEAD : body_at])
+            pattern.channel, pattern.payload, pattern.field = channel, payload, field
+            pattern.start, pattern.fields = data[at : header_at + _HEAD], (_FRAME_SIZE_FIELD.moved(body_at - at),)
+            if field is not None:
+                pattern.fields = (field.moved(header_at + _HEAD - at), *pattern.fields)
+            pattern.begin, pattern.middle = pattern.start, data[body_at : body_at + _HEAD]
             pattern.header_at, pattern.header_end = header_at + _HEAD - at, body_at - at
             pattern.body_at, pattern.body_end, pattern.size = body_at + _HEAD - at, after - at, after - at
         self.frames += 2

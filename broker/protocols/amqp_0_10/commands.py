@@ -55,7 +55,7 @@ from qstore.broker.model.settlement import (
     single,
     subscribe,
 )
-from qstore.broker.protocols.amqp_0_10.message import TransferMessage
+from qstore.broker.protocols.amqp_0_10.message import TransferMessage, content_length_field
 from qstore.broker.protocols.amqp_0_10.server_session import MESSAGE_TRANSFER, ServerSession
 from qstore.broker.protocols.amqp_0_10.session import wrap_ranges
 from qstore.broker.protocols.amqp_0_10.subscription import SelectiveSubscription, Subscription
@@ -63,6 +63,7 @@ from qstore.broker.protocols.amqp_0_10.transactions import TRANSACTION_COMMANDS
 from qstore.formats.amqp_0_10.codes import AcceptMode, AcquireMode, CreditUnit, FlowMode
 from qstore.formats.amqp_0_10.commands import decode_command, encode_result
 from qstore.formats.amqp_0_10.types import Amqp010Error
+from qstore.formats.kernels.bodies import Bodies, SizeField
 from qstore.formats.values import EMPTY_MAP
 
 if TYPE_CHECKING:
@@ -473,20 +474,15 @@ def _transfer(session: ServerSession, number: int, payload: bytes, header: bytes
                 session.awaited = number
 
 
-def do_transfers(
-    session: ServerSession, payload: bytes, header: bytes, data: bytes, at: int, stride: int, size: int, count: int
-) -> int:
+def do_transfers(session: ServerSession, payload: bytes, header: bytes, bodies: Bodies, field: SizeField | None) -> int:
     """Execute transfers of messages that differ only in their content, if they take effect at once.
 
     Args:
         session: the session; it is attached.
         payload: their message.transfer.
-        header: their header segment.
-        data: has the contents.
-        at: where the first begins.
-        stride: bytes from one content to the next.
-        size: of each content.
-        count: their number.
+        header: the header segment of the first.
+        bodies: their contents.
+        field: the field in the header segment that gives the size of the content, if there is one.
 
     Returns:
         How many were executed; if it is 0, the first must be executed by itself.
@@ -495,13 +491,17 @@ def do_transfers(
     if session.is_failed or session.transaction is not None or destination is None:
         return 0
     transfers, exchange = session.connection.transfers, broker.exchanges.get(destination)
-    template = transfers.template(header, destination)
+    if bodies.is_even and transfers.is_last(header, destination):
+        field = None
+    template = transfers.template(header, destination, field)
     if exchange is None or template is None or (transfers.has_rare and not transfers.covers(template)):
         return 0
     first = session.begin_commands(0)
     if first < 0:
         return 0
-    run = MessageRun(template, data, at, stride, size, count, len(template.header) + size)
+    if field is not None:
+        field = content_length_field(template.header)
+    run = MessageRun(template, bodies, field, len(template.header))
     published = broker.router.publish_run(run, exchange)
     if published:
         session.tick.workers[session] = None

@@ -73,6 +73,7 @@ from qstore.formats.amqp_0_10.structs import DELIVERY_PROPERTIES, MESSAGE_PROPER
 from qstore.formats.amqp_0_10.types import Amqp010Error, wire_type_of
 from qstore.formats.broker_records.messages import HEADER_SIZE_BYTES, frames_problem, header_size
 from qstore.formats.errors import BrokerRecordError
+from qstore.formats.kernels.bodies import SizeField
 from qstore.formats.values import EMPTY_MAP, TypedMap, TypedValue, typed_value
 
 DEFAULT_PRIORITY: Final = 4
@@ -88,6 +89,7 @@ _EIGHT_BYTES: Final = {"ttl": 0x20, "timestamp": 0x40, "expiration": 0x80}
 _OF_LIFE: Final = ("ttl", "expiration", "resume_id", "resume_ttl")
 _TIMES: Final = 0xC0  # timestamp and expiration
 _USER_ID: Final = 0x40  # in that of message-properties
+_CONTENT_LENGTH: Final = 0x01  # likewise; its 8 bytes are the first field
 _WHOLE: Final = FIRST_FRAME | LAST_FRAME
 _PREFIXES_KEPT: Final = 2048
 _MAX_TTL: Final = (1 << 64) - 1
@@ -148,10 +150,13 @@ class TransferMessage(NativeMessage):
         self.size = len(header) + len(body)
         self._crc = -1
 
-    def with_body(self, body: bytes) -> TransferMessage:
+    def with_body(self, body: bytes, field: SizeField | None) -> TransferMessage:
         """As `Message.with_body`."""
         properties = DeliveryProperties(b"", self.routing_key, self.is_persistent, self.handling, None, 0)
-        return TransferMessage(self.header, body, self.exchange, properties, 0.0, self.head)
+        header, head = self.header, self.head
+        if field is not None:
+            header, head = field.set_in(header, len(body)), None
+        return TransferMessage(header, body, self.exchange, properties, 0.0, head)
 
     def stored_begin(self) -> bytes:
         """As `NativeMessage.stored_begin`."""
@@ -298,6 +303,14 @@ def find_struct(header: bytes, code: int) -> tuple[int, int] | None:
             return at, at + 4 + size
         at += 4 + size
     return None
+
+
+def content_length_field(header: bytes) -> SizeField | None:
+    """The field of a header that gives the size of the body; None if it has none."""
+    at = find_struct(header, _MESSAGE)
+    if at is None or at[1] > len(header) or at[1] - at[0] < _FLAGS_AT + 10:
+        return None
+    return SizeField(at[0] + _FLAGS_AT + 2, 8) if header[at[0] + _FLAGS_AT] & _CONTENT_LENGTH else None
 
 
 def user_id_of(header: bytes) -> str | None:

@@ -28,6 +28,7 @@ from qstore.broker.protocols.amqp_0_10.message import (
 from qstore.broker.protocols.message import SharedHead
 from qstore.broker.protocols.publishing import PublishChecks
 from qstore.formats.amqp_0_10.types import Amqp010Error
+from qstore.formats.kernels.bodies import SizeField, are_equal_but
 
 _REMEMBERED: Final = 2048
 _MAX_REMEMBERED_BYTES: Final = 512  # of a cached entry: larger ones are rare
@@ -164,10 +165,18 @@ class TransferReader(PublishChecks):
         encoded = with_property(encoded, "expiration", ceil(expires_at))
         return TransferMessage(encoded + others, body, exchange, properties, expires_at)
 
-    def template(self, header: bytes, exchange: str) -> TransferMessage | None:
-        """The last message without its content, if it had this header and went to this exchange; else None."""
+    def is_last(self, header: bytes, exchange: str) -> bool:
+        """Whether the last message that `template` knows had this header and went to this exchange."""
         last = self._last
-        if last is None or header != last.given or exchange != last.exchange:
+        return last is not None and header == last.given and exchange == last.exchange
+
+    def template(self, header: bytes, exchange: str, field: SizeField | None) -> TransferMessage | None:
+        """The last message without its content, if it had this header and went to this exchange; else None.
+
+        The headers may differ in `field`.
+        """
+        last = self._last
+        if last is None or exchange != last.exchange or not are_equal_but(field, header, last.given):
             return None
         if last.head is None:
             last.head = SharedHead()
@@ -223,7 +232,7 @@ class TimestampingReader(TransferReader):
         self._second = 0
         self._stamped: dict[bytes, bytes] = {}  # delivery-properties -> the same with the current second
 
-    def template(self, header: bytes, exchange: str) -> TransferMessage | None:  # noqa: ARG002 – for the base class
+    def template(self, header: bytes, exchange: str, field: SizeField | None) -> TransferMessage | None:  # noqa: ARG002
         """As `TransferReader.template`: messages differ in their timestamps."""
         return None
 

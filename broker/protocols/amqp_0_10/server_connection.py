@@ -53,6 +53,7 @@ from qstore.formats.amqp_0_10.frames import (
     decode_frame,
 )
 from qstore.formats.errors import FormatError
+from qstore.formats.kernels.bodies import Bodies, SizeField
 from qstore.formats.values import EMPTY_MAP
 
 _LOG: Final = log_of("Protocol")
@@ -384,14 +385,12 @@ class ServerConnection(BrokerConnection):
                 _LOG.info('Session "%s" of %s: %s', shown_name(session.name), session.user, error)
                 self.hand_over(session, error.code)
 
-    def run_of(
-        self, channel: int, payload: bytes, header: bytes, data: bytes, at: int, stride: int, size: int, count: int
-    ) -> int:
+    def run_of(self, channel: int, payload: bytes, header: bytes, bodies: Bodies, field: SizeField | None) -> int:
         """As `Receiver.run_of`."""
         session = self.sessions.get(channel)
         if session is None or session.state is not State.ATTACHED:
             return 0
-        return do_transfers(session, payload, header, data, at, stride, size, count)
+        return do_transfers(session, payload, header, bodies, field)
 
     # ---- interrupted messages ----
 

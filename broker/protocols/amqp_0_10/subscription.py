@@ -62,6 +62,7 @@ from qstore.formats.amqp_0_10.frames import (
     encode_frame,
 )
 from qstore.formats.kernels import write_deliveries
+from qstore.formats.kernels.bodies import SizeField
 from qstore.formats.values import EMPTY_MAP
 
 if TYPE_CHECKING:
@@ -228,23 +229,25 @@ class Subscription(SendingConsumer):
 
     def room_for(self, run: MessageRun) -> int:
         """As `Consumer.room_for`."""
-        session, size = self.session, run.size
+        session, size = self.session, run.largest
         room = session.connection.room
         if room <= 0 or not session.can_send or not isinstance(run.template, TransferMessage):
             return 0
         if session.is_resumable or size > session.max_plain_bytes:
             return 0
         room = min(-(-room // (size + COST_OF_MESSAGE)), self.message_credit)  # the last may exceed the room
-        return room if self.byte_credit == UNLIMITED else min(room, self.byte_credit // max(size, 1))
+        if self.byte_credit == UNLIMITED:
+            return room
+        return min(room, self.byte_credit // max(size, 1)) if run.bodies.is_even else 0
 
     def deliver_run(self, run: RunEntry) -> int:
         """As `Consumer.deliver_run`."""
         session, messages, count = self.session, run.run, run.count
-        connection, message, size = session.connection, messages.template, messages.size
+        connection, message, bodies = session.connection, messages.template, messages.bodies
         assert isinstance(message, TransferMessage)
         header = message.header
         if self.byte_credit != UNLIMITED:
-            self.byte_credit -= size * count
+            self.byte_credit -= run.size
         if self.message_credit != UNLIMITED:
             self.message_credit -= count
         else:
@@ -252,13 +255,19 @@ class Subscription(SendingConsumer):
         number = session.sent
         session.sent = number + count
         head = self._heads.get(len(header)) or self.make_head(len(header))
-        body_head = self._body_heads.get(messages.body_size) or self.make_body_head(messages.body_size)
+        body_head = self._body_heads.get(bodies.largest) or self.make_body_head(bodies.largest)
         frames = b"".join((head, header, body_head))
-        at = messages.at + run.first * messages.stride
+        fields: tuple[SizeField, ...] = ()
+        if not bodies.is_even:
+            fields = (SizeField(len(frames) - FRAME.size + 2, 2, FRAME.size),)
+        if messages.field is not None:
+            fields = (messages.field.moved(len(head)), *fields)
         connection.output.append(
-            write_deliveries(frames, -1, 0, messages.data, at, messages.stride, messages.body_size, count, b"")
+            write_deliveries(
+                frames, -1, 0, fields, bodies.data, bodies.at, bodies.starts, bodies.gap, run.first, count, b""
+            )
         )
-        session.delivered_run(number, self, run, size)
+        session.delivered_run(number, self, run)
         if session.is_failed:
             return TAKEN
         return TAKEN if self.message_credit and connection.room > 0 else TAKEN_LAST
@@ -371,7 +380,7 @@ class Delivery:
 
 
 class _Run:
-    """Consecutive transfers of one subscription, all of the same size."""
+    """Consecutive transfers of one subscription: of the same size, or of any if the credit of bytes is unlimited."""
 
     __slots__ = ("epoch", "first", "last", "size", "subscription")
 
@@ -411,12 +420,12 @@ class Deliveries:
         if subscription.is_windowed or not subscription.acquires:
             self._await_completion(number, number, subscription, size)
 
-    def add_run(self, number: int, subscription: Subscription, run: RunEntry, size: int) -> None:
-        """Record the delivery of a run, from that number on; each message has `size` bytes."""
+    def add_run(self, number: int, subscription: Subscription, run: RunEntry) -> None:
+        """Record the delivery of a run, from that number on."""
         if subscription.is_accepting:
             self.held.add(HeldRun(subscription.queue, run, subscription, number))
         if subscription.is_windowed:
-            self._await_completion(number, number + run.count - 1, subscription, size)
+            self._await_completion(number, number + run.count - 1, subscription, run.run.largest)
 
     @property
     def count(self) -> int:

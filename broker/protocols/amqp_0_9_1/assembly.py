@@ -27,9 +27,12 @@ from qstore.formats.amqp_0_9_1.codes import ReplyCode
 from qstore.formats.amqp_0_9_1.frames import BODY, FRAME, FRAME_END, HEADER, HEARTBEAT, METHOD, OVERHEAD
 from qstore.formats.amqp_0_9_1.methods import ACK, ACK_FRAME_SIZE, PUBLISH, count_acks
 from qstore.formats.amqp_0_9_1.properties import body_size
+from qstore.formats.kernels.bodies import SizeField
 
 _HEAD: Final = FRAME.size
 _SIZE_END: Final = 12  # in a content header: class, weight, size of the body
+_SIZE_FIELD: Final = SizeField(4, 8)  # in it
+_FRAME_SIZE_FIELD: Final = SizeField(3, 4)  # in a frame header
 _unpack: Final = FRAME.unpack_from
 
 
@@ -134,8 +137,11 @@ class MethodAssembler(Assembler[_Partial]):
             return 0
         payload = data[at + _HEAD : header_at - 1]
         pattern = self._pattern
-        if pattern.is_repeated(header_at - at, body_at - header_at, after - body_at):
+        if pattern.is_repeated(header_at - at, body_at - header_at):
             pattern.channel, pattern.payload = channel, payload
+            pattern.start = data[at : header_at + _HEAD + _SIZE_FIELD.at]
+            pattern.field = _SIZE_FIELD
+            pattern.fields = (_SIZE_FIELD.moved(header_at + _HEAD - at), _FRAME_SIZE_FIELD.moved(body_at - at))
             pattern.begin = data[at : header_at + _HEAD + _SIZE_END]
             pattern.middle = data[body_at - 1 : body_at + _HEAD]
             pattern.header_at, pattern.header_end = header_at + _HEAD - at, body_at - 1 - at

@@ -84,6 +84,7 @@ from qstore.formats.amqp_0_9_1.frames import (
 )
 from qstore.formats.amqp_0_9_1.methods import ACK, BY_CODE, decode_method, encode_ack, encode_method
 from qstore.formats.errors import FormatError
+from qstore.formats.kernels.bodies import Bodies, SizeField
 from qstore.formats.values import TypedMap, typed_map
 
 _LOG: Final = log_of("Protocol")
@@ -347,14 +348,12 @@ class ServerConnection(BrokerConnection):
         except (ProtocolError, ModelError, Amqp091Error) as error:
             self.fail(found, error, payload)
 
-    def run_of(
-        self, channel: int, payload: bytes, header: bytes, data: bytes, at: int, stride: int, size: int, count: int
-    ) -> int:
+    def run_of(self, channel: int, payload: bytes, header: bytes, bodies: Bodies, field: SizeField | None) -> int:
         """As `Receiver.run_of`."""
         found = self.channels.get(channel)
         if found is None or not found.is_open or self.phase is not Phase.OPEN:
             return 0
-        return publish_run(found, payload, header, data, at, stride, size, count)
+        return publish_run(found, payload, header, bodies, field)
 
     def begins(self, channel: int) -> bool:
         """As `Receiver.begins`."""

@@ -28,6 +28,7 @@ from qstore.broker.protocols.output import COST_OF_MESSAGE
 from qstore.formats.amqp_0_9_1.frames import BODY, FRAME, FRAME_END, HEADER, METHOD
 from qstore.formats.amqp_0_9_1.methods import deliver_start, encode_deliver, encode_get_ok
 from qstore.formats.kernels import write_deliveries
+from qstore.formats.kernels.bodies import SizeField
 from qstore.formats.values import EMPTY_MAP, TypedMap
 
 if TYPE_CHECKING:
@@ -173,11 +174,11 @@ class BasicConsumer(SendingConsumer):
         connection, message = channel.connection, run.template
         if connection.room <= 0 or not channel.can_send or not isinstance(message, BasicMessage):
             return 0
-        if len(message.header) > connection.max_payload or run.body_size > connection.max_payload:
+        if len(message.header) > connection.max_payload or run.bodies.largest > connection.max_payload:
             return 0
         if self._no_local and message.handling.publisher is connection.publisher:
             return 0
-        room = -(-connection.room // (run.size + COST_OF_MESSAGE))  # until nothing is left: the last may exceed it
+        room = -(-connection.room // (run.largest + COST_OF_MESSAGE))  # until nothing is left: the last may exceed it
         return min(room, self.credit) if self.no_ack else min(room, self.credit, channel.credit)
 
     def deliver_run(self, run: RunEntry) -> int:
@@ -188,20 +189,25 @@ class BasicConsumer(SendingConsumer):
         header, routed = message.header, message.routed
         start = self._starts.get(len(routed)) or self._make_start(len(routed))
         header_head = self._heads.get(len(header)) or self.make_head(len(header))
-        body_head = self._body_heads.get(messages.body_size) or self.make_body_head(messages.body_size)
+        bodies, field = messages.bodies, messages.field
+        fields: tuple[SizeField, ...] = ()
+        body_head = self._body_heads.get(bodies.largest) or self.make_body_head(bodies.largest)
         first = channel.last_tag + 1
-        frames = b"".join((start, _NO_TAG, routed, header_head, header, body_head))
-        at = messages.at + run.first * messages.stride
+        before = b"".join((start, _NO_TAG, routed, header_head))
+        frames = b"".join((before, header, body_head))
+        if field is not None:
+            fields = (field.moved(len(before)), SizeField(len(frames) - 4, 4))
         connection.output.append(
             write_deliveries(
-                frames, len(start), first, messages.data, at, messages.stride, messages.body_size, count, _END
+                frames, len(start), first, fields, bodies.data, bodies.at, bodies.starts, bodies.gap, run.first, count,
+                _END,
             )
-        )
+        )  # fmt: skip
         channel.last_tag += count
         connection.frames_sent += 3 * count
         connection.messages_sent += count
         self.delivered += count
-        connection.room -= count * (messages.size + COST_OF_MESSAGE)
+        connection.room -= run.size + count * COST_OF_MESSAGE
         connection.has_output()
         if self.no_ack:
             channel.dequeue_run(self.queue, run)

@@ -54,6 +54,7 @@ from qstore.formats.amqp_0_10.types import Amqp010Error
 from qstore.formats.broker_records.amqp_0_9_1_messages import encode_begin, milliseconds, split_record
 from qstore.formats.broker_records.messages import HEADER_SIZE_BYTES, header_size
 from qstore.formats.errors import BrokerRecordError
+from qstore.formats.kernels.bodies import SizeField
 from qstore.formats.values import EMPTY_MAP, STR16, TypedMap, TypedValue
 
 MAX_FRAME: Final = 131_072
@@ -120,12 +121,14 @@ class BasicMessage(NativeMessage):
         self.is_persistent, self.handling, self.expires_at = is_persistent, handling, expires_at
         self._crc = -1
 
-    def with_body(self, body: bytes) -> BasicMessage:
+    def with_body(self, body: bytes, field: SizeField | None) -> BasicMessage:
         """As `Message.with_body`."""
+        header, head = self.header, self.head
+        if field is not None:
+            header, head = field.set_in(header, len(body)), None
         return BasicMessage(
-            self.header, body, self.exchange, self.routing_key, self.routed, self.is_persistent, self.handling, 0.0,
-            self.head,
-        )  # fmt: skip
+            header, body, self.exchange, self.routing_key, self.routed, self.is_persistent, self.handling, 0.0, head
+        )
 
     def stored_begin(self) -> bytes:
         """As `NativeMessage.stored_begin`."""

@@ -34,6 +34,7 @@ from qstore.formats.amqp_0_9_1.codes import ReplyCode
 from qstore.formats.amqp_0_9_1.methods import decode_publish, encode_method
 from qstore.formats.amqp_0_9_1.properties import decode_header, encode_header, read_handling, user_id_of, with_reply_to
 from qstore.formats.broker_records.amqp_0_9_1_messages import milliseconds
+from qstore.formats.kernels.bodies import Bodies, SizeField, are_equal_but
 
 if TYPE_CHECKING:
     from qstore.broker.model.exchanges.exchange import Exchange
@@ -164,9 +165,18 @@ class Publishing(PublishChecks):
             self._last, self._last_target, self._last_header = _without_body(message), target, header
         return message
 
-    def template(self, target: Target, header: bytes) -> BasicMessage | None:
-        """The last message without its body, if it had this target and content header; else None."""
-        return self._last if target is self._last_target and header == self._last_header else None
+    def is_last(self, target: Target, header: bytes) -> bool:
+        """Whether the last message that `template` knows had this target and content header."""
+        return target is self._last_target and header == self._last_header
+
+    def template(self, target: Target, header: bytes, field: SizeField | None) -> BasicMessage | None:
+        """The last message without its body, if it had this target and content header; else None.
+
+        The headers may differ in `field`.
+        """
+        if self._last is None or target is not self._last_target:
+            return None
+        return self._last if are_equal_but(field, header, self._last_header) else None
 
 
 def _without_body(message: BasicMessage) -> BasicMessage:
@@ -234,20 +244,15 @@ def publish(channel: Channel, payload: bytes, header: bytes, body: Content) -> N
     _publish_now(channel, target, message, exchange, number)
 
 
-def publish_run(
-    channel: Channel, payload: bytes, header: bytes, data: bytes, at: int, stride: int, size: int, count: int
-) -> int:
+def publish_run(channel: Channel, payload: bytes, header: bytes, bodies: Bodies, field: SizeField | None) -> int:
     """Publish messages that differ only in their bodies.
 
     Args:
         channel: the channel; it is open.
         payload: their basic.publish.
-        header: their content header.
-        data: has the bodies.
-        at: where the first begins.
-        stride: bytes from one body to the next.
-        size: of each body.
-        count: their number.
+        header: the content header of the first.
+        bodies: their bodies.
+        field: the field in the content header that gives the size of the body.
 
     Returns:
         How many were published; if it is 0, the first must be published by itself.
@@ -257,12 +262,14 @@ def publish_run(
     target = publishing.targets.get(payload)
     if target is None or channel.transaction is not None:
         return 0
-    template, exchange = publishing.template(target, header), broker.exchanges.get(target.exchange)
+    if bodies.is_even and publishing.is_last(target, header):
+        field = None
+    template, exchange = publishing.template(target, header, field), broker.exchanges.get(target.exchange)
     if template is None or exchange is None or exchange.is_internal:
         return 0
     if publishing.has_rare and not publishing.covers(template):
         return 0
-    run = MessageRun(template, data, at, stride, size, count, len(header) + size)
+    run = MessageRun(template, bodies, field, len(header))
     published = broker.router.publish_run(run, exchange)
     if confirms is not None and published:
         first = confirms.published + 1

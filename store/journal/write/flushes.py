@@ -40,6 +40,7 @@ from mypy_extensions import u8
 
 from qstore.formats.checksum import extend_crc32c
 from qstore.formats.kernels import encode_dequeues, encode_records
+from qstore.formats.kernels.bodies import Bodies, SizeField
 from qstore.formats.rhm.file_header import SLOT_SIZE, FileHeader, encode_header_slot, other_slot
 from qstore.formats.rhm.geometry import BLOCK_SIZE, DATA_OFFSET, FILE_HEADER_SIZE, Geometry
 from qstore.formats.rhm.headers import (
@@ -245,26 +246,27 @@ class RecordBuffer:
         rid: int,
         flush: int,
         head: bytes,
-        head_crc: int,
-        data: bytes,
-        at: int,
-        stride: int,
-        size: int,
+        field: SizeField | None,
+        bodies: Bodies,
+        first: int,
         count: int,
         blocks: int,
+        last: int,
         salt: bytes,
     ) -> None:
         """Append the records of a run of messages, outside of transactions: `encode_records` explains the arguments.
 
-        Each record has `blocks` blocks. `flush` is the low half of the flush's number.
+        The records have `blocks` blocks, the last one `last`. `flush` is the low half of the flush's number.
         """
-        if count * blocks >= _LONG_RUN:
-            count -= 1
-            records = encode_records(PLAIN_MESSAGE, rid, flush, head, head_crc, data, at, stride, size, count, salt)
-            self._append_piece(records)
-            rid, at, count = rid + count, at + count * stride, 1
-        records = encode_records(PLAIN_MESSAGE, rid, flush, head, head_crc, data, at, stride, size, count, salt)
-        self._append_records(records, len(records) - blocks * BLOCK_SIZE)
+        data, at, starts, gap = bodies.data, bodies.at, bodies.starts, bodies.gap
+        if blocks >= _LONG_RUN:
+            several = count - 1
+            self._append_piece(
+                encode_records(PLAIN_MESSAGE, rid, flush, head, field, data, at, starts, gap, first, several, salt)
+            )
+            rid, first, count = rid + several, first + several, 1
+        records = encode_records(PLAIN_MESSAGE, rid, flush, head, field, data, at, starts, gap, first, count, salt)
+        self._append_records(records, len(records) - last * BLOCK_SIZE)
 
     def append_dequeues(self, rid: int, flush: int, target: int, count: int, salt: bytes) -> None:
         """Append the dequeues of messages with consecutive record ids: `encode_dequeues` explains the arguments."""

@@ -284,6 +284,23 @@ class RestingRecords:
         last.append_all(run.rids(0, count), run.packed(0, count), count, place)
         return True
 
+    def add_several(self, first: int, packed: array[int]) -> bool:
+        """As `add_run`, of records of different sizes, each with its packed place."""
+        chunks, count, done = self._chunks, len(packed), 0
+        last = chunks[-1] if chunks else None
+        if last is not None and _last_of(last) >= first:
+            return False
+        while done < count:
+            if not isinstance(last, _Chunk) or len(last.rids) >= MAX_CHUNK:
+                last = _Chunk()
+                self._insert(len(chunks), first + done, last)
+            several = min(count - done, MAX_CHUNK - len(last.rids))
+            places = packed[done : done + several]
+            last.append_all(range(first + done, first + done + several), places, several, places[0] >> SIZE_BITS)
+            done += several
+        self._count += count
+        return True
+
     def _insert(self, at: int, first: int, chunk: _Chunk | _Run) -> None:
         self._chunks.insert(at, chunk)
         self._firsts.insert(at, first)
@@ -777,6 +794,18 @@ class LiveRecords:
             for number in range(count):
                 self.live[rid + number] = (place + number * blocks) << SIZE_BITS | blocks
         self.room -= count * (blocks + 1)
+
+    def enqueued_several(self, rid: int, packed: array[int], blocks: int) -> None:
+        """Note messages appended to the current file, one after another, outside of transactions.
+
+        Args:
+            rid: the record id of the first; those of the others follow.
+            packed: log offset and blocks of each, packed (`space`); `WriteBatch.placed` has counted them.
+            blocks: blocks of all.
+        """
+        if not self.resting.add_several(rid, packed):
+            self.live.update(enumerate(packed, rid))
+        self.room -= blocks + len(packed)
 
     def escorted(self, rid: int, target: int, place: int, blocks: int, xid: bytes) -> OpenTransaction:
         """Note an appended dequeue `rid` of the message `target` by a transaction. Returns the transaction."""

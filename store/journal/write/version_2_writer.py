@@ -40,10 +40,11 @@ from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 
-from qstore.formats.checksum import extend_crc32c
 from qstore.formats.errors import RhmError
+from qstore.formats.kernels import place_records
+from qstore.formats.kernels.bodies import Bodies, SizeField
 from qstore.formats.rhm.geometry import BLOCK_SIZE, PAGE_SIZE, Geometry
-from qstore.formats.rhm.headers import BLOCK_SHIFT, FIXED_SIZE, ROUND_UP, record_blocks, word
+from qstore.formats.rhm.headers import BLOCK_SHIFT, FIXED_SIZE, ROUND_UP, data_crc, record_blocks, word
 from qstore.formats.rhm.records import COMMIT_DECISION, MAX_HEADER_SIZE, TAIL_SIZE, Kind, RecordHeader, decode_header
 from qstore.store.errors import (
     JournalBusyError,
@@ -254,18 +255,16 @@ class Version2Writer:
     # ---- runs of plain records ----
 
     def enqueue_run(
-        self, rid: int, head: bytes, head_crc: int, data: bytes, at: int, stride: int, size: int, count: int
+        self, rid: int, head: bytes, field: SizeField | None, bodies: Bodies, first: int, count: int
     ) -> int:
         """Append messages of a run outside of any transaction: as many as the fast path takes, or one.
 
         Args:
             rid: the record id of the first; those of the others follow. None of them was ever used before.
             head: the bytes before the body in each message's data.
-            head_crc: its `data_crc`.
-            data: the buffer with the bodies.
-            at: offset of the first body.
-            stride: bytes from one to the next.
-            size: bytes of each.
+            field: the field in them that gives the size of the body; None if they are the same for all.
+            bodies: the bodies.
+            first: the number of the first of them.
             count: number of messages; at least 1.
 
         Returns:
@@ -274,32 +273,52 @@ class Version2Writer:
         Raises:
             JournalFullError, JournalBusyError, JournalFailedError: nothing was appended.
         """
-        batch, records, stored = self.batch, self.records, len(head) + size
-        blocks = (stored + ROUND_UP) >> BLOCK_SHIFT
-        place = batch.position
-        fits = min(count, (self._enqueue_end - place) // blocks, records.room // (blocks + 1))
-        if fits <= 1 or blocks > records.largest:
-            body = data[at : at + size]
-            self.enqueue(rid, (head, body), stored, extend_crc32c(head_crc, body))
+        batch, records = self.batch, self.records
+        place, blocks = batch.position, (len(head) + bodies.largest + ROUND_UP) >> BLOCK_SHIFT
+        packed: array[int] | None = None
+        if bodies.is_even:
+            fits = min(count, (self._enqueue_end - place) // blocks, records.room // (blocks + 1))
+            fits = fits if blocks <= records.largest else 0
+            end, last = place + fits * blocks, blocks
+        else:
+            packed = self._places(len(head), bodies, first, count)
+            fits, last = len(packed), packed[-1] & SIZE_MASK if packed else 0
+            end = (packed[-1] >> SIZE_BITS) + last if packed else place
+        if fits <= 1:
+            head, body = bodies.message(head, field, first)
+            self.enqueue(rid, (head, body), len(head) + len(body), data_crc((head, body)))
             return 1
-        batch.records.append_run(
-            rid, batch.low_number, head, head_crc, data, at, stride, size, fits, blocks, batch.salt
-        )
-        batch.position = place + fits * blocks
+        batch.records.append_run(rid, batch.low_number, head, field, bodies, first, fits, end - place, last, batch.salt)
+        batch.position = end
         batch.placed += fits
-        records.enqueued_run(rid, fits, place, blocks)
+        if packed is None:
+            records.enqueued_run(rid, fits, place, blocks)
+        else:
+            records.enqueued_several(rid, packed, end - place)
         return fits
 
-    def takes_run(self, stored: int, count: int) -> bool:
-        """Whether the fast path takes `count` messages of `stored` bytes each, so that `enqueue_run` appends all."""
-        records, blocks = self.records, (stored + ROUND_UP) >> BLOCK_SHIFT
+    def takes_run(self, head_size: int, bodies: Bodies, count: int) -> bool:
+        """Whether the fast path takes the first `count` messages, so that `enqueue_run` appends all."""
+        records, blocks = self.records, (head_size + bodies.largest + ROUND_UP) >> BLOCK_SHIFT
+        if not bodies.is_even:
+            return count > 1 and len(self._places(head_size, bodies, 0, count)) == count
         end = self.batch.position + count * blocks
         return (
             count > 1
             and end <= self._enqueue_end
             and count * (blocks + 1) <= records.room
-            and (blocks <= records.largest)
+            and blocks <= records.largest
         )
+
+    def _places(self, head_size: int, bodies: Bodies, first: int, count: int) -> array[int]:
+        """The packed places of as many messages of a run as the fast path takes."""
+        place = self.batch.position
+        end, room, largest = max(self._enqueue_end, place), self.records.room, self.records.largest
+        packed = array("Q")
+        packed.frombytes(
+            place_records(bodies.starts, bodies.gap, first, count, head_size, place, end, room, largest, SIZE_BITS)
+        )
+        return packed
 
     def dequeue_run(self, rid: int, target: int, count: int) -> int:
         """Append the removals of messages with consecutive record ids: as many as the fast path takes, or one.

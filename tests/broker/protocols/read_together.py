@@ -17,8 +17,9 @@ def runs_on(queue: Queue) -> list[tuple[int, int]]:
     return [(part.state, part.count) for part in queue.order.parts() if isinstance(part, RunEntry)]
 
 
-def bodies(count: int, size: int = 4, begin: int = 0) -> list[bytes]:
-    return [number.to_bytes(size) for number in range(begin, begin + count)]
+def bodies(count: int, size: int = 4, begin: int = 0, spread: int = 0) -> list[bytes]:
+    """Different bodies of `size` bytes, and up to `spread` more."""
+    return [number.to_bytes(size) + b"." * (number * 7 % (spread + 1)) for number in range(begin, begin + count)]
 
 
 class Side:

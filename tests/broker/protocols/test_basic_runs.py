@@ -22,6 +22,7 @@ from qstore.formats.amqp_0_9_1.methods import encode_ack
 from qstore.formats.amqp_0_9_1.properties import Properties
 from tests.broker.protocols.basic_client import PERSISTENT, BasicClient
 from tests.broker.protocols.read_together import QUEUES, Script, Side, assert_alike, bodies, runs_on
+from tests.support.bodies import joined
 from tests.support.compiled import replaces
 
 TRANSIENT = Properties(delivery_mode=1)
@@ -63,6 +64,7 @@ def publishing() -> st.SearchStrategy[tuple[Any, ...]]:
         st.sampled_from((*QUEUES, *QUEUES, "")),
         st.integers(1, 30),
         st.integers(2, 4),
+        st.sampled_from((0, 0, 1, 50, 300)),
         st.sampled_from((PERSISTENT, TRANSIENT)),
     )
 
@@ -96,8 +98,8 @@ OPERATIONS = st.lists(
 class BasicScript(Script):
     """Tags are chosen from those that are not settled."""
 
-    def publish(self, key: str, count: int, size: int, properties: Properties) -> None:
-        self.side.publish(key, bodies(count, size, self.published), properties)
+    def publish(self, key: str, count: int, size: int, spread: int, properties: Properties) -> None:
+        self.side.publish(key, bodies(count, size, self.published, spread), properties)
         self.published += count
 
     def consume(self, queue: str, channel: int, prefetch: int) -> None:
@@ -248,13 +250,55 @@ def test_several_ready_consumers_share_a_run(side: BasicSide) -> None:
 
 def test_a_run_keeps_little_more_than_its_own_bytes_in_memory() -> None:
     template = BasicMessage(b"header", b"", "", "q", b"", True, PLAIN_HANDLING, 0.0)
-    run = MessageRun(template, bytes(1000), 0, 10, 4, 100, 20)
+    run = MessageRun(template, joined(bodies(100), gap=6), None, 20)
     entry = RunEntry(run, 0, 100, 1, 1)
     entry.skip(70)
     assert entry.run is run
     entry.skip(10)
-    assert len(entry.run.data) == 19 * 10 + 4
+    assert len(entry.run.bodies.data) == 19 * 10 + 4
+    assert [bytes(entry.run.message(number).body) for number in range(20)] == bodies(20, begin=80)
     assert (entry.first, entry.count, entry.position, entry.rid) == (0, 20, 81, 81)
+
+
+@pytest.mark.parametrize("name", QUEUES)
+def test_messages_whose_bodies_differ_in_size_are_a_run(side: BasicSide, name: str) -> None:
+    side.publish(name, bodies(20, spread=50), PERSISTENT)
+    side.rest()
+    uneven = bodies(100, begin=20, spread=200)
+    side.publish(name, uneven, PERSISTENT)
+    side.rest()
+    assert runs_on(side.queue(name))[-1] == (RUN, 100)
+    assert side.queue(name).message_bytes == sum(map(len, [*bodies(20, spread=50), *uneven])) + 120 * 15
+    side.client.method("basic.qos", prefetch_count=60)
+    side.client.call("basic.consume", queue=name)
+    assert runs_on(side.queue(name))[-2:] == [(HELD, 40), (RUN, 60)]
+    deliveries = side.client.take("basic.deliver")
+    assert [each.body for each in deliveries[20:]] == uneven[:40]
+    side.client.method("basic.ack", delivery_tag=deliveries[-1].values["delivery_tag"], multiple=True)
+    side.rest()
+    assert [each.body for each in side.client.take("basic.deliver")] == uneven[40:]
+    assert [body for _, body, *_ in side.messages(name)] == uneven[40:]
+
+
+@pytest.mark.parametrize("piece", [1, 7, 50, 101, 150, 333, 1000])
+def test_uneven_messages_arrive_whole_in_whatever_pieces_they_are_read(side: BasicSide, piece: int) -> None:
+    wanted = bodies(60, spread=90)
+    stream = b"".join([side.client.message("t", body, TRANSIENT) for body in wanted])
+    for at in range(0, len(stream), piece):
+        side.client.send(stream[at : at + piece])
+    side.rest()
+    assert side.client.take("basic.ack")[-1].values["delivery_tag"] == 60
+    assert bool(runs_on(side.queue("t"))) >= (piece > 500)
+    assert [body for _, body, *_ in side.messages("t")] == wanted
+
+
+def test_a_run_follows_messages_of_another_size(side: BasicSide) -> None:
+    """The header that it shares with those that were published last differs in the size of the body."""
+    side.publish("t", bodies(20), TRANSIENT)
+    side.publish("t", bodies(100, size=9), TRANSIENT)
+    assert runs_on(side.queue("t"))[-1] == (RUN, 100)
+    side.client.call("basic.consume", queue="t")
+    assert [each.body for each in side.client.take("basic.deliver")] == bodies(20) + bodies(100, size=9)
 
 
 def test_fewer_messages_than_are_worth_it_stay_single(side: BasicSide) -> None:

@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from qstore.broker.model.queues.entry import HELD, RUN
+from qstore.broker.protocols.amqp_0_10.message import content_length_field
 from qstore.broker.protocols.amqp_0_10.server_session import ServerSession
 from qstore.formats.amqp_0_10.commands import encode_command
 from qstore.formats.amqp_0_10.frames import encode_command_frames
@@ -36,11 +37,19 @@ class TransferSide(Side):
     def sessions(self) -> list[ServerSession]:
         return [self.client.session(), self.client.session(b"other")]
 
-    def publish(self, key: str, bodies: list[bytes], mode: int) -> None:
+    def publish(self, key: str, bodies: list[bytes], mode: int, *, gives_length: bool = False) -> None:
+        self.send(self.transfers(key, bodies, mode, gives_length=gives_length))
+
+    def transfers(self, key: str, bodies: list[bytes], mode: int, *, gives_length: bool = False) -> list[bytes]:
+        """The frames of each."""
         payload = encode_command("message.transfer", destination="")
-        head = header(routing_key=key, delivery_mode=mode)
         self.client.sent[1] = self.client.sent.get(1, 0) + len(bodies)
-        self.send([b"".join(encode_command_frames(1, payload, head, body, 65535)) for body in bodies])
+        frames = []
+        for body in bodies:
+            properties = {"content_length": len(body), "content_type": "x"} if gives_length else {}
+            head = header(properties, routing_key=key, delivery_mode=mode)
+            frames.append(b"".join(encode_command_frames(1, payload, head, body, 65535)))
+        return frames
 
     def state(self) -> dict[str, Any]:
         client = self.client
@@ -61,8 +70,8 @@ class TransferSide(Side):
 class TransferScript(Script):
     """Ranges of transfers are chosen from those that were sent."""
 
-    def publish(self, key: str, count: int, size: int, mode: int) -> None:
-        self.side.publish(key, bodies(count, size, self.published), mode)
+    def publish(self, key: str, count: int, size: int, spread: int, gives_length: bool, mode: int) -> None:
+        self.side.publish(key, bodies(count, size, self.published, spread), mode, gives_length=gives_length)
         self.published += count
 
     def subscribe(self, queue: str, on: int, credit: int, size: int, mode: int, accept: int) -> None:
@@ -118,6 +127,8 @@ def publishing() -> st.SearchStrategy[tuple[Any, ...]]:
         st.sampled_from(QUEUES),
         st.integers(1, 30),
         st.integers(2, 4),
+        st.sampled_from((0, 0, 1, 50, 300)),
+        st.booleans(),
         st.sampled_from((TRANSIENT, PERSISTENT)),
     )
 
@@ -161,6 +172,36 @@ def test_no_client_can_tell_runs_from_single_messages(operations: list[tuple[Any
     together = TransferSide(reads_together=True, most_of_run=most_of_run)
     singly = TransferSide(reads_together=False)
     assert_alike((TransferScript(together), TransferScript(singly)), operations)
+
+
+@pytest.mark.parametrize("gives_length", [True, False])
+def test_messages_whose_bodies_differ_in_size_are_a_run(gives_length: bool) -> None:
+    side = TransferSide(reads_together=True)
+    side.publish("d", bodies(3, spread=50), PERSISTENT, gives_length=gives_length)
+    side.rest()
+    uneven = bodies(100, begin=3, spread=200)
+    side.publish("d", uneven, PERSISTENT, gives_length=gives_length)
+    side.rest()
+    assert runs_on(side.queue("d")) == [(RUN, 100)]
+    side.client.subscribe("d", messages=63)
+    assert runs_on(side.queue("d")) == [(HELD, 60), (RUN, 40)]
+    assert [each.body for each in side.client.deliveries[3:]] == uneven[:60]
+    headers = [each.header for each in side.client.deliveries[3:]]
+    fields = [content_length_field(head) for head in headers]
+    lengths = [field and field.read(head, 0) for field, head in zip(fields, headers, strict=True)]
+    assert lengths == [len(body) if gives_length else None for body in uneven[:60]]
+
+
+@pytest.mark.parametrize("piece", [1, 7, 50, 101, 150, 333, 1000])
+@pytest.mark.parametrize("gives_length", [True, False])
+def test_uneven_messages_arrive_whole_in_whatever_pieces_they_are_read(piece: int, gives_length: bool) -> None:
+    side, wanted = TransferSide(reads_together=True), bodies(60, spread=90)
+    stream = b"".join(side.transfers("t", wanted, TRANSIENT, gives_length=gives_length))
+    for at in range(0, len(stream), piece):
+        side.client.send(stream[at : at + piece])
+    side.rest()
+    assert bool(runs_on(side.queue("t"))) >= (piece > 500)
+    assert [body for _, body, *_ in side.messages("t")] == wanted
 
 
 @pytest.mark.parametrize("name", QUEUES)

@@ -584,10 +584,15 @@ def test_messages_that_are_alike_cost_few_looks_at_the_clock(world: World) -> No
     assert clock.count <= 100 // FRAMES_PER_LOOK + 4
 
 
+def unlike(client: BasicClient) -> list[bytes]:
+    """Messages that are not handled as a run."""
+    return [client.message("q", b"x", Properties(content_type="x" * number)) for number in range(1, 10)]
+
+
 def test_a_sign_of_life_processes_nothing(world: World) -> None:
     client, queue = declared(world)
     client.machine._assembler.clock = Looks(DEAR)
-    client.send(b"".join(client.message("q", b"x" * number) for number in range(1, 10)))
+    client.send(b"".join(unlike(client)))
     for _ in range(2):
         client.machine.receive(b"")
         assert client.machine.is_behind
@@ -612,7 +617,7 @@ def test_an_error_within_a_read_that_is_cut_closes_the_channel_once(world: World
 def test_lost_connection_drops_unprocessed_input(world: World) -> None:
     client, queue = declared(world)
     client.machine._assembler.clock = Looks(DEAR)
-    client.send(b"".join(client.message("q", b"x" * number) for number in range(1, 10)))
+    client.send(b"".join(unlike(client)))
     client.machine.dismantle()
     client.machine.resume()
     assert queue.message_count == 3

@@ -48,6 +48,7 @@ from qstore.formats.amqp_0_10.frames import (
     encode_control_frame,
 )
 from qstore.formats.amqp_0_10.structs import DELIVERY_PROPERTIES, MESSAGE_PROPERTIES, decode_struct, encode_struct
+from qstore.formats.kernels.bodies import Bodies, SizeField
 from qstore.formats.values import EMPTY_MAP
 
 UNLIMITED: Final = 0xFFFFFFFF
@@ -126,20 +127,20 @@ class SlowStore:
         return [self.enqueue(journal, parts, size, crc) for journal in journals]
 
     def enqueue_run(
-        self, journal: object, head: bytes, crc: int, data: bytes, at: int, stride: int, size: int, count: int, /
+        self, journal: object, head: bytes, field: SizeField | None, bodies: Bodies, first: int, count: int, /
     ) -> tuple[int, int]:
-        count, first = min(count, self.most_of_run), len(self.enqueued) + 1
-        for begin in range(at, at + count * stride, stride):
-            self.enqueue(journal, (head, data[begin : begin + size]), len(head) + size, crc)
-        return first, count
+        count, rid = min(count, self.most_of_run), len(self.enqueued) + 1
+        for number in range(first, first + count):
+            parts = bodies.message(head, field, number)
+            self.enqueue(journal, parts, sum(map(len, parts)), 0)
+        return rid, count
 
     def enqueue_run_to_all(
-        self, journals: Sequence[object], head: bytes, crc: int, data: bytes, at: int, stride: int, size: int,
-        count: int, /
-    ) -> list[int]:  # fmt: skip
+        self, journals: Sequence[object], head: bytes, field: SizeField | None, bodies: Bodies, count: int, /
+    ) -> list[int]:
         if count > self.most_of_run or self.failing is not None:
             return []
-        return [self.enqueue_run(journal, head, crc, data, at, stride, size, count)[0] for journal in journals]
+        return [self.enqueue_run(journal, head, field, bodies, 0, count)[0] for journal in journals]
 
     def dequeue_run(self, journal: object, target: int, count: int, /) -> int:
         count = min(count, self.most_of_run)
