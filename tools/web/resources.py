@@ -14,6 +14,7 @@ below `/api/qstore` are this broker's own.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import re
 import shutil
@@ -33,7 +34,10 @@ from qstore.formats.amqp_0_9_1.codes import Amqp091Error, ReplyCode
 from qstore.formats.amqp_0_9_1.properties import PROPERTIES, Properties
 from qstore.formats.errors import FormatError
 from qstore.formats.plain import plain_map
+from qstore.formats.quarantine_index import QuarantineEntry
 from qstore.formats.values import TypedMap
+from qstore.store.disk import OsDisk
+from qstore.store.repair.quarantine import Quarantine, QuarantineError
 from qstore.tools.console.amounts import plain, reference
 from qstore.tools.web import access, rows
 from qstore.tools.web.amqp import Got, LoginError, RefusedError, UnreachableError, table
@@ -1290,6 +1294,38 @@ async def journal(api: Api, call: Call) -> Reply:
     return Reply(value=journal_row(data))
 
 
+MAX_QUARANTINED: Final = 10_000
+"""Entries of a quarantine that are shown."""
+
+
+def quarantined(location: str) -> Row:
+    """What a store has in its quarantines: whole files that a start set aside, and records that a recovery did."""
+    place = Path(location)
+    aside = place / "rhm" / "quarantine"
+    found: Row = {"files": [], "records": [], "problem": ""}
+    with contextlib.suppress(OSError):
+        names = sorted(each.name for each in aside.iterdir())
+        found["files"] = [{"name": name, "path": str(aside / name)} for name in names[:MAX_QUARANTINED]]
+    if not (place / "quarantine").is_dir():
+        return found
+    try:
+        for each in Quarantine(OsDisk(), str(place / "quarantine")).entries():
+            if len(found["records"]) < MAX_QUARANTINED and isinstance(each, QuarantineEntry):
+                found["records"].append({**each._asdict(), "injected": each.injected is not None})
+    except (QuarantineError, OSError) as error:
+        found["problem"] = str(error)
+    return found
+
+
+async def quarantine(api: Api, _call: Call) -> Reply:
+    """Only where the store is on this machine, and the console may read it."""
+    data = next(iter(await api.collector.get("store")), None)
+    location = "" if data is None else str(data.get("location") or "")
+    is_local = bool(location) and await asyncio.to_thread(Path(location, "rhm").is_dir)
+    found = await asyncio.to_thread(quarantined, location) if is_local else {"files": [], "records": [], "problem": ""}
+    return Reply(value={"is_local": is_local, "location": location, **found})
+
+
 async def transactions(_api: Api, call: Call) -> Reply:
     """As the user of the request: a user sees those of others only with the right to."""
     console = await call.session.console()
@@ -1555,6 +1591,7 @@ ROUTES: Final = (
     Route("GET", "qstore/store", MONITORING, store, "The store"),
     Route("GET", "qstore/journals", MONITORING, journals, "The journals of the durable queues, and how full they are"),
     Route("GET", "qstore/journals/{name}", MONITORING, journal, "The journal of a queue"),
+    Route("GET", "qstore/quarantine", MONITORING, quarantine, "What was damaged and set aside, on this machine"),
     Route("GET", "qstore/transactions", MONITORING, transactions, "Branches of distributed transactions"),
     Route("POST", "qstore/transactions/{xid}/{outcome}", ADMINISTRATOR, end_transaction,
           "Commit or roll back a branch in doubt"),

@@ -125,6 +125,7 @@ def queue_totals(seen: Seen, data: Data, unacknowledged: int) -> Row:
 def queue_row(seen: Seen, data: Data, node: str, applied: Mapping[str, Data]) -> Row:
     """A queue; `applied` are the policies that apply to queues."""
     values = data.values
+    arguments = plain(values.get("arguments") or {})
     policy = applied.get(f"queue,{vhost_of(data)},{values['name']}")
     depth, size = number(data, "msgDepth"), number(data, "byteDepth")
     unacknowledged = min(depth, number(data, "unackedMessages"))
@@ -140,8 +141,8 @@ def queue_row(seen: Seen, data: Data, node: str, applied: Mapping[str, Data]) ->
         "durable": bool(values.get("durable")),
         "auto_delete": bool(values.get("autoDelete")),
         "exclusive": bool(values.get("exclusive")),
-        "arguments": plain(values.get("arguments") or {}),
-        "type": "classic",
+        "arguments": arguments,
+        "type": arguments.get("x-queue-type") or "classic",
         "node": node,
         "state": "flow" if values.get("flowStopped") else "running",
         "policy": (policy.get("policy") or None) if policy else None,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import contextlib
 import json
 import re
 import ssl
@@ -13,6 +14,8 @@ from typing import Any
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from qstore.store.disk import OsWritableDisk
+from qstore.store.repair.quarantine import QuarantineWriter
 from qstore.tools.web.logins import MAX_FAILURES
 from qstore.tools.web.server import MAX_BODY, ServerSettings
 from tests.broker.client.conftest import own_broker
@@ -54,7 +57,8 @@ async def test_the_life_of_a_queue(url: str) -> None:
             "payload_encoding": "string",
         }
         assert (await client.ask("POST", "/api/exchanges/%2F/amq.default/publish", message)).value == {"routed": True}
-        assert (await client.get("queues/%2F/life%20of%2Fa"))["messages"] == 1
+        found = await client.get("queues/%2F/life%20of%2Fa")
+        assert (found["messages"], found["type"]) == (1, "classic")
         assert (await client.ask("DELETE", f"{path}?if-empty=true")).status == 400
         assert (await client.ask("DELETE", f"{path}/contents")).status == 204
         assert (await client.get("queues/%2F/life%20of%2Fa"))["messages_ready"] == 0
@@ -194,6 +198,45 @@ async def test_definitions_go_to_another_broker(url: str, make_broker: BrokerMak
         of_vhost = await second.get("definitions/%2F")
         assert "vhost" not in of_vhost["queues"][0]
         assert (await second.ask("POST", "/api/definitions", {"queues": "x"})).status == 400
+
+
+# ---- what RabbitMQ has not ----
+
+
+async def test_store_and_journals(broker: RunningBroker, url: str) -> None:
+    async with console_on(url) as client:
+        await client.ask("PUT", "/api/queues/%2F/j", {"durable": True})
+        await client.ask("PUT", "/api/queues/%2F/k", {"durable": True})
+        body = {**MESSAGE, "properties": {"delivery_mode": 2}, "routing_key": "j"}
+        await client.ask("POST", "/api/exchanges/%2F/amq.default/publish", body)
+        journal = await client.get("qstore/journals/j")
+        assert (journal["records"], journal["enqueues"], 0 < journal["fill"] <= 1) == (1, 1, True)
+        assert {"j", "k"} <= {row["name"] for row in await client.get("qstore/journals?sort=fill")}
+        assert (await client.ask("GET", "/api/qstore/journals/none")).status == 404
+        assert (await client.get("qstore/store"))["location"] == str(broker.data_directory)
+        assert await client.get("qstore/transactions") == []
+        assert (await client.ask("POST", "/api/qstore/transactions/00/commit", {})).status == 404
+        assert (await client.ask("POST", "/api/qstore/queues/%2F/j/move", {"destination": "k"})).status == 204
+        assert (await client.get("queues/%2F/k"))["messages"] == 1
+        assert (await client.get("qstore/objects/backup"))[0]["snapshots"] == 0
+        assert (await client.ask("GET", "/api/qstore/objects/nonsense")).status == 404
+        assert (await client.get("qstore/console"))["failed_logins"] == 0
+
+
+async def test_the_quarantine_of_a_store_here(broker: RunningBroker, url: str) -> None:
+    aside = broker.data_directory / "rhm" / "quarantine"
+    async with console_on(url) as client:
+        empty = {"is_local": True, "location": str(broker.data_directory), "files": [], "records": [], "problem": ""}
+        assert await client.get("qstore/quarantine") == empty
+        (aside / "journal-7").mkdir(parents=True)
+        with contextlib.closing(
+            QuarantineWriter(OsWritableDisk(), str(broker.data_directory / "quarantine"))
+        ) as writer:
+            writer.add("orders", "JournalData.0000.jdat", 512, b"damaged", "a broken record", 5)
+        found = await client.get("qstore/quarantine")
+        assert [each["name"] for each in found["files"]] == ["journal-7"]
+        (record,) = found["records"]
+        assert (record["queue"], record["offset"], record["injected"]) == ("orders", 512, False)
 
 
 # ---- who may ask ----
