@@ -197,7 +197,7 @@ class MessageStore:
         self._report_duplicates(topology)  # a refused store is not changed
         self._log_mst(log_lines.mst_recovery_start())
         self._delivered = read_delivered(self._environment.disk, directory, self.store_id, was_clean=self.was_clean)
-        started = self._started(catalogue, closed)
+        started = self._started(catalogue, closed, topology)
         if catalogue.batch() != batch:
             topology = catalogue_topology(catalogue, directory.catalogue, is_checked=True)
         self.topology: Topology = topology
@@ -207,12 +207,14 @@ class MessageStore:
         for line in (*log_lines.transactions_in_doubt(directory.path, self.transactions.in_doubt), *self._sizes()):
             log(line)
 
-    def _started(self, catalogue: Catalogue, closed: tuple[Closing, list[Damage]]) -> StartedStore:
+    def _started(self, catalogue: Catalogue, closed: tuple[Closing, list[Damage]], topology: Topology) -> StartedStore:
         """Recover the store's content: plan what each journal needs, and then apply the plan."""
         progress = self._progress
         disk, directory = self._environment.disk, self.directory
         indexes = Indexes(disk, directory, self.store_id, is_used=self.parameters.on_damage is not OnDamage.REFUSE)
-        plan = plan_start(disk, directory, list(catalogue.queues()), *closed, progress, indexes)
+        # In a topology with duplicates, queues have other names than in their records.
+        records = {} if topology.duplicates else {number: each.record for number, each in topology.queues.items()}
+        plan = plan_start(disk, directory, list(catalogue.queues()), *closed, progress, indexes, records)
         return apply_start(
             self._environment, self.directory, catalogue, self.parameters, plan, log=self._log, progress=progress
         )

@@ -390,6 +390,7 @@ def plan_start(
     damage: Sequence[Damage],
     progress: StartProgress | None = None,
     indexes: Indexes | None = None,
+    records: Mapping[int, Queue] | None = None,
 ) -> StartPlan:
     """Read every journal of a locked store, and determine its need. Nothing is changed.
 
@@ -401,6 +402,7 @@ def plan_start(
         damage: the damage to that information.
         progress: reports how far it is.
         indexes: those of the journals; they are not used if it is None.
+        records: the records of the entries that were decoded already, by number.
 
     Returns:
         The plan. The journals that were read are open; `StartPlan.close` closes them.
@@ -420,7 +422,8 @@ def plan_start(
         for entry in entries:
             if progress is not None:
                 progress.begin()
-            queues.append(plan_queue(disk, directory, entry, closing, progress=progress, indexes=indexes))
+            record = None if records is None else records.get(entry.queue_id)
+            queues.append(plan_queue(disk, directory, entry, closing, None, progress, indexes, record))
             opened.callback(queues[-1].journal.close)
         leftovers = _plan_leftovers(disk, directory, queues, closing)
         lost = []
@@ -474,6 +477,7 @@ def plan_queue(
     renamed: Damage | None = None,
     progress: StartProgress | None = None,
     indexes: Indexes | None = None,
+    record: Queue | None = None,
 ) -> PlannedQueue:
     """Determine the need of a queue's journal.
 
@@ -485,13 +489,14 @@ def plan_queue(
         renamed: why the journal must be rebuilt under another name; None if it need not be.
         progress: reports how far it is.
         indexes: as of `plan_start`.
+        record: the entry's record; it is decoded if it is None.
 
     Raises:
         StoreDamagedError: the queue's record cannot be decoded.
         OSError: the journal cannot be read.
     """
     try:
-        record = decode_queue(entry.record)
+        record = decode_queue(entry.record) if record is None else record
     except BrokerRecordError as error:
         raise StoreDamagedError(f"{directory.catalogue}: queue {entry.queue_id}: {error.what}") from error
     path = directory.journal(entry.journal_id)

@@ -310,3 +310,10 @@ def test_rings_that_cannot_be(changed: dict[str, object]) -> None:
     fields["crc32c"] = extend_crc32c(0, line())
     with pytest.raises(RhmError, match="journal info file"):
         decode_jinf(line())
+
+
+def test_spaces_may_follow_version_2() -> None:
+    info = JournalInfo(2, "q", "JournalData", Geometry(4, 1024), queue_id=1, queue_record=b"x")
+    assert decode_jinf(encode_jinf(info).ljust(4096)) == info
+    with pytest.raises(RhmError, match="not JSON"):
+        decode_jinf(encode_jinf(info) + b" x")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import random
 from collections.abc import Callable
+from unittest.mock import patch
 
 import pytest
 
@@ -253,3 +254,12 @@ def test_the_beginning_of_a_journal_in_place_of_a_lost_one_is_no_leftover() -> N
     plan.close()
     assert Shop(disk).found["queue-0"] == []
     assert not disk.is_directory(JOURNAL + MAKING)
+
+
+def test_a_start_decodes_the_record_of_each_queue_once() -> None:
+    shop = Shop(SimulatedDisk(1))
+    assert shop.make("first") is None
+    assert shop.store.close()
+    shop.disk.crash(power_loss=False)
+    with patch("qstore.store.start.plan.decode_queue", side_effect=AssertionError):
+        assert Shop(shop.disk).found == {"first": []}
