@@ -215,8 +215,13 @@ async def put(api: Api, kind: str, call: Call) -> Reply:
     properties = of.properties(body)
     if "vhost" in wanted and wanted["vhost"] not in await api.vhosts():
         raise bad_request("vhost_or_user_not_found") if "user" in wanted else not_found("vhost_not_found")
+    users = await rows_of(api, "users") if "user" in wanted else []
+    if users and not any(row["name"] == wanted["user"] for row in users):
+        raise bad_request("vhost_or_user_not_found")
     is_there = any(_is(row, wanted) for row in await rows_of(api, kind))
-    if kind == "vhosts" and is_there:
+    if kind == "vhosts":
+        if not is_there:
+            raise HttpError(501, "not_implemented", "this broker has one virtual host, which is called /")
         return Reply(204)
     await create(api, kind, call, wanted, properties)
     return Reply(204 if is_there else 201)
@@ -237,6 +242,8 @@ async def delete(api: Api, kind: str, call: Call) -> Reply:
     found = [row for row in await rows_of(api, kind) if _is(row, wanted)]
     if not found:
         raise not_found()
+    if kind == "vhosts":
+        raise HttpError(501, "not_implemented", "this broker has one virtual host, which cannot be deleted")
     for row in found:
         await _delete_one(api, kind, call, row)
     return Reply(204)
@@ -267,11 +274,16 @@ async def import_all(api: Api, call: Call, kind: str, given: list[Row], vhost: s
         vhost: the virtual host that they are for; None if each names its own.
     """
     of = _KINDS[kind]
+    there = {row["name"] for row in await rows_of(api, kind)} if kind == "users" else set()
     for each in given:
-        named = {**each, "vhost": vhost} if vhost is not None else each
+        named = {**each, "vhost": vhost} if vhost is not None else dict(each)
         wanted = _needed(named, *of.parts)
-        if kind == "vhosts" and wanted["name"] in await api.vhosts():
+        if kind == "vhosts":
+            if wanted["name"] not in await api.vhosts():
+                raise bad_request(f"this broker has one virtual host, which is called /, and no {wanted['name']}")
             continue
+        if each.get("name") in there and not each.get("password_hash"):
+            named.pop("password_hash", None)  # an export of this broker has no hashes: the password stays
         await create(api, kind, call, wanted, of.properties(named))
 
 

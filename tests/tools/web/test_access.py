@@ -48,6 +48,8 @@ async def test_users_permissions_and_tags(running: RunningBroker) -> None:
         await ask(client, 204, "PUT", "permissions/%2F/bob", {**ALL, "configure": "^bob"})
         await ask(client, 400, "PUT", "permissions/%2F/bob", {**ALL, "read": "("})
         await ask(client, 400, "PUT", "permissions/%2F/bob", {"configure": ".*"})
+        refused = await ask(client, 400, "PUT", "permissions/%2F/nobody", ALL)
+        assert refused["reason"] == "vhost_or_user_not_found"
         assert await ask(client, 200, "GET", "permissions/%2F/bob") == {
             "user": "bob", "vhost": "/", "configure": "^bob", "write": ".*", "read": ".*",
         }  # fmt: skip
@@ -110,6 +112,35 @@ async def test_policies_take_effect_and_are_shown(running: RunningBroker) -> Non
         await ask(client, 204, "POST", "definitions", {"policies": found["policies"]})
         assert len(await ask(client, 200, "GET", "policies/%2F")) == 1
         await ask(client, 204, "DELETE", "operator-policies/%2F/roof")
+
+
+RABBITMQ_HASH = "3pjcmOTaYRQ5Zq/FXgJAn1ite8T4hm8nRkpul9rKVJq1wIJ1"  # of guest, by RabbitMQ 3.10
+
+
+async def test_users_move_by_definitions_and_keep_their_passwords(running: RunningBroker) -> None:
+    async with console_on(f"127.0.0.1:{running.port}", named=ADMIN) as client:
+        user = {"name": "hare", "password_hash": RABBITMQ_HASH, "tags": ["management"]}
+        user["hashing_algorithm"] = "rabbit_password_hashing_sha256"
+        permission = {"user": "hare", "vhost": "/", **ALL}
+        await ask(client, 204, "POST", "definitions", {"users": [user]})
+        await ask(client, 201, "PUT", "permissions/%2F/root", ALL)
+        await ask(client, 204, "POST", "definitions", {"users": [user], "permissions": [permission]})
+        await ask(client, 201, "PUT", "queues/%2F/q", {}, user=("hare", "guest"))
+        exported = await ask(client, 200, "GET", "definitions")
+        assert RABBITMQ_HASH not in str(exported)
+        await ask(client, 204, "POST", "definitions", exported)
+        await ask(client, 200, "GET", "whoami", user=("hare", "guest"))
+        await ask(client, 200, "GET", "whoami")
+
+
+async def test_there_is_one_virtual_host(running: RunningBroker) -> None:
+    async with console_on(f"127.0.0.1:{running.port}", named=ADMIN) as client:
+        await ask(client, 204, "PUT", "vhosts/%2F", {})
+        assert (await ask(client, 501, "PUT", "vhosts/other", {}))["error"] == "not_implemented"
+        await ask(client, 404, "DELETE", "vhosts/other")
+        await ask(client, 501, "DELETE", "vhosts/%2F")
+        await ask(client, 204, "POST", "definitions", {"vhosts": [{"name": "/"}]})
+        await ask(client, 400, "POST", "definitions", {"vhosts": [{"name": "other"}]})
 
 
 async def test_an_acl_file_decides_instead_of_tags(make_broker: BrokerMaker, tmp_path: Path) -> None:
