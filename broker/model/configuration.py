@@ -24,7 +24,7 @@ from qstore.broker.model.store_protocol import Store
 from qstore.broker.model.topology.changes import ChangeOrder
 from qstore.formats.broker_records.topology import CONFIGURATION_KINDS, GeneralObject
 from qstore.formats.errors import FormatError
-from qstore.formats.values import TypedMap, typed_map
+from qstore.formats.values import typed_map
 
 _LOG: Final = log_of("Model")
 
@@ -66,11 +66,11 @@ class Configuration:
         for number, stored in self._store.topology.general.items():
             if not isinstance(stored, GeneralObject) or stored.kind not in CONFIGURATION_KINDS:
                 continue
-            record = _record_of(stored)
-            if record is None:
+            found = record_of(stored)
+            if found is None:
                 _LOG.error("The configuration record %s of the store is not valid and has no effect", number)
                 continue
-            self._records[record] = _values_of(stored.properties)
+            record, self._records[found[0]] = found
             self._numbers[record] = number
 
     async def finish(self) -> None:
@@ -132,7 +132,7 @@ class Configuration:
                 self._has_noticed = True
                 _LOG.notice("Policies, permissions and users' tags are kept in memory only: no store is loaded")
             return
-        objects = [GeneralObject(each.kind, json.dumps(each.name), typed_map(values)) for each, values in puts.items()]
+        objects = [object_of(each, values) for each, values in puts.items()]
         numbers = [self._numbers[record] for record in gone]
         answer: asyncio.Future[tuple[list[int] | None, Exception | None]]
         answer = asyncio.get_running_loop().create_future()
@@ -166,15 +166,18 @@ def _check(record: Record, values: Values) -> None:
         raise InvalidArgumentError(f"the {record.kind} has a number that is too large")
 
 
-def _record_of(stored: GeneralObject) -> Record | None:
+def object_of(record: Record, values: Values) -> GeneralObject:
+    """The general object that keeps a record."""
+    return GeneralObject(record.kind, json.dumps(record.name), typed_map(values))
+
+
+def record_of(stored: GeneralObject) -> tuple[Record, Values] | None:
+    """The record that a general object of one of `CONFIGURATION_KINDS` is, with its values; None if it is not valid."""
     try:
         name = json.loads(stored.name)
     except ValueError:
         return None
     if not isinstance(name, list) or not name or not all(isinstance(part, str) for part in name):
         return None
-    return Record(stored.kind, tuple(name))
-
-
-def _values_of(properties: TypedMap) -> Values:
-    return {name: typed.value for name, typed in properties.entries if isinstance(typed.value, str | int)}
+    values = {name: typed.value for name, typed in stored.properties.entries if isinstance(typed.value, str | int)}
+    return Record(stored.kind, tuple(name)), values

@@ -38,7 +38,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
 from qstore.broker.log.logs import log_of
 from qstore.broker.model.arguments import NO_POLICY, Applied
-from qstore.broker.model.configuration import Configuration, Record, Value, Values
+from qstore.broker.model.configuration import Configuration, Record, Value, Values, object_of
 from qstore.broker.model.errors import InvalidArgumentError, NotFoundError
 from qstore.broker.model.exchanges.exchange import Exchange, refresh
 from qstore.broker.model.patterns import compile_pattern
@@ -56,7 +56,7 @@ from qstore.broker.model.queues.arguments import (
     read_arguments,
 )
 from qstore.broker.model.queues.queue import Queue
-from qstore.formats.broker_records.topology import MAX_NAME
+from qstore.formats.broker_records.topology import MAX_NAME, GeneralObject
 from qstore.formats.values import TypedMap, typed_map, typed_value
 
 if TYPE_CHECKING:
@@ -223,7 +223,7 @@ class Policies:
             InvalidArgumentError: it is not valid.
             InternalError: the store cannot store it, and nothing has changed.
         """
-        self._check(policy, kind)
+        check_policy(policy, kind, self._has_noticed)
         record = Record(kind, (policy.host, policy.name))
         await self._change({record: _values(policy)}, (), policy.host)
 
@@ -261,57 +261,6 @@ class Policies:
                 _LOG.error('%s "%s" has no effect: %s', _described(kind), name, error)
         found.sort(key=lambda each: (-each.policy.priority, each.policy.name))
         self._by_kind[kind][host] = found
-
-    def _check(self, policy: Policy, kind: str) -> None:
-        what = f'{_described(kind)} "{policy.name}"'
-        if not policy.name or len(policy.name.encode()) > MAX_NAME:
-            raise InvalidArgumentError(f"the name of a policy has 1 to {MAX_NAME} bytes")
-        compile_pattern(f"{what}: its pattern", policy.pattern)
-        if policy.apply_to not in APPLIES_TO:
-            reason = _APPLIES_TO_REFUSED.get(policy.apply_to, f"it is one of {', '.join(APPLIES_TO)}")
-            raise InvalidArgumentError(f"{what}: apply-to cannot be {policy.apply_to!a:.64}: {reason}")
-        if kind == OPERATOR_POLICY and policy.apply_to in ("exchanges", "all"):
-            raise InvalidArgumentError(f"{what}: an operator policy applies to queues only")
-        if isinstance(policy.priority, bool) or not isinstance(policy.priority, int):
-            raise InvalidArgumentError(f"{what}: the priority is not a whole number")
-        if abs(policy.priority) > MAX_PRIORITY:
-            raise InvalidArgumentError(
-                f"{what}: the priority is not a number from -{MAX_PRIORITY:,} to {MAX_PRIORITY:,}"
-            )
-        if not policy.definition:
-            raise InvalidArgumentError(f"{what}: its definition is empty")
-        for key, value in policy.definition.items():
-            self._check_key(what, kind, key, value)
-        if "dead-letter-routing-key" in policy.definition and "dead-letter-exchange" not in policy.definition:
-            _LOG.notice(
-                "%s: dead-letter-routing-key has an effect for queues declared with x-dead-letter-exchange", what
-            )
-
-    def _check_key(self, what: str, kind: str, key: str, value: object) -> None:
-        if key in IGNORED or key.startswith("ha-"):
-            if key not in self._has_noticed:
-                self._has_noticed.add(key[:32])
-                _LOG.notice("%s: %s is ignored: this broker is not a cluster, and places messages by itself", what, key)
-            return
-        known = _KEYS.get(key)
-        if known is None:
-            reason = _REFUSED.get(key, "there is no such key")
-            raise InvalidArgumentError(f"{what}: {key!a:.64} cannot be set by a policy: {reason}")
-        if kind == OPERATOR_POLICY and not known.is_operators:
-            raise InvalidArgumentError(f"{what}: {key} cannot be set by an operator policy")
-        if not known.of_queues:
-            if not isinstance(value, str) or not 0 < len(value.encode()) <= MAX_NAME:
-                raise InvalidArgumentError(f"{what}: {key} is not the name of an exchange")
-            return
-        if known.is_number and (isinstance(value, bool) or not isinstance(value, int)):
-            raise InvalidArgumentError(f"{what}: {key} is {value!a:.64}, not a whole number")
-        arguments = {known.argument: value}
-        if known.argument == DEAD_KEY:
-            arguments[DEAD_EXCHANGE] = ""
-        try:
-            read_arguments(typed_map(arguments))
-        except (InvalidArgumentError, ValueError) as error:
-            raise InvalidArgumentError(f"{what}: {error}") from None
 
     # ---- applying ----
 
@@ -390,6 +339,56 @@ class Policies:
         exchange.alternate = None if name is None else host.exchanges.get(str(name))
         if name is not None and exchange.alternate is None:
             self._awaiting[exchange] = str(name)
+
+
+def check_policy(policy: Policy, kind: str, noticed: set[str]) -> None:
+    """Raise InvalidArgumentError if a policy is not valid. `noticed` has the ignored keys that were logged already."""
+    what = f'{_described(kind)} "{policy.name}"'
+    if not policy.name or len(policy.name.encode()) > MAX_NAME:
+        raise InvalidArgumentError(f"the name of a policy has 1 to {MAX_NAME} bytes")
+    compile_pattern(f"{what}: its pattern", policy.pattern)
+    if policy.apply_to not in APPLIES_TO:
+        reason = _APPLIES_TO_REFUSED.get(policy.apply_to, f"it is one of {', '.join(APPLIES_TO)}")
+        raise InvalidArgumentError(f"{what}: apply-to cannot be {policy.apply_to!a:.64}: {reason}")
+    if kind == OPERATOR_POLICY and policy.apply_to in ("exchanges", "all"):
+        raise InvalidArgumentError(f"{what}: an operator policy applies to queues only")
+    if isinstance(policy.priority, bool) or not isinstance(policy.priority, int):
+        raise InvalidArgumentError(f"{what}: the priority is not a whole number")
+    if abs(policy.priority) > MAX_PRIORITY:
+        raise InvalidArgumentError(f"{what}: the priority is not a number from -{MAX_PRIORITY:,} to {MAX_PRIORITY:,}")
+    if not policy.definition:
+        raise InvalidArgumentError(f"{what}: its definition is empty")
+    for key, value in policy.definition.items():
+        _check_key(what, kind, key, value, noticed)
+    if "dead-letter-routing-key" in policy.definition and "dead-letter-exchange" not in policy.definition:
+        _LOG.notice("%s: dead-letter-routing-key has an effect for queues declared with x-dead-letter-exchange", what)
+
+
+def _check_key(what: str, kind: str, key: str, value: object, noticed: set[str]) -> None:
+    if key in IGNORED or key.startswith("ha-"):
+        if key not in noticed:
+            noticed.add(key[:32])
+            _LOG.notice("%s: %s is ignored: this broker is not a cluster, and places messages by itself", what, key)
+        return
+    known = _KEYS.get(key)
+    if known is None:
+        reason = _REFUSED.get(key, "there is no such key")
+        raise InvalidArgumentError(f"{what}: {key!a:.64} cannot be set by a policy: {reason}")
+    if kind == OPERATOR_POLICY and not known.is_operators:
+        raise InvalidArgumentError(f"{what}: {key} cannot be set by an operator policy")
+    if not known.of_queues:
+        if not isinstance(value, str) or not 0 < len(value.encode()) <= MAX_NAME:
+            raise InvalidArgumentError(f"{what}: {key} is not the name of an exchange")
+        return
+    if known.is_number and (isinstance(value, bool) or not isinstance(value, int)):
+        raise InvalidArgumentError(f"{what}: {key} is {value!a:.64}, not a whole number")
+    arguments = {known.argument: value}
+    if known.argument == DEAD_KEY:
+        arguments[DEAD_EXCHANGE] = ""
+    try:
+        read_arguments(typed_map(arguments))
+    except (InvalidArgumentError, ValueError) as error:
+        raise InvalidArgumentError(f"{what}: {error}") from None
 
 
 def _effective_keys(policy: Policy, *, of_queues: bool) -> dict[str, Value]:
@@ -492,3 +491,13 @@ def policy_of(host: str, name: str, properties: Mapping[str, Any]) -> Policy:
     if not isinstance(pattern, str) or not isinstance(definition, Mapping) or not isinstance(apply_to, str):
         raise InvalidArgumentError("a policy needs a pattern, which is text, and a definition, which is a map")
     return Policy(host, name, pattern, apply_to, priority, dict(definition))
+
+
+def policy_record(policy: Policy, kind: str) -> GeneralObject:
+    """A policy as a store keeps it; for tools."""
+    return object_of(Record(kind, (policy.host, policy.name)), _values(policy))
+
+
+def recorded_policy(name: tuple[str, ...], values: Values) -> Policy:
+    """The policy of a configuration record."""
+    return _policy(name[0], name[1], values)

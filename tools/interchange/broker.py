@@ -16,14 +16,18 @@ from qstore.broker.client.address import queue_address
 from qstore.broker.client.message import SUBJECT, TIMESTAMP
 from qstore.broker.management.console import AgentError, Console, Data
 from qstore.broker.model.arguments import ALTERNATE, as_text
+from qstore.broker.model.configuration import Record, object_of, record_of
+from qstore.broker.model.policies import OPERATOR_POLICY, POLICY, Policy, policy_record, recorded_policy
 from qstore.broker.protocols.amqp_0_9_1.arguments import exchange_name
 from qstore.broker.protocols.amqp_0_10.message import as_transfer
 from qstore.broker.protocols.stored_messages import restore_message
+from qstore.broker.security.permissions import PERMISSION, TOPIC_PERMISSION
 from qstore.formats.amqp_0_10.structs import DELIVERY_PROPERTIES, MESSAGE_PROPERTIES, decode_struct
 from qstore.formats.amqp_0_10.types import Amqp010Error
 from qstore.formats.broker_records.amqp_0_9_1_messages import MARK
 from qstore.formats.broker_records.messages import HEADER_SIZE_BYTES, frame_message, header_size, header_structs
 from qstore.formats.broker_records.topology import (
+    CONFIGURATION_KINDS,
     Binding,
     Bridge,
     Exchange,
@@ -47,6 +51,8 @@ from qstore.tools.messaging import Pace
 
 _PREFETCH: Final = 1000
 _ONWARD: Final = "exchange_binding"
+_CONFIGURED: Final = {"policy": (), "permission": ("configure", "write", "read"), "topicPermission": ("write", "read")}
+"""Class of management -> the expressions of its objects."""
 
 
 class BrokerExport:
@@ -66,8 +72,9 @@ class BrokerExport:
         self._session: Session = connection.session()
         with Console(connection) as console:
             objects = {kind: list(console.query(kind)) for kind in ("queue", "exchange", "binding")}
-            is_known = any(each.name == _ONWARD for each in console.classes())  # qpidd has none
-            objects[_ONWARD] = list(console.query(_ONWARD)) if is_known else []
+            known = {each.name for each in console.classes()}
+            for kind in (_ONWARD, *_CONFIGURED):  # qpidd has none
+                objects[kind] = list(console.query(kind)) if kind in known else []
         self._objects = objects
         names = [queue["name"] for queue in objects["queue"] if self._is_chosen(queue)]
         unknown = selection.records.queues - set(names)
@@ -109,6 +116,10 @@ class BrokerExport:
                 bound = ExchangeBinding(source, destination, each.get("bindingKey") or "", _table(each))
                 writer.other(exchange_binding_object(bound))
 
+        for kind in _CONFIGURED if not self._selection.records.queues else ():
+            for each in self._objects[kind]:
+                writer.other(_configuration(kind, each))
+
     def _messages(self, name: str, writer: ExportWriter, advance: Callable[[int], None]) -> None:
         options: dict[str, Any] = {"mode": "consume" if self._take else "browse"}
         if self._selection.selector is not None:
@@ -128,6 +139,18 @@ class BrokerExport:
         if self._take:
             self._session.acknowledge()
         self._session.close()
+
+
+def _configuration(kind: str, each: Data) -> GeneralObject:
+    """The configuration record of a policy or a permission."""
+    if kind == "policy":
+        definition = {key: value for key, value in each["definition"].items() if isinstance(value, str | int)}
+        policy = Policy(each["vhost"], each["name"], each["pattern"], each["applyTo"], each["priority"], definition)
+        return policy_record(policy, f"qstore.{each['kind']}")
+    values = {part: str(each[part]) for part in _CONFIGURED[kind]}
+    if kind == "permission":
+        return object_of(Record(PERMISSION, (each["user"], each["vhost"])), values)
+    return object_of(Record(TOPIC_PERMISSION, (each["user"], each["vhost"], each["exchange"])), values)
 
 
 def _awaited(arguments: TypedMap) -> str:
@@ -216,7 +239,10 @@ class BrokerImport:
             self._notices: list[str] = []
             self._find_alternates(session)
             self._find_bindings(session)
-        others = sum(exchange_binding_of(each) is None for each in intake.general)
+        self._configured = [
+            each for each in intake.general if isinstance(each, GeneralObject) and each.kind in CONFIGURATION_KINDS
+        ]
+        others = sum(exchange_binding_of(each) is None for each in intake.general) - len(self._configured)
         if others:
             self._notices.append(f"{others} links, bridges and other objects are left out")
         self.refused = 0
@@ -372,6 +398,34 @@ class BrokerImport:
         if self._onward:
             with Console(self._connection) as console:
                 self._onward = [bound for bound in self._onward if self._bind_exchanges(console, bound)]
+
+        if self._configured:
+            with Console(self._connection) as console:
+                for record in self._configured:
+                    self._configure(console, record)
+
+    def _configure(self, console: Console, general: GeneralObject) -> None:
+        """Set a policy or a permission."""
+        found = record_of(general)
+        if found is None or len(found[0].name) < 2:
+            self._refuse(f"{general.kind} {printable(general.name)}", ValueError("it is not valid"))
+            return
+        (kind, parts), values = found
+        if kind in (POLICY, OPERATOR_POLICY):
+            policy, name = recorded_policy(parts, values), parts[1]
+            given: dict[str, Any] = {
+                "vhost": policy.host, "pattern": policy.pattern, "apply-to": policy.apply_to,
+                "priority": policy.priority, "definition": typed_map(policy.definition),
+            }  # fmt: skip
+        else:
+            name, given = parts[0], {"vhost": parts[1], **values}
+            given |= {"exchange": parts[2]} if len(parts) > 2 else {}
+        kind = kind.removeprefix("qstore.")
+        properties = TypedValue(MAP, typed_map(given))
+        try:
+            console.call("broker", "create", type=kind, name=name, properties=properties, strict=True)
+        except AgentError as error:
+            self._refuse(f'{kind} "{printable(name)}"', error)
 
     def _has(self, queue: str) -> bool:
         with self._connection.session() as session:

@@ -4,26 +4,33 @@ key            what becomes of it
 -------------  -----------------------------------------------------------------------------------------------
 queues, exchanges, bindings   of one virtual host: see "what corresponds to what"
 vhosts         one is chosen: that which is asked for, "/", or the only one
-policies, operator_policies   set for the queues and exchanges that they apply to: see `policies`
-users, permissions, parameters and so on   listed, with their number
+policies, operator_policies   configuration records, without the keys that are not known, which are listed
+permissions, topic_permissions   configuration records
+users, parameters and so on   listed, with their number
 """
 
 from __future__ import annotations
 
-import math
-import re
-import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from hashlib import sha256
 from typing import Any, BinaryIO, Final, NamedTuple
 from uuid import UUID
 
-import regex
 from orjson import OPT_APPEND_NEWLINE, OPT_INDENT_2, JSONDecodeError, dumps, loads
 
 from qstore.broker.model.arguments import ALTERNATE, MAX_MILLISECONDS, MAX_PRIORITY
+from qstore.broker.model.configuration import Record, object_of, record_of
+from qstore.broker.model.errors import InvalidArgumentError
+from qstore.broker.model.patterns import compile_pattern
+from qstore.broker.model.policies import (
+    OPERATOR_POLICY,
+    POLICY,
+    check_policy,
+    policy_of,
+    policy_record,
+    recorded_policy,
+)
 from qstore.broker.model.queues.arguments import (
     DEAD_EXCHANGE,
     DEAD_KEY,
@@ -43,6 +50,7 @@ from qstore.broker.protocols.amqp_0_9_1.arguments import (
     is_supported,
     own_key,
 )
+from qstore.broker.security.permissions import PERMISSION, TOPIC_PERMISSION
 from qstore.formats.broker_records.topology import (
     Binding,
     Bridge,
@@ -77,6 +85,14 @@ _SILENT: Final = frozenset(
         "operator_policies",
     )
 )  # fmt: skip
+_LISTS: Final = {
+    POLICY: "policies", OPERATOR_POLICY: "operator_policies", PERMISSION: "permissions",
+    TOPIC_PERMISSION: "topic_permissions",
+}  # fmt: skip
+"""Kind of a configuration record -> the list of definitions with the same."""
+_POLICIES: Final = {"policies": POLICY, "operator_policies": OPERATOR_POLICY}
+_PERMISSIONS: Final = {"permissions": PERMISSION, "topic_permissions": TOPIC_PERMISSION}
+_PARTS: Final = {PERMISSION: ("configure", "write", "read"), TOPIC_PERMISSION: ("write", "read")}
 _DEFAULTS: Final = frozenset(("cluster_name", "internal_cluster_id", "cluster_tags"))  # of every node's parameters
 
 
@@ -135,6 +151,7 @@ class _Reader:
 
     def __init__(self, fields: dict[str, Any], unmapped: Unmapped) -> None:
         self._fields, self._unmapped = fields, unmapped
+        self._noticed: set[str] = set()
         self._lists = {key: list(self._list(key)) for key in _TOPOLOGY}
 
     def _list(self, key: str) -> Iterator[dict[str, Any]]:
@@ -173,21 +190,68 @@ class _Reader:
 
     def read(self, vhost: str, sink: ItemSink) -> None:
         """Pass everything of a virtual host on."""
-        policies = Policies(self._fields, vhost, self._unmapped)
-        left_out = self._exchanges(vhost, sink, policies)
-        self._queues(vhost, sink, left_out, policies)
+        left_out = self._exchanges(vhost, sink)
+        self._queues(vhost, sink, left_out)
         self._bindings(vhost, sink, left_out)
-        policies.list_notices()
+        self._policies(vhost, sink)
+        self._permissions(vhost, sink)
         for key, value in self._fields.items():
-            if key not in _TOPOLOGY and key not in _SILENT and isinstance(value, list):
+            if key not in (*_TOPOLOGY, *_PERMISSIONS) and key not in _SILENT and isinstance(value, list):
                 more = [each for each in value if not (isinstance(each, dict) and str(each.get("name")) in _DEFAULTS)]
                 if more:
                     self._unmapped.append(f"{key}: {len(more)} of them")
 
+    def _policies(self, vhost: str, sink: ItemSink) -> None:
+        """Pass policies on, as configuration records, without the keys that are not known."""
+        for key, kind in _POLICIES.items():
+            for each in self._list(key):
+                if each.get("vhost", vhost) not in (vhost, ""):
+                    continue
+                title, name = key[:-3].replace("_", " ") + "y", str(each.get("name"))
+                given = {field: value for field, value in each.items() if field != "arguments"}
+                try:
+                    policy = policy_of(vhost, name, given)
+                    definition: dict[str, Any] = {}
+                    for part, value in policy.definition.items():
+                        try:
+                            check_policy(policy._replace(definition={part: value}), kind, self._noticed)
+                        except InvalidArgumentError:
+                            if not definition:  # otherwise the policy itself was valid
+                                check_policy(policy._replace(definition={"max-length": 1}), kind, self._noticed)
+                            self._unmapped.add(title, name, f"{part} {value} is not known")
+                        else:
+                            definition[part] = value
+                    if definition:
+                        sink.other(policy_record(policy._replace(definition=definition), kind))
+                    else:
+                        self._unmapped.add(title, name, "it sets nothing that is known: it is left out")
+                except InvalidArgumentError as error:
+                    self._unmapped.add(title, name, f"{error}: it is left out")
+
+    def _permissions(self, vhost: str, sink: ItemSink) -> None:
+        """Pass permissions on, as configuration records."""
+        for key, kind in _PERMISSIONS.items():
+            for each in self._list(key):
+                if each.get("vhost", vhost) not in (vhost, ""):
+                    continue
+                name = [each.get("user"), vhost, *([each.get("exchange")] if kind == TOPIC_PERMISSION else [])]
+                patterns = {part: each.get(part) for part in _PARTS[kind]}
+                try:
+                    for part, pattern in patterns.items():
+                        compile_pattern(part, pattern)  # type: ignore[arg-type]
+                    if not all(isinstance(part, str) and part for part in name):
+                        raise InvalidArgumentError("it has no user, or no exchange")
+                except InvalidArgumentError as error:
+                    what = key.removesuffix("s").replace("_", " ")
+                    self._unmapped.add(what, printable(str(name[0])), f"{error}: it is left out")
+                    continue
+                record = Record(kind, tuple(str(part) for part in name))
+                sink.other(object_of(record, {part: str(pattern) for part, pattern in patterns.items()}))
+
     def _of(self, key: str, vhost: str) -> Iterator[dict[str, Any]]:
         return (each for each in self._lists[key] if each.get("vhost", vhost) in (vhost, ""))
 
-    def _exchanges(self, vhost: str, sink: ItemSink, policies: Policies) -> set[str]:
+    def _exchanges(self, vhost: str, sink: ItemSink) -> set[str]:
         """Returns the names of those that are left out."""
         left_out = set()
         for each in self._of("exchanges", vhost):
@@ -199,7 +263,7 @@ class _Reader:
                 self._unmapped.add("exchange", name, f"{why}: it is left out, with its bindings")
                 left_out.add(name)
                 continue
-            arguments = policies.of_exchange(name, each["arguments"])
+            arguments = dict(each["arguments"])
             alternate = arguments.pop(ALTERNATE, "")
             alternate = exchange_name(alternate) if isinstance(alternate, str) else ""
             problem = problem_of_new_name(alternate) if alternate else ""
@@ -220,15 +284,14 @@ class _Reader:
                 left_out.add(name)
         return left_out
 
-    def _queues(self, vhost: str, sink: ItemSink, left_out: set[str], policies: Policies) -> None:
+    def _queues(self, vhost: str, sink: ItemSink, left_out: set[str]) -> None:
         for each in self._of("queues", vhost):
             name = each.get("name", "")
             if each.get("durable") is False or not name:
                 self._unmapped.add("queue", name, "it is not durable: it is left out, with its bindings")
                 left_out.add(f"queue {name}")
                 continue
-            declared = policies.of_queue(name, each["arguments"])
-            arguments = queue_arguments_to_qstore(name, declared, self._unmapped)
+            arguments = queue_arguments_to_qstore(name, each["arguments"], self._unmapped)
             if arguments.get(DEAD_EXCHANGE) in left_out:
                 text = f"{DEAD_EXCHANGE} {arguments[DEAD_EXCHANGE]} is left out: dead messages are dropped"
                 self._unmapped.add("queue", name, text)
@@ -308,7 +371,7 @@ class DefinitionsWriter:
         del with_passwords
         self._stream, self.unmapped = stream, Unmapped()
         self._software = ""
-        self._lists: dict[str, list[dict[str, Any]]] = {key: [] for key in _TOPOLOGY}
+        self._lists: dict[str, list[dict[str, Any]]] = {key: [] for key in (*_LISTS.values(), *_TOPOLOGY)}
         self._left_out: set[str] = set()
         self._headers_exchanges = {name for name, kind in STANDARD.items() if kind == HEADERS}
 
@@ -382,7 +445,26 @@ class DefinitionsWriter:
             if not {bound.source, bound.destination} & self._left_out:
                 self._bound(bound.source, bound.destination, "exchange", bound.key, bound.arguments)
             return
+        if isinstance(general, GeneralObject) and general.kind in _LISTS and self._configured(general):
+            return
         self.unmapped.add(general.kind, printable(general.name or ""), "is not known")
+
+    def _configured(self, general: GeneralObject) -> bool:
+        """Add a policy or a permission. Returns False if it is not valid."""
+        found = record_of(general)
+        if found is None or len(found[0].name) < 2:
+            return False
+        (kind, name), values = found
+        if general.kind in (POLICY, OPERATOR_POLICY):
+            policy = recorded_policy(name, values)
+            self._lists[_LISTS[kind]].append({
+                "vhost": policy.host, "name": policy.name, "pattern": policy.pattern, "apply-to": policy.apply_to,
+                "priority": policy.priority, "definition": dict(policy.definition),
+            })  # fmt: skip
+            return True
+        fields = {"user": name[0], "vhost": name[1]} | ({"exchange": name[2]} if len(name) > 2 else {})
+        self._lists[_LISTS[kind]].append({**fields, **values})
+        return True
 
     def branch(self, xid: bytes) -> None:
         """List it."""
@@ -416,7 +498,7 @@ class DefinitionsWriter:
         """Write everything."""
         fields: Mapping[str, Any] = {
             "product_name": "qstore", "product_version": self._software, "vhosts": [{"name": _VHOST}], "users": [],
-            "permissions": [], "parameters": [], "policies": [], **{key: self._lists[key] for key in _TOPOLOGY},
+            "parameters": [], **self._lists,
         }  # fmt: skip
         self._stream.write(dumps(fields, option=OPT_INDENT_2 | OPT_APPEND_NEWLINE))
 
@@ -590,173 +672,6 @@ def _is_declared(key: str, value: object) -> bool:
     if key == DELIVERY_LIMIT:
         return type(value) is int and -1 <= value < 1 << 32
     return _is_time(key, value) if key in TIMES else _is_count(value) and value != 0
-
-
-# ---- policies ----
-#
-#     which       of those whose pattern is found in the name and that apply to its kind, the one with the highest
-#                 priority; of the operator's policies, one more
-#     both        of a number that both set, the smaller one counts; of the rest, what the operator's says
-#     argument    of a number that the queue was declared with too, the smaller one; of the rest, its declaration
-#
-# A policy is not kept, as this broker has none: it is set for what the definitions have, and not for what is declared
-# later. Each is listed, with what became of it. Sources: RabbitMQ documentation, "Parameters and Policies", "Queue
-# Length Limit", "Time-To-Live and Expiration", "Dead Letter Exchanges".
-#
-# Patterns are Perl-compatible regular expressions from an untrusted file: matching takes at most `MAX_SECONDS` in all.
-# Patterns that would need too much memory (counted repetitions are compiled as that many copies) are skipped.
-
-MAX_SECONDS: Final = 5.0  # of processor time
-_MAX_PATTERN: Final = 1000  # characters
-_MAX_REPEATED: Final = 200  # all counts of a pattern added up
-_MAX_SIZE: Final = 200_000  # where groups in groups may be repeated: its characters, times all counts
-_COUNTS: Final = re.compile(r"\{(\d*)(?:,(\d*))?\}")
-_REPEATED_GROUP: Final = re.compile(r"\)\{\d*")
-#: Recursion; and comments and white space, which may stand between what is repeated and its count.
-_REFUSED: Final = re.compile(r"\(\?(?:R|[+-]?\d|&|P>|#|[a-zA-Z0-9]*x)")
-_KEYS: Final = ("policies", "operator_policies")
-_PREFIX: Final = "x-"
-_SMALLEST: Final = frozenset(("message-ttl", "expires", "max-length", "max-length-bytes"))
-_OF_QUEUES: Final = _SMALLEST | {"overflow", "dead-letter-exchange", "dead-letter-routing-key"}
-_OF_EXCHANGES: Final = frozenset(("alternate-exchange",))
-_SILENT_POLICIES: Final = frozenset(key.removeprefix(_PREFIX) for key in PLACEMENT)
-#: x-queue-type -> what `apply-to` calls these queues.
-_KINDS: Final = {"classic": "classic_queues", "quorum": "quorum_queues", "stream": "streams"}
-_ALL: Final = "all"
-
-
-@dataclass(slots=True)
-class _Policy:
-    """A policy.
-
-    Attributes:
-        title: what it is called in the list.
-        name, pattern, applies_to, priority, definition: of the policy.
-        queues, exchanges: how many it applies to.
-    """
-
-    title: str
-    name: str
-    pattern: regex.Pattern[str]
-    applies_to: str
-    priority: int
-    definition: dict[str, Any]
-    queues: int = 0
-    exchanges: int = 0
-
-
-class Policies:
-    """The policies of one virtual host.
-
-    Args:
-        fields: the definitions.
-        vhost: the virtual host.
-        unmapped: gets what is not applied.
-    """
-
-    def __init__(self, fields: Mapping[str, Any], vhost: str, unmapped: Unmapped) -> None:
-        self._unmapped, self._left = unmapped, MAX_SECONDS
-        self._own, self._operator = (self._read(fields, key, vhost) for key in _KEYS)
-
-    def _read(self, fields: Mapping[str, Any], key: str, vhost: str) -> list[_Policy]:
-        """Those of one list, the most important one first."""
-        given, found, elsewhere = fields.get(key) or [], [], 0
-        if not isinstance(given, list):
-            raise InterchangeError(f"{key} is not a list")
-        title = "policy" if key == "policies" else "operator policy"
-        for number, each in enumerate(given, 1):
-            if not isinstance(each, dict):
-                raise InterchangeError(f"{key}, entry {number}: this is not an object")
-            if each.get("vhost", vhost) not in (vhost, ""):
-                elsewhere += 1
-                continue
-            policy = self._policy(title, each)
-            if policy is not None:
-                found.append(policy)
-        if elsewhere:
-            self._unmapped.append(f"{key}: {elsewhere} of other virtual hosts")
-        return sorted(found, key=lambda each: -each.priority)
-
-    def _policy(self, title: str, given: dict[str, Any]) -> _Policy | None:
-        name, pattern, definition = given.get("name"), given.get("pattern"), given.get("definition")
-        priority, applies_to = given.get("priority", 0), given.get("apply-to", _ALL)
-        if not isinstance(name, str) or not isinstance(pattern, str) or not isinstance(definition, dict):
-            self._unmapped.add(title, printable(str(name)), "it has no name, pattern or definition: it is left out")
-            return None
-        if type(priority) is not int or not isinstance(applies_to, str):
-            self._unmapped.add(title, name, "its priority or apply-to is not known: it is left out")
-            return None
-        if not _is_small(pattern):
-            self._unmapped.add(title, name, "its pattern is too long, repetitive or recursive: it is left out")
-            return None
-        try:
-            compiled = regex.compile(pattern)
-        except (regex.error, RecursionError, OverflowError) as error:
-            self._unmapped.add(title, name, f"its pattern is no regular expression ({error}): it is left out")
-            return None
-        for key, value in definition.items():
-            if key not in _OF_QUEUES | _OF_EXCHANGES | _SILENT_POLICIES:
-                self._unmapped.add(title, name, f"{key} {value} is not known")
-        return _Policy(title, name, compiled, applies_to, priority, definition)
-
-    def of_queue(self, name: str, given: Mapping[str, Any]) -> dict[str, Any]:
-        """The arguments of a queue, with those of its policies. Raises InterchangeError."""
-        kind = _KINDS.get(str(given.get("x-queue-type", "classic")), "")
-        arguments = dict(given)
-        for key, value in self._defined(name, ("queues", kind), _OF_QUEUES).items():
-            declared = arguments.setdefault(_PREFIX + key, value)
-            if key in _SMALLEST and type(declared) is int and type(value) is int:
-                arguments[_PREFIX + key] = min(declared, value)
-        return arguments
-
-    def of_exchange(self, name: str, given: Mapping[str, Any]) -> dict[str, Any]:
-        """The arguments of an exchange, with those of its policies. Raises InterchangeError."""
-        return {**self._defined(name, ("exchanges",), _OF_EXCHANGES), **given}
-
-    def _defined(self, name: str, kinds: tuple[str, ...], known: frozenset[str]) -> dict[str, Any]:
-        found: dict[str, Any] = {}
-        for policies in (self._own, self._operator):
-            policy = next((each for each in policies if self._applies(each, name, kinds)), None)
-            chosen = {key: value for key, value in policy.definition.items() if key in known} if policy else {}
-            if policy is None or not chosen:
-                continue
-            policy.queues += known is _OF_QUEUES
-            policy.exchanges += known is _OF_EXCHANGES
-            for key, value in chosen.items():
-                before = found.get(key)
-                is_less = type(before) is int and type(value) is int and before < value
-                found[key] = before if is_less else value
-        return found
-
-    def _applies(self, policy: _Policy, name: str, kinds: tuple[str, ...]) -> bool:
-        if policy.applies_to != _ALL and policy.applies_to not in kinds:
-            return False
-        began = time.process_time()
-        try:
-            is_found = policy.pattern.search(name, timeout=max(self._left, 0.001)) is not None
-        except (TimeoutError, MemoryError):
-            text = f"its pattern takes too long to be searched in names, such as {printable(name)}"
-            raise InterchangeError(f'{policy.title} "{printable(policy.name)}": {text}') from None
-        self._left -= time.process_time() - began
-        return is_found
-
-    def list_notices(self) -> None:
-        """List what became of each."""
-        for policy in (*self._own, *self._operator):
-            counts = ((policy.queues, "queue"), (policy.exchanges, "exchange"))
-            where = " and ".join(plural(count, what) for count, what in counts if count)
-            text = f"its known settings apply to {where}, and not to those declared later"
-            self._unmapped.add(policy.title, policy.name, text if where else "it is set for nothing: it is left out")
-
-
-def _is_small(pattern: str) -> bool:
-    """Whether a pattern takes little memory, compiled and searched."""
-    if len(pattern) > _MAX_PATTERN or _REFUSED.search(pattern) is not None:
-        return False
-    counts = [max(1, *(int(each[:9] or 0) for each in found.groups(""))) for found in _COUNTS.finditer(pattern)]
-    if len(_REPEATED_GROUP.findall(pattern)) > 1 and len(pattern) * math.prod(counts) > _MAX_SIZE:
-        return False
-    return sum(counts) <= _MAX_REPEATED
 
 
 # ---- bindings to headers exchanges ----
