@@ -38,6 +38,7 @@ _EPILOG = """
 Examples:
 qstore-console                                    http://127.0.0.1:15672 for the broker on this host
 qstore-console -b broker1:5672 --credentials-file /etc/qstore/console.secret
+qstore-console --store /var/lib/qpidd             a stopped or crashed store; the address to open is printed
 qstore-console --listen 0.0.0.0:15671 --tls-cert server.pem --tls-key server.key
 curl -u guest:guest http://127.0.0.1:15672/api/overview
 
@@ -144,6 +145,12 @@ def default_history() -> Path:
     help="Whether /metrics needs no login. [default: it needs none on a loopback address]",
 )
 @click.option("--insecure-listen", is_flag=True, help="Allow an address that is not loopback without TLS.")
+@click.option(
+    "--store",
+    type=click.Path(path_type=Path, exists=True),
+    metavar="PATH",
+    help="Show this store on disk instead of a broker: stopped, crashed or backed up. It is only read.",
+)
 @click.option("--parent", type=int, hidden=True, help="End when this process has ended.")
 @broker_options
 @click.version_option(__version__, prog_name=PROGRAM)
@@ -167,6 +174,7 @@ def command(context: click.Context, /, **values: Any) -> None:
         address=address, port=port, certificate=certificate, key=key,
         cors_origins=values.pop("cors_origin"), open_metrics=values.pop("open_metrics"),
     )  # fmt: skip
+    store = values.pop("store")
     options = BrokerOptions.take(values)
     if certificate is None and not insecure and not _is_private(address):
         text = f"{address} is reachable from other machines, and passwords would be sent in clear text"
@@ -181,7 +189,14 @@ def command(context: click.Context, /, **values: Any) -> None:
             fail(PROGRAM, f"{credentials}: {error.strerror}")
     place = None if in_memory else (history or default_history())
     logging.basicConfig(stream=sys.stderr, format=f"{PROGRAM}: %(message)s", level=logging.WARNING)
-    context.exit(asyncio.run(_serve(options, named, settings, place, interval, parent)))
+
+    def make() -> Server:
+        return make_server(options, named, settings, place, interval)
+
+    def make_stored() -> Server:
+        return make_stored_server(store, settings)
+
+    context.exit(asyncio.run(_serve(make if store is None else make_stored, parent)))
 
 
 def _is_private(address: str) -> bool:
@@ -191,11 +206,7 @@ def _is_private(address: str) -> bool:
 
 
 async def _serve(
-    options: BrokerOptions,
-    named: tuple[str, str] | None,
-    settings: ServerSettings,
-    history: Path | None,
-    interval: float,
+    make: Callable[[], Server],
     parent: int | None,
 ) -> int:
     """Serve until a signal arrives. Returns the exit code."""
@@ -205,7 +216,7 @@ async def _serve(
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
     try:
-        server = make_server(options, named, settings, history, interval)
+        server = make()
         await server.start()
     except (MessagingError, OSError, ssl.SSLError, sqlite3.Error) as error:
         say(PROGRAM, str(error))
@@ -213,6 +224,8 @@ async def _serve(
     try:
         click.echo(server.port)
         sys.stdout.flush()
+        if server.entrance:
+            say(PROGRAM, f"open {server.entrance}")
         while parent is None or os.getppid() == parent:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(None if parent is None else _PARENT_SECONDS):
@@ -260,6 +273,15 @@ def make_server(
     )
     api = Api(collector, logins, str(endpoint), [], BrowserLogins(), PAGE_ROUTES)
     return Server(api, logins, settings)
+
+
+def make_stored_server(path: Path, settings: ServerSettings) -> Server:
+    """The server for a store on disk."""
+    from qstore.tools.web.server import Server
+    from qstore.tools.web.stored import StoredApi, TokenLogins
+
+    logins = TokenLogins()
+    return Server(StoredApi(path.absolute(), logins), logins, settings, logins.token)
 
 
 main: Callable[[], None] = main_of(PROGRAM, command)

@@ -250,3 +250,45 @@ def test_it_says_that_the_broker_is_gone_and_goes_on_when_it_is_back(chromium: A
         console.process.kill()
         console.process.communicate()
         running.close()
+
+
+def test_a_damaged_store_is_looked_at_and_recovered(chromium: Any, tmp_path: Path) -> None:
+    from tests.support.fixtures import set_writable, unpack
+
+    store = unpack("legacy-d-dtx", tmp_path / "own").path
+    set_writable(store, writable=True)
+    with next(store.rglob("d.q1/JournalData.0000.jdat")).open("r+b") as file:
+        file.seek(1024)
+        file.write(b"XXXXXXXX")
+    console = RunningConsole("--store", str(store))
+    assert console.process.stderr is not None
+    entrance = console.process.stderr.readline().partition("open ")[2].strip()
+    context = chromium.new_context(viewport={"width": 1300, "height": 900})
+    try:
+        page = context.new_page()
+        page.set_default_timeout(PATIENCE_MILLISECONDS)
+        complaints: list[str] = []
+        page.on("pageerror", lambda error: complaints.append(str(error)))
+        page.goto(entrance)
+        page.get_by_text("There is damage in one place").wait_for()
+        assert "enter" not in page.url
+        page.get_by_role("link", name="d.q2").click()
+        page.get_by_role("button", name="0xb", exact=True).click()
+        page.locator("dialog pre", has_text="d.q2/").wait_for()
+        page.keyboard.press("Escape")
+        page.get_by_role("button", name="All records, as written").click()
+        page.get_by_role("cell", name="enqueue").first.wait_for()
+        page.get_by_role("link", name="Damage").click()
+        page.get_by_role("button", name="Show the bytes").click()
+        page.locator("pre", has_text="58 58 58 58 58 58 58 58").wait_for()
+        page.get_by_role("link", name="Recovery").click()
+        page.get_by_role("button", name="Recover", exact=True).click()
+        page.get_by_label("New directory").fill(str(tmp_path / "saved"))
+        page.locator("dialog").get_by_role("button", name="Recover", exact=True).click()
+        page.get_by_role("row", name=re.compile("Recover into .*done")).wait_for()
+        assert (tmp_path / "saved" / "rhm").is_dir()
+        assert complaints == []
+    finally:
+        context.close()
+        console.process.kill()
+        console.process.communicate()

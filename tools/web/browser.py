@@ -27,6 +27,7 @@ from qstore.tools.web.resources import MANAGEMENT, MAX_GET, Api, Route
 
 if TYPE_CHECKING:
     from qstore.broker.client import Message
+    from qstore.tools.web.stored import StoredApi
 
 COOKIE: Final = "qstore-session"
 HEADER: Final = "X-Qstore-Page"
@@ -98,11 +99,11 @@ def _cookie(value: str, *, is_secure: bool, age: int) -> dict[str, str]:
     return {"Set-Cookie": f"{COOKIE}={value}; Path=/api; Max-Age={age}; HttpOnly; SameSite=Strict{flags}"}
 
 
-def _is_secure(api: Api) -> bool:
+def _is_secure(api: Api | StoredApi) -> bool:
     return any(protocol == "https" for protocol, _, _ in api.listeners)
 
 
-async def log_in(api: Api, call: Call) -> Reply:
+async def log_in(api: Api | StoredApi, call: Call) -> Reply:
     body = call.object("user", "password")
     user, password = text(body, "user"), text(body, "password")
     if not user:
@@ -113,7 +114,7 @@ async def log_in(api: Api, call: Call) -> Reply:
     return Reply(value={"name": session.user}, headers=headers)
 
 
-async def log_out(api: Api, call: Call) -> Reply:
+async def log_out(api: Api | StoredApi, call: Call) -> Reply:
     api.pages.end(call.cookies)
     return Reply(204, headers=_cookie("", is_secure=_is_secure(api), age=0))
 

@@ -19,6 +19,7 @@ from orjson import JSONDecodeError, dumps, loads
 
 if TYPE_CHECKING:
     from qstore.tools.web.logins import Session
+    from qstore.tools.web.stored import StoredUser
 
 Row = dict[str, Any]
 
@@ -100,14 +101,16 @@ class Call:
     query: Mapping[str, str]
     body: bytes
     peer: str
-    given: Session | None
+    given: Session | StoredUser | None
     reason: str = ""
     cookies: str = ""
 
     @property
     def session(self) -> Session:
         """Who asks."""
-        assert self.given is not None
+        from qstore.tools.web.logins import Session
+
+        assert isinstance(self.given, Session)
         return self.given
 
     def object(self, *needed: str) -> Row:

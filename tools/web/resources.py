@@ -23,7 +23,7 @@ from base64 import b64decode, b64encode
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 from urllib.parse import quote, unquote
 
 from qstore import __version__
@@ -74,7 +74,8 @@ _EXCHANGE_TYPES: Final = ("direct", "fanout", "headers", "topic")
 _OWN_EXCHANGES: Final = frozenset(("qmf.default.topic", "qmf.default.direct", "qpid.management"))
 _STANDARD: Final = "amq."
 
-Handler: TypeAlias = "Callable[[Api, Call], Awaitable[Reply]]"
+Handler: TypeAlias = Callable[[Any, Call], Awaitable[Reply]]
+"""Of an `Api`, or of another one, such as `stored.StoredApi`."""
 
 
 class Route(NamedTuple):
@@ -187,9 +188,9 @@ class Api:
         """Answer a request. Raises HttpError, and nothing else that is expected."""
         try:
             if call.given is not None:
-                await check_role(self, route.role, call.given)
+                await check_role(self, route.role, call.session)
                 if route.role and route.method == "GET":
-                    await access.check_reading(self, call.given)
+                    await access.check_reading(self, call.session)
             return await route.handler(self, call)
         except RefusedError as error:
             raise refused(error) from None

@@ -33,7 +33,7 @@ from base64 import b64decode
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
 
 from aiohttp import ClientConnectionError, ClientPayloadError, web
@@ -46,6 +46,9 @@ from qstore.tools.web.calls import Call, HttpError, Reply, bad_request, not_foun
 from qstore.tools.web.collector import UnavailableError
 from qstore.tools.web.logins import Logins, Session, TooManyFailuresError
 from qstore.tools.web.resources import Api, check_role
+
+if TYPE_CHECKING:
+    from qstore.tools.web.stored import StoredApi, StoredUser, TokenLogins
 
 MAX_BODY: Final = 16 << 20
 MAX_DEFINITIONS: Final = 64 << 20
@@ -120,10 +123,14 @@ class Server:
         api: the resources.
         logins: the users.
         settings: the settings.
+        token: what pages log in with, if users have no names of their own.
     """
 
-    def __init__(self, api: Api, logins: Logins, settings: ServerSettings) -> None:
+    def __init__(
+        self, api: Api | StoredApi, logins: Logins | TokenLogins, settings: ServerSettings, token: str = ""
+    ) -> None:
         self._api, self._logins, self._settings = api, logins, settings
+        self._token = token
         self._few = asyncio.Semaphore(MAX_REQUESTS)
         self._runner: web.ServerRunner | None = None
         self._tasks: list[asyncio.Task[None]] = []
@@ -131,6 +138,14 @@ class Server:
         self._open_metrics = is_loopback(settings.address) if open_metrics is None else open_metrics
         self._names = {"localhost", socket.gethostname().lower(), settings.address.lower()}
         self.port = settings.port
+
+    @property
+    def entrance(self) -> str:
+        """The address of the page, with the token; empty if there is none. A browser does not send what follows #."""
+        if not self._token:
+            return ""
+        scheme, host = ("https" if self._settings.certificate else "http"), self._settings.address
+        return f"{scheme}://{f'[{host}]' if ':' in host else host}:{self.port}/#/enter/{self._token}"
 
     async def start(self) -> None:
         """Listen. Raises OSError, ssl.SSLError."""
@@ -252,7 +267,7 @@ class Server:
     async def _resource(self, request: web.BaseRequest, path: str) -> Reply:
         route, named = self._api.resources.find(request.method, path)
         peer = request.remote or ""
-        session = None
+        session: Session | StoredUser | None = None
         if route.role != "-":
             session = await self._session(request, peer)
         body = await _body(request, MAX_DEFINITIONS if path.startswith("definitions") else MAX_BODY)
@@ -262,7 +277,7 @@ class Server:
         with _login_errors():
             return await self._api.answer(route, call)
 
-    async def _session(self, request: web.BaseRequest, peer: str) -> Session:
+    async def _session(self, request: web.BaseRequest, peer: str) -> Session | StoredUser:
         remembered = None
         if HEADER in request.headers and "Authorization" not in request.headers:
             remembered = self._api.pages.find(request.headers.get("Cookie", ""))
@@ -271,13 +286,15 @@ class Server:
             return await self._logins.session(user, password, peer)
 
     async def _metrics(self, request: web.BaseRequest, path: str) -> Reply:
+        if not isinstance(self._api, Api):
+            raise not_found()
         session = None
         if self._open_metrics:
             self._check_host(request)
         else:
             session = await self._session(request, request.remote or "")
         try:
-            if session is not None:
+            if isinstance(session, Session):
                 await check_role(self._api, "monitoring", session)
             content, content_type = await prometheus.exposition(
                 self._api,

@@ -5,15 +5,18 @@
 
 import { Refused, ask, field, h, values } from "/kit.js";
 import { PAGES } from "/pages.js";
+import { STORED_PAGES } from "/stored.js";
 
 const REFRESH_MILLISECONDS = 5000;
 const NAVIGATION = [
   ["", "Overview"], ["queues", "Queues"], ["exchanges", "Exchanges"], ["connections", "Connections"],
   ["channels", "Channels"], ["store", "Store"], ["transactions", "Transactions"], ["access", "Access"],
 ];
+const STORED_NAVIGATION = [["", "Store"], ["damage", "Damage"], ["recovery", "Recovery"]];
 const main = document.getElementById("main");
 const state = document.getElementById("state");
 let current = null; // the page that is shown: {refresh, isBusy}
+let [pages, navigation] = [PAGES, NAVIGATION];
 
 // ---- light and dark ----
 
@@ -74,8 +77,8 @@ document.getElementById("leave").addEventListener("click", async () => {
 // ---- pages ----
 
 function showNavigation(name) {
-  const belongs = { queue: "queues", exchange: "exchanges", connection: "connections" }[name] ?? name;
-  document.getElementById("nav").replaceChildren(...NAVIGATION.map(([path, label]) =>
+  const belongs = { queue: "queues", exchange: "exchanges", connection: "connections", journal: "" }[name] ?? name;
+  document.getElementById("nav").replaceChildren(...navigation.map(([path, label]) =>
     h("a", { href: `#/${path}`, "aria-current": path === belongs ? "page" : null }, label)));
 }
 
@@ -106,7 +109,7 @@ async function refresh(page) {
 async function showPage() {
   const [path, query = ""] = location.hash.replace(/^#\/?/, "").split("?");
   const [name, ...rest] = path.split("/");
-  const build = PAGES[name];
+  const build = pages[name];
   showNavigation(name);
   const place = h("div");
   const page = { problem: h("p", { class: "note bad", role: "alert", hidden: true }), isBusy: false, refresh: async () => null };
@@ -129,7 +132,13 @@ async function showPage() {
 }
 
 async function start() {
+  const [, token] = location.hash.match(/^#\/enter\/(.+)$/) ?? [];
+  if (token) {
+    window.history.replaceState(null, "", "#/"); // the token stays out of the history of the browser
+    await ask("qstore/login", { method: "POST", body: { user: "operator", password: token } });
+  }
   const user = await ask("whoami");
+  [pages, navigation] = user.store ? [STORED_PAGES, STORED_NAVIGATION] : [PAGES, NAVIGATION];
   document.getElementById("user").textContent = user.name;
   document.getElementById("top").hidden = false;
   await showPage();
