@@ -194,7 +194,9 @@ class JournalStock:
         Args:
             synced: flushes so far.
         """
-        is_busy, self._synced = synced - self._synced >= BUSY, synced
+        # After a kill, a start writes each missing info file: there should not be many.
+        is_busy = synced - self._synced >= BUSY and len(self._unnamed) < _MAX_NAMED
+        self._synced = synced
         if self._is_looking or not (self._taken or self._unnamed or self._stock):
             return
         self._patience = self._patience + 1 if is_busy else _PATIENT_LOOKS

@@ -278,6 +278,17 @@ def test_the_stock_waits_while_messages_are_written_but_not_for_long() -> None:
             assert (set(shop.disk.names(JOURNALS)) == set(before)) is (number < 5), number
 
 
+def test_the_stock_does_not_wait_if_many_info_files_lack_names() -> None:
+    shop = stocked()
+    with patch("qstore.store.live.journal_stock.BUSY", 0), patch("qstore.store.live.journal_stock._MAX_NAMED", 2):
+        assert shop.make("second", IN_STOCK) is None
+        look(shop)
+        assert shop.disk.is_file(copy_of(shop, "second"))
+        assert shop.make("third", IN_STOCK) is None
+        look(shop)
+    assert not shop.disk.is_file(copy_of(shop, "second"))
+
+
 def test_a_disk_that_is_short_of_room_has_no_stock_but_takes_queues() -> None:
     shop = Shop(SimulatedDisk(1, capacity=1 << 20))
     shop.disk.tree.capacity = shop.disk.tree.used + 4 * (IN_STOCK.files * IN_STOCK.file_size)
