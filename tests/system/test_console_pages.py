@@ -252,6 +252,22 @@ def test_it_says_that_the_broker_is_gone_and_goes_on_when_it_is_back(chromium: A
         running.close()
 
 
+def test_policies_are_set_and_removed(chromium: Any, console: RunningConsole) -> None:
+    with window(chromium, console) as shown:
+        page = shown.page
+        shown.show("access")
+        page.get_by_role("button", name="Set a policy").click()
+        page.get_by_label("Name", exact=True).fill("short")
+        page.get_by_label("Pattern of names").fill("^many00")
+        page.get_by_label("Definition, as JSON").fill('{"max-length": 7}')
+        page.get_by_role("button", name="Save").click()
+        page.get_by_text("It is saved, and in effect.").wait_for()
+        assert console.ask("GET", "/api/policies/%2F/short")[1]["definition"] == {"max-length": 7}
+        page.get_by_role("row", name="short").get_by_role("button", name="Remove").click()
+        page.locator("dialog").get_by_role("button", name="Remove").click()
+        page.get_by_text("There are no policies.").wait_for()
+
+
 def test_a_damaged_store_is_looked_at_and_recovered(chromium: Any, tmp_path: Path) -> None:
     from tests.support.fixtures import set_writable, unpack
 
