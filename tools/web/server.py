@@ -4,9 +4,10 @@
     /api/…       the resources
     /metrics…    metrics for Prometheus
 
-**Limits.** A body has at most `MAX_BODY` bytes (definitions more), and `BODY_SECONDS` to arrive; a line of the head has
-16 KiB. At most `MAX_REQUESTS` requests are answered at the same time, further ones wait in their sockets, and one takes
-at most `REQUEST_SECONDS`. Failed logins are limited for each address (`logins`).
+**Limits.** A body has at most `MAX_BODY` bytes (definitions more), and `BODY_SECONDS` to arrive; a line of the head
+has 16 KiB. At most `MAX_REQUESTS` requests are answered at the same time, further ones wait in their sockets, of which
+there are at most `MAX_SOCKETS`; one takes at most `REQUEST_SECONDS`. Failed logins are limited for each address
+(`logins`).
 
 **Browsers.** Every answer has a content security policy that allows scripts and styles of this server only, and forbids
 frames, guessing of types and referrers. A request that changes something and comes from a page of another server
@@ -33,7 +34,7 @@ from base64 import b64decode
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 
 from aiohttp import ClientConnectionError, ClientPayloadError, web
@@ -54,6 +55,9 @@ MAX_BODY: Final = 16 << 20
 MAX_DEFINITIONS: Final = 64 << 20
 MAX_REQUESTS: Final = 64
 REQUEST_SECONDS: Final = 120.0
+MAX_SOCKETS: Final = 1000
+KEPT_SECONDS: Final = 75.0
+"""How long a socket without requests is kept."""
 BODY_SECONDS: Final = 30.0
 _MAX_LINE: Final = 16 << 10
 _STATIC: Final = Path(__file__).parent / "static"
@@ -116,6 +120,22 @@ def is_loopback(address: str) -> bool:
         return False
 
 
+class _Full(asyncio.Protocol):
+    """A socket for which there is no room."""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        transport.abort()
+
+
+class _BoundedServer(web.Server):
+    """Takes `MAX_SOCKETS` sockets, and closes further ones at once."""
+
+    def __call__(self) -> Any:
+        """The protocol of a new socket."""
+        return _Full() if len(self.connections) >= MAX_SOCKETS else super().__call__()
+
+
 class Server:
     """The server of one console.
 
@@ -150,12 +170,13 @@ class Server:
     async def start(self) -> None:
         """Listen. Raises OSError, ssl.SSLError."""
         settings = self._settings
-        handler = web.Server(
+        handler = _BoundedServer(
             self._handle,
             access_log=None,
             max_line_size=_MAX_LINE,
             max_field_size=_MAX_LINE,
             lingering_time=2.0,
+            keepalive_timeout=KEPT_SECONDS,
         )
         runner = web.ServerRunner(handler)
         await runner.setup()

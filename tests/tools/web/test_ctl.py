@@ -13,8 +13,11 @@ import pytest
 from click.testing import CliRunner, Result
 
 from qstore.tools.qstore_ctl import command
-from tests.support.running_broker import RunningBroker, one_broker
+from qstore.tools.qstore_passwd import command as passwd
+from tests.support.running_broker import BrokerMaker, RunningBroker, make_broker, one_broker
 from tests.system.test_console import RunningConsole
+
+__all__ = ["make_broker"]
 
 broker = pytest.fixture(one_broker, scope="module")
 
@@ -100,6 +103,56 @@ def test_connections_are_closed_by_name(api: str, broker: RunningBroker) -> None
         run(api, "close_connection", row["name"], "maintenance")
         assert rows(api, "list_connections") == []
         run(api, "close_connection", row["name"], code=1)
+
+
+def test_users_permissions_and_policies(make_broker: BrokerMaker, tmp_path: Path) -> None:
+    users, login = tmp_path / "users", tmp_path / "login"
+    made = CliRunner().invoke(passwd, ["--tags", "administrator", "--stdin", str(users), "root"], input="secret\n")
+    assert made.exit_code == 0, made.output
+    login.write_text("root:secret\n")
+    login.chmod(0o600)
+    running = make_broker("--auth", "yes", "--user-file", str(users)).start()
+    place = f"127.0.0.1:{running.port}"
+    console = RunningConsole("-b", place, "--no-history", "--credentials-file", str(login))
+
+    def ctl(*words: str, code: int = 0, stdin: str | None = None) -> Result:
+        return run(console.url, "--login-file", str(login), *words, code=code, stdin=stdin)
+
+    def listed(*words: str) -> list[dict[str, Any]]:
+        return [json.loads(line) for line in ctl(*words, "--json").stdout.splitlines()]
+
+    try:
+        run(console.url, "status", code=1)  # as guest
+        ctl("add_user", "alice", "--password-stdin", stdin="wonder\n")
+        ctl("add_user", "alice", "--password-stdin", stdin="again\n", code=1)
+        ctl("set_user_tags", "alice", "monitoring", "policymaker")
+        ctl("change_password", "alice", "--password-stdin", stdin="land\n")
+        ctl("authenticate_user", "alice", "--password-stdin", stdin="land\n")
+        ctl("authenticate_user", "alice", "--password-stdin", stdin="wonder\n", code=1)
+        assert {"kind": "user", "user": "alice", "tags": ["monitoring", "policymaker"]} in listed("list_users")
+        for user in ("root", "alice"):
+            ctl("set_permissions", user, ".*", ".*", ".*")
+        ctl("set_permissions", "alice", "^alice", ".*", "")
+        assert {"vhost": "/", "configure": "^alice"}.items() <= listed("list_user_permissions", "alice")[0].items()
+        assert len(listed("list_permissions", "-p", "/")) == 2
+        ctl("set_topic_permissions", "alice", "amq.topic", "^alice", ".*")
+        assert listed("list_topic_permissions")[0]["exchange"] == "amq.topic"
+        ctl("clear_topic_permissions", "alice")
+        ctl("set_policy", "limits", "^orders", '{"max-length": 9}', "--apply-to", "queues", "--priority", "2")
+        ctl("set_operator_policy", "roof", ".*", '{"max-length": 8}', "--apply-to", "queues")
+        assert [(row["name"], row["priority"]) for row in listed("list_policies")] == [("limits", 2)]
+        assert [row["definition"] for row in listed("list_operator_policies")] == [{"max-length": 8}]
+        ctl("clear_policy", "limits")
+        ctl("clear_operator_policy", "roof")
+        assert listed("list_policies") == listed("list_operator_policies") == []
+        ctl("clear_permissions", "alice")
+        ctl("delete_user", "alice")
+        ctl("delete_user", "alice", code=1)
+        assert "one virtual host" in ctl("add_vhost", "other", code=1).stderr
+        for word in ("wonder", "land", "secret"):
+            assert word not in running.log_text()
+    finally:
+        assert console.end() == (0, "")
 
 
 def test_wrong_command_lines_are_said_in_one_line(api: str, tmp_path: Path) -> None:

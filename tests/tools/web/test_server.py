@@ -338,6 +338,23 @@ async def test_bodies_are_bounded(url: str) -> None:
         assert (await client.ask("GET", "/api/" + "x" * 20000)).status == 400
 
 
+async def test_sockets_are_bounded(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("qstore.tools.web.server.MAX_SOCKETS", 3)
+    async with console_on(url) as client:
+        place = "127.0.0.1", client.server.port
+        held = [await asyncio.open_connection(*place) for _ in range(3)]
+        await asyncio.sleep(0.1)
+        reader, writer = await asyncio.open_connection(*place)
+        with contextlib.suppress(ConnectionError):
+            assert await reader.read() == b""
+        for _, each in (*held, (reader, writer)):
+            each.close()
+            with contextlib.suppress(ConnectionError):
+                await each.wait_closed()
+        await asyncio.sleep(0.1)
+        assert (await client.ask("GET", "/api/whoami")).status == 200
+
+
 async def test_files_of_the_console_are_served_and_no_others(url: str, tmp_path: Path) -> None:
     (tmp_path / "static" / "a").mkdir(parents=True)
     (tmp_path / "static" / "index.html").write_text("<!doctype html>")
