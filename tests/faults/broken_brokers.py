@@ -34,6 +34,7 @@ from qstore.broker.model.transactions.local import LocalTransaction
 from qstore.broker.model.transactions.planned import Planned, Rids
 from qstore.broker.protocols.amqp_0_9_1 import acknowledgements
 from qstore.broker.protocols.amqp_0_9_1.acknowledgements import Confirms
+from qstore.formats.kernels.bodies import SizeField
 from qstore.formats.page_file import Extent
 from qstore.store.journal.write.live_records import RestingRecords
 from qstore.store.live.message_store import MessageStore
@@ -46,6 +47,7 @@ _sound_add_run = Queue.add_run
 _sound_hold = Fifo.hold
 _sound_unfold_run = Fifo.unfold_run
 _sound_skip = RunEntry.skip
+_sound_stored_head = MessageRun.stored_head
 _sound_dequeue = Queue.dequeue
 _sound_when_synced = MessageStore.when_synced
 _sound_lower = Barriers.lower
@@ -378,6 +380,12 @@ def _skip_without_records(self: RunEntry, count: int) -> None:
     self.rid = rid
 
 
+def _head_without_size(self: MessageRun) -> tuple[bytes, SizeField | None]:
+    """The stored header of each message of a run gives the size of another's body."""
+    head, _ = _sound_stored_head(self)
+    return head, None
+
+
 def _run_offered_at_once(self: Queue, run: MessageRun, first: int, count: int, rid: int) -> None:
     """A run, with what was held before it, may be delivered before it is on the disk."""
     _sound_add_run(self, run, first, count, rid)
@@ -401,6 +409,7 @@ BROKEN_RUNS: Final[dict[str, Callable[[], AbstractContextManager[object]]]] = {
     "record ids of what has gone": partial(patch.object, RunEntry, "skip", _skip_without_records),
     "completed before the sync": partial(patch.object, CompletionLedger, "hold_run", _run_not_held),
     "offered before the sync": partial(patch.object, Queue, "add_run", _run_offered_at_once),
+    "headers with the size of another body": partial(patch.object, MessageRun, "stored_head", _head_without_size),
     "held messages available": partial(patch.object, Fifo, "unfold_run", _unfold_as_available),
 }
 """The same where runs are concerned."""

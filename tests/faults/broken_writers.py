@@ -26,6 +26,7 @@ the last body of a run is the first        in a run that is so long that it is n
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import replace
@@ -48,7 +49,7 @@ from qstore.store.journal.write.flushes import (
 )
 from qstore.store.journal.write.growth import UNENTERED
 from qstore.store.journal.write.live_records import LiveRecords, RestingRecords
-from qstore.store.journal.write.space import FileRing, RingSpace
+from qstore.store.journal.write.space import SIZE_BITS, SIZE_MASK, FileRing, RingSpace
 from qstore.store.journal.write.version_2_writer import Version2Writer, WriterState, open_writer
 from tests.faults.journal_simulation import JournalLife
 from tests.faults.simulated_disk import SimulatedDisk
@@ -267,6 +268,15 @@ def _first_body_again(
 _sound_append_run = RecordBuffer.append_run
 
 
+def _as_large_as_the_first(self: RestingRecords, first: int, packed: array[int]) -> bool:
+    step = packed[0] & SIZE_MASK
+    places = [packed[0] + ((number * step) << SIZE_BITS) for number in range(len(packed))]
+    return _sound_add_several(self, first, array("Q", places))
+
+
+_sound_add_several = RestingRecords.add_several
+
+
 BROKEN: Final[dict[str, type[JournalLife]]] = {
     "no sync": NeverSyncs,
     "completion before sync": CompletesBeforeSync,
@@ -292,4 +302,7 @@ BROKEN_RUNS: Final[dict[str, Callable[[], AbstractContextManager[object]]]] = {
     "a range is released where it begins": partial(patch.object, RingSpace, "count_run", _in_first_file),
     "a slice loses its tail": partial(patch.object, RestingRecords, "take_run", _without_tail),
     "the last body of a run is the first": partial(patch.object, RecordBuffer, "append_run", _first_body_again),
+    "all of a run are as large as its first": partial(
+        patch.object, RestingRecords, "add_several", _as_large_as_the_first
+    ),
 }
