@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 
+from qstore.store.disk import OsWritableDisk
+from qstore.store.repair.quarantine import QuarantineWriter
 from tests.support.running_broker import RunningBroker, one_broker
 from tests.system.test_console import RunningConsole
 
@@ -202,6 +204,25 @@ def test_bindings_are_added_and_removed(chromium: Any, console: RunningConsole) 
         page.locator("dialog").get_by_role("button", name="Unbind").click()
         page.get_by_text("Nothing is bound to it").wait_for()
         assert [row["source"] for row in console.ask("GET", "/api/queues/%2F/many001/bindings")[1]] == [""]
+
+
+def test_damage_that_was_set_aside_is_shown(chromium: Any, console: RunningConsole, broker: RunningBroker) -> None:
+    place = broker.data_directory / "quarantine"
+    with window(chromium, console) as shown:
+        try:
+            shown.show("store")
+            shown.page.get_by_text("Nothing is in quarantine.").wait_for()
+            with contextlib.closing(QuarantineWriter(OsWritableDisk(), str(place))) as writer:
+                writer.add(HOSTILE, "JournalData.0000.jdat", 51_200, b"damaged", HOSTILE, 5)
+            shown.show("")
+            shown.page.get_by_text("Damage in the store was set aside").get_by_role("link").click()
+            record = shown.page.get_by_role("row", name="JournalData.0000.jdat")
+            record.wait_for()
+            assert record.locator("th, td").all_inner_texts()[1:] == [
+                "JournalData.0000.jdat", "51,200", "7 B", HOSTILE, "waits",
+            ]  # fmt: skip
+        finally:
+            shutil.rmtree(place, ignore_errors=True)
 
 
 def test_a_login_lasts_over_a_reload_until_the_logout(chromium: Any, console: RunningConsole) -> None:

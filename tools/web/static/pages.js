@@ -118,6 +118,8 @@ function list(ctx, path, caption, columns, { empty, size = PAGE_SIZE }) {
 
 // ---- overview ----
 
+const NOTHING_ASIDE = { is_local: false, location: "", files: [], records: [], problem: "" };
+
 function overview(place, ctx) {
   ctx.title("Overview");
   const [drawn, draw] = plots("");
@@ -126,9 +128,9 @@ function overview(place, ctx) {
   const rest = h("div", { class: "pair" });
   place.append(top, alarms, drawn, h("h2", {}, "Broker"), rest);
   return async () => {
-    const [row, nodes, store, journals, waiting] = await Promise.all([
+    const [row, nodes, store, journals, aside, waiting] = await Promise.all([
       ask("overview"), ask("nodes").catch(() => []), ask("qstore/store").catch(() => ({})),
-      ask("qstore/journals").catch(() => []),
+      ask("qstore/journals").catch(() => []), ask("qstore/quarantine").catch(() => NOTHING_ASIDE),
       ask("queues?page=1&page_size=5&sort=messages&sort_reverse=true&columns=name,vhost,messages,consumers,state"),
       draw(),
     ]);
@@ -145,7 +147,9 @@ function overview(place, ctx) {
       ], "two-rows"));
     const full = journals.filter((each) => each.fill >= 0.8);
     const stopped = waiting.items.filter((each) => each.state === "flow");
+    const damaged = aside.files.length + aside.records.length;
     alarms.replaceChildren(
+      damaged || aside.problem ? h("p", { class: "note" }, "Damage in the store was set aside: see the ", link("store", "quarantine"), ".") : "",
       ...full.slice(0, 5).map((each) => h("p", { class: "note" }, "The journal of ", queueLink("/", each.name), ` is ${Math.round(each.fill * 100)} % full: consume messages, or enlarge it with qstore-resize.`)),
       ...stopped.map((each) => h("p", { class: "note" }, "Publishers of ", queueLink(each.vhost, each.name), " wait until messages are consumed.")));
     const shown = waiting.items.filter((each) => each.messages);
@@ -585,15 +589,38 @@ function store(place, ctx) {
     { label: "Waits for room", key: "waits_for_room", num: true, cell: (row) => count(row.waits_for_room) },
   ], { empty: "There are no journals: no durable queue exists, or no store is loaded." });
   const top = h("div");
-  place.append(top, h("h2", {}, "Journals"), listed);
+  const aside = h("div");
+  place.append(top, h("h2", {}, "Journals"), listed, h("h2", {}, "Quarantine"), aside);
   return async () => {
-    const [row] = await Promise.all([ask("qstore/store"), show()]);
+    const [row, damage] = await Promise.all([ask("qstore/store"), ask("qstore/quarantine"), show()]);
+    aside.replaceChildren(...quarantine(damage));
     const plain = Object.entries(row).filter(([, value]) => typeof value !== "object");
     top.replaceChildren(heading("Store", "Each durable queue has a journal. Its files are freed once no record in them is live."),
       plain.length ? h("details", { class: "card" }, h("summary", {}, "Settings and counters of the store"),
         facts(plain.map(([name, value]) => [name, typeof value === "number" ? count(value) : String(value)])))
         : h("p", { class: "note" }, "No store is loaded: messages are lost when the broker ends."));
   };
+}
+
+/** What was damaged and set aside, by starts (files) and by recoveries (records). */
+function quarantine(damage) {
+  if (!damage.is_local) return [h("p", { class: "quiet" }, "It is shown by a console on the broker's machine that may read the store.")];
+  const found = [];
+  if (damage.problem) found.push(h("p", { class: "note" }, damage.problem));
+  if (damage.files.length) {
+    found.push(table("Files that were set aside", [
+      { label: "Set aside at a start", cell: (each) => each.name }, { label: "Path", cell: (each) => each.path },
+    ], damage.files));
+  }
+  if (damage.records.length) {
+    found.push(table("Records that were set aside", [
+      { label: "Queue", cell: (each) => queueLink("/", each.queue) }, { label: "File", cell: (each) => each.file },
+      { label: "Offset", num: true, cell: (each) => count(each.offset) }, { label: "Size", num: true, cell: (each) => bytes(each.size) },
+      { label: "What is wrong", cell: (each) => each.what },
+      { label: "State", cell: (each) => (each.injected ? tag("sent again", "fine") : tag("waits", "doubtful")) },
+    ], damage.records), h("p", { class: "quiet" }, "qstore-quarantine shows these records, and can send them to the broker."));
+  }
+  return found.length ? found : [h("p", { class: "empty" }, "Nothing is in quarantine.")];
 }
 
 function transactions(place, ctx) {
