@@ -317,7 +317,10 @@ class Residency(Tally):
         keys = range(run.rid, run.rid + run.count)
         assert self._stored is not None
         self._stored.keep_stored(keys)
-        sizes = [of_runs.size(number, 1) for number in range(run.first, run.first + run.count)]
+        if of_runs.bodies.is_even:
+            sizes = [of_runs.largest] * run.count
+        else:
+            sizes = [of_runs.size(number, 1) for number in range(run.first, run.first + run.count)]
         stretch = Stretch(run.position, keys, sizes, is_stored=True)
         freed = size + run.count * (MESSAGE_OVERHEAD - BYTES_PER_MESSAGE)
         self.messages_out += run.count
