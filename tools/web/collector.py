@@ -37,6 +37,10 @@ INTERVAL: Final = 5.0
 PATIENCE: Final = 25
 """How many times as long as it took to get a sample is used."""
 _RECONNECT_SECONDS: Final = (0.5, 10.0)  # between two attempts to connect: at first, and at last
+SLOW_SECONDS: Final = 0.2
+"""Samples that take longer are not waited for while there is an older one, unless something was changed."""
+_EARLIER: Final = 0.8
+"""Share of their age after which samples are taken anyway, so that requests rarely find none that is young enough."""
 PLOTTED: Final = ("broker", "queue", "connection", "exchange", "session")
 _LOG: Final = logging.getLogger("qstore.console")
 
@@ -101,6 +105,7 @@ class _Class:
         self.seen: Seen | None = None
         self.cost = 0.0
         self.is_stale = False
+        self.is_wanted_new = False  # by the sample under way, because of a change
         self.lock = asyncio.Lock()
 
 
@@ -151,7 +156,7 @@ class Collector:
             began = self._clock()
             try:
                 for name in PLOTTED:
-                    await self.get(name, self.interval / 2)
+                    await self.get(name, self.interval / 2, patience=_EARLIER * PATIENCE)
                 self._note_history()
                 delay = _RECONNECT_SECONDS[0]
                 pause = self.interval - (self._clock() - began)
@@ -200,24 +205,29 @@ class Collector:
 
     # ---- samples ----
 
-    async def get(self, name: str, age: float = 1.0) -> Seen:
+    async def get(self, name: str, age: float = 1.0, *, patience: float = PATIENCE) -> Seen:
         """The objects of a class.
 
         Args:
             name: of the class.
             age: how many seconds old the sample may be; more if it is costly.
+            patience: how much more, in units of what it cost.
 
         Raises:
             UnavailableError: the broker cannot be asked.
         """
         of = self._classes.setdefault(name, _Class())
+        is_changed = of.is_stale or of.is_wanted_new or bool(self.problem)
+        if of.seen is not None and of.lock.locked() and of.cost > SLOW_SECONDS and not is_changed:
+            return of.seen
         async with of.lock:
             seen = of.seen
-            limit = 0.0 if of.is_stale else max(age, of.cost * PATIENCE)
+            limit = 0.0 if of.is_stale else max(age, of.cost * patience)
             if seen is not None and not self.problem and self._clock() - seen.now.clock < limit:
                 return seen
             console = await self.console()
             began, was_stale, of.is_stale = self._clock(), of.is_stale, False
+            of.is_wanted_new = was_stale
             try:
                 found = {data.key: data async for data in console.query(name)}
                 was_stale = False
@@ -227,6 +237,7 @@ class Collector:
                 raise await self._drop(error) from None
             finally:
                 of.is_stale = of.is_stale or was_stale
+                of.is_wanted_new = False
             of.cost = self._clock() - began
             self.seconds += of.cost
             now = Sample(self._wall(), self._clock(), found)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import sqlite3
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -32,11 +33,14 @@ class FakeConsole:
         self.objects: dict[str, dict[str, Any]] = {}
         self.queries = 0
         self.fails = False
+        self.gate: asyncio.Event | None = None
         self.connection = self
 
     async def query(self, name: str | None = None, *, object_id: str = "") -> AsyncIterator[Data]:
         self.queries += 1
         self.clock.now += self.cost
+        if self.gate is not None:
+            await self.gate.wait()
         if self.fails:
             raise ConnectionFailedError("it is gone")
         for key, values in self.objects.items():
@@ -80,6 +84,37 @@ async def test_a_costly_sample_is_used_for_longer() -> None:
     assert watched.fake.queries == 1
     watched.time.now += 2.0
     await watched.get("queue")
+    assert watched.fake.queries == 2
+
+
+async def test_a_slow_sample_is_not_waited_for_while_there_is_an_older_one() -> None:
+    watched = Watched()
+    watched.fake.cost = 2.0
+    first = await watched.get("queue")
+    watched.time.now += 60.0
+    watched.fake.gate = asyncio.Event()
+    under_way = asyncio.create_task(watched.get("queue"))
+    await asyncio.sleep(0)
+    assert await watched.get("queue") is first
+    watched.changed("queue")
+    after_change = asyncio.create_task(watched.get("queue"))
+    await asyncio.sleep(0)
+    watched.fake.gate.set()
+    assert (await under_way).now.at > first.now.at
+    assert (await after_change).now.at > (await under_way).now.at
+    assert watched.fake.queries == 3
+
+
+async def test_a_sample_that_a_change_wants_is_waited_for() -> None:
+    watched = Watched()
+    watched.fake.cost = 2.0
+    first = await watched.get("queue")
+    watched.changed("queue")
+    watched.fake.gate = asyncio.Event()
+    under_way = [asyncio.create_task(watched.get("queue")) for _ in range(2)]
+    await asyncio.sleep(0)
+    watched.fake.gate.set()
+    assert all([(await each).now.at > first.now.at for each in under_way])
     assert watched.fake.queries == 2
 
 

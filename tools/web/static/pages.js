@@ -130,7 +130,7 @@ function overview(place, ctx) {
   return async () => {
     const [row, nodes, store, journals, aside, waiting] = await Promise.all([
       ask("overview"), ask("nodes").catch(() => []), ask("qstore/store").catch(() => ({})),
-      ask("qstore/journals").catch(() => []), ask("qstore/quarantine").catch(() => NOTHING_ASIDE),
+      ask("qstore/journals?page=1&page_size=5&sort=fill&sort_reverse=true").catch(() => ({ items: [], total_count: 0 })), ask("qstore/quarantine").catch(() => NOTHING_ASIDE),
       ask("queues?page=1&page_size=5&sort=messages&sort_reverse=true&columns=name,vhost,messages,consumers,state"),
       draw(),
     ]);
@@ -145,12 +145,12 @@ function overview(place, ctx) {
         ["Connections", link("connections", count(totals.connections))], ["Consumers", link("channels", count(totals.consumers))],
         ["Memory", bytes(node.mem_used)], ["Disk free", bytes(node.disk_free)],
       ], "two-rows"));
-    const full = journals.filter((each) => each.fill >= 0.8);
+    const full = journals.items.filter((each) => each.fill >= 0.8);
     const stopped = waiting.items.filter((each) => each.state === "flow");
     const damaged = aside.files.length + aside.records.length;
     alarms.replaceChildren(
       damaged || aside.problem ? h("p", { class: "note" }, "Damage in the store was set aside: see the ", link("store", "quarantine"), ".") : "",
-      ...full.slice(0, 5).map((each) => h("p", { class: "note" }, "The journal of ", queueLink("/", each.name), ` is ${Math.round(each.fill * 100)} % full: consume messages, or enlarge it with qstore-resize.`)),
+      ...full.map((each) => h("p", { class: "note" }, "The journal of ", queueLink("/", each.name), ` is ${Math.round(each.fill * 100)} % full: consume messages, or enlarge it with qstore-resize.`)),
       ...stopped.map((each) => h("p", { class: "note" }, "Publishers of ", queueLink(each.vhost, each.name), " wait until messages are consumed.")));
     const shown = waiting.items.filter((each) => each.messages);
     rest.replaceChildren(
@@ -162,7 +162,7 @@ function overview(place, ctx) {
       h("div", { class: "card" }, h("h3", {}, "Store"), Object.keys(store).length
         ? facts([
           ["Directory", store.location ?? node.db_dir ?? "–"],
-          ["Journals", link("store", count(journals.length))],
+          ["Journals", link("store", count(journals.total_count))],
           ["Open transactions", count(store.tplTransactionDepth)],
           ["Process", node.os_pid ? `${node.os_pid}, ${count(node.fd_used)} of ${count(node.fd_total)} descriptors` : "on another machine"],
           ["Listens on", row.listeners.map((each) => `${each.protocol} ${each.ip_address}:${each.port}`).join(", ")],
