@@ -1006,6 +1006,7 @@ ENTRIES: Final[Mapping[str, str]] = {
     "protocols/amqp_0_9_1/channel.py:dequeue_run": "CONSUME of the consumer that has them",
     "model/dead_letters.py:leave": "declaration of the queue",
     "model/dead_letters.py:expire": "declaration of the queue",
+    "model/dead_letters.py:exceed": "declaration of the queue",
     "protocols/amqp_0_10/server_session.py:delivered": "CONSUME",
     "protocols/amqp_0_9_1/channel.py:dequeue": "CONSUME",
     "protocols/amqp_0_9_1/consumer.py:deliver": "CONSUME",
