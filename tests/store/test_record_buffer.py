@@ -112,4 +112,4 @@ def test_a_part_of_many_pieces_is_that_of_the_joined_bytes_without_joining_them(
     for offset in range(len(whole) + 1):
         for size in range(len(whole) + 2):
             assert part_of(pieces, offset, size) == whole[offset : offset + size]
-    assert part_of([b"one", pieces[2]], 3, 5) is pieces[2]
+    assert part_of([b"one", pieces[2]], 3, 5) == pieces[2]
