@@ -543,8 +543,10 @@ class MessageStore:
             self._background.wait()
             self._reads.wait()
             self.collect()
+            self.transactions.finish()
             self._flusher.drain(everything)
             self.collect()
+            self.transactions.finish()
             if self._flusher.is_idle and not self._background.is_busy and not self._reads.is_busy:
                 return
             everything = (*self.journals.values(), self.prepared_list)

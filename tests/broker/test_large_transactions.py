@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import ExitStack
 from unittest.mock import patch
 
 import pytest
 
+from qstore.broker.model.arguments import SEQUENCE
 from qstore.broker.model.errors import InternalError, ModelError, ResourceDeletedError, ResourceLimitExceededError
+from qstore.broker.model.exchanges.fanout import FanoutExchange
 from qstore.broker.model.queues.queue import Queue
-from qstore.broker.model.transactions import effects, planned, work
+from qstore.broker.model.transactions import effects, local, planned, work
 from qstore.broker.model.transactions.branch import State, Status
 from qstore.broker.model.transactions.local import LocalTransaction
+from qstore.formats.plain import plain_map
 from qstore.formats.values import typed_map
 from tests.support.compiled import replaces
 from tests.support.fake_store import FakeFailedError, Model, Recorder
@@ -105,6 +109,108 @@ def test_a_message_for_many_queues_counts_for_each(model: Model, results: Result
     model.sync()
     assert model.store.portions == [(3, 0), (3, 0)]
     assert [bodies(queue) for queue in queues] == [[b"1", b"2"]] * 3
+
+
+@pytest.fixture
+def two_queues_at_once() -> Iterator[None]:
+    """One turn changes at most two queues."""
+    with ExitStack() as patches:
+        for module in (work, planned, effects, local):
+            patches.enter_context(patch.object(module, "QUEUES_AT_ONCE", 2))
+        yield
+
+
+def fanned_out(model: Model, *contents: bytes, count: int, persistent: bool = True) -> LocalTransaction:
+    """A transaction with messages for a fanout exchange, to which all of its queues are bound."""
+    fanout = model.broker.exchanges["amq.fanout"]
+    for number in range(count):
+        fanout.bind(model.queue(f"q{number}", durable=True), "")
+    transaction = model.broker.begin_transaction(0)
+    for body in contents:
+        transaction.publish(model.message("", body, persistent=persistent), fanout)
+    return transaction
+
+
+@pytest.mark.usefixtures("two_queues_at_once")
+def test_a_message_for_very_many_queues_is_divided(model: Model, results: Results) -> None:
+    transaction = fanned_out(model, b"1", b"2", count=5)
+    queues = [model.broker.queues[f"q{number}"] for number in range(5)]
+    consumers = [model.consumer(queue, 2) for queue in queues]
+    commit(model, transaction, results)
+    model.run()
+    assert model.store.portions == [(2, 0), (2, 0), (1, 0)] * 2
+    assert [consumer.bodies for consumer in consumers] == [[]] * 5
+    model.sync()
+    assert results == [None]
+    assert [consumer.bodies for consumer in consumers] == [[b"1", b"2"]] * 5
+
+
+@pytest.mark.usefixtures("two_queues_at_once")
+@pytest.mark.parametrize(("messages", "queues", "is_large"), [(1, 3, True), (3, 1, False), (2, 2, False)])
+def test_few_operations_are_large_if_they_are_for_many_queues(
+    model: Model, messages: int, queues: int, is_large: bool
+) -> None:
+    assert fanned_out(model, *[b"x"] * messages, count=queues).is_large == is_large
+
+
+@pytest.mark.usefixtures("two_queues_at_once")
+def test_one_turn_changes_few_queues_whatever_a_transaction_is_for(model: Model, results: Results) -> None:
+    """Six messages and six accepted ones, each of another queue."""
+    transaction = model.broker.begin_transaction(0)
+    for number in range(6):
+        source = model.queue(f"source{number}", durable=True)
+        transaction.accept(source, taken(model, source, b"x").entries[0])
+        model.queue(f"q{number}", durable=True)
+        publish(model, transaction, f"q{number}", b"y")
+    model.store.portions.clear()
+    commit(model, transaction, results)
+    model.run()
+    assert model.store.portions == [(2, 0)] * 3 + [(0, 2)] * 3
+    changed, before = [], 0
+    model.store.complete()
+    while True:
+        now = sum([queue.available_count for queue in model.broker.queues.values()])
+        changed.append(now - before)
+        before = now
+        if not model.loop.calls:
+            break
+        turn(model)
+    assert sum(changed) == 6
+    assert max(changed) == 2
+    assert results == [None]
+
+
+@pytest.mark.usefixtures("two_queues_at_once")
+@pytest.mark.parametrize("written", [0, 1, 2])
+def test_a_message_that_is_refused_on_its_way_to_many_queues_is_on_none(
+    model: Model, results: Results, written: int
+) -> None:
+    transaction = fanned_out(model, b"1", count=5)
+    model.store.portions.clear()
+    commit(model, transaction, results)
+    while len(model.store.portions) < written:
+        turn(model)
+    model.broker.queues[f"q{2 * written}"].journal.is_full = True
+    model.sync()
+    assert isinstance(results[0], ResourceLimitExceededError)
+    assert [bodies(queue) for name, queue in model.broker.queues.items() if name.startswith("q")] == [[]] * 5
+    assert model.store.aborted == 1
+
+
+@pytest.mark.usefixtures("two_queues_at_once")
+def test_an_exchange_numbers_a_message_for_many_queues_once(model: Model, results: Results) -> None:
+    exchange = FanoutExchange("numbers", arguments=typed_map({SEQUENCE: 1}))
+    model.broker.exchanges["numbers"] = exchange
+    for number in range(5):
+        exchange.bind(model.queue(f"q{number}", durable=True), "")
+    transaction = model.broker.begin_transaction(0)
+    for body in (b"1", b"2"):
+        transaction.publish(model.message("", body), exchange)
+    commit(model, transaction, results)
+    model.sync()
+    for number in range(5):
+        found = [entry.message for entry in model.broker.queues[f"q{number}"].entries()]
+        assert [plain_map(message.headers())[SEQUENCE] for message in found] == [0, 1]
 
 
 def test_messages_of_others_may_come_in_between_and_order_is_that_of_record_ids(model: Model, results: Results) -> None:

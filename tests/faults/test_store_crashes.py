@@ -11,6 +11,7 @@ from typing import Final
 
 import pytest
 
+import qstore.store.live.commit as commit
 import qstore.store.live.growth as growth
 import qstore.store.live.transactions as transactions
 from tests.faults.broken_stores import BROKEN, BROKEN_LARGE
@@ -90,6 +91,8 @@ def test_promises_hold_with_queues_that_compress() -> None:
 @pytest.mark.parametrize("part", range(2))
 def test_large_transactions_are_whole_under_every_crash(part: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(transactions, "OUTCOME_STEP", 1)
+    monkeypatch.setattr(transactions, "JOURNALS_STEP", 1)
+    monkeypatch.setattr(commit, "FLUSHES_AT_ONCE", 2)
     crashes = StoreCrashes(share=0.3, life_class=LargeLife)
     for seed in seeds_of_the_day(2)[part::2]:
         crashes.run(seed, steps=150)
@@ -102,6 +105,8 @@ def test_large_transactions_are_whole_under_every_crash(part: int, monkeypatch: 
 @pytest.mark.parametrize("seed", range(300_000, 300_000 + SOAK_SEEDS))
 def test_large_transactions_are_whole_for_hours(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(transactions, "OUTCOME_STEP", 1)
+    monkeypatch.setattr(transactions, "JOURNALS_STEP", 1)
+    monkeypatch.setattr(commit, "FLUSHES_AT_ONCE", 2)
     crashes = StoreCrashes(life_class=LargeLife)
     crashes.run(seed, steps=120)
     assert crashes.kill_points

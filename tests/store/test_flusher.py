@@ -19,10 +19,12 @@ from qstore.store.errors import JournalFailedError
 from qstore.store.journal.write.space import SIZE_BITS, SIZE_MASK
 from qstore.store.journal.write.storage import JournalStorage, create_journal
 from qstore.store.journal.write.version_2_writer import new_state
+from qstore.store.live import commit
 from qstore.store.live.commit import LINGER, Flusher
 from qstore.store.live.queue_journal import QueueJournal, journal_info, resume_journal
 from qstore.store.log_lines import Level, LogLine
 from qstore.store.sync import Completion, FileWrite, InlineSync, SyncDriver, SyncDriverError, supervision
+from tests.support.compiled import replaces
 
 GEOMETRY = Geometry.from_pages(4, 1)
 BOUND = 20_000
@@ -975,3 +977,69 @@ def test_waiting_for_one_journal_leaves_another_alone(
     assert list(flusher.dirty) == [journals[1]]
     finish(flusher, driver)
     assert not journals[1].writer.is_dirty
+
+
+@pytest.fixture
+def few_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """At most two steps are under way."""
+    monkeypatch.setattr(commit, "FLUSHES_AT_ONCE", 2)
+
+
+@replaces
+@pytest.mark.usefixtures("few_at_once")
+def test_few_steps_are_under_way_and_the_others_follow_in_order(
+    flusher: Flusher, driver: ManualDriver, journals: list[QueueJournal]
+) -> None:
+    for rid, journal in enumerate(journals, 1):
+        append(flusher, journal, rid)
+    finish(flusher, driver)
+    called: list[int] = []
+    for number, journal in enumerate(journals):
+        append(flusher, journal, 4 + number)
+        flusher.when_synced((journal,), lambda _, number=number: called.append(number))
+    flusher.start()
+    assert len(driver.waiting) == 2
+    driver.let_go(next(iter(driver.waiting)))
+    flusher.collect()
+    assert (called, len(driver.waiting)) == ([0], 2)
+    let_all_go(flusher, driver)
+    assert (called, flusher.is_idle) == ([0, 1, 2], True)
+
+
+@replaces
+@pytest.mark.usefixtures("few_at_once")
+def test_draining_begins_all_at_once(flusher: Flusher, driver: ManualDriver, journals: list[QueueJournal]) -> None:
+    """Otherwise an append that waits for room would wait for others, too."""
+    for rid, journal in enumerate(journals, 1):
+        append(flusher, journal, rid)
+    most: list[int] = []
+
+    def sync() -> None:
+        most.append(len(driver.waiting))
+        driver.let_go()
+
+    driver.when_waited_for = sync
+    flusher.drain(journals)
+    assert max(most) == 3
+
+
+@replaces
+@pytest.mark.usefixtures("few_at_once")
+def test_those_that_linger_begin_a_few_at_a_time(
+    flusher: Flusher, driver: ManualDriver, journals: list[QueueJournal], timers: Timers
+) -> None:
+    for rid, journal in enumerate(journals, 1):
+        append(flusher, journal, rid)
+    finish(flusher, driver)
+    timers.calls.clear()
+    for rid, journal in enumerate(journals, 4):
+        append(flusher, journal, rid)
+    flusher._has_timer = False
+    flusher.start()
+    timers.ring()
+    let_all_go(flusher, driver)
+    assert [journal.writer.is_dirty for journal in journals] == [False, False, True]
+    timers.ring()
+    let_all_go(flusher, driver)
+    assert [journal.writer.is_dirty for journal in journals] == [False, False, False]
+    assert flusher.is_idle

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,7 +10,9 @@ import pytest
 
 from qstore.store.disk import WritableFile
 from qstore.store.environment import tool_environment
+from qstore.store.live import transactions
 from qstore.store.sync import Completion, FileWrite, InlineSync
+from tests.support.compiled import replaces
 from tests.support.opened_store import Calls, OpenedStore, enqueued
 
 
@@ -196,3 +198,32 @@ def test_plain_enqueue_does_not_wait_for_the_prepared_list(path: Path) -> None:
         store.collect()
     assert calls == [None]
     assert store.close()
+
+
+@replaces
+@pytest.mark.parametrize("commits", [True, False])
+def test_outcome_for_many_journals_is_written_in_steps_and_finished_at_a_close(
+    opened: OpenedStore, path: Path, monkeypatch: pytest.MonkeyPatch, commits: bool
+) -> None:
+    monkeypatch.setattr(transactions, "JOURNALS_STEP", 1)
+    queues = "abc"
+    for queue in queues:
+        opened.make_queue(queue)
+    soon: list[Callable[[], None]] = []
+    store, done = opened.store, Calls()
+    store.is_watched(soon.append, lambda _seconds, _function: None)
+    large = store.transactions.begin_large()
+    store.transactions.append_portion(large, [enqueued(opened.journal(queue), b"m") for queue in queues], [])
+    if commits:
+        store.transactions.end_large(large, done)
+    else:
+        store.transactions.abort_large(large, done)
+    store.start()
+    ended = [len(opened.journal(queue).writer.transactions) for queue in queues].count(0)
+    assert (ended < len(queues), bool(soon), done) == (True, True, [])
+    assert store.close()
+    assert len(done) == 1
+    again = OpenedStore(tool_environment(), path)
+    assert again.recovered_data() == {queue: [b"m"] if commits else [] for queue in queues}
+    assert again.store.transactions.in_doubt == []
+    assert again.store.close()

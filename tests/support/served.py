@@ -145,10 +145,12 @@ async def client(function: Callable[..., _Found], *arguments: Any, **named: Any)
 
 
 @asynccontextmanager
-async def served(path: Path | None = None, **changed: Any) -> AsyncIterator[Served]:
+async def served(
+    path: Path | None = None, make_driver: Callable[[], HeldDriver] = HeldDriver, **changed: Any
+) -> AsyncIterator[Served]:
     """A broker, with a store if there is a `path`, until the end; `changed` are settings."""
     thresholds = gc.get_threshold()
-    loop, driver = asyncio.get_running_loop(), HeldDriver()
+    loop, driver = asyncio.get_running_loop(), make_driver()
     loop.set_default_executor(ThreadPoolExecutor(MAX_CLIENTS))
     settings = replace(SETTINGS, **changed)
     store: Any = None

@@ -4,8 +4,8 @@
     accepted message     keeps its place, and its consumer can no longer settle it    LEAVING
 
 Then they are completed (published messages may be delivered, accepted ones are removed) or undone (the reverse), in
-turns if they are many. If the outcome is unknown until the next start, stored messages stay as they are. Effects on a
-queue that was deleted meanwhile are gone with it.
+turns if they are many or on many queues. If the outcome is unknown until the next start, stored messages stay as they
+are. Effects on a queue that was deleted meanwhile are gone with it.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from collections.abc import Iterator
 
 from qstore.broker.model.queues.entry import ACQUIRED, AVAILABLE, Entry
 from qstore.broker.model.queues.queue import Queue
+from qstore.broker.model.router import MAX_AT_ONCE as QUEUES_AT_ONCE
 from qstore.broker.model.settlement import AT_ONCE, release_in_turns
 
 
@@ -34,6 +35,8 @@ class Effects:
     @property
     def are_many(self) -> bool:
         """Whether they are completed or undone in turns."""
+        if len(self.published) > QUEUES_AT_ONCE:
+            return True
         return len(self.accepted) + sum(map(len, self.published.values())) > AT_ONCE
 
     def complete(self) -> None:
@@ -45,17 +48,16 @@ class Effects:
 
     def complete_in_turns(self, *, is_late: bool = False) -> Iterator[None]:
         """Complete the effects of a committed transaction; `is_late`: later messages may have been delivered."""
-        for queue, entries in self.published.items():
-            for begin in range(0, len(entries), AT_ONCE):
+        for portion in self._portions():
+            for queue, committed in portion:
                 if queue.is_gone:
-                    break
-                committed = entries[begin : begin + AT_ONCE]
+                    continue
                 queue.commit(committed)
                 if is_late:
                     for entry in committed:
                         if entry.state == AVAILABLE:
                             queue.put_back(entry)
-                yield
+            yield
         accepted = self.accepted
         accepted.reverse()
         while accepted:
@@ -69,12 +71,12 @@ class Effects:
 
         If the outcome is unknown (`leaves_stored`), stored messages stay as they are.
         """
-        for queue, entries in self.published.items():
-            for number, entry in enumerate(entries):
-                if not queue.is_gone and not (leaves_stored and entry.rid):
-                    queue.withdraw(entry)
-                if not (number + 1) % AT_ONCE:
-                    yield
+        for portion in self._portions():
+            for queue, entries in portion:
+                for entry in entries:
+                    if not queue.is_gone and not (leaves_stored and entry.rid):
+                        queue.withdraw(entry)
+            yield
         accepted = self.accepted
         for begin in range(0, len(accepted), AT_ONCE):
             for queue, entry in accepted[begin : begin + AT_ONCE]:
@@ -83,6 +85,21 @@ class Effects:
             yield
         if releases:  # those that are acquired now
             yield from release_in_turns(iter(accepted), is_redelivered=True)
+
+    def _portions(self) -> Iterator[list[tuple[Queue, list[Entry]]]]:
+        """The published messages, those of one turn at a time."""
+        portion: list[tuple[Queue, list[Entry]]] = []
+        count = 0
+        for queue, entries in self.published.items():
+            for begin in range(0, len(entries), AT_ONCE):
+                part = entries[begin : begin + AT_ONCE]
+                if count + len(part) > AT_ONCE or len(portion) >= QUEUES_AT_ONCE:
+                    yield portion
+                    portion, count = [], 0
+                portion.append((queue, part))
+                count += len(part)
+        if portion:
+            yield portion
 
 
 def _remove(accepted: list[tuple[Queue, Entry]]) -> None:

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 from qstore.broker.model.errors import InternalError, ModelError, ResourceLimitExceededError
 from qstore.broker.model.queues.barriers import Barrier
 from qstore.broker.model.queues.queue import Queue
+from qstore.broker.model.router import MAX_AT_ONCE as QUEUES_AT_ONCE
 from qstore.broker.model.settlement import AT_ONCE, release, release_in_turns
 from qstore.broker.model.transactions.effects import Effects
 from qstore.broker.model.transactions.planned import LargePlan, Planned, Rids
@@ -82,7 +83,7 @@ class LocalTransaction(Work):
         else:
             return
         yield from plan.undo()
-        outcome.end(failure)
+        yield from outcome.end_in_turns(failure)
         yield from self._release_in_turns()
 
     def _release_in_turns(self) -> Iterator[None]:
@@ -148,7 +149,8 @@ class _Outcome:
             self._tick.turns.do(self, self._finish(error))
         elif error is None:
             effects.complete()
-            self.end(None)
+            self._lower(self._barriers)
+            self._done(None)
         else:
             for _ in self._finish(error):
                 pass
@@ -157,7 +159,7 @@ class _Outcome:
         effects = self.effects
         if error is None:
             yield from effects.complete_in_turns()
-            self.end(None)
+            yield from self.end_in_turns(None)
             return
         failure: ModelError
         if self._store is not None and isinstance(error, self._store.full_error):
@@ -166,11 +168,19 @@ class _Outcome:
         else:
             failure = InternalError(f"the outcome of the transaction is unknown: {error}")
             yield from effects.undo(leaves_stored=True)
-        self.end(failure)
+        yield from self.end_in_turns(failure)
         yield from release_in_turns(iter(effects.accepted), is_redelivered=True)
 
-    def end(self, failure: ModelError | None) -> None:
+    def end_in_turns(self, failure: ModelError | None) -> Iterator[None]:
         """End the transaction after its effects: later messages may be delivered, and the client gets the result."""
-        for queue, barrier in self._barriers:
-            queue.lower(barrier)
+        barriers = self._barriers
+        for begin in range(0, len(barriers) - QUEUES_AT_ONCE, QUEUES_AT_ONCE):
+            self._lower(barriers[begin : begin + QUEUES_AT_ONCE])
+            yield
+        self._lower(barriers[(len(barriers) - 1) // QUEUES_AT_ONCE * QUEUES_AT_ONCE :])
         self._done(failure)
+
+    @staticmethod
+    def _lower(barriers: list[tuple[Queue, Barrier]]) -> None:
+        for queue, barrier in barriers:
+            queue.lower(barrier)

@@ -5,7 +5,8 @@ A transaction that is refused has changed nothing. Most are planned, written and
 
     mark      the accepted messages are marked as leaving: they can no longer be settled
     check     the limit of each queue is checked for all messages that it gets
-    publish   a portion of the messages is written to the store, and takes its places on the queues in the same turn
+    publish   a portion of the messages is written to the store, and takes its places on the queues in the same turn;
+              a message for very many queues is divided: each portion puts it on some of them
     accept    a portion of the dequeues is written to the store
     end       when all portions are written, the store writes the commit point
 
@@ -28,6 +29,8 @@ from qstore.broker.model.errors import InternalError, ModelError, ResourceDelete
 from qstore.broker.model.message import Message, StoredForm
 from qstore.broker.model.queues.entry import ACQUIRED, GONE, LEAVING, MOVING, Entry
 from qstore.broker.model.queues.queue import Queue
+from qstore.broker.model.router import MAX_AT_ONCE as QUEUES_AT_ONCE
+from qstore.broker.model.router import MAX_CHECKED
 from qstore.broker.model.settlement import AT_ONCE
 from qstore.broker.model.transactions.effects import Effects
 from qstore.broker.model.transactions.work import Work
@@ -164,6 +167,7 @@ class LargePlan:
         self._accepting: dict[Queue, bool] = {}  # queues with accepted messages -> whether any of these is stored
         self._limited: dict[Queue, list[int]] = {}  # limited queue -> number and bytes of messages to come
         self._last: dict[SentMessages, Message] = {}
+        self._numbered = 0  # messages that exchanges have numbered, if they do
 
     def write(self) -> Iterator[Portion]:
         """Write the transaction and begin it, except for its end.
@@ -177,17 +181,12 @@ class LargePlan:
         yield from self._check()
         if self._xid and self._store is not None:
             self._begin_stored()
-        for begin, end in self._portions():
-            self._publish(begin, end)
+        for begin, routes in self._portions():
+            self._publish(begin, routes)
             yield self._wait()
-        accepted = self._effects.accepted
-        for begin in range(0, len(accepted), WRITTEN_AT_ONCE):
+        for accepted in self._accepted_portions():
             self._check_deletions()
-            dequeues = [
-                (queue.journal, entry.rid)
-                for queue, entry in accepted[begin : begin + WRITTEN_AT_ONCE]
-                if entry.rid and not queue.is_deleted
-            ]
+            dequeues = [(queue.journal, entry.rid) for queue, entry in accepted if entry.rid and not queue.is_deleted]
             if dequeues:
                 self._append([], dequeues)
             yield self._wait()
@@ -254,25 +253,28 @@ class LargePlan:
 
     def _check(self) -> Iterator[None]:
         limited = self._limited
-        for begin, end in self._portions():
-            for queue, messages in _grouped(self._work.messages[begin:end], self._work.routes[begin:end]).items():
+        for begin, routes in self._portions():
+            for queue, messages in _grouped(self._work.messages[begin : begin + len(routes)], routes).items():
                 if queue.limit is not None and not queue.is_deleted:
                     left = limited.setdefault(queue, [0, 0])
                     left[0] += len(messages)
                     left[1] += sum([message.size for message in messages])
             yield
-        for queue, (count, size) in limited.items():
+        for number, (queue, (count, size)) in enumerate(limited.items()):
             queue.check_room_for(count, size)
+            if not (number + 1) % MAX_CHECKED:
+                yield
 
-    def _publish(self, begin: int, end: int) -> None:
-        """Write a portion of the messages, and put them on their queues."""
-        work = self._work
+    def _publish(self, begin: int, routes: list[Sequence[Queue]]) -> None:
+        """Write a portion of the messages, and put them on these queues."""
+        work, end = self._work, begin + len(routes)
         if work.sent:
-            for place in range(begin, end):
+            for place in range(max(begin, self._numbered), end):
                 sent = work.sent.get(place)
                 if sent is not None:
                     work.messages[place] = self._last[sent] = sent.number(work.messages[place])
-        published = _by_queue(work.messages[begin:end], work.routes[begin:end])
+            self._numbered = end
+        published = _by_queue(work.messages[begin:end], routes)
         for queue, messages in published.items():
             if queue in self._limited:
                 left = self._limited[queue]
@@ -286,18 +288,53 @@ class LargePlan:
                 self._placed_on(queue)
         _place(published, self._effects, rids)
 
-    def _portions(self) -> Iterator[tuple[int, int]]:
-        """The bounds of the portions: index of the first message, and of the next portion's."""
+    def _portions(self) -> Iterator[tuple[int, list[Sequence[Queue]]]]:
+        """The portions: index of the first message, and for each message the queues that it is put on.
+
+        A message for more than `QUEUES_AT_ONCE` queues has portions of its own, each for some of its queues.
+        """
         messages, routes = self._work.messages, self._work.routes
-        count, begin, places, size = len(messages), 0, 0, 0
-        for number in range(count):
-            places += len(routes[number]) or 1
+        begin = places = size = 0
+        queues: set[Queue] = set()
+        last: Sequence[Queue] = ()
+        for number in range(len(messages)):
+            route = routes[number]
+            is_new = route is not last
+            if begin < number and is_new and len(queues.union(route)) > QUEUES_AT_ONCE:
+                yield begin, routes[begin:number]
+                begin, places, size = number, 0, 0
+                queues.clear()
+            if len(route) > QUEUES_AT_ONCE:
+                for first in range(0, len(route), QUEUES_AT_ONCE):
+                    yield number, [route[first : first + QUEUES_AT_ONCE]]
+                begin, places, size, last = number + 1, 0, 0, ()
+                queues.clear()
+                continue
+            places += len(route) or 1
             size += messages[number].size
+            if is_new:
+                queues.update(route)
+                last = route
             if places >= WRITTEN_AT_ONCE or size >= BYTES_AT_ONCE:
-                yield begin, number + 1
-                begin, places, size = number + 1, 0, 0
-        if begin < count:
-            yield begin, count
+                yield begin, routes[begin : number + 1]
+                begin, places, size, last = number + 1, 0, 0, ()
+                queues.clear()
+        if begin < len(messages):
+            yield begin, routes[begin:]
+
+    def _accepted_portions(self) -> Iterator[list[tuple[Queue, Entry]]]:
+        """The accepted messages that are dequeued in one turn each."""
+        portion: list[tuple[Queue, Entry]] = []
+        queues: set[Queue] = set()
+        for each in self._effects.accepted:
+            portion.append(each)
+            queues.add(each[0])
+            if len(portion) >= WRITTEN_AT_ONCE or len(queues) >= QUEUES_AT_ONCE:
+                yield portion
+                portion = []
+                queues.clear()
+        if portion:
+            yield portion
 
     def _begin_stored(self) -> None:
         assert self._store is not None

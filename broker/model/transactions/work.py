@@ -16,6 +16,7 @@ from qstore.broker.model.memory import MESSAGE_OVERHEAD
 from qstore.broker.model.message import Message
 from qstore.broker.model.queues.entry import Entry
 from qstore.broker.model.queues.queue import Queue
+from qstore.broker.model.router import MAX_AT_ONCE as QUEUES_AT_ONCE
 from qstore.broker.model.settlement import AT_ONCE
 
 if TYPE_CHECKING:
@@ -106,7 +107,21 @@ class Work:
     @property
     def is_large(self) -> bool:
         """Whether it is committed or discarded in turns."""
-        return self._places + len(self.accepted) > AT_ONCE or self.memory > LARGE_BYTES
+        operations = self._places + len(self.accepted)
+        if operations > AT_ONCE or self.memory > LARGE_BYTES:
+            return True
+        return operations > QUEUES_AT_ONCE and self._is_for_many_queues
+
+    @property
+    def _is_for_many_queues(self) -> bool:
+        """Whether it changes more queues than one turn should: each journal costs as much as some twenty messages."""
+        queues = set(self.accepted.values())
+        last: Sequence[Queue] = ()
+        for route in self.routes:
+            if route is not last:
+                queues.update(route)
+                last = route
+        return len(queues) > QUEUES_AT_ONCE
 
     def clear(self) -> None:
         """Forget all messages."""
