@@ -139,7 +139,7 @@ class DeadLetters:
         if entry.state != ACQUIRED:  # being moved, or gone
             self._router.move(queue, entry, self._exchanges[""], done)
             return
-        put = partial(self._move_to, queue, entry, done)
+        put = partial(self._move_to, queue, entry, done, MAX_REFUSALS)
         if not self._send(entry.message.whole(), queue, reason, to, put):
             self.leave(queue, entry, done)
 
@@ -150,8 +150,28 @@ class DeadLetters:
         else:
             done(None)
 
-    def _move_to(self, queue: Queue, entry: Entry, done: Done, dead: Message, destination: Alternate) -> None:
-        self._router.move(queue, entry, destination, done, dead)
+    def _move_to(
+        self, queue: Queue, entry: Entry, done: Done, most: int, dead: Message, destination: Alternate
+    ) -> None:
+        moved = done if most < 2 else partial(self._was_moved, queue, entry, done, most, dead)
+        self._router.move(queue, entry, destination, moved, dead)
+
+    def _was_moved(
+        self, queue: Queue, entry: Entry, done: Done, most: int, dead: Message, error: Exception | None
+    ) -> None:
+        """If a full queue has refused it in a later turn (`router.Fanout`), send it on as `_send` does."""
+        if isinstance(error, QueueOverflowError) and error.is_dead and entry.state == ACQUIRED and not queue.is_deleted:
+            to = error.queue.dead_letter
+            if isinstance(to, QueueDeadLetter):
+                try:
+                    put = partial(self._move_to, queue, entry, done, most - 1)
+                    if not self._send(dead, error.queue, MAXLEN, to, put):
+                        self.leave(queue, entry, done)
+                except (ModelError, MemoryError) as failure:
+                    error = failure.with_traceback(None)
+                else:
+                    return
+        done(error)
 
     def refused(self, queue: Queue, message: Message, to: QueueDeadLetter) -> None:
         """Put a message that a full queue has refused on the queues of an exchange, with the headers of its death.

@@ -6,10 +6,12 @@ from collections.abc import Callable
 
 import pytest
 
+from qstore.broker.model.dead_letters import MAX_REFUSALS, deaths_of
 from qstore.broker.model.queues.queue import Queue
 from qstore.broker.model.router import MAX_AT_ONCE
 from qstore.formats.amqp_0_9_1.properties import Properties
 from qstore.formats.amqp_0_10.codes import ErrorCode
+from qstore.formats.plain import plain_map
 from tests.broker.protocols.basic_client import BasicClient
 from tests.broker.protocols.world import Client, World
 
@@ -220,3 +222,53 @@ def test_a_dead_message_for_which_a_queue_becomes_full_meanwhile_is_dropped(worl
     world.run()
     assert bodies(queues[0]) == [b"x"]
     assert world.broker.queues["q"].message_count == 0
+
+
+@pytest.mark.parametrize("is_there", [True, False])
+def test_a_full_queue_that_is_declared_so_sends_a_dead_message_on_in_a_later_turn_too(
+    world: World, is_there: bool
+) -> None:
+    queues = bound(world, COUNT - 1)
+    client, other = BasicClient(world).open(), publish_0_10(world)
+    client.call("exchange.declare", exchange="next", type="fanout")
+    client.call("queue.declare", queue="further")
+    client.call("queue.bind", queue="further", exchange="next")
+    last = f"q{COUNT - 1}"
+    full_goes_on = {"x-overflow": "reject-publish-dlx", "x-dead-letter-exchange": "next" if is_there else "nowhere"}
+    client.call("queue.declare", queue=last, arguments={"x-max-length": 1} | full_goes_on)
+    client.call("queue.bind", queue=last, exchange="amq.fanout")
+    client.call("queue.declare", queue="q", arguments={"x-dead-letter-exchange": "amq.fanout"})
+    client.publish("q", b"x", TRANSIENT)
+    client.method("basic.consume", queue="q", consumer_tag="c")
+    client.sync()
+    client.method("basic.reject", delivery_tag=1, requeue=False)
+    other("", b"y")
+    world.run()
+    assert bodies(queues[0]) == [b"x"]
+    assert bodies(world.broker.queues[last]) == [b"y"]
+    assert world.broker.queues["q"].message_count == 0
+    further = [entry.message for entry in world.broker.queues["further"].available()]
+    assert [message.body for message in further] == ([b"x"] if is_there else [])
+    for message in further:
+        deaths = deaths_of(message.headers())
+        assert [plain_map(death)["reason"] for death in deaths] == ["maxlen", "rejected"]
+
+
+def test_a_dead_message_is_sent_on_in_later_turns_only_so_often(world: World) -> None:
+    """Each of two full queues sends it back to the exchange that leads to both."""
+    queues = bound(world, COUNT - 1)
+    client, other = BasicClient(world).open(), publish_0_10(world)
+    last = f"q{COUNT - 1}"
+    back = {"x-max-length": 1, "x-overflow": "reject-publish-dlx", "x-dead-letter-exchange": "amq.fanout"}
+    client.call("queue.declare", queue=last, arguments=back)
+    client.call("queue.bind", queue=last, exchange="amq.fanout")
+    client.call("queue.declare", queue="q", arguments={"x-dead-letter-exchange": "amq.fanout"})
+    client.publish("q", b"x", TRANSIENT)
+    client.method("basic.consume", queue="q", consumer_tag="c")
+    client.sync()
+    client.method("basic.reject", delivery_tag=1, requeue=False)
+    other("", b"y")
+    world.run()
+    assert world.broker.queues["q"].message_count == 0
+    assert not world.broker.tick.turns
+    assert 1 <= len(bodies(queues[0])) <= MAX_REFUSALS
