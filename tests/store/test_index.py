@@ -35,6 +35,7 @@ from qstore.store.log_lines import Level
 from qstore.store.parameters import OnDamage, StoreParameters
 from qstore.store.recovery import index
 from tests.support.opened_store import OpenedStore, Recovered, enqueued
+from tests.support.planted_damage import check
 from tests.support.profiles import examples
 
 RING = Geometry(8, 64 * 1024)
@@ -384,6 +385,20 @@ def test_damage_is_found_at_once_where_a_damaged_store_is_refused(environment: E
     parameters = StoreParameters(on_damage=OnDamage.REFUSE)
     with pytest.raises(StoreDamagedError, match="checksum"):
         OpenedStore(environment, path, parameters)
+
+
+@pytest.mark.parametrize("number", [101, 222, 299])
+def test_a_check_finds_damage_before_an_index(environment: Environment, path: Path, number: int) -> None:
+    """A start that uses the index does not read it."""
+    filled(environment, path).store.close()
+    assert check(path).code == 0
+    flip(path, b"%08d" % number)
+    found = check(path)
+    assert found.code != 0
+    assert "checksum" in found.text
+    opened = OpenedStore(environment, path)
+    assert (used(opened), critical(opened)) == ([True], [])
+    opened.store.close()
 
 
 # ---- the disk ----
