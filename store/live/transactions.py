@@ -209,7 +209,7 @@ class CommitGroup:
 OUTCOME_STEP: Final = 2000
 """Operations whose outcome is applied to a journal's index at once: about a millisecond in pure Python."""
 
-JOURNALS_STEP: Final = 150
+JOURNALS_STEP: Final = 100
 """Journals that an outcome is written to at once: 30 to 40 µs each in pure Python."""
 
 

@@ -14,8 +14,8 @@ from collections.abc import Iterator
 
 from qstore.broker.model.queues.entry import ACQUIRED, AVAILABLE, Entry
 from qstore.broker.model.queues.queue import Queue
-from qstore.broker.model.router import MAX_AT_ONCE as QUEUES_AT_ONCE
 from qstore.broker.model.settlement import AT_ONCE, release_in_turns
+from qstore.broker.model.transactions.work import QUEUES_AT_ONCE
 
 
 class Effects:

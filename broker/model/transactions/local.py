@@ -18,11 +18,10 @@ from typing import TYPE_CHECKING
 from qstore.broker.model.errors import InternalError, ModelError, ResourceLimitExceededError
 from qstore.broker.model.queues.barriers import Barrier
 from qstore.broker.model.queues.queue import Queue
-from qstore.broker.model.router import MAX_AT_ONCE as QUEUES_AT_ONCE
 from qstore.broker.model.settlement import AT_ONCE, release, release_in_turns
 from qstore.broker.model.transactions.effects import Effects
 from qstore.broker.model.transactions.planned import LargePlan, Planned, Rids
-from qstore.broker.model.transactions.work import Work
+from qstore.broker.model.transactions.work import QUEUES_AT_ONCE, Work
 
 if TYPE_CHECKING:
     from qstore.broker.model.memory import MemoryCeiling

@@ -29,11 +29,10 @@ from qstore.broker.model.errors import InternalError, ModelError, ResourceDelete
 from qstore.broker.model.message import Message, StoredForm
 from qstore.broker.model.queues.entry import ACQUIRED, GONE, LEAVING, MOVING, Entry
 from qstore.broker.model.queues.queue import Queue
-from qstore.broker.model.router import MAX_AT_ONCE as QUEUES_AT_ONCE
 from qstore.broker.model.router import MAX_CHECKED
 from qstore.broker.model.settlement import AT_ONCE
 from qstore.broker.model.transactions.effects import Effects
-from qstore.broker.model.transactions.work import Work
+from qstore.broker.model.transactions.work import QUEUES_AT_ONCE, Work
 
 if TYPE_CHECKING:
     from qstore.broker.model.exchanges.exchange import SentMessages

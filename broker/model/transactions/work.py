@@ -16,7 +16,6 @@ from qstore.broker.model.memory import MESSAGE_OVERHEAD
 from qstore.broker.model.message import Message
 from qstore.broker.model.queues.entry import Entry
 from qstore.broker.model.queues.queue import Queue
-from qstore.broker.model.router import MAX_AT_ONCE as QUEUES_AT_ONCE
 from qstore.broker.model.settlement import AT_ONCE
 
 if TYPE_CHECKING:
@@ -27,6 +26,9 @@ if TYPE_CHECKING:
 LARGE_BYTES: Final = 4 * 1024 * 1024
 """Bytes of a transaction's messages above which it is committed in turns: written in one turn, they take some 0.4 ms a
 MiB."""
+
+QUEUES_AT_ONCE: Final = 100
+"""Queues that a transaction changes in one turn: with their journals, some 10 ms (`tests/bench/bench_turns`)."""
 
 
 class Work:
