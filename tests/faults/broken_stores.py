@@ -146,7 +146,13 @@ _sound_written = Transactions._written
 
 
 def _forgotten_too_early(
-    self: Transactions, xid: bytes, journals: list[QueueJournal], branch: object, *, commits: bool
+    self: Transactions,
+    xid: bytes,
+    journals: list[QueueJournal],
+    branch: object,
+    then: Callable[[], None],
+    *,
+    commits: bool,
 ) -> None:
     """The prepared list forgets a transaction before the journals have its outcome on the disk."""
     self._forget(xid, commits=commits)
@@ -154,6 +160,7 @@ def _forgotten_too_early(
     self._flusher.start()
     self._outcomes(xid, journals, commits=commits)
     self._flusher.start()
+    then()
 
 
 def _committed_before_others(self: Transactions, large: LargeTransaction, done: Done) -> None:
@@ -231,7 +238,7 @@ BROKEN: Final[dict[str, Callable[[], AbstractContextManager[object]]]] = {
     "list before the records": partial(patch.object, Transactions, "commit", _commit_listed_first),
     "list after the commits": partial(patch.object, Transactions, "_written", _listed_after_commits),
     "a group that stays open": partial(patch.object, CommitGroup, "is_open", property(lambda _: True)),
-    "forgotten before the outcomes": partial(patch.object, Transactions, "_write_outcomes", _forgotten_too_early),
+    "forgotten before the outcomes": partial(patch.object, Transactions, "_end", _forgotten_too_early),
     "xid again before it is forgotten": _one_xid,
     "record ids not reserved": partial(patch.object, Catalogue, "reserve_rids", _reserve_rids),
     "highest flush recorded": partial(
