@@ -13,8 +13,9 @@ Their requests cost processor time, whatever their mechanism and protocol. It is
 
 Each lane has threads and a queue of its own, so that quick checks never wait for slow ones. The rules:
 
- 1. Hosts take turns, and the users of a host likewise. So a login waits for the checks that run, and for one of each
-    other host, however many these have.
+ 1. Hosts take turns, and the users of a host likewise, but every other turn of a host that fails goes to a user with no
+    recent failure there, if one waits. So a login waits for the checks that run, and for one of each other host,
+    however many these have.
  2. A check whose client has left is not made.
  3. `MAX_WAITING` checks wait in a lane. The one that is too many takes the place of one of the host that has most of
     them, hosts that fail first; if that is its own host, it is refused.
@@ -34,7 +35,8 @@ What this promises, with two processors: a right login of another host waits for
 hosts attack, once these have failed; that is 0.1 s with its own check. One of the attacker's own host (a NAT, a local
 machine) is not slow if its user has logged in with this password since the start of the broker, and waits for at most
 as many checks as rule 4 lets wait: 1.7 s for a slow check, 1.3 s for each quick step. Or it is refused, with advice to
-try again. It does so only if the attacker guesses for many users, since users take turns.
+try again. It does so only if the attacker guesses for ever new users; against guesses for the same ones it waits for
+two checks.
 
 Hosts are networks of IPv6, see `network_of`. At most `MAX_HOSTS` with failures are remembered.
 """
@@ -44,7 +46,7 @@ from __future__ import annotations
 import asyncio
 import math
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Container, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any, Final
@@ -63,6 +65,8 @@ MANY: Final = 100
 HALF_LIFE_SECONDS: Final = 60.0
 REST_SECONDS: Final = 0.01
 MAX_HOSTS: Final = 4_096
+MAX_NAMES: Final = 64
+"""Users of a host whose failures are remembered: more than checks of them may wait in the lane of slow ones."""
 
 _QUICK_THREADS: Final = 2  # one more than needed, in case that a disk is slow
 _SWEEP_SECONDS: Final = 0.02  # between searches of a full lane for clients that have left
@@ -195,10 +199,16 @@ class Lane:
         self.count -= 1
         return True
 
-    def pop(self, host: str) -> LoginCheck:
-        """Take the next check of a host: it is the turn of others then, of other users and other hosts."""
+    def pop(self, host: str, failed: Container[int] = ()) -> LoginCheck:
+        """Take the next check of a host: it is the turn of others then, of other users and other hosts.
+
+        Args:
+            host: the host.
+            failed: hashes of users whose turn it is only if no others wait.
+        """
         users = self._waiting.pop(host)
-        name, checks = next(iter(users.items()))
+        name = next((each for each in users if hash(each) not in failed), None) or next(iter(users))
+        checks = users[name]
         check = next(iter(checks))
         del users[name], checks[check]
         if checks:
@@ -218,20 +228,31 @@ class Lane:
 
 
 class _Failures:
-    """The failed logins of a host: a number that decays, and until when it rests in each lane."""
+    """The failed logins of a host: a number that decays, the latest users, and until when it rests in each lane."""
 
-    __slots__ = ("_count", "_counted_at", "rests_until")
+    __slots__ = ("_count", "_counted_at", "_is_turn_of_others", "_names", "rests_until")
 
     def __init__(self) -> None:
         self._count = self._counted_at = 0.0
+        self._is_turn_of_others = False
+        self._names: dict[int, None] = {}  # hashes of users; the one that failed last is the last
         self.rests_until: dict[Lane, float] = {}
 
     def count(self, now: float) -> float:
         return self._count * math.pow(0.5, (now - self._counted_at) / HALF_LIFE_SECONDS)
 
-    def add(self, now: float) -> None:
+    def add(self, name: str, now: float) -> None:
         self._count = self.count(now) + 1
         self._counted_at = now
+        self._names.pop(hash(name), None)
+        self._names[hash(name)] = None
+        if len(self._names) > MAX_NAMES:
+            del self._names[next(iter(self._names))]
+
+    def take_turn(self) -> Container[int]:
+        """A check is taken: hashes of the users that must wait for others, which are none in every other turn."""
+        self._is_turn_of_others = not self._is_turn_of_others
+        return self._names if self._is_turn_of_others else ()
 
 
 class LoginSchedule:
@@ -294,7 +315,7 @@ class LoginSchedule:
                 is_failing = self.failures(host, now) >= FAILING
                 if is_failing and not self._may_run(lane, host, now):
                     continue
-                check = lane.pop(host)
+                check = lane.pop(host, self._failures[host].take_turn() if is_failing else ())
                 check.started, check.is_of_failing = now, is_failing
                 lane.running[host] = lane.running.get(host, 0) + 1
                 lane.running_in_all += 1
@@ -323,7 +344,7 @@ class LoginSchedule:
         lane.running_of_failing -= check.is_of_failing
         if has_failed:
             failures = self._failures.pop(host, None) or _Failures()
-            failures.add(now)
+            failures.add(check.name, now)
             failures.rests_until[lane] = now + max(now - check.started, REST_SECONDS)
             self._failures[host] = failures
             if len(self._failures) > MAX_HOSTS:

@@ -251,6 +251,35 @@ def test_users_of_a_host_take_turns(world: World) -> None:
     assert world.seconds(other) < 4 * SLOW
 
 
+def test_user_without_failures_waits_for_two_checks_of_a_host_that_guesses_for_the_same_users(world: World) -> None:
+    world.make_fail("attacker")
+    for _ in range(2):  # the first time they have not failed yet
+        for number in range(25):
+            world.wrong("attacker", f"user{number}")
+        world.loop.run(5.0)
+    for number in range(25):
+        world.wrong("attacker", f"user{number}")
+    world.loop.run(SLOW)
+    new = world.right("attacker", "anna")
+    world.loop.run(10.0)
+    assert world.seconds(new) <= 5 * SLOW + 0.001  # the rest of one, another one with its rest, and its own
+
+
+def test_ever_new_users_do_not_starve_one_with_a_failure(world: World) -> None:
+    world.make_fail("attacker")
+    world.wrong("attacker", "anna")
+    world.loop.run(1.0)
+    for number in range(25):
+        world.wrong("attacker", f"old{number}")
+    again = world.right("attacker", "anna")
+    for number in range(100):
+        world.wrong("attacker", f"new{number}")
+        world.loop.run(2 * SLOW)
+    world.loop.run(10.0)
+    assert world.seconds(again) <= 55 * 2 * SLOW  # every other turn is by order
+    assert max(world.loop.at_once.values()) == 0
+
+
 def test_slow_checks_run_in_as_many_threads_as_there_are_processors(world: World) -> None:
     for number in range(20):
         world.right("host", f"user{number}")

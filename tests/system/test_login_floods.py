@@ -34,8 +34,9 @@ from tests.support.raw_peer import RawPeer
 from tests.support.running_broker import BrokerMaker, RunningBroker, allow_open_files
 
 ATTACKER: Final = "127.0.0.1"
-BOUND_SECONDS: Final = 2.5
-"""For a right login during an attack: 0.1 s on an idle machine of two processors. It took 3 to 60 s, or failed."""
+BOUND_SECONDS: Final = 1.0
+"""Processor time of the broker while a right login waits during an attack: 0.1 to 0.2 s, however busy the machine is.
+A login that waited for its turn behind the wrong ones took 3 to 60 s of it, or failed."""
 PROTOCOLS: Final = ("0-10", "0-9-1")
 MAX_GROWTH: Final = 24 << 20
 SCRYPT_BYTES: Final = 16 << 20
@@ -127,14 +128,14 @@ def client_of(mechanism: str, user: str, password: str) -> ClientMechanism:
     return TABLE[mechanism].client(Credentials(user, password))
 
 
-def seconds(port: int, source: str, protocol: str, mechanism: str, user: str) -> float:
-    """How long a right login takes."""
-    began = time.monotonic()
+def seconds(broker: RunningBroker, source: str, protocol: str, mechanism: str, user: str) -> float:
+    """The processor time that the broker uses from the beginning of a right login to its end."""
+    began = broker.cpu_seconds()
     client = client_of(mechanism, user, "secret")
-    with Login(port, source, protocol) as login:
+    with Login(broker.port, source, protocol) as login:
         login.begin(mechanism, client.start())
         assert login.finish(client) == "connection.tune", (source, protocol, mechanism, user)
-    return time.monotonic() - began
+    return broker.cpu_seconds() - began
 
 
 def flood(port: int, count: int) -> None:
@@ -185,15 +186,15 @@ def broker(make_broker: BrokerMaker, tmp_path: Path) -> RunningBroker:
 
 
 def check_flood(broker: RunningBroker, count: int) -> None:
-    assert seconds(broker.port, "127.0.0.9", "0-10", "PLAIN", "dora") < BOUND_SECONDS
+    assert seconds(broker, "127.0.0.9", "0-10", "PLAIN", "dora") < BOUND_SECONDS
     before = broker.resident_bytes()
     flood(broker.port, count)
     took = [
-        seconds(broker.port, "127.0.0.2", "0-10", "PLAIN", "anna"),
-        seconds(broker.port, "127.0.0.3", "0-9-1", "AMQPLAIN", "bert"),
-        seconds(broker.port, "127.0.0.4", "0-9-1", "SCRAM-SHA-256", "bert"),
-        seconds(broker.port, ATTACKER, "0-9-1", "PLAIN", "carl"),  # first login, from the attacker's host
-        seconds(broker.port, ATTACKER, "0-10", "PLAIN", "carl"),
+        seconds(broker, "127.0.0.2", "0-10", "PLAIN", "anna"),
+        seconds(broker, "127.0.0.3", "0-9-1", "AMQPLAIN", "bert"),
+        seconds(broker, "127.0.0.4", "0-9-1", "SCRAM-SHA-256", "bert"),
+        seconds(broker, ATTACKER, "0-9-1", "PLAIN", "carl"),  # first login, from the attacker's host
+        seconds(broker, ATTACKER, "0-10", "PLAIN", "carl"),
     ]
     assert max(took) < BOUND_SECONDS, took
     assert broker.resident_bytes() - before < MAX_GROWTH + SCRYPT_BYTES  # the memory of the second thread's scrypt
@@ -216,9 +217,9 @@ def test_fifty_patient_guessers_delay_no_right_login(broker: RunningBroker) -> N
         for number in range(4):
             time.sleep(0.5)
             took += [
-                seconds(broker.port, f"127.0.0.{2 + number}", PROTOCOLS[number % 2], "PLAIN", "bert"),
-                seconds(broker.port, ATTACKER, PROTOCOLS[number % 2], "PLAIN", "bert"),  # known by then
-                seconds(broker.port, ATTACKER, PROTOCOLS[number % 2], "SCRAM-SHA-256", "dora"),
+                seconds(broker, f"127.0.0.{2 + number}", PROTOCOLS[number % 2], "PLAIN", "bert"),
+                seconds(broker, ATTACKER, PROTOCOLS[number % 2], "PLAIN", "bert"),  # known by then
+                seconds(broker, ATTACKER, PROTOCOLS[number % 2], "SCRAM-SHA-256", "dora"),
             ]
         assert max(took) < BOUND_SECONDS, took
         before = broker.cpu_seconds(), time.monotonic()
@@ -247,7 +248,7 @@ def test_guessers_with_every_mechanism_delay_no_right_login(broker: RunningBroke
     with patient_guessers(broker.port, 48, ("PLAIN", "SCRAM-SHA-256", "CRAM-MD5", "DIGEST-MD5")):
         time.sleep(1.0)
         took = {
-            (protocol, mechanism): seconds(broker.port, "127.0.0.2", protocol, mechanism, "bert")
+            (protocol, mechanism): seconds(broker, "127.0.0.2", protocol, mechanism, "bert")
             for protocol in PROTOCOLS
             for mechanism in (*MECHANISMS, "AMQPLAIN")
         }
@@ -261,7 +262,7 @@ def test_clients_that_leave_during_the_check_are_disconnected_and_forgotten(brok
     while broker.open_files() > before + 5:
         assert time.monotonic() < end
         time.sleep(0.05)
-    seconds(broker.port, ATTACKER, "0-10", "PLAIN", "anna")
+    seconds(broker, ATTACKER, "0-10", "PLAIN", "anna")
     assert broker.cpu_seconds() - cpu < 2.0  # 200 checks take 5 to 15 seconds
 
 
@@ -280,16 +281,16 @@ def expensive_certificate(path: Path) -> str:
     return str(path)
 
 
-def handshake_seconds(port: int, source: str) -> float:
-    """How long a TLS handshake takes."""
+def handshake_seconds(broker: RunningBroker, source: str) -> float:
+    """The processor time that the broker uses from the beginning of a TLS handshake to its end."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
-    began = time.monotonic()
-    plain = socket.create_connection(("127.0.0.1", port), PATIENCE_SECONDS, source_address=(source, 0))
+    began = broker.cpu_seconds()
+    plain = socket.create_connection(("127.0.0.1", broker.port), PATIENCE_SECONDS, source_address=(source, 0))
     with context.wrap_socket(plain) as encrypted:
         encrypted.sendall(PROTOCOL_HEADER)
         assert encrypted.recv(len(PROTOCOL_HEADER)) == PROTOCOL_HEADER
-    return time.monotonic() - began
+    return broker.cpu_seconds() - began
 
 
 def test_a_flood_of_tls_handshakes_delays_neither_open_connections_nor_other_hosts(
@@ -311,12 +312,12 @@ def test_a_flood_of_tls_handshakes_delays_neither_open_connections_nor_other_hos
             )
             attacker.sendall(data)
         for _ in range(20):
-            began = time.monotonic()
+            began = broker.cpu_seconds()
             peer.sync()
-            took.append(time.monotonic() - began)
+            took.append(broker.cpu_seconds() - began)
             time.sleep(0.02)
-        other = handshake_seconds(broker.port, "127.0.0.2")
+        other = handshake_seconds(broker, "127.0.0.2")
         peer.end()
-    assert max(took) < 1.0, took
+    assert max(took) < 0.5, took
     assert other < BOUND_SECONDS  # 400 handshakes take 6 s
-    assert handshake_seconds(broker.port, ATTACKER) < PATIENCE_SECONDS
+    handshake_seconds(broker, ATTACKER)
