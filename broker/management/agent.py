@@ -19,7 +19,7 @@ ManagementAgent.cpp (keys and headers).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from qstore.broker.management.classes import CLASSES
@@ -46,7 +46,6 @@ if TYPE_CHECKING:
     from qstore.broker.model.authorization import Authorization
     from qstore.broker.model.exchanges.exchange import Put
     from qstore.broker.model.message import MakeMessage, Message
-    from qstore.broker.model.queues.queue import Queue
 
 _LOCATE_KEY: Final = "console.request.agent_locate"
 _ALIAS: Final = "broker"
@@ -98,7 +97,7 @@ class Agent:
 
     def _exchange(self, name: str, make: type[Exchange], keys: set[str], *, is_shared: bool) -> None:
         """The exchange with this name, which is created unless a store had it; the agent takes messages with `keys`."""
-        exchange = self._broker.exchanges.setdefault(name, make(name))
+        exchange = self._broker.default_host.exchanges.setdefault(name, make(name))
         exchange.receiver = _Requests(self, exchange, frozenset(keys), is_shared=is_shared)
         exchange.routes_by_key = False
 
@@ -211,7 +210,6 @@ class _Requests:
     def receive(
         self,
         message: Message,
-        queues: Mapping[str, Queue],  # noqa: ARG002
         put: Put,
         authorization: Authorization,  # noqa: ARG002
     ) -> bool:

@@ -195,12 +195,12 @@ async def summed(broker: Broker, slices: TimeSlices) -> QueueTotals:
     sums of deleted queues at the end (`QueueRemoval.deleted`), so their counters are subtracted again; new ones are
     added.
     """
-    if len(broker.queues) <= AT_ONCE:
+    if broker.queue_count <= AT_ONCE:
         return broker.totals
     counted: dict[Queue, QueueTotals] = {}
     sums, portion = QueueTotals(), list[QueueTotals]()
-    for queue in list(broker.queues.values()):
-        if broker.queues.get(queue.name) is not queue:
+    for host, queue in [(each, queue) for each in broker.hosts.values() for queue in each.queues.values()]:
+        if host.queues.get(queue.name) is not queue:
             continue  # it was deleted, or is being deleted
         counted[queue] = queue.totals
         portion.append(counted[queue])
@@ -208,8 +208,9 @@ async def summed(broker: Broker, slices: TimeSlices) -> QueueTotals:
             sums, portion = sum_of((sums, *portion)), []
             if slices.is_over:
                 await slices.next()
-    present = (*broker.queues.values(), *broker.removal.leaving)
+    hosts = list(broker.hosts.values())
+    present = [queue for each in hosts for queue in (*each.queues.values(), *each.removal.leaving)]
     new = [queue.totals for queue in present if queue not in counted]
-    gone = [counted[queue] for queue in counted.keys() - present] if len(counted) + len(new) > len(present) else []
-    sums = sum_of((sums, broker.removal.deleted, *portion, *new))
+    gone = [counted[queue] for queue in counted.keys() - set(present)] if len(counted) + len(new) > len(present) else []
+    sums = sum_of((sums, *(each.removal.deleted for each in hosts), *portion, *new))
     return difference_of(sums, sum_of(gone)) if gone else sums

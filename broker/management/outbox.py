@@ -65,7 +65,7 @@ class Outbox:
 
     def is_heard(self, exchange: str, key: str) -> bool:
         """Whether a queue is bound for this key, so that a message is worth encoding."""
-        found = self._broker.exchanges.get(exchange)
+        found = self._broker.default_host.exchanges.get(exchange)
         if found is None or not found.has_bindings:  # as a rule: no console is attached
             return False
         return self._depth < _DEEP and bool(_queues(found, key))
@@ -74,7 +74,7 @@ class Outbox:
         """Raise UnauthorizedError unless the replies to a caller's request may go to this address."""
         if not self._broker.authorization.authorizer.checks_publish:
             return
-        exchange = self._broker.exchanges.get(address.exchange)
+        exchange = self._broker.default_host.exchanges.get(address.exchange)
         queues: Sequence[Queue] = ()
         if exchange is not None and exchange.is_keyed and exchange.onward is None:
             queues = _queues(exchange, address.routing_key)
@@ -87,7 +87,7 @@ class Outbox:
 
     def send(self, new: NewMessage, *, reply_for: Caller | None = None) -> None:
         """Send a message: a reply to a caller's request, or an unsolicited message."""
-        exchange = self._broker.exchanges.get(new.exchange)
+        exchange = self._broker.default_host.exchanges.get(new.exchange)
         if exchange is None:
             return
         router = self._broker.router

@@ -217,12 +217,12 @@ class Publisher:
     async def _begin_interval(self) -> None:
         """Reset the high and low water marks."""
         broker = self._managed.broker
-        for at, queue in enumerate(list(broker.queues.values())):
+        for at, queue in enumerate(list(broker.all_queues())):
             if at % _OBJECTS_BETWEEN_CLOCK_READS == 0 and self._slices.is_over:
                 await self._slices.next()
             queue.consumer_marks.begin_interval()
             queue.binding_count.begin_interval()
-        for exchange in list(broker.exchanges.values()):
+        for exchange in [each for host in broker.hosts.values() for each in host.exchanges.values()]:
             exchange.binding_count.begin_interval()
 
 

@@ -7,7 +7,7 @@ objects and messages; `recover` loads them.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any, Final
 
@@ -17,34 +17,26 @@ from qstore.broker.model.arguments import ArgumentCheck
 from qstore.broker.model.authorization import Authorization
 from qstore.broker.model.configuration import Configuration
 from qstore.broker.model.counters import QueueTotals, sum_of
-from qstore.broker.model.dead_letters import DeadLetters
 from qstore.broker.model.errors import ResourceLimitExceededError
 from qstore.broker.model.events import Events, JournalEnqThresholdExceeded, JournalFull
-from qstore.broker.model.exchanges.default import DefaultExchange
 from qstore.broker.model.exchanges.exchange import Exchange
-from qstore.broker.model.exchanges.types import STANDARD_EXCHANGES, exchange_type
 from qstore.broker.model.memory import QUEUE_OVERHEAD, MemoryCeiling
 from qstore.broker.model.message import Message, RestoreMessage
-from qstore.broker.model.policies import HOST, Policies, PolicyHost
+from qstore.broker.model.policies import Policies
 from qstore.broker.model.queues.composition import QueueFactory, WatchFactory
-from qstore.broker.model.queues.expiry import Expiries, IdleQueues, expire_in_turns
+from qstore.broker.model.queues.expiry import Expiries, expire_in_turns
 from qstore.broker.model.queues.flow_control import FlowDefaults
 from qstore.broker.model.queues.queue import Queue
 from qstore.broker.model.quotas import Quotas
 from qstore.broker.model.recovery import Recovery
-from qstore.broker.model.replies import DirectReplies
 from qstore.broker.model.router import Router
 from qstore.broker.model.selectors.candidate import LastCandidate
 from qstore.broker.model.store_protocol import ReportProgress, Store
 from qstore.broker.model.tick import Tick
-from qstore.broker.model.topology.bindings import BindingMaker, ExchangeBindings
 from qstore.broker.model.topology.changes import TopologyStorage
-from qstore.broker.model.topology.checks import Access
-from qstore.broker.model.topology.deletion import QueueRemoval
-from qstore.broker.model.topology.redirection import Redirections
-from qstore.broker.model.topology.topology import Topology
 from qstore.broker.model.transactions.distributed import DistributedTransactions
 from qstore.broker.model.transactions.local import LocalTransaction
+from qstore.broker.model.virtual_host import DEFAULT_HOST, VirtualHost
 from qstore.broker.settings import BrokerSettings
 
 _LOG: Final = log_of("Broker")
@@ -64,23 +56,17 @@ class Broker:
 
     Attributes:
         settings, store, clock, monotonic: as above.
-        exchanges: name -> exchange; the default exchange has the empty name.
-        queues: name -> queue.
+        hosts: name -> virtual host.
+        default_host: the default one, which always exists.
         memory: the memory ceiling for messages, and current usage.
         transactions: open local transactions.
         distributed: distributed transactions.
         unfinished_bytes: returns the bytes received of incomplete messages.
         tick: work collected during the current event loop tick.
-        idle_queues: unused auto-delete queues whose timeout is running.
         queue_factory: creates queues.
         expiries: removes messages at the head of queues when they expire.
         router: publishes and moves messages.
-        replies: the reply queues for direct replies.
-        removal: deletes queues, and keeps the counters of deleted ones.
-        topology: declares, deletes, binds and unbinds.
-        exchange_bindings: binds exchanges to each other.
         arguments: checks the arguments of declarations and subscriptions.
-        redirections: redirects messages for a queue to another one.
         started_at, started: start time, by `clock` and by `monotonic`.
         has_timestamps: whether messages of new connections get their time of arrival.
         authorization: checks operations.
@@ -89,6 +75,7 @@ class Broker:
         quotas: counts connections and queues of users, and limits them.
         events: emits events to listeners.
         last_candidate: the last message for which a consumer's selector was evaluated.
+        self_destruct: schedules the deletion of a virtual host's queue, which has exceeded its limit.
     """
 
     def __init__(
@@ -107,21 +94,14 @@ class Broker:
         self.events.listen(log_event)
         self.quotas = Quotas(self.events.emit, settings.connections_per_host)
         self.memory = MemoryCeiling(
-            settings.memory_bytes, self.held_memory, queues=lambda: QUEUE_OVERHEAD * len(self.queues)
+            settings.memory_bytes, self.held_memory, queues=lambda: QUEUE_OVERHEAD * self.queue_count
         )
         self.memory.relieve = self._relieve_memory
         self.tick = Tick(call_soon, store, self.memory)
         self.transactions: set[LocalTransaction] = set()
         self.unfinished_bytes: Callable[[], int] = lambda: 0
-        self.queues: dict[str, Queue] = {}
         self.last_candidate = LastCandidate()
-        default = DefaultExchange(self.queues)
-        self.exchanges: dict[str, Exchange] = {"": default}
-        self.replies = DirectReplies(self.tick, default, settings.max_message_bytes, clock)
-        for name, type_name in STANDARD_EXCHANGES.items():
-            self.exchanges[name] = exchange_type(type_name)(name, durable=True)
-        self.idle_queues = IdleQueues(monotonic)
-        self.router = Router(store, self.tick, self.queues, self.authorization)
+        self.router = Router(store, self.tick, self.authorization)
         self.expiries = Expiries(clock, call_later)
         self.queue_factory = self._new_queue_factory()
         self.distributed = DistributedTransactions(
@@ -137,20 +117,11 @@ class Broker:
         )
         self.started_at, self.started = clock(), monotonic()
         self.has_timestamps = settings.enable_timestamp
-        storage = TopologyStorage(store, self.events.emit)
         self.arguments = ArgumentCheck()
-        access = Access(self.authorization, self.queue_factory.default_bytes, _events_to(settings))
-        self.exchange_bindings = ExchangeBindings(self.exchanges, storage, access, self.events, self.arguments)
-        self.removal = QueueRemoval(self.queues, self.exchanges, self.router, storage)
-        self.topology = self._new_topology(storage, access)
-        host = PolicyHost(HOST, self.queues, self.exchanges)
-        self.policies = Policies(
-            self.configuration, lambda: (host,), self.queue_factory, self.idle_queues, self.topology.awaiting
-        )
-        self.queue_factory.policy_of = partial(self.policies.for_new, HOST)
-        self.topology.exchange_created = partial(self.policies.exchange_created, host)
-        self.redirections = Redirections(self.topology, self.exchanges, self.authorization, self.events)
-        self.removal.leaves = self.redirections.cancel
+        self.hosts: dict[str, VirtualHost] = {}
+        self.policies = Policies(self.configuration, self.hosts, self.queue_factory)
+        self.self_destruct: Callable[[VirtualHost, str], None] = lambda _host, _queue: None
+        self.default_host = self.add_host(DEFAULT_HOST, store)
         if store is not None:
             store.on_refusal(lambda journal, is_full: call_soon(partial(self._journal_refuses, journal, is_full)))
         self._connections = 0
@@ -174,25 +145,35 @@ class Broker:
             settings.queue_memory_bytes,
         )
         factory.divert, factory.expiries = self.router.divert, self.expiries
-        factory.dead_letter = DeadLetters(self.exchanges, self.router, self.tick, self.clock, self.monotonic).to
         factory.staging_bytes, factory.deliver_before_sync = settings.staging_bytes, settings.deliver_before_sync
         return factory
 
-    def _new_topology(self, storage: TopologyStorage, access: Access) -> Topology:
-        return Topology(
-            self.queues,
-            self.exchanges,
+    def add_host(self, name: str, store: Store | None = None) -> VirtualHost:
+        """Create a virtual host, with the standard exchanges.
+
+        Args:
+            name: its name.
+            store: persists its durable queues, exchanges and bindings; None to keep them in memory. Records of the
+                topology do not name a host: only the default one can have a store.
+        """
+        assert store is None or name == DEFAULT_HOST
+        host = self.hosts[name] = VirtualHost(
+            name,
+            self.settings,
+            tick=self.tick,
+            router=self.router,
             factory=self.queue_factory,
-            idle_queues=self.idle_queues,
-            storage=storage,
-            removal=self.removal,
-            bindings=BindingMaker(self.router, self.tick, storage, self.clock),
-            bound_exchanges=self.exchange_bindings,
-            access=access,
+            policies=self.policies,
+            authorization=self.authorization,
+            storage=TopologyStorage(store, self.events.emit),
             quotas=self.quotas,
             events=self.events,
             arguments=self.arguments,
+            clock=self.clock,
+            monotonic=self.monotonic,
         )
+        host.self_destruct = lambda queue: self.self_destruct(host, queue)
+        return host
 
     def _journal_refuses(self, journal: str, is_full: bool) -> None:
         """Emit an event: a journal has begun to refuse messages, or, if it is full, all records."""
@@ -207,13 +188,33 @@ class Broker:
         self._connections += 1
         return self._connections
 
+    # ---- all hosts ----
+
+    def all_queues(self) -> Iterator[Queue]:
+        """The queues of all hosts."""
+        for host in self.hosts.values():
+            yield from host.queues.values()
+
+    @property
+    def queue_count(self) -> int:
+        """The number of queues of all hosts."""
+        return sum(len(host.queues) for host in self.hosts.values())
+
+    async def finish(self) -> None:
+        """Wait until no change of the topology or the configuration is pending. Called before the store is closed."""
+        for host in list(self.hosts.values()):
+            await host.topology.finish()
+        await self.configuration.finish()
+
     # ---- messages ----
 
     @property
     def totals(self) -> QueueTotals:
         """The summed counters of all queues, including deleted ones. Takes some microseconds for each."""
-        queues = (*self.queues.values(), *self.removal.leaving)
-        return sum_of((self.removal.deleted, *(queue.totals for queue in queues)))
+        hosts = list(self.hosts.values())
+        leaving = [queue for host in hosts for queue in host.removal.leaving]
+        deleted = [host.removal.deleted for host in hosts]
+        return sum_of((*deleted, *(queue.totals for queue in (*self.all_queues(), *leaving))))
 
     def begin_transaction(self, max_bytes: int) -> LocalTransaction:
         """Begin a local transaction. Messages published in it may take `max_bytes` of memory; 0 for no limit.
@@ -233,13 +234,14 @@ class Broker:
 
     def held_memory(self) -> int:
         """Bytes of memory taken by messages: on queues, in open transactions, and incomplete ones."""
-        queues = sum(queue.memory for queue in self.queues.values())
+        queues = sum(queue.memory for queue in self.all_queues())
+        replies = sum(host.replies.memory for host in self.hosts.values())
         local = sum(each.memory for each in self.transactions)
-        return queues + local + self.distributed.memory + self.replies.memory + self.unfinished_bytes()
+        return queues + local + self.distributed.memory + replies + self.unfinished_bytes()
 
     def _relieve_memory(self, excess: int) -> None:
         """Move messages out of memory, those of the largest queues first, to free `excess` bytes."""
-        queues = sorted(self.queues.values(), key=lambda queue: queue.memory, reverse=True)
+        queues = sorted(self.all_queues(), key=lambda queue: queue.memory, reverse=True)
         for queue in queues:
             if excess <= 0:
                 return
@@ -265,7 +267,7 @@ class Broker:
 
         def work() -> Iterator[None]:
             nonlocal removed
-            for count in expire_in_turns(list(self.queues.values()), self.clock()):
+            for count in expire_in_turns(list(self.all_queues()), self.clock()):
                 removed += count
                 yield
 
@@ -286,8 +288,7 @@ class Broker:
         if self.store is not None:
             recovery = Recovery(
                 self.store,
-                self.exchanges,
-                self.queues,
+                self.default_host,
                 self.queue_factory,
                 restore,
                 self.tick.count_memory,
@@ -295,12 +296,12 @@ class Broker:
                 progress,
             )
             recovery.run()
-            self.topology.awaiting.update(recovery.awaiting)
             self.policies.exchanges_recovered()
             self.tick.schedule()  # messages may have expired meanwhile
-            for queue in self.queues.values():
-                self.quotas.queue_created(queue.creator)
-                self.idle_queues.used(queue)
+            for host in self.hosts.values():
+                for queue in host.queues.values():
+                    self.quotas.queue_created(queue.creator)
+                    host.idle_queues.used(queue)
             for xid, effects in recovery.in_doubt.items():
                 self.distributed.recover(xid, effects, self.store.transactions.user_of(xid))
 
@@ -319,17 +320,10 @@ class Broker:
             return True
         delivered = {
             queue.journal.queue_id: rids
-            for queue in self.queues.values()
+            for queue in self.all_queues()
             if queue.journal is not None and (rids := queue.delivered_rids())
         }
         try:
             return self.store.close(delivered)
         finally:
             self.tick.close()
-
-
-def _events_to(settings: BrokerSettings) -> Sequence[tuple[str, str | None]]:
-    """The destinations of events of replicated queues: an exchange, and a routing key, or None for any."""
-    if settings.replication_exchange:
-        return ((settings.replication_exchange, None),)
-    return (("", settings.replication_queue),) if settings.replication_queue else ()

@@ -89,7 +89,7 @@ Put = Callable[[Message, Alternate], None]
 
 
 class DeadLetters:
-    """Moves the dead messages of one broker.
+    """Moves the dead messages of one virtual host.
 
     Args:
         exchanges: name -> exchange.

@@ -32,7 +32,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping
 from re import Pattern
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
@@ -61,15 +61,12 @@ from qstore.formats.values import TypedMap, typed_map, typed_value
 
 if TYPE_CHECKING:
     from qstore.broker.model.queues.composition import QueueFactory
-    from qstore.broker.model.queues.expiry import IdleQueues
+    from qstore.broker.model.virtual_host import VirtualHost
 
 _LOG: Final = log_of("Model")
 
 POLICY: Final = "qstore.policy"
 OPERATOR_POLICY: Final = "qstore.operator-policy"
-
-HOST: Final = "/"
-"""The default virtual host."""
 
 SLICE: Final = 0.005
 """Seconds of a turn in which policies are applied."""
@@ -137,14 +134,6 @@ class Policy(NamedTuple):
     definition: Definition
 
 
-class PolicyHost(NamedTuple):
-    """The queues and exchanges of one virtual host, by name."""
-
-    name: str
-    queues: Mapping[str, Queue]
-    exchanges: Mapping[str, Exchange]
-
-
 class _Matching(NamedTuple):
     policy: Policy
     pattern: Pattern[str]
@@ -155,23 +144,17 @@ class Policies:
 
     Args:
         configuration: stores them.
-        hosts: returns the virtual hosts.
+        hosts: name -> virtual host.
         factory: changes queues.
-        idle_queues: unused queues whose timeout is running.
-        awaiting: exchange or queue -> the name of its alternate exchange, which does not exist yet.
     """
 
     def __init__(
         self,
         configuration: Configuration,
-        hosts: Callable[[], Iterable[PolicyHost]],
+        hosts: Mapping[str, VirtualHost],
         factory: QueueFactory,
-        idle_queues: IdleQueues,
-        awaiting: Mapping[Exchange | Queue, str],
     ) -> None:
-        self._configuration, self._hosts = configuration, hosts
-        self._factory, self._idle_queues = factory, idle_queues
-        self._awaiting: dict[Exchange | Queue, str] = awaiting  # type: ignore[assignment]
+        self._configuration, self._hosts, self._factory = configuration, hosts, factory
         self._by_kind: dict[str, dict[str, list[_Matching]]] = {POLICY: {}, OPERATOR_POLICY: {}}  # host -> by rank
         self._turn = asyncio.Lock()
         self._has_noticed: set[str] = set()
@@ -267,7 +250,7 @@ class Policies:
     async def _apply(self, name: str) -> None:
         """Apply the policies of a host to its queues and exchanges, in turns."""
         async with self._turn:
-            host = next((each for each in self._hosts() if each.name == name), None)
+            host = self._hosts.get(name)
             if host is None:
                 return
             for exchange in list(host.exchanges.values()):
@@ -279,21 +262,21 @@ class Policies:
                     await asyncio.sleep(0)
                     end = time.perf_counter() + SLICE
                 if not queue.is_deleted:
-                    self._fit(host.name, queue)
+                    self._fit(host, queue)
 
-    def _fit(self, host: str, queue: Queue) -> None:
-        applied = self.of_queue(host, queue.name, queue.arguments)
+    def _fit(self, host: VirtualHost, queue: Queue) -> None:
+        applied = self.of_queue(host.name, queue.name, queue.arguments)
         if applied == queue.policy:
             return
         had_expiry = queue.expires_seconds
         if applied.definition != queue.policy.definition:
-            self._factory.refit(queue, self.effective(queue.name, queue.arguments, applied))
+            self._factory.refit(host, queue, self.effective(queue.name, queue.arguments, applied))
         queue.policy = applied
         if queue.expires_seconds:
             if queue.expires_seconds != had_expiry:
-                self._idle_queues.used(queue)
+                host.idle_queues.used(queue)
         elif had_expiry and not queue.auto_delete_seconds:
-            self._idle_queues.forget(queue)
+            host.idle_queues.forget(queue)
 
     def effective(self, name: str, arguments: TypedMap, applied: Applied) -> TypedMap:
         """The arguments of a queue as its declaration and its policies give them together."""
@@ -317,28 +300,29 @@ class Policies:
 
     def exchanges_recovered(self) -> None:
         """Apply the policies to all exchanges, after a start."""
-        for host in self._hosts():
+        for host in self._hosts.values():
             for exchange in list(host.exchanges.values()):
                 self._set_alternate(host, exchange)
             refresh(host.exchanges.values())
 
-    def exchange_created(self, host: PolicyHost, exchange: Exchange) -> None:
+    def exchange_created(self, host: VirtualHost, exchange: Exchange) -> None:
         """Apply the policies to a new exchange."""
         self._set_alternate(host, exchange)
         if exchange.alternate is not None:
             refresh(host.exchanges.values())
 
-    def _set_alternate(self, host: PolicyHost, exchange: Exchange) -> None:
+    def _set_alternate(self, host: VirtualHost, exchange: Exchange) -> None:
         applied = exchange.policy = self.of_exchange(host.name, exchange.name)
-        is_own = not exchange.has_policy_alternate and (exchange.alternate is not None or exchange in self._awaiting)
+        awaiting = host.topology.awaiting
+        is_own = not exchange.has_policy_alternate and (exchange.alternate is not None or exchange in awaiting)
         if is_own:
             return
         name = applied.definition.get("alternate-exchange")
-        self._awaiting.pop(exchange, None)
+        awaiting.pop(exchange, None)
         exchange.has_policy_alternate = name is not None
         exchange.alternate = None if name is None else host.exchanges.get(str(name))
         if name is not None and exchange.alternate is None:
-            self._awaiting[exchange] = str(name)
+            awaiting[exchange] = str(name)
 
 
 def check_policy(policy: Policy, kind: str, noticed: set[str]) -> None:

@@ -10,7 +10,7 @@ from qstore.broker.log.logs import NOTICE, log_of
 from qstore.broker.model.arguments import DURABLE, Of, lacking
 from qstore.broker.model.events import Event, JournalRecovered, QueueRecovered, RecoveryBegun, RecoveryCompleted
 from qstore.broker.model.exchanges.exchange import Exchange
-from qstore.broker.model.exchanges.types import exchange_type
+from qstore.broker.model.exchanges.types import exchange_type, join_host
 from qstore.broker.model.message import Message, RestoreMessage
 from qstore.broker.model.queues.arguments import read_usable
 from qstore.broker.model.queues.composition import QueueFactory
@@ -25,6 +25,7 @@ from qstore.broker.model.store_protocol import (
 )
 from qstore.broker.model.topology.bindings import recover_bindings, recover_exchange_bindings
 from qstore.broker.model.transactions.effects import Effects
+from qstore.broker.model.virtual_host import VirtualHost
 from qstore.formats.errors import BrokerRecordError
 from qstore.formats.values import TypedMap
 from qstore.formats.wording import printable
@@ -61,8 +62,7 @@ class Recovery:
 
     Args:
         store: the store.
-        exchanges: name -> exchange; gets the store's.
-        queues: name -> queue; gets the store's.
+        host: the virtual host that gets the store's exchanges and queues.
         factory: creates queues.
         restore: decodes a stored message.
         has_grown: counts the memory of a queue.
@@ -71,24 +71,21 @@ class Recovery:
 
     Attributes:
         in_doubt: xid of each prepared branch -> its effects.
-        awaiting: exchange or queue -> the name of its alternate exchange, of those whose alternate exchange is missing.
     """
 
     def __init__(
         self,
         store: Store,
-        exchanges: dict[str, Exchange],
-        queues: dict[str, Queue],
+        host: VirtualHost,
         factory: QueueFactory,
         restore: RestoreMessage,
         has_grown: Callable[[Queue], None],
         emit: Callable[[Event], None],
         progress: ReportProgress | None = None,
     ) -> None:
-        self._store, self._exchanges, self._queues = store, exchanges, queues
+        self._store, self._host, self._exchanges, self._queues = store, host, host.exchanges, host.queues
         self._factory, self._restore, self._has_grown, self._emit = factory, restore, has_grown, emit
         self._tell = progress or (lambda _: None)
-        self.awaiting: dict[Exchange | Queue, str] = {}
         self._messages = self._queue_count = self._message_count = 0
         self.in_doubt: dict[bytes, Effects] = {xid: Effects() for xid in store.transactions.in_doubt}
 
@@ -113,7 +110,7 @@ class Recovery:
             if name in self._exchanges and name:
                 user.alternate = self._exchanges[name]
             elif name:
-                self.awaiting[user] = name
+                self._host.topology.awaiting[user] = name
         recover_exchange_bindings(self._store, self._exchanges)
         for queue in by_id.values():  # which may move messages to others
             queue.end_recovery()
@@ -134,6 +131,7 @@ class Recovery:
                     auto_delete=bool(record.auto_delete),
                     arguments=record.arguments,
                 )
+                join_host(exchange, self._queues)
                 _log_lacking(Of.EXCHANGE, f'Exchange "{record.name}"', record.arguments)
                 self._exchanges[record.name] = exchange
                 alternates.append((exchange, record.alternate_exchange or ""))
@@ -148,6 +146,7 @@ class Recovery:
             _LOG.warning('Queue "%s": %s', record.name, reason)
         _log_lacking(Of.QUEUE, f'Queue "{record.name}"', record.arguments)
         queue = self._factory.make(
+            self._host,
             record.name,
             durable=True,
             auto_delete=bool(record.auto_delete),

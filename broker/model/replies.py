@@ -38,7 +38,7 @@ _TOKEN_BYTES: Final = 24
 
 
 class DirectReplies:
-    """The reply queues of one broker.
+    """The reply queues of one virtual host.
 
     Args:
         tick: dispatches them.

@@ -15,7 +15,7 @@ messages of one publisher, or of one queue, in order. If a portion is refused, t
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Final
 
@@ -118,7 +118,6 @@ class Router:
     Args:
         store: persists durable messages; None without persistence.
         tick: records which queues and journals were written to.
-        queues: name -> queue.
         authorization: checks what exchanges do on behalf of a message's publisher.
 
     Attributes:
@@ -128,10 +127,8 @@ class Router:
         is_run_stored: whether the last run was stored.
     """
 
-    def __init__(
-        self, store: Store | None, tick: Tick, queues: Mapping[str, Queue], authorization: Authorization
-    ) -> None:
-        self._store, self._tick, self._queues, self._authorization = store, tick, queues, authorization
+    def __init__(self, store: Store | None, tick: Tick, authorization: Authorization) -> None:
+        self._store, self._tick, self._authorization = store, tick, authorization
         self.unroutable = 0
         self.is_run_stored = False
         self.stops: list[Stop] = []
@@ -267,7 +264,7 @@ class Router:
     def publish_to(self, message: Message, exchange: Exchange, route: Routed) -> bool:
         """As `publish`, with a known route."""
         if exchange.receiver is not None and exchange.receiver.takes(message):
-            return exchange.receiver.receive(message, self._queues, self._put_received, self._authorization)
+            return exchange.receiver.receive(message, self._put_received, self._authorization)
         sent = exchange.sent
         if sent is not None:
             message = sent.number(message)

@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from qstore.broker.model.broker import Broker
     from qstore.broker.model.message import Message
     from qstore.broker.model.tick import Tick
+    from qstore.broker.model.virtual_host import VirtualHost
 
 Done = Callable[[Exception | None], None]
 
@@ -382,12 +383,12 @@ def _priority(arguments: TypedMap) -> int:
     return value
 
 
-def unsubscribe(broker: Broker, caller: Caller, queue: Queue, consumer: Consumer, destination: str) -> None:
-    """Remove a consumer; nothing to do on a deleted queue."""
+def unsubscribe(host: VirtualHost, caller: Caller, queue: Queue, consumer: Consumer, destination: str) -> None:
+    """Remove a consumer from a queue of a virtual host; nothing to do on a deleted queue."""
     if not queue.is_gone:
         queue.remove_consumer(consumer)
-        broker.idle_queues.used(queue)
-    broker.events.emit(Unsubscribe(caller.remote_host, caller.user, destination, queue.name), caller)
+        host.idle_queues.used(queue)
+    host.events.emit(Unsubscribe(caller.remote_host, caller.user, destination, queue.name), caller)
 
 
 # ---- available messages of a queue ----

@@ -30,6 +30,7 @@ from qstore.broker.model.broker import Broker
 from qstore.broker.model.errors import InternalError, ModelError, ResourceLimitExceededError
 from qstore.broker.model.heap import Heap
 from qstore.broker.model.memory import MemoryCeiling
+from qstore.broker.model.virtual_host import VirtualHost
 from qstore.broker.network.clients import Clients
 from qstore.broker.network.listeners import Listeners
 from qstore.broker.network.login_checks import LoginChecks
@@ -110,7 +111,7 @@ class Server:
         broker.tick.interrupted = lambda: self.failed("The event loop ran out of memory")
         broker.memory.changed = self.clients.memory_changed
         broker.authorization.changed = self.clients.rules_changed
-        broker.queue_factory.self_destruct = self._self_destruct
+        broker.self_destruct = self._self_destruct
         broker.unfinished_bytes = lambda: self.protocols.unfinished_bytes
         self.loop.set_exception_handler(self._log_defect)
 
@@ -128,7 +129,8 @@ class Server:
         if tls is not None and not is_shared:
             await self._listen_on(tls.port, Accepts(plain=False, tls=self._tls))
         self._watch_store()
-        await self.broker.topology.store_standard_exchanges()
+        for host in list(self.broker.hosts.values()):
+            await host.topology.store_standard_exchanges()
         self._on_timer()
         gc.set_threshold(_GC_THRESHOLD, 100, 100)
         gc.freeze()
@@ -200,8 +202,9 @@ class Server:
         self.broker.log_stopped_queues()
         self.protocols.on_timer(now)
         self.work.logins.on_timer(now)
-        for queue in self.broker.idle_queues.take_due():
-            self.work.run(self.broker.topology.delete_if_unused(queue), _ignore_result)
+        for host in self.broker.hosts.values():
+            for queue in host.idle_queues.take_due():
+                self.work.run(host.topology.delete_if_unused(queue), _ignore_result)
         if self.agent is not None:
             self.agent.on_timer()
         if self._status is not None:
@@ -213,8 +216,8 @@ class Server:
             self._next_purge = now + self.settings.queue_purge_seconds
             self.broker.expire()
 
-    def _self_destruct(self, queue: str) -> None:
-        self.work.run(self.broker.topology.self_destruct(queue), _ignore_result)
+    def _self_destruct(self, host: VirtualHost, queue: str) -> None:
+        self.work.run(host.topology.self_destruct(queue), _ignore_result)
 
     # ---- unhandled exceptions and shutdown ----
 
@@ -246,8 +249,7 @@ class Server:
         while self.broker.tick.turns:  # requests of clients before they were disconnected
             await asyncio.sleep(0)
         await self.work.finish()
-        await self.broker.topology.finish()
-        await self.broker.configuration.finish()
+        await self.broker.finish()
         self.broker.tick.end()
         if self._timer is not None:
             self._timer.cancel()

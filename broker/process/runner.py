@@ -142,7 +142,7 @@ class Runner:
         _log_recovery(broker, time.monotonic() - began)
         await prepare_replication(broker)
         server = self._server = self._make_server(broker)
-        self._life.exchanges(broker.exchanges.values())
+        self._life.exchanges(broker.default_host.exchanges.values())
         server.shut_down = partial(self._asked_to_end, ended)
         server.failed = partial(self._failed, ended)
         pid_file: PidFile | None = None
@@ -318,7 +318,7 @@ def _log_recovery(broker: Broker, seconds: float) -> None:
     """Log what was recovered, and the time it took to open and read the store."""
     if broker.store is None:
         return
-    queues = [queue for queue in broker.queues.values() if queue.durable]
+    queues = [queue for queue in broker.all_queues() if queue.durable]
     messages = sum(queue.message_count for queue in queues)
     crashed = "" if broker.store.was_clean or not queues else "; the store was not closed cleanly"
     text = "Recovered %s and %s in %.1f s%s"

@@ -71,6 +71,7 @@ class BrokerConnection(Connection):
 
     Attributes:
         user, peer, created_at, client_properties, protocol, mechanism: as in `Machine`.
+        virtual_host: the virtual host that it has opened; the default one before that.
         publisher: identifies messages published over it.
         login: the client's attempt to log in.
         tick: the broker's.
@@ -84,6 +85,7 @@ class BrokerConnection(Connection):
     __slots__ = (
         "__weakref__", "_closing_since", "_host", "_is_announced", "_now", "_refusal", "_shared", "can_send",
         "client_properties", "created_at", "login", "peer", "publisher", "room", "streams", "tick", "user",
+        "virtual_host",
     )  # fmt: skip
 
     def __init__(
@@ -95,6 +97,7 @@ class BrokerConnection(Connection):
         self._assembler.max_at_once, self._assembler.clock = AT_ONCE, shared.now
         self.peer, self._refusal = peer.address, peer.refusal
         self.user, self.created_at = "", broker.clock()
+        self.virtual_host = broker.default_host
         self.client_properties: TypedMap = EMPTY_MAP
         self.login = LoginAttempt(shared.authentication, peer.link)
         self.publisher = Publisher(peer.address, broker.next_connection())
@@ -202,11 +205,11 @@ class BrokerConnection(Connection):
         """A queue has lost a consumer or its owner: delete it, at once or later, if it is auto-delete and unused."""
         if not queue.auto_delete or not queue.is_unused or queue.is_deleted:
             return
-        broker = self._shared.broker
+        host = self.virtual_host
         if queue.auto_delete_seconds or (queue.is_kept_until_empty and not queue.is_empty):
-            broker.idle_queues.begin(queue)
+            host.idle_queues.begin(queue)
         else:
-            self.run(broker.topology.delete_if_unused(queue), ignore_error)
+            self.run(host.topology.delete_if_unused(queue), ignore_error)
 
     def receive(self, data: bytes) -> None:
         """Process bytes from the socket."""

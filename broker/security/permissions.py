@@ -40,7 +40,7 @@ from qstore.broker.model.authorization import EVERY_KEY, Action, ObjectType
 from qstore.broker.model.configuration import Configuration, Record, Values
 from qstore.broker.model.errors import InvalidArgumentError, NotFoundError
 from qstore.broker.model.patterns import compile_pattern
-from qstore.broker.model.policies import HOST
+from qstore.broker.model.virtual_host import DEFAULT_HOST
 
 _LOG: Final = log_of("Security")
 
@@ -276,4 +276,4 @@ def name_of(user: str) -> str:
 
 def host_of(_caller: object) -> str:
     """The virtual host of a caller."""
-    return HOST
+    return DEFAULT_HOST

@@ -62,7 +62,7 @@ class _Stage:
 
     def __init__(self) -> None:
         self.broker = Broker(BrokerSettings(), None, asyncio.get_running_loop().call_soon)
-        self.topology = self.broker.topology
+        self.topology = self.broker.default_host.topology
 
 
 async def _in_process(queues: int) -> None:
@@ -95,7 +95,7 @@ async def _in_process(queues: int) -> None:
         console.events.purge()
 
     async def publish() -> None:
-        for queue in list(stage.broker.queues.values())[2 : queues + 2]:
+        for queue in list(stage.broker.default_host.queues.values())[2 : queues + 2]:
             stage.broker.router.put(new_transfer(NewMessage("", EMPTY_MAP, content=b"x")), (queue,))
 
     for what, work in (

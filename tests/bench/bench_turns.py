@@ -166,7 +166,7 @@ class Stage:
 
     async def queue(self, name: str, arguments: dict[str, Any] | None = None, **more: Any) -> Queue:
         """A queue."""
-        return await self.broker.topology.declare_queue(
+        return await self.broker.default_host.topology.declare_queue(
             name, durable=self.durable, arguments=typed_map(arguments or {}), **more
         )
 
@@ -174,7 +174,7 @@ class Stage:
         self, name: str, *, basic: bool = True, properties: Properties | None = None, size: int = 16
     ) -> Queue:
         """Publish the messages to a queue."""
-        queue = self.broker.queues[name]
+        queue = self.broker.default_host.queues[name]
         if basic:
             publisher = await self.basic()
             made = properties or Properties(delivery_mode=2 if self.durable else 1)
@@ -204,7 +204,7 @@ class Stage:
         peer = await self.basic()
         if transactional:
             await client(peer.call, "tx.select")
-        queue = self.broker.queues[name]
+        queue = self.broker.default_host.queues[name]
         await client(peer.send, "basic.consume", 1, queue=name, consumer_tag="c")
         self.drain(peer.socket)
         await self.found.until(lambda: queue.available_count == 0)
@@ -217,7 +217,7 @@ class Stage:
         """A client of 0-10 that has all messages of a queue."""
         peer = await self.peer()
         await client(setup, peer)
-        queue = self.broker.queues[name]
+        queue = self.broker.default_host.queues[name]
         await client(peer.subscribe, name)
         self.drain(peer.socket)
         await self.found.until(lambda: queue.available_count == 0)
@@ -230,9 +230,9 @@ class Stage:
 
     async def bindings(self, exchange: str, queues: int = 1, make: Callable[[int], TypedMap] | None = None) -> None:
         """Bind queues to an exchange, so many times as there are messages."""
-        found = self.broker.exchanges[exchange]
+        found = self.broker.default_host.exchanges[exchange]
         for number in range(self.count):
-            queue = self.broker.queues[f"q{number % queues}"]
+            queue = self.broker.default_host.queues[f"q{number % queues}"]
             binding = found.prepare(queue, f"key.{number}", make(number) if make else TypedMap())
             assert binding is not None
             found.put(binding)
@@ -257,9 +257,9 @@ def _scenario(name: str) -> Callable[[Scenario], Scenario]:
 
 
 async def _dead_letters(stage: Stage) -> None:
-    await stage.broker.topology.declare_exchange("dlx", "fanout", durable=stage.durable)
+    await stage.broker.default_host.topology.declare_exchange("dlx", "fanout", durable=stage.durable)
     await stage.queue("dead")
-    await stage.broker.topology.bind("dead", "dlx", "")
+    await stage.broker.default_host.topology.bind("dead", "dlx", "")
     await stage.queue("q", {"x-dead-letter-exchange": "dlx"})
 
 
@@ -272,7 +272,7 @@ async def _nack_dead(stage: Stage) -> None:
     await _dead_letters(stage)
     await stage.fill("q")
     peer, _ = await stage.holding("q")
-    dead = stage.broker.queues["dead"]
+    dead = stage.broker.default_host.queues["dead"]
     work = _send(peer, "basic.nack", delivery_tag=0, multiple=True, requeue=False)
     await stage.measure(work, lambda: dead.message_count == stage.count)
 
@@ -282,7 +282,7 @@ async def _commit_nack_dead(stage: Stage) -> None:
     await _dead_letters(stage)
     await stage.fill("q")
     peer, _ = await stage.holding("q", transactional=True)
-    dead = stage.broker.queues["dead"]
+    dead = stage.broker.default_host.queues["dead"]
 
     def work() -> None:
         peer.send("basic.nack", delivery_tag=0, multiple=True, requeue=False)
@@ -426,7 +426,7 @@ async def _tx_publish(stage: Stage) -> None:
 async def _tx_publish_fanout(stage: Stage) -> None:
     queues = [await stage.queue(f"q{number}") for number in range(3)]
     for queue in queues:
-        await stage.broker.topology.bind(queue.name, "amq.fanout", "")
+        await stage.broker.default_host.topology.bind(queue.name, "amq.fanout", "")
     peer = await _published(stage, "amq.fanout", "")
     await stage.measure(_send(peer, "tx.commit"), lambda: all(queue.available_count == stage.count for queue in queues))
 
@@ -500,13 +500,13 @@ def _all(stage: Stage) -> tuple[tuple[int, int], ...]:
 
 @_scenario("0-10 reject all to an alternate exchange")
 async def _reject_alternate(stage: Stage) -> None:
-    await stage.broker.topology.declare_exchange("alt", "fanout", durable=stage.durable)
+    await stage.broker.default_host.topology.declare_exchange("alt", "fanout", durable=stage.durable)
     await stage.queue("dead")
-    await stage.broker.topology.bind("dead", "alt", "")
+    await stage.broker.default_host.topology.bind("dead", "alt", "")
     await stage.queue("q", alternate="alt")
     await stage.fill("q", basic=False)
     peer = await stage.holding_0_10("q")
-    dead = stage.broker.queues["dead"]
+    dead = stage.broker.default_host.queues["dead"]
     work = stage.frames(peer, "message.reject", transfers=_all(stage))
     await stage.measure(work, lambda: dead.message_count == stage.count)
 
@@ -516,7 +516,7 @@ async def _reject_dead(stage: Stage) -> None:
     await _dead_letters(stage)
     await stage.fill("q", basic=False)
     peer = await stage.holding_0_10("q")
-    dead = stage.broker.queues["dead"]
+    dead = stage.broker.default_host.queues["dead"]
     work = stage.frames(peer, "message.reject", transfers=_all(stage))
     await stage.measure(work, lambda: dead.message_count == stage.count)
 
@@ -710,14 +710,14 @@ async def _delete(stage: Stage) -> None:
     await stage.queue("q")
     await stage.fill("q")
     peer = await stage.basic()
-    await stage.measure(_send(peer, "queue.delete", queue="q"), lambda: "q" not in stage.broker.queues)
+    await stage.measure(_send(peer, "queue.delete", queue="q"), lambda: "q" not in stage.broker.default_host.queues)
 
 
 @_scenario("queue.delete with an alternate exchange")
 async def _delete_alternate(stage: Stage) -> None:
-    await stage.broker.topology.declare_exchange("alt", "fanout", durable=stage.durable)
+    await stage.broker.default_host.topology.declare_exchange("alt", "fanout", durable=stage.durable)
     dead = await stage.queue("dead")
-    await stage.broker.topology.bind("dead", "alt", "")
+    await stage.broker.default_host.topology.bind("dead", "alt", "")
     await stage.queue("q", alternate="alt")
     await stage.fill("q")
     peer = await stage.basic()
@@ -727,7 +727,7 @@ async def _delete_alternate(stage: Stage) -> None:
 async def _console(stage: Stage) -> Console:
     class Found:
         broker = stage.broker
-        topology = stage.broker.topology
+        topology = stage.broker.default_host.topology
 
     console = Console(Found())
     await console.open()
@@ -758,7 +758,7 @@ async def _qmf_move(stage: Stage) -> None:
 async def _qmf_reroute(stage: Stage) -> None:
     await stage.queue("q")
     other = await stage.queue("other")
-    await stage.broker.topology.bind("other", "amq.fanout", "")
+    await stage.broker.default_host.topology.bind("other", "amq.fanout", "")
     await stage.fill("q")
     console = await _console(stage)
     arguments = {"request": 0, "useAltExchange": False, "exchange": "amq.fanout", "filter": {}}
@@ -848,8 +848,8 @@ async def _unbind(stage: Stage) -> None:
     await stage.queue("q0")
     await stage.bindings("amq.direct")
     peer = await stage.basic()
-    exchange = stage.broker.exchanges["amq.direct"]
-    queue = stage.broker.queues["q0"]
+    exchange = stage.broker.default_host.exchanges["amq.direct"]
+    queue = stage.broker.default_host.queues["q0"]
     work = _send(peer, "queue.unbind", queue="q0", exchange="amq.direct", routing_key="key.5")
     await stage.measure(work, lambda: exchange.find_binding(queue, "key.5") is None)
 
@@ -857,9 +857,9 @@ async def _unbind(stage: Stage) -> None:
 @_scenario("deletion of an exchange with many bindings")
 async def _delete_exchange(stage: Stage) -> None:
     await stage.queue("q0")
-    await stage.broker.topology.declare_exchange("ex", "direct")
+    await stage.broker.default_host.topology.declare_exchange("ex", "direct")
     await stage.bindings("ex")
-    exchange = stage.broker.exchanges["ex"]
+    exchange = stage.broker.default_host.exchanges["ex"]
     peer = await stage.basic()
     work = _send(peer, "exchange.delete", exchange="ex")
     await stage.measure(work, lambda: not exchange.has_bindings)
@@ -870,7 +870,7 @@ async def _delete_bound(stage: Stage) -> None:
     await stage.queue("q0")
     await stage.bindings("amq.direct")
     peer = await stage.basic()
-    exchange = stage.broker.exchanges["amq.direct"]
+    exchange = stage.broker.default_host.exchanges["amq.direct"]
     work = _send(peer, "queue.delete", queue="q0")
     await stage.measure(work, lambda: not exchange.has_bindings)
 
@@ -918,19 +918,23 @@ async def _publish_keys(stage: Stage, exchange: str, make: Callable[[int], str])
 async def _chain(stage: Stage) -> None:
     names = [f"x{number}" for number in range(1_000)]
     for name in names:
-        await stage.broker.topology.declare_exchange(name, "fanout")
-    chain = [stage.broker.exchanges[name] for name in names]
+        await stage.broker.default_host.topology.declare_exchange(name, "fanout")
+    chain = [stage.broker.default_host.exchanges[name] for name in names]
     for source, destination in pairwise(chain):
         source.bind_exchange(ExchangeBinding(source, destination, ""))
     refresh(chain)
     await stage.queue("q0")
-    await stage.broker.topology.bind("q0", names[-1], "")
+    await stage.broker.default_host.topology.bind("q0", names[-1], "")
     await _publish_keys(stage, names[0], lambda number: f"key.{number}")
 
 
 @_scenario("new routing keys against hostile patterns")
 async def _hostile(stage: Stage) -> None:
-    queue, exchange, chance = await stage.queue("q0"), stage.broker.exchanges["amq.topic"], random.Random(1)
+    queue, exchange, chance = (
+        await stage.queue("q0"),
+        stage.broker.default_host.exchanges["amq.topic"],
+        random.Random(1),
+    )
     for number in range(min(stage.count, 20_000)):
         exchange.bind(queue, ".".join(chance.choice("#*a") for _ in range(40)))
         if not number % _AT_ONCE:
@@ -981,7 +985,7 @@ async def _queues(stage: Stage, exchange: str = "amq.fanout", **more: Any) -> li
         names = [f"q{number}" for number in range(first, min(first + _AT_ONCE, count))]
         made += await asyncio.gather(*(stage.queue(name, **more) for name in names))
         if exchange:
-            await asyncio.gather(*(stage.broker.topology.bind(name, exchange, "k") for name in names))
+            await asyncio.gather(*(stage.broker.default_host.topology.bind(name, exchange, "k") for name in names))
     return made
 
 
@@ -1157,7 +1161,7 @@ async def _declare(stage: Stage) -> None:
         peer.encode("queue.declare", queue=f"q{number}", durable=stage.durable) for number in range(stage.count)
     )
     await stage.measure(
-        lambda: client(peer.socket.sendall, frames), lambda: f"q{stage.count - 1}" in stage.broker.queues
+        lambda: client(peer.socket.sendall, frames), lambda: f"q{stage.count - 1}" in stage.broker.default_host.queues
     )
 
 
@@ -1170,8 +1174,8 @@ async def _bind(stage: Stage) -> None:
         peer.encode("queue.bind", queue=f"q{number}", exchange="amq.topic", routing_key="a.#")
         for number in range(stage.count)
     )
-    last = stage.broker.queues[f"q{stage.count - 1}"]
-    exchange = stage.broker.exchanges["amq.topic"]
+    last = stage.broker.default_host.queues[f"q{stage.count - 1}"]
+    exchange = stage.broker.default_host.exchanges["amq.topic"]
     await stage.measure(
         lambda: client(peer.socket.sendall, frames), lambda: exchange.find_binding(last, "a.#") is not None
     )
@@ -1180,7 +1184,7 @@ async def _bind(stage: Stage) -> None:
 @_scenario("bind to an exchange with many bindings")
 async def _bind_one(stage: Stage) -> None:
     queues = await _queues(stage, "amq.topic")
-    exchange = stage.broker.exchanges["amq.topic"]
+    exchange = stage.broker.default_host.exchanges["amq.topic"]
     exchange.find("k")
     peer = await stage.basic()
     work = _send(peer, "queue.bind", queue="q0", exchange="amq.topic", routing_key="#")
@@ -1191,7 +1195,7 @@ async def _bind_one(stage: Stage) -> None:
 async def _first_route(stage: Stage) -> None:
     queues = await _queues(stage, "amq.topic")
     peer = await stage.basic()
-    exchange = stage.broker.exchanges["amq.topic"]
+    exchange = stage.broker.default_host.exchanges["amq.topic"]
 
     async def work() -> None:
         exchange.find("k")
@@ -1205,7 +1209,7 @@ async def _delete_many(stage: Stage) -> None:
     peer = await stage.basic()
     stage.drain(peer.socket)
     frames = b"".join(peer.encode("queue.delete", queue=f"q{number}") for number in range(stage.count))
-    await stage.measure(lambda: client(peer.socket.sendall, frames), lambda: not stage.broker.queues)
+    await stage.measure(lambda: client(peer.socket.sendall, frames), lambda: not stage.broker.default_host.queues)
 
 
 @_scenario("loss of a connection with many exclusive queues")
@@ -1219,9 +1223,9 @@ async def _exclusive(stage: Stage) -> None:
         for number in range(stage.count)
     )
     await client(peer.socket.sendall, frames)
-    await stage.found.until(lambda: len(stage.broker.queues) == stage.count)
+    await stage.found.until(lambda: len(stage.broker.default_host.queues) == stage.count)
     await asyncio.sleep(0.1)
-    await stage.measure(lambda: client(peer.socket.shutdown, 2), lambda: not stage.broker.queues)
+    await stage.measure(lambda: client(peer.socket.shutdown, 2), lambda: not stage.broker.default_host.queues)
 
 
 @_scenario("0-10 end of a session with many exclusive queues")
@@ -1234,9 +1238,9 @@ async def _exclusive_0_10(stage: Stage) -> None:
         for number in range(stage.count)
     )
     await client(peer.socket.sendall, frames)
-    await stage.found.until(lambda: len(stage.broker.queues) == stage.count)
+    await stage.found.until(lambda: len(stage.broker.default_host.queues) == stage.count)
     await asyncio.sleep(0.1)
-    await stage.measure(lambda: client(peer.socket.shutdown, 2), lambda: not stage.broker.queues)
+    await stage.measure(lambda: client(peer.socket.shutdown, 2), lambda: not stage.broker.default_host.queues)
 
 
 async def _consumed(stage: Stage, *, same: bool) -> BasicPeer:
@@ -1253,7 +1257,7 @@ async def _consumed(stage: Stage, *, same: bool) -> BasicPeer:
         for number in range(stage.count)
     )
     await client(peer.socket.sendall, frames)
-    queues = list(stage.broker.queues.values())
+    queues = list(stage.broker.default_host.queues.values())
     await stage.found.until(lambda: sum(queue.consumer_count for queue in queues) == stage.count)
     await asyncio.sleep(0.1)
     return peer
@@ -1275,14 +1279,14 @@ async def _consume(stage: Stage) -> None:
 @_scenario("loss of a connection with many consumers of one queue")
 async def _lose_consumers(stage: Stage) -> None:
     peer = await _consumed(stage, same=True)
-    queue = stage.broker.queues["q0"]
+    queue = stage.broker.default_host.queues["q0"]
     await stage.measure(lambda: client(peer.socket.shutdown, 2), lambda: not queue.consumer_count)
 
 
 @_scenario("loss of a connection with many consumers of many queues")
 async def _lose_consumers_of_many(stage: Stage) -> None:
     peer = await _consumed(stage, same=False)
-    queues = list(stage.broker.queues.values())
+    queues = list(stage.broker.default_host.queues.values())
     work = lambda: client(peer.socket.shutdown, 2)  # noqa: E731
     await stage.measure(work, lambda: not any(queue.consumer_count for queue in queues))
 
@@ -1291,14 +1295,14 @@ async def _lose_consumers_of_many(stage: Stage) -> None:
 async def _delete_consumed(stage: Stage) -> None:
     await _consumed(stage, same=True)
     other = await stage.basic()
-    await stage.measure(_send(other, "queue.delete", queue="q0"), lambda: not stage.broker.queues)
+    await stage.measure(_send(other, "queue.delete", queue="q0"), lambda: not stage.broker.default_host.queues)
 
 
 @_scenario("deletion of an exchange bound to many queues")
 async def _delete_fanout_exchange(stage: Stage) -> None:
-    await stage.broker.topology.declare_exchange("ex", "fanout")
+    await stage.broker.default_host.topology.declare_exchange("ex", "fanout")
     await _queues(stage, "ex")
-    exchange = stage.broker.exchanges["ex"]
+    exchange = stage.broker.default_host.exchanges["ex"]
     peer = await stage.basic()
     await stage.measure(_send(peer, "exchange.delete", exchange="ex"), lambda: not exchange.has_bindings)
 
@@ -1308,13 +1312,13 @@ async def _delete_in_graph(stage: Stage) -> None:
     names = await _exchange_chain(stage, 1_000)
     peer = await stage.basic()
     work = _send(peer, "exchange.delete", exchange=names[500])
-    await stage.measure(work, lambda: names[500] not in stage.broker.exchanges)
+    await stage.measure(work, lambda: names[500] not in stage.broker.default_host.exchanges)
 
 
 @_scenario("a binding in a graph of 1,000 exchanges")
 async def _bind_in_graph(stage: Stage) -> None:
     names = await _exchange_chain(stage, 1_000)
-    source = stage.broker.exchanges[names[-1]]
+    source = stage.broker.default_host.exchanges[names[-1]]
     peer = await stage.basic()
     await client(peer.call, "exchange.declare", exchange="last", type="fanout")
     work = _send(peer, "exchange.bind", source=names[-1], destination="last")
@@ -1324,28 +1328,28 @@ async def _bind_in_graph(stage: Stage) -> None:
 @_scenario("deletion of an exchange bound to 10,000 exchanges")
 async def _delete_star(stage: Stage) -> None:
     stage.count = min(stage.count, _MANY)
-    await stage.broker.topology.declare_exchange("centre", "fanout")
-    centre = stage.broker.exchanges["centre"]
+    await stage.broker.default_host.topology.declare_exchange("centre", "fanout")
+    centre = stage.broker.default_host.exchanges["centre"]
     for number in range(stage.count):
-        await stage.broker.topology.declare_exchange(f"x{number}", "fanout")
-        centre.bind_exchange(ExchangeBinding(centre, stage.broker.exchanges[f"x{number}"], ""))
-    refresh(stage.broker.exchanges.values())
+        await stage.broker.default_host.topology.declare_exchange(f"x{number}", "fanout")
+        centre.bind_exchange(ExchangeBinding(centre, stage.broker.default_host.exchanges[f"x{number}"], ""))
+    refresh(stage.broker.default_host.exchanges.values())
     peer = await stage.basic()
     work = _send(peer, "exchange.delete", exchange="centre")
-    await stage.measure(work, lambda: "centre" not in stage.broker.exchanges)
+    await stage.measure(work, lambda: "centre" not in stage.broker.default_host.exchanges)
 
 
 async def _exchange_chain(stage: Stage, length: int) -> list[str]:
     """Fanout exchanges, each bound to the next; a queue is bound to the last."""
     names = [f"x{number}" for number in range(length)]
     for name in names:
-        await stage.broker.topology.declare_exchange(name, "fanout")
-    chain = [stage.broker.exchanges[name] for name in names]
+        await stage.broker.default_host.topology.declare_exchange(name, "fanout")
+    chain = [stage.broker.default_host.exchanges[name] for name in names]
     for source, destination in pairwise(chain):
         source.bind_exchange(ExchangeBinding(source, destination, ""))
     refresh(chain)
     await stage.queue("q0")
-    await stage.broker.topology.bind("q0", names[-1], "")
+    await stage.broker.default_host.topology.bind("q0", names[-1], "")
     return names
 
 
@@ -1353,7 +1357,7 @@ async def _exchange_chain(stage: Stage, length: int) -> list[str]:
 async def _copies(stage: Stage) -> None:
     names = await _exchange_chain(stage, 3)
     peer = await stage.basic()
-    queue = stage.broker.queues["q0"]
+    queue = stage.broker.default_host.queues["q0"]
     keys = [f"key.{number}" for number in range(1_000)]
     frames = peer.message("k", b"x", Properties(headers=typed_map({"CC": keys})), exchange=names[0])
     await stage.measure(lambda: client(peer.socket.sendall, frames), lambda: queue.message_count == 1)
@@ -1364,7 +1368,7 @@ async def _long_chain(stage: Stage) -> None:
     stage.count = 5_000
     names = await _exchange_chain(stage, stage.count)
     peer = await stage.basic()
-    queue = stage.broker.queues["q0"]
+    queue = stage.broker.default_host.queues["q0"]
     frames = peer.message("k", b"x", Properties(), exchange=names[0])
     await stage.measure(lambda: client(peer.socket.sendall, frames), lambda: queue.message_count == 1)
 
@@ -1376,7 +1380,7 @@ async def _first_selector(stage: Stage) -> None:
     stage.drain(peer.socket)
     await stage.measure(
         lambda: client(peer.subscribe, "q", arguments=typed_map({"x-apache-selector": "color = 'red'"})),
-        lambda: stage.broker.queues["q"].consumer_count == 1,
+        lambda: stage.broker.default_host.queues["q"].consumer_count == 1,
     )
 
 
@@ -1398,10 +1402,10 @@ async def _qmf_queues(stage: Stage) -> None:
 @_scenario("QMF updates of all queues")
 async def _qmf_updates(stage: Stage) -> None:
     queues = await _queues(stage)
-    await stage.broker.topology.declare_queue("console")
-    await stage.broker.topology.bind("console", "qmf.default.topic", "agent.ind.data.#")
-    console = stage.broker.queues["console"]
-    agent: Any = stage.broker.exchanges["qmf.default.topic"].receiver
+    await stage.broker.default_host.topology.declare_queue("console")
+    await stage.broker.default_host.topology.bind("console", "qmf.default.topic", "agent.ind.data.#")
+    console = stage.broker.default_host.queues["console"]
+    agent: Any = stage.broker.default_host.exchanges["qmf.default.topic"].receiver
     agent = agent._agent
     await asyncio.sleep(0.1)
 
@@ -1415,7 +1419,7 @@ async def _qmf_updates(stage: Stage) -> None:
 @_scenario("QMF events to many queues")
 async def _qmf_events(stage: Stage) -> None:
     queues = await _queues(stage, "")
-    exchange = stage.broker.exchanges["qmf.default.topic"]
+    exchange = stage.broker.default_host.exchanges["qmf.default.topic"]
     for queue in queues:
         exchange.bind(queue, "agent.ind.event.#")
     peer = await stage.basic()

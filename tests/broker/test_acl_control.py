@@ -176,7 +176,7 @@ def test_allowed_publishing_is_checked_once() -> None:
     client.sync()
     assert client.failure()[0] == ErrorCode.UNAUTHORIZED_ACCESS
     assert control.denied == 1
-    assert world.broker.queues["q"].message_count == 3
+    assert world.broker.default_host.queues["q"].message_count == 3
 
 
 def test_new_rules_hold_for_clients_that_are_there(tmp_path: Path) -> None:
@@ -191,13 +191,13 @@ def test_new_rules_hold_for_clients_that_are_there(tmp_path: Path) -> None:
     client.publish("q", b"2")
     client.sync()
     assert client.failure()[0] == ErrorCode.UNAUTHORIZED_ACCESS
-    assert world.broker.queues["q"].message_count == 1
+    assert world.broker.default_host.queues["q"].message_count == 1
     second = world.open_client(name=b"second")
     second.publish("other", b"2")
     reload(world, control, tmp_path / "a.acl", "acl allow all all")
     second.publish("q", b"2")
     second.sync()
-    assert world.broker.queues["q"].message_count == 2
+    assert world.broker.default_host.queues["q"].message_count == 2
     assert not second.machine.transfers.has_rare
 
 

@@ -288,7 +288,7 @@ class Stage:
         world = self.world = World(BrokerSettings(auth=False, **settings))
         broker = world.broker
         register_listener(broker, new_transfer)
-        broker.queue_factory.self_destruct = lambda name: self._run(broker.topology.self_destruct(name), lambda _: None)
+        broker.self_destruct = lambda host, name: self._run(host.topology.self_destruct(name), lambda _: None)
         self.agent = Agent(managed(broker, "1.2"), new_transfer, self._run)
         admin = self.admin = Modern(world, "admin")
         for name in ("secret", "hot"):
@@ -331,18 +331,18 @@ class Stage:
         return [(each.state, each.timeout, each.associations) for each in found]
 
     def bodies(self, queue: str) -> list[bytes]:
-        found = self.world.broker.queues.get(queue)
+        found = self.world.broker.default_host.queues.get(queue)
         return [b"deleted"] if found is None else [bytes(each.message.body) for each in found.available()]
 
     def state(self) -> object:
         """What bob may not change, and what he may not see."""
-        broker = self.world.broker
-        private = broker.queues.get("private")
+        host = self.world.broker.default_host
+        private = host.queues.get("private")
         return (
             self.bodies("secret"), self.bodies("hot"), self.bodies("private"), self.branches, list(self.listed),
             list(self.browsed), private is not None and (private.consumer_count, private.binding_count.value),
-            [each.key for each in broker.exchanges["kd"].bindings_of(broker.queues["secret"])],
-            [each.name for each in broker.queues.values() if each.redirect_peer is not None],
+            [each.key for each in host.exchanges["kd"].bindings_of(host.queues["secret"])],
+            [each.name for each in host.queues.values() if each.redirect_peer is not None],
         )  # fmt: skip
 
     def call(self, bob: Bob, method: str, target: str = "broker:amqp-broker", /, **arguments: Any) -> None:
@@ -1152,7 +1152,7 @@ def test_replies_to_the_exclusive_queue_of_a_console_need_no_rule(number: int) -
     for reply_to in (("", "console"), *([("amq.direct", "console")] if number == 0 else [])):
         stage.ask(bob, "_query_request", content, reply_to)
         assert stage.bodies("console")
-        stage.world.broker.queues["console"].purge()
+        stage.world.broker.default_host.queues["console"].purge()
     stage.admin.queue("shared")
     stage.ask(bob, "_query_request", content, ("", "shared"))
     assert (stage.bodies("shared"), stage.control.denied) == ([], 1)
@@ -1163,14 +1163,14 @@ def test_a_reply_is_dropped_if_its_address_leads_elsewhere_meanwhile() -> None:
     bob = stage.bobs[0]
     bob.queue("console", exclusive=True)
     bob.bind("console", "kx", "hot.reply")
-    stage.world.broker.exchanges["kx"].unbind(stage.world.broker.queues["hot"], "hot.#")
+    stage.world.broker.default_host.exchanges["kx"].unbind(stage.world.broker.default_host.queues["hot"], "hot.#")
     body = encode_value(BY_NAME["map"], typed_value({"_what": "SCHEMA_ID"}).value)
     head = header(
         {"application_headers": typed_map({"qmf.opcode": "_query_request"}), "reply_to": ReplyTo("kx", "hot.reply"),
          "content_type": "amqp/map"}, routing_key="broker",
     )  # fmt: skip
     bob.client.command("message.transfer", on=bob.channel, destination=_QMF, header=head, body=body)
-    stage.world.broker.exchanges["kx"].bind(stage.world.broker.queues["hot"], "hot.#")
+    stage.world.broker.default_host.exchanges["kx"].bind(stage.world.broker.default_host.queues["hot"], "hot.#")
     stage.world.run()
     assert (stage.bodies("console"), stage.bodies("hot")) == ([], [b"kept"])
 
@@ -1181,8 +1181,8 @@ def test_without_rules_about_publishing_ways_are_not_asked_for() -> None:
         bob.queue("his", {"x-dead-letter-exchange": "kx"})
         bob.exchange("mine", "topic", alternate="kx")
     broker = stage.world.broker
-    assert "his" in broker.queues
-    assert broker.exchanges["mine"].alternate is broker.exchanges["kx"]
+    assert "his" in broker.default_host.queues
+    assert broker.default_host.exchanges["mine"].alternate is broker.default_host.exchanges["kx"]
     assert not stage.control.denied
 
 
@@ -1249,7 +1249,7 @@ def test_branches_are_published_unasked_only_without_rules(has_rules: bool) -> N
 async def _prepared(stage: Wired, xid: bytes, user: str) -> None:
     distributed = stage.broker.distributed
     branch = distributed.start(xid, Somebody(user))
-    branch.work.publish(stage.message("q", b"m"), stage.broker.exchanges[""])
+    branch.work.publish(stage.message("q", b"m"), stage.broker.default_host.exchanges[""])
     distributed.leave(branch, has_failed=False)
     done: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
     branch.prepare(lambda _status, error: done.set_result(error))

@@ -62,7 +62,12 @@ class Stand:
         self.events: list[Event] = []
         self.model.broker.events.listen(self.events.append)
         self.queue = self.model.broker.queue_factory.make(
-            "q", durable=False, auto_delete=False, arguments=EMPTY_MAP, parsed=QueueArguments(**asked)
+            self.model.broker.default_host,
+            "q",
+            durable=False,
+            auto_delete=False,
+            arguments=EMPTY_MAP,
+            parsed=QueueArguments(**asked),
         )
 
     def publish(self, count: int = 1, size: int = 10) -> list[Event]:

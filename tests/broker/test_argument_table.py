@@ -190,7 +190,7 @@ def test_a_declaration_that_is_refused_makes_no_queue(tmp_path: Path) -> None:
             await stage.topology.declare_queue(
                 "copied", durable=True, arguments=typed_map({"qpid.max_count": 5, "qpid.replicate": "all"})
             )
-        assert stage.broker.queues == {}
+        assert stage.broker.default_host.queues == {}
         assert stage.store is not None
         assert not stage.store.journals
 
@@ -272,7 +272,7 @@ def test_a_recovered_queue_gets_one_warning_for_all_that_it_is_not(
             )
 
     async def later(stage: Wired) -> None:
-        assert set(stage.broker.queues) == {"old", "plain"}
+        assert set(stage.broker.default_host.queues) == {"old", "plain"}
         await stage.topology.declare_queue("old", durable=True, arguments=lacking)
 
     play(tmp_path, elder)
@@ -304,7 +304,7 @@ def test_a_recovered_queue_is_served_without_those_arguments_that_are_not_valid(
 
     async def later(stage: Wired) -> None:
         for name, levels, most in (("many", 10, 7), ("few", 5, 8)):
-            queue = stage.broker.queues[name]
+            queue = stage.broker.default_host.queues[name]
             assert isinstance(queue.order, PriorityOrder)
             assert len(queue.order._levels) == levels
             assert queue.limit is not None
@@ -325,10 +325,12 @@ def test_a_recovered_queue_is_served_without_those_arguments_that_are_not_valid(
 def test_bindings_between_exchanges_have_no_selectors_either(tmp_path: Path) -> None:
     async def scene(stage: Wired) -> None:
         with pytest.raises(NotImplementedByBrokerError, match=r"x-filter-jms-selector .* declare the queue with qpid"):
-            await stage.broker.exchange_bindings.bind(
+            await stage.broker.default_host.exchange_bindings.bind(
                 "amq.topic", "amq.fanout", "k", typed_map({"x-filter-jms-selector": "a = 1"})
             )
-        await stage.broker.exchange_bindings.bind("amq.topic", "amq.fanout", "k", typed_map({JMS_SELECTOR: ""}))
+        await stage.broker.default_host.exchange_bindings.bind(
+            "amq.topic", "amq.fanout", "k", typed_map({JMS_SELECTOR: ""})
+        )
 
     play(tmp_path, scene)
 
@@ -346,7 +348,7 @@ def test_recovered_exchanges_and_bindings_are_reported_as_well(
             await stage.topology.bind("q", "old", "k", typed_map({JMS_SELECTOR: "a = 1"}))
 
     async def later(stage: Wired) -> None:
-        assert [binding.key for binding in stage.broker.exchanges["old"].bindings] == ["k"]
+        assert [binding.key for binding in stage.broker.default_host.exchanges["old"].bindings] == ["k"]
 
     play(tmp_path, elder)
     caplog.clear()

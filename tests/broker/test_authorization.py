@@ -102,13 +102,19 @@ def test_refused_action_has_no_effect(action: Action, tmp_path: Path) -> None:
         guard = stage.broker.authorization.authorizer = Guard((action,))
         happened: list[Event] = []
         stage.broker.events.listen(happened.append)
-        queues, exchanges = dict(stage.broker.queues), dict(stage.broker.exchanges)
+        queues, exchanges = dict(stage.broker.default_host.queues), dict(stage.broker.default_host.exchanges)
         for operation in operations(stage, Somebody("mallory"))[action]:
             with pytest.raises(UnauthorizedError, match=f"mallory is not allowed to {action.value} "):
                 await operation()
-        assert (stage.broker.queues, stage.broker.exchanges) == (queues, exchanges)
-        assert stage.broker.exchanges["ex"].find_binding(stage.broker.queues["there"], "k") is not None
-        assert stage.broker.exchanges["ex"].find_binding(stage.broker.queues["there"], "k2") is None
+        assert (stage.broker.default_host.queues, stage.broker.default_host.exchanges) == (queues, exchanges)
+        assert (
+            stage.broker.default_host.exchanges["ex"].find_binding(stage.broker.default_host.queues["there"], "k")
+            is not None
+        )
+        assert (
+            stage.broker.default_host.exchanges["ex"].find_binding(stage.broker.default_host.queues["there"], "k2")
+            is None
+        )
         assert happened == []
         assert {asked[1] for asked in guard.asked} == {action}
 
@@ -173,7 +179,7 @@ def test_the_limit_that_is_asked_for_is_the_one_that_the_queue_has(tmp_path: Pat
                 f"q{number}", durable=number == 0, arguments=typed_map(arguments), caller=Somebody("anna@QPID")
             )
         assert [each[4]["queuemaxsize"] for each in guard.asked] == [size for _, size in declared]
-        limits = [stage.broker.queues[f"q{number}"].limit for number in range(len(declared))]
+        limits = [stage.broker.default_host.queues[f"q{number}"].limit for number in range(len(declared))]
         assert [0 if each is None else each.max_bytes for each in limits] == [size for _, size in declared]
 
     scene(test, tmp_path)
@@ -244,7 +250,7 @@ def test_a_client_is_notified(action: Action, command: str, values: dict[str, ob
     client.sync()
     assert client.failure()[0] == ErrorCode.UNAUTHORIZED_ACCESS
     assert [each[1] for each in guard.asked] == [action]
-    assert client.world.broker.queues["q"].consumer_count == 0
+    assert client.world.broker.default_host.queues["q"].consumer_count == 0
 
 
 def test_messages_are_checked_one_by_one() -> None:
@@ -253,7 +259,7 @@ def test_messages_are_checked_one_by_one() -> None:
     client.sync()
     assert client.failure()[0] == ErrorCode.UNAUTHORIZED_ACCESS
     assert guard.asked[0][1:] == (Action.PUBLISH, ObjectType.EXCHANGE, "", {"routingkey": "q"})
-    assert client.world.broker.queues["q"].is_empty
+    assert client.world.broker.default_host.queues["q"].is_empty
 
 
 def test_publishing_is_not_checked_without_publish_rules() -> None:
@@ -261,7 +267,7 @@ def test_publishing_is_not_checked_without_publish_rules() -> None:
     client.publish("q", b"1", b"2")
     client.sync()
     assert guard.asked == []
-    assert client.world.broker.queues["q"].message_count == 2
+    assert client.world.broker.default_host.queues["q"].message_count == 2
     assert not ALLOW_ALL.checks_publish
 
 

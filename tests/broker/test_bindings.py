@@ -21,7 +21,9 @@ INITIAL = typed_map({INITIAL_VALUE: 1, SEQUENCE: 1})
 
 
 def numbers(stage: Wired, queue: str) -> list[object]:
-    return [plain_map(each.message.headers()).get(SEQUENCE) for each in stage.broker.queues[queue].available()]
+    return [
+        plain_map(each.message.headers()).get(SEQUENCE) for each in stage.broker.default_host.queues[queue].available()
+    ]
 
 
 @pytest.mark.parametrize("has_store", [False, True])
@@ -68,11 +70,11 @@ class TestInitialValue:
                 await stage.topology.declare_queue(name)
             message = stage.message("k", b"1")
             message.expires_at = stage.broker.clock() + 1000
-            stage.broker.router.publish(message, stage.broker.exchanges["x"])
+            stage.broker.router.publish(message, stage.broker.default_host.exchanges["x"])
             await stage.topology.bind("in time", "x", "")
             message.expires_at = stage.broker.clock() - 1
             await stage.topology.bind("late", "x", "")
-            assert [stage.broker.queues[name].message_count for name in ("in time", "late")] == [1, 0]
+            assert [stage.broker.default_host.queues[name].message_count for name in ("in time", "late")] == [1, 0]
 
         play(tmp_path if has_store else None, scene)
 
@@ -88,7 +90,7 @@ class TestInitialValueOnDisk:
 
         async def look(stage: Wired) -> None:
             assert stage.bodies("q") == [b"1"]
-            exchange = stage.broker.exchanges["x"]
+            exchange = stage.broker.default_host.exchanges["x"]
             assert exchange.arguments == INITIAL
             assert exchange.sent is not None
             assert exchange.sent.last is None
@@ -115,12 +117,12 @@ class TestInitialValueOnDisk:
                 None,
                 asyncio.get_running_loop().call_soon,
             )
-            await broker.topology.declare_exchange("x", "fanout", arguments=INITIAL)
-            await broker.topology.declare_queue("q")
-            broker.router.publish(PlainMessage("q", b"1234"), broker.exchanges[""])
-            broker.router.publish(PlainMessage("k", b"56"), broker.exchanges["x"])
-            assert await broker.topology.bind("q", "x", "") is not None
-            assert [each.message.body for each in broker.queues["q"].available()] == [b"1234"]
+            await broker.default_host.topology.declare_exchange("x", "fanout", arguments=INITIAL)
+            await broker.default_host.topology.declare_queue("q")
+            broker.router.publish(PlainMessage("q", b"1234"), broker.default_host.exchanges[""])
+            broker.router.publish(PlainMessage("k", b"56"), broker.default_host.exchanges["x"])
+            assert await broker.default_host.topology.bind("q", "x", "") is not None
+            assert [each.message.body for each in broker.default_host.queues["q"].available()] == [b"1234"]
 
         asyncio.run(scene())
         assert [each.getMessage().partition(":")[0] for each in caplog.records if each.levelname == "WARNING"] == [
@@ -193,7 +195,7 @@ class TestExclusive:
         async def go_on(stage: Wired) -> None:
             assert stage.bindings() == {("x", "a", "k")}
             await stage.topology.unbind("a", "x", "k")
-            assert "x" not in stage.broker.exchanges
+            assert "x" not in stage.broker.default_host.exchanges
 
         async def look(stage: Wired) -> None:
             assert stage.bindings() == set()

@@ -48,7 +48,7 @@ class Stage:
         for entry in self.taker.entries[:moves]:
             branch.work.accept(self.source, entry)
             branch.work.publish(
-                self.model.message("target", b"-" + entry.message.body), self.model.broker.exchanges[""]
+                self.model.message("target", b"-" + entry.message.body), self.model.broker.default_host.exchanges[""]
             )
         assert self.distributed.leave(branch, has_failed=False) is Status.OK
         return branch
@@ -172,7 +172,7 @@ def test_a_late_message_is_offered_to_those_whose_selectors_have_passed_over_lat
 def test_messages_that_are_not_stored_are_part_of_it(stage: Stage) -> None:
     plain = stage.model.queue("plain")
     branch = stage.distributed.start(b"x")
-    branch.work.publish(stage.model.message("plain", b"m"), stage.model.broker.exchanges[""])
+    branch.work.publish(stage.model.message("plain", b"m"), stage.model.broker.default_host.exchanges[""])
     stage.distributed.leave(branch, has_failed=False)
     branch.prepare(stage.done)
     assert stage.results == []
@@ -190,7 +190,7 @@ def test_without_a_store_it_is_prepared_and_committed_at_once() -> None:
     model.broker.distributed._store = None
     queue = model.queue("plain")
     branch = model.broker.distributed.start(b"x")
-    branch.work.publish(model.message("plain", b"m"), model.broker.exchanges[""])
+    branch.work.publish(model.message("plain", b"m"), model.broker.default_host.exchanges[""])
     model.broker.distributed.leave(branch, has_failed=False)
     results: Results = []
     branch.prepare(lambda status, error: results.append((status, error)))
@@ -308,7 +308,7 @@ def test_the_work_of_several_sessions_is_one(stage: Stage) -> None:
     branch = stage.distributed.start(b"x")
     assert stage.distributed.join(b"x") == (branch, Status.OK)
     for body in (b"a", b"b"):
-        branch.work.publish(stage.model.message("target", body), stage.model.broker.exchanges[""])
+        branch.work.publish(stage.model.message("target", body), stage.model.broker.default_host.exchanges[""])
     stage.distributed.leave(branch, has_failed=False)
     with pytest.raises(IllegalStateError):
         branch.prepare(stage.done)
@@ -476,7 +476,7 @@ def test_a_full_prepared_list_leaves_nothing_half_prepared(stage: Stage) -> None
 def test_the_outcome_of_preparing_may_be_unknown(stage: Stage) -> None:
     plain = stage.model.queue("plain")
     branch = stage.branch()
-    branch.work.publish(stage.model.message("plain", b"m"), stage.model.broker.exchanges[""])
+    branch.work.publish(stage.model.message("plain", b"m"), stage.model.broker.default_host.exchanges[""])
     branch.prepare(stage.done)
     stage.model.store.complete(error=FakeFailedError("EIO"))
     assert isinstance(stage.error(), InternalError)
@@ -549,7 +549,7 @@ def test_messages_that_it_holds_are_neither_purged_nor_expired(stage: Stage) -> 
     branch = stage.distributed.start(b"x")
     branch.work.accept(stage.source, stage.taker.entries[0])
     message = stage.model.message("target", b"m", expires_at=stage.model.now + 1)
-    branch.work.publish(message, stage.model.broker.exchanges[""])
+    branch.work.publish(message, stage.model.broker.default_host.exchanges[""])
     stage.distributed.leave(branch, has_failed=False)
     branch.prepare(stage.done)
     stage.model.sync()
@@ -592,7 +592,7 @@ def test_late_commit_does_not_displace_a_newer_value(is_local: bool) -> None:
     """On a last value queue the last message of a key counts, by the order of the queue, as after a restart."""
     model = Model()
     queue = model.queue("last", durable=True, arguments=typed_map({"qpid.last_value_queue_key": "key"}))
-    exchange = model.broker.exchanges[""]
+    exchange = model.broker.default_host.exchanges[""]
     old, new = model.message("last", b"old"), model.message("last", b"new")
     old.numbers = new.numbers = {"key": 1}
     branch = model.broker.distributed.start(b"x")

@@ -28,7 +28,7 @@ def bodies(*queues: Queue) -> list[list[bytes]]:
 
 def bound(model: Model, exchange: str, *queues: Queue) -> None:
     for queue in queues:
-        model.broker.exchanges[exchange].bind(queue, "")
+        model.broker.default_host.exchanges[exchange].bind(queue, "")
 
 
 # ---- all or none ----
@@ -96,11 +96,11 @@ def test_publish_error_names_the_single_queue(model: Model, trouble: str, error:
 
 def test_unroutable_message_goes_to_the_alternate_exchange(model: Model) -> None:
     matched, other = model.queue("matched"), model.queue("other")
-    direct = model.broker.exchanges["amq.direct"]
+    direct = model.broker.default_host.exchanges["amq.direct"]
     direct.bind(matched, "key")
     bound(model, "amq.fanout", other)
     model.publish("lost", b"0", exchange="amq.direct")
-    direct.alternate = model.broker.exchanges["amq.fanout"]
+    direct.alternate = model.broker.default_host.exchanges["amq.fanout"]
     model.publish("key", b"1", exchange="amq.direct")
     model.publish("lost", b"2", exchange="amq.direct")
     assert bodies(matched, other) == [[b"1"], [b"2"]]
@@ -109,7 +109,7 @@ def test_unroutable_message_goes_to_the_alternate_exchange(model: Model) -> None
 def test_an_exchange_that_looks_at_more_than_the_key_has_an_alternate_as_well(model: Model) -> None:
     other = model.queue("other")
     bound(model, "amq.fanout", other)
-    model.broker.exchanges["amq.match"].alternate = model.broker.exchanges["amq.fanout"]
+    model.broker.default_host.exchanges["amq.match"].alternate = model.broker.default_host.exchanges["amq.fanout"]
     model.publish("x", b"1", exchange="amq.match")
     assert bodies(other) == [[b"1"]]
 
@@ -130,7 +130,7 @@ def moved(model: Model, *, durable: bool) -> tuple[Queue, Any, Queue]:
 def test_a_message_leaves_when_it_is_kept_where_it_goes(model: Model) -> None:
     source, entry, target = moved(model, durable=True)
     done: list[Exception | None] = []
-    model.broker.router.move(source, entry, model.broker.exchanges["amq.fanout"], done.append)
+    model.broker.router.move(source, entry, model.broker.default_host.exchanges["amq.fanout"], done.append)
     model.run()
     assert (len(source.journal.live), len(target.journal.live), done) == (1, 1, [])
     model.store.complete()
@@ -147,7 +147,7 @@ def test_a_message_leaves_when_it_is_kept_where_it_goes(model: Model) -> None:
 def test_transient_message_moves_at_once(model: Model) -> None:
     source, entry, target = moved(model, durable=False)
     done: list[Exception | None] = []
-    model.broker.router.move(source, entry, model.broker.exchanges["amq.fanout"], done.append)
+    model.broker.router.move(source, entry, model.broker.default_host.exchanges["amq.fanout"], done.append)
     assert done == [None]
     assert bodies(source, target) == [[], [b"1"]]
 
@@ -155,7 +155,7 @@ def test_transient_message_moves_at_once(model: Model) -> None:
 def test_a_message_that_goes_nowhere_is_dropped(model: Model) -> None:
     source, entry, _ = moved(model, durable=True)
     done: list[Exception | None] = []
-    model.broker.router.move(source, entry, model.broker.exchanges["amq.topic"], done.append)
+    model.broker.router.move(source, entry, model.broker.default_host.exchanges["amq.topic"], done.append)
     assert source.is_empty
     assert done == []
     model.sync()
@@ -168,14 +168,14 @@ def test_a_message_that_cannot_move_stays(model: Model) -> None:
     target.journal.is_full = True
     done: list[Exception | None] = []
     with pytest.raises(ResourceLimitExceededError):
-        model.broker.router.move(source, entry, model.broker.exchanges["amq.fanout"], done.append)
+        model.broker.router.move(source, entry, model.broker.default_host.exchanges["amq.fanout"], done.append)
     assert (source.acquired_count, len(source.journal.live), done) == (1, 1, [])
 
 
 def test_a_message_stays_when_it_is_not_known_to_be_kept(model: Model) -> None:
     source, entry, _ = moved(model, durable=True)
     done: list[Exception | None] = []
-    model.broker.router.move(source, entry, model.broker.exchanges["amq.fanout"], done.append)
+    model.broker.router.move(source, entry, model.broker.default_host.exchanges["amq.fanout"], done.append)
     model.run()
     failure = FakeFailedError("gone")
     model.store.complete(error=failure)
@@ -189,7 +189,7 @@ def test_a_message_that_cannot_leave_does_not_stop_the_others(model: Model) -> N
     source, entry, _ = moved(model, durable=True)
     done: list[Exception | None] = []
     others: list[Exception | None] = []
-    model.broker.router.move(source, entry, model.broker.exchanges["amq.fanout"], done.append)
+    model.broker.router.move(source, entry, model.broker.default_host.exchanges["amq.fanout"], done.append)
     model.tick.when_synced(others.append)
     model.run()
     source.journal.has_failed = True
@@ -202,7 +202,7 @@ def test_a_message_that_cannot_leave_does_not_stop_the_others(model: Model) -> N
 def test_a_message_whose_queue_goes_while_it_moves(model: Model) -> None:
     source, entry, target = moved(model, durable=True)
     done: list[Exception | None] = []
-    model.broker.router.move(source, entry, model.broker.exchanges["amq.fanout"], done.append)
+    model.broker.router.move(source, entry, model.broker.default_host.exchanges["amq.fanout"], done.append)
     model.run()
     source.begin_deletion()
     source.end_deletion()
@@ -240,7 +240,7 @@ def test_delivered_messages_are_reported_on_close(model: Model) -> None:
     model.sync()
     queues[1].release(giver_back.entries[0], is_redelivered=False)
     transaction = model.broker.begin_transaction(0)
-    transaction.publish(model.message("untouched", b"4"), model.broker.exchanges[""])
+    transaction.publish(model.message("untouched", b"4"), model.broker.default_host.exchanges[""])
     transaction.commit(lambda _: None)  # under way: nobody had it
     assert model.broker.close()
     rids = [entry.rid for entry in queues[0].entries()]
@@ -258,7 +258,7 @@ async def test_a_queue_that_is_deleted_keeps_no_memory(tmp_path: Path, durable: 
         for _ in range(50):
             message = TrackedMessage("q", b"x", store=found.store)
             references.append(weakref.ref(message))
-            found.broker.router.publish(message, found.broker.exchanges[""])
+            found.broker.router.publish(message, found.broker.default_host.exchanges[""])
         await found.synced()
         del message, queue
         with no_collector():
@@ -290,7 +290,7 @@ def test_messages_are_there_again_in_order_and_marked_if_they_were_delivered(tmp
     async def second() -> None:
         async with wired(tmp_path) as found:
             expected = [(b"1", True), (b"2", False), (b"3", False), (b"4", False), (b"5", False)]
-            queue = found.broker.queues["q"]
+            queue = found.broker.default_host.queues["q"]
             assert restored(queue) == expected
             assert queue.message_bytes == 5
             taker = await found.consumer(queue)
@@ -309,15 +309,15 @@ def test_only_committed_transactions_survive_a_restart(tmp_path: Path) -> None:
             for name in ("a", "b"):
                 await found.topology.declare_queue(name, durable=True)
             await found.publish("", "a", b"old")
-            taker = await found.consumer(found.broker.queues["a"])
+            taker = await found.consumer(found.broker.default_host.queues["a"])
             transactions = [found.broker.begin_transaction(0) for _ in range(2)]
             for number, transaction in enumerate(transactions):
                 for name in ("a", "b"):
-                    transaction.publish(found.message(name, b"%d" % number), found.broker.exchanges[""])
-            transactions[0].accept(found.broker.queues["a"], taker.taken[0])
+                    transaction.publish(found.message(name, b"%d" % number), found.broker.default_host.exchanges[""])
+            transactions[0].accept(found.broker.default_host.queues["a"], taker.taken[0])
             committed: asyncio.Future[object] = asyncio.get_running_loop().create_future()
             transactions[0].commit(committed.set_result)
-            assert found.broker.queues["a"].purge() == (0, False)  # of the store's own rules, too
+            assert found.broker.default_host.queues["a"].purge() == (0, False)  # of the store's own rules, too
             assert await committed is None
             assert found.bodies("a") == found.bodies("b") == [b"0"]
 
@@ -345,7 +345,7 @@ def test_a_record_that_is_no_message_is_left_where_it_is(tmp_path: Path, caplog:
         store: Any = Module().open(OPTIONS, str(tmp_path), "0", lambda line: None)
         broker = Broker(BrokerSettings(), store, asyncio.get_running_loop().call_soon)
         broker.recover(restore)
-        queue = broker.queues["q"]
+        queue = broker.default_host.queues["q"]
         assert restored(queue) == [(b"1", False), (b"3", False)]
         (journal,) = store.journals.values()
         assert journal.depth == 3
@@ -363,5 +363,5 @@ def test_a_record_that_is_no_message_is_left_where_it_is(tmp_path: Path, caplog:
 async def test_without_a_store_nothing_is_recovered_and_closing_is_clean() -> None:
     broker = Broker(BrokerSettings(), None, asyncio.get_running_loop().call_soon)
     broker.recover(lambda data: PlainMessage("q", data))
-    assert broker.queues == {}
+    assert broker.default_host.queues == {}
     assert broker.close()

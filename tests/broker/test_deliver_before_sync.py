@@ -67,7 +67,7 @@ def test_messages_of_a_transaction_wait_and_none_overtakes_them(model: Model) ->
     queue = early(model)
     consumer = model.consumer(queue)
     transaction = model.broker.begin_transaction(0)
-    transaction.publish(model.message("q", b"1"), model.broker.exchanges[""])
+    transaction.publish(model.message("q", b"1"), model.broker.default_host.exchanges[""])
     told: list[Exception | None] = []
     transaction.commit(told.append)
     model.publish("q", b"2")

@@ -34,7 +34,7 @@ def keyed(model: Model, body: bytes, key: int | None, header: str = "key") -> Pl
 
 
 def put(model: Model, body: bytes, key: int | None = None, header: str = "key") -> None:
-    model.broker.router.publish(keyed(model, body, key, header), model.broker.exchanges[""])
+    model.broker.router.publish(keyed(model, body, key, header), model.broker.default_host.exchanges[""])
 
 
 def bodies(queue: Queue) -> list[bytes]:
@@ -107,7 +107,7 @@ def test_a_transaction_fills_a_ring_at_commit() -> None:
     model.publish("q", b"1", b"2")
     transaction = model.broker.begin_transaction(0)
     for body in (b"3", b"4", b"5"):
-        transaction.publish(model.message("q", body), model.broker.exchanges[""])
+        transaction.publish(model.message("q", body), model.broker.default_host.exchanges[""])
     results: list[object] = []
     transaction.commit(results.append)
     assert bodies(queue) == [b"1", b"2", b"3", b"4", b"5"]  # until the commit is on the disk nothing is lost
@@ -121,7 +121,7 @@ def test_a_transaction_fills_a_ring_at_commit() -> None:
 
 def with_alternate(model: Model, queue: Queue, *destinations: Queue) -> None:
     """The alternate exchange of a queue, which leads to others."""
-    exchange = model.broker.exchanges["amq.fanout"]
+    exchange = model.broker.default_host.exchanges["amq.fanout"]
     for destination in destinations:
         exchange.bind(destination, "")
     queue.alternate = exchange
@@ -159,7 +159,7 @@ def test_an_alternate_exchange_without_room_or_queues() -> None:
     model.publish("q", b"1", b"2", b"3", b"4")
     model.sync()
     assert (bodies(queue), bodies(others)) == ([b"3", b"4"], [b"1"])  # the second was discarded
-    model.broker.exchanges["amq.fanout"].unbind(others, "")
+    model.broker.default_host.exchanges["amq.fanout"].unbind(others, "")
     model.publish("q", b"5")
     model.sync()
     assert (bodies(queue), bodies(others)) == ([b"4", b"5"], [b"1"])
@@ -306,7 +306,7 @@ def test_last_values_against_a_plain_model(steps: list[Any]) -> None:
         elif step == "commit":
             key_of[body] = 0
             transaction = model.broker.begin_transaction(0)
-            transaction.publish(keyed(model, body, 0), model.broker.exchanges[""])
+            transaction.publish(keyed(model, body, 0), model.broker.default_host.exchanges[""])
             model.broker.end_transaction(transaction)
             transaction.commit(lambda _error: None)
             model.sync()
@@ -336,7 +336,7 @@ def test_last_values_against_a_plain_model(steps: list[Any]) -> None:
 def test_a_queue_that_exceeds_its_limit_is_deleted_once() -> None:
     model = Model()
     asked: list[str] = []
-    model.broker.queue_factory.self_destruct = asked.append
+    model.broker.default_host.self_destruct = asked.append
     queue = ring(model, 2, "self-destruct")
     model.publish("q", b"1", b"2")
     assert asked == []
@@ -362,7 +362,7 @@ def test_numbers_on_the_queue_have_gaps_where_messages_were_discarded(arguments:
     queue = ring(model, 2, **arguments)
     other = model.queue("other", durable=True)
     for each in (queue, other):
-        model.broker.exchanges["amq.fanout"].add(Binding(each, "", EMPTY_MAP))
+        model.broker.default_host.exchanges["amq.fanout"].add(Binding(each, "", EMPTY_MAP))
     model.publish("", b"1", b"2", b"3", exchange="amq.fanout")
     assert numbers_of(queue, header) == [2, 3]
     assert numbers_of(other, header) == [None] * 3
@@ -375,7 +375,7 @@ def test_a_queue_that_was_not_deleted_before_a_crash_goes_with_the_next_message(
     queue = ring(model, 1, "self-destruct")
     for number in (1, 2):
         queue.enter(model.message("q", b"%d" % number), number)
-    model.broker.queue_factory.self_destruct = asked.append
+    model.broker.default_host.self_destruct = asked.append
     queue.end_recovery()
     assert asked == []
     model.publish("q", b"3")

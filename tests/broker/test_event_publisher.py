@@ -47,7 +47,7 @@ def play(scene: Callable[[Wired, Console], Awaitable[None]]) -> None:
                 await stage.topology.bind(f"console-{number}", TOPIC, "agent.ind.event.#")
                 await stage.topology.bind(f"console-{number}", VERSION_1, "console.event.#")
             await console.settle()
-            for queue in stage.broker.queues.values():
+            for queue in stage.broker.default_host.queues.values():
                 queue.purge()
             await scene(stage, console)
 
@@ -71,7 +71,7 @@ def test_many_clients_that_leave_at_once_cost_few_messages() -> None:
         assert [each["rhost"] for each in told(console)] == [f"192.0.2.1:{number}" for number in range(_CLIENTS)]
         version_1 = b"".join(
             bytes(body)
-            for entry in stage.broker.queues["console-7"].available()
+            for entry in stage.broker.default_host.queues["console-7"].available()
             if isinstance(body := entry.message.body, bytes) and body.startswith(MAGIC)
         )
         assert version_1.count(b"clientDisconnect") == _CLIENTS
@@ -122,8 +122,8 @@ def test_the_last_console_leaves_while_events_wait() -> None:
         stage.broker.events.emit(disconnected(1))
         stage.broker.events.emit(disconnected(2))
         for exchange in (TOPIC, VERSION_1):
-            for binding in list(stage.broker.exchanges[exchange].bindings):
-                stage.broker.exchanges[exchange].remove(binding)
+            for binding in list(stage.broker.default_host.exchanges[exchange].bindings):
+                stage.broker.default_host.exchanges[exchange].remove(binding)
         await console.settle()
         assert len(told(console)) == 1
         assert not console.agent._events._is_pausing

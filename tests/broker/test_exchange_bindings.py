@@ -295,7 +295,7 @@ def test_other_objects_are_no_bindings() -> None:
 def bound(world: Wired) -> set[tuple[str, str, str]]:
     return {
         (each.source.name, each.destination.name, each.key)
-        for exchange in world.broker.exchanges.values()
+        for exchange in world.broker.default_host.exchanges.values()
         for each in exchange.onward or ()
     }
 
@@ -303,7 +303,7 @@ def bound(world: Wired) -> set[tuple[str, str, str]]:
 def test_durable_bindings_come_back(tmp_path: Path) -> None:
     async def first() -> None:
         async with wired(tmp_path) as world:
-            topology, links = world.topology, world.broker.exchange_bindings
+            topology, links = world.topology, world.broker.default_host.exchange_bindings
             for name, durable in (("a", True), ("b", True), ("c", True), ("d", True), ("t", False)):
                 await topology.declare_exchange(name, "topic", durable=durable)
             await topology.declare_queue("q", durable=True)
@@ -325,7 +325,7 @@ def test_durable_bindings_come_back(tmp_path: Path) -> None:
             assert bound(world) == {("a", "b", "x"), ("a", "b", "y"), ("amq.topic", "a", "#")}
             await world.publish("amq.topic", "x", b"1")
             assert world.bodies("q") == [b"1"]
-            await world.broker.exchange_bindings.unbind("a", "b", "y", typed_map({"n": 1}))
+            await world.broker.default_host.exchange_bindings.unbind("a", "b", "y", typed_map({"n": 1}))
             await world.topology.delete_exchange("b")
             assert bound(world) == {("amq.topic", "a", "#")}
 
@@ -367,7 +367,7 @@ def test_the_last_binding_of_an_auto_delete_exchange() -> None:
 
     async def scenario() -> None:
         async with wired(None, told.append) as world:
-            topology, links = world.topology, world.broker.exchange_bindings
+            topology, links = world.topology, world.broker.default_host.exchange_bindings
             for name in ("a", "b", "c"):
                 await topology.declare_exchange(name, "fanout", auto_delete=name != "c")
             await topology.declare_queue("q")
@@ -375,9 +375,9 @@ def test_the_last_binding_of_an_auto_delete_exchange() -> None:
             await links.bind("b", "c", "")
             await topology.bind("q", "a", "")
             await topology.unbind("q", "a", "")
-            assert "a" in world.broker.exchanges
+            assert "a" in world.broker.default_host.exchanges
             await topology.delete_exchange("c")
-            assert not {"a", "b", "c"} & world.broker.exchanges.keys()
+            assert not {"a", "b", "c"} & world.broker.default_host.exchanges.keys()
 
     asyncio.run(scenario())
     assert [each.destination for each in told if isinstance(each, ExchangeBind)] == ["b", "c"]
@@ -386,7 +386,7 @@ def test_the_last_binding_of_an_auto_delete_exchange() -> None:
 
 async def test_invalid_exchange_binding_is_refused() -> None:
     async with wired() as world:
-        bind = world.broker.exchange_bindings.bind
+        bind = world.broker.default_host.exchange_bindings.bind
         await world.topology.declare_exchange("r", "replication")
         for error, source, destination in (
             (NotFoundError, "no", "amq.topic"), (NotFoundError, "amq.topic", "no"),

@@ -27,7 +27,7 @@ BOTH = typed_map({SEQUENCE: 1, INITIAL_VALUE: 1})
 
 def make(model: Model, type_name: str, arguments: TypedMap, *queues: str, name: str = "x") -> Exchange:
     """An exchange of the broker, to which these queues are bound with the key "k"."""
-    exchange = model.broker.exchanges[name] = EXCHANGE_TYPES[type_name](name, arguments=arguments)
+    exchange = model.broker.default_host.exchanges[name] = EXCHANGE_TYPES[type_name](name, arguments=arguments)
     for queue in queues:
         exchange.bind(model.queue(queue), "k", typed_map({"x-match": "all"}))
     return exchange
@@ -75,14 +75,21 @@ class TestNumbers:
         make(model, type_name, NUMBERED, "q", "r")
         for _ in range(3):
             model.publish("k", b"x", exchange="x")
-        assert numbers(model.broker.queues["q"]) == numbers(model.broker.queues["r"]) == [0, 1, 2]
+        assert (
+            numbers(model.broker.default_host.queues["q"])
+            == numbers(model.broker.default_host.queues["r"])
+            == [0, 1, 2]
+        )
 
     def test_each_exchange_counts_for_itself(self, model: Model) -> None:
         make(model, "direct", NUMBERED, "q", name="x")
         make(model, "direct", NUMBERED, "r", name="y")
         model.publish("k", b"1", b"2", exchange="x")
         model.publish("k", b"3", exchange="y")
-        assert (numbers(model.broker.queues["q"]), numbers(model.broker.queues["r"])) == ([0, 1], [0])
+        assert (numbers(model.broker.default_host.queues["q"]), numbers(model.broker.default_host.queues["r"])) == (
+            [0, 1],
+            [0],
+        )
 
     def test_after_the_largest_comes_the_smallest(self) -> None:
         sent = SentMessages(numbers=True, keeps_last=False)
@@ -96,13 +103,13 @@ class TestNumbers:
         model.broker.router.publish(message, exchange)
         model.broker.router.publish(message, exchange)
         assert plain_map(message.headers()) == {}
-        assert numbers(model.broker.queues["q"]) == [0, 1]
+        assert numbers(model.broker.default_host.queues["q"]) == [0, 1]
 
     def test_unroutable_message_takes_a_sequence_number(self, model: Model) -> None:
         make(model, "direct", NUMBERED, "q")
         for key in ("k", "nobody's", "k"):
             model.publish(key, b"x", exchange="x")
-        assert numbers(model.broker.queues["q"]) == [0, 2]
+        assert numbers(model.broker.default_host.queues["q"]) == [0, 2]
 
     def test_a_number_is_given_once_though_a_queue_refuses(self) -> None:
         model = Model(BrokerSettings(queue_limit_bytes=2 * MESSAGE_OVERHEAD + 4))
@@ -111,7 +118,7 @@ class TestNumbers:
         with pytest.raises(ResourceLimitExceededError):
             model.publish("k", bytes(MESSAGE_OVERHEAD + 2), exchange="x")
         model.publish("k", b"6", exchange="x")
-        assert numbers(model.broker.queues["q"]) == [0, 2]
+        assert numbers(model.broker.default_host.queues["q"]) == [0, 2]
         assert exchange.sent is not None
         assert exchange.sent.last is not None
         assert exchange.sent.last.body == b"6"
@@ -126,13 +133,13 @@ class TestNumbers:
         model.publish("k", b"unrouted", exchange="numbered")
         model.queue("source")
         model.publish("source", b"rejected")
-        source = model.broker.queues["source"]
+        source = model.broker.default_host.queues["source"]
         (entry,) = source.entries()
         source.acquire(entry)
         model.broker.router.move(source, entry, other, lambda error: None)
         model.run()
         model.publish("", b"sent", exchange="other")
-        assert numbers(model.broker.queues["dead"]) == [None, 0, None, 0]
+        assert numbers(model.broker.default_host.queues["dead"]) == [None, 0, None, 0]
         assert other.sent is not None
         assert other.sent.last is not None
         assert other.sent.last.body == b"sent"
@@ -151,7 +158,7 @@ class TestNumbers:
             with pytest.raises(InvalidArgumentError):
                 model.publish("k", b"2", exchange="x")
         model.publish("k", b"3", exchange="x")
-        assert numbers(model.broker.queues["q"]) == [0, 1]
+        assert numbers(model.broker.default_host.queues["q"]) == [0, 1]
 
 
 class TestTransactions:
@@ -167,7 +174,7 @@ class TestTransactions:
         first.commit(done.append)
         model.sync()
         assert done == [None, None]
-        queue = model.broker.queues["q"]
+        queue = model.broker.default_host.queues["q"]
         assert [entry.message.body for entry in queue.entries()] == [b"plain", b"2", b"1", b"4"]
         assert numbers(queue) == [0, 1, 2, 3]
         assert exchange.sent is not None
@@ -179,7 +186,7 @@ class TestTransactions:
         transaction = model.broker.begin_transaction(0)
         transaction.publish(model.message("k", b"1"), exchange)
         transaction.commit(lambda error: None)
-        assert numbers(model.broker.queues["q"]) == numbers(model.broker.queues["r"]) == [0]
+        assert numbers(model.broker.default_host.queues["q"]) == numbers(model.broker.default_host.queues["r"]) == [0]
 
     def test_uncommitted_message_is_not_the_last(self) -> None:
         model = Model(BrokerSettings(queue_limit_bytes=4))

@@ -121,7 +121,12 @@ class Stand:
     def __init__(self, **asked: Any) -> None:
         self.model = Model(BrokerSettings(**asked.pop("settings", {})))
         self.queue = self.model.broker.queue_factory.make(
-            "q", durable=False, auto_delete=False, arguments=EMPTY_MAP, parsed=QueueArguments(**asked)
+            self.model.broker.default_host,
+            "q",
+            durable=False,
+            auto_delete=False,
+            arguments=EMPTY_MAP,
+            parsed=QueueArguments(**asked),
         )
         self.stops: list[Stop] = self.model.broker.router.stops
 
@@ -218,9 +223,9 @@ def test_queues_that_drop_messages_have_no_defaults(policy: str) -> None:
 def test_purging_and_messages_of_transactions_count() -> None:
     stand = Stand(flow=FlowArguments(stop_count=3))
     transaction = stand.model.broker.begin_transaction(0)
-    stand.model.broker.queues["q"] = stand.queue
+    stand.model.broker.default_host.queues["q"] = stand.queue
     for _ in range(4):
-        transaction.publish(one(), stand.model.broker.exchanges[""])
+        transaction.publish(one(), stand.model.broker.default_host.exchanges[""])
     assert not stand.queue.watch.is_stopped
     outcome: list[object] = []
     transaction.commit(outcome.append)

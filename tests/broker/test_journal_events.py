@@ -88,7 +88,7 @@ def test_dequeue_in_an_in_doubt_branch_emits_an_event(tmp_path: Path) -> None:
     async def before(stage: Wired, _heard: list[Event]) -> None:
         await stage.topology.declare_queue("q", durable=True)
         await stage.publish("", "q", b"1", b"2")
-        queue, distributed = stage.broker.queues["q"], stage.broker.distributed
+        queue, distributed = stage.broker.default_host.queues["q"], stage.broker.distributed
         taker = await stage.consumer(queue)
         branch = distributed.start(_XID)
         branch.work.accept(queue, taker.taken[0])

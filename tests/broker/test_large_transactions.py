@@ -45,7 +45,7 @@ def results() -> Results:
 
 def publish(model: Model, transaction: LocalTransaction, key: str, *contents: bytes, persistent: bool = True) -> None:
     for body in contents:
-        transaction.publish(model.message(key, body, persistent=persistent), model.broker.exchanges[""])
+        transaction.publish(model.message(key, body, persistent=persistent), model.broker.default_host.exchanges[""])
 
 
 def begun(model: Model, key: str = "q", count: int = 6) -> LocalTransaction:
@@ -99,7 +99,7 @@ def test_portions_are_small_and_seen_together(model: Model, results: Results) ->
 
 def test_a_message_for_many_queues_counts_for_each(model: Model, results: Results) -> None:
     queues = [model.queue(f"q{number}", durable=True) for number in range(3)]
-    fanout = model.broker.exchanges["amq.fanout"]
+    fanout = model.broker.default_host.exchanges["amq.fanout"]
     for queue in queues:
         fanout.bind(queue, "")
     transaction = model.broker.begin_transaction(0)
@@ -122,7 +122,7 @@ def two_queues_at_once() -> Iterator[None]:
 
 def fanned_out(model: Model, *contents: bytes, count: int, persistent: bool = True) -> LocalTransaction:
     """A transaction with messages for a fanout exchange, to which all of its queues are bound."""
-    fanout = model.broker.exchanges["amq.fanout"]
+    fanout = model.broker.default_host.exchanges["amq.fanout"]
     for number in range(count):
         fanout.bind(model.queue(f"q{number}", durable=True), "")
     transaction = model.broker.begin_transaction(0)
@@ -134,7 +134,7 @@ def fanned_out(model: Model, *contents: bytes, count: int, persistent: bool = Tr
 @pytest.mark.usefixtures("two_queues_at_once")
 def test_a_message_for_very_many_queues_is_divided(model: Model, results: Results) -> None:
     transaction = fanned_out(model, b"1", b"2", count=5)
-    queues = [model.broker.queues[f"q{number}"] for number in range(5)]
+    queues = [model.broker.default_host.queues[f"q{number}"] for number in range(5)]
     consumers = [model.consumer(queue, 2) for queue in queues]
     commit(model, transaction, results)
     model.run()
@@ -169,7 +169,7 @@ def test_one_turn_changes_few_queues_whatever_a_transaction_is_for(model: Model,
     changed, before = [], 0
     model.store.complete()
     while True:
-        now = sum([queue.available_count for queue in model.broker.queues.values()])
+        now = sum([queue.available_count for queue in model.broker.default_host.queues.values()])
         changed.append(now - before)
         before = now
         if not model.loop.calls:
@@ -190,17 +190,19 @@ def test_a_message_that_is_refused_on_its_way_to_many_queues_is_on_none(
     commit(model, transaction, results)
     while len(model.store.portions) < written:
         turn(model)
-    model.broker.queues[f"q{2 * written}"].journal.is_full = True
+    model.broker.default_host.queues[f"q{2 * written}"].journal.is_full = True
     model.sync()
     assert isinstance(results[0], ResourceLimitExceededError)
-    assert [bodies(queue) for name, queue in model.broker.queues.items() if name.startswith("q")] == [[]] * 5
+    assert [bodies(queue) for name, queue in model.broker.default_host.queues.items() if name.startswith("q")] == [
+        []
+    ] * 5
     assert model.store.aborted == 1
 
 
 @pytest.mark.usefixtures("two_queues_at_once")
 def test_an_exchange_numbers_a_message_for_many_queues_once(model: Model, results: Results) -> None:
     exchange = FanoutExchange("numbers", arguments=typed_map({SEQUENCE: 1}))
-    model.broker.exchanges["numbers"] = exchange
+    model.broker.default_host.exchanges["numbers"] = exchange
     for number in range(5):
         exchange.bind(model.queue(f"q{number}", durable=True), "")
     transaction = model.broker.begin_transaction(0)
@@ -209,7 +211,7 @@ def test_an_exchange_numbers_a_message_for_many_queues_once(model: Model, result
     commit(model, transaction, results)
     model.sync()
     for number in range(5):
-        found = [entry.message for entry in model.broker.queues[f"q{number}"].entries()]
+        found = [entry.message for entry in model.broker.default_host.queues[f"q{number}"].entries()]
         assert [plain_map(message.headers())[SEQUENCE] for message in found] == [0, 1]
 
 
@@ -322,7 +324,7 @@ def test_a_queue_that_is_deleted_meanwhile_gets_no_more(model: Model, results: R
     commit(model, transaction, results)
     while not model.store.portions:
         turn(model)
-    del model.broker.queues["q"]
+    del model.broker.default_host.queues["q"]
     gone.is_deleted = True
     model.sync()
     assert results == [None]

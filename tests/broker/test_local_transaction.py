@@ -26,7 +26,7 @@ def begin(model: Model, max_bytes: int = 0) -> LocalTransaction:
 
 
 def publish(model: Model, transaction: LocalTransaction, key: str, body: bytes, *, persistent: bool = True) -> None:
-    transaction.publish(model.message(key, body, persistent=persistent), model.broker.exchanges[""])
+    transaction.publish(model.message(key, body, persistent=persistent), model.broker.default_host.exchanges[""])
 
 
 def bodies(queue: Queue) -> list[bytes]:
@@ -194,7 +194,7 @@ def test_committing_message_is_not_purged_expired_or_browsed(model: Model, resul
     transaction = begin(model)
     publish(model, transaction, "q", b"1")
     message = model.message("q", b"2", expires_at=model.now + 1)
-    transaction.publish(message, model.broker.exchanges[""])
+    transaction.publish(message, model.broker.default_host.exchanges[""])
     transaction.commit(results.append)
     model.now += 2
     assert queue.purge() == (0, False)
@@ -302,7 +302,7 @@ def test_rollback_is_to_forget(model: Model, results: Results) -> None:
 
 
 def test_routes_are_those_of_the_publishing(model: Model, results: Results) -> None:
-    fanout = model.broker.exchanges["amq.fanout"]
+    fanout = model.broker.default_host.exchanges["amq.fanout"]
     before, after = model.queue("before", durable=True), model.queue("after", durable=True)
     fanout.bind(before, "")
     transaction = begin(model)
@@ -318,7 +318,7 @@ def test_routes_are_those_of_the_publishing(model: Model, results: Results) -> N
 def test_messages_for_a_single_queue_are_counted_and_keep_their_order(
     model: Model, results: Results, *, has_change: bool
 ) -> None:
-    queue, exchange = model.queue("a", durable=True), model.broker.exchanges[""]
+    queue, exchange = model.queue("a", durable=True), model.broker.default_host.exchanges[""]
     transaction = begin(model)
     publish(model, transaction, "a", b"1")
     publish(model, transaction, "a", b"2")
@@ -371,7 +371,7 @@ def test_a_message_that_just_moved_because_its_queue_is_deleted(model: Model, re
     entry = taken(model, leaving, b"old").entries[0]
     transaction = begin(model)
     transaction.accept(leaving, entry)
-    model.broker.router.move(leaving, entry, model.broker.exchanges["amq.fanout"], lambda _: None)
+    model.broker.router.move(leaving, entry, model.broker.default_host.exchanges["amq.fanout"], lambda _: None)
     model.run()
     assert (entry.state, model.store.waiting != []) == (GONE, True)
     with pytest.raises(ResourceDeletedError, match="Queue leaving is being deleted"):
@@ -456,7 +456,7 @@ def moving(model: Model) -> tuple[Queue, Queue, Entry, list[Exception | None]]:
     model.publish("source", b"1")
     model.sync()
     (entry,) = consumer.entries
-    exchange = model.broker.exchanges["amq.fanout"]
+    exchange = model.broker.default_host.exchanges["amq.fanout"]
     exchange.add(Binding(target, ""))
     done: list[Exception | None] = []
     model.broker.router.move(source, entry, exchange, done.append)

@@ -70,7 +70,9 @@ def test_each_object_is_found_by_its_name() -> None:
         await stage.topology.declare_queue("a,b:c")
         await stage.topology.bind("a,b:c", "amq.topic", "#.x")
         for number in (1, 2):
-            await stage.broker.exchange_bindings.bind("amq.topic", "amq.direct", "k,", typed_map({"n": number}))
+            await stage.broker.default_host.exchange_bindings.bind(
+                "amq.topic", "amq.direct", "k,", typed_map({"n": number})
+            )
         bindings = [each["_values"] for each in await console.query("exchange_binding")]
         assert [(each["bindingKey"], each["arguments"]) for each in bindings] == [("k,", {"n": 1}), ("k,", {"n": 2})]
         assert bindings[0]["destinationRef"] == {"_object_name": "org.apache.qpid.broker:exchange:amq.direct"}
@@ -102,7 +104,7 @@ def test_a_long_reply_comes_in_portions_and_others_are_served(monkeypatch: pytes
             iterations += 1
         assert iterations > 8
         names = [each["_values"]["name"] for reply in take(console.replies) for each in reply.content]
-        assert sorted(names) == sorted(stage.broker.queues)
+        assert sorted(names) == sorted(stage.broker.default_host.queues)
 
     play_with_console(scene)
 
@@ -114,11 +116,11 @@ def test_objects_are_created_and_deleted() -> None:
     async def scene(stage: Wired, console: Console) -> None:
         properties = {"auto-delete": True, "alternate-exchange": "amq.fanout", "qpid.max_count": 7}
         await console.do("create", type="queue", name="q", properties=properties, strict=True)
-        queue = stage.broker.queues["q"]
+        queue = stage.broker.default_host.queues["q"]
         assert (queue.auto_delete, queue.durable, queue.alternate) == (
             True,
             False,
-            stage.broker.exchanges["amq.fanout"],
+            stage.broker.default_host.exchanges["amq.fanout"],
         )
         assert queue.limit is not None
         assert queue.creator == "console@QPID"
@@ -132,7 +134,7 @@ def test_objects_are_created_and_deleted() -> None:
         await console.do("delete", type="binding", name="x/q/a/b")
         await console.do("delete", type="exchange", name="x", options={"if_unused": True})
         await console.do("delete", type="queue", name="q", options={"if_empty": True, "if_unused": True})
-        assert not {"q"} & stage.broker.queues.keys()
+        assert not {"q"} & stage.broker.default_host.queues.keys()
 
     play_with_console(scene)
 
@@ -142,7 +144,7 @@ def test_a_durable_queue_is_stored_before_the_reply(tmp_path: Path) -> None:
         await console.do("create", type="queue", name="q", properties={"durable": True})
 
     async def second(stage: Wired, _console: Console) -> None:
-        assert stage.broker.queues["q"].durable
+        assert stage.broker.default_host.queues["q"].durable
 
     play_with_console(first, tmp_path)
     play_with_console(second, tmp_path)
@@ -191,11 +193,11 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
 @pytest.mark.parametrize(("method", "arguments", "told"), REFUSED)
 def test_failed_method_returns_an_exception(method: str, arguments: dict[str, Any], told: str) -> None:
     async def scene(stage: Wired, console: Console) -> None:
-        before = stage.broker.queues.keys() | stage.broker.exchanges.keys()
+        before = stage.broker.default_host.queues.keys() | stage.broker.default_host.exchanges.keys()
         reply = await console.call(method, **arguments)
         assert reply.headers["qmf.opcode"] == "_exception"
         assert told in reply.values["error_text"]
-        assert stage.broker.queues.keys() | stage.broker.exchanges.keys() == before
+        assert stage.broker.default_host.queues.keys() | stage.broker.default_host.exchanges.keys() == before
 
     play_with_console(scene)
 
@@ -214,7 +216,7 @@ def test_messages_are_moved_rerouted_and_purged(tmp_path: Path) -> None:
         await stage.topology.bind("b", "amq.fanout", "")
         await console.do("reroute", "queue:a", request=2, useAltExchange=False, exchange="amq.fanout")
         assert stage.bodies("b") == [b"0", b"1", b"2", b"3", b"4"]
-        assert stage.broker.queues["a"].totals.rerouted == 5
+        assert stage.broker.default_host.queues["a"].totals.rerouted == 5
         await console.do("purge", "queue:a", request=4)
         assert stage.bodies("a") == [b"9"]
         reply = await console.call("reroute", "queue:a", request=0, useAltExchange=True)
@@ -235,7 +237,7 @@ def test_a_filter_chooses_by_a_header() -> None:
         for number in range(6):
             message = stage.message("a", b"%d" % number, persistent=False)
             message.numbers = {"group": f"g{number % 2}"}
-            stage.broker.router.publish(message, stage.broker.exchanges[""])
+            stage.broker.router.publish(message, stage.broker.default_host.exchanges[""])
         chosen = {"filter_type": "header_match_str", "filter_params": {"header_key": "group", "header_value": "g1"}}
         await console.do("queueMoveMessages", srcQueue="a", destQueue="b", qty=2, filter=chosen)
         assert (stage.bodies("a"), stage.bodies("b")) == ([b"0", b"2", b"4", b"5"], [b"1", b"3"])
@@ -259,7 +261,7 @@ def test_others_take_messages_while_many_are_moved() -> None:
                 "_arguments": {"srcQueue": "a", "destQueue": "b", "qty": 0},
             },
         )
-        queue = stage.broker.queues["a"]
+        queue = stage.broker.default_host.queues["a"]
         while console.is_busy:
             await asyncio.sleep(0)
             for entry in list(islice(queue.available(), 3)):  # those that would be moved next
@@ -270,7 +272,7 @@ def test_others_take_messages_while_many_are_moved() -> None:
         assert stage.bodies("a") == []
         assert 0 < len(stage.bodies("b")) < 1000
         await console.do("purge", "queue:b")
-        assert stage.broker.queues["b"].is_empty
+        assert stage.broker.default_host.queues["b"].is_empty
 
     play_with_console(scene)
 
@@ -306,8 +308,8 @@ def test_groups_of_a_queue_and_their_owners() -> None:
         for number in range(5):
             message = stage.message("q", b"%d" % number, persistent=False)
             message.numbers = {"group": f"g{number % 2}"}
-            stage.broker.router.publish(message, stage.broker.exchanges[""])
-        taker = await stage.consumer(stage.broker.queues["q"])
+            stage.broker.router.publish(message, stage.broker.default_host.exchanges[""])
+        taker = await stage.consumer(stage.broker.default_host.queues["q"])
         assert len(taker.taken) == 1
         found = (await console.do("query", type="queue", name="q"))["results"]["qpid.message_group_queue"]
         assert found["group_header_key"] == "group"
@@ -413,7 +415,7 @@ def test_events_of_the_queue_of_events_end() -> None:
         await console.do("create", type="queue", name="loop", properties=properties)
         await console.do("create", type="binding", name=f"{TOPIC}/loop/agent.ind.event.#")
         await stage.topology.declare_queue("q")
-        assert 2 <= stage.broker.queues["loop"].message_count < 10
+        assert 2 <= stage.broker.default_host.queues["loop"].message_count < 10
 
     play_with_console(scene)
 
@@ -424,10 +426,10 @@ def test_heartbeats() -> None:
         await fill(stage, "beats")
         await stage.topology.bind("beats", TOPIC, "agent.ind.heartbeat.#")
         console.agent.on_timer()  # too soon
-        assert take(stage.broker.queues["beats"]) == []
+        assert take(stage.broker.default_host.queues["beats"]) == []
         pass_time(stage.broker, 10)
         console.agent.on_timer()
-        queue = stage.broker.queues["beats"]
+        queue = stage.broker.default_host.queues["beats"]
         (entry,) = queue.available()
         assert 19 < entry.message.expires_at - stage.broker.clock() <= 20
         (beat,) = take(queue)

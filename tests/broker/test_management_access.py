@@ -66,12 +66,12 @@ def test_policies() -> None:
             "definition": {"max-length": 2, "overflow": "reject-publish"},
         }  # fmt: skip
         assert applied["x"]["definition"] == {"alternate-exchange": "amq.fanout"}
-        assert isinstance(stage.broker.queues["q"].limit, OverflowLimit)
+        assert isinstance(stage.broker.default_host.queues["q"].limit, OverflowLimit)
         (event, *_) = [each for each in take(console.events) if "accessChanged" in each.key]
         assert event.content[0]["_values"]["name"] == "p of /"
         assert await delete(console, "policy", "p", vhost="/") == ""
         assert await delete(console, "operator-policy", "o") == ""
-        assert type(stage.broker.queues["q"].limit) is Limit  # the default
+        assert type(stage.broker.default_host.queues["q"].limit) is Limit  # the default
         assert "does not exist" in await delete(console, "policy", "p")
 
     play_with_console(scene)

@@ -27,7 +27,7 @@ class Stage:
         self.outbox = Outbox(stage.broker, new_transfer)
 
     async def open(self) -> None:
-        self.wired.broker.exchanges[TOPIC] = await self.wired.topology.declare_exchange("topic", "topic")
+        self.wired.broker.default_host.exchanges[TOPIC] = await self.wired.topology.declare_exchange("topic", "topic")
         for number in range(self.queues):
             await self.wired.topology.declare_queue(f"q{number}")
             await self.wired.topology.bind(f"q{number}", "topic", "#")
@@ -48,7 +48,7 @@ async def test_a_console_that_does_not_read_costs_no_more_than_so_many_bytes(mon
     async with wired() as wired_broker:
         stage = Stage(wired_broker, 1)
         await stage.open()
-        queue = wired_broker.broker.queues["q0"]
+        queue = wired_broker.broker.default_host.queues["q0"]
         queue.limit = None  # as where the disk is the limit
         assert [stage.send(1000, is_reply=True) for _ in range(4)] == [True, True, True, False]
         queue.purge()

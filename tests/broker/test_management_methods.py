@@ -82,7 +82,7 @@ def test_a_redirection_holds_for_every_way_to_a_queue(exchange: str) -> None:
             await stage.topology.declare_queue(name)
             await stage.topology.bind(name, "amq.topic", name)
         await stage.topology.declare_exchange("way", "fanout")
-        await stage.broker.exchange_bindings.bind("way", "amq.topic", "")
+        await stage.broker.default_host.exchange_bindings.bind("way", "amq.topic", "")
         await console.do("queueRedirect", sourceQueue="a", targetQueue="b")
         await stage.publish(exchange, "a", b"for a", persistent=False)
         await stage.publish(exchange, "b", b"for b", persistent=False)
@@ -99,8 +99,8 @@ def test_a_redirection_ends_with_either_queue(gone: str) -> None:
         await console.do("queueRedirect", sourceQueue="a", targetQueue="b")
         await stage.topology.delete_queue(gone)
         left = "b" if gone == "a" else "a"
-        assert stage.broker.queues[left].redirect_peer is None
-        assert not stage.broker.queues[left].is_redirect_source
+        assert stage.broker.default_host.queues[left].redirect_peer is None
+        assert not stage.broker.default_host.queues[left].is_redirect_source
         await stage.publish("", left, b"1", persistent=False)
         assert stage.bodies(left) == [b"1"]
         await stage.topology.declare_queue("c")
@@ -205,8 +205,8 @@ async def prepare(stage: Wired, xid: bytes, body: bytes) -> None:
     """A branch that enqueues a message, and is in doubt."""
     distributed = stage.broker.distributed
     branch = distributed.start(xid)
-    queue = stage.broker.queues["q"]
-    branch.work.publish(stage.message("q", body), stage.broker.exchanges[""])
+    queue = stage.broker.default_host.queues["q"]
+    branch.work.publish(stage.message("q", body), stage.broker.default_host.exchanges[""])
     distributed.leave(branch, has_failed=False)
     prepared: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
     branch.prepare(lambda status, error: prepared.set_result((status, error)))

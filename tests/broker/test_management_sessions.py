@@ -81,7 +81,7 @@ def test_detached_session_can_be_closed_or_given_more_time() -> None:
     stage.do(clients.reset_lifespan)
     stage.world.now += 50
     stage.world.sessions.on_timer(stage.world.now)
-    queue = stage.world.broker.queues["q"]
+    queue = stage.world.broker.default_host.queues["q"]
     assert (queue.consumer_count, queue.available_count) == (1, 0)
     stage.do(clients.close_session)
     assert list(stage.managed.sessions()) == []

@@ -24,7 +24,7 @@ class ShortSlices(TimeSlices):
     async def next(self) -> None:
         """Delete some queues, counted ones and others, and make some."""
         self.count += 1
-        queues = self._stage.broker.queues
+        queues = self._stage.broker.default_host.queues
         for name in self._chosen.sample(sorted(queues), 10):
             await self._stage.topology.delete_queue(name)
         for number in range(5):
@@ -34,7 +34,9 @@ class ShortSlices(TimeSlices):
 async def fill(stage: Wired, name: str, messages: int) -> None:
     await stage.topology.declare_queue(name)
     for _ in range(messages):
-        stage.broker.router.put(stage.message(name, b"body", persistent=False), (stage.broker.queues[name],))
+        stage.broker.router.put(
+            stage.message(name, b"body", persistent=False), (stage.broker.default_host.queues[name],)
+        )
 
 
 async def test_queues_that_come_and_go_are_counted_once() -> None:

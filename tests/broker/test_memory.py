@@ -131,7 +131,7 @@ def test_queues_transactions_and_unfinished_messages_are_held() -> None:
     queue = model.queue("q")
     model.publish("q", b"123", b"")
     transaction = model.broker.begin_transaction(0)
-    transaction.publish(model.message("q", b"4567"), model.broker.exchanges[""])
+    transaction.publish(model.message("q", b"4567"), model.broker.default_host.exchanges[""])
     model.broker.unfinished_bytes = lambda: 1000
     assert model.broker.held_memory() == 3 * MESSAGE_OVERHEAD + 3 + 4 + 1000
     results: list[object] = []
@@ -165,7 +165,7 @@ def test_a_transaction_grows_too() -> None:
     transaction = model.broker.begin_transaction(0)
     with pytest.raises(ResourceLimitExceededError, match="--broker-memory"):  # noqa: PT012 – whichever it is
         for _ in range(12):
-            transaction.publish(model.message("q", bytes(LIMIT // 10)), model.broker.exchanges[""])
+            transaction.publish(model.message("q", bytes(LIMIT // 10)), model.broker.default_host.exchanges[""])
             ceiling.check()
     assert transaction.memory >= LIMIT
 

@@ -65,7 +65,7 @@ async def test_a_backlog_is_on_the_disk_and_comes_back(arguments: dict[str, Any]
     async with paged(disk, queue_limit_bytes=2 << 20) as (found, peer):
         await client(peer.declare, "q", durable=False, arguments=arguments)
         await client(publish, peer, "q", 0, 5000)
-        queue = found.broker.queues["q"]
+        queue = found.broker.default_host.queues["q"]
         assert queue.message_count == 5000
         entries = 280 * 5000 if "qpid.priorities" in arguments else 0
         assert queue.memory < (2 << 20) + entries
@@ -92,7 +92,7 @@ async def test_messages_of_a_level_are_written_and_read_back_together() -> None:
                 ],
             )
             await client(peer.sync)
-        residency = found.broker.queues["q"].residency
+        residency = found.broker.default_host.queues["q"].residency
         assert residency is not None
         assert residency.messages_out > count // 2
         assert disk.writes < residency.messages_out // 10
@@ -139,7 +139,7 @@ async def test_a_purge_empties_the_file() -> None:
             assert disk.size > 1 << 20
             await client(peer.call, "queue.purge", queue="q")
             await client(peer.sync)
-            assert (found.broker.queues["q"].memory, disk.contents) == (0, {})
+            assert (found.broker.default_host.queues["q"].memory, disk.contents) == (0, {})
 
 
 async def test_the_ceiling_lets_messages_of_all_queues_go_out() -> None:
@@ -162,7 +162,7 @@ async def test_large_messages_leave_memory_unless_they_are_consumed_at_once() ->
     disk = MemoryPagingDisk()
     async with paged(disk, staging_bytes=100_000) as (found, peer):
         await client(peer.declare, "q", durable=False)
-        queue = found.broker.queues["q"]
+        queue = found.broker.default_host.queues["q"]
         for number in range(3):
             await client(publish, peer, "q", 2 * number, 2 * number + 1, b"x" * 150_000)
             await client(publish, peer, "q", 2 * number + 1, 2 * number + 2, b"x" * 90_000)
@@ -188,7 +188,7 @@ def test_messages_that_cannot_go_to_disk_are_refused(limit: dict[str, int], capl
             disk.write_error = errno.ENOSPC
             with pytest.raises(SessionEndedError, match="Maximum depth exceeded"):
                 await client(publish, peer, "q", 4000, 9000)
-            queue = found.broker.queues["q"]
+            queue = found.broker.default_host.queues["q"]
             kept = queue.message_count
             assert 4000 <= kept < 9000
             assert queue.memory < 8 << 20
@@ -216,7 +216,7 @@ def test_unreadable_paged_messages_are_skipped_and_purgeable(caplog: pytest.LogC
             await client(peer.accept, deliveries, sync=True)
             await client(peer.sync)
             numbers = [int(delivery.body[:6]) for delivery in deliveries]
-            queue = found.broker.queues["q"]
+            queue = found.broker.default_host.queues["q"]
             lost = 5000 - len(numbers)
             assert 0 < lost < 200
             assert numbers == sorted(set(numbers))

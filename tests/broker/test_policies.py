@@ -215,7 +215,7 @@ class TestRunning:
             await stage.broker.policies.delete("/", "p")
             await stage.publish("", "q", b"12", b"13")
             assert len(stage.bodies("q")) == 6
-            assert stage.broker.queues["q"].displacements == ()
+            assert stage.broker.default_host.queues["q"].displacements == ()
 
         play(tmp_path, story, look)
 
@@ -224,7 +224,7 @@ class TestRunning:
             await declare(stage, "q")
             await stage.publish("", "q", *(b"" for _ in range(2000)))
             await stage.broker.policies.set(policy("p", "", "queues", 0, max_length=5))
-            queue = stage.broker.queues["q"]
+            queue = stage.broker.default_host.queues["q"]
             assert queue.message_count > 1000  # the first turn has taken some
             while stage.broker.tick.turns:
                 await asyncio.sleep(0)
@@ -244,7 +244,7 @@ class TestRunning:
             await stage.synced()
             assert (stage.bodies("q"), stage.bodies("dead")) == ([b"3"], [b"1", b"2"])
             await stage.broker.policies.delete("/", "p")
-            assert stage.broker.queues["q"].dead_letter is None
+            assert stage.broker.default_host.queues["q"].dead_letter is None
 
         async def look(stage: Wired) -> None:
             assert (stage.bodies("q"), stage.bodies("dead")) == ([b"3"], [b"1", b"2"])
@@ -261,7 +261,7 @@ class TestRunning:
             assert stage.bodies("q") == [b"1", b"2", b"3"]
             await stage.broker.policies.set(policy("p", "", "queues", 0, max_length=9, overflow="reject-publish"))
             await stage.publish("", "q", b"4")
-            assert stage.broker.queues["q"].refused == 1
+            assert stage.broker.default_host.queues["q"].refused == 1
 
         play(None, story)
 
@@ -270,17 +270,17 @@ class TestRunning:
             broker, queue = stage.broker, await declare(stage, "q", x_message_ttl=60_000)
             await broker.policies.set(policy("p", "", "queues", 0, message_ttl=1000, expires=5000))
             assert (queue.message_ttl, queue.expires_seconds) == (1.0, 5.0)
-            assert queue in broker.idle_queues
+            assert queue in broker.default_host.idle_queues
             await broker.policies.set(policy("p", "", "queues", 0, message_ttl=90_000))
             assert (queue.message_ttl, queue.expires_seconds) == (60.0, 0.0)
-            assert queue not in broker.idle_queues
+            assert queue not in broker.default_host.idle_queues
 
         play(None, story)
 
     def test_publishers_that_wait_continue_if_the_threshold_is_gone(self) -> None:
         async def story(stage: Wired) -> None:
             await declare(stage, "q", **{"qpid.max_count": 10})
-            queue = stage.broker.queues["q"]
+            queue = stage.broker.default_host.queues["q"]
             await stage.publish("", "q", *(b"%d" % number for number in range(9)))
             assert queue.watch.is_stopped
             await stage.broker.policies.set(policy("p", "", "queues", 0, max_length=5, overflow="drop-head"))
@@ -332,7 +332,7 @@ class TestRunning:
             is_over = True
             await task
             assert turns > 150
-            assert all(queue.policy.policy == "p" for queue in stage.broker.queues.values())
+            assert all(queue.policy.policy == "p" for queue in stage.broker.default_host.queues.values())
 
         play(None, story)
 
@@ -374,11 +374,11 @@ class TestAlternateExchanges:
             exchange = await topology.declare_exchange("x", "direct", alternate="own")
             later = await topology.declare_exchange("y", "direct", alternate="later", is_exact=True)
             await broker.policies.set(policy("p", "^[xy]$", "exchanges", 0, alternate_exchange="other"))
-            assert exchange.alternate is broker.exchanges["own"]
+            assert exchange.alternate is broker.default_host.exchanges["own"]
             assert later.alternate is None
             await broker.policies.delete("/", "p")
-            assert exchange.alternate is broker.exchanges["own"]
-            assert broker.topology.awaiting[later] == "later"
+            assert exchange.alternate is broker.default_host.exchanges["own"]
+            assert broker.default_host.topology.awaiting[later] == "later"
 
         play(None, story)
 
@@ -408,7 +408,7 @@ def test_a_limit_of_a_queue_of_runs_and_held_messages() -> None:
     model.publish("q", *(b"%d" % number for number in range(8)))
     model.run()
     assert len(consumer.bodies) == 3
-    model.broker.queue_factory.refit(queue, typed_map({"x-max-length": 2}))
+    model.broker.queue_factory.refit(model.broker.default_host, queue, typed_map({"x-max-length": 2}))
     model.run()
     assert [entry.message.body for entry in queue.available()] == [b"6", b"7"]
     assert queue.message_count == 2

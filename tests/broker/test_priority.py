@@ -34,7 +34,7 @@ def put(model: Model, *messages: tuple[int, bytes], persistent: bool = True, exp
     for priority, body in messages:
         message = model.message("q", body, persistent=persistent, expires_at=expires_at)
         message.handling = PLAIN_HANDLING._replace(priority=priority)
-        model.broker.router.publish(message, model.broker.exchanges[""])
+        model.broker.router.publish(message, model.broker.default_host.exchanges[""])
 
 
 def delivered(model: Model, queue: Queue, credit: int = 1 << 30) -> list[bytes]:
@@ -374,7 +374,7 @@ def test_commit_discards_no_message_of_higher_priority(model: Model, limit: str)
     for priority, body in ((9, b"c"), (0, b"d"), (0, b"e")):
         message = model.message("q", body)
         message.handling = PLAIN_HANDLING._replace(priority=priority)
-        transaction.publish(message, model.broker.exchanges[""])
+        transaction.publish(message, model.broker.default_host.exchanges[""])
     transaction.commit(lambda _error: None)
     model.sync()
     assert bodies(queue) == [b"b", b"c"]

@@ -176,7 +176,7 @@ def test_objects_of_a_class_and_by_id() -> None:
                 found.append((message.fields["object"], values_in(queue, body[message.end : at if at >= 0 else None])))
         assert (message.opcode, message.fields["text"]) == ("z", "OK")
         by_name = {values["name"]: (identity, values) for identity, values in found}
-        assert set(by_name) == set(stage.broker.queues)
+        assert set(by_name) == set(stage.broker.default_host.queues)
         identity, values = by_name["q"]
         assert (values["msgDepth"], values["byteDepth"], values["bindingCount"]) == (1, 5, 1)
         assert "altExchange" not in by_name["events"][1]
@@ -210,7 +210,7 @@ def test_methods() -> None:
         create = encode("sstr", "queue") + encode("sstr", "made") + encode("map", EMPTY_MAP) + encode("bool", False)
         (reply,) = await ask(console, "M", *key, "create", rest=create)
         assert reply.fields["status"] == 0
-        assert "made" in stage.broker.queues
+        assert "made" in stage.broker.default_host.queues
         (reply,) = await ask(console, "M", *key, "create", rest=create)
         assert reply.fields == {"status": 4, "text": "Object already exists: made"}
         for method, rest, status in (("fly", b"", 2), ("echo", b"\0", 4), ("connect", encode_connect(), 3)):
@@ -278,7 +278,7 @@ def test_objects_are_published_when_they_change_and_end() -> None:
         queue = class_of("queue")
         first = split(bodies(heard))
         assert {message.opcode for message, _ in first} == {"c", "i"}
-        assert len(first) == 2 * len(stage.broker.queues)
+        assert len(first) == 2 * len(stage.broker.default_host.queues)
         await later(stage, console, 10)  # its own messages have changed the queue that hears
         assert {message.fields["object"] for message, _ in split(bodies(heard))} <= {
             message.fields["object"] for message, _ in first

@@ -132,7 +132,7 @@ def test_objects_are_published_when_they_change_and_end() -> None:
             pass_time(stage.broker, 10)
             console.agent.on_timer()
             await console.settle()
-            replies = take(stage.broker.queues["data"])
+            replies = take(stage.broker.default_host.queues["data"])
             assert {each.headers["qmf.content"] for each in replies} <= {"_data"}
             assert all(each.key.startswith("agent.ind.data.org_apache_qpid_broker.queue.") for each in replies)
             return [each for reply in replies for each in reply.content if each["_values"]["name"] == "q"]
@@ -180,13 +180,13 @@ def test_without_publications_objects_that_are_gone_are_forgotten_nevertheless()
         assert len(await console.query("queue")) == 4
         registry: Any = console.agent._registry
         (of,) = (each for each in CLASSES if each.name == "queue")
-        assert set(registry.of_class(of)) == set(stage.broker.queues)
+        assert set(registry.of_class(of)) == set(stage.broker.default_host.queues)
         await stage.topology.delete_queue("q")
         pass_time(stage.broker, 10)
         console.agent.on_timer()
         await console.settle()
-        assert set(registry.of_class(of)) == set(stage.broker.queues)
-        assert take(stage.broker.queues["data"]) == []
+        assert set(registry.of_class(of)) == set(stage.broker.default_host.queues)
+        assert take(stage.broker.default_host.queues["data"]) == []
 
     play_with_console(scene)
 
@@ -200,7 +200,7 @@ def test_a_console_that_does_not_read_costs_its_queue_only() -> None:
         for _ in range(10):
             console.send("_query_request", query, reply_to=ReplyTo(DIRECT, "deaf"))
         await console.settle()
-        assert stage.broker.queues["deaf"].message_count == 3
+        assert stage.broker.default_host.queues["deaf"].message_count == 3
         assert console.agent._outbox.lost >= 7
         assert len(await console.query("broker")) == 1
 

@@ -202,7 +202,9 @@ def test_flushes_that_end_in_another_order(model: Model) -> None:
 def test_expiry_in_a_failed_journal_does_not_stop_delivery(model: Model) -> None:
     """Its removal cannot be written: nobody gets it, and all others go on."""
     failed, other = model.queue("failed", durable=True), model.queue("other")
-    model.broker.router.publish(model.message("failed", b"old", expires_at=model.now + 1), model.broker.exchanges[""])
+    model.broker.router.publish(
+        model.message("failed", b"old", expires_at=model.now + 1), model.broker.default_host.exchanges[""]
+    )
     model.sync()
     model.publish("failed", b"transient", persistent=False)
     model.publish("other", b"1")
@@ -218,13 +220,15 @@ def test_expiry_in_a_failed_journal_does_not_stop_delivery(model: Model) -> None
 def test_expiry_continues_if_one_journal_has_failed(model: Model) -> None:
     for name in ("failed", "healthy"):
         model.queue(name, durable=True)
-        model.broker.router.publish(model.message(name, b"old", expires_at=model.now + 1), model.broker.exchanges[""])
+        model.broker.router.publish(
+            model.message(name, b"old", expires_at=model.now + 1), model.broker.default_host.exchanges[""]
+        )
     model.sync()
-    model.broker.queues["failed"].journal.has_failed = True
+    model.broker.default_host.queues["failed"].journal.has_failed = True
     model.now += 2
     model.broker.expire()
-    assert model.broker.queues["healthy"].is_empty
-    assert list(model.broker.queues["failed"].available()) == []
+    assert model.broker.default_host.queues["healthy"].is_empty
+    assert list(model.broker.default_host.queues["failed"].available()) == []
 
 
 def test_failed_journal_does_not_stop_other_consumers(model: Model) -> None:
@@ -401,7 +405,7 @@ def test_dequeued_entry_behind_a_stuck_one_is_freed_at_once(model: Model) -> Non
 def test_queues_that_are_dropped_leave_nothing_to_be_collected(model: Model, no_collector: None) -> None:
     for number in range(100):
         model.queue(f"q{number}")
-        model.broker.queues.pop(f"q{number}")
+        model.broker.default_host.queues.pop(f"q{number}")
     assert sum(type(each) is Entry for each in gc.get_objects()) < 10
 
 
@@ -462,7 +466,7 @@ def test_a_queue_that_is_deleted_lets_go_of_its_messages(model: Model) -> None:
     """They are linked both ways: nobody would collect them for a long time."""
     references = publish(model.queue("q"), 100)
     model.run()
-    queue = model.broker.queues.pop("q")
+    queue = model.broker.default_host.queues.pop("q")
     queue.begin_deletion()
     queue.end_deletion()
     del queue

@@ -38,6 +38,7 @@ class Owner:
 def make(model: Model, name: str, *, durable: bool = False, **asked: Any) -> Queue:
     journal = model.store.journal(name) if durable else None
     queue = model.broker.queue_factory.make(
+        model.broker.default_host,
         name,
         durable=durable,
         auto_delete=True,
@@ -45,7 +46,7 @@ def make(model: Model, name: str, *, durable: bool = False, **asked: Any) -> Que
         parsed=QueueArguments(**asked),
         journal=journal,
     )
-    model.broker.queues[name] = queue
+    model.broker.default_host.queues[name] = queue
     return queue
 
 
@@ -142,7 +143,7 @@ def test_many_messages_and_few_bytes(model: Model) -> None:
 def test_all_queues_or_none(model: Model) -> None:
     full, other = make(model, "full", max_messages=1), make(model, "other")
     for queue in (full, other):
-        model.broker.exchanges["amq.fanout"].bind(queue, "")
+        model.broker.default_host.exchanges["amq.fanout"].bind(queue, "")
     model.publish("any", b"1", exchange="amq.fanout")
     with pytest.raises(ResourceLimitExceededError, match='"full"'):
         model.publish("any", b"2", exchange="amq.fanout")
@@ -154,7 +155,7 @@ def test_transaction_counts_its_own_messages(model: Model) -> None:
     for many, has_room in ((3, False), (2, True)):
         transaction = model.broker.begin_transaction(0)
         for number in range(many):
-            transaction.publish(model.message("q", b"%d" % number), model.broker.exchanges[""])
+            transaction.publish(model.message("q", b"%d" % number), model.broker.default_host.exchanges[""])
         results: list[object] = []
         if has_room:
             transaction.commit(results.append)
@@ -181,9 +182,9 @@ def test_messages_published_by_the_owner_are_dropped(model: Model, owned: tuple[
         for publisher in (owner, Owner()):
             message = by(publisher, model.message("q", b"other" if publisher is not owner else b"own"))
             message.is_persistent = persistent
-            is_promised = model.broker.router.publish(message, model.broker.exchanges[""])
+            is_promised = model.broker.router.publish(message, model.broker.default_host.exchanges[""])
             assert is_promised == (persistent and publisher is not owner)
-    model.broker.router.publish(model.message("q", b"unknown"), model.broker.exchanges[""])
+    model.broker.router.publish(model.message("q", b"unknown"), model.broker.default_host.exchanges[""])
     assert bodies(queue) == [b"other", b"other", b"unknown"]
     assert len(queue.journal.live) == 2
     assert (queue.message_count, queue.message_bytes) == (3, len(b"otherotherunknown"))
@@ -193,10 +194,10 @@ def test_other_queues_get_messages_dropped_here(model: Model, owned: tuple[Queue
     queue, owner = owned
     durable, transient = model.queue("durable", durable=True), model.queue("transient")
     for each in (queue, durable, transient):
-        model.broker.exchanges["amq.fanout"].bind(each, "")
-    model.broker.router.publish(by(owner, model.message("", b"own")), model.broker.exchanges["amq.fanout"])
+        model.broker.default_host.exchanges["amq.fanout"].bind(each, "")
+    model.broker.router.publish(by(owner, model.message("", b"own")), model.broker.default_host.exchanges["amq.fanout"])
     model.broker.router.publish(
-        by(owner, model.message("", b"passing", persistent=False)), model.broker.exchanges["amq.fanout"]
+        by(owner, model.message("", b"passing", persistent=False)), model.broker.default_host.exchanges["amq.fanout"]
     )
     model.sync()
     assert bodies(durable) == bodies(transient) == [b"own", b"passing"]
@@ -208,24 +209,26 @@ def test_dropped_message_needs_no_room(model: Model) -> None:
     queue, owner = make(model, "q", no_local=True, max_messages=1), Owner()
     queue.owner = owner
     model.publish("q", b"1")
-    model.broker.router.publish(by(owner, model.message("q", b"own")), model.broker.exchanges[""])
+    model.broker.router.publish(by(owner, model.message("q", b"own")), model.broker.default_host.exchanges[""])
     with pytest.raises(ResourceLimitExceededError):
         model.publish("q", b"2")
     other = model.queue("other")
     for each in (queue, other):
-        model.broker.exchanges["amq.fanout"].bind(each, "")
-    model.broker.router.publish(by(owner, model.message("q", b"own")), model.broker.exchanges["amq.fanout"])
+        model.broker.default_host.exchanges["amq.fanout"].bind(each, "")
+    model.broker.router.publish(
+        by(owner, model.message("q", b"own")), model.broker.default_host.exchanges["amq.fanout"]
+    )
     assert bodies(queue) == [b"1"]
     assert bodies(other) == [b"own"]
 
 
 def test_without_an_owner_everything_is_taken(model: Model) -> None:
     queue, publisher = make(model, "q", no_local=True), Owner()
-    model.broker.router.publish(by(publisher, model.message("q", b"1")), model.broker.exchanges[""])
+    model.broker.router.publish(by(publisher, model.message("q", b"1")), model.broker.default_host.exchanges[""])
     queue.owner = publisher
-    model.broker.router.publish(by(publisher, model.message("q", b"2")), model.broker.exchanges[""])
+    model.broker.router.publish(by(publisher, model.message("q", b"2")), model.broker.default_host.exchanges[""])
     queue.owner = None
-    model.broker.router.publish(by(publisher, model.message("q", b"3")), model.broker.exchanges[""])
+    model.broker.router.publish(by(publisher, model.message("q", b"3")), model.broker.default_host.exchanges[""])
     assert bodies(queue) == [b"1", b"3"]
 
 
@@ -235,7 +238,7 @@ def test_a_transaction_drops_at_commit(model: Model, owned: tuple[Queue, Owner],
     transaction = model.broker.begin_transaction(0)
     for publisher, body in ((owner, b"own"), (Owner(), b"other")):
         message = by(publisher, model.message("q", body, persistent=persistent))
-        transaction.publish(message, model.broker.exchanges[""])
+        transaction.publish(message, model.broker.default_host.exchanges[""])
     results: list[object] = []
     transaction.commit(results.append)
     model.sync()
@@ -302,11 +305,11 @@ async def test_a_queue_is_of_its_kind_after_a_restart(tmp_path: Path) -> None:
         await stage.topology.declare_queue("q", durable=True, auto_delete=True, arguments=arguments)
         await stage.publish("", "q", b"1")
     async with wired(tmp_path) as stage:
-        queue = stage.broker.queues["q"]
+        queue = stage.broker.default_host.queues["q"]
         assert queue.limit is not None
         assert queue.eligibility is not None
         assert (queue.limit.max_messages, queue.auto_delete_seconds, queue.owner) == (2, 9, None)
-        assert len(stage.broker.idle_queues) == 0
+        assert len(stage.broker.default_host.idle_queues) == 0
         await stage.publish("", "q", b"2")
         with pytest.raises(ResourceLimitExceededError):
             await stage.publish("", "q", b"3")
@@ -330,7 +333,7 @@ def test_arguments_that_were_kept_once_and_say_nothing(
         async with wired(tmp_path) as stage:
             await declare(stage)
         async with wired(tmp_path) as stage:
-            queue = stage.broker.queues["q"]
+            queue = stage.broker.default_host.queues["q"]
             assert type(queue) is Queue
             assert queue.arguments == arguments
             assert stage.bodies("q") == [b"1"]

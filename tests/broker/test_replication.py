@@ -16,6 +16,7 @@ from qstore.broker.model.errors import (
     ResourceLimitExceededError,
 )
 from qstore.broker.model.exchanges.replication import ReplicationExchange
+from qstore.broker.model.exchanges.types import join_host
 from qstore.broker.model.message import Message, NewMessage
 from qstore.broker.model.queues.queue import Queue
 from qstore.broker.model.replication.source import register_listener
@@ -59,7 +60,9 @@ class Target(Model):
 
     def __init__(self) -> None:
         super().__init__()
-        self.exchange = self.broker.exchanges["replication"] = ReplicationExchange("replication")
+        host = self.broker.default_host
+        self.exchange = host.exchanges["replication"] = ReplicationExchange("replication")
+        join_host(self.exchange, host.queues)
 
     def apply(self, *events: Message) -> None:
         for event in events:
@@ -124,7 +127,7 @@ def test_which_events_there_are() -> None:
     both = source.replicated("both", durable=False)
     for name in ("one", "none", "both"):
         source.publish(name, b"x", persistent=False)
-    for queue in list(source.broker.queues.values()):
+    for queue in list(source.broker.default_host.queues.values()):
         if queue is not source.events:
             queue.purge()
     events = source.take()
@@ -138,7 +141,7 @@ def test_transactions_are_reported_at_their_commit() -> None:
     source.replicated("q")
     for commits in (False, True):
         transaction = source.broker.begin_transaction(0)
-        transaction.publish(source.message("q", b"1"), source.broker.exchanges[""])
+        transaction.publish(source.message("q", b"1"), source.broker.default_host.exchanges[""])
         assert source.take() == []
         if commits:
             transaction.commit(lambda _: None)
@@ -176,7 +179,7 @@ def test_the_replication_queue_has_no_events_of_its_own() -> None:
 def test_events_that_lead_to_events_end() -> None:
     """A queue behind the exchange for events generates events, too."""
     source = Source(BrokerSettings(replication_exchange="amq.fanout"), **BOTH)
-    source.broker.exchanges["amq.fanout"].bind(source.events, "")
+    source.broker.default_host.exchanges["amq.fanout"].bind(source.events, "")
     source.publish(EVENTS, b"1", b"2", persistent=False)
     assert source.events.message_count == 4  # and an event of each
     assert source.events.purge()[0] == 4
@@ -207,7 +210,7 @@ def test_a_replication_queue_that_is_not_there(logged: pytest.LogCaptureFixture)
 
 def test_events_go_to_an_exchange() -> None:
     source = Source(BrokerSettings(replication_exchange="amq.fanout"))
-    source.broker.exchanges["amq.fanout"].bind(source.events, "")
+    source.broker.default_host.exchanges["amq.fanout"].bind(source.events, "")
     source.replicated("q")
     source.publish("q", b"1")
     assert kinds(source.take()) == [(1, "q")]
@@ -220,7 +223,7 @@ def test_publishers_of_other_queues_still_wait_for_them() -> None:
     stopped = source.queue("stopped", arguments=limits)
     queue = source.replicated("q", durable=False)
     for each in (stopped, queue):
-        source.broker.exchanges["amq.fanout"].bind(each, "")
+        source.broker.default_host.exchanges["amq.fanout"].bind(each, "")
     source.publish("", b"1", b"2", persistent=False, exchange="amq.fanout")
     assert len(source.broker.router.stops) == 1
 

@@ -74,7 +74,7 @@ def body(number: int) -> bytes:
 async def made(world: Wired, budget: int) -> tuple[Queue, Residency]:
     arguments = typed_map({"qpid.file_count": 8, "qpid.file_size": 4})
     await world.topology.declare_queue("q", durable=True, arguments=arguments)
-    queue = world.broker.queues["q"]
+    queue = world.broker.default_host.queues["q"]
     assert queue.residency is not None
     queue.residency.budget = budget
     return queue, queue.residency
@@ -115,7 +115,7 @@ async def test_paged_out_messages_come_back_in_order(
         residency.relieve(1 << 30, is_urgent=True)
         assert queue.purge(100)[0] == 100
     async with wired(tmp_path / "data") as world:
-        queue = world.broker.queues["q"]
+        queue = world.broker.default_host.queues["q"]
         reader = await taken(world, queue, COUNT + 300 - 800)
         assert reader.bodies == [body(number) for number in range(800, COUNT + 300)]
         assert (queue.message_count, queue.message_bytes) == (0, 0)
@@ -129,7 +129,7 @@ async def test_a_start_reads_only_the_index(tmp_path: Path) -> None:
         size = queue.message_bytes
         queue.acquire(queue.order.first)  # delivered, and given back by the restart
     async with wired(tmp_path / "data") as world:
-        queue = world.broker.queues["q"]
+        queue = world.broker.default_host.queues["q"]
         residency = queue.residency
         assert residency is not None
         assert (residency.messages_out, residency.messages_in, queue.message_count) == (count, 0, count)
@@ -156,7 +156,7 @@ async def test_start_reads_only_messages_of_branches_in_doubt(
         await publish(world, 32, 30)
         await prepared(world, xids[1], queue, [entries[8]], range(62, 64))
     async with wired(tmp_path / "data") as world:
-        queue = world.broker.queues["q"]
+        queue = world.broker.default_host.queues["q"]
         records = queue.journal.writer.records
         assert (len(records.live), len(records.resting)) == (4 + 4, 60)  # what was enqueued, the dequeues; the rest
         assert queue.residency is not None
@@ -171,7 +171,7 @@ async def test_start_reads_only_messages_of_branches_in_doubt(
         assert (await taken(world, queue, len(left))).bodies == left
         assert (queue.message_count, queue.memory, records.messages, records.room) == (0, 0, 0, records_room(queue))
     async with wired(tmp_path / "data") as world:
-        assert world.broker.queues["q"].message_count == 0
+        assert world.broker.default_host.queues["q"].message_count == 0
         assert not world.broker.distributed.branches
 
 
@@ -188,7 +188,7 @@ async def prepared(world: Wired, xid: bytes, queue: Queue, accepted: list[Entry]
         assert queue.acquire(entry)
         branch.work.accept(queue, entry)
     for number in published:
-        branch.work.publish(world.message("q", body(number)), world.broker.exchanges[""])
+        branch.work.publish(world.message("q", body(number)), world.broker.default_host.exchanges[""])
     world.broker.distributed.leave(branch, has_failed=False)
     await done(branch.prepare)
 
@@ -256,12 +256,12 @@ async def test_a_start_discards_nothing_of_a_ring_that_is_full_to_the_byte(
             name, plain = f"ring-{first:02}", f"same-{first:02}"
             await world.topology.declare_queue(plain, durable=True)
             await world.publish("", plain, *bodies)
-            limits[name] = world.broker.queues[plain].message_bytes
+            limits[name] = world.broker.default_host.queues[plain].message_bytes
             arguments = typed_map({"qpid.policy_type": "ring", "qpid.max_size": limits[name]})
             await world.topology.declare_queue(name, durable=True, arguments=arguments)
             await world.publish("", name, *bodies)
     async with wired(tmp_path / "data") as world:
-        rings = {name: world.broker.queues[name] for name in limits}
+        rings = {name: world.broker.default_host.queues[name] for name in limits}
         assert {name: ring.message_count for name, ring in rings.items()} == dict.fromkeys(limits, 40)
         assert {name: ring.message_bytes for name, ring in rings.items()} == limits
 
@@ -339,7 +339,7 @@ async def test_order_and_marks_of_a_recovered_queue(
                 queue.dequeue(entry)
         await world.synced()
     async with wired(tmp_path / "data") as world:
-        queue = world.broker.queues["q"]
+        queue = world.broker.default_host.queues["q"]
         left = [number for number in range(count) if number % 100 != 50]
         entries = {bytes(each.message.whole().body): each for each in queue.entries()}
         assert list(entries) == [body(number) for number in left]
@@ -431,7 +431,7 @@ async def test_slow_consumers_of_large_messages_do_not_fill_memory(tmp_path: Pat
     async with wired(tmp_path / "data") as world:
         arguments = typed_map({"qpid.file_count": 8, "qpid.file_size": 128})
         await world.topology.declare_queue("q", durable=True, arguments=arguments)
-        queue = world.broker.queues["q"]
+        queue = world.broker.default_host.queues["q"]
         residency = queue.residency
         assert residency is not None
         residency.budget = 2 << 20

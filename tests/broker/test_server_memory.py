@@ -72,7 +72,7 @@ async def test_without_consumers_publishers_are_refused_in_the_end() -> None:
         held = found.broker.held_memory()
         assert LIMIT <= held < LIMIT + READ + 2 * BODY
         await client(other.sync)  # all but publishing goes on
-        count = found.broker.queues["q"].message_count
+        count = found.broker.default_host.queues["q"].message_count
         await client(other.subscribe, "q", accept_mode=1)
         assert len(await client(other.take, count)) == count > 0
         await found.until(lambda: found.broker.memory.state is State.AMPLE)
@@ -158,7 +158,7 @@ def test_an_allocation_that_fails_closes_that_connection_alone(
             await found.until(lambda: found.broker.memory.state is State.AMPLE)
             await client(other.publish, "other", b"small", durable=False)
             await client(other.sync)
-            assert found.broker.queues["other"].message_count == 1
+            assert found.broker.default_host.queues["other"].message_count == 1
             for each in (peer, other):
                 each.close()
 

@@ -116,13 +116,13 @@ async def test_client_that_does_not_read_costs_little() -> None:
             await works(found, helper)
             most = max(most, unsent(connection))
         assert 0 < most <= socket_connection._HIGH_WATER + ROOM + 2 * BODY
-        left = found.broker.queues["much"].message_count
+        left = found.broker.default_host.queues["much"].message_count
         assert left > MANY // 2
         assert not is_read(connection)
         deliveries = await client(slow.take, MANY)
         assert [delivery.body for delivery in deliveries] == bodies
         await client(slow.sync)
-        assert found.broker.queues["much"].is_empty
+        assert found.broker.default_host.queues["much"].is_empty
         for peer in (slow, helper):
             peer.close()
 
@@ -154,7 +154,7 @@ async def test_a_connection_waits_for_its_declaration_and_the_others_do_not() ->
     async with served() as found:
         helper, peer = await other(found), await client(RawPeer, found.port)
         go_on = asyncio.Event()
-        before = asyncio.create_task(found.broker.topology.changes.do(go_on.wait))
+        before = asyncio.create_task(found.broker.default_host.topology.changes.do(go_on.wait))
         declaration = peer.command_frames("queue.declare", queue="new")
         bodies = [number.to_bytes(4, "big") * (BODY // 4) for number in range(MANY)]
         frames = [peer.transfer_frames("new", body, durable=False) for body in bodies]
@@ -168,13 +168,13 @@ async def test_a_connection_waits_for_its_declaration_and_the_others_do_not() ->
             await works(found, helper)
         await sender.stop()
         assert len(machine._assembler._rest) <= READ
-        assert "new" not in found.broker.queues
+        assert "new" not in found.broker.default_host.queues
         go_on.set()
         await before
         await sender.finish()
         await client(peer.publish_all, frames[sender.begun :])
         await client(peer.sync)
-        queue = found.broker.queues["new"]
+        queue = found.broker.default_host.queues["new"]
         assert [entry.message.body for entry in queue.entries()] == bodies
         for each in (peer, helper):
             each.close()
@@ -184,7 +184,7 @@ async def test_a_client_that_goes_while_its_declaration_runs(tmp_path: Path) -> 
     async with served(tmp_path) as found:
         helper, peer = await other(found), await client(RawPeer, found.port)
         go_on = asyncio.Event()
-        before = asyncio.create_task(found.broker.topology.changes.do(go_on.wait))
+        before = asyncio.create_task(found.broker.default_host.topology.changes.do(go_on.wait))
         await client(peer.send_command, "queue.declare", queue="kept", durable=True)
         await client(peer.send_command, "queue.declare", queue="mine", exclusive=True, auto_delete=True)
         machine: Any = found.connection_of(peer)._machine
@@ -193,9 +193,11 @@ async def test_a_client_that_goes_while_its_declaration_runs(tmp_path: Path) -> 
         await client(helper.sync)
         go_on.set()
         await before
-        await found.until(lambda: "kept" in found.broker.queues and len(found.server.clients.connections) == 1)
+        await found.until(
+            lambda: "kept" in found.broker.default_host.queues and len(found.server.clients.connections) == 1
+        )
         await found.until(lambda: not found.server.work.is_under_way)
-        assert "mine" not in found.broker.queues
+        assert "mine" not in found.broker.default_host.queues
         await works(found, helper)
         helper.close()
 
@@ -209,7 +211,7 @@ async def test_publishers_are_stopped_while_the_disk_is_slow(tmp_path: Path, pub
         helper = await other(found)
         peers = [await client(RawPeer, found.port) for _ in range(publishers)]
         await client(helper.declare, "q", arguments={"qpid.file_count": 32, "qpid.file_size": 64})
-        queue = found.broker.queues["q"]
+        queue = found.broker.default_host.queues["q"]
         bodies = [number.to_bytes(4, "big") * (10_000 // 4) for number in range(3000)]
         frames = [helper.transfer_frames("q", body) for body in bodies]
         found.driver.is_held = True
@@ -249,7 +251,7 @@ async def test_nothing_is_promised_or_delivered_before_it_is_on_the_disk(tmp_pat
         found.driver.is_held = True
         first = await client(peer.publish, "q", b"1")
         sync = await client(peer.send_command, "execution.sync")
-        await found.until(lambda: found.broker.queues["q"].message_count == 1)
+        await found.until(lambda: found.broker.default_host.queues["q"].message_count == 1)
         for _ in range(3):
             await works(found, helper)
         while await client(peer.process, 0.05):
@@ -262,7 +264,7 @@ async def test_nothing_is_promised_or_delivered_before_it_is_on_the_disk(tmp_pat
         assert (delivery.body, delivery.destination) == (b"1", "durable")
         found.driver.is_held = True
         accept = await client(helper.accept, [delivery])
-        await found.until(lambda: found.broker.queues["q"].is_empty)
+        await found.until(lambda: found.broker.default_host.queues["q"].is_empty)
         while await client(helper.process, 0.05):
             assert accept not in helper.completed
         found.driver.let_go()
@@ -279,7 +281,7 @@ async def test_a_failing_disk_ends_the_sessions_that_wait_for_it_and_no_others(t
         await client(helper.subscribe, "bad", "bad")
         await client(helper.subscribe, "good", "good")
         await client(helper.sync)
-        found.driver.failing.append(found.broker.queues["bad"].journal.directory)
+        found.driver.failing.append(found.broker.default_host.queues["bad"].journal.directory)
         both = [peer.transfer_frames("good", b"1"), peer.transfer_frames("bad", b"2")]
         await client(peer.publish_all, both)
         with pytest.raises(SessionEndedError) as caught:
@@ -302,7 +304,7 @@ async def test_publishers_are_slowed_down_while_a_journal_cannot_grow(tmp_path: 
     async with served(tmp_path) as found:
         publisher, consumer = await other(found), await client(RawPeer, found.port)
         await client(publisher.declare, "q")
-        journal = found.broker.queues["q"].journal
+        journal = found.broker.default_host.queues["q"].journal
         journal.is_tight, journal.low_room, journal.runs_low = True, 1 << 40, lambda _: None
         connection = found.connection_of(publisher)
         await client(publisher.publish, "q", b"first")
@@ -354,7 +356,7 @@ def test_a_full_disk_refuses_with_the_reason_and_loses_nothing(tmp_path: Path, m
                 in ended.text
             )
             assert "the disk has 4 MiB free, and keeps 5 % of 100 MiB free" in ended.text
-            assert found.broker.queues["q"].message_count == confirmed
+            assert found.broker.default_host.queues["q"].message_count == confirmed
 
     async def drain() -> None:
         async with served(tmp_path) as found:
@@ -374,8 +376,8 @@ def test_a_full_disk_refuses_with_the_reason_and_loses_nothing(tmp_path: Path, m
 
 async def test_clients_of_amqp_0_9_1_are_told_that_the_disk_is_short(tmp_path: Path) -> None:
     async with served(tmp_path) as found:
-        await found.broker.topology.declare_queue("q", durable=True)
-        journal = found.broker.queues["q"].journal
+        await found.broker.default_host.topology.declare_queue("q", durable=True)
+        journal = found.broker.default_host.queues["q"].journal
         journal.is_tight, journal.low_room, journal.runs_low = True, 1 << 40, lambda _: None
         told: list[str] = []
 

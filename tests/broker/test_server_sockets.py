@@ -172,7 +172,7 @@ async def test_log_names_clients_and_why_they_left(caplog: pytest.LogCaptureFixt
                 assert lines(begin)[2].startswith('session "')
         await found.until(lambda: not found.server.clients.connections)
         caplog.clear()
-        topology = found.broker.topology
+        topology = found.broker.default_host.topology
         await topology.declare_exchange("e", "topic")
         await topology.declare_queue("q", caller=Somebody("me"))
         await topology.bind("q", "e", "a.#")
@@ -315,8 +315,8 @@ async def test_nothing_is_left_running(tmp_path: Path) -> None:
         peer.close()
         silent.close()
     async with served(tmp_path) as found:
-        assert found.broker.queues["kept"].message_count == 1
-        assert "mine" not in found.broker.queues
+        assert found.broker.default_host.queues["kept"].message_count == 1
+        assert "mine" not in found.broker.default_host.queues
 
 
 async def test_the_store_is_closed_after_the_last_client_is_gone(tmp_path: Path) -> None:
@@ -326,7 +326,7 @@ async def test_the_store_is_closed_after_the_last_client_is_gone(tmp_path: Path)
         peer = await stuck(found)
         await found.server.close()
         assert not found.server.clients.connections
-        assert found.broker.queues["much"].acquired_count == 0
+        assert found.broker.default_host.queues["much"].acquired_count == 0
         connections: Any = found.server.protocols.find(PROTOCOL_HEADER)
         assert len(connections.sessions) == 0
         peer.close()

@@ -127,7 +127,7 @@ def test_consumer_ended_during_deletion_is_not_restored() -> None:
     queue.exclusive_consumer = consumer
     queue.begin_deletion()
     release([(queue, consumer.entries[0])], is_redelivered=True)
-    unsubscribe(model.broker, BROKER, queue, consumer, "d")
+    unsubscribe(model.broker.default_host, BROKER, queue, consumer, "d")
     model.run()
     queue.undo_deletion()
     model.sync()
@@ -158,15 +158,15 @@ def moving(model: Model) -> tuple[Queue, Entry, Queue]:
     """A message that its consumer holds, of a queue with an alternate exchange; and the queue that it moves to."""
     queue, consumer = delivered(model, "q", b"1")
     target = model.queue("target", durable=True)
-    queue.alternate = model.broker.exchanges["amq.fanout"]
-    model.broker.exchanges["amq.fanout"].add(Binding(target, ""))
+    queue.alternate = model.broker.default_host.exchanges["amq.fanout"]
+    model.broker.default_host.exchanges["amq.fanout"].add(Binding(target, ""))
     return queue, consumer.entries[0], target
 
 
 def begin_move(model: Model, queue: Queue, entry: Entry) -> Results:
     """What a deletion does with each message first."""
     moved = Results()
-    model.broker.router.move(queue, entry, model.broker.exchanges["amq.fanout"], moved.append)
+    model.broker.router.move(queue, entry, model.broker.default_host.exchanges["amq.fanout"], moved.append)
     model.run()
     assert moved == []
     return moved

@@ -27,7 +27,7 @@ from tests.support.management_console import broker_statistics, statistics
 
 
 def queue_of(world: World, name: str = "q") -> dict[str, Any]:
-    return statistics(QUEUE_CLASS, world.broker.queues[name])
+    return statistics(QUEUE_CLASS, world.broker.default_host.queues[name])
 
 
 def matched(exchange: Exchange) -> int:
@@ -97,7 +97,7 @@ class TestQueue:
         count = int(is_persistent)
         assert (found["msgPersistEnqueues"], found["bytePersistEnqueues"]) == (count, count * size)
         assert (found["msgPersistDequeues"], found["bytePersistDequeues"]) == (0, 0)
-        world.broker.queues["q"].purge()
+        world.broker.default_host.queues["q"].purge()
         found = queue_of(world)
         assert (found["msgPersistDequeues"], found["bytePersistDequeues"]) == (count, count * size)
         assert (found["msgTotalDequeues"], found["discardsPurge"], found["acquires"]) == (1, 1, 0)
@@ -150,7 +150,7 @@ class TestQueue:
         client.sync()
         found = queue_of(client.world)
         assert (found["discardsOverflow"], found["msgTotalEnqueues"]) == (1, 1)
-        default = statistics(EXCHANGE_CLASS, client.world.broker.exchanges[""])
+        default = statistics(EXCHANGE_CLASS, client.world.broker.default_host.exchanges[""])
         assert default["msgReceives"] == 1  # one that was refused did not come
 
     def test_transactions(self, client: Client) -> None:
@@ -182,13 +182,13 @@ class TestQueue:
         found = queue_of(client.world)
         assert (found["consumerCount"].value, found["consumerCount"].low, found["consumerCount"].high) == (1, 0, 2)
         assert found["bindingCount"].value == 2
-        bound = statistics(EXCHANGE_CLASS, client.world.broker.exchanges["amq.topic"])["bindingCount"]
+        bound = statistics(EXCHANGE_CLASS, client.world.broker.default_host.exchanges["amq.topic"])["bindingCount"]
         assert (bound.value, bound.low, bound.high) == (1, 0, 1)
-        assert statistics(EXCHANGE_CLASS, client.world.broker.exchanges[""])["bindingCount"].value == 1
+        assert statistics(EXCHANGE_CLASS, client.world.broker.default_host.exchanges[""])["bindingCount"].value == 1
         client.command("queue.delete", queue="q")
         client.sync()
         assert (bound.value, bound.high) == (0, 1)
-        assert statistics(EXCHANGE_CLASS, client.world.broker.exchanges[""])["bindingCount"].value == 0
+        assert statistics(EXCHANGE_CLASS, client.world.broker.default_host.exchanges[""])["bindingCount"].value == 0
 
 
 def test_a_watermark_begins_with_each_interval() -> None:
@@ -206,7 +206,7 @@ def test_queue_counts_hold_through_random_steps() -> None:
     world = World()
     client = world.open_client()
     client.declare("q", arguments=typed_map({"qpid.max_count": 20, "qpid.policy_type": "reject"}))
-    queue: Queue = world.broker.queues["q"]
+    queue: Queue = world.broker.default_host.queues["q"]
     known: Counter[str] = Counter()
     for _ in range(2_000):
         step = chosen.choice(("publish", "publish", "acquire", "dequeue", "release", "purge", "expire"))
@@ -243,7 +243,7 @@ def test_queue_counts_hold_through_random_steps() -> None:
 class TestExchange:
     def test_routed_dropped_and_matched(self) -> None:
         client = World().open_client()
-        exchange = client.world.broker.exchanges["amq.topic"]
+        exchange = client.world.broker.default_host.exchanges["amq.topic"]
         for name, key in (("a", "x.*"), ("b", "#"), ("a", "x.y")):
             client.declare(name)
             client.command("exchange.bind", queue=name, exchange="amq.topic", binding_key=key)
@@ -255,7 +255,7 @@ class TestExchange:
         client.sync()
         found = statistics(EXCHANGE_CLASS, exchange)
         assert (found["msgReceives"], found["msgRoutes"], found["msgDrops"]) == (4, 5, 1)
-        here = sum(queue.message_bytes for queue in client.world.broker.queues.values())
+        here = sum(queue.message_bytes for queue in client.world.broker.default_host.queues.values())
         assert (found["byteRoutes"], found["byteDrops"] > 0) == (here, True)
         assert matched(exchange) == 5
         assert broker_statistics(client.world.broker)["discardsNoRoute"] == 1
@@ -277,7 +277,7 @@ class TestExchange:
         client.publish("none", b"3")
         client.command("queue.delete", queue="q")
         client.sync()
-        found = statistics(EXCHANGE_CLASS, client.world.broker.exchanges[""])
+        found = statistics(EXCHANGE_CLASS, client.world.broker.default_host.exchanges[""])
         assert (found["msgReceives"], found["msgRoutes"], found["msgDrops"]) == (3, 2, 1)
 
     def test_alternate_exchange_counts_rerouted_messages(self) -> None:
@@ -287,7 +287,7 @@ class TestExchange:
         client.command("exchange.declare", exchange="e", type="direct", alternate_exchange="amq.fanout")
         client.publish("k", b"1", exchange="e")
         client.sync()
-        exchanges = client.world.broker.exchanges
+        exchanges = client.world.broker.default_host.exchanges
         first, second = statistics(EXCHANGE_CLASS, exchanges["e"]), statistics(EXCHANGE_CLASS, exchanges["amq.fanout"])
         assert (first["msgReceives"], first["msgDrops"], first["msgRoutes"]) == (1, 1, 0)
         assert (second["msgReceives"], second["msgDrops"], second["msgRoutes"]) == (1, 0, 1)
@@ -301,7 +301,7 @@ class TestExchange:
         client.declare("q")
         client.publish("q", b"1", immediate=True)
         client.sync()
-        found = statistics(EXCHANGE_CLASS, client.world.broker.exchanges[""])
+        found = statistics(EXCHANGE_CLASS, client.world.broker.default_host.exchanges[""])
         assert (found["msgReceives"], found["msgDrops"], found["msgRoutes"]) == (1, 1, 0)
 
     def test_headers_are_counted_for_each_set_of_bindings(self) -> None:
@@ -342,7 +342,7 @@ class TestBroker:
         client.sync()
         found = broker_statistics(world.broker)
         assert (found["queueCount"], found["msgTotalEnqueues"], found["msgDepth"]) == (2, 4, 4)
-        assert found["byteDepth"] == sum(queue.message_bytes for queue in world.broker.queues.values())
+        assert found["byteDepth"] == sum(queue.message_bytes for queue in world.broker.default_host.queues.values())
         client.command("queue.delete", queue="a")
         client.sync()
         left = broker_statistics(world.broker)

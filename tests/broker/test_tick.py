@@ -122,7 +122,7 @@ def test_commit_elsewhere_does_not_complete_unsynced_publishes(
     """In one tick one client publishes and another commits to the same queue: the tick waits for the journal."""
     queue, tick, session = model.queue("q", durable=True), model.tick, Session("s", log)
     transaction = model.broker.begin_transaction(0)
-    transaction.publish(model.message("q", b"1"), model.broker.exchanges[""])
+    transaction.publish(model.message("q", b"1"), model.broker.default_host.exchanges[""])
 
     def commit() -> None:
         transaction.commit(lambda _: None)
@@ -175,7 +175,7 @@ def test_a_commit_that_waits_for_the_disk_is_something_that_is_waited_for(
     model.tick.ended = lambda: ended.append(1)
     for _ in range(2):
         transaction = model.broker.begin_transaction(0)
-        transaction.publish(model.message("q", b"1"), model.broker.exchanges[""])
+        transaction.publish(model.message("q", b"1"), model.broker.default_host.exchanges[""])
         transaction.commit(lambda _: None)
     for left in (2, 1, 0):
         model.run()
@@ -188,7 +188,7 @@ def test_a_commit_that_waits_for_the_disk_is_something_that_is_waited_for(
 def test_a_commit_that_is_refused_is_not_waited_for(model: Model) -> None:
     model.queue("q", durable=True).journal.is_full = True
     transaction = model.broker.begin_transaction(0)
-    transaction.publish(model.message("q", b"1"), model.broker.exchanges[""])
+    transaction.publish(model.message("q", b"1"), model.broker.default_host.exchanges[""])
     with pytest.raises(ResourceLimitExceededError):
         transaction.commit(lambda _: None)
     assert model.tick.transactions_under_way == 0
@@ -361,7 +361,7 @@ def delivered(model: Model) -> Model:
 
 def accept(model: Model, session: Session | None = None) -> None:
     """Remove the message in this tick, for a command of the session that waits for the disk."""
-    queue = model.broker.queues["q"]
+    queue = model.broker.default_host.queues["q"]
     assert queue.dequeue(next(iter(queue.entries())))
     if session is not None:
         session.held = [[7, 7]]
@@ -387,7 +387,7 @@ def test_a_peer_that_waits_for_completion_makes_all_waiters_urgent(delivered: Mo
     delivered.run()
     delivered.tick.is_urgent = True
     delivered.run()
-    assert delivered.store.flushed == [[delivered.broker.queues["q"].journal]]
+    assert delivered.store.flushed == [[delivered.broker.default_host.queues["q"].journal]]
     delivered.store.complete()
     assert "s released [[7, 7]]" in log
 
@@ -413,7 +413,7 @@ def test_a_callback_makes_removals_urgent(delivered: Model, log: list[str]) -> N
     accept(delivered)
     delivered.tick.when_synced(lambda error: log.append(f"later {error}"))
     delivered.run()
-    assert delivered.store.flushed == [[delivered.broker.queues["q"].journal]]
+    assert delivered.store.flushed == [[delivered.broker.default_host.queues["q"].journal]]
     assert log == []
     delivered.sync()
     assert log == ["later None"]

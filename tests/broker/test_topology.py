@@ -51,7 +51,7 @@ class TestDeclareQueue:
         async def scene(stage: Wired) -> None:
             arguments = typed_map({"who.knows": 1})
             queue = await stage.topology.declare_queue("q", durable=durable, auto_delete=True, arguments=arguments)
-            assert stage.broker.queues == {"q": queue}
+            assert stage.broker.default_host.queues == {"q": queue}
             assert (queue.name, queue.durable, queue.auto_delete) == ("q", durable, True)
             assert (queue.arguments, queue.owner, queue.alternate) == (arguments, None, None)
             assert (queue.journal is not None) == (durable and stage.store is not None)
@@ -76,7 +76,7 @@ class TestDeclareQueue:
             await refused(InvalidArgumentError, declare("", passive=True))
             await refused(NotAllowedError, declare("amq.mine"), "reserved")
             await refused(NotFoundError, declare("q", passive=True), "Queue not found: q")
-            assert stage.broker.queues == {}
+            assert stage.broker.default_host.queues == {}
             await declare("amq")
             await declare("qpid.q")
 
@@ -93,9 +93,9 @@ class TestDeclareQueue:
         async def scene(stage: Wired) -> None:
             declare = stage.topology.declare_queue
             await refused(NotFoundError, declare("q", durable=durable, alternate="none"), "Exchange not found: none")
-            assert stage.broker.queues == {}
+            assert stage.broker.default_host.queues == {}
             queue = await declare("q", durable=durable, alternate="amq.fanout")
-            assert queue.alternate is stage.broker.exchanges["amq.fanout"]
+            assert queue.alternate is stage.broker.default_host.exchanges["amq.fanout"]
             assert await declare("q", alternate="amq.fanout") is queue
             assert await declare("q") is queue
             for passive in (False, True):
@@ -123,7 +123,7 @@ class TestExclusive:
             ):
                 await refused(ResourceLockedError, asked, "exclusive to another session")
             assert stage.bindings() == {("amq.direct", "q", "k")}
-            assert stage.broker.queues["q"] is queue
+            assert stage.broker.default_host.queues["q"] is queue
             assert await topology.declare_queue("q", passive=True, caller=other) is queue, "whoever asks is told"
             assert topology.bound("amq.direct", "q", "k") == BoundReply()
 
@@ -138,7 +138,7 @@ class TestExclusive:
             await topology.bind("q", "amq.direct", "k")
             await topology.unbind("q", "amq.direct", "k", caller=mine)
             await topology.delete_queue("q", caller=mine)
-            assert stage.broker.queues == {}
+            assert stage.broker.default_host.queues == {}
 
         play(scene)
 
@@ -169,7 +169,7 @@ class TestDeleteQueue:
             taker = await stage.consumer(queue)
             await stage.publish("", "q", b"held", b"left")
             await topology.delete_queue("q")
-            assert list(stage.broker.queues) == ["other"]
+            assert list(stage.broker.default_host.queues) == ["other"]
             assert queue.is_deleted
             assert taker.is_told
             assert stage.bindings() == {("amq.direct", "other", "k")}
@@ -198,11 +198,11 @@ class TestDeleteQueue:
             )
             await refused(PreconditionFailedError, delete("q", if_unused=True, caller=other), "in use")
             await refused(ResourceLockedError, delete("q", caller=other))
-            assert stage.broker.queues == {"q": queue}
+            assert stage.broker.default_host.queues == {"q": queue}
             queue.dequeue(taker.taken[0])
             queue.remove_consumer(taker)
             await delete("q", if_unused=True, if_empty=True, caller=mine)
-            assert stage.broker.queues == {}
+            assert stage.broker.default_host.queues == {}
 
         play(scene)
 
@@ -215,7 +215,7 @@ class TestDeleteQueue:
             delete = stage.topology.delete_queue
             await refused(PreconditionFailedError, delete("q", if_empty=True), "it has 1 message")
             await delete("q", if_empty=True, counts_held=False)
-            assert stage.broker.queues == {}
+            assert stage.broker.default_host.queues == {}
 
         play(scene)
 
@@ -243,7 +243,7 @@ class TestDeleteQueue:
             await stage.topology.declare_queue("q", durable=durable, alternate="amq.direct")
             await stage.publish("", "q", b"x")
             await stage.topology.delete_queue("q")
-            assert stage.broker.queues == {}
+            assert stage.broker.default_host.queues == {}
 
         play(scene)
 
@@ -254,10 +254,10 @@ class TestAutoDelete:
             queue = await stage.topology.declare_queue("q", durable=durable, auto_delete=True)
             takers = [await stage.consumer(queue) for _ in range(2)]
             for left in (1, 0):
-                assert stage.broker.queues
+                assert stage.broker.default_host.queues
                 queue.remove_consumer(takers[left])
                 await stage.topology.delete_if_unused(queue)
-            assert stage.broker.queues == {}
+            assert stage.broker.default_host.queues == {}
             await stage.topology.delete_if_unused(queue)
 
         play(scene)
@@ -269,10 +269,10 @@ class TestAutoDelete:
                 "q", durable=durable, auto_delete=True, exclusive=True, caller=Somebody()
             )
             await topology.delete_if_unused(queue)
-            assert stage.broker.queues == {"q": queue}
+            assert stage.broker.default_host.queues == {"q": queue}
             queue.owner = None
             await topology.delete_if_unused(queue)
-            assert stage.broker.queues == {}
+            assert stage.broker.default_host.queues == {}
 
         play(scene)
 
@@ -280,7 +280,7 @@ class TestAutoDelete:
         async def scene(stage: Wired) -> None:
             queue = await stage.topology.declare_queue("q", durable=durable)
             await stage.topology.delete_if_unused(queue)
-            assert stage.broker.queues == {"q": queue}
+            assert stage.broker.default_host.queues == {"q": queue}
 
         play(scene)
 
@@ -290,7 +290,7 @@ class TestAutoDelete:
             await stage.topology.delete_queue("q")
             second = await stage.topology.declare_queue("q", durable=durable, auto_delete=True)
             await stage.topology.delete_if_unused(first)
-            assert stage.broker.queues == {"q": second}
+            assert stage.broker.default_host.queues == {"q": second}
 
         play(scene)
 
@@ -304,15 +304,15 @@ class TestAutoDelete:
                 await topology.bind(name, "x", "k")
                 await topology.bind(name, "stays", "k")
             await topology.delete_queue("r")
-            assert stage.broker.exchanges["x"] is exchange
+            assert stage.broker.default_host.exchanges["x"] is exchange
             await topology.unbind("q", "x", "k")
-            assert "x" not in stage.broker.exchanges
+            assert "x" not in stage.broker.default_host.exchanges
             assert exchange.is_deleted
             await topology.declare_exchange("x", "direct", durable=durable, auto_delete=True)
             await topology.bind("q", "x", "k")
             await topology.delete_queue("q")
-            assert "x" not in stage.broker.exchanges
-            assert "stays" in stage.broker.exchanges
+            assert "x" not in stage.broker.default_host.exchanges
+            assert "stays" in stage.broker.default_host.exchanges
 
         play(scene)
 
@@ -323,7 +323,7 @@ class TestAutoDelete:
             await topology.declare_queue("q", durable=durable, alternate="x")
             await topology.bind("q", "x", "k")
             await topology.unbind("q", "x", "k")
-            assert "x" in stage.broker.exchanges
+            assert "x" in stage.broker.default_host.exchanges
 
         play(scene)
 
@@ -336,10 +336,10 @@ class TestDeclareExchange:
             exchange = await stage.topology.declare_exchange(
                 "x", type_name, durable=durable, auto_delete=True, alternate="amq.topic", arguments=arguments
             )
-            assert stage.broker.exchanges["x"] is exchange
+            assert stage.broker.default_host.exchanges["x"] is exchange
             assert (exchange.type_name, exchange.durable, exchange.auto_delete) == (type_name, durable, True)
             assert exchange.arguments == arguments
-            assert exchange.alternate is stage.broker.exchanges["amq.topic"]
+            assert exchange.alternate is stage.broker.default_host.exchanges["amq.topic"]
             assert (exchange.store_id is not None) == (durable and stage.store is not None)
             again = await stage.topology.declare_exchange("x", type_name, durable=not durable, alternate="amq.topic")
             assert again is exchange
@@ -350,7 +350,7 @@ class TestDeclareExchange:
     def test_refused(self, play: Play, durable: bool) -> None:
         async def scene(stage: Wired) -> None:
             declare = stage.topology.declare_exchange
-            before = dict(stage.broker.exchanges)
+            before = dict(stage.broker.default_host.exchanges)
             await refused(InvalidArgumentError, declare("", "direct"))
             await refused(InvalidArgumentError, declare("", "direct", passive=True))
             await refused(NotAllowedError, declare("amq.mine", "direct"), "reserved")
@@ -359,7 +359,7 @@ class TestDeclareExchange:
             await refused(NotFoundError, declare("x", "xml", durable=durable), "type not implemented: xml")
             await refused(NotFoundError, declare("x", "", durable=durable))
             await refused(NotFoundError, declare("x", "direct", alternate="none"), "Exchange not found: none")
-            assert stage.broker.exchanges == before
+            assert stage.broker.default_host.exchanges == before
 
         play(scene)
 
@@ -373,7 +373,7 @@ class TestDeclareExchange:
                 await refused(NotAllowedError, declare("x", "direct", passive=passive, alternate="amq.match"))
                 await refused(NotAllowedError, declare("plain", "direct", passive=passive, alternate="amq.match"))
             await refused(NotAllowedError, declare("amq.direct", "topic"))
-            assert await declare("amq.direct", "direct") is stage.broker.exchanges["amq.direct"]
+            assert await declare("amq.direct", "direct") is stage.broker.default_host.exchanges["amq.direct"]
 
         play(scene)
 
@@ -387,7 +387,7 @@ class TestDeleteExchange:
             await topology.bind("q", "x", "k")
             assert len(exchange.find("k").queues) == 1
             await topology.delete_exchange("x")
-            assert "x" not in stage.broker.exchanges
+            assert "x" not in stage.broker.default_host.exchanges
             assert exchange.is_deleted
             assert exchange.find("k").queues == ()
             assert stage.bindings() == set()
@@ -413,7 +413,7 @@ class TestDeleteExchange:
             await refused(PreconditionFailedError, topology.delete_exchange("x", if_unused=True), "in use")
             await topology.unbind("q", "x", "k")
             await topology.delete_exchange("x", if_unused=True)
-            assert "x" not in stage.broker.exchanges
+            assert "x" not in stage.broker.default_host.exchanges
 
         play(scene)
 
@@ -423,7 +423,7 @@ class TestAlternateExchangesThatAreMissing:
 
     def test_declared_later(self, play: Play, durable: bool) -> None:
         async def scene(stage: Wired) -> None:
-            topology, exchanges = stage.topology, stage.broker.exchanges
+            topology, exchanges = stage.topology, stage.broker.default_host.exchanges
             for name in ("x", "y"):
                 await topology.declare_exchange(name, "direct", durable=durable, alternate="later", is_exact=True)
             await topology.declare_exchange("gone", "direct", durable=durable, alternate="later", is_exact=True)
@@ -443,7 +443,7 @@ class TestAlternateExchangesThatAreMissing:
 
     def test_deleted_and_declared_again(self, play: Play, durable: bool) -> None:
         async def scene(stage: Wired) -> None:
-            topology, exchanges = stage.topology, stage.broker.exchanges
+            topology, exchanges = stage.topology, stage.broker.default_host.exchanges
             await topology.declare_exchange("later", "fanout", durable=durable)
             await topology.declare_exchange("x", "direct", durable=durable, alternate="later", is_exact=True)
             await refused(NotAllowedError, topology.delete_exchange("later"), "alternate")
@@ -462,7 +462,7 @@ class TestAlternateExchangesThatAreMissing:
 
     def test_in_a_circle(self, play: Play, durable: bool) -> None:
         async def scene(stage: Wired) -> None:
-            topology, exchanges = stage.topology, stage.broker.exchanges
+            topology, exchanges = stage.topology, stage.broker.default_host.exchanges
             for name, alternate in (("x", "y"), ("y", "x"), ("z", "z")):
                 await topology.declare_exchange(name, "topic", durable=durable, alternate=alternate, is_exact=True)
             assert [exchanges[name].alternate for name in "xyz"] == [exchanges[name] for name in "yxz"]
@@ -483,7 +483,7 @@ class TestAlternateExchangesThatAreMissing:
             topology = stage.topology
             await topology.declare_exchange("source", "topic", durable=durable)
             await topology.declare_exchange("x", "direct", durable=durable, alternate="later", is_exact=True)
-            await stage.broker.exchange_bindings.bind("source", "x", "#", EMPTY_MAP, caller=BROKER)
+            await stage.broker.default_host.exchange_bindings.bind("source", "x", "#", EMPTY_MAP, caller=BROKER)
             await topology.declare_queue("q", durable=durable)
             await topology.bind("q", "x", "known")
             await stage.publish("source", "other", b"to nobody")
@@ -502,12 +502,12 @@ class TestAlternateExchangesThatAreMissing:
             await stage.topology.declare_exchange("transient", "fanout")
             await stage.topology.declare_queue("q", durable=True, alternate="transient")
         async with wired(tmp_path) as stage:
-            exchanges = stage.broker.exchanges
+            exchanges = stage.broker.default_host.exchanges
             assert (exchanges["x"].alternate, exchanges["y"].alternate) == (None, exchanges["there"])
             for name in ("later", "transient"):
                 await stage.topology.declare_exchange(name, "fanout", durable=True)
             assert exchanges["x"].alternate is exchanges["later"]
-            assert stage.broker.queues["q"].alternate is exchanges["transient"]
+            assert stage.broker.default_host.queues["q"].alternate is exchanges["transient"]
 
 
 class TestBindings:
@@ -573,5 +573,5 @@ async def test_users_with_long_names_have_durable_queues(tmp_path: Path) -> None
             queue = await stage.topology.declare_queue(name, durable=True, caller=Somebody(user))
             assert queue.creator == user
     async with wired(tmp_path) as stage:
-        kept = {name: stage.broker.queues[name].creator for name in users}
+        kept = {name: stage.broker.default_host.queues[name].creator for name in users}
         assert kept == {"short": users["short"], "long": "", "wide": ""}, "a name that is too long is not stored"

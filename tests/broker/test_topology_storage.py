@@ -55,12 +55,16 @@ class TestReopened:
             await stage.publish("amq.fanout", "any", b"lost", persistent=False)
 
         async def look(stage: Wired) -> None:
-            dead, x, q = stage.broker.exchanges["dead"], stage.broker.exchanges["x"], stage.broker.queues["q"]
+            dead, x, q = (
+                stage.broker.default_host.exchanges["dead"],
+                stage.broker.default_host.exchanges["x"],
+                stage.broker.default_host.queues["q"],
+            )
             assert (x.type_name, x.durable, x.auto_delete, x.alternate) == ("topic", True, True, dead)
             assert x.arguments == typed_map({"a": 1})
             assert (q.durable, q.auto_delete, q.alternate, q.arguments) == (True, True, dead, typed_map({"b": 2}))
             assert stage.bindings() == {("x", "q", "a.#"), ("amq.match", "q", "k"), ("amq.fanout", "q", "")}
-            binding = stage.broker.exchanges["amq.match"].find_binding(q, "k")
+            binding = stage.broker.default_host.exchanges["amq.match"].find_binding(q, "k")
             assert binding is not None
             assert binding.arguments == headers
             assert stage.bodies("q") == [b"kept"]
@@ -72,13 +76,13 @@ class TestReopened:
 
         async def look_again(stage: Wired) -> None:
             assert stage.bindings() == set()
-            assert "x" not in stage.broker.exchanges
+            assert "x" not in stage.broker.default_host.exchanges
             await stage.topology.delete_queue("q")
             await stage.topology.delete_exchange("dead")
 
         async def find_nothing(stage: Wired) -> None:
-            assert stage.broker.queues == {}
-            assert len(stage.broker.exchanges) == 5
+            assert stage.broker.default_host.queues == {}
+            assert len(stage.broker.default_host.exchanges) == 5
 
         play(tmp_path, make, look, take_apart, look_again, find_nothing)
 
@@ -93,9 +97,9 @@ class TestReopened:
                     await topology.bind(queue, exchange, "k")
 
         async def look(stage: Wired) -> None:
-            assert list(stage.broker.queues) == ["q1"]
-            assert "x1" in stage.broker.exchanges
-            assert "x0" not in stage.broker.exchanges
+            assert list(stage.broker.default_host.queues) == ["q1"]
+            assert "x1" in stage.broker.default_host.exchanges
+            assert "x0" not in stage.broker.default_host.exchanges
             assert stage.bindings() == {("x1", "q1", "k"), ("amq.direct", "q1", "k")}
 
         play(tmp_path, make, look)
@@ -105,7 +109,7 @@ class TestReopened:
 
         async def look(stage: Wired) -> None:
             await stage.topology.store_standard_exchanges()
-            exchanges = stage.broker.exchanges
+            exchanges = stage.broker.default_host.exchanges
             numbers.append([exchanges[name].store_id for name in sorted(exchanges) if name])
             assert stage.store is not None
             assert len(stage.store.topology.exchanges) in (0, 4)
@@ -145,7 +149,7 @@ class TestReopened:
 
         async def look(stage: Wired) -> None:
             assert stage.bodies("letters") == stage.bodies("copies") == bodies
-            assert sorted(stage.broker.queues) == ["copies", "letters"]
+            assert sorted(stage.broker.default_host.queues) == ["copies", "letters"]
 
         play(tmp_path, make, look)
 
@@ -164,7 +168,7 @@ class TestGeometry:
             arguments = typed_map({"qpid.file_count": "many"})
             with pytest.raises(InvalidArgumentError, match=r"qpid\.file_count"):
                 await stage.topology.declare_queue("q", durable=True, arguments=arguments)
-            assert stage.broker.queues == {}
+            assert stage.broker.default_host.queues == {}
             await stage.topology.declare_queue("q", arguments=arguments)
 
         play(tmp_path, scene)
@@ -189,7 +193,7 @@ class TestFailingStore:
             topology = stage.topology
             assert stage.store is not None
             await topology.declare_queue("q", durable=True)
-            before = dict(stage.broker.exchanges), dict(stage.broker.queues)
+            before = dict(stage.broker.default_host.exchanges), dict(stage.broker.default_host.queues)
             for name in ("create_queue", "create_exchange", "create_binding"):
                 monkeypatch.setattr(stage.store.changes, name, change)
             for asked in (
@@ -199,7 +203,7 @@ class TestFailingStore:
             ):
                 with pytest.raises(InternalError, match="the disk is broken"):
                     await asked
-            assert (stage.broker.exchanges, stage.broker.queues) == before
+            assert (stage.broker.default_host.exchanges, stage.broker.default_host.queues) == before
             assert stage.bindings() == set()
 
         play(tmp_path, scene)
@@ -224,7 +228,7 @@ class TestFailingStore:
                     with pytest.raises(InternalError, match="the disk is broken"):
                         await asked
             assert stage.bindings() == {("x", "q", "k"), ("amq.topic", "q", "#")}
-            assert stage.broker.queues == {"q": queue}
+            assert stage.broker.default_host.queues == {"q": queue}
             assert not queue.is_deleted
             assert not taker.is_told
             await stage.publish("x", "k", b"1")
@@ -234,7 +238,7 @@ class TestFailingStore:
             queue.dequeue(taker.taken[0])
             await topology.delete_queue("q")
             assert taker.is_told
-            assert "x" not in stage.broker.exchanges
+            assert "x" not in stage.broker.default_host.exchanges
 
         play(tmp_path, scene)
 
@@ -252,8 +256,8 @@ class TestFailingStore:
                 patch.setattr(stage.store.changes, "delete_exchange", change)
                 await topology.delete_if_unused(queue)
                 await topology.unbind("q", "x", "k")
-            assert stage.broker.queues == {"q": queue}
-            assert "x" in stage.broker.exchanges
+            assert stage.broker.default_host.queues == {"q": queue}
+            assert "x" in stage.broker.default_host.exchanges
 
         play(tmp_path, scene)
         assert [record.getMessage().partition(":")[0] for record in caplog.records if record.levelname == "ERROR"] == [
@@ -275,7 +279,7 @@ class TestCancelled:
             results: list[Exception | None] = []
             with monkeypatch.context() as patch:
                 patch.setattr(stage.store.changes, "delete_queue", lambda journal, _done: asked.append(journal))
-                removal = asyncio.create_task(stage.broker.removal.remove(queue))
+                removal = asyncio.create_task(stage.broker.default_host.removal.remove(queue))
                 await asyncio.sleep(0)
                 assert asked == [queue.journal]
                 assert accept(stage.broker.tick, [(queue, taker.taken[0])], results.append) is Settled.LATER
@@ -285,8 +289,8 @@ class TestCancelled:
             await asyncio.sleep(0)
             assert results == []
             assert queue.journal.depth == 1
-            assert "q" not in stage.broker.queues
-            assert queue in stage.broker.removal.leaving
+            assert "q" not in stage.broker.default_host.queues
+            assert queue in stage.broker.default_host.removal.leaving
 
         play(tmp_path, scene)
 
@@ -307,7 +311,7 @@ class TestNoRoom:
             await stage.publish("", "q", *(b"%3d" % number + b"x" * size for number in range(count)))
             with pytest.raises(ResourceLimitExceededError, match="Enqueue capacity threshold exceeded"):
                 await topology.delete_queue("q")
-            assert stage.broker.queues["q"] is queue
+            assert stage.broker.default_host.queues["q"] is queue
             assert not queue.is_deleted
             assert stage.bindings() == {("amq.fanout", "small", ""), ("amq.direct", "q", "k")}
             moved, left = stage.bodies("small"), stage.bodies("q")
@@ -332,7 +336,7 @@ class TestTogether:
             )
             assert first is second
             assert first.is_deleted
-            assert stage.broker.queues == {"q": queue}
+            assert stage.broker.default_host.queues == {"q": queue}
 
         play(tmp_path, scene)
 
@@ -344,12 +348,12 @@ class TestTogether:
             task.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await task
-            assert stage.broker.queues == {}
+            assert stage.broker.default_host.queues == {}
             await stage.topology.finish()
-            assert list(stage.broker.queues) == ["q"]
+            assert list(stage.broker.default_host.queues) == ["q"]
 
         async def look(stage: Wired) -> None:
-            assert list(stage.broker.queues) == ["q"]
+            assert list(stage.broker.default_host.queues) == ["q"]
 
         play(tmp_path, make, look)
 
@@ -388,11 +392,11 @@ class TestTogether:
             await asyncio.gather(*(topology.delete_queue(name) for name in names[1:]))
             assert len(batches) < 20
             assert stage.bindings() == {("x", "q0", "key")}
-            assert list(stage.broker.queues) == ["q0"]
+            assert list(stage.broker.default_host.queues) == ["q0"]
 
         async def look(stage: Wired) -> None:
             assert stage.bindings() == {("x", "q0", "key")}
-            assert list(stage.broker.queues) == ["q0"]
+            assert list(stage.broker.default_host.queues) == ["q0"]
 
         play(tmp_path, scene, look)
 
@@ -407,7 +411,7 @@ class TestTogether:
             declared = (topology.declare_queue(f"q{number}", durable=True, caller=joe) for number in range(8))
             results = await asyncio.gather(*declared, return_exceptions=True)
             assert sum(isinstance(result, UnauthorizedError) for result in results) == 5
-            assert quotas.queues["joe"] == len(stage.broker.queues) == 3
+            assert quotas.queues["joe"] == len(stage.broker.default_host.queues) == 3
 
         play(tmp_path, scene)
 
@@ -420,7 +424,7 @@ class TestTogether:
                 await topology.bind(name, "x", "key")
             removals = [topology.unbind(name, "x", "key") for name in names[:2]]
             await asyncio.gather(*removals, *(topology.delete_queue(name) for name in names[2:]))
-            assert "x" not in stage.broker.exchanges
+            assert "x" not in stage.broker.default_host.exchanges
 
         play(tmp_path, scene)
 
@@ -435,7 +439,7 @@ class TestTogether:
             await asyncio.sleep(0)
             task.cancel()
             await topology.finish()
-            assert "x" not in stage.broker.exchanges
+            assert "x" not in stage.broker.default_host.exchanges
 
         play(tmp_path, scene)
 

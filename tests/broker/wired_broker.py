@@ -103,7 +103,7 @@ class Wired:
 
     def __init__(self, broker: Broker) -> None:
         self.broker, self.store = broker, broker.store
-        self.topology = broker.topology
+        self.topology = broker.default_host.topology
 
     def message(self, key: str, body: bytes, *, persistent: bool = True) -> PlainMessage:
         return PlainMessage(key, body, persistent=persistent, store=self.store)
@@ -111,7 +111,9 @@ class Wired:
     async def publish(self, exchange: str, key: str, *bodies: bytes, persistent: bool = True) -> None:
         """Publish messages, until they are on the disk."""
         for body in bodies:
-            self.broker.router.publish(self.message(key, body, persistent=persistent), self.broker.exchanges[exchange])
+            self.broker.router.publish(
+                self.message(key, body, persistent=persistent), self.broker.default_host.exchanges[exchange]
+            )
         await self.synced()
 
     async def synced(self) -> None:
@@ -122,13 +124,13 @@ class Wired:
 
     def bodies(self, queue: str) -> list[bytes]:
         """What is on a queue and nobody has."""
-        return [entry.message.body for entry in self.broker.queues[queue].available()]
+        return [entry.message.body for entry in self.broker.default_host.queues[queue].available()]
 
     def bindings(self) -> set[tuple[str, str, str]]:
         """Exchange, queue, key."""
         return {
             (exchange.name, binding.queue.name, binding.key)
-            for exchange in self.broker.exchanges.values()
+            for exchange in self.broker.default_host.exchanges.values()
             for binding in exchange.bindings
         }
 

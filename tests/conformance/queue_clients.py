@@ -38,14 +38,14 @@ def pass_time(world: World, seconds: float) -> None:
     """Let time go by, and the server look at what is due."""
     world.now += seconds
     world.sessions.on_timer(world.now)
-    for queue in world.broker.idle_queues.take_due():
-        asyncio.run(world.broker.topology.delete_if_unused(queue))
+    for queue in world.broker.default_host.idle_queues.take_due():
+        asyncio.run(world.broker.default_host.topology.delete_if_unused(queue))
     world.run()
 
 
 def bodies(world: World, name: str) -> list[bytes]:
     """What is on a queue and nobody has."""
-    return [bytes(entry.message.body) for entry in world.broker.queues[name].available()]
+    return [bytes(entry.message.body) for entry in world.broker.default_host.queues[name].available()]
 
 
 # ---- ways in which the session on channel 1, `session`, ends ----

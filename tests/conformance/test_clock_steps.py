@@ -52,7 +52,11 @@ def test_nothing_ends_early_or_late_when_the_time_of_day_is_set(step: float) -> 
     def present() -> tuple[set[str], bool, bool]:
         branch = next(iter(world.broker.distributed.branches.values()))
         is_active = world.broker.distributed.status_of(branch).name == "OK"
-        return {*world.broker.queues}, world.sessions.find(kept.machine.user, b"session") is not None, is_active
+        return (
+            {*world.broker.default_host.queues},
+            world.sessions.find(kept.machine.user, kept.machine.virtual_host, b"session") is not None,
+            is_active,
+        )
 
     before = present()
     assert before == ({"timeout", "unused", "expires"}, True, True)
@@ -66,9 +70,9 @@ def test_nothing_ends_early_or_late_when_the_time_of_day_is_set(step: float) -> 
     assert present() == ({"timeout"}, False, False)  # whose time begins with the end of its session
     world.stepped -= step
     pass_time(world, 59.9)
-    assert "timeout" in world.broker.queues
+    assert "timeout" in world.broker.default_host.queues
     pass_time(world, 0.2)
-    assert "timeout" not in world.broker.queues
+    assert "timeout" not in world.broker.default_host.queues
 
 
 def test_messages_expire_by_the_time_of_day_since_their_expiration_is_stored() -> None:
@@ -77,7 +81,7 @@ def test_messages_expire_by_the_time_of_day_since_their_expiration_is_stored() -
     client.declare("q")
     client.command("message.transfer", header=header(routing_key="q", ttl=1000), body=b"x")
     client.sync()
-    (entry,) = world.broker.queues["q"].entries()
+    (entry,) = world.broker.default_host.queues["q"].entries()
     assert entry.message.expires_at == world.broker.clock() + 1
     world.stepped -= YEAR
     world.now += 10

@@ -125,7 +125,7 @@ def test_outside_of_an_association_everything_takes_effect_at_once() -> None:
     move(client, 2)
     assert counts(other) == (0, 2)
     assert status(client, "rollback") == OK
-    assert client.world.broker.queues["from"].message_count == 1
+    assert client.world.broker.default_host.queues["from"].message_count == 1
 
 
 def test_branches_are_recovered_until_they_are_ended() -> None:

@@ -124,7 +124,7 @@ class TestSequence:
         content = header(routing_key="k") + bytes(broken)
         client.command("message.transfer", destination="plain", header=content)
         client.sync()
-        assert client.world.broker.queues["plain"].message_count == 1
+        assert client.world.broker.default_host.queues["plain"].message_count == 1
         at = client.command("message.transfer", destination="x", header=content)
         assert client.failure() == (ErrorCode.INVALID_ARGUMENT, at)
 
@@ -218,7 +218,7 @@ class TestInitialValue:
             client.declare(name)
             bind(client, name)
             client.world.now += 1.5
-        counts = [client.world.broker.queues[name].message_count for name in ("in time", "late")]
+        counts = [client.world.broker.default_host.queues[name].message_count for name in ("in time", "late")]
         assert counts == [1, 0]
 
     def test_no_message_yet(self, client: Client) -> None:

@@ -30,7 +30,7 @@ class TestDeclare:
         at = client.command("exchange.declare", exchange="x", type=type_name)
         assert client.failure() == (ErrorCode.NOT_FOUND, at)
         assert client.exceptions[0]["description"] == f"Exchange type not implemented: {type_name}"
-        assert "x" not in client.world.broker.exchanges
+        assert "x" not in client.world.broker.default_host.exchanges
 
     def test_arguments_come_back(self, client: Client) -> None:
         arguments = typed_map({"qpid.msg_sequence": 1, "qpid.ive": True, "who.knows": "what"})
@@ -51,7 +51,7 @@ class TestDelete:
         client.command("exchange.bind", exchange="x", queue="bound", binding_key="")
         at = client.command("exchange.delete", exchange="x", if_unused=True)
         assert client.failure() == (ErrorCode.PRECONDITION_FAILED, at)
-        assert "x" in client.world.broker.exchanges
+        assert "x" in client.world.broker.default_host.exchanges
 
     def test_if_unused_when_the_last_binding_is_gone(self, client: Client) -> None:
         client.command("exchange.declare", exchange="x", type="fanout")
@@ -60,7 +60,7 @@ class TestDelete:
         client.command("exchange.delete", exchange="x", if_unused=True)
         client.sync()
         assert not client.exceptions
-        assert "x" not in client.world.broker.exchanges
+        assert "x" not in client.world.broker.default_host.exchanges
 
     def test_with_its_bindings_unless_it_is_asked(self, client: Client) -> None:
         client.command("exchange.declare", exchange="x", type="direct")

@@ -52,16 +52,16 @@ def test_transfers_wait_from_above_the_stop_threshold_to_below_the_resume_thresh
     numbers = publish(here, 5)
     assert waiting(here, numbers) == numbers[3:]
     assert bodies(world, "q") == [b"0", b"1", b"2", b"3", b"4"]
-    told = statistics(QUEUE_CLASS, world.broker.queues["q"])
+    told = statistics(QUEUE_CLASS, world.broker.default_host.queues["q"])
     assert (told["flowStopped"], told["flowStoppedCount"]) == (True, 1)
     drain(there, count=3)
     assert waiting(here, numbers) == numbers[3:]
     drain(there)
     assert waiting(here, numbers) == []
-    told = statistics(QUEUE_CLASS, world.broker.queues["q"])
+    told = statistics(QUEUE_CLASS, world.broker.default_host.queues["q"])
     assert (told["flowStopped"], told["flowStoppedCount"]) == (False, 1)
     publish(here, 3)
-    assert statistics(QUEUE_CLASS, world.broker.queues["q"])["flowStoppedCount"] == 2
+    assert statistics(QUEUE_CLASS, world.broker.default_host.queues["q"])["flowStoppedCount"] == 2
 
 
 def test_the_example_of_two_senders() -> None:
@@ -82,17 +82,17 @@ def test_the_example_of_10000_bytes() -> None:
     world, here, there = clients(World(settings))
     here.declare("q", arguments=arguments({"qpid.max_size": 10_000}))
     (first,) = publish(here, 1)
-    size = world.broker.queues["q"].message_bytes
+    size = world.broker.default_host.queues["q"].message_bytes
     rest = here.publish("q", *[b"0"] * (9000 // size - 1))
     assert waiting(here, [first, *rest]) == []
     (last,) = publish(here, 1)
-    assert world.broker.queues["q"].message_bytes > 9000
+    assert world.broker.default_host.queues["q"].message_bytes > 9000
     assert waiting(here, [last]) == [last]
-    while world.broker.queues["q"].message_bytes >= 7500:
+    while world.broker.default_host.queues["q"].message_bytes >= 7500:
         assert waiting(here, [last]) == [last]
         drain(there)
     assert waiting(here, [last]) == []
-    assert world.broker.queues["q"].message_bytes == (7499 // size) * size
+    assert world.broker.default_host.queues["q"].message_bytes == (7499 // size) * size
 
 
 def test_other_commands_and_other_queues_do_not_wait(found: Clients) -> None:
@@ -124,7 +124,7 @@ def test_several_queues(found: Clients) -> None:
     publish(here, 3, "q")
     publish(here, 3, "r")
     (number,) = publish(here, 1, exchange="amq.fanout")
-    assert [world.broker.queues[name].message_count for name in ("q", "r", "s")] == [4, 4, 1]
+    assert [world.broker.default_host.queues[name].message_count for name in ("q", "r", "s")] == [4, 4, 1]
     drain(there, "q", 3)
     assert waiting(here, [number]) == [number]
     drain(there, "r", 3)
@@ -136,7 +136,7 @@ def test_a_message_that_has_left_the_queue_waits_no_more(found: Clients) -> None
     numbers = publish(here, 4)
     publish(there, 10)
     drain(there, count=4)
-    assert world.broker.queues["q"].watch.is_stopped
+    assert world.broker.default_host.queues["q"].watch.is_stopped
     assert waiting(here, numbers) == []
 
 
@@ -165,7 +165,7 @@ def test_messages_that_move_from_a_deleted_queue_wait_for_nothing(found: Clients
     numbers = publish(here, 4, "old")
     there.command("queue.delete", queue="old")
     there.sync()
-    assert world.broker.queues["q"].message_count == 4
+    assert world.broker.default_host.queues["q"].message_count == 4
     assert waiting(here, numbers) == []
     assert waiting(here, publish(here, 1, "free")) == []
     assert not world.broker.router.stops
@@ -177,7 +177,7 @@ def test_a_session_that_has_ended_is_forgotten(found: Clients) -> None:
     session = there.session(b"there")
     there.control("session.detach", on=1, name=b"there")
     there.sync()
-    flow = world.broker.queues["q"].watch.flow
+    flow = world.broker.default_host.queues["q"].watch.flow
     assert flow is not None
     assert session._held_transfers is None
     drain(here, count=4)
@@ -210,7 +210,7 @@ def test_transactions_do_not_wait(found: Clients, ends: str) -> None:
     sync = here.command("execution.sync")
     end = here.command(ends)
     assert waiting(here, [sync, end]) == []
-    assert world.broker.queues["q"].message_count == (2 if ends == "tx.commit" else 5)
+    assert world.broker.default_host.queues["q"].message_count == (2 if ends == "tx.commit" else 5)
 
 
 def test_a_commit_can_stop_a_queue(found: Clients) -> None:
@@ -219,7 +219,7 @@ def test_a_commit_can_stop_a_queue(found: Clients) -> None:
     numbers = publish(here, 4)
     commit = here.command("tx.commit")
     assert waiting(here, [*numbers, commit]) == []
-    assert world.broker.queues["q"].watch.is_stopped
+    assert world.broker.default_host.queues["q"].watch.is_stopped
     held = publish(there, 1)
     assert waiting(there, held) == held
 
@@ -288,4 +288,4 @@ def test_contradictions_are_refused(given: dict[str, int]) -> None:
     world, here, _there = clients()
     here.command("queue.declare", queue="q", arguments=arguments(given))
     assert here.failure()[0] == ErrorCode.INVALID_ARGUMENT
-    assert "q" not in world.broker.queues
+    assert "q" not in world.broker.default_host.queues

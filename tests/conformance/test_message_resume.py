@@ -46,7 +46,7 @@ def send(client: Client, content: bytes, resume_id: str = MESSAGE) -> None:
 
 
 def bodies(world: World) -> list[bytes]:
-    return [bytes(entry.message.body) for entry in world.broker.queues["q"].entries()]
+    return [bytes(entry.message.body) for entry in world.broker.default_host.queues["q"].entries()]
 
 
 def declared(world: World, **values: Any) -> Client:
@@ -208,4 +208,4 @@ def test_a_header_that_a_journal_cannot_hold_is_not_kept(size: int) -> None:
     assert bool(at) == (size == MAX_HEADER_BYTES)
     client.publish("d", CONTENT[at:], delivery_mode=2, resume_id=MESSAGE, resume_ttl=TTL)
     client.sync()
-    assert [bytes(each.message.body) for each in world.broker.queues["d"].entries()] == [CONTENT]
+    assert [bytes(each.message.body) for each in world.broker.default_host.queues["d"].entries()] == [CONTENT]

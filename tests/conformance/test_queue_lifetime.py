@@ -22,15 +22,15 @@ def test_a_shared_one_goes_with_its_last_consumer_and_not_before_there_was_one(d
     here.declare("q", auto_delete=True, durable=durable)
     here.control("session.detach", on=1, name=b"owner")
     pass_time(world, 3600)
-    assert "q" in world.broker.queues
+    assert "q" in world.broker.default_host.queues
     here.subscribe("q", on=BESIDE)
     there.subscribe("q", acquire_mode=1)
     here.command("message.cancel", on=BESIDE, destination="q")
     here.sync()
-    assert "q" in world.broker.queues  # somebody still looks at it
+    assert "q" in world.broker.default_host.queues  # somebody still looks at it
     there.machine.closed()
     world.run()
-    assert "q" not in world.broker.queues
+    assert "q" not in world.broker.default_host.queues
 
 
 def test_an_exclusive_one_goes_with_its_session_and_not_with_its_last_consumer() -> None:
@@ -39,10 +39,10 @@ def test_an_exclusive_one_goes_with_its_session_and_not_with_its_last_consumer()
     here.subscribe("q")
     here.command("message.cancel", destination="q")
     here.sync()
-    assert "q" in world.broker.queues
+    assert "q" in world.broker.default_host.queues
     here.control("session.detach", on=1, name=b"owner")
     here.sync()
-    assert "q" not in world.broker.queues
+    assert "q" not in world.broker.default_host.queues
 
 
 def test_one_that_was_made_exclusive_later_goes_with_its_session() -> None:
@@ -51,7 +51,7 @@ def test_one_that_was_made_exclusive_later_goes_with_its_session() -> None:
     there.declare("q", exclusive=True)
     there.control("session.detach", on=1, name=b"there")
     there.sync()
-    assert "q" not in world.broker.queues
+    assert "q" not in world.broker.default_host.queues
 
 
 @pytest.mark.parametrize("durable", [False, True])
@@ -66,7 +66,7 @@ def test_remaining_and_acquired_messages_go_to_the_alternate_exchange(durable: b
     here.command("message.accept", transfers=((1, 1),))
     here.machine.closed()
     world.run()
-    assert "q" not in world.broker.queues
+    assert "q" not in world.broker.default_host.queues
     assert bodies(world, "dead") == [b"1", b"3", b"4"]
 
 
@@ -84,7 +84,7 @@ def test_a_queue_whose_messages_find_no_room_is_kept_and_usable() -> None:
     there.subscribe("q", messages=0)
     there.command("message.cancel", destination="q")
     there.sync()
-    assert "q" not in world.broker.queues
+    assert "q" not in world.broker.default_host.queues
     assert bodies(world, "dead") == [b"2"]
 
 
@@ -100,7 +100,7 @@ def test_rejected_messages_are_never_offered_again() -> None:
     assert len(here.take()) == 4
     here.command("message.reject", transfers=ALL)
     here.sync()
-    assert [world.broker.queues[name].message_count for name in ("q", "plain")] == [0, 0]
+    assert [world.broker.default_host.queues[name].message_count for name in ("q", "plain")] == [0, 0]
     assert bodies(world, "dead") == [b"1", b"2"]
 
 
@@ -142,7 +142,7 @@ def test_it_goes_when_its_time_is_over(kind: str, durable: bool) -> None:
     assert world.open_client().call("queue.query", queue="q")["queue"] == "q"
     pass_time(world, 2)
     assert not world.open_client(name=b"other").call("queue.query", queue="q")["queue"]
-    assert len(world.broker.idle_queues) == 0
+    assert len(world.broker.default_host.idle_queues) == 0
 
 
 def test_an_unused_shared_queue_has_no_deadline() -> None:
@@ -150,7 +150,7 @@ def test_an_unused_shared_queue_has_no_deadline() -> None:
     here.declare("q", auto_delete=True, arguments=TIMED)
     here.machine.closed()
     pass_time(world, 1000)
-    assert "q" in world.broker.queues
+    assert "q" in world.broker.default_host.queues
 
 
 def test_its_deadline_starts_when_the_last_consumer_leaves() -> None:
@@ -160,10 +160,10 @@ def test_its_deadline_starts_when_the_last_consumer_leaves() -> None:
         user.subscribe("q")
     here.machine.closed()
     world.run()
-    assert len(world.broker.idle_queues) == 0
+    assert len(world.broker.default_host.idle_queues) == 0
     there.machine.closed()
     world.run()
-    assert world.broker.queues["q"] in world.broker.idle_queues
+    assert world.broker.default_host.queues["q"] in world.broker.default_host.idle_queues
 
 
 @pytest.mark.parametrize("kind", ["exclusive", "shared"])
@@ -178,12 +178,12 @@ def test_it_stays_while_it_is_used_and_its_time_restarts(kind: str, use: str) ->
     else:
         user.subscribe("q", acquire_mode=int(use == "browse"))
     pass_time(world, 100)
-    assert "q" in world.broker.queues
+    assert "q" in world.broker.default_host.queues
     user.machine.closed()
     pass_time(world, 29)
-    assert "q" in world.broker.queues
+    assert "q" in world.broker.default_host.queues
     pass_time(world, 2)
-    assert "q" not in world.broker.queues
+    assert "q" not in world.broker.default_host.queues
 
 
 def test_one_that_is_deleted_has_no_time_left() -> None:
@@ -192,9 +192,9 @@ def test_one_that_is_deleted_has_no_time_left() -> None:
     other = world.open_client()
     other.command("queue.delete", queue="q")
     other.declare("q", auto_delete=True)
-    assert len(world.broker.idle_queues) == 0
+    assert len(world.broker.default_host.idle_queues) == 0
     pass_time(world, 100)
-    assert "q" in world.broker.queues  # another one of that name
+    assert "q" in world.broker.default_host.queues  # another one of that name
 
 
 def test_used_and_left_again_between_its_time_and_its_end() -> None:
@@ -202,18 +202,18 @@ def test_used_and_left_again_between_its_time_and_its_end() -> None:
     world = World()
     leave(world, "shared")
     world.now += 31
-    (queue,) = world.broker.idle_queues.take_due()
-    removal = world.broker.topology.delete_if_unused(queue)
+    (queue,) = world.broker.default_host.idle_queues.take_due()
+    removal = world.broker.default_host.topology.delete_if_unused(queue)
     user = world.open_client()
     user.subscribe("q")
     user.machine.closed()
     world.run()
-    assert queue in world.broker.idle_queues
+    assert queue in world.broker.default_host.idle_queues
     world.work.append((removal, lambda _: None))
     world.run()
-    assert "q" in world.broker.queues
+    assert "q" in world.broker.default_host.queues
     pass_time(world, 31)
-    assert "q" not in world.broker.queues
+    assert "q" not in world.broker.default_host.queues
 
 
 def test_without_auto_delete_the_time_means_nothing() -> None:
@@ -221,12 +221,12 @@ def test_without_auto_delete_the_time_means_nothing() -> None:
     here.declare("q", exclusive=True, arguments=TIMED)
     here.machine.closed()
     pass_time(world, 100)
-    assert "q" in world.broker.queues
+    assert "q" in world.broker.default_host.queues
 
 
 async def test_the_server_checks_due_deadlines() -> None:
     async with served() as found:
-        queues = found.broker.queues
+        queues = found.broker.default_host.queues
         for name, seconds in (("long", 3600), ("short", 1)):
             peer = await client(RawPeer, found.port)
             values = arguments({"qpid.auto_delete_timeout": seconds})
@@ -236,7 +236,7 @@ async def test_the_server_checks_due_deadlines() -> None:
             await client(peer.end)
         await found.until(lambda: "short" not in queues)
         assert [*queues] == ["long"]
-        assert queues["long"] in found.broker.idle_queues
+        assert queues["long"] in found.broker.default_host.idle_queues
 
 
 def test_arguments_that_cannot_be_meant_make_no_queue() -> None:
@@ -247,7 +247,7 @@ def test_arguments_that_cannot_be_meant_make_no_queue() -> None:
         client = world.open_client(name=b"%d" % number)
         client.command("queue.declare", queue="q", arguments=arguments(values))
         assert client.failure()[0] == ErrorCode.INVALID_ARGUMENT
-        assert "q" not in world.broker.queues
+        assert "q" not in world.broker.default_host.queues
 
 
 # ---- qpid.lifetime-policy, qpid.browse-only ----
@@ -264,7 +264,7 @@ def test_the_lifetime_policy_counts_more_than_auto_delete(policy: object, auto_d
     here.subscribe("q")
     here.command("message.cancel", destination="q")
     here.sync()
-    assert ("q" in world.broker.queues) is is_kept
+    assert ("q" in world.broker.default_host.queues) is is_kept
 
 
 def test_an_unused_queue_is_kept_until_it_is_empty() -> None:
@@ -277,16 +277,16 @@ def test_an_unused_queue_is_kept_until_it_is_empty() -> None:
     here.sync()
     for _ in range(3):
         pass_time(world, 1)
-        assert "q" in world.broker.queues
+        assert "q" in world.broker.default_host.queues
     there.command("queue.purge", queue="q")
     there.sync()
     pass_time(world, 1)
-    assert "q" in world.broker.queues  # a session has still one of its messages
+    assert "q" in world.broker.default_host.queues  # a session has still one of its messages
     here.command("message.accept", transfers=((0, 9),))
     here.sync()
     pass_time(world, 1)
-    assert "q" not in world.broker.queues
-    assert len(world.broker.idle_queues) == 0
+    assert "q" not in world.broker.default_host.queues
+    assert len(world.broker.default_host.idle_queues) == 0
 
 
 def test_an_empty_one_goes_at_once() -> None:
@@ -295,7 +295,7 @@ def test_an_empty_one_goes_at_once() -> None:
     here.subscribe("q")
     here.command("message.cancel", destination="q")
     here.sync()
-    assert "q" not in world.broker.queues
+    assert "q" not in world.broker.default_host.queues
 
 
 def test_one_that_is_used_again_is_kept() -> None:
@@ -309,10 +309,10 @@ def test_one_that_is_used_again_is_kept() -> None:
     there.command("message.accept", transfers=((0, 9),))
     there.sync()
     pass_time(world, 1)
-    assert "q" in world.broker.queues
+    assert "q" in world.broker.default_host.queues
     there.command("message.cancel", destination="q")
     there.sync()
-    assert "q" not in world.broker.queues
+    assert "q" not in world.broker.default_host.queues
 
 
 def test_a_queue_that_is_only_browsed() -> None:
@@ -323,7 +323,7 @@ def test_a_queue_that_is_only_browsed() -> None:
     here.subscribe("q")
     there.subscribe("q")
     assert here.take() == there.take() == [b"1", b"2"]
-    assert world.broker.queues["q"].message_count == 2
+    assert world.broker.default_host.queues["q"].message_count == 2
 
 
 # ---- alternate exchanges in a circle ----
@@ -342,7 +342,7 @@ def test_a_rejected_message_that_comes_back_to_its_queue_is_one_message() -> Non
         assert here.take() == [b"1", b"2"]
     here.command("message.accept", transfers=((0, 99),))
     here.sync()
-    assert world.broker.queues["q"].is_empty
+    assert world.broker.default_host.queues["q"].is_empty
 
 
 @pytest.mark.parametrize("durable", [False, True])
@@ -359,4 +359,4 @@ def test_queues_that_are_each_other_s_alternate_can_be_deleted(durable: bool) ->
     here.command("queue.delete", queue="b")
     here.sync()
     assert here.exceptions == []
-    assert not world.broker.queues
+    assert not world.broker.default_host.queues

@@ -77,7 +77,7 @@ def test_a_rejected_message_of_the_owners_connection_is_dropped() -> None:
     there.command("message.reject", transfers=((0, 1),))
     there.sync()
     assert bodies(world, "q") == [b"other"]
-    assert world.broker.queues["source"].is_empty
+    assert world.broker.default_host.queues["source"].is_empty
 
 
 def test_in_a_transaction() -> None:

@@ -37,7 +37,7 @@ def test_other_sessions_may_not_use_it(name: str, values: dict[str, Any], is_sam
     client, channel = (here, BESIDE) if is_same_connection else (there, 1)
     client.command(name, on=channel, **values)
     assert client.failure()[0] == ErrorCode.RESOURCE_LOCKED
-    queue = world.broker.queues["q"]
+    queue = world.broker.default_host.queues["q"]
     assert (queue.message_count, queue.consumer_count) == (1, 0)
     assert queue.owner is here.session(b"owner")
 
@@ -62,7 +62,7 @@ def test_its_owner_may_do_everything() -> None:
     here.command("exchange.unbind", queue="q", exchange="amq.fanout", binding_key="")
     here.command("queue.delete", queue="q")
     here.sync()
-    assert "q" not in world.broker.queues
+    assert "q" not in world.broker.default_host.queues
 
 
 @pytest.mark.parametrize("durable", [False, True])
@@ -76,7 +76,7 @@ def test_it_is_free_when_its_session_ends(durable: bool, ending: str) -> None:
     else:
         here.machine.closed()
     world.run()
-    assert world.broker.queues["q"].owner is None
+    assert world.broker.default_host.queues["q"].owner is None
     there.declare("q", exclusive=True)
     there.subscribe("q")
     assert there.take() == [b"m"]
@@ -93,12 +93,12 @@ def test_a_session_that_is_only_detached_keeps_it(auto_delete: bool) -> None:
     back.negotiate()
     back.control("session.attach", on=5, name=b"owner")
     back.sync()
-    assert world.broker.queues["q"].owner is back.session(b"owner")
+    assert world.broker.default_host.queues["q"].owner is back.session(b"owner")
     back.machine.closed()
     pass_time(world, 61)
-    assert ("q" in world.broker.queues) is not auto_delete
+    assert ("q" in world.broker.default_host.queues) is not auto_delete
     if not auto_delete:
-        assert world.broker.queues["q"].owner is None
+        assert world.broker.default_host.queues["q"].owner is None
 
 
 def test_anybody_may_browse_it() -> None:
@@ -106,7 +106,7 @@ def test_anybody_may_browse_it() -> None:
     there.subscribe("q", acquire_mode=1)
     there.sync()
     assert bodies(world, "q") == [b"m"]
-    assert world.broker.queues["q"].consumer_count == 1
+    assert world.broker.default_host.queues["q"].consumer_count == 1
 
 
 @pytest.mark.parametrize("mode", [0, 1], ids=["consumed", "browsed"])
@@ -116,13 +116,13 @@ def test_one_that_is_in_use_does_not_become_exclusive(mode: int) -> None:
     here.subscribe("q", acquire_mode=mode)
     there.command("queue.declare", queue="q", exclusive=True)
     assert there.failure()[0] == ErrorCode.RESOURCE_LOCKED
-    assert world.broker.queues["q"].owner is None
+    assert world.broker.default_host.queues["q"].owner is None
 
 
 def test_an_unused_queue_becomes_exclusive() -> None:
     world, here, there = clients()
     here.declare("q")
     there.declare("q", exclusive=True)
-    assert world.broker.queues["q"].owner is there.session(b"there")
+    assert world.broker.default_host.queues["q"].owner is there.session(b"there")
     here.command("queue.declare", queue="q")
     assert here.failure()[0] == ErrorCode.RESOURCE_LOCKED

@@ -213,7 +213,7 @@ def test_the_time_is_kept_with_the_message() -> None:
     client.sync()
     (data,) = world.store.enqueued
     kept = restore_message(data)
-    (live,) = [entry.message for entry in world.broker.queues["q"].entries()]
+    (live,) = [entry.message for entry in world.broker.default_host.queues["q"].entries()]
     assert kept.header == live.header  # type: ignore[attr-defined]
 
 
@@ -234,7 +234,7 @@ def test_the_size_of_a_message_is_that_of_its_header_and_content() -> None:
     here.declare("sample")
     there.publish("sample", b"1")
     there.sync()
-    (sample,) = world.broker.queues["sample"].entries()
+    (sample,) = world.broker.default_host.queues["sample"].entries()
     size = len(sample.message.header) + 1  # type: ignore[attr-defined]
     here.declare("small", arguments=arguments({"qpid.max_size": 2 * size}))
     there.publish("small", b"1", b"2", b"3")

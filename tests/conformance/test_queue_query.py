@@ -100,10 +100,10 @@ def test_acquired_messages_can_be_settled() -> None:
     here.call("message.acquire", transfers=((0, 1),))
     here.command("message.accept", transfers=((0, 0),))
     here.sync()
-    assert world.broker.queues["q"].message_count == 2
+    assert world.broker.default_host.queues["q"].message_count == 2
     here.control("session.detach", on=1, name=b"owner")
     here.sync()
-    (second, third) = world.broker.queues["q"].entries()
+    (second, third) = world.broker.default_host.queues["q"].entries()
     assert (second.is_redelivered, third.is_redelivered) == (True, False)
 
 
@@ -115,7 +115,7 @@ def test_a_purge_keeps_acquired_messages() -> None:
     here.command("queue.purge", queue="q")
     here.sync()
     assert counts(here) == (0, 1)
-    assert world.broker.queues["q"].message_count == 1
+    assert world.broker.default_host.queues["q"].message_count == 1
 
 
 def test_no_name() -> None:

@@ -214,7 +214,7 @@ def test_without_accepting(found: Clients) -> None:
     subscribe(here, "n <> 1", accept_mode=NO_ACCEPT)
     publish(there, 0, 1, 2)
     assert numbers(here) == [0, 2]
-    assert world.broker.queues["q"].message_count == 1
+    assert world.broker.default_host.queues["q"].message_count == 1
 
 
 def test_in_a_transaction(found: Clients) -> None:
@@ -377,7 +377,7 @@ def test_an_invalid_one_is_refused(found: Clients, selector: Any, text: str) -> 
     here.command("message.subscribe", queue="q", destination="s", arguments=arguments)
     assert here.failure()[0] == ErrorCode.INVALID_ARGUMENT
     assert text in here.exceptions[0]["description"]
-    assert world.broker.queues["q"].consumer_count == 0
+    assert world.broker.default_host.queues["q"].consumer_count == 0
 
 
 @pytest.mark.parametrize("selector", ["", "  ", None])
@@ -410,7 +410,7 @@ def test_a_filter_beside_no_local(found: Clients) -> None:
     publish(here, 1, 2, key="own")
     publish(there, 1, 2, key="own")
     assert bodies(world, "own") == [b"2"]
-    assert world.broker.queues["own"].message_count == 1
+    assert world.broker.default_host.queues["own"].message_count == 1
 
 
 def test_in_a_transaction_a_filter_decides_at_the_commit(found: Clients) -> None:
@@ -429,4 +429,4 @@ def test_an_invalid_filter_is_refused(found: Clients) -> None:
     here.sync()
     assert here.exceptions[0]["error_code"] == ErrorCode.INVALID_ARGUMENT
     assert "qpid.filter is not a selector at character 4" in here.exceptions[0]["description"]
-    assert "f" not in world.broker.queues
+    assert "f" not in world.broker.default_host.queues

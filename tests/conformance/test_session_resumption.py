@@ -60,7 +60,7 @@ def test_deliveries_stay_the_sessions_and_can_be_settled_after_it_is_resumed(way
     back = resumed(world, client)
     assert back.take() == [], "the client has said that it has them"
     accepted(back, *transfers)
-    assert world.broker.queues["q"].acquired_count == 1
+    assert world.broker.default_host.queues["q"].acquired_count == 1
 
 
 @pytest.mark.parametrize("way", ["lost", "detached"])
@@ -79,7 +79,7 @@ def test_unconfirmed_commands_are_sent_again_under_the_same_number(way: str) -> 
     assert [(each.number, each.body) for each in again] == [(numbers[1], b"2"), (numbers[2], b"3")]
     assert not any(each.properties.get("redelivered") for each in again)
     accepted(back, *numbers)
-    assert world.broker.queues["q"].message_count == 0
+    assert world.broker.default_host.queues["q"].message_count == 0
 
 
 def _deliveries(client: Client) -> list[Any]:
@@ -101,7 +101,7 @@ def test_credit_is_kept(mode: int) -> None:
     other = world.open_client(name=b"other")
     other.publish("q", b"2", b"3", b"4", b"5")
     other.sync()
-    assert world.broker.queues["q"].acquired_count == 1, "nothing is delivered to one that is away"
+    assert world.broker.default_host.queues["q"].acquired_count == 1, "nothing is delivered to one that is away"
     back = resumed(world, client)
     assert back.take() == [b"1", b"2", b"3"]
     back.flow("q", MESSAGES, 1)
@@ -121,7 +121,7 @@ def test_a_transaction_is_kept_and_can_be_committed() -> None:
     client.sync()
     client.machine.closed()
     world.run()
-    queue = world.broker.queues["q"]
+    queue = world.broker.default_host.queues["q"]
     assert (queue.message_count, queue.acquired_count) == (1, 1)
     back = resumed(world, client)
     back.command("tx.commit")
@@ -136,7 +136,7 @@ def test_exclusive_queues_are_kept() -> None:
     client.declare("mine", exclusive=True, auto_delete=True)
     client.machine.closed()
     world.run()
-    assert "mine" in world.broker.queues
+    assert "mine" in world.broker.default_host.queues
     other = world.open_client(name=b"other")
     other.command("queue.delete", queue="mine")
     assert other.failure()[0] == ErrorCode.RESOURCE_LOCKED
@@ -174,7 +174,7 @@ def test_commands_are_executed_once_however_much_is_sent_again(point: str) -> No
         back.attach(NAME, point=client.sent[1])
     back.publish("q", b"3")
     back.sync()
-    assert [entry.message.body for entry in world.broker.queues["q"].entries()] == [b"1", b"2", b"3"]
+    assert [entry.message.body for entry in world.broker.default_host.queues["q"].entries()] == [b"1", b"2", b"3"]
 
 
 def test_a_message_that_was_begun_is_sent_again_from_its_beginning() -> None:
@@ -190,7 +190,7 @@ def test_a_message_that_was_begun_is_sent_again_from_its_beginning() -> None:
     back = resumed(world, client)
     back.publish("q", content)
     back.sync()
-    (entry,) = world.broker.queues["q"].entries()
+    (entry,) = world.broker.default_host.queues["q"].entries()
     assert bytes(entry.message.body) == content
 
 
@@ -207,8 +207,8 @@ def test_more_sessions_of_one_connection_and_only_some_are_kept() -> None:
     assert sorted(client.take()) == [b"1", b"2"]
     client.machine.closed()
     world.run()
-    assert world.broker.queues["q"].acquired_count == 1
-    assert world.sessions.find(client.machine.user, b"other") is None
+    assert world.broker.default_host.queues["q"].acquired_count == 1
+    assert world.sessions.find(client.machine.user, client.machine.virtual_host, b"other") is None
 
 
 # ---- the controls that go with it ----
@@ -245,11 +245,11 @@ def test_every_attachment_begins_with_command_point() -> None:
     back.sync()
     assert [(each["name"], each["code"]) for each in back.of("session.detached")] == [(NAME, DetachCode.UNKNOWN_IDS)]
     assert back.close_code() is None
-    assert world.broker.queues["q"].message_count == 0
+    assert world.broker.default_host.queues["q"].message_count == 0
     back.attach(NAME, on=4, point=client.sent[1])
     back.publish("q", b"this one", on=4)
     back.sync()
-    assert world.broker.queues["q"].message_count == 1
+    assert world.broker.default_host.queues["q"].message_count == 1
 
 
 def test_a_stream_that_leaves_out_commands_cannot_go_on() -> None:
@@ -302,7 +302,7 @@ def test_a_session_that_could_not_keep_all_it_sent_is_not_resumed_for_a_new_time
     client.machine.closed()
     world.run()
     assert len(world.sessions) == 0
-    queue = world.broker.queues["q"]
+    queue = world.broker.default_host.queues["q"]
     assert (queue.message_count, queue.acquired_count) == (40, 0)
 
 
@@ -337,7 +337,7 @@ def test_another_user_does_not_get_it() -> None:
     back.attach(NAME, point=owner.sent[1])
     back.publish("mine", b"x")
     back.sync()
-    assert world.broker.queues["mine"].message_count == 1
+    assert world.broker.default_host.queues["mine"].message_count == 1
 
 
 def _user(world: World, response: bytes) -> Client:
@@ -359,16 +359,16 @@ def test_by_force_it_goes_over_with_all_it_has() -> None:
     assert [(each["name"], each["code"]) for each in first.of("session.detached")] == [(NAME, DetachCode.SESSION_BUSY)]
     assert [(each.number, each.body) for each in _deliveries(second)] == [(delivery.number, b"1")]
     accepted(second, delivery.number, on=5)
-    assert world.broker.queues["q"].message_count == 1
+    assert world.broker.default_host.queues["q"].message_count == 1
     accepted(first, delivery.number)
     first.publish("q", b"late")
     first.sync()
     assert len(first.of("session.detached")) == 1, "it was told"
-    assert world.broker.queues["q"].message_count == 1
+    assert world.broker.default_host.queues["q"].message_count == 1
     first.attach(b"new")
     first.publish("q", b"of a new session")
     first.sync()
-    assert world.broker.queues["q"].message_count == 2
+    assert world.broker.default_host.queues["q"].message_count == 2
 
 
 # ---- when it is over ----
@@ -385,10 +385,10 @@ def test_when_its_time_is_over_all_is_given_back() -> None:
     client.machine.closed()
     world.sessions.on_timer(world.now + 59)
     world.run()
-    assert world.broker.queues["q"].acquired_count == 1
+    assert world.broker.default_host.queues["q"].acquired_count == 1
     world.sessions.on_timer(world.now + 60)
     world.run()
-    assert "mine" not in world.broker.queues
+    assert "mine" not in world.broker.default_host.queues
     other = world.open_client(name=b"other")
     other.subscribe("q")
     (delivery,) = _deliveries(other)
@@ -402,7 +402,7 @@ def test_one_that_was_resumed_is_not_over_when_its_first_time_is() -> None:
     back = resumed(world, client)
     world.sessions.on_timer(world.now + 1000)
     back.declare("q")
-    assert "q" in world.broker.queues
+    assert "q" in world.broker.default_host.queues
 
 
 def test_when_the_broker_stops_it_is_over() -> None:
@@ -413,7 +413,7 @@ def test_when_the_broker_stops_it_is_over() -> None:
     world.sessions.close()
     world.run()
     assert len(world.sessions) == 0
-    assert "mine" not in world.broker.queues
+    assert "mine" not in world.broker.default_host.queues
 
 
 # ---- channels ----
@@ -429,7 +429,7 @@ def test_attaching_an_attached_session_changes_nothing() -> None:
     client.sync()
     assert client.names().count("session.attached") == 2
     assert client.of("session.detached") == []
-    assert world.broker.queues["q"].message_count == 1
+    assert world.broker.default_host.queues["q"].message_count == 1
 
 
 @pytest.mark.parametrize("what", ["command", "begun", "control"])
@@ -449,7 +449,7 @@ def test_a_channel_that_was_never_attached(what: str) -> None:
     assert found == [(9, DetachCode.NOT_ATTACHED)], "it is said once"
     client.attach(b"now", on=9)
     client.declare("q", on=9)
-    assert "q" in world.broker.queues
+    assert "q" in world.broker.default_host.queues
 
 
 def test_a_channel_whose_session_the_client_has_detached() -> None:

@@ -42,12 +42,12 @@ def test_others_see_all_of_it_at_the_commit_and_nothing_before() -> None:
     world, client, other = furnished()
     moved(client)
     assert counts(other) == (0, 0)
-    assert world.broker.queues["from"].acquired_count == 3
+    assert world.broker.default_host.queues["from"].acquired_count == 3
     number = client.command("tx.commit")
     client.sync()
     assert number in client.completed
     assert counts(other) == (0, 3)
-    assert world.broker.queues["from"].acquired_count == 0
+    assert world.broker.default_host.queues["from"].acquired_count == 0
 
 
 def test_rollback_discards_sent_messages_and_keeps_acquired_ones() -> None:
@@ -58,7 +58,7 @@ def test_rollback_discards_sent_messages_and_keeps_acquired_ones() -> None:
     client.command("tx.rollback")
     client.sync()
     assert counts(other) == (0, 0)
-    assert world.broker.queues["from"].acquired_count == 3
+    assert world.broker.default_host.queues["from"].acquired_count == 3
     client.command("message.accept", transfers=((numbers[0], numbers[0]),))
     client.command("message.release", transfers=((numbers[1], numbers[2]),))
     client.command("tx.commit")
@@ -99,7 +99,7 @@ def test_queues_are_declared_and_deleted_outside_of_it() -> None:
     client.declare("new")
     client.command("tx.rollback")
     client.sync()
-    assert "new" in world.broker.queues
+    assert "new" in world.broker.default_host.queues
 
 
 def test_a_message_that_no_queue_takes_does_not_spoil_it() -> None:

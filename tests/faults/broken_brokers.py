@@ -189,7 +189,7 @@ def _no_alternates() -> Iterator[None]:
 
     def recover(self: Broker, restore: Callable[[bytes], Message]) -> None:
         sound(self, restore)
-        for queue in self.queues.values():
+        for queue in self.default_host.queues.values():
             queue.alternate = None
 
     with patch.object(Broker, "recover", recover):

@@ -102,18 +102,19 @@ class BrokerLife:
     def _look(self) -> Found:
         """What a client sees that looks at all queues."""
         broker = self.process.broker
-        names = sorted(broker.queues)
+        names = sorted(broker.default_host.queues)
         watcher = Watcher(names)
         wire = self.process.connect(OneSession(watcher))
         self.process.settle()
         self.process.cut(wire)
         alternates = {
-            name: "" if queue.alternate is None else queue.alternate.name for name, queue in broker.queues.items()
+            name: "" if queue.alternate is None else queue.alternate.name
+            for name, queue in broker.default_host.queues.items()
         }
-        exchanges = {name for name in broker.exchanges if name and not name.startswith("amq.")}
+        exchanges = {name for name in broker.default_host.exchanges if name and not name.startswith("amq.")}
         bindings = {
             (exchange.name, binding.queue.name, binding.key)
-            for exchange in broker.exchanges.values()
+            for exchange in broker.default_host.exchanges.values()
             for binding in exchange.bindings
         }
         return Found(self.process.store.was_clean, watcher.seen, alternates, exchanges, bindings)
@@ -122,7 +123,7 @@ class BrokerLife:
         """The messages on each queue, in order."""
         return {
             name: [int(body.partition(b":")[0]) for body in self.process.bodies(queue)]
-            for name, queue in self.process.broker.queues.items()
+            for name, queue in self.process.broker.default_host.queues.items()
         }
 
     def promises(self) -> tuple[Model, dict[str, list[int]] | None]:
@@ -218,7 +219,7 @@ class BrokerLife:
             deed()
             self.process.check()
             if self._is_uniform:
-                queues = self.process.broker.queues.values()
+                queues = self.process.broker.default_host.queues.values()
                 self.runs += any(isinstance(part, RunEntry) for queue in queues for part in queue.order.parts())
 
     def _ready(self, *, publishes: bool = False, consumes: bool = False) -> Peer | None:

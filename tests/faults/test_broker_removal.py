@@ -83,7 +83,7 @@ def start() -> Iterator[Start]:
 
 
 def look(process: BrokerProcess) -> dict[str, list[Seen]]:
-    watcher = Watcher(sorted(process.broker.queues))
+    watcher = Watcher(sorted(process.broker.default_host.queues))
     wire = process.connect(OneSession(watcher))
     process.settle()
     process.cut(wire)

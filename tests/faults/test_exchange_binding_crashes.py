@@ -44,15 +44,17 @@ class Story:
         other, key = chance.choice(NAMES), chance.choice("kl")
         if name not in self.exchanges:
             self.doubtful = {name}
-            work = broker.topology.declare_exchange(name, "direct", durable=True)
+            work = broker.default_host.topology.declare_exchange(name, "direct", durable=True)
             self.process.run(work, self._then(lambda: self.exchanges.add(name)))  # type: ignore[arg-type]
         elif other in self.exchanges and chance.random() < 0.7:
             link = name, other, key
             self.doubtful = {link}
             if link in self.links:
-                self.process.run(broker.exchange_bindings.unbind(*link), self._then(lambda: self.links.discard(link)))
+                self.process.run(
+                    broker.default_host.exchange_bindings.unbind(*link), self._then(lambda: self.links.discard(link))
+                )
             else:
-                bind = broker.exchange_bindings.bind(*link)
+                bind = broker.default_host.exchange_bindings.bind(*link)
                 self.process.run(bind, self._then(lambda: self.links.add(link)))  # type: ignore[arg-type]
         elif chance.random() < 0.4:
             gone = {link for link in self.links if name in link[:2]}
@@ -62,7 +64,7 @@ class Story:
                 self.exchanges.discard(name)
                 self.links -= gone
 
-            self.process.run(broker.topology.delete_exchange(name), self._then(delete))
+            self.process.run(broker.default_host.topology.delete_exchange(name), self._then(delete))
 
     def _then(self, done: Callable[[], object]) -> Callable[[ModelError | None], None]:
         def answered(error: ModelError | None) -> None:
@@ -74,7 +76,7 @@ class Story:
 
 
 def links_of(process: BrokerProcess) -> set[Link]:
-    exchanges = process.broker.exchanges.values()
+    exchanges = process.broker.default_host.exchanges.values()
     return {(each.source.name, each.destination.name, each.key) for one in exchanges for each in one.onward or ()}
 
 
@@ -89,7 +91,7 @@ def run(seeds: Iterable[int]) -> int:
             chance.choice((partial(story.change, chance), process.tick, process.collect))()
         disk.crash(power_loss=True)
         again = BrokerProcess(disk, random.Random(seed), lambda: 1_700_000_000.0, lambda: None)
-        links, exchanges = links_of(again), set(NAMES) & again.broker.exchanges.keys()
+        links, exchanges = links_of(again), set(NAMES) & again.broker.default_host.exchanges.keys()
         stored = [exchange_binding_of(each) for each in again.store.topology.general.values()]
         again.discard()
         process.discard()

@@ -120,7 +120,7 @@ def look(disk: SimulatedDisk, seed: int, killed: list[SimulatedDisk] | None = No
     process = start(disk, seed)
     try:
         process.settle()
-        bound = frozenset(queue.name for queue in process.broker.exchanges["x"].find("k").queues)
+        bound = frozenset(queue.name for queue in process.broker.default_host.exchanges["x"].find("k").queues)
         stored = len(process.store.topology.bindings)
     finally:
         process.discard()

@@ -61,11 +61,11 @@ class Left(NamedTuple):
 def state_of(process: BrokerProcess) -> State:
     """State of a broker."""
     broker = process.broker
-    topology: set[tuple[str, ...]] = {("queue", name) for name in broker.queues}
-    for exchange in broker.exchanges.values():
+    topology: set[tuple[str, ...]] = {("queue", name) for name in broker.default_host.queues}
+    for exchange in broker.default_host.exchanges.values():
         topology.add(("exchange", exchange.name))
         topology |= {("binding", exchange.name, each.queue.name, each.key) for each in exchange.bindings}
-    messages = {(queue.name, body) for queue in broker.queues.values() for body in process.bodies(queue)}
+    messages = {(queue.name, body) for queue in broker.default_host.queues.values() for body in process.bodies(queue)}
     return State(frozenset(topology), frozenset(messages))
 
 

@@ -21,6 +21,7 @@ from qstore.broker.model.queues.entry import Entry
 from qstore.broker.model.queues.limits import Ring
 from qstore.broker.model.queues.queue import Queue
 from qstore.broker.model.router import Router
+from qstore.broker.model.virtual_host import VirtualHost
 from qstore.formats.rhm.geometry import Geometry
 from qstore.formats.values import TypedMap
 from tests.faults.broker_clients import OneSession, Watcher
@@ -184,11 +185,11 @@ def test_a_limit_that_leaves_the_messages_there_is_detected(monkeypatch: pytest.
 def test_messages_that_a_new_limit_discards_instead_of_moving_are_detected(monkeypatch: pytest.MonkeyPatch) -> None:
     plain = QueueFactory.refit
 
-    def refit(self: QueueFactory, queue: Queue, arguments: TypedMap) -> None:
+    def refit(self: QueueFactory, host: VirtualHost, queue: Queue, arguments: TypedMap) -> None:
         divert = self.divert
         self.divert = lambda _queue, _entry: False
         queue.dead_letter = None
-        plain(self, queue, arguments)
+        plain(self, host, queue, arguments)
         self.divert = divert
 
     monkeypatch.setattr(QueueFactory, "refit", refit)
@@ -202,7 +203,8 @@ def test_a_move_that_is_not_awaited_is_detected(monkeypatch: pytest.MonkeyPatch)
         if queue.dead_letter is None:
             return False
         message = entry.message.whole()
-        self.put(message, [self._queues["moved"]])
+        default = queue.dead_letter._letters._exchanges[""]
+        self.put(message, default.match("moved").queues)
         queue.dequeue(entry)
         return True
 

@@ -426,6 +426,7 @@ class Model:
 
     def queue(self, name: str, *, durable: bool = False, arguments: TypedMap = EMPTY_MAP) -> Queue:
         queue = self.broker.queue_factory.make(
+            self.broker.default_host,
             name,
             durable=durable,
             auto_delete=False,
@@ -433,7 +434,7 @@ class Model:
             parsed=read_arguments(arguments),
             journal=self.store.journal(name) if durable else None,
         )
-        self.broker.queues[name] = queue
+        self.broker.default_host.queues[name] = queue
         return queue
 
     def message(self, key: str, body: bytes, *, persistent: bool = True, expires_at: float = 0.0) -> PlainMessage:
@@ -444,7 +445,7 @@ class Model:
 
     def publish(self, key: str, *bodies: bytes, persistent: bool = True, exchange: str = "") -> list[bool]:
         """Publish messages in the tick that lasts; whether each waits for the disk."""
-        target = self.broker.exchanges[exchange]
+        target = self.broker.default_host.exchanges[exchange]
         return [self.broker.router.publish(self.message(key, body, persistent=persistent), target) for body in bodies]
 
     def run(self) -> None:

@@ -131,7 +131,7 @@ class Console:
             MESSAGE_PROPERTIES, {name: value for name, value in fields.items() if value is not None}
         )
         message = TransferMessage(header, body, exchange, delivery, 0.0)
-        self._wired.broker.router.publish(message, self._wired.broker.exchanges[exchange])
+        self._wired.broker.router.publish(message, self._wired.broker.default_host.exchanges[exchange])
 
     async def ask(self, opcode: str, content: Mapping[str, Any] | list[Any] | bytes, **options: Any) -> list[Reply]:
         """Send a request, and return all replies."""

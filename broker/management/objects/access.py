@@ -23,7 +23,8 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from qstore.broker.management.request import Arguments
 from qstore.broker.management.schema import ClassName, ManagedClass, prop
 from qstore.broker.model.errors import InvalidArgumentError, ModelError, NotImplementedByBrokerError
-from qstore.broker.model.policies import HOST, OPERATOR_POLICY, POLICY, Policy, policy_of
+from qstore.broker.model.policies import OPERATOR_POLICY, POLICY, Policy, policy_of
+from qstore.broker.model.virtual_host import DEFAULT_HOST
 from qstore.broker.security.acl.control import AccessControl, control_of
 from qstore.broker.security.administration import Administration
 from qstore.broker.security.permissions import ADMINISTRATOR, PERMISSION, TOPIC_PERMISSION, name_of
@@ -51,7 +52,7 @@ async def create_access(managed: ManagedBroker, kind: str, name: str, given: Typ
     """Create or change an object of one of `TYPES`."""
     values, administration = Arguments(_plain(given)), _administration(managed)
     _check_known(kind, values, TYPES[kind][0])
-    host = values.text("vhost") or HOST
+    host = values.text("vhost") or DEFAULT_HOST
     if kind in ("policy", "operator-policy"):
         await administration.set_policy(policy_of(host, name, values), caller, f"qstore.{kind}")
     elif kind == "user":
@@ -73,7 +74,7 @@ async def delete_access(managed: ManagedBroker, kind: str, name: str, options: T
     """Delete an object of one of `TYPES`."""
     values, administration = Arguments(_plain(options)), _administration(managed)
     _check_known(kind, values, TYPES[kind][1])
-    host = values.text("vhost") or HOST
+    host = values.text("vhost") or DEFAULT_HOST
     if kind in ("policy", "operator-policy"):
         await administration.delete_policy(host, name, caller, f"qstore.{kind}")
     elif kind == "user":
@@ -183,11 +184,11 @@ def _granted(kind: str) -> Callable[[ManagedBroker], Iterable[tuple[str, _Grante
 
 
 def _effective(managed: ManagedBroker) -> Iterator[tuple[str, _Effective]]:
-    broker = managed.broker
-    for kind, targets in (("queue", list(broker.queues.values())), ("exchange", list(broker.exchanges.values()))):
-        for target in targets:
-            if target.policy.policy or target.policy.operator_policy:
-                yield f"{kind},{HOST},{target.name}", _Effective(kind, HOST, target)
+    for host in list(managed.broker.hosts.values()):
+        for kind, targets in (("queue", list(host.queues.values())), ("exchange", list(host.exchanges.values()))):
+            for target in targets:
+                if target.policy.policy or target.policy.operator_policy:
+                    yield f"{kind},{host.name},{target.name}", _Effective(kind, host.name, target)
 
 
 def _seen_by(managed: ManagedBroker, caller: Caller) -> Callable[[Any], bool]:

@@ -29,7 +29,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from operator import attrgetter as of
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -126,12 +126,12 @@ async def create(managed: ManagedBroker, _broker: object, arguments: Arguments, 
     """Create an object."""
     kind, name = arguments.text("type"), arguments.text("name")
     properties, strict = _Properties(arguments.typed_map("properties")), arguments.flag("strict")
-    broker = managed.broker
+    host = managed.broker.default_host
     if kind == "queue":
-        _check_new(name, broker.queues)
+        _check_new(name, host.queues)
         if properties.take_flag("exclusive"):
             _LOG.notice('Queue "%s": exclusive is ignored: the console that creates it cannot own it', printable(name))
-        await broker.topology.declare_queue(
+        await host.topology.declare_queue(
             name,
             durable=properties.take_flag("durable"),
             auto_delete=properties.take_flag("auto-delete"),
@@ -140,8 +140,8 @@ async def create(managed: ManagedBroker, _broker: object, arguments: Arguments, 
             caller=caller,
         )
     elif kind in ("exchange", "topic"):
-        _check_new(name, broker.exchanges)
-        await broker.topology.declare_exchange(
+        _check_new(name, host.exchanges)
+        await host.topology.declare_exchange(
             name,
             properties.take_text("exchange-type") or "topic",
             durable=properties.take_flag("durable"),
@@ -152,10 +152,10 @@ async def create(managed: ManagedBroker, _broker: object, arguments: Arguments, 
         )
     elif kind == "binding":
         exchange, queue, key = _parts_of_binding(name)
-        await broker.topology.bind(queue, exchange, key, properties.rest(Of.BINDING, strict=False), caller=caller)
+        await host.topology.bind(queue, exchange, key, properties.rest(Of.BINDING, strict=False), caller=caller)
     elif kind == "exchange_binding":
         bound = _parts_of_binding(name, "SOURCE/DESTINATION/KEY")
-        await broker.exchange_bindings.bind(*bound, properties.rest(Of.BINDING, strict=False), caller=caller)
+        await host.exchange_bindings.bind(*bound, properties.rest(Of.BINDING, strict=False), caller=caller)
     elif kind in TYPES:
         await create_access(managed, kind, name, arguments.typed_map("properties"), caller)
     else:
@@ -170,26 +170,32 @@ async def delete(managed: ManagedBroker, _broker: object, arguments: Arguments, 
         await delete_access(managed, kind, name, arguments.typed_map("options"), caller)
         return {}
     options = arguments.map("options")
-    topology = managed.broker.topology
+    host = managed.broker.default_host
     known = _OPTIONS.get(kind)
     unknown = [] if known is None else [each for each in options if each not in known]
     if unknown:
         raise InvalidArgumentError(f"unknown option of delete: {printable(unknown[0])}")
     if kind == "queue":
-        await topology.delete_queue(
+        await host.topology.delete_queue(
             name, if_unused=options.flag("if_unused"), if_empty=options.flag("if_empty"), caller=caller
         )
     elif kind in ("exchange", "topic"):
-        await topology.delete_exchange(name, if_unused=options.flag("if_unused"), caller=caller)
+        await host.topology.delete_exchange(name, if_unused=options.flag("if_unused"), caller=caller)
     elif kind == "binding":
         exchange, queue, key = _parts_of_binding(name)
-        await topology.unbind(queue, exchange, key, caller=caller)
+        await host.topology.unbind(queue, exchange, key, caller=caller)
     elif kind == "exchange_binding":
         bound = _parts_of_binding(name, "SOURCE/DESTINATION/KEY")
-        await managed.broker.exchange_bindings.unbind(*bound, arguments.typed_map("options"), caller=caller)
+        await host.exchange_bindings.unbind(*bound, arguments.typed_map("options"), caller=caller)
     else:
         _refuse(managed, kind, "deleted", caller, Action.DELETE)
     return {}
+
+
+def _of_hosts(path: str) -> Callable[[ManagedBroker], int]:
+    """The sum of an attribute of all virtual hosts."""
+    value = of(path)
+    return lambda managed: sum(value(host) for host in managed.broker.hosts.values())
 
 
 class _Properties:
@@ -366,7 +372,7 @@ async def set_timestamps(managed: ManagedBroker, _broker: object, arguments: Arg
 async def redirect(managed: ManagedBroker, _broker: object, arguments: Arguments, caller: Caller) -> Results:
     """Put the messages for a queue on another one from now on, or no longer."""
     source, target = arguments.text("sourceQueue"), arguments.text("targetQueue")
-    managed.broker.redirections.redirect(source, target, caller)
+    managed.broker.default_host.redirections.redirect(source, target, caller)
     return {}
 
 
@@ -402,7 +408,7 @@ BROKER_CLASS: Final = ManagedClass(
     ),
     statistics=(
         stat("uptime", "deltaTime", of("managed.uptime")),
-        stat("queueCount", "count64", lambda view: len(view.broker.queues), "Number of queues in the broker", "queue"),
+        stat("queueCount", "count64", of("broker.queue_count"), "Number of queues in the broker", "queue"),
         stat("msgTotalEnqueues", "count64", of("totals.messages_enqueued"), "Total messages enqueued to broker",
              "message"),
         stat("msgTotalDequeues", "count64", of("totals.messages_dequeued"), "Total messages dequeued from broker",
@@ -447,8 +453,8 @@ BROKER_CLASS: Final = ManagedClass(
              "message"),
         stat("discardsPurge", "count64", of("totals.purged"), "Messages discarded due to management purge", "message"),
         stat("reroutes", "count64", of("totals.rerouted"), "Messages dequeued to management re-route", "message"),
-        stat("abandoned", "count64", of("broker.removal.abandoned"), "Messages left in a deleted queue", "message"),
-        stat("abandonedViaAlt", "count64", of("broker.removal.abandoned_moved"),
+        stat("abandoned", "count64", _of_hosts("removal.abandoned"), "Messages left in a deleted queue", "message"),
+        stat("abandonedViaAlt", "count64", _of_hosts("removal.abandoned_moved"),
              "Messages routed to alternate exchange from a deleted queue", "message"),
     ),
     methods=(

@@ -50,11 +50,11 @@ def _alternate(view: _View) -> Reference | None:
 
 
 def _exchanges(managed: ManagedBroker) -> Iterable[tuple[str, Exchange]]:
-    return list(managed.broker.exchanges.items())
+    return list(managed.broker.default_host.exchanges.items())
 
 
 def _find_exchange(managed: ManagedBroker, key: str) -> Exchange | None:
-    return managed.broker.exchanges.get(key)
+    return managed.broker.default_host.exchanges.get(key)
 
 
 def _stored_id(exchange: Exchange) -> int:
@@ -107,19 +107,19 @@ class _Bound(NamedTuple):
 def _bindings_of(managed: ManagedBroker, exchange: Exchange) -> Iterable[Binding]:
     if exchange.name:
         return list(exchange.bindings)
-    routes = (exchange.routes.get(name) or exchange.match(name) for name in list(managed.broker.queues))
+    routes = (exchange.routes.get(name) or exchange.match(name) for name in list(managed.broker.default_host.queues))
     return (binding for route in routes for binding in route.bindings)
 
 
 def _bindings(managed: ManagedBroker) -> Iterator[tuple[str, _Bound]]:
-    for exchange in list(managed.broker.exchanges.values()):
+    for exchange in list(managed.broker.default_host.exchanges.values()):
         for binding in _bindings_of(managed, exchange):
             bound = _Bound(exchange, binding)
             yield bound.key, bound
 
 
 def _find_binding(managed: ManagedBroker, key: str) -> _Bound | None:
-    for exchange in list(managed.broker.exchanges.values()):
+    for exchange in list(managed.broker.default_host.exchanges.values()):
         begin = f"{EXCHANGE.name_of(exchange.name)},{QUEUE.name_of('')}"
         if key.startswith(begin):
             for binding in _bindings_of(managed, exchange):
@@ -152,7 +152,7 @@ BINDING_CLASS: Final = ManagedClass(
 
 
 def _onward(managed: ManagedBroker) -> Iterator[tuple[str, ExchangeBinding]]:
-    for exchange in list(managed.broker.exchanges.values()):
+    for exchange in list(managed.broker.default_host.exchanges.values()):
         for binding in list(exchange.onward or ()):
             yield _onward_key(binding), binding
 

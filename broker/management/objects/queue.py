@@ -114,7 +114,7 @@ class _QueueAlone:
 
 async def move_messages(managed: ManagedBroker, _broker: object, arguments: Arguments, caller: Caller) -> Results:
     """Move messages from one queue to another."""
-    topology = managed.broker.topology
+    topology = managed.broker.default_host.topology
     source, target = arguments.text("srcQueue"), arguments.text("destQueue")
     managed.broker.authorization.check(caller, Action.MOVE, ObjectType.QUEUE, source, queuename=target)
     managed.broker.authorization.check_publish(caller, "", target)
@@ -132,7 +132,7 @@ async def reroute(managed: ManagedBroker, queue: Queue, arguments: Arguments, ca
     if uses_alternate:
         name = "" if queue.alternate is None else queue.alternate.name
     managed.broker.authorization.check(caller, Action.REROUTE, ObjectType.QUEUE, queue.name, exchangename=name)
-    exchange = queue.alternate if uses_alternate else managed.broker.topology.find_exchange(name)
+    exchange = queue.alternate if uses_alternate else managed.broker.default_host.topology.find_exchange(name)
     if exchange is None:
         raise PreconditionFailedError(f'queue "{queue.name}" has no alternate exchange')
     check_private(queue, caller)
@@ -234,11 +234,11 @@ def _redirect_peer(view: _View) -> str:
 
 
 def _objects(managed: ManagedBroker) -> Iterable[tuple[str, Queue]]:
-    return list(managed.broker.queues.items())
+    return list(managed.broker.default_host.queues.items())
 
 
 def _find(managed: ManagedBroker, key: str) -> Queue | None:
-    return managed.broker.queues.get(key)
+    return managed.broker.default_host.queues.get(key)
 
 
 def _created(queue: Queue) -> float:

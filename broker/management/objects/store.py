@@ -150,13 +150,13 @@ FLUSHES_CLASS: Final = ManagedClass(
 
 
 def _journals(managed: ManagedBroker) -> Iterator[tuple[str, Any]]:
-    for name, queue in list(managed.broker.queues.items()):
+    for name, queue in list(managed.broker.default_host.queues.items()):
         if queue.journal is not None:
             yield name, (managed.broker.store, queue.journal)
 
 
 def _find_journal(managed: ManagedBroker, key: str) -> Any:
-    queue = managed.broker.queues.get(key)
+    queue = managed.broker.default_host.queues.get(key)
     return None if queue is None or queue.journal is None else (managed.broker.store, queue.journal)
 
 

@@ -85,12 +85,11 @@ class Receiver(Protocol):
     def takes(self, message: Message) -> bool:
         """Whether it takes the message."""
 
-    def receive(self, message: Message, queues: Mapping[str, Queue], put: Put, authorization: Authorization) -> bool:
+    def receive(self, message: Message, put: Put, authorization: Authorization) -> bool:
         """Take the message. Returns whether its completion must wait until the records of this tick are on the disk.
 
         Args:
             message: the message.
-            queues: name -> queue.
             put: puts messages on queues.
             authorization: checks operations on behalf of the publisher.
 

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from qstore.broker.model.errors import NotFoundError
 from qstore.broker.model.exchanges.direct import DirectExchange
@@ -26,6 +26,9 @@ from qstore.broker.model.exchanges.fanout import FanoutExchange
 from qstore.broker.model.exchanges.headers import HeadersExchange
 from qstore.broker.model.exchanges.replication import ReplicationExchange
 from qstore.broker.model.exchanges.topic import TopicExchange
+
+if TYPE_CHECKING:
+    from qstore.broker.model.queues.queue import Queue
 
 #: Type name -> class, for all types that can be declared.
 EXCHANGE_TYPES: Final[Mapping[str, type[Exchange]]] = MappingProxyType(
@@ -63,3 +66,9 @@ def exchange_type(type_name: str) -> type[Exchange]:
     if found is None:
         raise NotFoundError(f"Exchange type not implemented: {type_name}")
     return found
+
+
+def join_host(exchange: Exchange, queues: Mapping[str, Queue]) -> None:
+    """Let a new exchange find the queues of its virtual host by name, if its type needs that."""
+    if isinstance(exchange, ReplicationExchange):
+        exchange.replica.queues = queues

@@ -21,7 +21,6 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
 from qstore.broker.log.logs import log_of
-from qstore.broker.model.arguments import NO_POLICY, Applied
 from qstore.broker.model.errors import InvalidArgumentError
 from qstore.broker.model.memory import MESSAGE_OVERHEAD
 from qstore.broker.model.queues.arguments import (
@@ -73,12 +72,12 @@ from qstore.broker.settings import QUEUE_LIMIT_BYTES
 from qstore.formats.values import TypedMap
 
 if TYPE_CHECKING:
-    from qstore.broker.model.dead_letters import QueueDeadLetter
     from qstore.broker.model.events import Event
     from qstore.broker.model.message import RestoreMessage
     from qstore.broker.model.queues.expiry import Expiries
     from qstore.broker.model.store_protocol import Store
     from qstore.broker.model.tick import Tick
+    from qstore.broker.model.virtual_host import VirtualHost
 
 _LOG: Final = log_of("Model")
 
@@ -112,7 +111,6 @@ class QueueFactory:
         queue_memory: bytes of memory that a queue's messages may take, if more can be kept on disk; 0 for no limit.
 
     Attributes:
-        self_destruct: schedules the deletion of the queue with a name, because it has exceeded its limit.
         listener: sends the events of queues with `qpid.queue_event_generation`; None if there are none.
         restore: decodes a stored message (`use_restore`).
         staging_bytes: larger messages leave memory when they are not consumed at once; 0 to disable.
@@ -122,8 +120,6 @@ class QueueFactory:
         divert: moves an acquired message of a queue to its dead-letter or alternate exchange. Returns False if there is
             none, or no room there.
         expiries: removes messages at the head of queues when they expire.
-        policy_of: returns what policies give a queue with a name and arguments, and its effective arguments.
-        dead_letter: returns the mover of a queue's dead messages, for its exchange and its routing key or None.
     """
 
     def __init__(
@@ -143,10 +139,7 @@ class QueueFactory:
         self.paging: PagingDirectory | None = None
         self._max_paging_bytes = self.staging_bytes = 0
         self.deliver_before_sync = False
-        self.self_destruct: Callable[[str], None] = lambda _name: None
         self.divert: Callable[[Queue, Entry], bool] = lambda _queue, _entry: False
-        self.dead_letter: Callable[[str, str | None], QueueDeadLetter | None] = lambda _exchange, _key: None
-        self.policy_of: Callable[[str, TypedMap], tuple[Applied, TypedMap]] = lambda _name, given: (NO_POLICY, given)
         self.listener: ReplicatingListener | None = None
         self.expiries: Expiries | None = None
 
@@ -169,6 +162,7 @@ class QueueFactory:
 
     def make(
         self,
+        host: VirtualHost,
         name: str,
         *,
         durable: bool,
@@ -177,14 +171,14 @@ class QueueFactory:
         parsed: QueueArguments = NO_ARGUMENTS,
         journal: Any = None,
     ) -> Queue:
-        """Create a queue; `parsed` are its parsed arguments, `journal` its journal in the store."""
-        policy, effective = self.policy_of(name, arguments)
+        """Create a queue of a host; `parsed` are its parsed arguments, `journal` its journal in the store."""
+        policy, effective = host.policy_of(name, arguments)
         if effective is not arguments:
             parsed, _ = read_usable(effective)
         order = self._order(parsed)
         capacity = self._capacity(parsed, durable=journal is not None)
         residency = self._residency(name, order, parsed, journal)
-        limit, displacements = self._limit(name, parsed, capacity)
+        limit, displacements = self._limit(host, name, parsed, capacity)
         if parsed.policy == FLOW_TO_DISK and residency is not None:
             limit = self._disk_limit(parsed, residency, durable=journal is not None)
         if parsed.last_value_key:
@@ -215,13 +209,13 @@ class QueueFactory:
         )
         queue.auto_delete_seconds, queue.sequence_header = parsed.auto_delete_seconds, parsed.sequence_header
         queue.policy, queue.expiries = policy, self.expiries
-        self._set_times(queue, parsed)
+        self._set_times(host, queue, parsed)
         if self.deliver_before_sync if parsed.is_early is None else parsed.is_early:
             queue.deliver_before_sync()
         queue.is_kept_until_empty, queue.is_browse_only = parsed.is_kept_until_empty, parsed.is_browse_only
         return queue
 
-    def _set_times(self, queue: Queue, parsed: QueueArguments) -> None:
+    def _set_times(self, host: VirtualHost, queue: Queue, parsed: QueueArguments) -> None:
         """Set when messages of a queue expire, when it does, how often they may return, and where dead ones go."""
         queue.message_ttl = None if parsed.message_ttl is None else parsed.message_ttl / 1000
         queue.expires_seconds = parsed.expires / 1000
@@ -231,17 +225,17 @@ class QueueFactory:
         if wanted is None:
             queue.dead_letter = None
         elif current is None or (current.exchange, current.routing_key) != wanted:
-            queue.dead_letter = self.dead_letter(*wanted)
+            queue.dead_letter = host.dead_letter(*wanted)
 
-    def refit(self, queue: Queue, arguments: TypedMap) -> None:
-        """Change the limits, times and destinations of a running queue to those of other effective arguments.
+    def refit(self, host: VirtualHost, queue: Queue, arguments: TypedMap) -> None:
+        """Change the limits, times and destinations of a host's running queue to those of other effective arguments.
 
         Messages beyond a new limit leave as when another one arrives. Everything else of it stays as it is.
         """
         parsed, _ = read_usable(arguments)
         is_durable = queue.journal is not None
         capacity = self._capacity(parsed, durable=is_durable)
-        limit, limiting = self._limit(queue.name, parsed, capacity)
+        limit, limiting = self._limit(host, queue.name, parsed, capacity)
         if parsed.policy == FLOW_TO_DISK and queue.residency is not None:
             limit = self._disk_limit(parsed, queue.residency, durable=is_durable)
         if limit is not None and queue.limit is not None:
@@ -251,7 +245,7 @@ class QueueFactory:
         if ring is not None and (limiting or ring.is_diverting):  # it counts messages that are on their way elsewhere
             ring.use(limit if isinstance(limit, RingLimit) else RingLimit(Capacity(), is_strict=False))
             limiting = (ring, *(each for each in limiting if not isinstance(each, Ring)))
-        self._set_times(queue, parsed)
+        self._set_times(host, queue, parsed)
         queue.change_limit(limit, (*others, *limiting), self._watches.make(queue.name, parsed, capacity))
 
     def _residency(self, name: str, order: Fifo, parsed: QueueArguments, journal: Any) -> Residency | None:
@@ -337,7 +331,7 @@ class QueueFactory:
         return Capacity(parsed.max_messages, max_bytes, MESSAGE_OVERHEAD if parsed.max_bytes is None else 0)
 
     def _limit(
-        self, name: str, parsed: QueueArguments, capacity: Capacity
+        self, host: VirtualHost, name: str, parsed: QueueArguments, capacity: Capacity
     ) -> tuple[Limit | None, tuple[Displacement, ...]]:
         """The part that refuses messages beyond the limit, and the part that makes room for them."""
         if not capacity.messages and not capacity.bytes:
@@ -348,7 +342,7 @@ class QueueFactory:
         if parsed.overflow:
             return OverflowLimit(capacity, is_dead=parsed.overflow == REJECT_DEAD), ()
         if parsed.policy == SELF_DESTRUCT:
-            return None, (SelfDestruct(Limit(capacity), lambda: self.self_destruct(name)),)
+            return None, (SelfDestruct(Limit(capacity), lambda: host.self_destruct(name)),)
         return Limit(capacity), ()
 
 

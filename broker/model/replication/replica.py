@@ -101,15 +101,17 @@ class Replica:
     """Applies the events that one exchange receives.
 
     Attributes:
+        queues: name -> queue, of its virtual host; set when the exchange is created there.
         applied, ignored: numbers of messages with and without effect.
     """
 
-    __slots__ = ("_last", "_mirrors", "_named", "applied", "ignored")
+    __slots__ = ("_last", "_mirrors", "_named", "applied", "ignored", "queues")
 
     def __init__(self) -> None:
         self._last: dict[str, int] = {}  # source -> the number of its last event
         self._mirrors: dict[str, Mirror] = {}
         self._named: set[str] = set()  # missing queues that were logged
+        self.queues: Mapping[str, Queue] = {}
         self.applied = self.ignored = 0
 
     def takes(self, message: Message) -> bool:  # noqa: ARG002
@@ -120,12 +122,11 @@ class Replica:
         """Raise NotImplementedByBrokerError: events are applied at once."""
         raise NotImplementedByBrokerError("an exchange of type replication takes no transactions")
 
-    def receive(self, message: Message, queues: Mapping[str, Queue], put: Put, authorization: Authorization) -> bool:
+    def receive(self, message: Message, put: Put, authorization: Authorization) -> bool:
         """Apply the event that a message is.
 
         Args:
             message: the message.
-            queues: name -> queue.
             put: puts messages on queues.
             authorization: checks the publisher.
 
@@ -146,7 +147,7 @@ class Replica:
         if self._is_known(event):
             self.ignored += 1
             return False
-        queue = queues.get(event.queue)
+        queue = self.queues.get(event.queue)
         if queue is None:
             self._mirrors.pop(event.queue, None)
             self._log_missing(event.queue)

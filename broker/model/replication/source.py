@@ -129,16 +129,16 @@ def register_listener(broker: Broker, make_message: MakeMessage) -> None:
 
     Call this before there are queues.
     """
-    settings = broker.settings
+    settings, host = broker.settings, broker.default_host
 
     def to_queue(event: Message) -> None:
-        queue = broker.queues.get(settings.replication_queue or "")
+        queue = host.queues.get(settings.replication_queue or "")
         if queue is None or queue.is_deleted:
             raise NotFoundError(f'there is no queue "{settings.replication_queue}"; see --create-replication-queue')
         broker.router.put(event, (queue,))
 
     def to_exchange(event: Message) -> None:
-        exchange = broker.exchanges.get(settings.replication_exchange or "")
+        exchange = host.exchanges.get(settings.replication_exchange or "")
         if exchange is None:
             raise NotFoundError(f'there is no exchange "{settings.replication_exchange}"')
         route = broker.router.route(event, exchange)
@@ -155,17 +155,17 @@ def register_listener(broker: Broker, make_message: MakeMessage) -> None:
 
 async def prepare_replication(broker: Broker) -> None:
     """Create the queue or exchange for events, if it is missing. Errors are logged."""
-    settings = broker.settings
+    settings, host = broker.settings, broker.default_host
     exchange, queue = settings.replication_exchange, settings.replication_queue
     try:
         if exchange:
             if queue:
                 _LOG.warning("--replication-queue is ignored, since --replication-exchange-name is given")
-            await broker.topology.declare_exchange(exchange, settings.replication_exchange_type)
+            await host.topology.declare_exchange(exchange, settings.replication_exchange_type)
             where = f'exchange "{exchange}"'
         elif queue:
-            if settings.create_replication_queue or queue in broker.queues:
-                await broker.topology.declare_queue(queue)
+            if settings.create_replication_queue or queue in host.queues:
+                await host.topology.declare_queue(queue)
             else:
                 raise NotFoundError(f'there is no queue "{queue}"; create it, or see --create-replication-queue')
             where = f'queue "{queue}"'

@@ -167,7 +167,7 @@ _ENDED_AT_ONCE: Final = 1_000
 
 
 class ExchangeBindings:
-    """The bindings between the exchanges of one broker.
+    """The bindings between the exchanges of one virtual host.
 
     Args:
         exchanges: name -> exchange.

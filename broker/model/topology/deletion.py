@@ -47,7 +47,7 @@ NOTIFIED_AT_ONCE: Final = 500
 
 
 class QueueRemoval:
-    """Deletes the queues of one broker.
+    """Deletes the queues of one virtual host.
 
     Args:
         queues: name -> queue.

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 class Redirections:
-    """Redirects the queues of one broker.
+    """Redirects the queues of one virtual host.
 
     Args:
         topology: finds queues.

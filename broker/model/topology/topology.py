@@ -51,7 +51,7 @@ from qstore.broker.model.events import (
 )
 from qstore.broker.model.exchanges.exchange import BoundReply, Exchange, refresh, with_internal
 from qstore.broker.model.exchanges.route import Binding
-from qstore.broker.model.exchanges.types import PROTECTED_EXCHANGES, STANDARD_EXCHANGES, exchange_type
+from qstore.broker.model.exchanges.types import PROTECTED_EXCHANGES, STANDARD_EXCHANGES, exchange_type, join_host
 from qstore.broker.model.queues.arguments import QueueArguments
 from qstore.broker.model.queues.arguments import check_type as check_queue_type
 from qstore.broker.model.queues.queue import Queue
@@ -89,14 +89,15 @@ Following: TypeAlias = "Sequence[asyncio.Task[None]]"
 
 
 class Topology:
-    """Changes the exchanges, queues and bindings of one broker.
+    """Changes the exchanges, queues and bindings of one virtual host.
 
     `caller` requests an operation: the authorizer checks it first, and queues can be exclusive to it.
 
     Args:
         queues: name -> queue.
         exchanges: name -> exchange.
-        factory: creates queues.
+        make_queue: creates a queue of its virtual host (`QueueFactory.make`).
+        factory: reads the arguments of queues.
         idle_queues: unused auto-delete queues whose timeout is running.
         storage: stores the topology.
         removal: deletes queues.
@@ -119,6 +120,7 @@ class Topology:
         queues: dict[str, Queue],
         exchanges: dict[str, Exchange],
         *,
+        make_queue: Callable[..., Queue],
         factory: QueueFactory,
         idle_queues: IdleQueues,
         storage: TopologyStorage,
@@ -130,7 +132,8 @@ class Topology:
         events: Events,
         arguments: ArgumentCheck,
     ) -> None:
-        self._queues, self._exchanges, self._factory, self._idle_queues = queues, exchanges, factory, idle_queues
+        self._queues, self._exchanges, self._idle_queues = queues, exchanges, idle_queues
+        self._make, self._factory = make_queue, factory
         self._storage, self._removal, self._bindings = storage, removal, bindings
         self._bound_exchanges, bound_exchanges.unbound = bound_exchanges, self._delete_if_unbound
         self._quotas, self._events = quotas, events
@@ -266,7 +269,7 @@ class Topology:
         given = [name for name, is_so in ((DURABLE, durable), (AUTO_DELETE, is_auto_delete)) if is_so]
         self._arguments.check(Of.QUEUE, f'queue "{name}"', arguments, given)
         journal = await self._storage.create_queue(name, alternate, arguments, user, auto_delete) if durable else None
-        return self._factory.make(
+        return self._make(
             name, durable=durable, auto_delete=auto_delete, arguments=arguments, parsed=parsed, journal=journal
         )
 
@@ -418,6 +421,7 @@ class Topology:
                 check_awaited(f'exchange "{name}"', alternate)
             self._arguments.check(Of.EXCHANGE, f'exchange "{name}"', arguments)
             exchange = make(name, durable=durable, auto_delete=auto_delete, alternate=wanted, arguments=arguments)
+            join_host(exchange, self._queues)
             if durable:
                 await self._storage.create_exchange(exchange, alternate)
             self._exchanges[name] = exchange

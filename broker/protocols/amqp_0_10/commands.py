@@ -257,7 +257,7 @@ def _resume(session: ServerSession, number: int, values: _Values) -> None:
     destination, resume_id = values["destination"] or "", values["resume_id"]
     if resume_id is None:
         raise IllegalArgumentError("No resume-id is given")
-    if destination not in session.broker.exchanges:
+    if destination not in session.virtual_host.exchanges:
         raise NotFoundError(f"Exchange not found: {destination}")
     offset = session.connection.resume_message(resume_id)
     session.send_result(number, encode_result("message.resume", offset=offset))
@@ -277,7 +277,7 @@ async def _declare_exchange(session: ServerSession, values: _Values) -> None:
     alternate, named = values["alternate_exchange"] or "", "" if values["passive"] else alternate_in(arguments)
     if alternate and named not in ("", alternate):
         raise InvalidArgumentError(f"the alternate exchange is {shown(alternate)}, but its argument is {shown(named)}")
-    await session.broker.topology.declare_exchange(
+    await session.virtual_host.topology.declare_exchange(
         name,
         values["type"] or "",
         passive=values["passive"],
@@ -290,13 +290,13 @@ async def _declare_exchange(session: ServerSession, values: _Values) -> None:
 
 
 async def _delete_exchange(session: ServerSession, values: _Values) -> None:
-    await session.broker.topology.delete_exchange(
+    await session.virtual_host.topology.delete_exchange(
         values["exchange"] or "", if_unused=values["if_unused"], caller=session
     )
 
 
 async def _bind(session: ServerSession, values: _Values) -> None:
-    await session.broker.topology.bind(
+    await session.virtual_host.topology.bind(
         values["queue"] or "",
         values["exchange"] or "",
         values["binding_key"] or "",
@@ -306,13 +306,13 @@ async def _bind(session: ServerSession, values: _Values) -> None:
 
 
 async def _unbind(session: ServerSession, values: _Values) -> None:
-    await session.broker.topology.unbind(
+    await session.virtual_host.topology.unbind(
         values["queue"] or "", values["exchange"] or "", values["binding_key"] or "", caller=session
     )
 
 
 async def _declare_queue(session: ServerSession, values: _Values) -> None:
-    queue = await session.broker.topology.declare_queue(
+    queue = await session.virtual_host.topology.declare_queue(
         values["queue"] or "",
         passive=values["passive"],
         durable=values["durable"],
@@ -327,7 +327,7 @@ async def _declare_queue(session: ServerSession, values: _Values) -> None:
 
 
 async def _delete_queue(session: ServerSession, values: _Values) -> None:
-    await session.broker.topology.delete_queue(
+    await session.virtual_host.topology.delete_queue(
         values["queue"] or "", if_unused=values["if_unused"], if_empty=values["if_empty"], caller=session
     )
 
@@ -335,7 +335,7 @@ async def _delete_queue(session: ServerSession, values: _Values) -> None:
 def _query_exchange(session: ServerSession, values: _Values) -> bytes:
     name = values["name"] or ""
     session.broker.authorization.check(session, Action.ACCESS, ObjectType.EXCHANGE, name)
-    exchange = session.broker.exchanges.get(name)
+    exchange = session.virtual_host.exchanges.get(name)
     if exchange is None:
         return encode_result("exchange.query", not_found=True)
     return encode_result(
@@ -348,16 +348,18 @@ def _query_bound(session: ServerSession, values: _Values) -> bytes:
     session.broker.authorization.check(
         session, Action.ACCESS, ObjectType.EXCHANGE, exchange, queuename=queue or "", routingkey=key or ""
     )
-    result = session.broker.topology.bound(exchange, queue, key, values["arguments"])
+    result = session.virtual_host.topology.bound(exchange, queue, key, values["arguments"])
     return encode_result("exchange.bound", **result._asdict())
 
 
 def _query_queue(session: ServerSession, values: _Values) -> bytes:
     name = values["queue"] or ""
     session.broker.authorization.check(session, Action.ACCESS, ObjectType.QUEUE, name)
-    queue = session.broker.queues.get(name)
+    queue = session.virtual_host.queues.get(name)
     if queue is None:
-        queue = session.broker.replies.queues.get(name)  # clients look for the reply address before they send there
+        queue = session.virtual_host.replies.queues.get(
+            name
+        )  # clients look for the reply address before they send there
     if queue is None:
         return encode_result("queue.query")
     return encode_result(
@@ -450,7 +452,7 @@ def _transfer(session: ServerSession, number: int, payload: bytes, header: bytes
     if destination is None:
         destination = _read_destination(session, payload)
     broker = session.broker
-    exchange = broker.exchanges.get(destination)
+    exchange = session.virtual_host.exchanges.get(destination)
     if exchange is None:
         raise NotFoundError(f"Exchange not found: {destination}")
     transfers = session.connection.transfers
@@ -490,7 +492,7 @@ def do_transfers(session: ServerSession, payload: bytes, header: bytes, bodies: 
     destination, broker = session.destinations.get(payload), session.broker
     if session.is_failed or session.transaction is not None or destination is None:
         return 0
-    transfers, exchange = session.connection.transfers, broker.exchanges.get(destination)
+    transfers, exchange = session.connection.transfers, session.virtual_host.exchanges.get(destination)
     if bodies.is_even and transfers.is_last(header, destination):
         field = None
     template = transfers.template(header, destination, field)

@@ -286,7 +286,7 @@ class ServerConnection(BrokerConnection):
         if attached is not None:
             self._send_detached(channel, name, DetachCode.TRANSPORT_BUSY)
             return
-        session = self._registry.find(self.user, name)
+        session = self._registry.find(self.user, self.virtual_host, name)
         if session is not None and session.is_failed:  # failed while detached
             self._registry.end(session)
             session = None
@@ -295,10 +295,10 @@ class ServerConnection(BrokerConnection):
                 self._send_detached(channel, name, DetachCode.SESSION_BUSY)
                 return
             session.connection.hand_over(session)
-            session = self._registry.find(self.user, name)
+            session = self._registry.find(self.user, self.virtual_host, name)
         is_new = session is None
         if session is None:
-            session = self._registry.make(self.user, name)
+            session = self._registry.make(self.user, self.virtual_host, name)
         self._registry.take(session)
         self._reported.discard(channel)
         self._assembler.accept(channel)

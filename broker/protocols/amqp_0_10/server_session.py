@@ -60,6 +60,7 @@ if TYPE_CHECKING:
     from qstore.broker.model.router import Fanout
     from qstore.broker.model.tick import Portion, Tick
     from qstore.broker.model.transactions.local import LocalTransaction
+    from qstore.broker.model.virtual_host import VirtualHost
     from qstore.broker.protocols.amqp_0_10.server_connection import ServerConnection
     from qstore.broker.protocols.amqp_0_10.transactions import SessionBranches
 
@@ -111,9 +112,11 @@ class ServerSession(Session):
         name: its name.
         user: its user.
         broker: the model.
+        host: its virtual host.
 
     Attributes:
         broker, user: as above.
+        virtual_host: its virtual host, which does not change when it is attached again.
         connection: the connection that it is, or was last, attached to.
         can_send: whether the connection accepts messages; subscriptions are woken when it does again.
         is_failed: whether the session has ended.
@@ -138,13 +141,14 @@ class ServerSession(Session):
         "_unfinished_flushes", "awaited", "branches", "broker", "can_send", "clock", "connection", "deliveries",
         "destinations", "exclusive_queues", "is_committing", "is_failed", "is_flow_stopped", "max_plain_bytes",
         "subscriptions", "tick", "transaction", "txn_commits", "txn_rejects", "txn_starts", "user",
+        "virtual_host",
     )  # fmt: skip
 
     connection: ServerConnection
 
-    def __init__(self, name: bytes, user: str, broker: Broker) -> None:
+    def __init__(self, name: bytes, user: str, broker: Broker, host: VirtualHost) -> None:
         super().__init__(name, 0, None)
-        self.broker, self.user, self.clock = broker, user, broker.clock
+        self.broker, self.virtual_host, self.user, self.clock = broker, host, user, broker.clock
         self.can_send = self.is_failed = False
         self.max_plain_bytes = 0
         self._stream: Stream | None = None
@@ -437,7 +441,7 @@ class ServerSession(Session):
         """
         if not name:
             raise IllegalArgumentError("No queue name is given")
-        queue = self.broker.queues.get(name)
+        queue = self.virtual_host.queues.get(name)
         if queue is not None and (queue.owner in (None, self) or (is_browsed and not queue.is_private)):
             return queue
         self.broker.authorization.check(self, action, ObjectType.QUEUE, name)
@@ -452,7 +456,7 @@ class ServerSession(Session):
         if self._flushes:
             self._continue_flushing()
         queue = subscription.queue
-        unsubscribe(self.broker, self, queue, subscription, subscription.destination)
+        unsubscribe(self.virtual_host, self, queue, subscription, subscription.destination)
         if not queue.is_deleted:
             self.connection.leave(queue)
 
@@ -501,7 +505,7 @@ class ServerSession(Session):
     def subscription_lost(self, subscription: Subscription) -> None:
         """End the session: the queue of a subscription was deleted."""
         if self.subscriptions.pop(subscription.destination, None) is not None:
-            unsubscribe(self.broker, self, subscription.queue, subscription, subscription.destination)
+            unsubscribe(self.virtual_host, self, subscription.queue, subscription, subscription.destination)
         if not self.is_failed and self.state is State.ATTACHED:
             name = subscription.queue.name
             self._send_exception(None, b"", ResourceDeletedError(f"Queue {name} has been deleted."))

@@ -26,6 +26,7 @@ from qstore.broker.model.broker import Broker
 from qstore.broker.model.errors import ResourceLimitExceededError
 from qstore.broker.model.events import SessionEnded
 from qstore.broker.model.message import Content, content_of, pieces_of
+from qstore.broker.model.virtual_host import VirtualHost
 from qstore.broker.protocols.amqp_0_10.assembly import PartialMessage
 from qstore.broker.protocols.amqp_0_10.message import MAX_HEADER_BYTES, read_delivery_properties, split_header
 from qstore.broker.protocols.amqp_0_10.server_session import ServerSession
@@ -57,19 +58,19 @@ class SessionRegistry:
         self.clock, settings = broker.clock, broker.settings
         self._events = broker.events
         self.interrupted = InterruptedMessages(settings)
-        self._sessions: dict[tuple[str, bytes], ServerSession] = {}
+        self._sessions: dict[tuple[str, str, bytes], ServerSession] = {}  # user, virtual host, name
         self._detached: dict[ServerSession, _Timeout] = {}  # in order of detaching
 
     def __len__(self) -> int:
         return len(self._sessions)
 
-    def find(self, user: str, name: bytes) -> ServerSession | None:
-        """The session with that name, attached or detached."""
-        return self._sessions.get((user, name))
+    def find(self, user: str, host: VirtualHost, name: bytes) -> ServerSession | None:
+        """The session with that name of a user in a virtual host, attached or detached."""
+        return self._sessions.get((user, host.name, name))
 
-    def make(self, user: str, name: bytes) -> ServerSession:
-        """Create a session. The user has none with that name."""
-        session = self._sessions[(user, name)] = ServerSession(name, user, self._broker)
+    def make(self, user: str, host: VirtualHost, name: bytes) -> ServerSession:
+        """Create a session. The user has none with that name in the virtual host."""
+        session = self._sessions[(user, host.name, name)] = ServerSession(name, user, self._broker, host)
         return session
 
     def take(self, session: ServerSession) -> None:
@@ -88,9 +89,10 @@ class SessionRegistry:
     def end(self, session: ServerSession) -> None:
         """End a session."""
         self._detached.pop(session, None)
-        is_known = self._sessions.get((session.user, session.name)) is session
+        key = (session.user, session.virtual_host.name, session.name)
+        is_known = self._sessions.get(key) is session
         if is_known:
-            del self._sessions[(session.user, session.name)]
+            del self._sessions[key]
         session.end()
         if is_known:
             self._events.emit(SessionEnded(), session)

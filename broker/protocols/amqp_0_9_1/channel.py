@@ -68,6 +68,7 @@ class Channel:
 
     Attributes:
         number, connection, broker: as above.
+        virtual_host: that of its connection.
         can_send: whether messages may be sent: it is open and flowing, sends no stream, and the socket accepts them.
         credit: messages that may be delivered to all its consumers together before some are acknowledged.
         last_tag: the last delivery tag.
@@ -95,11 +96,12 @@ class Channel:
         "connection", "consumers", "credit", "held_runs", "is_flowing", "is_gone", "is_open",
         "last_queue", "last_tag", "limit",
         "name", "number", "prefetch", "refused", "reply_to", "returns", "settled", "settled_below", "timeout",
-        "transaction", "txn_commits", "txn_rejects", "txn_starts", "unsettled", "user",
+        "transaction", "txn_commits", "txn_rejects", "txn_starts", "unsettled", "user", "virtual_host",
     )  # fmt: skip
 
     def __init__(self, number: int, connection: ServerConnection, broker: Broker) -> None:
         self.number, self.connection, self.broker = number, connection, broker
+        self.virtual_host = connection.virtual_host
         self.name, self.user = f"{connection.peer}.{number}".encode(), connection.user
         self.timeout = 0  # a channel ends with its connection
         self.is_open = self.is_flowing = True
@@ -255,7 +257,7 @@ class Channel:
         Raises SoftError or UnauthorizedError.
         """
         name = self.queue_name(given)
-        queue = self.broker.queues.get(name)
+        queue = self.virtual_host.queues.get(name)
         if queue is not None and queue.owner in (None, self.connection):
             return queue
         self.broker.authorization.check(self.connection, action, ObjectType.QUEUE, name)
@@ -270,9 +272,9 @@ class Channel:
         queue = consumer.queue
         if queue.name == self.reply_to:
             self.reply_to = ""
-            self.broker.replies.close(queue)
+            self.virtual_host.replies.close(queue)
             return
-        unsubscribe(self.broker, self, queue, consumer, consumer.tag)
+        unsubscribe(self.virtual_host, self, queue, consumer, consumer.tag)
         if not queue.is_deleted:
             self.connection.leave(queue)
 
@@ -282,7 +284,7 @@ class Channel:
             self.look_again()
             return
         if self.consumers.pop(consumer.tag, None) is not None:
-            unsubscribe(self.broker, self, consumer.queue, consumer, consumer.tag)
+            unsubscribe(self.virtual_host, self, consumer.queue, consumer, consumer.tag)
         consumer.is_cancelled = True
         if self.is_open and "consumer_cancel_notify" in self.connection.capabilities:
             self.send("basic.cancel", consumer_tag=consumer.tag, nowait=True)
@@ -296,7 +298,7 @@ class Channel:
         getter.wake()
         queue.dispatch()
         self._getter = getter
-        self.broker.idle_queues.used(queue)
+        self.virtual_host.idle_queues.used(queue)
         if not self._end_get():
             self.connection.pause()
             self._wait_for(getter)

@@ -50,6 +50,7 @@ from qstore.broker.model.errors import ModelError
 from qstore.broker.model.events import SessionCreated
 from qstore.broker.model.queues.flow_control import FlowControl
 from qstore.broker.model.queues.queue import Queue
+from qstore.broker.model.virtual_host import VirtualHost
 from qstore.broker.protocols.amqp_0_9_1.acknowledgements import acknowledge_all
 from qstore.broker.protocols.amqp_0_9_1.assembly import MethodAssembler
 from qstore.broker.protocols.amqp_0_9_1.channel import Channel
@@ -543,7 +544,7 @@ class ServerConnection(BrokerConnection):
         """Delete the connection's queues, then call `done`; at once if there are none."""
         queues, self._exclusive_queues = list(self._exclusive_queues), {}
         if queues:
-            self.run(_delete_queues(self._shared.broker, queues, self), done)
+            self.run(_delete_queues(self.virtual_host, queues, self), done)
         else:
             done(None)
 
@@ -640,11 +641,11 @@ _NEGOTIATION: Final[dict[str, Callable[[ServerConnection, _Values], None]]] = {
 }
 
 
-async def _delete_queues(broker: Broker, queues: list[Queue], owner: ServerConnection) -> None:
+async def _delete_queues(host: VirtualHost, queues: list[Queue], owner: ServerConnection) -> None:
     for queue in queues:
-        if broker.queues.get(queue.name) is queue and queue.owner is owner:
+        if host.queues.get(queue.name) is queue and queue.owner is owner:
             try:
-                await broker.topology.delete_queue(queue.name, caller=BROKER)
+                await host.topology.delete_queue(queue.name, caller=BROKER)
             except ModelError as error:
                 _LOG.error('Exclusive queue "%s" was not deleted: %s', queue.name, error)
                 queue.owner = None

@@ -153,13 +153,12 @@ def _subscribed(channel: Channel, tag: str, queue: Queue, values: _Values) -> Ba
 
 def _replies_consumer(channel: Channel, tag: str, *, no_ack: bool) -> BasicConsumer:
     """The consumer of direct replies."""
-    broker = channel.broker
-    broker.authorization.check(channel.connection, Action.CONSUME, ObjectType.QUEUE, REPLY_TO)
+    channel.broker.authorization.check(channel.connection, Action.CONSUME, ObjectType.QUEUE, REPLY_TO)
     if not no_ack:
         raise SoftError(ReplyCode.PRECONDITION_FAILED, "reply consumer cannot acknowledge")
     if channel.reply_to:
         raise SoftError(ReplyCode.PRECONDITION_FAILED, "reply consumer already set")
-    queue = broker.replies.open()
+    queue = channel.virtual_host.replies.open()
     channel.reply_to = queue.name
     consumer = BasicConsumer(channel, tag, queue, no_ack=True, no_local=False, limit=MAX_UNACKNOWLEDGED)
     queue.add_consumer(consumer)
@@ -297,7 +296,7 @@ def _declare_exchange(channel: Channel, values: _Values, payload: bytes) -> None
         raise SoftError(ReplyCode.ACCESS_REFUSED, "operation not permitted on the default exchange")
     if not values["passive"] and type_name not in EXCHANGE_TYPES:
         raise HardError(ReplyCode.COMMAND_INVALID, f"invalid exchange type '{type_name}'")
-    work = channel.broker.topology.declare_exchange(
+    work = channel.virtual_host.topology.declare_exchange(
         name,
         "" if values["passive"] else type_name,
         passive=values["passive"],
@@ -320,7 +319,7 @@ def _delete_exchange(channel: Channel, values: _Values, payload: bytes) -> None:
     name = exchange_name(values["exchange"])
     if not name:
         raise SoftError(ReplyCode.ACCESS_REFUSED, "operation not permitted on the default exchange")
-    work = channel.broker.topology.delete_exchange(
+    work = channel.virtual_host.topology.delete_exchange(
         name, if_unused=values["if_unused"], is_awaited=True, caller=channel.connection
     )
     _run(channel, _unless_gone(work), "exchange.delete-ok", values, payload)
@@ -352,7 +351,7 @@ def _declare_queue(channel: Channel, values: _Values, payload: bytes) -> None:
 
     async def declare() -> None:
         connection = channel.connection
-        queue = await channel.broker.topology.declare_queue(
+        queue = await channel.virtual_host.topology.declare_queue(
             name,
             passive=passive,
             durable=values["durable"] and not values["exclusive"],
@@ -387,7 +386,7 @@ def _check_access(channel: Channel, name: str, *, exclusive: bool | None) -> Non
     """
     if not name:
         raise missing("queue", name)
-    queue = channel.broker.queues.get(name)
+    queue = channel.virtual_host.queues.get(name)
     if queue is None:
         return
     is_owned = queue.owner is not None
@@ -398,15 +397,15 @@ def _check_access(channel: Channel, name: str, *, exclusive: bool | None) -> Non
 
 def _declare_replies(channel: Channel, name: str, *, nowait: bool) -> None:
     """Declare a reply queue, passively: it can only be checked for existence."""
-    if not channel.broker.replies.has(name):
+    if not channel.virtual_host.replies.has(name):
         raise missing("queue", name)
     if not nowait:
         channel.send("queue.declare-ok", queue=name, message_count=0, consumer_count=1)
 
 
 def _delete_queue(channel: Channel, values: _Values, payload: bytes) -> None:
-    name, topology = channel.queue_name(values["queue"]), channel.broker.topology
-    queue = channel.broker.queues.get(name)
+    name, topology = channel.queue_name(values["queue"]), channel.virtual_host.topology
+    queue = channel.virtual_host.queues.get(name)
     count = 0 if queue is None else queue.available_count
     work = topology.delete_queue(
         name,
@@ -432,7 +431,8 @@ def _bound(channel: Channel, values: _Values) -> tuple[str, str, str, TypedMap, 
     name = channel.queue_name(given)
     if not values["exchange"]:
         raise SoftError(ReplyCode.ACCESS_REFUSED, "operation not permitted on the default exchange")
-    exchange, queue = channel.broker.exchanges.get(exchange_name(values["exchange"])), channel.broker.queues.get(name)
+    host = channel.virtual_host
+    exchange, queue = host.exchanges.get(exchange_name(values["exchange"])), host.queues.get(name)
     key = key if given or key else name
     if not isinstance(exchange, HeadersExchange):
         return name, exchange_name(values["exchange"]), key, values["arguments"], key
@@ -447,7 +447,7 @@ def _bind(channel: Channel, values: _Values, payload: bytes) -> None:
 
 async def _bind_in_turn(channel: Channel, values: _Values, bound: tuple[str, str, str, TypedMap, str]) -> None:
     """Bind a queue after all changes that were under way."""
-    bind = partial(channel.broker.topology.bind, caller=channel.connection, asked_key=bound[-1])
+    bind = partial(channel.virtual_host.topology.bind, caller=channel.connection, asked_key=bound[-1])
     try:
         await bind(*bound[:-1])
     except NotAllowedError:  # one of them has taken the key, with other arguments
@@ -459,7 +459,7 @@ async def _bind_in_turn(channel: Channel, values: _Values, bound: tuple[str, str
 
 def _unbind(channel: Channel, values: _Values, payload: bytes) -> None:
     queue, name, key, _, given = _bound(channel, values)
-    work = channel.broker.topology.unbind(queue, name, key, caller=channel.connection, asked_key=given)
+    work = channel.virtual_host.topology.unbind(queue, name, key, caller=channel.connection, asked_key=given)
     _run(channel, _unless_gone(_ignoring_result(work)), "queue.unbind-ok", values, payload)
 
 
@@ -468,18 +468,18 @@ def _ends(channel: Channel, values: _Values) -> tuple[str, str, str, TypedMap]:
     source, destination = exchange_name(values["source"]), exchange_name(values["destination"])
     if not source or not destination:
         raise SoftError(ReplyCode.ACCESS_REFUSED, "operation not permitted on the default exchange")
-    exchange = channel.broker.exchanges.get(source)
+    exchange = channel.virtual_host.exchanges.get(source)
     arguments = binding_arguments("" if exchange is None else exchange.type_name, values["arguments"])
     return source, destination, values["routing_key"], arguments
 
 
 def _bind_exchange(channel: Channel, values: _Values, payload: bytes) -> None:
-    work = channel.broker.exchange_bindings.bind(*_ends(channel, values), caller=channel.connection)
+    work = channel.virtual_host.exchange_bindings.bind(*_ends(channel, values), caller=channel.connection)
     _run(channel, _ignoring_result(work), "exchange.bind-ok", values, payload)
 
 
 def _unbind_exchange(channel: Channel, values: _Values, payload: bytes) -> None:
-    work = channel.broker.exchange_bindings.unbind(*_ends(channel, values), caller=channel.connection)
+    work = channel.virtual_host.exchange_bindings.unbind(*_ends(channel, values), caller=channel.connection)
     _run(channel, _unless_gone(work), "exchange.unbind-ok", values, payload)
 
 

@@ -224,7 +224,7 @@ def publish(channel: Channel, payload: bytes, header: bytes, body: Content) -> N
     target = publishing.targets.get(payload)
     if target is None:
         target = publishing.read_target(payload)
-    exchange = broker.exchanges.get(target.exchange)
+    exchange = channel.virtual_host.exchanges.get(target.exchange)
     if exchange is None:
         raise missing("exchange", target.named)
     if exchange.is_internal:
@@ -264,7 +264,8 @@ def publish_run(channel: Channel, payload: bytes, header: bytes, bodies: Bodies,
         return 0
     if bodies.is_even and publishing.is_last(target, header):
         field = None
-    template, exchange = publishing.template(target, header, field), broker.exchanges.get(target.exchange)
+    template = publishing.template(target, header, field)
+    exchange = channel.virtual_host.exchanges.get(target.exchange)
     if template is None or exchange is None or exchange.is_internal:
         return 0
     if publishing.has_rare and not publishing.covers(template):

@@ -216,7 +216,7 @@ class AccessControl:
                 return True
 
             def is_owner(queue: str) -> bool:
-                found = self.broker.queues.get(queue)
+                found = self.broker.default_host.queues.get(queue)
                 return found is not None and is_owned_by(found, caller)
 
             user, host = name_of(caller.user), host_of(caller)

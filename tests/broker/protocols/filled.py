@@ -25,4 +25,4 @@ def completed(client: Client, *ranges: tuple[int, int]) -> None:
 
 
 def left(client: Client, queue: str = "q") -> list[bytes]:
-    return [entry.message.body for entry in client.world.broker.queues[queue].available()]
+    return [entry.message.body for entry in client.world.broker.default_host.queues[queue].available()]

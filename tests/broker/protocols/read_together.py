@@ -39,7 +39,7 @@ class Side:
         self.world.durable_queue("d")
 
     def queue(self, name: str) -> Queue:
-        return self.world.broker.queues[name]
+        return self.world.broker.default_host.queues[name]
 
     def send(self, frames: list[bytes]) -> None:
         """Send what is read together, or one after the other."""
@@ -58,7 +58,7 @@ class Side:
         return {
             "queues": {
                 name: (queue.message_count, queue.message_bytes, queue.available_count, queue.totals)
-                for name, queue in self.world.broker.queues.items()
+                for name, queue in self.world.broker.default_host.queues.items()
             },
             "enqueued": self.world.store.enqueued,
             "dequeued": sorted(self.world.store.dequeued),

@@ -93,17 +93,17 @@ class Door:
         """The arguments of an object that is there; None if it is not."""
         broker = self.world.broker
         if of is Of.QUEUE:
-            return broker.queues[name].arguments if name in broker.queues else None
+            return broker.default_host.queues[name].arguments if name in broker.default_host.queues else None
         if of is Of.EXCHANGE:
-            return broker.exchanges[name].arguments if name in broker.exchanges else None
+            return broker.default_host.exchanges[name].arguments if name in broker.default_host.exchanges else None
         if of is Of.BINDING:
-            bindings = list(broker.exchanges[name].bindings)
+            bindings = list(broker.default_host.exchanges[name].bindings)
             return bindings[0].arguments if bindings else None
         consumers = self.consumers()
         return consumers[0].arguments if consumers else None
 
     def consumers(self) -> list[Any]:
-        return self.world.broker.queues["bound"]._consumers.takers
+        return self.world.broker.default_host.queues["bound"]._consumers.takers
 
 
 @dataclass(frozen=True)
@@ -239,7 +239,7 @@ QUEUE: Final = {
         ("many", -2),
         others={"x-queue-type": "quorum"},
         flags={"durable": True},
-        probe=lambda door, *_: door.world.broker.queues["made"].delivery_limit == 5,
+        probe=lambda door, *_: door.world.broker.default_host.queues["made"].delivery_limit == 5,
     ),
     "x-message-deduplication": refused(True, False),
     "x-dead-letter-strategy": refused("at-least-once"),
@@ -271,7 +271,7 @@ QUEUE: Final = {
         "quorum",
         ("stream", 5),
         flags={"durable": True},
-        probe=lambda door, *_: door.world.broker.queues["made"].delivery_limit == 20,
+        probe=lambda door, *_: door.world.broker.default_host.queues["made"].delivery_limit == 20,
     ),
     "x-quorum-initial-group-size": ignored(3),
     "x-quorum-target-group-size": ignored(3),
@@ -292,11 +292,11 @@ IGNORED_VALUES: Final = {"qpid.priorities": 11, "x-qpid-priorities": 11}
 
 
 def has_ranking(door: Door, *_: object) -> bool:
-    return door.world.broker.queues["bound"]._consumers.ranking is not None
+    return door.world.broker.default_host.queues["bound"]._consumers.ranking is not None
 
 
 def exchange(door: Door) -> Exchange:
-    return door.world.broker.exchanges["made"]
+    return door.world.broker.default_host.exchanges["made"]
 
 
 EXCHANGE: Final = {
@@ -305,7 +305,7 @@ EXCHANGE: Final = {
     "x-internal": Sample(True, probe=lambda door, *_: exchange(door).is_internal),
     "alternate-exchange": Sample(
         "amq.fanout", (5,),
-        probe=lambda door, *_: exchange(door).alternate is door.world.broker.exchanges["amq.fanout"],
+        probe=lambda door, *_: exchange(door).alternate is door.world.broker.default_host.exchanges["amq.fanout"],
     ),
     "qpid.replicate": refused("all", "none"),
     "x-delayed-type": refused("direct"),
@@ -321,7 +321,9 @@ BINDING: Final = {
 }
 SUBSCRIPTION: Final = {
     "x-priority": Sample(
-        7, ("high", True), probe=lambda door, *_: door.world.broker.queues["bound"]._consumers.ranking is not None
+        7,
+        ("high", True),
+        probe=lambda door, *_: door.world.broker.default_host.queues["bound"]._consumers.ranking is not None,
     ),
     "x-apache-selector": Sample(SELECTOR, ("colour =", 5), off=("", " "), probe=lambda door, *_: is_selective(door)),
     "x-filter-jms-selector": Sample(
@@ -470,8 +472,8 @@ def test_a_misspelt_option_deletes_nothing(kind: str) -> None:
     request = {"type": kind, "name": "bound" if kind == "queue" else "topic", "options": typed_map({"ifUnused": True})}
     with pytest.raises(InvalidArgumentError, match="unknown option of delete: ifUnused"):
         asyncio.run(delete(managed, None, Arguments(request), Somebody()))
-    assert "bound" in door.world.broker.queues
-    assert "topic" in door.world.broker.exchanges
+    assert "bound" in door.world.broker.default_host.queues
+    assert "topic" in door.world.broker.default_host.exchanges
     request["options"] = typed_map({"if_unused": True})
     asyncio.run(delete(managed, None, Arguments(request), Somebody()))
 
@@ -480,7 +482,7 @@ def test_an_exclusive_queue_of_a_console_is_reported_in_the_log(caplog: pytest.L
     caplog.set_level(NOTICE)
     door = Door(QMF)
     assert door.declare(Of.QUEUE, "made", {"exclusive": True}) == ""
-    assert door.world.broker.queues["made"].owner is None
+    assert door.world.broker.default_host.queues["made"].owner is None
     assert any('Queue "made": exclusive is ignored' in line for line in caplog.messages)
 
 

@@ -36,7 +36,7 @@ def test_several_sessions_of_one_connection() -> None:
     client.publish("q", b"m", on=7)
     client.sync()
     assert len(client.world.sessions) == 2
-    assert client.world.broker.queues["q"].message_count == 1
+    assert client.world.broker.default_host.queues["q"].message_count == 1
 
 
 def test_a_channel_that_is_in_use() -> None:
@@ -44,7 +44,7 @@ def test_a_channel_that_is_in_use() -> None:
     client.control("session.attach", on=1, name=b"two")
     assert detached(client) == [(1, b"two", DetachCode.TRANSPORT_BUSY)]
     client.declare("q")
-    assert "q" in client.world.broker.queues
+    assert "q" in client.world.broker.default_host.queues
 
 
 def test_a_session_that_is_attached_elsewhere() -> None:
@@ -109,7 +109,7 @@ def test_only_so_many_detached_sessions_are_kept() -> None:
     world = World(BrokerSettings(auth=False, max_detached_sessions=2))
     for name in (b"1", b"2", b"3"):
         world.open_client(name=name, timeout=60).machine.closed()
-    assert world.sessions.find("anonymous@QPID", b"1") is None
+    assert world.sessions.find("anonymous@QPID", world.broker.default_host, b"1") is None
     assert len(world.sessions) == 2
 
 

@@ -72,13 +72,21 @@ def refused(client: BasicClient) -> str:
 )
 def test_refused_operation_has_no_effect(client: BasicClient, name: str, values: dict[str, Any]) -> None:
     broker = client.world.broker
-    before = set(broker.queues), set(broker.exchanges), broker.exchanges["amq.direct"].binding_count.value
+    before = (
+        set(broker.default_host.queues),
+        set(broker.default_host.exchanges),
+        broker.default_host.exchanges["amq.direct"].binding_count.value,
+    )
     client.method(name, **values)
     refused(client)
-    assert (set(broker.queues), set(broker.exchanges), broker.exchanges["amq.direct"].binding_count.value) == before
-    assert broker.queues["kept"].available_count == 1
-    assert broker.queues["kept"].consumer_count == 0
-    assert broker.replies.queues == {}
+    assert (
+        set(broker.default_host.queues),
+        set(broker.default_host.exchanges),
+        broker.default_host.exchanges["amq.direct"].binding_count.value,
+    ) == before
+    assert broker.default_host.queues["kept"].available_count == 1
+    assert broker.default_host.queues["kept"].consumer_count == 0
+    assert broker.default_host.replies.queues == {}
 
 
 @pytest.mark.parametrize("mode", ["", "confirm.select", "tx.select"])
@@ -91,14 +99,14 @@ def test_refused_messages_are_not_published(client: BasicClient, mode: str) -> N
     client.publish("bound", b"too late", Properties(), exchange="amq.direct")
     assert client.take("basic.ack", "basic.nack") == [] or mode == "confirm.select"
     refused(client)
-    assert client.world.broker.queues["open"].available_count == (mode != "tx.select")
+    assert client.world.broker.default_host.queues["open"].available_count == (mode != "tx.select")
 
 
 def test_messages_to_a_queue_may_be_refused(client: BasicClient) -> None:
     client.publish("open", b"allowed")
     client.publish("kept", b"refused")
     refused(client)
-    queues = client.world.broker.queues
+    queues = client.world.broker.default_host.queues
     assert (queues["open"].available_count, queues["kept"].available_count) == (1, 1)
 
 
@@ -106,7 +114,7 @@ def test_messages_to_a_queue_may_be_refused(client: BasicClient) -> None:
 def test_further_routing_keys_are_asked_for_as_well(client: BasicClient, header: str) -> None:
     client.publish("open", b"x", Properties(headers=typed_map({header: ["open", "kept"]})))
     refused(client)
-    queues = client.world.broker.queues
+    queues = client.world.broker.default_host.queues
     assert (queues["open"].available_count, queues["kept"].available_count) == (0, 1)
 
 

@@ -47,7 +47,7 @@ def test_a_message_is_published_and_consumed(client: BasicClient) -> None:
     assert delivery.values == {
         "consumer_tag": "c", "delivery_tag": 1, "redelivered": False, "exchange": "", "routing_key": "q"
     }  # fmt: skip
-    queue = client.world.broker.queues["q"]
+    queue = client.world.broker.default_host.queues["q"]
     assert queue.message_count == 1
     client.method("basic.ack", delivery_tag=1)
     assert queue.message_count == 0
@@ -239,7 +239,7 @@ def test_bindings_with_one_key_and_different_headers(world: World, client: Basic
     client.call("queue.declare", queue="h")
     for value in (1, 2, 2, 3):
         change("queue.bind", value)
-    assert world.broker.exchanges["amq.match"].binding_count.value == 3
+    assert world.broker.default_host.exchanges["amq.match"].binding_count.value == 3
     assert count(1, 2, 3, 4) == [3]
     change("queue.unbind", 1)
     change("queue.bind", 2)
@@ -247,7 +247,7 @@ def test_bindings_with_one_key_and_different_headers(world: World, client: Basic
     for value in (9, 2, 3):
         change("queue.unbind", value)
     assert count(1, 2, 3) == [0]
-    assert world.broker.exchanges["amq.match"].binding_count.value == 0
+    assert world.broker.default_host.exchanges["amq.match"].binding_count.value == 0
 
 
 def test_such_bindings_of_several_clients_at_once(world: World, client: BasicClient) -> None:
@@ -260,7 +260,7 @@ def test_such_bindings_of_several_clients_at_once(world: World, client: BasicCli
     for each in clients:
         each.sync()
         assert each.last(1).name == "queue.bind-ok"
-    assert world.broker.exchanges["amq.match"].binding_count.value == 3
+    assert world.broker.default_host.exchanges["amq.match"].binding_count.value == 3
 
 
 def test_declared_exchanges_must_agree(client: BasicClient) -> None:
@@ -488,7 +488,7 @@ def test_headers_bindings(client: BasicClient) -> None:
 
 def test_an_exclusive_queue_belongs_to_its_connection(world: World, client: BasicClient) -> None:
     client.call("queue.declare", queue="mine", exclusive=True, durable=True)
-    assert not world.broker.queues["mine"].durable
+    assert not world.broker.default_host.queues["mine"].durable
     assert client.call("queue.declare", queue="mine", exclusive=True, durable=True).name == "queue.declare-ok"
     other = BasicClient(world).open(1, 2)
     for name in ("basic.consume", "queue.declare", "queue.purge", "queue.delete", "basic.get"):
@@ -496,29 +496,29 @@ def test_an_exclusive_queue_belongs_to_its_connection(world: World, client: Basi
         other.method("channel.close-ok")
         other.call("channel.open")
     client.method("connection.close", 0, reply_code=200)
-    assert "mine" in world.broker.queues
+    assert "mine" in world.broker.default_host.queues
     client.sync()
     assert client.received[-1].name == "connection.close-ok"
-    assert "mine" not in world.broker.queues
+    assert "mine" not in world.broker.default_host.queues
 
 
 def test_an_exclusive_queue_ends_with_a_connection_that_is_lost(world: World, client: BasicClient) -> None:
     client.call("queue.declare", queue="mine", exclusive=True)
     client.machine.dismantle()
     world.run()
-    assert "mine" not in world.broker.queues
+    assert "mine" not in world.broker.default_host.queues
 
 
 def test_an_auto_delete_queue_ends_with_its_last_consumer(world: World, client: BasicClient) -> None:
     client.call("queue.declare", queue="q", auto_delete=True)
     client.call("basic.get", queue="q")
-    assert "q" in world.broker.queues
+    assert "q" in world.broker.default_host.queues
     client.call("basic.consume", queue="q", consumer_tag="a")
     client.call("basic.consume", queue="q", consumer_tag="b")
     client.call("basic.cancel", consumer_tag="a")
-    assert "q" in world.broker.queues
+    assert "q" in world.broker.default_host.queues
     client.call("channel.close")
-    assert "q" not in world.broker.queues
+    assert "q" not in world.broker.default_host.queues
 
 
 def test_consumers_are_told_of_deleted_queues(world: World) -> None:
@@ -671,7 +671,7 @@ def test_rejected_messages_go_to_the_alternate_exchange(world: World, client: Ba
     client.call("queue.declare", queue="dead")
     client.call("queue.bind", queue="dead", exchange="amq.fanout")
     client.call("queue.declare", queue="q")
-    world.broker.queues["q"].alternate = world.broker.exchanges["amq.fanout"]
+    world.broker.default_host.queues["q"].alternate = world.broker.default_host.exchanges["amq.fanout"]
     client.publish("q", b"x", TRANSIENT)
     got = client.call("basic.get", queue="q")
     client.method("basic.nack", delivery_tag=got.values["delivery_tag"])
@@ -807,7 +807,7 @@ def test_a_message_of_0_10_expires_on_it_as_well(world: World) -> None:
     BasicClient(world).open().call("queue.declare", queue="t", arguments={"x-message-ttl": 1000})
     old.command("message.transfer", header=header(routing_key="t"), body=b"x")
     world.run()
-    (entry,) = world.broker.queues["t"].entries()
+    (entry,) = world.broker.default_host.queues["t"].entries()
     assert entry.message.expires_at == world.now + 1
     restored = restore_message(b"".join(entry.message.stored_form()[0]))
     assert world.now < restored.expires_at <= world.now + 2
@@ -815,10 +815,10 @@ def test_a_message_of_0_10_expires_on_it_as_well(world: World) -> None:
 
 def test_unused_queue_expires(world: World, client: BasicClient) -> None:
     def is_there() -> bool:
-        for queue in world.broker.idle_queues.take_due():
-            world.work.append((world.broker.topology.delete_if_unused(queue), lambda _: None))
+        for queue in world.broker.default_host.idle_queues.take_due():
+            world.work.append((world.broker.default_host.topology.delete_if_unused(queue), lambda _: None))
         world.run()
-        return "e" in world.broker.queues
+        return "e" in world.broker.default_host.queues
 
     client.call("queue.declare", queue="e", arguments={"x-expires": 1000})
     world.now += 0.9

@@ -92,7 +92,7 @@ def test_without_any_the_queue_is_a_plain_one_again(world: World, client: BasicC
     client.sync()
     client.call("basic.cancel", consumer_tag="high")
     consume(client, 1, "b", no_ack=True)
-    assert world.broker.queues["q"]._consumers.ranking is None
+    assert world.broker.default_host.queues["q"]._consumers.ranking is None
     for number in range(1, 5):
         client.publish("q", b"%d" % number)
     assert given(client) == [("high", b"0"), ("a", b"1"), ("b", b"2"), ("a", b"3"), ("b", b"4")]
@@ -202,7 +202,7 @@ def test_the_active_one_stays_active_when_its_queue_cannot_be_deleted(world: Wor
     for priority, tag in enumerate(("first", "second", "high", "top")):
         consume(single, 1, tag, priority)
     single.call("basic.cancel", consumer_tag="first")
-    queue = world.broker.queues["q"]
+    queue = world.broker.default_host.queues["q"]
     queue.begin_deletion()
     queue.undo_deletion()
     single.call("basic.cancel", consumer_tag="high")
@@ -226,7 +226,7 @@ def test_single_active_consumer_allows_get_but_not_exclusive(single: BasicClient
 
 def test_immediate_messages_need_the_active_one(single: BasicClient) -> None:
     """Those of AMQP 0-10, for which the router asks whether there is a taker."""
-    queue = single.world.broker.queues["q"]
+    queue = single.world.broker.default_host.queues["q"]
     single.method("basic.qos", prefetch_count=1)
     consume(single, 1, "c")
     consume(single, 1, "next")

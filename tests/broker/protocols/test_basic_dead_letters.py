@@ -52,12 +52,12 @@ def headers_of(message: Received) -> dict[str, Any]:
 def expire(world: World, queue: str, seconds: float) -> None:
     """Let time pass, and expired messages leave a queue."""
     world.now += seconds
-    world.broker.queues[queue].expire()
+    world.broker.default_host.queues[queue].expire()
     world.run()
 
 
 def totals(world: World, queue: str) -> QueueTotals:
-    return world.broker.queues[queue].totals
+    return world.broker.default_host.queues[queue].totals
 
 
 def test_a_rejected_message_goes_there(world: World, client: BasicClient) -> None:
@@ -368,8 +368,11 @@ def test_a_message_that_expires_may_displace_the_next_one(world: World, client: 
         client.publish("a", body, Properties())
     world.run()
     expire(world, "a", 1)
-    assert [entry.message.body for entry in world.broker.queues["a"].entries()] == [b"last", b"came from b"]
-    assert [entry.message.body for entry in world.broker.queues["b"].entries()] == [b"next"]
+    assert [entry.message.body for entry in world.broker.default_host.queues["a"].entries()] == [
+        b"last",
+        b"came from b",
+    ]
+    assert [entry.message.body for entry in world.broker.default_host.queues["b"].entries()] == [b"next"]
 
 
 def test_headers_of_any_form_are_extended(client: BasicClient) -> None:
@@ -468,7 +471,7 @@ def test_the_move_waits_for_the_disk(world: World, client: BasicClient) -> None:
     """A message leaves its queue once it is on the disk where it goes."""
     client.call("queue.declare", queue="q", arguments=TO_DEAD)
     for name in ("q", "dead"):
-        queue: Queue = world.broker.queues[name]
+        queue: Queue = world.broker.default_host.queues[name]
         world._keep(queue)
         queue.durable = True
     client.publish("q", b"precious")
@@ -505,7 +508,9 @@ def test_it_is_the_same_over_0_10(world: World, client: BasicClient) -> None:
     assert first.properties["priority"] == 7
     assert "ttl" not in first.properties
     for each in (first, second):
-        (entry,) = [each for each in world.broker.queues["dead"].entries() if each.message.body == first.body]
+        (entry,) = [
+            each for each in world.broker.default_host.queues["dead"].entries() if each.message.body == first.body
+        ]
         headers = plain(entry.message.headers())
         assert headers["x-death"][0]["reason"] == "rejected"
         assert each.header.count(b"x-first-death-queue") == 1
@@ -520,7 +525,7 @@ def test_a_dead_message_of_0_10_is_stored_as_it_is_delivered(world: World) -> No
     old.publish("q", b"x", ttl=1000, delivery_mode=2)
     world.run()
     expire(world, "q", 2)
-    (entry,) = world.broker.queues["dead"].entries()
+    (entry,) = world.broker.default_host.queues["dead"].entries()
     stored = restore_message(b"".join(entry.message.stored_form()[0]))
     assert (stored.exchange, stored.routing_key, stored.expires_at, stored.is_persistent) == ("", "dead", 0, True)
     assert deaths_of(stored.headers()) == deaths_of(entry.message.headers()) != []

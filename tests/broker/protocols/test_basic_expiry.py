@@ -41,7 +41,7 @@ class Clockwork(World):
 
     def count(self, queue: str) -> int:
         """Messages on a queue."""
-        return self.broker.queues[queue].message_count
+        return self.broker.default_host.queues[queue].message_count
 
 
 @pytest.fixture
@@ -70,7 +70,7 @@ def test_messages_leave_when_they_expire(world: Clockwork, client: BasicClient) 
     assert world.count("q") == 1
     assert world.wait(0.003) == 1
     assert world.count("q") == 0
-    assert world.broker.queues["q"].totals.expired == 4
+    assert world.broker.default_host.queues["q"].totals.expired == 4
 
 
 def prioritized(priority: int, milliseconds: int) -> Properties:
@@ -138,7 +138,7 @@ def test_a_consumer_that_waits_gets_a_message_without_time_from_the_disk_too(
     world: Clockwork, client: BasicClient, of_message: bool
 ) -> None:
     declare(client, "q", **({} if of_message else {"x_message_ttl": 0}))
-    queue = world.broker.queues["q"]
+    queue = world.broker.default_host.queues["q"]
     world._keep(queue)
     queue.durable = True
     properties = PERSISTENT._replace(expiration="0" if of_message else None)
@@ -183,7 +183,7 @@ def test_messages_behind_those_that_a_consumer_has(
     client.method(settle, delivery_tag=0, multiple=True, **({"requeue": True} if settle == "basic.nack" else {}))
     world.wait(0.002)
     assert world.count("q") == 0
-    assert world.broker.queues["q"].totals.expired == expired
+    assert world.broker.default_host.queues["q"].totals.expired == expired
 
 
 def test_a_purge_leaves_another_head(world: Clockwork, client: BasicClient) -> None:
@@ -192,7 +192,7 @@ def test_a_purge_leaves_another_head(world: Clockwork, client: BasicClient) -> N
     client.publish("q", b"short", Properties(expiration="10"))
     world.wait(1)
     assert world.count("q") == 2
-    world.broker.queues["q"].purge(1)
+    world.broker.default_host.queues["q"].purge(1)
     world.broker.tick.schedule()
     world.wait(0.002)
     assert world.count("q") == 0

@@ -74,7 +74,7 @@ def _is_in_order(world: World, client: BasicClient) -> None:
     world.run()
     assert client.machine.phase is Phase.CLOSED
     assert client.machine._assembler.pending_bytes == 0
-    for queue in world.broker.queues.values():
+    for queue in world.broker.default_host.queues.values():
         assert queue.acquired_count == 0
         assert queue.consumer_count == 0
         assert queue.owner is None

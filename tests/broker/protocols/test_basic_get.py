@@ -70,7 +70,7 @@ def test_a_queue_whose_journal_has_failed(world: World, client: BasicClient) -> 
     closed = client.take()[-1]
     assert (closed.name, closed.values["reply_code"]) == ("connection.close", 541)
     assert "the disk is gone" in closed.values["reply_text"]
-    assert world.broker.queues["d"].consumer_count == 0
+    assert world.broker.default_host.queues["d"].consumer_count == 0
 
 
 def test_it_takes_no_credit_of_consumers(client: BasicClient) -> None:

@@ -57,7 +57,7 @@ def test_the_payload_of_a_body_frame_may_have_the_size_of_a_frame(frame_max: int
     for at in range(0, len(data), 1000):
         client.send(data[at : at + 1000])
     client.sync()
-    assert client.world.broker.queues["q"].message_count == 5
+    assert client.world.broker.default_host.queues["q"].message_count == 5
     got = client.call("basic.get", queue="q", no_ack=True)
     assert (got.name, len(got.body)) == ("basic.get-ok", size)
     client.send(begin + encode_frame(BODY, 1, bytes(frame_max + 1)))
@@ -83,7 +83,7 @@ def test_the_largest_message_has_room() -> None:
     for _ in range(2):
         client.publish("q", bytes(500_000), Properties(headers=headers))
         client.sync()
-    assert world.broker.queues["q"].message_count == 2
+    assert world.broker.default_host.queues["q"].message_count == 2
     assert world.basic_connections.budget.used == 0  # type: ignore[attr-defined]
 
 
@@ -97,7 +97,7 @@ def test_an_empty_body_has_no_frame(world: World, is_whole: bool) -> None:
         client.send(data[at : at + (len(data) if is_whole else OVERHEAD)])
     client.sync()
     assert client.last(0).values["reply_code"] == 505
-    assert world.broker.queues["q"].message_count == 1
+    assert world.broker.default_host.queues["q"].message_count == 1
 
 
 @pytest.mark.parametrize("is_whole", [False, True])
@@ -167,10 +167,10 @@ def test_a_message_waits_for_others_to_be_complete(world: World, queue: str) -> 
     second.go_on()
     assert second.refusal == ""
     assert second.client.machine.is_paused
-    assert world.broker.queues[queue].message_count == 0
+    assert world.broker.default_host.queues[queue].message_count == 0
     first.go_on()
     world.run()
-    assert world.broker.queues[queue].message_count == 2
+    assert world.broker.default_host.queues[queue].message_count == 2
     assert not second.client.machine.is_paused
     assert world.basic_connections.budget.used == 0  # type: ignore[attr-defined]
 
@@ -183,7 +183,7 @@ def test_large_messages_leave_room_for_small_ones(world: World, queue: str) -> N
     small = Sender(world, SMALL)
     small.go_on()
     world.run()
-    assert world.broker.queues[queue].message_count == 1
+    assert world.broker.default_host.queues[queue].message_count == 1
 
 
 def test_stalled_sender_makes_room_for_waiting_ones(world: World, queue: str) -> None:
@@ -195,7 +195,7 @@ def test_stalled_sender_makes_room_for_waiting_ones(world: World, queue: str) ->
     other.wait(7.0)
     assert "has stalled" in stalled.refusal
     assert other.refusal == ""
-    assert world.broker.queues[queue].message_count == 1
+    assert world.broker.default_host.queues[queue].message_count == 1
 
 
 def test_a_sender_that_trickles_has_stalled_too_while_others_wait(world: World, queue: str) -> None:
@@ -206,7 +206,7 @@ def test_a_sender_that_trickles_has_stalled_too_while_others_wait(world: World, 
         slow.client.send(encode_frame(BODY, 1, b"x"))
         other.wait(1.0)
     assert "has stalled" in slow.refusal
-    assert world.broker.queues[queue].message_count == 1
+    assert world.broker.default_host.queues[queue].message_count == 1
 
 
 def test_a_sender_that_continues_has_not_stalled(world: World, queue: str) -> None:
@@ -217,7 +217,7 @@ def test_a_sender_that_continues_has_not_stalled(world: World, queue: str) -> No
     slow.go_on()
     world.run()
     assert slow.refusal == ""
-    assert world.broker.queues[queue].message_count == 1
+    assert world.broker.default_host.queues[queue].message_count == 1
 
 
 def test_a_stalled_message_is_not_kept_for_ever(world: World, queue: str) -> None:
@@ -239,7 +239,7 @@ def test_last_waiting_sender_is_refused_to_make_room(world: World, queue: str) -
     world.run()
     refusals = [each.refusal for each in senders]
     assert sum(bool(each) for each in refusals) == 1
-    assert world.broker.queues[queue].message_count == 2
+    assert world.broker.default_host.queues[queue].message_count == 2
 
 
 def test_one_that_waits_may_go(world: World, queue: str) -> None:
@@ -249,6 +249,6 @@ def test_one_that_waits_may_go(world: World, queue: str) -> None:
     second.client.machine.dismantle()
     first.go_on()
     world.run()
-    assert world.broker.queues[queue].message_count == 1
+    assert world.broker.default_host.queues[queue].message_count == 1
     assert world.basic_connections.budget.used == 0  # type: ignore[attr-defined]
     assert not world.basic_connections.budget.waiting  # type: ignore[attr-defined]

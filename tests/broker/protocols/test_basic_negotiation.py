@@ -186,7 +186,7 @@ def test_the_broker_waits_for_the_answer_to_its_close() -> None:
     assert not client.host.is_closed
     client.method("connection.close-ok", 0)
     assert client.host.is_closed
-    assert "q" not in world.broker.queues
+    assert "q" not in world.broker.default_host.queues
 
 
 def test_unanswered_close_disconnects_after_the_timeout() -> None:

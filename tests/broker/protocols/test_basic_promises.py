@@ -217,12 +217,12 @@ def test_without_confirms_a_stopped_queue_stops_the_input(world: World, client: 
     other.send(other.message("s") * 5)
     assert [each.name for each in other.take()] == ["connection.blocked"]
     assert other.machine.is_paused
-    assert world.broker.queues["s"].message_count == 3
+    assert world.broker.default_host.queues["s"].message_count == 3
     for _ in range(3):
         client.call("basic.get", queue="s", no_ack=True)
     assert [each.name for each in other.take()] == ["connection.unblocked"]
     assert not other.machine.is_paused
-    assert world.broker.queues["s"].message_count == 2
+    assert world.broker.default_host.queues["s"].message_count == 2
     other.call("basic.consume", queue="s")
     other.send(other.message("s") * 5)
     other.sync()
@@ -289,7 +289,7 @@ def test_a_transaction(world: World) -> None:
     client.method("tx.commit")
     assert [each.name for each in client.take("basic.return", "tx.commit-ok")] == ["basic.return", "tx.commit-ok"]
     assert other.call("basic.get", queue="q", no_ack=True).body == b"in it"
-    assert world.broker.queues["q"].is_empty
+    assert world.broker.default_host.queues["q"].is_empty
 
 
 def test_a_rollback(world: World) -> None:
@@ -309,7 +309,7 @@ def test_a_rollback(world: World) -> None:
     assert not client.take("basic.return")
     client.method("basic.ack", delivery_tag=tags[2], multiple=True)
     assert client.call("tx.commit").name == "tx.commit-ok"
-    assert world.broker.queues["q"].is_empty
+    assert world.broker.default_host.queues["q"].is_empty
 
 
 def test_messages_settled_in_an_open_transaction_return(world: World) -> None:
@@ -324,7 +324,7 @@ def test_messages_settled_in_an_open_transaction_return(world: World) -> None:
     client.method("basic.nack", delivery_tag=2)
     client.machine.dismantle()
     world.run()
-    assert world.broker.queues["q"].available_count == 2
+    assert world.broker.default_host.queues["q"].available_count == 2
 
 
 def test_a_rejected_message_leaves_at_commit(world: World) -> None:
@@ -335,9 +335,9 @@ def test_a_rejected_message_leaves_at_commit(world: World) -> None:
     client.call("basic.get", queue="q")
     client.method("basic.nack", delivery_tag=1, requeue=False)
     client.sync()
-    assert world.broker.queues["q"].message_count == 1
+    assert world.broker.default_host.queues["q"].message_count == 1
     client.call("tx.commit")
-    assert world.broker.queues["q"].is_empty
+    assert world.broker.default_host.queues["q"].is_empty
 
 
 def begun_commit(world: World, *, requeue: bool) -> BasicClient:
@@ -386,7 +386,7 @@ def test_messages_that_cannot_move_after_a_commit_are_available(world: World) ->
     other.call("queue.declare", queue="full", arguments={"x-max-length": 1, "x-overflow": "reject-publish"})
     other.call("queue.bind", queue="full", exchange="alternate")
     other.publish("full", b"x", TRANSIENT)
-    queue.alternate = world.broker.exchanges["alternate"]
+    queue.alternate = world.broker.default_host.exchanges["alternate"]
     client = begun_commit(world, requeue=False)
     world.store.end_flush()
     committed, closed = client.take()

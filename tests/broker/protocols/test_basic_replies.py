@@ -127,7 +127,7 @@ def test_it_cannot_be_used_as_a_queue(world: World, requester: BasicClient) -> N
             assert failed(BasicClient(world).open(), method, queue=queue, **values)[0] == 404, (queue, method)
         assert BasicClient(world).open().call("queue.delete", queue=queue).name == "queue.delete-ok"
     assert failed(BasicClient(world).open(), "basic.consume", queue=name, no_ack=True)[0] == 404
-    assert list(world.broker.queues) == ["work"]
+    assert list(world.broker.default_host.queues) == ["work"]
     BasicClient(world).open().publish(name, b"still there")
     assert [each.body for each in given(requester)] == [b"still there"]
 
@@ -143,7 +143,7 @@ def test_misuse(world: World, requester: BasicClient) -> None:
     client.publish("work", b"x", REQUEST)
     (closed,) = client.take("channel.close")
     assert closed.values["reply_text"] == "PRECONDITION_FAILED - fast reply consumer does not exist"
-    assert world.broker.replies.queues == {}
+    assert world.broker.default_host.replies.queues == {}
 
 
 def test_after_a_cancel_there_is_another_address(requester: BasicClient) -> None:
@@ -174,7 +174,7 @@ def test_a_requester_that_does_not_read_loses_the_oldest_replies(
     for number in range(5):
         responder.publish(name, b"%d" % number)
         responder.sync()
-    assert world.broker.held_memory() == world.broker.replies.memory > 0
+    assert world.broker.held_memory() == world.broker.default_host.replies.memory > 0
     requester.call("channel.flow", 2, active=True)
     assert [each.body for each in given(requester)] == [b"2", b"3", b"4"]
 
@@ -186,6 +186,6 @@ def test_nothing_is_left_of_a_requester(world: World, requester: BasicClient) ->
     world.run()
     requester.machine.closed()
     world.run()
-    assert world.broker.replies.queues == {}
-    assert name not in world.broker.exchanges[""].routes
+    assert world.broker.default_host.replies.queues == {}
+    assert name not in world.broker.default_host.exchanges[""].routes
     assert world.broker.held_memory() == 0

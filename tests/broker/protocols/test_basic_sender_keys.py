@@ -61,7 +61,7 @@ def test_every_type_of_exchange(world: World, queues: BasicClient, kind: str, is
         queues.call("queue.bind", queue=name, exchange="x", routing_key=f"key.{name}", arguments=arguments)
     queues.publish("key.a", b"x", keyed(CC=["key.b"], BCC=["key.a"]), exchange=source)
     assert [totals(world, name).messages for name in "abc"] == [1, 1, 0]
-    exchange = world.broker.exchanges[source].counts
+    exchange = world.broker.default_host.exchanges[source].counts
     assert exchange.messages_routed == 2
 
 

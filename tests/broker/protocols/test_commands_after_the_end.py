@@ -55,7 +55,7 @@ def world_of_two() -> tuple[World, Client]:
 def other_lives(client: Client) -> None:
     """The connection is open, the other session works, and nothing is held of what was dropped."""
     assert client.close_code() is None
-    queue = client.world.broker.queues["q"]
+    queue = client.world.broker.default_host.queues["q"]
     before = queue.message_count
     client.publish("q", b"still here", on=2)
     client.sync()
@@ -123,7 +123,7 @@ def test_the_rest_of_a_message_or_command_is_dropped_wherever_the_session_ends(
         end(client)
         for frame in (*frames[cut:], *frames):
             client.send(frame)
-        assert client.world.broker.queues["q"].message_count == (cut == len(PARTS) and frames is PARTS)
+        assert client.world.broker.default_host.queues["q"].message_count == (cut == len(PARTS) and frames is PARTS)
         other_lives(client)
 
 
@@ -142,7 +142,7 @@ def test_reattached_channel_serves_the_new_session(
     for frame in PARTS:
         client.send(frame)
     client.sync()
-    assert client.world.broker.queues["q"].message_count == 1
+    assert client.world.broker.default_host.queues["q"].message_count == 1
     other_lives(client)
 
 
@@ -178,7 +178,7 @@ def test_detached_of_another_session_does_not_end_this_one() -> None:
     client.publish("q", b"x")
     client.sync()
     assert client.session().state is State.ATTACHED
-    assert client.world.broker.queues["q"].message_count == 1
+    assert client.world.broker.default_host.queues["q"].message_count == 1
 
 
 def test_a_message_that_is_too_large_in_many_frames_ends_only_its_session() -> None:

@@ -267,7 +267,7 @@ def test_after_the_close_nothing_is_looked_at() -> None:
     client = World().open_client()
     client.declare("q")
     client.control("connection.close", reply_code=200, reply_text="")
-    count = len(client.world.broker.queues)
+    count = len(client.world.broker.default_host.queues)
     client.publish("q", b"late")
     client.control("connection.close")
     client.sync()
@@ -276,8 +276,8 @@ def test_after_the_close_nothing_is_looked_at() -> None:
     client.sync()
     assert len(client.of("connection.close-ok")) == 1
     assert client.close_code() is None
-    assert len(client.world.broker.queues) == count
-    assert client.world.broker.queues["q"].message_count == 0
+    assert len(client.world.broker.default_host.queues) == count
+    assert client.world.broker.default_host.queues["q"].message_count == 0
 
 
 def test_after_the_close_nothing_is_looked_at_in_one_read() -> None:
@@ -308,7 +308,7 @@ def test_commands_that_come_after_the_broker_asked_to_close_are_done_still() -> 
     client.publish("q", b"under way")
     client.publish("q", b"of no session", on=9)
     client.sync()
-    assert client.world.broker.queues["q"].message_count == 1
+    assert client.world.broker.default_host.queues["q"].message_count == 1
     assert not client.host.is_closed
 
 

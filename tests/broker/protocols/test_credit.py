@@ -208,7 +208,7 @@ def test_completions_after_a_cancel_bring_nothing() -> None:
     completed(client, (0, 1))
     assert client.take() == []
     assert number in client.completed
-    assert client.world.broker.queues["q"].consumer_count == 0
+    assert client.world.broker.default_host.queues["q"].consumer_count == 0
     client.command("message.accept", transfers=((0, 1),))
     client.sync()
     assert left(client) == numbered(10)[2:]

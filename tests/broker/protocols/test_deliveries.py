@@ -22,7 +22,7 @@ def test_accepted_messages_are_gone() -> None:
     client.subscribe("q")
     client.command("message.accept", transfers=((0, 1), (3, 3)))
     client.sync()
-    queue = client.world.broker.queues["q"]
+    queue = client.world.broker.default_host.queues["q"]
     assert (queue.message_count, queue.acquired_count) == (2, 2)
 
 
@@ -49,7 +49,7 @@ def test_any_ranges_may_be_named(name: str, transfers: tuple[tuple[int, int], ..
         client.sync()
         assert number in client.completed
     assert client.exceptions == []
-    queue = client.world.broker.queues["q"]
+    queue = client.world.broker.default_host.queues["q"]
     assert queue.acquired_count + len(left(client)) == queue.message_count
 
 
@@ -57,10 +57,10 @@ def test_without_accepting_a_message_is_gone_when_it_is_sent() -> None:
     client = filled(*numbered(3))
     client.subscribe("q", accept_mode=1, messages=2)
     assert client.take() == numbered(2)
-    assert client.world.broker.queues["q"].message_count == 1
+    assert client.world.broker.default_host.queues["q"].message_count == 1
     client.command("message.release", transfers=ALL)
     client.sync()
-    assert client.world.broker.queues["q"].message_count == 1
+    assert client.world.broker.default_host.queues["q"].message_count == 1
 
 
 @pytest.mark.parametrize("is_marked", [True, False])
@@ -93,7 +93,7 @@ def test_rejected_messages_are_gone_or_at_the_alternate_exchange() -> None:
     client.command("message.reject", transfers=((0, 0), (2, 2)), code=0, text="no")
     client.sync()
     assert left(client, "dead") == [b"3"]
-    queues = client.world.broker.queues
+    queues = client.world.broker.default_host.queues
     assert [queues[name].message_count for name in ("q", "r", "dead")] == [1, 1, 1]
 
 
@@ -109,7 +109,7 @@ def test_a_reject_that_cannot_be_done_loses_nothing() -> None:
     number = client.command("message.reject", transfers=ALL)
     assert client.failure() == (ErrorCode.RESOURCE_LIMIT_EXCEEDED, number)
     assert [body[:1] for body in left(client, "r")] == [b"\x01", b"\x02"]
-    assert client.world.broker.queues["r"].acquired_count == 0
+    assert client.world.broker.default_host.queues["r"].acquired_count == 0
     assert len(left(client, "dead")) == 2
 
 
@@ -155,7 +155,7 @@ def test_exclusive_queue_can_be_browsed_by_other_sessions() -> None:
     assert other.call("message.acquire", transfers=ALL)["transfers"] == ()
     other.command("message.accept", transfers=ALL)
     other.sync()
-    assert client.world.broker.queues["owned"].available_count == 1
+    assert client.world.broker.default_host.queues["owned"].available_count == 1
     assert client.call("message.acquire", transfers=ALL)["transfers"] == ((0, 0),)
 
 
@@ -169,7 +169,7 @@ def test_messages_of_a_browse_only_queue_cannot_be_acquired(acquire_mode: int) -
     assert client.call("message.acquire", transfers=ALL)["transfers"] == ()
     client.command("message.accept", transfers=ALL)
     client.sync()
-    assert client.world.broker.queues["shown"].available_count == 1
+    assert client.world.broker.default_host.queues["shown"].available_count == 1
 
 
 def test_completed_browsed_message_can_no_longer_be_acquired() -> None:
@@ -194,9 +194,9 @@ def test_acquired_in_more_ranges_than_a_result_holds() -> None:
     count = 16_400
     client = filled(*(b"x" for _ in range(count)))
     client.subscribe("q", to="look", acquire_mode=1)
-    entries = list(client.world.broker.queues["q"].entries())
+    entries = list(client.world.broker.default_host.queues["q"].entries())
     for entry in entries[::2]:
-        assert client.world.broker.queues["q"].acquire(entry)
+        assert client.world.broker.default_host.queues["q"].acquire(entry)
     first = client.call("message.acquire", transfers=ALL)["transfers"]
     second = client.call("message.acquire", transfers=ALL)["transfers"]
     assert len(first) + len(second) == count // 2
@@ -242,10 +242,10 @@ def test_an_auto_delete_queue_goes_with_its_last_consumer() -> None:
     client.subscribe("q", to="b")
     client.command("message.cancel", destination="a")
     client.sync()
-    assert "q" in client.world.broker.queues
+    assert "q" in client.world.broker.default_host.queues
     client.command("message.cancel", destination="b")
     client.sync()
-    assert "q" not in client.world.broker.queues
+    assert "q" not in client.world.broker.default_host.queues
 
 
 def test_an_exclusive_queue_is_free_when_its_session_ends() -> None:
@@ -257,7 +257,7 @@ def test_an_exclusive_queue_is_free_when_its_session_ends() -> None:
     other = world.open_client(name=b"other")
     other.subscribe("q")
     assert other.exceptions == []
-    assert "gone" not in world.broker.queues
+    assert "gone" not in world.broker.default_host.queues
 
 
 def test_expired_messages_are_not_delivered() -> None:
@@ -282,14 +282,14 @@ def test_resumed_session_keeps_unaccepted_messages() -> None:
     assert client.take() == numbered(2)
     client.machine.closed()
     client.world.run()
-    assert client.world.broker.queues["q"].acquired_count == 2
+    assert client.world.broker.default_host.queues["q"].acquired_count == 2
     back = client.world.open_client(name=None)
     back.attach(b"session", on=5, point=client.sent[1])
     assert back.take() == numbered(2), "sent again, since nothing was completed"
     back.command("message.accept", on=5, transfers=((0, 1),))
     back.flow("q", MESSAGES, 9, on=5)
     assert back.take() == numbered(4)[2:]
-    assert back.world.broker.queues["q"].message_count == 2
+    assert back.world.broker.default_host.queues["q"].message_count == 2
 
 
 def test_messages_of_an_expired_session_are_redelivered() -> None:
@@ -300,7 +300,7 @@ def test_messages_of_an_expired_session_are_redelivered() -> None:
     client.machine.closed()
     client.world.sessions.on_timer(client.world.now + 61)
     client.world.run()
-    queue = client.world.broker.queues["q"]
+    queue = client.world.broker.default_host.queues["q"]
     assert [(entry.message.body, entry.is_redelivered) for entry in queue.available()] == [
         (b"000", True),
         (b"001", True),
@@ -320,7 +320,7 @@ def test_a_transaction_shows_nothing_before_its_commit() -> None:
     client.publish("q", b"new")
     client.command("message.accept", transfers=((0, 0),))
     client.sync()
-    queue = client.world.broker.queues["q"]
+    queue = client.world.broker.default_host.queues["q"]
     assert (queue.message_count, queue.acquired_count, left(client)) == (1, 1, [])
     number = client.command("tx.commit")
     client.sync()
@@ -336,7 +336,7 @@ def test_rollback_leaves_deliveries_with_the_session() -> None:
     client.command("message.accept", transfers=((0, 0),))
     client.command("tx.rollback")
     client.sync()
-    queue = client.world.broker.queues["q"]
+    queue = client.world.broker.default_host.queues["q"]
     assert (queue.message_count, queue.acquired_count) == (1, 1)
     client.command("message.release", transfers=((0, 0),))
     client.sync()
@@ -352,7 +352,7 @@ def test_message_accepted_in_a_transaction_can_be_released() -> None:
     client.command("message.release", transfers=((0, 0),), set_redelivered=True)
     client.command("tx.commit")
     client.sync()
-    queue = client.world.broker.queues["q"]
+    queue = client.world.broker.default_host.queues["q"]
     assert (queue.message_count, queue.acquired_count) == (1, 0)
     assert left(client) == [b"1"]
 
@@ -366,7 +366,7 @@ def test_a_session_that_ends_rolls_back() -> None:
     client.control("session.detach", on=1, name=b"session")
     client.sync()
     assert left(client) == [b"old"]
-    assert client.world.broker.queues["q"].acquired_count == 0
+    assert client.world.broker.default_host.queues["q"].acquired_count == 0
 
 
 def test_a_commit_that_finds_no_room_loses_nothing() -> None:

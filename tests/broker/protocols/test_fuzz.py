@@ -130,7 +130,7 @@ def limits_hold(client: Client) -> None:
     assert len(assembler._rest) < 1 << 16 or machine.is_paused or machine.phase is Phase.CLOSED
     assert len(machine.sessions) <= 4
     assert len(client.world.sessions) <= 4 + 3
-    for queue in client.world.broker.queues.values():
+    for queue in client.world.broker.default_host.queues.values():
         assert 0 <= queue.acquired_count <= queue.message_count
         assert queue.message_bytes <= 20_000
 
@@ -155,7 +155,7 @@ def still_serves(world: World) -> None:
     client.command("message.accept", transfers=((0, 1),))
     client.sync()
     assert client.exceptions == []
-    assert world.broker.queues["of its own"].message_count == 0
+    assert world.broker.default_host.queues["of its own"].message_count == 0
 
 
 def converse(pieces: Iterable[bytes]) -> Client:
@@ -172,7 +172,7 @@ def converse(pieces: Iterable[bytes]) -> Client:
     world.sessions.on_timer(world.now + 1_000_000)
     world.run()
     assert len(world.sessions) == 0
-    for queue in world.broker.queues.values():
+    for queue in world.broker.default_host.queues.values():
         assert queue.acquired_count == 0
         assert queue.consumer_count == 0
         assert queue.owner is None

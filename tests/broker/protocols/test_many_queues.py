@@ -30,7 +30,7 @@ def bound(world: World, count: int = COUNT) -> list[Queue]:
     for number in range(count):
         client.call("queue.declare", queue=f"q{number}")
         client.call("queue.bind", queue=f"q{number}", exchange="amq.fanout")
-    return [world.broker.queues[f"q{number}"] for number in range(count)]
+    return [world.broker.default_host.queues[f"q{number}"] for number in range(count)]
 
 
 def most_in_a_turn(world: World, queues: list[Queue], begin: Callable[[], object]) -> int:
@@ -134,7 +134,7 @@ def test_a_message_for_which_one_queue_is_full_is_on_none_and_refused(world: Wor
 def test_a_message_is_refused_if_a_queue_becomes_full_meanwhile(world: World) -> None:
     queues = bound(world)
     full(world, COUNT - 1)
-    last, other = world.broker.queues[f"q{COUNT - 1}"], publish_0_10(world)
+    last, other = world.broker.default_host.queues[f"q{COUNT - 1}"], publish_0_10(world)
     last.purge()
     client = BasicClient(world).open()
     client.call("confirm.select")
@@ -161,7 +161,7 @@ def test_without_confirms_the_channel_is_closed_then(world: World) -> None:
 def test_over_0_10_the_session_ends_then(world: World) -> None:
     queues = bound(world)
     full(world, COUNT - 1)
-    world.broker.queues[f"q{COUNT - 1}"].purge()
+    world.broker.default_host.queues[f"q{COUNT - 1}"].purge()
     client, other = world.open_client(), publish_basic(world)
     client.publish("", b"x", exchange="amq.fanout", delivery_mode=1)
     other("", b"y")
@@ -176,7 +176,7 @@ def test_a_queue_that_is_deleted_meanwhile_gets_nothing(world: World) -> None:
     world.run()
     assert bodies(queues[0]) == [b"1"]
     assert bodies(queues[-2]) == [b"1"]
-    assert f"q{COUNT - 1}" not in world.broker.queues
+    assert f"q{COUNT - 1}" not in world.broker.default_host.queues
 
 
 def test_a_connection_that_is_lost_meanwhile_leaves_its_message(world: World) -> None:
@@ -195,12 +195,12 @@ def test_a_rejected_message_leaves_its_queue_when_all_queues_have_it(world: Worl
         "queue.declare", queue="q", arguments={"x-dead-letter-exchange": "amq.fanout"} if is_dead_letter else {}
     )
     if not is_dead_letter:
-        world.broker.queues["q"].alternate = world.broker.exchanges["amq.fanout"]
+        world.broker.default_host.queues["q"].alternate = world.broker.default_host.exchanges["amq.fanout"]
     client.method("basic.consume", queue="q", consumer_tag="c")
     for body in (b"1", b"2"):
         client.publish("q", body, TRANSIENT)
     client.sync()
-    source = world.broker.queues["q"]
+    source = world.broker.default_host.queues["q"]
     reject = lambda: client.method("basic.nack", delivery_tag=0, multiple=True, requeue=False)  # noqa: E731
     most = most_in_a_turn(world, queues, reject)
     assert most <= MAX_AT_ONCE
@@ -211,7 +211,7 @@ def test_a_rejected_message_leaves_its_queue_when_all_queues_have_it(world: Worl
 def test_a_dead_message_for_which_a_queue_becomes_full_meanwhile_is_dropped(world: World) -> None:
     queues = bound(world)
     full(world, COUNT - 1)
-    world.broker.queues[f"q{COUNT - 1}"].purge()
+    world.broker.default_host.queues[f"q{COUNT - 1}"].purge()
     client, other = BasicClient(world).open(), publish_0_10(world)
     client.call("queue.declare", queue="q", arguments={"x-dead-letter-exchange": "amq.fanout"})
     client.publish("q", b"x", TRANSIENT)
@@ -221,7 +221,7 @@ def test_a_dead_message_for_which_a_queue_becomes_full_meanwhile_is_dropped(worl
     other("", b"y")
     world.run()
     assert bodies(queues[0]) == [b"x"]
-    assert world.broker.queues["q"].message_count == 0
+    assert world.broker.default_host.queues["q"].message_count == 0
 
 
 @pytest.mark.parametrize("is_there", [True, False])
@@ -245,9 +245,9 @@ def test_a_full_queue_that_is_declared_so_sends_a_dead_message_on_in_a_later_tur
     other("", b"y")
     world.run()
     assert bodies(queues[0]) == [b"x"]
-    assert bodies(world.broker.queues[last]) == [b"y"]
-    assert world.broker.queues["q"].message_count == 0
-    further = [entry.message for entry in world.broker.queues["further"].available()]
+    assert bodies(world.broker.default_host.queues[last]) == [b"y"]
+    assert world.broker.default_host.queues["q"].message_count == 0
+    further = [entry.message for entry in world.broker.default_host.queues["further"].available()]
     assert [message.body for message in further] == ([b"x"] if is_there else [])
     for message in further:
         deaths = deaths_of(message.headers())
@@ -269,6 +269,6 @@ def test_a_dead_message_is_sent_on_in_later_turns_only_so_often(world: World) ->
     client.method("basic.reject", delivery_tag=1, requeue=False)
     other("", b"y")
     world.run()
-    assert world.broker.queues["q"].message_count == 0
+    assert world.broker.default_host.queues["q"].message_count == 0
     assert not world.broker.tick.turns
     assert 1 <= len(bodies(queues[0])) <= MAX_REFUSALS

@@ -98,7 +98,7 @@ def test_the_number_is_stored_with_the_message() -> None:
     client = world.open_client()
     client.command("exchange.declare", exchange="x", type="fanout", arguments=typed_map({NAME: 1}))
     client.sync()
-    exchange = world.broker.exchanges["x"]
+    exchange = world.broker.default_host.exchanges["x"]
     for name in ("q", "r"):
         exchange.bind(world.durable_queue(name), "")
     client.publish("k", b"1", b"2", exchange="x", delivery_mode=2)

@@ -153,9 +153,9 @@ def test_a_purge_is_completed_when_it_is_on_the_disk() -> None:
 def test_a_rejected_message_is_kept_where_it_goes_before_it_leaves() -> None:
     client = durable("q", "dead", "plain")
     world, store = client.world, client.world.store
-    fanout = world.broker.exchanges["amq.fanout"]
-    world.broker.queues["q"].alternate = fanout
-    fanout.bind(world.broker.queues["dead"], "")
+    fanout = world.broker.default_host.exchanges["amq.fanout"]
+    world.broker.default_host.queues["q"].alternate = fanout
+    fanout.bind(world.broker.default_host.queues["dead"], "")
     client.publish("q", b"moves", delivery_mode=2)
     client.publish("plain", b"goes", delivery_mode=2)
     client.world.run()
@@ -194,7 +194,7 @@ def test_a_reject_that_moves_some_waits_for_those_that_are_dequeued_too() -> Non
     store.end_flush()
     client.sync()
     assert number in client.completed
-    assert world.broker.queues["dead"].message_count == 1
+    assert world.broker.default_host.queues["dead"].message_count == 1
 
 
 def test_a_flush_that_fails_completes_nothing_that_waited_for_it() -> None:
@@ -216,7 +216,7 @@ def test_a_journal_that_is_full_ends_the_session_that_publishes() -> None:
     (number,) = client.publish("q", b"1", delivery_mode=2)
     assert client.failure() == (ErrorCode.RESOURCE_LIMIT_EXCEEDED, number)
     assert client.exceptions[0]["description"] == 'Enqueue capacity threshold exceeded on queue "q".'
-    assert client.world.broker.queues["q"].message_count == 0
+    assert client.world.broker.default_host.queues["q"].message_count == 0
 
 
 @pytest.mark.parametrize("name", ["message.accept", "message.reject"])
@@ -251,7 +251,7 @@ def test_a_failing_disk_under_deliveries_ends_those_sessions_and_the_broker_cont
     store.failing = None
     for each in (client, *consumers):
         assert each.failure()[0] == ErrorCode.INTERNAL_ERROR
-    queue = client.world.broker.queues["q"]
+    queue = client.world.broker.default_host.queues["q"]
     assert queue.consumer_count == 0
     assert not queue._consumers.waiting
     late = client.world.open_client(name=b"late")

@@ -179,7 +179,7 @@ def test_every_command_is_executed_once_and_in_order(steps: list[tuple[str, obje
     lossy = play(steps)
     bodies = [each.removesuffix(PADDING) for each in lossy.session.bodies]
     assert bodies == [b"%d" % number for number in range(lossy.published)]
-    queue = lossy.world.broker.queues["q"]
+    queue = lossy.world.broker.default_host.queues["q"]
     assert (queue.message_count, queue.acquired_count) == (0, 0)
     assert not lossy.session._replay, "the broker has completed all"
     server = lossy.server.session(b"lossy")
@@ -211,4 +211,4 @@ def test_commands_that_come_again_in_the_turn_of_the_first_time() -> None:
     second.publish("q", b"1", b"2", b"3")
     second.sync()
     assert second.completed >= {0, 1, 2, 3}
-    assert [entry.message.body for entry in world.broker.queues["q"].entries()] == [b"1", b"2", b"3"]
+    assert [entry.message.body for entry in world.broker.default_host.queues["q"].entries()] == [b"1", b"2", b"3"]

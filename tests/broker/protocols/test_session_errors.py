@@ -118,12 +118,12 @@ def test_failed_command_raises_and_ends_the_session(name: str, values: dict[str,
     assert exception["description"]
     assert before in client.completed
     assert not {failing, after} & client.completed
-    assert "after" not in world.broker.queues
-    assert world.broker.queues["q"].consumer_count == 0, "the session has ended"
+    assert "after" not in world.broker.default_host.queues
+    assert world.broker.default_host.queues["q"].consumer_count == 0, "the session has ended"
     client.control("session.detached", on=1, name=b"session", code=0)
     client.attach(b"session")
     client.declare("after")
-    assert "after" in world.broker.queues
+    assert "after" in world.broker.default_host.queues
 
 
 def test_every_error_of_the_model_has_a_number() -> None:
@@ -164,7 +164,7 @@ def test_a_queue_that_is_full() -> None:
     client.publish("q", bytes(60))
     (number,) = client.publish("q", bytes(60))
     assert client.failure() == (ErrorCode.RESOURCE_LIMIT_EXCEEDED, number)
-    assert client.world.broker.queues["q"].message_count == 1
+    assert client.world.broker.default_host.queues["q"].message_count == 1
 
 
 def test_a_message_that_is_too_large() -> None:
@@ -174,7 +174,7 @@ def test_a_message_that_is_too_large() -> None:
     (number,) = client.publish("q", bytes(210_000))
     assert client.failure() == (ErrorCode.RESOURCE_LIMIT_EXCEEDED, number)
     assert client.machine._assembler.pending_bytes == 0
-    assert client.world.broker.queues["q"].message_count == 1
+    assert client.world.broker.default_host.queues["q"].message_count == 1
 
 
 def test_frames_of_no_session_take_no_room_from_others() -> None:
@@ -185,7 +185,7 @@ def test_frames_of_no_session_take_no_room_from_others() -> None:
     client.send(b"".join(encode_command_frames(1, payload, header(routing_key="q"), bytes(45_000), 4096)))
     client.sync()
     assert client.exceptions == []
-    assert client.world.broker.queues["q"].message_count == 1
+    assert client.world.broker.default_host.queues["q"].message_count == 1
 
 
 def test_a_message_in_anothers_name() -> None:
@@ -194,7 +194,7 @@ def test_a_message_in_anothers_name() -> None:
     for name in (b"anonymous", b"anonymous@QPID"):
         client.command("message.transfer", header=header({"user_id": name}, routing_key="q"), body=b"x")
     client.sync()
-    assert client.world.broker.queues["q"].message_count == 2
+    assert client.world.broker.default_host.queues["q"].message_count == 2
     number = client.command("message.transfer", header=header({"user_id": b"anna"}, routing_key="q"), body=b"x")
     assert client.failure() == (ErrorCode.UNAUTHORIZED_ACCESS, number)
 
@@ -224,7 +224,7 @@ def test_the_queue_of_a_subscription_is_deleted(has_credit: bool) -> None:
 def test_a_subscription_wants_messages_while_its_queue_is_being_deleted(is_deleted: bool) -> None:
     """It is told nothing before that is certain."""
     world, client = furnished()
-    queue = world.broker.queues["q"]
+    queue = world.broker.default_host.queues["q"]
     queue.begin_deletion()
     for unit in (0, 1):
         client.command("message.flow", destination="used", unit=unit, value=500)
@@ -252,7 +252,7 @@ def test_a_session_whose_queue_was_deleted_while_it_was_detached() -> None:
     back = world.open_client(name=None)
     back.attach(b"session", point=client.sent[1])
     back.declare("again")
-    assert "again" in world.broker.queues
+    assert "again" in world.broker.default_host.queues
     assert back.exceptions == []
 
 
@@ -264,7 +264,7 @@ def test_messages_of_a_failed_session_are_redelivered() -> None:
     assert client.take() == [b"1", b"2"]
     client.command("message.cancel", destination="unknown")
     client.failure()
-    queue = client.world.broker.queues["q"]
+    queue = client.world.broker.default_host.queues["q"]
     assert [(entry.message.body, entry.is_redelivered) for entry in queue.available()] == [
         (b"1", True),
         (b"2", True),
@@ -283,7 +283,7 @@ def test_a_failed_session_of_a_client_that_never_answers_takes_nothing_more() ->
     client.control("session.attach", on=1, name=b"other")
     client.sync()
     assert client.of("session.detached")[-1]["code"] == DetachCode.TRANSPORT_BUSY
-    assert client.world.broker.queues["q"].message_count == 0
+    assert client.world.broker.default_host.queues["q"].message_count == 0
     assert client.close_code() is None
 
 
@@ -295,7 +295,7 @@ def test_a_declaration_that_fails_when_its_session_is_gone() -> None:
     world.run()
     back = world.open_client(timeout=60)
     back.declare("q")
-    assert "q" in world.broker.queues
+    assert "q" in world.broker.default_host.queues
 
 
 def test_a_session_is_transactional_once() -> None:
@@ -312,7 +312,7 @@ def test_a_transaction_that_is_too_large() -> None:
     client.publish("q", bytes(60))
     (number,) = client.publish("q", bytes(60))
     assert client.failure() == (ErrorCode.RESOURCE_LIMIT_EXCEEDED, number)
-    assert client.world.broker.queues["q"].message_count == 0
+    assert client.world.broker.default_host.queues["q"].message_count == 0
 
 
 def test_arguments_are_kept() -> None:
@@ -351,10 +351,10 @@ def test_a_large_message_waits_until_another_is_complete() -> None:
     clients[1].send(b"".join(frames[1]))
     world.run()
     assert clients[1].machine.is_paused
-    assert world.broker.queues["q"].message_count == 0
+    assert world.broker.default_host.queues["q"].message_count == 0
     clients[0].send(frames[0][-1])
     world.run()
-    assert world.broker.queues["q"].message_count == 2
+    assert world.broker.default_host.queues["q"].message_count == 2
     assert not clients[1].machine.is_paused
     assert world.connections.budget.used == 0
 
@@ -368,4 +368,4 @@ def test_a_stalled_message_is_refused_while_another_waits() -> None:
     assert "stalled" in clients[0].exceptions[0]["description"]
     clients[1].sync()
     assert not clients[1].exceptions
-    assert world.broker.queues["q"].message_count == 1
+    assert world.broker.default_host.queues["q"].message_count == 1

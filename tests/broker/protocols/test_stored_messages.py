@@ -207,7 +207,7 @@ def test_consumers_of_0_10_get_convertible_messages() -> None:
     client = world.open_client()
     client.declare("q")
     client.sync()
-    queue = world.broker.queues["q"]
+    queue = world.broker.default_host.queues["q"]
     both = section(0x75, binary(b"x")) + section(0x77, text("y"))
     for data in (stored(both), FULL, stored(both), stored(section(0x75, binary(b"last")))):
         queue.add(restore_message(data), 0)
@@ -229,7 +229,7 @@ def test_message_unfit_for_0_10_is_converted_once(monkeypatch: pytest.MonkeyPatc
     client = world.open_client()
     client.declare("q")
     client.sync()
-    queue = world.broker.queues["q"]
+    queue = world.broker.default_host.queues["q"]
     for _ in range(50):
         queue.add(restore_message(FULL), 0)
     client.subscribe("q")

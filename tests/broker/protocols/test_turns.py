@@ -35,7 +35,9 @@ TRANSIENT = Properties(delivery_mode=1)
 
 def depths(world: World) -> dict[str, tuple[int, int]]:
     """Of each queue the messages on it, and those that nobody has."""
-    return {name: (queue.message_count, queue.available_count) for name, queue in world.broker.queues.items()}
+    return {
+        name: (queue.message_count, queue.available_count) for name, queue in world.broker.default_host.queues.items()
+    }
 
 
 def turns_of(world: World, begin: Callable[[], object]) -> list[int]:
@@ -117,7 +119,7 @@ def test_one_turn_moves_a_portion_to_the_dead_letter_exchange(world: World, is_l
     changes = turns_of(world, work)
     assert depths(world) == {"q": (0, 0), "dead": (count, count)}
     assert max(changes) <= MOVED_AT_ONCE
-    bodies = [entry.message.body for entry in world.broker.queues["dead"].available()]
+    bodies = [entry.message.body for entry in world.broker.default_host.queues["dead"].available()]
     assert bodies == [b"%d" % number for number in range(count)]
 
 
@@ -162,7 +164,7 @@ def test_another_client_is_served_in_between(world: World) -> None:
     other.publish("other", b"hello", TRANSIENT)
     for _ in range(3):
         world.soon.pop(0)()
-    assert b"hello" in bytes(other.host.output) or world.broker.queues["other"].message_count == 1
+    assert b"hello" in bytes(other.host.output) or world.broker.default_host.queues["other"].message_count == 1
     assert depths(world)["dead"][0] <= 3 * MOVED_AT_ONCE
     assert [each.name for each in other.take()] == ["basic.ack"]
 
@@ -217,7 +219,7 @@ def test_a_queue_that_is_deleted_meanwhile_takes_its_messages_along(world: World
     world._do(*world.work.pop())
     world.run()
     dead = depths(world)["dead"][0]
-    assert "q" not in world.broker.queues
+    assert "q" not in world.broker.default_host.queues
     assert dead < COUNT
     assert not world.broker.tick.turns
     client.method("queue.declare", queue="dead", passive=True)
@@ -262,7 +264,7 @@ def test_one_turn_drops_a_portion_of_the_expired_messages(
         changes = turns_of(world, world.broker.expire)
     assert depths(world)["q"] == (0, 0)
     assert max(changes) <= AT_ONCE
-    assert world.broker.queues["q"].totals.expired == COUNT
+    assert world.broker.default_host.queues["q"].totals.expired == COUNT
 
 
 # ---- AMQP 0-10 ----
@@ -389,7 +391,7 @@ def test_a_large_commit_is_completed_though_its_connection_is_lost(world: World)
 
 def test_a_large_commit_that_is_refused_closes_the_channel_and_gives_back(world: World) -> None:
     client = filled(world, transactional=True)
-    queue = world.broker.queues["q"]
+    queue = world.broker.default_host.queues["q"]
     other = BasicClient(world).open()
     limited = {"x-max-length": 1000, "x-overflow": "reject-publish"}
     other.call("queue.declare", queue="small", arguments=limited)
@@ -430,11 +432,11 @@ def test_bindings_of_a_deleted_queue_go_in_portions(world: World) -> None:
 
     async def story() -> None:
         nonlocal most
-        queue = await broker.topology.declare_queue("q")
-        exchange = broker.exchanges["amq.direct"]
+        queue = await broker.default_host.topology.declare_queue("q")
+        exchange = broker.default_host.exchanges["amq.direct"]
         for number in range(COUNT):
             exchange.bind(queue, f"{number}")
-        for work in (broker.topology.delete_queue("q"),):
+        for work in (broker.default_host.topology.delete_queue("q"),):
             task = asyncio.get_running_loop().create_task(work)
             before = count(exchange)
             while not task.done():
@@ -532,7 +534,7 @@ def declared(world: World) -> tuple[BasicClient, Queue]:
     client = BasicClient(world).open()
     client.call("queue.declare", queue="q")
     client.call("queue.bind", queue="q", exchange="amq.topic", routing_key="#")
-    return client, world.broker.queues["q"]
+    return client, world.broker.default_host.queues["q"]
 
 
 def test_a_read_of_0_9_1_is_processed_in_turns_of_limited_time(world: World) -> None:
@@ -549,8 +551,8 @@ def test_a_read_of_0_9_1_is_processed_in_turns_of_limited_time(world: World) -> 
 def test_a_read_of_0_10_is_processed_in_turns_of_limited_time(world: World) -> None:
     client = world.open_client()
     client.declare("q")
-    queue = world.broker.queues["q"]
-    world.broker.exchanges["amq.topic"].bind(queue, "#")
+    queue = world.broker.default_host.queues["q"]
+    world.broker.default_host.exchanges["amq.topic"].bind(queue, "#")
     before = client.machine.counts.frames_received
     client.machine._assembler.clock = Looks(DEAR)
     payload = encode_command("message.transfer", destination="amq.topic")
@@ -631,10 +633,10 @@ DEAR_KEY = ".".join(["a"] * 100)
 
 def hostile(world: World) -> Queue:
     """Bind a queue so that messages with this key take too many steps."""
-    queue = world.broker.queues["q"]
+    queue = world.broker.default_host.queues["q"]
     for number in range(2_000):
         words = [word for at in range(11) for word in ("#" if number >> at & 1 else "*", "a")]
-        world.broker.exchanges["amq.topic"].bind(queue, ".".join(words))
+        world.broker.default_host.exchanges["amq.topic"].bind(queue, ".".join(words))
     return queue
 
 
@@ -702,7 +704,7 @@ def test_dead_messages_that_take_many_steps_leave_a_ring_in_small_portions(world
     dear = {"x-dead-letter-exchange": "amq.topic", "x-dead-letter-routing-key": DEAR_KEY}
     client.call("queue.declare", queue="source", arguments=ring | dear)
     hostile(world)
-    source, exchange = world.broker.queues["source"], world.broker.exchanges["amq.topic"]
+    source, exchange = world.broker.default_host.queues["source"], world.broker.default_host.exchanges["amq.topic"]
     for _ in range(100):
         client.publish("source", b"x" * 20, properties=TRANSIENT)
     client.sync()
@@ -724,7 +726,7 @@ def test_dead_messages_that_take_many_steps_expire_in_small_portions(world: Worl
     dear = {"x-dead-letter-exchange": "amq.topic", "x-dead-letter-routing-key": DEAR_KEY}
     client.call("queue.declare", queue="source", arguments=dear)
     hostile(world)
-    source, exchange = world.broker.queues["source"], world.broker.exchanges["amq.topic"]
+    source, exchange = world.broker.default_host.queues["source"], world.broker.default_host.exchanges["amq.topic"]
     for _ in range(100):
         client.publish("source", properties=TRANSIENT._replace(expiration="1000"))
     client.sync()
@@ -769,7 +771,7 @@ def test_many_consumers_of_a_lost_connection_are_dropped_in_turns(world: World) 
     for number in range(MANY):
         client.method("basic.consume", queue="q", consumer_tag=f"c{number}")
     client.sync()
-    queue, other = world.broker.queues["q"], BasicClient(world).open()
+    queue, other = world.broker.default_host.queues["q"], BasicClient(world).open()
     assert most_per_turn(world, lambda: queue.consumer_count, lambda: lose(client)) <= DROPPED_AT_ONCE
     assert queue.consumer_count == 0
     other.publish("q", b"x", TRANSIENT)
@@ -800,7 +802,7 @@ def test_many_subscriptions_and_exclusive_queues_of_a_session_end_in_turns(world
         client.command("message.subscribe", queue="q", destination=f"d{number}", accept_mode=0, acquire_mode=0)
         client.command("queue.declare", queue=f"x{number}", exclusive=True, auto_delete=True)
         client.sync()
-    queue, queues = world.broker.queues["q"], world.broker.queues
+    queue, queues = world.broker.default_host.queues["q"], world.broker.default_host.queues
     assert (queue.consumer_count, len(queues)) == (MANY, MANY + 1)
     count = lambda: queue.consumer_count + len(queues)  # noqa: E731
     assert most_per_turn(world, count, client.machine.closed) <= DROPPED_AT_ONCE

@@ -298,9 +298,11 @@ class World:
 
     def durable_queue(self, name: str) -> Queue:
         """A queue with a journal, on the disk that waits."""
-        queue = self.broker.queue_factory.make(name, durable=True, auto_delete=False, arguments=EMPTY_MAP)
+        queue = self.broker.queue_factory.make(
+            self.broker.default_host, name, durable=True, auto_delete=False, arguments=EMPTY_MAP
+        )
         self._keep(queue)
-        self.broker.queues[name] = queue
+        self.broker.default_host.queues[name] = queue
         return queue
 
     def _keep(self, queue: Queue) -> None:
@@ -444,7 +446,7 @@ class Client:
 
     def session(self, name: bytes = b"session") -> ServerSession:
         """The broker's end of a session."""
-        found = self.world.sessions.find(self.machine.user, name)
+        found = self.world.sessions.find(self.machine.user, self.machine.virtual_host, name)
         assert found is not None
         return found
 

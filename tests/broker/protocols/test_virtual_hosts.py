@@ -1,0 +1,191 @@
+"""Virtual hosts: queues and exchanges of equal names in two hosts, and all ways of a message between queues."""
+
+from __future__ import annotations
+
+import pytest
+
+from qstore.broker.model.exchanges.replication import ReplicationExchange
+from qstore.broker.model.replies import REPLY_TO
+from qstore.broker.model.virtual_host import VirtualHost
+from qstore.formats.amqp_0_9_1.properties import Properties
+from qstore.formats.values import typed_map
+from tests.broker.protocols.basic_client import BasicClient
+from tests.broker.protocols.world import Client, World
+
+
+@pytest.fixture
+def other(world: World) -> VirtualHost:
+    return world.broker.add_host("other")
+
+
+def basic(world: World, host: VirtualHost, *channels: int) -> BasicClient:
+    """A client of AMQP 0-9-1 in a host."""
+    client = BasicClient(world)
+    client.machine.virtual_host = host
+    return client.open(*channels)
+
+
+def modern(world: World, host: VirtualHost, name: bytes = b"session", timeout: int = 0) -> Client:
+    """A client of AMQP 0-10 in a host."""
+    client = world.connect()
+    client.machine.virtual_host = host
+    client.negotiate()
+    client.attach(name, timeout=timeout)
+    return client
+
+
+def bodies(host: VirtualHost, queue: str) -> list[bytes]:
+    return [bytes(entry.message.body) for entry in host.queues[queue].entries()]
+
+
+def test_equal_names_are_different_queues_for_both_protocols(world: World, other: VirtualHost) -> None:
+    default = world.broker.default_host
+    for client in (basic(world, default), basic(world, other)):
+        client.call("queue.declare", queue="q")
+        client.call("queue.bind", queue="q", exchange="amq.topic", routing_key="k")
+    basic(world, other).publish("q", b"basic")
+    basic(world, other).publish("k", b"topic", exchange="amq.topic")
+    modern(world, other).publish("q", b"modern")
+    modern(world, other, b"second").publish("k", b"modern topic", exchange="amq.topic")
+    world.run()
+    assert bodies(other, "q") == [b"basic", b"topic", b"modern", b"modern topic"]
+    assert bodies(default, "q") == []
+    assert world.broker.queue_count == 2
+    assert world.broker.totals.messages_enqueued == 4
+
+
+def test_a_queue_of_another_host_is_not_found(world: World, other: VirtualHost) -> None:
+    basic(world, world.broker.default_host).call("queue.declare", queue="q")
+    client = basic(world, other)
+    client.method("queue.declare", queue="q", passive=True)
+    (closed,) = client.take("channel.close")
+    assert closed.values["reply_code"] == 404
+
+
+def test_dead_letters_stay_in_their_host(world: World, other: VirtualHost) -> None:
+    arguments = {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "dead", "x-max-length": 1}
+    for host in (world.broker.default_host, other):
+        basic(world, host).call("queue.declare", queue="dead")
+    client = basic(world, other)
+    client.call("queue.declare", queue="q", arguments=typed_map(arguments))
+    client.publish("q", b"1")
+    client.publish("q", b"2")
+    world.run()
+    assert (bodies(other, "q"), bodies(other, "dead")) == ([b"2"], [b"1"])
+    assert bodies(world.broker.default_host, "dead") == []
+
+
+def test_alternate_exchanges_are_those_of_their_host(world: World, other: VirtualHost) -> None:
+    for host in (world.broker.default_host, other):
+        client = basic(world, host)
+        client.call("exchange.declare", exchange="alt", type="fanout")
+        client.call("queue.declare", queue="lost")
+        client.call("queue.bind", queue="lost", exchange="alt")
+        client.call("exchange.declare", exchange="x", type="direct", arguments=typed_map({"alternate-exchange": "alt"}))
+    basic(world, other).publish("nowhere", b"1", exchange="x")
+    world.run()
+    assert bodies(other, "lost") == [b"1"]
+    assert bodies(world.broker.default_host, "lost") == []
+
+
+def test_a_reply_address_is_of_one_host(world: World, other: VirtualHost) -> None:
+    requester = basic(world, other)
+    requester.call("basic.consume", queue=REPLY_TO, no_ack=True)
+    requester.call("queue.declare", queue="work")
+    requester.publish("work", b"request", Properties(reply_to=REPLY_TO))
+    world.run()
+    request = basic(world, other).call("basic.get", queue="work", no_ack=True)
+    assert request.properties is not None
+    assert request.properties.reply_to is not None
+    basic(world, world.broker.default_host).publish(request.properties.reply_to, b"from elsewhere")
+    basic(world, other).publish(request.properties.reply_to, b"reply")
+    assert [each.body for each in requester.take("basic.deliver")] == [b"reply"]
+
+
+def test_sessions_of_one_name_are_independent_in_two_hosts(world: World, other: VirtualHost) -> None:
+    """Neither is busy because of the other one, and none is attached again from the other host."""
+    first = modern(world, other, timeout=60)
+    second = modern(world, world.broker.default_host, timeout=60)
+    assert first.session() is not second.session()
+    assert first.session().virtual_host is other
+    detached = first.session()
+    first.machine.closed()
+    third = modern(world, world.broker.default_host, b"third")
+    third.attach(b"session", on=2, force=True)
+    world.run()
+    assert world.sessions.find(first.machine.user, other, b"session") is detached
+    assert third.machine.sessions[2] is not detached
+
+
+def test_events_of_replicated_queues_are_applied_in_the_host_of_their_exchange(
+    world: World, other: VirtualHost
+) -> None:
+    client = basic(world, other)
+    client.call("exchange.declare", exchange="replication", type="replication")
+    exchange = other.exchanges["replication"]
+    assert isinstance(exchange, ReplicationExchange)
+    assert exchange.replica.queues is other.queues
+
+
+def test_an_exclusive_queue_ends_with_its_connection_in_its_host(world: World, other: VirtualHost) -> None:
+    basic(world, world.broker.default_host).call("queue.declare", queue="q")
+    client = basic(world, other)
+    client.call("queue.declare", queue="q", exclusive=True)
+    client.machine.closed()
+    world.run()
+    assert other.queues == {}
+    assert list(world.broker.default_host.queues) == ["q"]
+
+
+def test_an_auto_delete_queue_ends_with_its_consumer_in_its_host(world: World, other: VirtualHost) -> None:
+    for host in (world.broker.default_host, other):
+        client = basic(world, host)
+        client.call("queue.declare", queue="q", auto_delete=True)
+        client.call("basic.consume", queue="q", consumer_tag="c")
+    client.call("basic.cancel", consumer_tag="c")
+    world.run()
+    assert other.queues == {}
+    assert list(world.broker.default_host.queues) == ["q"]
+
+
+def test_the_timeout_of_an_unused_queue_is_kept_by_its_host(world: World, other: VirtualHost) -> None:
+    client = basic(world, other)
+    client.call("queue.declare", queue="q", arguments=typed_map({"x-expires": 1000}))
+    client.call("basic.consume", queue="q", consumer_tag="c")
+    client.call("basic.cancel", consumer_tag="c")
+    world.run()
+    assert other.queues["q"] in other.idle_queues
+    assert len(world.broker.default_host.idle_queues) == 0
+
+
+def test_a_queue_at_its_limit_destroys_itself_in_its_host(world: World, other: VirtualHost) -> None:
+    asked: list[tuple[VirtualHost, str]] = []
+    world.broker.self_destruct = lambda host, queue: asked.append((host, queue))
+    for host in (world.broker.default_host, other):
+        arguments = typed_map({"qpid.policy_type": "self-destruct", "qpid.max_count": 1})
+        client = basic(world, host)
+        client.call("queue.declare", queue="q", arguments=arguments)
+    for body in (b"1", b"2"):
+        client.publish("q", body)
+    world.run()
+    assert asked == [(other, "q")]
+
+
+def test_memory_and_expiry_count_the_queues_of_all_hosts(world: World, other: VirtualHost) -> None:
+    before = world.broker.held_memory()
+    client = basic(world, other)
+    client.call("queue.declare", queue="q")
+    client.publish("q", b"x" * 10_000)
+    client.publish("q", b"short-lived", Properties(expiration="10"))
+    world.run()
+    assert world.broker.held_memory() - before > 10_000
+    assert {queue.name for queue in world.broker.all_queues()} == {"q"}
+    world.now += 1
+    world.broker.expire()
+    world.run()
+    assert bodies(other, "q") == [b"x" * 10_000]
+
+
+def test_changes_of_one_host_do_not_wait_for_those_of_another(world: World, other: VirtualHost) -> None:
+    assert other.topology.changes is not world.broker.default_host.topology.changes
+    assert other.exchange_bindings.changes is other.topology.changes
