@@ -19,7 +19,7 @@ from qstore.formats.rhm.headers import data_crc
 from qstore.store.environment import system_environment
 from qstore.store.errors import JournalError, JournalFullError, StoreError
 from qstore.store.key_value import CatalogueError
-from qstore.store.live.message_store import MessageStore, journal_metrics, store_metrics
+from qstore.store.live.message_store import MessageStore, journal_files, journal_metrics, store_metrics
 from qstore.store.live.queue_journal import QueueJournal
 from qstore.store.log_lines import LogLine
 from qstore.store.parameters import (
@@ -102,6 +102,10 @@ class PluggedStore(MessageStore):
     def journal_metrics(self, journal: QueueJournal) -> Mapping[str, int | str]:
         """The metrics of a journal for management: name -> value."""
         return journal_metrics(self, journal)._asdict()
+
+    def journal_files(self, journal: QueueJournal) -> Mapping[str, Any]:
+        """Its files, and what holds the oldest one: see `message_store.journal_files`."""
+        return journal_files(journal)
 
     def queue_geometry(self, arguments: Mapping[str, Any]) -> Geometry:
         """The size of a new queue's journal; corrections of its arguments are logged.

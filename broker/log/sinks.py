@@ -14,11 +14,13 @@ import logging.handlers
 import socket
 import sys
 import time
+from collections import deque
 from dataclasses import dataclass, replace
+from itertools import islice
 from pathlib import Path
 from typing import IO, Final, cast
 
-from qstore.broker.log.logs import CATEGORIES, FUNCTION, LEVELS, NOTICE, OFF, STATUS, TRACE, LogError, Rules
+from qstore.broker.log.logs import CATEGORIES, FUNCTION, LEVELS, NOTICE, STATUS, TRACE, LogError, Rules
 from qstore.formats.wording import printable
 
 _NAMES: Final = {level: name for name, level in LEVELS.items()}
@@ -109,6 +111,57 @@ class _RuleFilter(logging.Filter):
             return True
         function = _function(record) if self.rules.has_functions else ""
         return self.rules.shows(record.levelno, _category(record), function)
+
+
+# ---- the last lines ----
+
+MAX_KEPT: Final = 2000
+MAX_KEPT_CHARACTERS: Final = 1 << 20
+_MAX_LINE: Final = 4096
+
+
+class RecentLines(logging.Handler):
+    """Keeps the last lines for management: at most `MAX_KEPT`, and `MAX_KEPT_CHARACTERS` of them together.
+
+    Lines of level trace, one for each frame of a traced connection, are not kept: they would push all others out.
+
+    Attributes:
+        last: how many lines there were.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(logging.DEBUG)
+        self._lines: deque[str] = deque()
+        self._characters = self.last = 0
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Keep a line."""
+        line = self.format(record)[:_MAX_LINE]
+        lines = self._lines
+        lines.append(line)
+        self.last += 1
+        self._characters += len(line)
+        while len(lines) > MAX_KEPT or self._characters > MAX_KEPT_CHARACTERS:
+            self._characters -= len(lines.popleft())
+
+    def since(self, number: int, most: int, characters: int) -> tuple[int, list[str]]:
+        """The number of the first of the lines after the line `number` that are still there, and these lines.
+
+        At most `most` of them, and about so many characters: the newest if `number` is 0, else the oldest.
+        """
+        with self.lock or contextlib.nullcontext():
+            first = self.last - len(self._lines) + 1
+            lines = list(islice(self._lines, max(0, number + 1 - first), None))
+        begin = max(first, number + 1)
+        found: list[str] = []
+        for line in reversed(lines) if number <= 0 else lines:
+            characters -= len(line)
+            if len(found) >= most or (characters < 0 and found):
+                break
+            found.append(line)
+        if number <= 0:
+            return begin + len(lines) - len(found), found[::-1]
+        return begin, found
 
 
 # ---- outputs ----
@@ -215,12 +268,16 @@ class Logging:
 
     Raises:
         LogError: an output cannot be opened.
+
+    Attributes:
+        recent: the last lines.
     """
 
     def __init__(self, rules: Rules, sinks: Sinks, parts: LineFormat) -> None:
         self._loggers = [logging.getLogger(category) for category in CATEGORIES]
         self._status = logging.getLogger(STATUS)
-        self._handlers: list[logging.Handler] = []
+        self.recent = RecentLines()
+        self._handlers: list[logging.Handler] = [self.recent]
         if sinks.stderr:
             self._handlers += _stream_handlers(sys.stderr)
         if sinks.stdout:
@@ -239,7 +296,7 @@ class Logging:
         for handler in self._handlers:
             handler.setFormatter(_Formatter(parts))
             handler.addFilter(self._filter)
-        self._status.setLevel(NOTICE if self._handlers else OFF)
+        self._status.setLevel(NOTICE)
         for logger in (*self._loggers, self._status):
             logger.propagate = False
             for handler in self._handlers:
@@ -255,7 +312,7 @@ class Logging:
         """Show the lines that these rules select."""
         self._filter.rules = rules
         for logger in self._loggers:
-            logger.setLevel(rules.lowest(logger.name) if self._handlers else OFF)
+            logger.setLevel(rules.lowest(logger.name))
 
     @property
     def has_microseconds(self) -> bool:

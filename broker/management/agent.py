@@ -204,6 +204,10 @@ class _Requests:
         """Whether it is for the agent."""
         return message.routing_key in self._keys
 
+    def keeps_nothing(self, message: Message) -> bool:
+        """Whether it is for the agent: who looks why memory is full must be heard, and may purge a queue."""
+        return self.takes(message)
+
     def check_transaction(self) -> None:
         """Requests are carried out at once, whether or not they are part of a transaction."""
 

@@ -37,12 +37,14 @@ from qstore.broker.management.objects.queue import QUEUE_CLASS
 from qstore.broker.management.objects.store import (
     FLUSHES_CLASS,
     JOURNAL_CLASS,
+    JOURNAL_FILES_CLASS,
     LINEAR_JOURNAL_CLASS,
     LINEAR_STORE_CLASS,
     STORE_CLASS,
 )
 from qstore.broker.management.objects.system import (
     AGENT_CLASS,
+    ALARMS_CLASS,
     LOG_CLASS,
     MEMORY_CLASS,
     SECURITY_CLASS,
@@ -94,6 +96,8 @@ CLASSES: Final = (
     TRANSACTION_CLASS,
     SECURITY_CLASS,
     LOG_CLASS,
+    ALARMS_CLASS,
+    JOURNAL_FILES_CLASS,
     BACKUP_CLASS,
     EXCHANGE_BINDING_CLASS,
     POLICY_CLASS,

@@ -2,8 +2,9 @@
 
 A message is lost if there is no room for it: on a queue, or in the memory of the broker. So a console that does not
 read costs no more than the limit of its queue, or MAX_QUEUE_BYTES, on disk too, and however many there are, publishers
-are not slowed down for unsolicited messages, and not refused for replies. Events that are raised while an event of
-an event is published are not published.
+are not slowed down for unsolicited messages, and not refused for replies. When memory is full, replies may take a
+little more than the ceiling (`_RESERVE`, half of it on one queue): who looks for the reason gets answers. Events that
+are raised while an event of an event is published are not published.
 
 A reply goes to the address in its request, and is therefore authorized as a message of the request's user: if that user
 may not publish there, the request is refused, and replies that are under way are dropped. Replies to queues that are
@@ -35,6 +36,8 @@ DIRECT, TOPIC, VERSION_1 = MANAGEMENT_EXCHANGES
 _DEEP: Final = 2
 _UNASKED_SHARE, _REPLY_SHARE = 0.8, 0.95
 """The share of the memory ceiling (`model/memory`) that unsolicited publications and replies may take."""
+_RESERVE, _RESERVE_SHARE = 16 << 20, 8
+"""Bytes that replies may take beyond that, but at most 1/8 of the ceiling."""
 MAX_QUEUE_BYTES: Final = QUEUE_LIMIT_BYTES
 """A queue without a limit that exceeds this gets no messages from the agent: its console does not read."""
 _COUNT_SECONDS: Final = 1.0  # between two counts of the memory
@@ -56,6 +59,7 @@ class Outbox:
         self._broker, self._make_message = broker, make_message
         self._depth = 0
         self._next_count = -math.inf
+        self._beyond: dict[Queue, None] = {}  # queues with replies that are in the reserve
         self.lost = self.copies = 0
 
     @property
@@ -99,7 +103,10 @@ class Outbox:
             if reply_for is not None:
                 self._check_reply(reply_for, ReplyAddress(new.exchange, new.routing_key), route.queues)
             is_read = all(queue.limit is not None or queue.message_bytes < MAX_QUEUE_BYTES for queue in route.queues)
-            if not is_read or not self._has_room(size, _UNASKED_SHARE if reply_for is None else _REPLY_SHARE):
+            has_room = self._has_room(size, _UNASKED_SHARE if reply_for is None else _REPLY_SHARE)
+            if not has_room and reply_for is not None:
+                has_room = self._is_in_reserve(size, route.queues)
+            if not is_read or not has_room:
                 self.lost += 1
                 return
             router.put(message, route.queues)
@@ -121,6 +128,19 @@ class Outbox:
             self._next_count = now
             memory.count()
         return memory.has_room(size, share)
+
+    def _is_in_reserve(self, size: int, queues: Sequence[Queue]) -> bool:
+        """Whether a reply may be put on its queues although memory is full."""
+        memory = self._broker.memory
+        if memory.is_exhausted:
+            return False
+        self._beyond = {queue: None for queue in self._beyond if queue.message_count and not queue.is_deleted}
+        reserve = min(_RESERVE, memory.limit // _RESERVE_SHARE)
+        held = sum(queue.message_bytes for queue in self._beyond)
+        if held + size > reserve or any(queue.message_bytes + size > reserve // 2 for queue in queues):
+            return False
+        self._beyond |= dict.fromkeys(queues)
+        return True
 
 
 def _queues(exchange: Exchange, key: str) -> Sequence[Queue]:

@@ -11,7 +11,7 @@ each, though its bytes are shared; so the estimate is capped at the resident siz
                                               still lets them settle deliveries
     full     at 100 %                         published messages are refused with resource-limit-exceeded, except those
                                               that a journal stores and that leave memory at once
-                                              (`Router.leaves_memory`)
+                                              (`Router.leaves_memory`), and requests to management
 
 From short and full the state returns to ample below 80 %. A count visits every queue. It runs each time queues and
 transactions have grown by 1/128 of the ceiling, and twice a second while memory is short. There is no cost per message.

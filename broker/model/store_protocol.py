@@ -380,6 +380,15 @@ class Store(Protocol):
     def journal_metrics(self, journal: JournalHandle, /) -> Mapping[str, int | str]:
         """Likewise, for the class Journal."""
 
+    def journal_files(self, journal: JournalHandle, /) -> Mapping[str, Any]:
+        """Its `files` from the oldest on, the `live` records in each, how many are `used`, and why the oldest is kept.
+
+        The oldest live record has `rid`, `file` and `offset`; `held_by` is the reason.
+        """
+
+    def disk_metrics(self) -> Mapping[str, Any]:
+        """Bytes `free` (-1 if unknown), `total` and `kept` of the disk, and the `failure` of the store, if any."""
+
     def share_snapshot(self, done: Changed[SharedSnapshot], /) -> None:
         """Take a snapshot of everything appended so far, for another process; `done` gets it."""
 

@@ -216,6 +216,10 @@ class Pressure:
                 connection.watch_disk(is_short=True)
             self._notified[connection].add(journal)
 
+    def tight_journals(self, most: int) -> list[str]:
+        """Names of journals whose publishers are held back, because the disk has no room for them to grow."""
+        return [journal.name for journal in list(self._tight)[:most] if journal.is_tight]
+
     def holds(self, reasons: Set[object]) -> bool:
         """Whether one of the reasons for not reading is a journal's backlog, or that one is tight."""
         return _TIGHT in reasons or any(journal in reasons for journal in self._full)

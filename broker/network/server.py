@@ -152,6 +152,11 @@ class Server:
         self._tls.reload()
         return self._tls.warnings()
 
+    @property
+    def certificate_expires(self) -> float:
+        """When the broker's certificate expires, in seconds since 1970; 0 without TLS, or if that is unknown."""
+        return 0.0 if self._tls is None else self._tls.expires_at
+
     def _watch_store(self) -> None:
         store = self.broker.store
         if store is not None:

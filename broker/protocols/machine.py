@@ -93,6 +93,12 @@ class ManagedSession(Protocol):
     def unsettled_count(self) -> int:
         """Number of messages delivered to the client and not settled."""
 
+    def close_subscription(self, destination: str) -> None:
+        """End a subscription, if there is one, and tell the client.
+
+        Its deliveries can still be settled, unless the protocol has no other way to tell than to end the session.
+        """
+
     @property
     def credit(self) -> int:
         """Messages that may still be sent to its subscriptions; 0xffffffff for more, or if one has no limit."""

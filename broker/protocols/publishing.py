@@ -57,7 +57,7 @@ class PublishChecks(ABC):
         Raises:
             ModelError, or the protocol's own error: it must not be published.
         """
-        if self.is_memory_short:
+        if self.is_memory_short and (exchange.receiver is None or not exchange.receiver.keeps_nothing(message)):
             self.has_published = True
             broker.check_memory(message, exchange, in_transaction=in_transaction)
         if self.checks_user_ids:

@@ -29,9 +29,12 @@ Source: Qpid C++ Broker Book, 1.8 (--ssl-require-client-authentication).
 
 from __future__ import annotations
 
+import re
 import ssl
 import stat
+from base64 import b64decode
 from collections.abc import Mapping
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
@@ -181,6 +184,7 @@ class ServerContexts:
 
     Attributes:
         current: the context.
+        expires_at: when the first certificate of the chain expires, in seconds since 1970; 0 if that is unknown.
 
     Raises:
         TlsConfigurationError: a file cannot be used.
@@ -188,7 +192,7 @@ class ServerContexts:
 
     def __init__(self, settings: TlsSettings) -> None:
         self._settings = settings
-        self.current = _make_context(settings)
+        self.current, self.expires_at = _make_context(settings), certificate_expiry(settings.certificate_file)
 
     def reload(self) -> None:
         """Read all files again.
@@ -197,6 +201,7 @@ class ServerContexts:
             TlsConfigurationError: a file cannot be used; the previous context stays.
         """
         self.current = _make_context(self._settings)
+        self.expires_at = certificate_expiry(self._settings.certificate_file)
 
     def warnings(self) -> list[str]:
         """Warnings about insecure files, one line each."""
@@ -272,6 +277,60 @@ def _check_readable(path: str, option: str) -> None:
             return
     except OSError as error:
         raise TlsConfigurationError(f"{path}: cannot be read: {error.strerror}; see {option}") from None
+
+
+# ---- when a certificate expires ----
+
+_MAX_CHAIN: Final = 1 << 20
+_PEM: Final = re.compile(rb"-----BEGIN (?:TRUSTED |X509 )?CERTIFICATE-----.*?-----END", re.DOTALL)
+_VERSION, _UTC_TIME, _GENERALIZED_TIME = 0xA0, 0x17, 0x18  # tags
+_FIELDS_BEFORE_VALIDITY: Final = 3  # serial number, algorithm, issuer
+
+
+def certificate_expiry(path: str) -> float:
+    """When the first of the certificates in a PEM file expires, in seconds since 1970; 0 if that is unknown."""
+    try:
+        with Path(path).open("rb") as file:
+            content = file.read(_MAX_CHAIN)
+    except OSError:
+        return 0.0
+    found: list[float] = []
+    for block in _PEM.findall(content):
+        try:
+            found.append(_not_after(b64decode(block.split(b"-----")[2])))
+        except (ValueError, IndexError):
+            return 0.0
+    return min(found, default=0.0)
+
+
+def _not_after(certificate: bytes) -> float:
+    """The end of the validity of a certificate in DER (RFC 5280, 4.1). Raises ValueError, IndexError."""
+    _, fields, _ = _element(certificate)
+    _, rest, _ = _element(fields)
+    kind, _, after = _element(rest)
+    rest = after if kind == _VERSION else rest
+    for _ in range(_FIELDS_BEFORE_VALIDITY):
+        _, _, rest = _element(rest)
+    _, validity, _ = _element(rest)
+    _, _, rest = _element(validity)
+    kind, value, _ = _element(rest)
+    if kind not in (_UTC_TIME, _GENERALIZED_TIME):
+        raise ValueError("no time")
+    text = value.decode("ascii")
+    if kind == _UTC_TIME:  # years 50 to 99 are of the last century
+        text = ("19" if text[:2] >= "50" else "20") + text
+    return datetime.strptime(text, "%Y%m%d%H%M%SZ").replace(tzinfo=UTC).timestamp()
+
+
+def _element(data: bytes) -> tuple[int, bytes, bytes]:
+    """The first element of DER: its tag and content; and what follows it. Raises ValueError, IndexError."""
+    tag, size, begin = data[0], data[1], 2
+    if size & 0x80:
+        begin += size & 0x7F
+        size = int.from_bytes(data[2:begin], "big")
+    if len(data) < begin + size:
+        raise ValueError("it is cut short")
+    return tag, data[begin : begin + size], data[begin + size :]
 
 
 # ---- the user in a client's certificate ----

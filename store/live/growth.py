@@ -168,7 +168,7 @@ class Expansion:
         files = journal.geometry.files
         count = min(step_of(files), journal.max_files - files)
         if count > 0 and not journal.is_leaving and self._short_of_disk(journal) is None:
-            count = max(1, min(count, self._files_that_fit(journal, self._space())))
+            count = max(1, min(count, self._files_that_fit(journal, self.space())))
             self._begin(journal, journal.writer.growth.begin(count))
 
     def _begin(self, journal: QueueJournal, change: RingChange | None) -> None:
@@ -231,7 +231,7 @@ class Expansion:
             self._outage.worked()
         self._log(journal_has_files(journal.name, files, journal.geometry.files * journal.geometry.file_size))
 
-    def _space(self) -> tuple[int, int] | None:
+    def space(self) -> tuple[int, int] | None:
         """Free and total bytes of the disk; None if unknown."""
         try:
             return self._disk.space(self._path)
@@ -247,7 +247,7 @@ class Expansion:
 
     def _short_of_disk(self, journal: QueueJournal) -> str | None:
         """Why the disk has no room for more files; None if it has, or that is unknown."""
-        space = self._space()
+        space = self.space()
         is_short = self._files_that_fit(journal, space) < MIN_STEP
         writer = journal.writer
         needs_none = writer.space.is_pinned and writer.records.room >= journal.low_room  # enough once pins are broken

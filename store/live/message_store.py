@@ -41,7 +41,7 @@ from typing import Any, Final, NamedTuple, Self
 from uuid import UUID
 
 import qstore.store.log_lines as log_lines
-from qstore.formats.rhm.geometry import BLOCK_SIZE, PAGE_SIZE
+from qstore.formats.rhm.geometry import BLOCK_SIZE, FILE_HEADER_SIZE, PAGE_SIZE
 from qstore.formats.wording import printable
 from qstore.store.catalogue.catalogue import Catalogue
 from qstore.store.catalogue.opening import CatalogueOpening, MirroredKeyValue
@@ -572,6 +572,20 @@ class MessageStore:
             "sizes": _by_bound(SIZES, counts.sizes),
         }
 
+    def disk_metrics(self) -> Mapping[str, Any]:
+        """The disk of the store: bytes `free`, `total`, `kept` (disk-free-limit), and what has failed.
+
+        `free` is -1 if it is unknown; `failure` says why nothing is synced any more.
+        """
+        free, total = self._expansion.space() or (-1, 0)
+        failure = self._flusher.failure
+        return {
+            "free": free,
+            "total": total,
+            "kept": total * self.parameters.disk_free_limit // 100,
+            "failure": "" if failure is None else str(failure),
+        }
+
     def __enter__(self) -> MessageStore:
         return self
 
@@ -631,6 +645,41 @@ class JournalMetrics(NamedTuple):
     read_busy_failures: int
     write_page_cache_depth: int
     read_page_cache_depth: int
+
+
+MAX_DRAWN: Final = 1024
+"""Files of a journal that `journal_files` shows, from the oldest on."""
+
+
+def journal_files(journal: QueueJournal) -> dict[str, Any]:
+    """Which files of a queue's journal hold live records, and what holds the oldest one.
+
+    `live` has the number of live records in each file, in the order of the ring from the oldest file on, `files` the
+    number of each file, `used` how many of them the journal may not overwrite. `held_by` says why the oldest file is
+    kept: `message`, `transaction` (that enqueues or dequeues it), `snapshot`, `unsynced` (a removal that is not on the
+    disk yet) or nothing.
+    """
+    writer = journal.writer
+    space, records = writer.space, writer.records
+    first, count = space.oldest, min(space.files, MAX_DRAWN)
+    oldest = records.oldest()
+    rid, place = (0, -1) if oldest is None else oldest
+    held_by = ""
+    if space.is_pinned and (place < 0 or place // space.file > first):
+        held_by = "snapshot"
+    elif place >= 0 and place // space.file == first:
+        held_by = "transaction" if records.is_locked(rid) else "message"
+    elif space.held_in(first):
+        held_by = "unsynced"
+    return {
+        "files": [writer.ring.number(index) for index in range(first, first + count)],
+        "live": [space.held_in(index) for index in range(first, first + count)],
+        "used": writer.batch.position // space.file - first + 1,
+        "rid": rid,
+        "file": -1 if place < 0 else writer.ring.number(place // space.file),
+        "offset": -1 if place < 0 else FILE_HEADER_SIZE + place % space.file * BLOCK_SIZE,
+        "held_by": held_by,
+    }
 
 
 def store_metrics(store: MessageStore) -> StoreMetrics:

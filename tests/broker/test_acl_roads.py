@@ -1106,7 +1106,7 @@ METHODS: Final[Mapping[str, str]] = {
     **dict.fromkeys(
         (
             "broker.setTimestampConfig", "broker.setLogLevel", "broker.setLogHiresTimestamp", "broker.shutdown",
-            "log.setStatus", "security.reload", "backup.begin",
+            "log.recent", "log.setStatus", "security.reload", "backup.begin",
         ),
         "UPDATE BROKER",
     ),

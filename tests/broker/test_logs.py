@@ -271,7 +271,31 @@ def test_standard_error_and_output(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_nowhere(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stderr", None)
     log = Logging(Rules(["notice+"]), Sinks(), PLAIN)
-    assert not log_of("Broker").is_on(CRITICAL)
+    log_of("Broker").notice("kept for management")
+    assert log.recent.since(0, 10, 1000) == (1, ["[Broker] notice kept for management"])
+    log.close()
+
+
+def test_the_last_lines_are_kept_in_numbers_and_in_size(monkeypatch: pytest.MonkeyPatch, path: Path) -> None:
+    monkeypatch.setattr(qstore.broker.log.sinks, "MAX_KEPT", 5)
+    log = Logging(Rules(["trace+"]), Sinks(stderr=False, file=str(path)), PLAIN)
+    recent, broker = log.recent, log_of("Broker")
+    for number in range(8):
+        broker.notice("line %d", number)
+        broker.trace("not kept")
+    lines = [f"[Broker] notice line {number}" for number in range(3, 8)]
+    assert recent.since(0, 10, 1000) == (4, lines)
+    assert recent.since(0, 2, 1000) == (7, lines[-2:])  # the newest, for who begins to look
+    assert recent.since(4, 2, 1000) == (5, lines[1:3])  # those that follow, for who has seen some
+    assert recent.since(1, 2, 1000) == (4, lines[:2])  # some of them are gone
+    assert recent.since(8, 10, 1000) == (9, [])
+    assert recent.since(3, 10, 1) == (4, lines[:1])
+    monkeypatch.setattr(qstore.broker.log.sinks, "MAX_KEPT_CHARACTERS", 10_000)
+    broker.notice("%s", "x" * 9_000)  # cut
+    assert [len(line) for line in recent.since(8, 10, 100_000)[1]] == [4096]
+    broker.notice("%s", "x" * 9_000)
+    broker.notice("%s", "x" * 9_000)
+    assert len(recent.since(0, 10, 100_000)[1]) == 2
     log.close()
 
 

@@ -97,6 +97,7 @@ _CALLS: dict[tuple[str, str, str], list[tuple[dict[str, Any], str]]] = {
     (_OWN, "backup", "copied"): [({"snapshot": 1, "queues": []}, "")],
     (_OWN, "backup", "end"): [({"snapshot": 1}, ""), ({"snapshot": 1}, "snapshot")],
     (_OWN, "log", "setStatus"): [({"status": True}, ""), ({"status": False}, "")],
+    (_OWN, "log", "recent"): [({"after": 0, "count": 10}, "")],
 }  # fmt: skip
 
 #: Methods of classes that have no objects, and what they would answer.
@@ -145,8 +146,9 @@ class Stage:
             await prepare(self.wired, xid, b"in doubt")
         managed.log, managed.status = FakeLog(), StatusLog()
         logins = SimpleNamespace(failures=0)
+        clients = SimpleNamespace(pressure=SimpleNamespace(tight_journals=lambda _most: ["q"]))
         managed.security = SimpleNamespace(  # type: ignore[assignment]
-            reload_security=lambda: ["a warning"], authentication=logins
+            reload_security=lambda: ["a warning"], authentication=logins, clients=clients, certificate_expires=0
         )
         managed.shut_down = lambda: self.endings.append(1)
         self.console.machines.append(self.machine)

@@ -60,7 +60,7 @@ async def test_a_console_that_does_not_read_costs_no_more_than_so_many_bytes(mon
 @pytest.mark.parametrize(
     ("held", "size", "unasked", "reply"),
     [(0, 1000, True, True), (79, 1000, True, True), (79, 2 * _MIB, False, True), (81, 1000, False, True),
-     (94, 1000, False, True), (94, 2 * _MIB, False, False), (96, 1000, False, False)],
+     (94, 1000, False, True), (94, 2 * _MIB, False, True), (94, 7 * _MIB, False, False), (96, 1000, False, True)],
 )  # fmt: skip
 async def test_messages_are_sent_only_within_the_memory_limit(held: int, size: int, unasked: bool, reply: bool) -> None:
     async with wired() as wired_broker:
@@ -81,6 +81,28 @@ async def test_it_counts_for_each_queue() -> None:
         assert stage.send(1 * _MIB)
 
 
+async def test_replies_are_sent_from_a_reserve_while_memory_is_full() -> None:
+    async with wired() as wired_broker:
+        stage = Stage(wired_broker, 1)
+        await stage.open()
+        stage.held = 100 * _MIB
+        stage.memory.count()
+        first = wired_broker.broker.default_host.queues["q0"]
+        assert [stage.send(_MIB, is_reply=True) for _ in range(8)] == [True] * 6 + [False] * 2  # half of it, by 1/8
+        await wired_broker.topology.unbind("q0", "topic", "#")
+        await wired_broker.topology.declare_queue("q1")
+        await wired_broker.topology.bind("q1", "topic", "#")
+        assert [stage.send(_MIB, is_reply=True) for _ in range(8)] == [True] * 6 + [False] * 2
+        await wired_broker.topology.unbind("q1", "topic", "#")
+        await wired_broker.topology.declare_queue("q2")
+        await wired_broker.topology.bind("q2", "topic", "#")
+        assert not stage.send(_MIB, is_reply=True)  # the others do not read
+        first.purge()
+        assert stage.send(_MIB, is_reply=True)
+        stage.memory.exhausted("a test")
+        assert not stage.send(1000, is_reply=True)
+
+
 async def test_memory_that_is_free_again_is_used() -> None:
     async with wired() as wired_broker:
         stage = Stage(wired_broker, 1)
@@ -88,7 +110,7 @@ async def test_memory_that_is_free_again_is_used() -> None:
         stage.held = 100 * _MIB
         stage.memory.count()
         assert stage.memory.state is State.FULL
-        assert not stage.send(1000, is_reply=True)
+        assert not stage.send(1000)
         stage.held = 0
         stage.outbox._next_count = 0.0  # a second later
         assert stage.send(1000)

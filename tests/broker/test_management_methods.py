@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from qstore.broker.log.logs import Rules
+from qstore.broker.log.sinks import RecentLines
 from qstore.broker.management.identity import Identity
 from qstore.broker.model.authorization import Action, AllowAll, ObjectType
 from qstore.broker.model.caller import Caller
@@ -160,6 +161,7 @@ class FakeLog:
 
     def __init__(self) -> None:
         self.rules, self.has_microseconds = Rules(["notice+"], ["debug:Network"]), False
+        self.recent = RecentLines()
 
     def select(self, rules: Rules) -> None:
         self.rules = rules

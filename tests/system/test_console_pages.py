@@ -13,7 +13,7 @@ import pytest
 
 from qstore.store.disk import OsWritableDisk
 from qstore.store.repair.quarantine import QuarantineWriter
-from tests.support.running_broker import RunningBroker, one_broker
+from tests.support.running_broker import BrokerMaker, RunningBroker, make_broker, one_broker
 from tests.system.test_console import RunningConsole
 
 BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
@@ -21,10 +21,14 @@ pytestmark = pytest.mark.skipif(
     BROWSER is None, reason="no Chromium on this machine (Debian: apt-get install chromium)"
 )
 
+__all__ = ["make_broker"]
+
 broker = pytest.fixture(one_broker, scope="module")
 HOSTILE = "<img src=x onerror=\"document.title='owned'\">&amp; 'quoted' %2F/\u202etxt"
 PATIENCE_MILLISECONDS = 60_000
-PAGES = ("", "queues", "exchanges", "connections", "channels", "store", "transactions", "access")
+PAGES = (
+    "", "queues", "exchanges", "connections", "channels", "store", "transactions", "access", "alarms", "log",
+)  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -130,6 +134,61 @@ def test_hostile_names_are_text(chromium: Any, console: RunningConsole) -> None:
         shown.page.get_by_role("heading", name=HOSTILE).wait_for()
         assert shown.page.locator("main img").count() == 0
         assert shown.page.title() != "owned"
+
+
+def test_the_log_is_shown_while_it_is_written(chromium: Any, console: RunningConsole) -> None:
+    from playwright.sync_api import expect
+
+    with window(chromium, console) as shown:
+        shown.show("log")
+        lines = shown.page.locator("pre.log .line")
+        lines.filter(has_text="Broker running").wait_for()
+        assert console.ask("PUT", "/api/queues/%2F/while%20it%20is%20shown", {"durable": True})[0] == 201
+        new = lines.filter(has_text='Journal "while it is shown": Created')
+        new.wait_for()
+        shown.page.get_by_label("Only lines with this text").fill("while it is")
+        expect(lines.filter(has_text="Broker running")).to_be_hidden()
+        expect(new).to_be_visible()
+        shown.page.get_by_role("button", name="Hold").click()
+        shown.page.get_by_role("button", name="Continue").wait_for()
+        shown.show("queue/%2F/while%20it%20is%20shown")
+        shown.page.get_by_text("Nothing: the next file may be entered").wait_for()
+
+
+def test_an_alarm_is_on_the_overview_and_on_its_page(chromium: Any, make_broker: BrokerMaker) -> None:
+    running = make_broker("--broker-memory", "2M", "--max-paging-size", "1K").start()
+    one = RunningConsole("-b", f"127.0.0.1:{running.port}", "--no-history", "--sample-interval", "1")
+    try:
+        assert one.ask("PUT", "/api/queues/%2F/q", {})[0] == 201
+        body = {"properties": {}, "routing_key": "q", "payload": "x" * 60_000, "payload_encoding": "string"}
+        while one.ask("POST", "/api/exchanges/%2F/amq.default/publish", body)[0] == 200:
+            pass
+        with window(chromium, one) as shown:
+            for path in ("", "alarms"):
+                shown.show(path)
+                shown.page.locator(".note.serious", has_text="messages are refused").wait_for()
+    finally:
+        one.process.kill()
+        one.process.communicate()
+
+
+def test_a_consumer_is_closed_from_the_page_of_its_queue(
+    chromium: Any, console: RunningConsole, broker: RunningBroker
+) -> None:
+    import pika
+
+    connection = pika.BlockingConnection(pika.ConnectionParameters("127.0.0.1", broker.port))
+    channel = connection.channel()
+    channel.queue_declare("held", durable=True)
+    channel.basic_consume("held", lambda *_: None, consumer_tag="worker")
+    with window(chromium, console) as shown:
+        shown.show("queue/%2F/held")
+        shown.page.get_by_role("row", name="worker").get_by_role("button", name="Close").click()
+        shown.page.get_by_role("button", name="Close it").click()
+        shown.page.get_by_text("Nobody consumes this queue.").wait_for()
+    connection.process_data_events(1)
+    assert channel.consumer_tags == []
+    connection.close()
 
 
 def test_lists_are_paged_sorted_and_filtered(chromium: Any, console: RunningConsole) -> None:

@@ -19,7 +19,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.exposition import choose_encoder
 
 from qstore import __version__
-from qstore.tools.web import rows
+from qstore.tools.web import health, rows
 
 if TYPE_CHECKING:
     from qstore.broker.management.console import Data
@@ -269,6 +269,7 @@ async def _broker(api: Api) -> list[Metric]:
     gauge, counter = GaugeMetricFamily, CounterMetricFamily
     channels, connections = await api.channel_rows(age), await api.connection_rows(age)
     queues = await api.queue_rows(age)
+    found_alarms = {each.resource for each in await health.alarms(api, age)}
     found = [
         _plain(gauge, "rabbitmq_connections", "Connections currently open", len(connections)),
         _plain(gauge, "rabbitmq_channels", "Channels currently open", len(channels)),
@@ -281,10 +282,17 @@ async def _broker(api: Api) -> list[Metric]:
         _plain(gauge, "rabbitmq_process_max_tcp_sockets", "Open TCP sockets limit", node["sockets_total"]),
         _plain(gauge, "rabbitmq_process_resident_memory_bytes", "Memory used in bytes", node["mem_used"]),
         _plain(gauge, "rabbitmq_disk_space_available_bytes", "Disk space available in bytes", node["disk_free"]),
+        _plain(gauge, "rabbitmq_resident_memory_limit_bytes", "Limit of the memory of all messages in bytes",
+               node["mem_limit"]),
+        _plain(gauge, "rabbitmq_disk_space_available_limit_bytes", "Free disk space low watermark in bytes",
+               node["disk_free_limit"]),
         _plain(gauge, "rabbitmq_erlang_uptime_seconds", "Uptime of the broker", node["uptime"] / 1000),
-        _plain(gauge, "rabbitmq_alarms_memory_used_watermark", "is 1 if the memory watermark alarm is in effect", 0),
-        _plain(gauge, "rabbitmq_alarms_free_disk_space_watermark", "is 1 if the disk space alarm is in effect", 0),
-        _plain(gauge, "rabbitmq_alarms_file_descriptor_limit", "is 1 if the descriptor limit alarm is in effect", 0),
+        _plain(gauge, "rabbitmq_alarms_memory_used_watermark", "is 1 if the memory watermark alarm is in effect",
+               "memory" in found_alarms),
+        _plain(gauge, "rabbitmq_alarms_free_disk_space_watermark", "is 1 if the disk space alarm is in effect",
+               not found_alarms.isdisjoint(("disk", "store"))),
+        _plain(gauge, "rabbitmq_alarms_file_descriptor_limit", "is 1 if the descriptor limit alarm is in effect",
+               "file_descriptor" in found_alarms),
         _plain(counter, "rabbitmq_connections_opened", "Connections opened, as seen in samples",
                churn.get("connection_created", 0)),
         _plain(counter, "rabbitmq_connections_closed", "Connections closed or terminated, likewise",
@@ -319,6 +327,9 @@ async def _broker(api: Api) -> list[Metric]:
         _plain(counter, "qstore_console_sampling_seconds", "Time that the console has waited for the broker's answers",
                api.collector.seconds),
     ]  # fmt: skip
+    alarms = GaugeMetricFamily("qstore_alarms", "is 1 if this alarm is in effect", labels=("resource",))
+    for resource in health.RESOURCES:
+        alarms.add_metric((resource,), resource in found_alarms)
     version = GaugeMetricFamily("rabbitmq_build_info", "Versions", labels=("rabbitmq_version", "qstore_version"))
     version.add_metric((API_VERSION, str(data.get("version") or __version__)), 1)
     identity = GaugeMetricFamily(
@@ -335,7 +346,7 @@ async def _broker(api: Api) -> list[Metric]:
     memory.add_metric(("allocated",), rows.number(allocated, "malloc_uordblks"))
     memory.add_metric(("allocated_unused",), rows.number(allocated, "malloc_fordblks"))
     memory.add_metric(("mapped",), rows.number(allocated, "malloc_hblkhd"))
-    return [*found, version, identity, discards, memory, *await _flushes(api)]
+    return [*found, alarms, version, identity, discards, memory, *await _flushes(api)]
 
 
 async def _flushes(api: Api) -> list[Metric]:

@@ -39,7 +39,7 @@ from qstore.formats.values import TypedMap
 from qstore.store.disk import OsDisk
 from qstore.store.repair.quarantine import Quarantine, QuarantineError
 from qstore.tools.console.amounts import plain, reference
-from qstore.tools.web import access, rows
+from qstore.tools.web import access, health, rows
 from qstore.tools.web.amqp import Got, LoginError, RefusedError, UnreachableError, table
 from qstore.tools.web.calls import (
     Call,
@@ -67,7 +67,6 @@ API_VERSION: Final = "3.10.0"
 MAX_GET: Final = 1000
 """Messages of one request."""
 MAX_GET_BYTES: Final = 32 << 20
-_ALIVE: Final = "aliveness-test"
 _LEGACY: Final = "org.apache.qpid.legacystore"
 _QSTORE: Final = "qstore"
 _EXCHANGE_TYPES: Final = ("direct", "fanout", "headers", "topic")
@@ -165,6 +164,12 @@ class Api:
         pages: the logins of pages in a browser.
         further: rows in addition to `ROUTES`.
         clock: seconds since 1970.
+
+    Attributes:
+        collector, logins, broker, listeners, pages: as above.
+        now: the clock.
+        certificate_expires: when the console's certificate does, in seconds since 1970; 0 if it has none.
+        alarms_since: resource and queue of an alarm -> since when it is known.
     """
 
     def __init__(
@@ -180,7 +185,10 @@ class Api:
     ) -> None:
         self.collector, self.logins, self.broker, self.listeners = collector, logins, broker, listeners
         self.pages = pages
-        self._clock = clock
+        self.now = clock
+        self.certificate_expires = 0.0
+        self.alarms_since: dict[tuple[str, str], float] = {}
+        self._process: tuple[float, LocalProcess] | None = None
         self._built: dict[str, tuple[tuple[Sample, ...], list[Row]]] = {}
         self.resources = Resources((*ROUTES, *further))
 
@@ -213,6 +221,27 @@ class Api:
         """The broker's name as a node."""
         systems = await self.collector.get("system", 3600)
         return next((f"qstore@{data['nodeName']}" for data in systems), "qstore@localhost")
+
+    async def process(self, age: float) -> LocalProcess:
+        """The broker's process, if it is on this machine, as it was at most `age` seconds ago."""
+        now = self.now()
+        if self._process is None or not 0 <= now - self._process[0] < age:
+            data = next(iter(await self.collector.get("broker", 60)))
+            self._process = now, await asyncio.to_thread(local_process, str(data.get("dataDir") or ""))
+        return self._process[1]
+
+    async def journal_rows(self, age: float = 1.0) -> list[Row]:
+        """All journals."""
+        seen = await self.collector.get("journal", age)
+        return self._rows("journal", lambda: sorted(map(journal_row, seen), key=lambda row: str(row["name"])), seen.now)
+
+    async def quarantined(self) -> Row:
+        """What the store has set aside, if it is on this machine and the console may read it."""
+        data = next(iter(await self.collector.get("store", 5)), None)
+        location = "" if data is None else str(data.get("location") or "")
+        is_local = bool(location) and await asyncio.to_thread(Path(location, "rhm").is_dir)
+        found = await asyncio.to_thread(quarantined, location) if is_local else dict(_NOTHING_ASIDE)
+        return {"is_local": is_local, "location": location, **found}
 
     async def vhosts(self) -> list[str]:
         """The names of the virtual hosts."""
@@ -345,6 +374,7 @@ _UNKNOWN_OBJECT: Final = 1
 _UNKNOWN_METHOD: Final = 2
 _NOT_IMPLEMENTED: Final = 3
 _INTERNAL: Final = "InternalError"
+_NOT_FOUND: Final = "NotFoundError"
 _UNAUTHORIZED: Final = ("UnauthorizedError", "ForbiddenError")
 
 
@@ -353,7 +383,7 @@ def _agent_error(error: AgentError) -> HttpError:
     kind = error.values.get("error_class")
     if error.code == _FORBIDDEN_CODE or kind in _UNAUTHORIZED:
         return HttpError(401, "not_authorised", str(error))
-    if error.code == _UNKNOWN_OBJECT:
+    if error.code == _UNKNOWN_OBJECT or kind == _NOT_FOUND:
         return not_found()
     if error.code in (_UNKNOWN_METHOD, _NOT_IMPLEMENTED):
         return HttpError(501, "not_implemented", str(error))
@@ -372,7 +402,7 @@ def _named(names: Iterable[str]) -> list[Row]:
 def _samples(api: Api, call: Call, series: str) -> Row:
     """The points that the parameters lengths_age and msg_rates_age ask for, as RabbitMQ's fields have them."""
     found: Row = {}
-    now = api._clock()
+    now = api.now()
     for prefix, wanted in (("lengths", SERIES[:LEVELS]), ("msg_rates", SERIES[LEVELS:])):
         age, step = call.count(f"{prefix}_age", 0), call.count(f"{prefix}_incr", 5)
         if not age:
@@ -450,7 +480,7 @@ async def overview(api: Api, call: Call) -> Reply:
         },
         "statistics_db_event_queue": 0,
         "node": node,
-        "listeners": await _listeners(api),
+        "listeners": await health.listeners(api),
         "contexts": [
             {"node": node, "description": "qstore-console", "path": "/", "ip": address, "port": str(port)}
             for _protocol, address, port in api.listeners
@@ -458,18 +488,6 @@ async def overview(api: Api, call: Call) -> Reply:
     }
     _with_samples(row, _samples(api, call, TOTAL))
     return Reply(value=row)
-
-
-async def _listeners(api: Api) -> list[Row]:
-    node, data = await api.node(), next(iter(await api.collector.get("broker", 60)))
-    host = api.broker.rpartition(":")[0].strip("[]")
-    found: list[Row] = [
-        {"node": node, "protocol": protocol, "ip_address": host, "port": rows.number(data, "port"), "socket_opts": {}}
-        for protocol in ("amqp", "amqp0-10")
-    ]
-    for protocol, address, port in api.listeners:
-        found.append({"node": node, "protocol": protocol, "ip_address": address, "port": port, "socket_opts": {}})
-    return found
 
 
 class LocalProcess(NamedTuple):
@@ -511,7 +529,9 @@ async def node_row(api: Api, age: float = 1.0) -> Row:
     """The broker as a node."""
     data = next(iter(await api.collector.get("broker", age)))
     allocated = next(iter(await api.collector.get("memory", age)), None)
-    process = local_process(str(data.get("dataDir") or ""))
+    process, state = await api.process(age), next(iter(await api.collector.get("alarms", age)), None)
+    found = {each.resource for each in await health.alarms(api, age)}
+    free = rows.number(state, "diskFree") if state is not None else -1
     used = process.memory or rows.number(allocated, "malloc_arena") + rows.number(allocated, "malloc_hblkhd")
     churn = api.collector.churn
     return {
@@ -526,11 +546,11 @@ async def node_row(api: Api, age: float = 1.0) -> Row:
         "rates_mode": "basic",
         "mem_used": used,
         "mem_used_details": {"rate": 0.0},
-        "mem_limit": 0,
-        "mem_alarm": False,
-        "disk_free": process.disk_free,
-        "disk_free_limit": 0,
-        "disk_free_alarm": False,
+        "mem_limit": rows.number(state, "memoryLimit"),
+        "mem_alarm": "memory" in found,
+        "disk_free": free if free >= 0 else process.disk_free,
+        "disk_free_limit": rows.number(state, "diskKept"),
+        "disk_free_alarm": not found.isdisjoint(("disk", "store")),
         "fd_used": process.files,
         "fd_total": process.file_limit,
         "sockets_used": process.sockets,
@@ -1080,62 +1100,20 @@ async def channel(api: Api, call: Call) -> Reply:
     return Reply(value={**row, "consumer_details": found})
 
 
+async def close_subscription(api: Api, call: Call) -> Reply:
+    """Close one consumer. A session of AMQP 0-10 ends with it: the protocol has no other way to tell the client."""
+    arguments: dict[str, Any] = {"type": "subscription", "name": call.path["key"], "options": {}}
+    await (await call.session.console()).call("broker", "delete", arguments)
+    api.collector.changed("session", "subscription", "queue")
+    return Reply(204)
+
+
 async def consumers(api: Api, call: Call) -> Reply:
     vhost = call.path.get("vhost")
     if vhost is not None:
         await api.check_vhost(vhost)
     found = await api.consumer_rows()
     return Reply(value=listed(call, [row for row in found if vhost in (None, row["queue"]["vhost"])]))
-
-
-# ---- health ----
-
-_OK: Final = {"status": "ok"}
-
-
-async def healthy(api: Api, _call: Call) -> Reply:
-    """The broker answers."""
-    try:
-        await api.collector.get("broker")
-    except UnavailableError as error:
-        return Reply(503, {"status": "failed", "reason": str(error)})
-    return Reply(value=_OK)
-
-
-async def critical(api: Api, call: Call) -> Reply:
-    found = await healthy(api, call)
-    return found if found.status != 200 else Reply(value={**_OK, "reason": "single node cluster"})
-
-
-async def port_listener(api: Api, call: Call) -> Reply:
-    if not call.path["port"].isdecimal():
-        raise bad_request("the port is not a number")
-    wanted, found = int(call.path["port"]), sorted({each["port"] for each in await _listeners(api)})
-    if wanted in found:
-        return Reply(value={**_OK, "port": wanted})
-    return Reply(503, {"status": "failed", "reason": "No active listener", "missing": wanted, "ports": found})
-
-
-_PROTOCOLS: Final = {"amqp091": "amqp", "amqp0-9-1": "amqp", "amqp0.9.1": "amqp"}
-
-
-async def protocol_listener(api: Api, call: Call) -> Reply:
-    wanted = _PROTOCOLS.get(call.path["protocol"], call.path["protocol"])
-    found = sorted({each["protocol"] for each in await _listeners(api)})
-    if wanted in found:
-        return Reply(value={**_OK, "protocol": wanted})
-    return Reply(503, {"status": "failed", "reason": "No active listener", "missing": wanted, "protocols": found})
-
-
-async def aliveness(api: Api, call: Call) -> Reply:
-    vhost = call.path["vhost"]
-    await api.check_vhost(vhost)
-    async with call.session.channel(vhost) as channel:
-        await channel.call("queue.declare", queue=_ALIVE)
-        await channel.publish("", _ALIVE, Properties(), b"test_message")
-        found = await channel.get(_ALIVE, 1, (64, 64), requeue=False, reject=False)
-    api.collector.changed("queue", "binding")
-    return Reply(value=_OK) if found else Reply(503, {"status": "failed", "reason": "no message has arrived"})
 
 
 # ---- definitions ----
@@ -1284,19 +1262,36 @@ def journal_row(data: Data) -> Row:
 
 
 async def journals(api: Api, call: Call) -> Reply:
-    found = [journal_row(data) for data in await api.collector.get("journal")]
-    return Reply(value=listed(call, sorted(found, key=lambda row: str(row["name"]))))
+    return Reply(value=listed(call, await api.journal_rows()))
 
 
 async def journal(api: Api, call: Call) -> Reply:
     data = await api.collector.one("journal", call.path["name"], _LEGACY)
     if data is None:
         raise not_found()
-    return Reply(value=journal_row(data))
+    files = await api.collector.one("journalFiles", call.path["name"], _QSTORE)
+    return Reply(value={**journal_row(data), **({} if files is None else _files(files))})
+
+
+def _files(data: Data) -> Row:
+    """The files of a journal, and what keeps the oldest of them from being overwritten."""
+    oldest: Row | None = None
+    if data["oldestFile"] >= 0:
+        oldest = {"rid": data["oldestRid"], "file": data["oldestFile"], "offset": data["oldestOffset"]}
+    return {
+        "ring": [{"file": file, "live": live} for file, live in zip(data["files"], data["live"], strict=True)],
+        "ring_used": data["used"],
+        "oldest": oldest,
+        "held_by": data["heldBy"],
+        "message_state": data["messageState"],
+    }
 
 
 MAX_QUARANTINED: Final = 10_000
 """Entries of a quarantine that are shown."""
+
+
+_NOTHING_ASIDE: Final[Row] = {"files": [], "records": [], "problem": ""}
 
 
 def quarantined(location: str) -> Row:
@@ -1319,12 +1314,7 @@ def quarantined(location: str) -> Row:
 
 
 async def quarantine(api: Api, _call: Call) -> Reply:
-    """Only where the store is on this machine, and the console may read it."""
-    data = next(iter(await api.collector.get("store")), None)
-    location = "" if data is None else str(data.get("location") or "")
-    is_local = bool(location) and await asyncio.to_thread(Path(location, "rhm").is_dir)
-    found = await asyncio.to_thread(quarantined, location) if is_local else {"files": [], "records": [], "problem": ""}
-    return Reply(value={"is_local": is_local, "location": location, **found})
+    return Reply(value=await api.quarantined())
 
 
 async def transactions(_api: Api, call: Call) -> Reply:
@@ -1354,8 +1344,8 @@ async def object_of(api: Api, call: Call) -> Reply:
 
 
 OBJECTS: Final = (
-    "acl", "agent", "backup", "binding", "broker", "connection", "exchange", "exchange_binding", "flushes", "journal",
-    "log", "memory", "queue", "security", "session", "store", "subscription", "system", "vhost",
+    "acl", "agent", "alarms", "backup", "binding", "broker", "connection", "exchange", "exchange_binding", "flushes",
+    "journal", "log", "memory", "queue", "security", "session", "store", "subscription", "system", "vhost",
 )  # fmt: skip
 """The classes that are shown as they are."""
 
@@ -1377,7 +1367,7 @@ async def history(api: Api, call: Call) -> Reply:
     """Points of all queues together, or of one: `age` seconds back."""
     name = call.query.get("queue")
     series = TOTAL if name is None else f"queue {name}"
-    points = api.collector.history.points(series, call.count("age", 3600), api._clock())
+    points = api.collector.history.points(series, call.count("age", 3600), api.now())
     return Reply(value={"series": list(SERIES), "points": [[at, *values] for at, values in points]})
 
 
@@ -1576,19 +1566,24 @@ ROUTES: Final = (
     Route("GET", "definitions/{vhost}", ADMINISTRATOR, definitions, "The same of one virtual host"),
     Route("POST", "definitions/{vhost}", ADMINISTRATOR, post_definitions, "Likewise"),
 
-    Route("GET", "health/checks/alarms", "", healthy, "Whether the broker answers, and no alarm is on"),
-    Route("GET", "health/checks/local-alarms", "", healthy, "The same"),
-    Route("GET", "health/checks/virtual-hosts", "", healthy, "Whether all virtual hosts run"),
-    Route("GET", "health/checks/certificate-expiration/{within}/{unit}", "", healthy, "Certificates are not checked"),
-    Route("GET", "health/checks/node-is-quorum-critical", "", critical, "There is one node"),
-    Route("GET", "health/checks/node-is-mirror-sync-critical", "", critical, "There is one node"),
-    Route("GET", "health/checks/port-listener/{port}", "", port_listener, "Whether something listens on a port"),
-    Route("GET", "health/checks/protocol-listener/{protocol}", "", protocol_listener, "Whether a protocol is spoken"),
-    Route("GET", "healthchecks/node", "", healthy, "As health/checks/alarms"),
-    Route("GET", "aliveness-test/{vhost}", MANAGEMENT, aliveness, "Send a message through a queue"),
+    Route("GET", "health/checks/alarms", "", health.no_alarm, "Whether the broker answers, and no alarm is on"),
+    Route("GET", "health/checks/local-alarms", "", health.no_alarm, "The same"),
+    Route("GET", "health/checks/virtual-hosts", "", health.answers, "Whether all virtual hosts run"),
+    Route("GET", "health/checks/certificate-expiration/{within}/{unit}", "", health.certificates,
+          "Whether no certificate expires within so many days, weeks, months or years"),
+    Route("GET", "health/checks/node-is-quorum-critical", "", health.critical, "There is one node"),
+    Route("GET", "health/checks/node-is-mirror-sync-critical", "", health.critical, "There is one node"),
+    Route("GET", "health/checks/port-listener/{port}", "", health.port_listener, "Whether something listens on a port"),
+    Route("GET", "health/checks/protocol-listener/{protocol}", "", health.protocol_listener,
+          "Whether a protocol is spoken"),
+    Route("GET", "healthchecks/node", "", health.no_alarm, "As health/checks/alarms"),
+    Route("GET", "aliveness-test/{vhost}", MANAGEMENT, health.aliveness, "Send a message through a queue"),
 
     Route("PUT", "qstore/users/{name}/tags", ADMINISTRATOR, access.set_tags, "The tags of a user"),
     Route("GET", "qstore/console", MANAGEMENT, console_status, "The console itself: what it costs"),
+    Route("GET", "qstore/alarms", MONITORING, health.list_alarms, "Alarms and warnings, and what they are about"),
+    Route("GET", "qstore/log", ADMINISTRATOR, health.log, "The last lines of the broker's log: after=NUMBER, count=…"),
+    Route("DELETE", "qstore/subscriptions/{key}", MANAGEMENT, close_subscription, "Close a consumer"),
     Route("GET", "qstore/store", MONITORING, store, "The store"),
     Route("GET", "qstore/journals", MONITORING, journals, "The journals of the durable queues, and how full they are"),
     Route("GET", "qstore/journals/{name}", MONITORING, journal, "The journal of a queue"),

@@ -314,6 +314,7 @@ def consumer_row(data: Data, channel: Row | None, vhost: str) -> Row:
     details = {} if channel is None else channel["connection_details"]
     return {
         "consumer_tag": data.get("name"),
+        "subscription": data.key,
         "queue": {"name": reference(data.get("queueRef")), "vhost": vhost},
         "ack_required": bool(data.get("acknowledged")),
         "exclusive": bool(data.get("exclusive")),

@@ -40,6 +40,7 @@ from urllib.parse import urlsplit
 from aiohttp import ClientConnectionError, ClientPayloadError, web
 from aiohttp.http_exceptions import PayloadEncodingError
 
+from qstore.broker.security.tls import certificate_expiry
 from qstore.tools.web import prometheus
 from qstore.tools.web.amqp import LoginError, UnreachableError
 from qstore.tools.web.browser import HEADER
@@ -181,6 +182,8 @@ class Server:
         runner = web.ServerRunner(handler)
         await runner.setup()
         tls = None if settings.certificate is None else server_context(settings.certificate, settings.key)
+        if settings.certificate is not None and isinstance(self._api, Api):
+            self._api.certificate_expires = certificate_expiry(settings.certificate)
         site = web.TCPSite(runner, settings.address, settings.port, ssl_context=tls, backlog=128)
         try:
             await site.start()

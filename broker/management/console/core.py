@@ -60,6 +60,7 @@ _LINK: Final = "{node: {type: topic}, link: {reliability: unreliable}}"
 BROKER: Final = "broker"
 """The key of the broker's own agent."""
 PACKAGE: Final = "org.apache.qpid.broker"
+_OWN_PACKAGE: Final = "qstore"
 LOCATE_KEY: Final = "console.request.agent_locate"
 CAPACITY: Final = 20
 """Messages that are prefetched."""
@@ -631,7 +632,8 @@ def object_name(target: Data | ObjectId | str) -> ObjectId:
         return target
     if target == BROKER:
         target = "broker:amqp-broker"
-    return ObjectId(target if "." in target.partition(":")[0] else f"{PACKAGE}:{target}")
+    package = target.partition(":")[0]
+    return ObjectId(target if "." in package or package == _OWN_PACKAGE else f"{PACKAGE}:{target}")
 
 
 def _is_number(word: str) -> bool:

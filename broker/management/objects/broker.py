@@ -20,6 +20,9 @@ a topic is an exchange without it.
     queue              if_unused, if_empty
     exchange, topic    if_unused
 
+A `subscription`, whose name is the key of its object, is closed: permission to call its method `close` is needed, as
+if it had one.
+
 Other options are refused: a misspelt one would delete what it should have kept.
 
 Source: the QMF schema of qpidd's broker; qpidd, Broker.cpp (the types and options of create and delete).
@@ -35,6 +38,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from qstore.broker.log.logs import LogError, Rules, log_of
 from qstore.broker.management.objects.access import TYPES, create_access, delete_access
+from qstore.broker.management.objects.client import close_subscription
 from qstore.broker.management.objects.queue import move_messages
 from qstore.broker.management.request import Arguments
 from qstore.broker.management.schema import (
@@ -168,6 +172,9 @@ async def delete(managed: ManagedBroker, _broker: object, arguments: Arguments, 
     kind, name = arguments.text("type"), arguments.text("name")
     if kind in TYPES:
         await delete_access(managed, kind, name, arguments.typed_map("options"), caller)
+        return {}
+    if kind == "subscription":
+        await close_subscription(managed, name, caller)
         return {}
     options = arguments.map("options")
     host = managed.broker.default_host

@@ -26,8 +26,10 @@ from qstore.broker.management.schema import (
     prop,
     stat,
 )
-from qstore.broker.model.errors import PreconditionFailedError
+from qstore.broker.model.authorization import Action, ObjectType
+from qstore.broker.model.errors import NotFoundError, PreconditionFailedError
 from qstore.broker.protocols.machine import SessionAction
+from qstore.formats.wording import printable
 
 if TYPE_CHECKING:
     from qstore.broker.management.managed_broker import ListedSession, ManagedBroker
@@ -223,11 +225,36 @@ class _Subscribed(NamedTuple):
     subscription: ManagedSubscription
 
 
+AT_ONCE: Final = 64
+"""Subscriptions that are looked at before the time slice may end."""
+
+
 def _subscriptions(managed: ManagedBroker) -> Iterator[tuple[str, _Subscribed]]:
     for attached in managed.sessions():
         for subscription in list(attached.session.subscriptions.values()):
             names = SESSION.name_of(attached.key), QUEUE.name_of(subscription.queue.name), subscription.destination
             yield ",".join(names), _Subscribed(attached, subscription)
+
+
+async def close_subscription(managed: ManagedBroker, key: str, caller: Caller) -> None:
+    """Close a subscription, as its client would: qpidd's class has no method for it.
+
+    Raises:
+        UnauthorizedError: the caller may not call a method `close` of the class.
+        NotFoundError: there is none with this key.
+    """
+    of = SUBSCRIPTION_CLASS
+    managed.broker.authorization.check(
+        caller, Action.ACCESS, ObjectType.METHOD, "close", schemapackage=of.package, schemaclass=of.name
+    )
+    for number, (name, found) in enumerate(of.objects(managed)):
+        if name == key:
+            found.attached.session.close_subscription(found.subscription.destination)
+            managed.broker.tick.schedule()
+            return
+        if number % AT_ONCE == 0 and managed.slices.is_over:
+            await managed.slices.next()
+    raise NotFoundError(f"Object not found: {printable(key)}")
 
 
 # fmt: off

@@ -9,8 +9,10 @@ Sources: the QMF schemas of qpidd's two stores.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from itertools import islice
+from operator import attrgetter as of_name
 from operator import itemgetter as of
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from qstore.broker.management.schema import (
     BROKER,
@@ -26,10 +28,13 @@ from qstore.broker.management.schema import (
     prop,
     stat,
 )
-from qstore.formats.values import typed_map
+from qstore.broker.model.queues.entry import ACQUIRED, AVAILABLE, HELD, RUN
+from qstore.broker.model.run import RunEntry
+from qstore.formats.values import typed_map, typed_value
 
 if TYPE_CHECKING:
     from qstore.broker.management.managed_broker import ManagedBroker
+    from qstore.broker.model.queues.queue import Queue
 
 _LEGACY: Final = "org.apache.qpid.legacystore"
 _LINEAR: Final = "org.apache.qpid.linearstore"
@@ -222,6 +227,73 @@ JOURNAL_CLASS: Final = ManagedClass(
     ),
     objects=_journals, find=_find_journal, look=_look_at_journal, stored_id=_stored_id,
 )
+# fmt: on
+
+
+# ---- the files of a journal: this broker's own ----
+
+
+class _Files(NamedTuple):
+    """The files of a journal, and its queue."""
+
+    name: str
+    found: Mapping[str, Any]
+    state: str
+
+
+def _queues_with_journals(managed: ManagedBroker) -> Iterator[tuple[str, Any]]:
+    for name, queue in list(managed.broker.default_host.queues.items()):
+        if queue.journal is not None:
+            yield name, (managed.broker.store, queue)
+
+
+def _find_queue_with_journal(managed: ManagedBroker, key: str) -> Any:
+    queue = managed.broker.default_host.queues.get(key)
+    return None if queue is None or queue.journal is None else (managed.broker.store, queue)
+
+
+def _look_at_files(target: Any) -> _Files:
+    store, queue = target
+    found = store.journal_files(queue.journal)
+    return _Files(queue.name, found, _state_of(queue, found["rid"]) if found["held_by"] == "message" else "")
+
+
+_LOOKED_AT: Final = 1000  # entries of a queue
+_STATES: Final = {AVAILABLE: "waiting", RUN: "waiting", ACQUIRED: "delivered", HELD: "delivered"}
+
+
+def _state_of(queue: Queue, rid: int) -> str:
+    """Whether a message, which is one of the first, waits or was delivered."""
+    for entry in islice(queue.order.parts(), _LOOKED_AT):
+        count = entry.count if isinstance(entry, RunEntry) else 1
+        if entry.rid and entry.rid <= rid < entry.rid + count:
+            return _STATES.get(entry.state, "unknown")
+    return "unknown"
+
+
+# fmt: off
+JOURNAL_FILES_CLASS: Final = ManagedClass(
+    ClassName("qstore", "journalFiles"),
+    properties=(
+        prop("queueRef", "objId", "RO general", lambda view: QUEUE.reference(view.name), "", "", "Queue"),
+        prop("name", "sstr", "RO index", of_name("name")),
+    ),
+    statistics=(
+        stat("files", "list", lambda view: [typed_value(each) for each in view.found["files"]],
+             "Numbers of its files, from the oldest one in use on"),
+        stat("live", "list", lambda view: [typed_value(each) for each in view.found["live"]],
+             "How many live records touch each of them"),
+        stat("used", "uint32", lambda view: view.found["used"], "How many of them cannot be overwritten", "file"),
+        stat("oldestRid", "uint64", lambda view: view.found["rid"], "The record that holds the oldest file"),
+        stat("oldestFile", "int32", lambda view: view.found["file"], "Its file; -1 if there is no live record"),
+        stat("oldestOffset", "int64", lambda view: view.found["offset"], "Its offset there; -1 likewise", "octet"),
+        stat("heldBy", "sstr", lambda view: view.found["held_by"],
+             "What keeps the oldest file: message, transaction, snapshot, unsynced, or nothing"),
+        stat("messageState", "sstr", lambda view: view.state,
+             "A message that keeps it: waiting, delivered (and not acknowledged), or unknown"),
+    ),
+    objects=_queues_with_journals, find=_find_queue_with_journal, look=_look_at_files,
+)
 
 LINEAR_JOURNAL_CLASS: Final = ManagedClass(
     ClassName(_LINEAR, "journal"),
@@ -233,8 +305,13 @@ LINEAR_JOURNAL_CLASS: Final = ManagedClass(
         prop("writePages", "uint32", "RO", of("write_pages"), "Deprecated", "wpage"),
     ),
     statistics=(
-        stat("recordDepth", "hilo32", level(of("record_depth")),
-             "Number of currently enqueued records (durable messages)", "record"),
+        stat(
+            "recordDepth",
+            "hilo32",
+            level(of("record_depth")),
+            "Number of currently enqueued records (durable messages)",
+            "record",
+        ),
         stat("enqueues", "count64", of("enqueues"), "Total enqueued records on journal", "record"),
         stat("dequeues", "count64", of("dequeues"), "Total dequeued records on journal", "record"),
         stat("txn", "count32", of("txn"), "Total open transactions (xids) on journal", "record"),
@@ -242,8 +319,13 @@ LINEAR_JOURNAL_CLASS: Final = ManagedClass(
         stat("txnDequeues", "count64", of("txn_dequeues"), "Total transactional dequeued records on journal", "record"),
         stat("txnCommits", "count64", of("txn_commits"), "Total transactional commit records on journal", "record"),
         stat("txnAborts", "count64", of("txn_aborts"), "Total transactional abort records on journal", "record"),
-        stat("outstandingAIOs", "hilo32", level(of("outstanding_aios")),
-             "Number of currently outstanding AIO requests in Async IO system", "aio_op"),
+        stat(
+            "outstandingAIOs",
+            "hilo32",
+            level(of("outstanding_aios")),
+            "Number of currently outstanding AIO requests in Async IO system",
+            "aio_op",
+        ),
     ),
 )
 # fmt: on

@@ -10,9 +10,9 @@ Source: the QMF schema of qpidd's broker.
 from __future__ import annotations
 
 import platform
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from operator import attrgetter as of
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from qstore.broker.management.objects.broker import started
 from qstore.broker.management.schema import (
@@ -34,9 +34,10 @@ from qstore.broker.management.schema import (
     stat,
 )
 from qstore.broker.model.authorization import Action, ObjectType
-from qstore.broker.model.errors import InvalidArgumentError
+from qstore.broker.model.errors import InvalidArgumentError, NotImplementedByBrokerError
 from qstore.broker.model.heap import Allocated, allocated
 from qstore.broker.security.tls import TlsConfigurationError
+from qstore.formats.values import typed_value
 
 if TYPE_CHECKING:
     from qstore.broker.log.status_log import StatusLog
@@ -45,6 +46,7 @@ if TYPE_CHECKING:
     from qstore.broker.management.request import Arguments
     from qstore.broker.management.schema import Results
     from qstore.broker.model.caller import Caller
+    from qstore.broker.model.memory import MemoryCeiling
     from qstore.broker.network.server import Server
 
 
@@ -57,6 +59,10 @@ def _system(managed: ManagedBroker) -> Iterable[tuple[str, ManagedBroker]]:
 
 def _vhost(managed: ManagedBroker) -> Iterable[tuple[str, ManagedBroker]]:
     return ((VHOST_KEY, managed),)
+
+
+def _brokers(managed: ManagedBroker) -> Iterable[tuple[str, ManagedBroker]]:
+    return ((BROKER.name_of(BROKER_NAME), managed),)
 
 
 def _memory(managed: ManagedBroker) -> Iterable[tuple[str, ManagedBroker]]:
@@ -153,6 +159,20 @@ async def set_status(managed: ManagedBroker, status: StatusLog, arguments: Argum
     return {}
 
 
+_MAX_LINES: Final = 1000  # of the log in a reply
+_MAX_CHARACTERS: Final = 256 << 10
+
+
+async def recent_lines(managed: ManagedBroker, _status: StatusLog, arguments: Arguments, caller: Caller) -> Results:
+    """The last lines of the log, as its outputs have them."""
+    _check(managed, caller)
+    if managed.log is None:
+        raise NotImplementedByBrokerError("the log of this broker cannot be read")
+    number, most = arguments.count("after"), arguments.count("count") or _MAX_LINES
+    first, lines = managed.log.recent.since(number, min(most, _MAX_LINES), _MAX_CHARACTERS)
+    return {"first": first, "lines": lines, "last": managed.log.recent.last}
+
+
 def _check(managed: ManagedBroker, caller: Caller) -> None:
     managed.broker.authorization.check(caller, Action.UPDATE, ObjectType.BROKER, "")
 
@@ -172,8 +192,63 @@ LOG_CLASS: Final = ManagedClass(
         method("setStatus", "Switch the operational log on or off, until the broker ends", (
             arg("status", "bool", "I", "True to switch it on"),
         ), set_status),
+        method("recent", "The last lines of the log, which are kept in memory", (
+            arg("after", "uint64", "I", "Only lines after the one with this number"),
+            arg("count", "uint32", "I", "At most so many"),
+            arg("first", "uint64", "O", "The number of the first of them"),
+            arg("lines", "list", "O", "The lines"),
+            arg("last", "uint64", "O", "The number of the newest line"),
+        ), recent_lines),
     ),
     objects=_logs,
+)
+# fmt: on
+
+
+# ---- alarms ----
+
+_MAX_NAMES: Final = 100  # of journals in an alarm
+
+
+class _Alarms(NamedTuple):
+    """What the broker is short of."""
+
+    memory: MemoryCeiling
+    disk: Mapping[str, Any]
+    slowed: list[str]
+
+
+def _look_at_alarms(managed: ManagedBroker) -> _Alarms:
+    store, server = managed.broker.store, managed.security
+    disk = _NO_DISK if store is None else store.disk_metrics()
+    slowed = [] if server is None else server.clients.pressure.tight_journals(_MAX_NAMES)
+    return _Alarms(managed.broker.memory, disk, slowed)
+
+
+_NO_DISK: Final = {"free": -1, "total": 0, "kept": 0, "failure": ""}
+
+
+# fmt: off
+ALARMS_CLASS: Final = ManagedClass(
+    ClassName("qstore", "alarms"),
+    properties=(
+        BROKER_REFERENCE,
+    ),
+    statistics=(
+        stat("memoryLimit", "uint64", of("memory.limit"), "Limit of the memory of all messages; 0 for none", "octet"),
+        stat("memoryUsed", "uint64", of("memory.used"), "Of it used, when it was last counted", "octet"),
+        stat("memoryState", "sstr", lambda view: view.memory.state.name.lower(),
+             "ample; short: publishers are slowed down; full: messages are refused"),
+        stat("diskFree", "int64", lambda view: view.disk["free"], "Free on the disk of the store; -1 if unknown",
+             "octet"),
+        stat("diskTotal", "uint64", lambda view: view.disk["total"], "Size of that disk", "octet"),
+        stat("diskKept", "uint64", lambda view: view.disk["kept"], "Below so many free ones, journals do not grow",
+             "octet"),
+        stat("slowedJournals", "list", lambda view: [typed_value(each) for each in view.slowed],
+             "Queues whose publishers are slowed down: their journals cannot grow"),
+        stat("storeFailure", "lstr", lambda view: view.disk["failure"], "Why the store can no longer write"),
+    ),
+    objects=_brokers, look=_look_at_alarms,
 )
 # fmt: on
 
@@ -202,6 +277,8 @@ SECURITY_CLASS: Final = ManagedClass(
     ),
     statistics=(
         stat("failedLogins", "count64", lambda view: view.authentication.failures, "Logins that have failed", "login"),
+        stat("certificateExpires", "absTime", lambda view: round(view.certificate_expires * 1e9),
+             "When the first certificate of the broker's chain expires; 0 without TLS"),
     ),
     methods=(
         method("reload", "Read the TLS certificate, its authorities and the keytab again, for new connections", (

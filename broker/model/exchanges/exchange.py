@@ -85,6 +85,9 @@ class Receiver(Protocol):
     def takes(self, message: Message) -> bool:
         """Whether it takes the message."""
 
+    def keeps_nothing(self, message: Message) -> bool:
+        """Whether it takes the message, and nothing of it stays in memory: then it is welcome when memory is full."""
+
     def receive(self, message: Message, put: Put, authorization: Authorization) -> bool:
         """Take the message. Returns whether its completion must wait until the records of this tick are on the disk.
 

@@ -118,6 +118,10 @@ class Replica:
         """True: it takes all messages."""
         return True
 
+    def keeps_nothing(self, message: Message) -> bool:  # noqa: ARG002
+        """False: it puts messages on queues."""
+        return False
+
     def check_transaction(self) -> None:
         """Raise NotImplementedByBrokerError: events are applied at once."""
         raise NotImplementedByBrokerError("an exchange of type replication takes no transactions")

@@ -510,6 +510,16 @@ class ServerSession(Session):
             name = subscription.queue.name
             self._send_exception(None, b"", ResourceDeletedError(f"Queue {name} has been deleted."))
 
+    def close_subscription(self, destination: str) -> None:
+        """As `ManagedSession.close_subscription`: the protocol can tell a client of it only by ending the session."""
+        subscription = self.subscriptions.get(destination)
+        if subscription is None:
+            return
+        self.drop_subscription(subscription)
+        if not self.is_failed and self.state is State.ATTACHED:
+            text = f"Subscription {destination} was closed by management."
+            self._send_exception(None, b"", ResourceDeletedError(text))
+
     # ---- completion ----
 
     def report_completed(self) -> None:

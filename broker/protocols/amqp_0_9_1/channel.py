@@ -289,6 +289,18 @@ class Channel:
         if self.is_open and "consumer_cancel_notify" in self.connection.capabilities:
             self.send("basic.cancel", consumer_tag=consumer.tag, nowait=True)
 
+    def close_subscription(self, destination: str) -> None:
+        """As `ManagedSession.close_subscription`: a client that cannot be told of it loses the channel."""
+        consumer = self.consumers.get(destination)
+        if consumer is None:
+            return
+        self.drop_consumer(consumer)
+        if self.is_open and "consumer_cancel_notify" in self.connection.capabilities:
+            self.send("basic.cancel", consumer_tag=consumer.tag, nowait=True)
+        elif self.is_open:
+            text = f"consumer '{consumer.tag}' was closed by management"
+            self.connection.fail(self, SoftError(ReplyCode.CONNECTION_FORCED, text))
+
     # ---- basic.get ----
 
     def begin_get(self, queue: Queue, *, no_ack: bool) -> None:

@@ -680,6 +680,26 @@ class LiveRecords:
             return [packed or live.get(rid, 0) for rid, packed in zip(rids, found, strict=True)]
         return found
 
+    def oldest(self) -> tuple[int, int] | None:
+        """Id and log offset of the record that holds the oldest file; None without live records.
+
+        It looks at the records of that file, and not at those after it.
+        """
+        found: list[tuple[int, int]] = []
+        for rid, packed in self.live.items():
+            found.append((packed >> SIZE_BITS, rid))
+            break  # they are in log order
+        if self.resting:
+            resting, following = self.resting.before((self._space.oldest_held() + 1) * self._space.file)
+            if not resting and following >= 0:
+                resting, _ = self.resting.before((following // self._space.file + 1) * self._space.file)
+            if resting:
+                found.append(min(resting))
+        if not found:
+            return None
+        place, rid = min(found)
+        return rid, place
+
     @property
     def messages(self) -> int:
         """Messages that still need a dequeue, including those of open transactions."""

@@ -335,6 +335,15 @@ class RingSpace:
             for index in range(first + 1, (place + blocks - 1) // file + 1):
                 held[index] -= 1
 
+    def held_in(self, index: int) -> int:
+        """How many live records touch a file, counted over all laps; those whose removal is not synced count, too."""
+        return self._held.get(index, 0)
+
+    def oldest_held(self) -> int:
+        """The first file with a live record; the oldest one if there is none."""
+        held = [index for index, count in self._held.items() if count]
+        return min(held) if held else self.oldest
+
     def reclaim(self, unsynced: int) -> None:
         """Free the files at the head that are not held, up to the one that contains the log offset `unsynced`."""
         held, last = self._held, unsynced // self.file

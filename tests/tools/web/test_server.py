@@ -20,7 +20,9 @@ from qstore.tools.web.logins import MAX_FAILURES
 from qstore.tools.web.server import MAX_BODY, ServerSettings
 from tests.broker.client.conftest import own_broker
 from tests.support.certificates import Certificates
+from tests.support.fixtures import StoreOpener
 from tests.support.running_broker import ROOT, BrokerMaker, RunningBroker, make_broker, one_broker
+from tests.system.test_broker_in_doubt import start_on
 from tests.tools.web.console_runs import Client, console_on
 
 __all__ = ["make_broker", "own_broker"]
@@ -201,6 +203,20 @@ async def test_definitions_go_to_another_broker(url: str, make_broker: BrokerMak
 
 
 # ---- what RabbitMQ has not ----
+
+
+async def test_branches_in_doubt_are_ended(make_broker: BrokerMaker, open_fixture: StoreOpener) -> None:
+    running = start_on(make_broker, open_fixture("legacy-d-dtx"))
+    async with console_on(f"127.0.0.1:{running.port}") as client:
+        found = await client.get("qstore/transactions")
+        assert len(found) > 1
+        assert all(row["in_doubt"] for row in found)
+        for number, outcome in ((0, "commit"), (1, "rollback")):
+            path = f"/api/qstore/transactions/{found[number]['xid']}/{outcome}"
+            assert (await client.ask("POST", path, {})).status == 204
+            assert (await client.ask("POST", path, {})).status == 404
+        left = [row["xid"] for row in await client.get("qstore/transactions")]
+        assert left == [row["xid"] for row in found[2:]]
 
 
 async def test_store_and_journals(broker: RunningBroker, url: str) -> None:

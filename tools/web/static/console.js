@@ -1,16 +1,19 @@
 // The console: who is logged in, which page is shown, and when it is read again.
 //
 // A page is a function of (place, ctx): it puts its elements into `place` once and returns a function that reads what
-// changes and shows it. That is called at once and every few seconds, unless a dialog is open or the page is hidden.
+// changes and shows it. That is called at once and every few seconds (`ctx.every` says how often), unless a dialog is
+// open or the page is hidden.
 
 import { Refused, ask, field, h, values } from "/kit.js";
 import { PAGES } from "/pages.js";
 import { STORED_PAGES } from "/stored.js";
 
 const REFRESH_MILLISECONDS = 5000;
+const TICK_MILLISECONDS = 500;
 const NAVIGATION = [
   ["", "Overview"], ["queues", "Queues"], ["exchanges", "Exchanges"], ["connections", "Connections"],
   ["channels", "Channels"], ["store", "Store"], ["transactions", "Transactions"], ["access", "Access"],
+  ["alarms", "Alarms"], ["log", "Log"],
 ];
 const STORED_NAVIGATION = [["", "Store"], ["damage", "Damage"], ["recovery", "Recovery"]];
 const main = document.getElementById("main");
@@ -80,11 +83,15 @@ function showNavigation(name) {
   const belongs = { queue: "queues", exchange: "exchanges", connection: "connections", journal: "" }[name] ?? name;
   document.getElementById("nav").replaceChildren(...navigation.map(([path, label]) =>
     h("a", { href: `#/${path}`, "aria-current": path === belongs ? "page" : null }, label)));
+  const bar = document.getElementById("nav");
+  const shown = bar.querySelector("[aria-current]");
+  if (shown) bar.scrollLeft = shown.offsetLeft - bar.offsetLeft - 40; // in a narrow window the bar is scrolled
 }
 
 async function refresh(page) {
   if (page.isBusy) return;
   page.isBusy = true;
+  page.shown = performance.now();
   try {
     await page.refresh();
     if (page === current) {
@@ -112,7 +119,7 @@ async function showPage() {
   const build = pages[name];
   showNavigation(name);
   const place = h("div");
-  const page = { problem: h("p", { class: "note bad", role: "alert", hidden: true }), isBusy: false, refresh: async () => null };
+  const page = { problem: h("p", { class: "note bad", role: "alert", hidden: true }), isBusy: false, every: REFRESH_MILLISECONDS, shown: 0, refresh: async () => null };
   current = page;
   main.replaceChildren(page.problem, place);
   if (!build) {
@@ -123,6 +130,7 @@ async function showPage() {
   const ctx = {
     title: (text) => { document.title = `${text} – qstore`; },
     again: () => refresh(page),
+    every: (milliseconds) => { page.every = milliseconds; },
     query: new URLSearchParams(query),
   };
   page.refresh = build(place, ctx, ...rest.map(decodeURIComponent));
@@ -147,8 +155,9 @@ async function start() {
 ask.onUnauthorized = showLogin;
 addEventListener("hashchange", () => current && showPage());
 setInterval(() => {
-  if (current && !document.hidden && !document.querySelector("dialog[open]")) refresh(current);
-}, REFRESH_MILLISECONDS);
+  const isDue = current && performance.now() - current.shown >= current.every - TICK_MILLISECONDS / 2;
+  if (isDue && !document.hidden && !document.querySelector("dialog[open]")) refresh(current);
+}, TICK_MILLISECONDS);
 start().catch((error) => {
   if (error.status !== 401) main.replaceChildren(h("p", { class: "note bad", role: "alert" }, error.message));
 });

@@ -118,19 +118,26 @@ function list(ctx, path, caption, columns, { empty, size = PAGE_SIZE }) {
 
 // ---- overview ----
 
-const NOTHING_ASIDE = { is_local: false, location: "", files: [], records: [], problem: "" };
+const MAX_NOTES = 6;
+
+/** An alarm or a warning, as a line. */
+function alarmNote(each) {
+  const about = each.queue ? [queueLink("/", each.queue), ": "] : [];
+  const more = each.resource === "quarantine" ? [" ", link("store", "Look at it")] : [];
+  return h("p", { class: each.level === "alarm" ? "note serious" : "note" }, each.level === "alarm" ? h("b", {}, "Alarm. ") : null, about, each.text, more);
+}
 
 function overview(place, ctx) {
   ctx.title("Overview");
   const [drawn, draw] = plots("");
   const top = h("div");
-  const alarms = h("div");
+  const notes = h("div");
   const rest = h("div", { class: "pair" });
-  place.append(top, alarms, drawn, h("h2", {}, "Broker"), rest);
+  place.append(top, notes, drawn, h("h2", {}, "Broker"), rest);
   return async () => {
-    const [row, nodes, store, journals, aside, waiting] = await Promise.all([
+    const [row, nodes, store, journals, wrong, waiting] = await Promise.all([
       ask("overview"), ask("nodes").catch(() => []), ask("qstore/store").catch(() => ({})),
-      ask("qstore/journals?page=1&page_size=5&sort=fill&sort_reverse=true").catch(() => ({ items: [], total_count: 0 })), ask("qstore/quarantine").catch(() => NOTHING_ASIDE),
+      ask("qstore/journals?page=1&page_size=5&sort=fill&sort_reverse=true").catch(() => ({ items: [], total_count: 0 })), ask("qstore/alarms").catch(() => ({ alarms: [] })),
       ask("queues?page=1&page_size=5&sort=messages&sort_reverse=true&columns=name,vhost,messages,consumers,state"),
       draw(),
     ]);
@@ -145,13 +152,9 @@ function overview(place, ctx) {
         ["Connections", link("connections", count(totals.connections))], ["Consumers", link("channels", count(totals.consumers))],
         ["Memory", bytes(node.mem_used)], ["Disk free", bytes(node.disk_free)],
       ], "two-rows"));
-    const full = journals.items.filter((each) => each.fill >= 0.8);
-    const stopped = waiting.items.filter((each) => each.state === "flow");
-    const damaged = aside.files.length + aside.records.length;
-    alarms.replaceChildren(
-      damaged || aside.problem ? h("p", { class: "note" }, "Damage in the store was set aside: see the ", link("store", "quarantine"), ".") : "",
-      ...full.map((each) => h("p", { class: "note" }, "The journal of ", queueLink("/", each.name), ` is ${Math.round(each.fill * 100)} % full: consume messages, or enlarge it with qstore-resize.`)),
-      ...stopped.map((each) => h("p", { class: "note" }, "Publishers of ", queueLink(each.vhost, each.name), " wait until messages are consumed.")));
+    notes.replaceChildren(
+      ...wrong.alarms.slice(0, MAX_NOTES).map(alarmNote),
+      wrong.alarms.length > MAX_NOTES ? h("p", { class: "note" }, link("alarms", `All ${count(wrong.alarms.length)} alarms and warnings`)) : "");
     const shown = waiting.items.filter((each) => each.messages);
     rest.replaceChildren(
       h("div", {}, h("h3", {}, "Where most messages wait"), table("Queues with the most messages", [
@@ -219,15 +222,29 @@ function journalDrawing(journal) {
   const drawing = s("svg", { class: "graph journal", viewBox: `0 0 ${columns * 20} ${lines * 20}`, role: "img", "aria-label": `${used} of ${journal.files} files of the journal are in use` });
   drawing.style.maxWidth = `${columns * 28}px`;
   for (let index = 0; index < journal.files; index += 1) {
-    drawing.append(s("rect", { class: index < used ? "used" : null, x: (index % columns) * 20 + 1, y: Math.floor(index / columns) * 20 + 1, width: 18, height: 18, rx: 3 }));
+    const file = journal.ring?.[index];
+    const isHeld = file ? index < journal.ring_used : index < used;
+    const kind = !isHeld ? null : file && !file.live ? "dead" : file && index === 0 && journal.oldest?.file === file.file ? "used oldest" : "used";
+    const text = file ? `File ${file.file}: ${isHeld ? `${count(file.live)} live records${index === journal.ring_used - 1 ? ", being written" : ""}` : "free"}` : "";
+    drawing.append(s("rect", { class: kind, x: (index % columns) * 20 + 1, y: Math.floor(index / columns) * 20 + 1, width: 18, height: 18, rx: 3 }, s("title", {}, text)));
   }
   return drawing;
 }
+
+const HELD_BY = {
+  message: "A message", transaction: "A message of an open transaction", snapshot: "A backup that is being made",
+  unsynced: "A removal that is not on the disk yet", "": "Nothing: the next file may be entered",
+};
+const MESSAGE_STATES = { waiting: ", which waits to be delivered", delivered: ", which was delivered and is not acknowledged", unknown: "" };
 
 function journalCard(journal) {
   return h("div", { class: "card" }, h("h3", {}, "Journal"), journalDrawing(journal), facts([
     ["In use", `${journal.files - journal.free_files} of ${journal.files} files of ${bytes(journal.file_size)}: ${Math.round(journal.fill * 100)} %`],
     ["Live records", count(journal.records)],
+    ...(journal.ring ? [
+      ["Oldest live record", journal.oldest ? `0x${journal.oldest.rid.toString(16)} in file ${journal.oldest.file} at 0x${journal.oldest.offset.toString(16)}` : "–"],
+      ["Keeps the oldest file", `${HELD_BY[journal.held_by] ?? journal.held_by}${MESSAGE_STATES[journal.message_state] ?? ""}`],
+    ] : []),
     ["Written", `${count(journal.enqueues)} enqueues, ${count(journal.dequeues)} dequeues`],
     ["Open transactions", count(journal.open_transactions)],
     ["Directory", journal.directory],
@@ -302,6 +319,7 @@ function queue(place, ctx, vhost, name) {
         { label: "User", cell: (each) => each.channel_details.user },
         { label: "Acknowledges", cell: (each) => (each.ack_required ? "yes" : "no") },
         { label: "Exclusive", cell: (each) => (each.exclusive ? "yes" : "no") },
+        { label: "", cell: (each) => closeConsumer(ctx, each) },
       ], row.consumer_details ?? [], { empty: "Nobody consumes this queue." }),
       h("h2", {}, "Bindings"), table("Bindings", [
         { label: "Exchange", cell: (each) => exchangeLink(each.vhost, each.source) },
@@ -521,6 +539,14 @@ function connections(place, ctx) {
   return show;
 }
 
+const closeConsumer = (ctx, row) => button("Close", () => dialog(`Close the consumer ${row.consumer_tag}?`, [
+  h("p", {}, `It gets no more messages of ${row.queue.name}. A session of AMQP 0-10 ends with it, since the protocol has no other way to tell the client.`),
+], "Close it", async () => {
+  await ask(`qstore/subscriptions/${part(row.subscription)}`, { method: "DELETE" });
+  say("The consumer was closed.");
+  ctx.again();
+}, { danger: true }));
+
 const channelColumns = [
   { label: "Channel", key: "name", cell: (row) => row.name }, { label: "User", key: "user", cell: (row) => row.user },
   { label: "Host", key: "vhost", cell: (row) => row.vhost },
@@ -570,6 +596,7 @@ function channels(place, ctx) {
       { label: "Queue", cell: (row) => queueLink(row.queue.vhost, row.queue.name) }, { label: "Tag", cell: (row) => row.consumer_tag },
       { label: "Connection", cell: (row) => connectionLink(row.channel_details.connection_name) },
       { label: "Acknowledges", cell: (row) => (row.ack_required ? "yes" : "no") },
+      { label: "", cell: (row) => closeConsumer(ctx, row) },
     ], items, { empty: "Nobody consumes." }));
   };
 }
@@ -642,6 +669,88 @@ function transactions(place, ctx) {
       { label: "Details", cell: (row) => argumentsText(Object.fromEntries(Object.entries(row).filter(([name, value]) => !["xid", "state", "in_doubt"].includes(name) && typeof value !== "object"))) },
       { label: "", cell: (row) => (row.in_doubt ? h("div", { class: "bar" }, end(row, "commit", "Commit"), end(row, "rollback", "Roll back")) : "") },
     ], rows, { empty: "No branch of a distributed transaction is open." }));
+  };
+}
+
+// ---- alarms ----
+
+function alarms(place, ctx) {
+  ctx.title("Alarms");
+  const found = h("div");
+  place.append(heading("Alarms", "What the broker is short of, and what somebody should look at."), found);
+  const resource = (name, value, limit, share, effect) => h("div", { class: "card" }, h("h3", {}, name),
+    h("p", {}, h("b", {}, value), limit ? ` of ${limit}` : ""), share === null ? null : meter(Math.min(1, share), `${Math.round(100 * share)} %`),
+    h("p", { class: "quiet" }, effect));
+  return async () => {
+    const { alarms: rows, resources } = await ask("qstore/alarms");
+    const [serious, warnings] = ["alarm", "warning"].map((level) => rows.filter((each) => each.level === level));
+    const taken = resources.disk_total ? resources.disk_total - resources.disk_free : 0;
+    found.replaceChildren(
+      serious.length ? h("div", {}, serious.map(alarmNote)) : h("p", { class: "note fine" }, "✓ No alarm is on."),
+      serious.length ? table("Alarms", [
+        { label: "What", cell: (each) => tag(each.resource.replace("_", " "), "bad") },
+        { label: "Queue", cell: (each) => (each.queue ? queueLink("/", each.queue) : "–") },
+        { label: "Since", cell: (each) => moment(each.since * 1000) },
+      ], serious) : "",
+      h("h2", {}, "Warnings"), warnings.length ? h("div", {}, warnings.map(alarmNote)) : h("p", { class: "quiet" }, "There are none."),
+      h("h2", {}, "Resources"), h("div", { class: "pair small" },
+        resource("Memory of messages", bytes(resources.memory_used), resources.memory_limit ? bytes(resources.memory_limit) : "", resources.memory_limit ? resources.memory_used / resources.memory_limit : null,
+          "From 90 % publishers are slowed down, at 100 % messages are refused (--broker-memory)."),
+        resource("Disk of the store", resources.disk_total ? bytes(taken) : "–", resources.disk_total ? bytes(resources.disk_total) : "", resources.disk_total ? taken / resources.disk_total : null,
+          resources.disk_total ? `Beyond ${bytes(resources.disk_total - resources.disk_limit)} journals no longer grow (disk-free-limit).` : "No store is loaded."),
+        resource("Descriptors", resources.files ? count(resources.files) : "–", resources.file_limit ? count(resources.file_limit) : "", resources.file_limit ? resources.files / resources.file_limit : null,
+          resources.files ? "At the limit no connection is accepted." : "They are known on the broker's own machine only."),
+        resource("Memory of the process", resources.resident ? bytes(resources.resident) : "–", "", null, "With connections, queues and everything else.")));
+  };
+}
+
+// ---- the log ----
+
+const MAX_LINES = 2000;
+const LOG_MILLISECONDS = 1000;
+
+function log(place, ctx) {
+  ctx.title("Log");
+  ctx.every(LOG_MILLISECONDS);
+  let last = 0;
+  let isHeld = false;
+  let wanted = "";
+  const lines = h("pre", { class: "log", tabindex: 0, role: "log", "aria-live": "off", "aria-label": "Lines of the log" });
+  const fits = (element) => element.textContent.toLowerCase().includes(wanted);
+  const filter = h("input", {
+    type: "search", class: "search", placeholder: "Only lines with this text", "aria-label": "Only lines with this text",
+    oninput: (event) => {
+      wanted = event.target.value.toLowerCase();
+      for (const each of lines.children) each.hidden = !fits(each);
+    },
+  });
+  const hold = button("Hold", () => {
+    isHeld = !isHeld;
+    hold.textContent = isHeld ? "Continue" : "Hold";
+    if (!isHeld) ctx.again();
+  });
+  place.append(heading("Log", "The newest lines of the broker's log, as they are written. The broker keeps some thousand; its files have them all."),
+    h("div", { class: "bar" }, filter, hold), lines);
+  lines.style.minHeight = "300px";
+  const kindOf = (line) => (/ (error|critical) /.test(line) ? "line bad" : / warning /.test(line) ? "line doubtful" : "line");
+  return async () => {
+    if (isHeld) return;
+    const found = await ask(`qstore/log?after=${last}&count=500`);
+    if (found.last < last) { // the broker was restarted, and has begun to count anew
+      last = 0;
+      ctx.again();
+      return;
+    }
+    if (last && found.first > last + 1) lines.append(h("span", { class: "line quiet" }, `${count(found.first - last - 1)} lines are missing here\n`));
+    const isAtEnd = lines.scrollHeight - lines.scrollTop - lines.clientHeight < 40;
+    for (const line of found.lines) {
+      const element = h("span", { class: kindOf(line) }, `${line}\n`);
+      element.hidden = !fits(element);
+      lines.append(element);
+    }
+    while (lines.children.length > MAX_LINES) lines.firstChild.remove();
+    if (found.lines.length) last = found.first + found.lines.length - 1;
+    if (isAtEnd) lines.scrollTop = lines.scrollHeight;
   };
 }
 
@@ -749,5 +858,5 @@ function access(place, ctx) {
 }
 
 export const PAGES = {
-  "": overview, queues, queue, exchanges, exchange, connections, connection, channels, store, transactions, access,
+  "": overview, queues, queue, exchanges, exchange, connections, connection, channels, store, transactions, access, alarms, log,
 };
