@@ -340,10 +340,10 @@ def test_pattern_allowed_as_a_whole_allows_each_key(rules: list[tuple[bool, str]
 
 def test_long_patterns_do_not_take_long() -> None:
     by = engine(*(f"acl deny bob@QPID publish exchange routingkey={'#.a.' * 50}{number}" for number in range(200)))
-    began = time.perf_counter()
+    began = time.process_time()
     assert forwards(by, ".".join(["#", "b"] * 60)) == "deny"
     assert forwards(by, ".".join(["b", "*"] * 16)) == "deny"
-    assert time.perf_counter() - began < 2
+    assert time.process_time() - began < 2
 
 
 # ---- the table ----

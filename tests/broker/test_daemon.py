@@ -15,7 +15,7 @@ import pytest
 from qstore.broker.process.daemon import DaemonError, end, find, hold_pid_file, pid_directories, pid_path
 from qstore.broker.process.held_files import PidFile, holder_of
 from tests.broker.holder import ROOT, kill, launch_holder, start_holder
-from tests.support.processes import goes
+from tests.support.processes import PATIENCE_SECONDS, goes
 
 # ---- pid files ----
 
@@ -138,7 +138,7 @@ def fork(child: str, wait: float = 30.0) -> subprocess.CompletedProcess[str]:
     """Runs a program whose daemon does what `child` says."""
     return subprocess.run(
         [sys.executable, "-c", FORK.format(child=child), str(wait)],
-        capture_output=True, text=True, cwd=ROOT, timeout=60, check=False,
+        capture_output=True, text=True, cwd=ROOT, timeout=PATIENCE_SECONDS, check=False,
     )  # fmt: skip
 
 

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from qstore.formats.checksum import extend_crc32c, independent_crc32c
+from tests.support.processes import PATIENCE_SECONDS
 
 ROOT = Path(__file__).parents[2]
 
@@ -63,7 +64,7 @@ assert extend_crc32c(extend_crc32c(0, b"12345"), b"6789") == 0xE3069283
 @pytest.mark.parametrize("missing", ["google_crc32c", "google_crc32c.cext"])
 def test_crcmod_takes_over_in_silence(missing: str) -> None:
     command = [sys.executable, "-W", "error", "-c", WITHOUT.format(missing=missing)]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE_SECONDS)
     assert (done.returncode, done.stderr) == (0, "")
 
 
@@ -78,5 +79,5 @@ assert independent_crc32c(b"6789", independent_crc32c(b"12345")) == 0xE3069283
 
 def test_crcmod_without_its_extension() -> None:
     command = [sys.executable, "-W", "error", "-c", PLAIN_CRCMOD]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE_SECONDS)
     assert (done.returncode, done.stderr) == (0, "")

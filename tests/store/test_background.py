@@ -13,9 +13,7 @@ import pytest
 
 from qstore.store.environment import MAX_TOGETHER, Background, InlineBackground, ThreadBackground
 from tests.support.garbage import no_garbage
-
-PATIENCE_SECONDS = 30.0
-"""No test waits longer for what must happen."""
+from tests.support.processes import PATIENCE_SECONDS
 
 
 @pytest.fixture(params=[InlineBackground, ThreadBackground])

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from qstore.store.key_value import CatalogueError, KeyValue, RocksKeyValue, open_copy
+from tests.support.processes import PATIENCE_SECONDS
 from tests.support.rocksdb_manifest import record_ends
 
 ROOT = Path(__file__).parents[2]
@@ -38,7 +39,7 @@ os._exit(0)
 def killed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """What a process leaves that dies right after its last synced batch: 300 keys in a table, 10 in the log only."""
     directory = tmp_path_factory.mktemp("killed") / "catalogue"
-    subprocess.run([sys.executable, "-c", KILLED, directory], cwd=ROOT, check=True, timeout=60)
+    subprocess.run([sys.executable, "-c", KILLED, directory], cwd=ROOT, check=True, timeout=PATIENCE_SECONDS)
     return directory
 
 

@@ -28,8 +28,8 @@ from qstore.store.live.queue_journal import QueueJournal
 from qstore.store.log_lines import Level
 from qstore.store.parameters import StoreParameters
 from qstore.store.sync import HelperProcessSync, supervision
-from tests.support.opened_store import GEOMETRY, PARAMETERS, PATIENCE_SECONDS, Calls, OpenedStore, enqueued
-from tests.support.processes import children_of, is_running, stop_process
+from tests.support.opened_store import GEOMETRY, PARAMETERS, Calls, OpenedStore, enqueued
+from tests.support.processes import PATIENCE_SECONDS, children_of, is_running, stop_process
 from tests.support.sync_files import IO_URING
 
 # ---- start and end ----

@@ -10,6 +10,7 @@ from typing import Final
 
 from tests.support.dump import dump
 from tests.support.planted_damage import check
+from tests.support.processes import PATIENCE_SECONDS
 
 ROOT: Final = Path(__file__).parent.parent.parent
 PLACE: Final = '"/var/lib/qstore"'
@@ -28,7 +29,12 @@ def test_it_runs_again_and_again_with_one_queue(tmp_path: Path) -> None:
     store.mkdir()
     for run in range(3):
         done = subprocess.run(
-            [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False, timeout=60
+            [sys.executable, "-c", code],
+            cwd=ROOT,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=PATIENCE_SECONDS,
         )
         assert (done.returncode, done.stderr) == (0, "")
         assert len(re.findall(r"^orders \d+ b'hello'$", done.stdout, re.MULTILINE)) == run

@@ -17,6 +17,7 @@ from click.testing import CliRunner
 from qstore.tools import qstore_dump, qstore_size
 from tests.support import forked
 from tests.support.forked import ROOT
+from tests.support.processes import PATIENCE_SECONDS
 
 COMMAND: Final = (sys.executable, "-m", "qstore.tools.qstore_dump")
 
@@ -99,7 +100,12 @@ def run_dump(
     variables = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1", **(environment or {})}
     run = subprocess.run if before or environment else forked.run
     finished = run(
-        [*before, *COMMAND, *arguments], cwd=ROOT, env=variables, capture_output=True, timeout=60, check=False
+        [*before, *COMMAND, *arguments],
+        cwd=ROOT,
+        env=variables,
+        capture_output=True,
+        timeout=PATIENCE_SECONDS,
+        check=False,
     )
     return Dump(finished.returncode, finished.stdout, finished.stderr)
 

@@ -31,6 +31,7 @@ from qstore.store.live.transactions import Enqueue
 from qstore.store.log_lines import LogLine
 from qstore.store.parameters import StoreParameters
 from qstore.store.repair.quarantine import QuarantineWriter
+from tests.support.processes import PATIENCE_SECONDS
 
 GEOMETRY: Final = Geometry.from_pages(4, 1)
 PARAMETERS: Final = StoreParameters(
@@ -42,8 +43,6 @@ PARAMETERS: Final = StoreParameters(
     tpl_num_jfiles=4,
     tpl_jfile_size_pgs=1,
 )
-PATIENCE_SECONDS: Final = 30.0
-"""No test waits longer for what must happen."""
 
 
 class Recovered(NamedTuple):

@@ -31,6 +31,7 @@ from tests.support.dump import ROOT, Dump, Line, dump
 from tests.support.fixtures import Snapshot, snapshot
 from tests.support.opened_store import PARAMETERS
 from tests.support.planted_damage import IN_DOUBT, LEFT, XIDS, History, Original, Plant
+from tests.support.processes import PATIENCE_SECONDS
 
 COMMAND: Final = (sys.executable, "-m", "qstore.tools.qstore_recover")
 
@@ -98,7 +99,7 @@ def run_recover(*arguments: str | bytes | os.PathLike[str]) -> Dump:
     """Run the command as a process of its own."""
     variables = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1"}
     finished = forked.run(
-        [*COMMAND, *arguments], cwd=ROOT, env=variables, capture_output=True, timeout=120, check=False
+        [*COMMAND, *arguments], cwd=ROOT, env=variables, capture_output=True, timeout=PATIENCE_SECONDS, check=False
     )
     return Dump(finished.returncode, finished.stdout, finished.stderr)
 

@@ -9,10 +9,12 @@ import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Final
 
 import pytest
 
 from qstore.broker.process.held_files import holder_of, lock_path
+from qstore.formats.values import typed_map
 from tests.support.processes import PATIENCE_SECONDS
 from tests.support.raw_peer import ConnectionClosedError, RawPeer, SessionEndedError
 from tests.support.running_broker import BrokerMaker, RunningBroker
@@ -21,6 +23,9 @@ SMALL = (
     "--num-jfiles", "4", "--jfile-size-pgs", "1", "--tpl-num-jfiles", "4", "--tpl-jfile-size-pgs", "1",
 )  # fmt: skip
 BYTES = 24 << 20
+QUEUE: Final = {"durable": True, "arguments": typed_map({"qpid.file_count": 4, "qpid.file_size": 2})}
+"""Not of the size in `SMALL`: within a second, the broker makes such journals in advance, and a queue that takes one of
+them needs no space."""
 
 
 def run(*command: str | Path) -> bool:
@@ -55,7 +60,7 @@ def broker(mounted: Path, make_broker: BrokerMaker) -> RunningBroker:
     broker.data_directory = mounted / "data"
     broker.start()
     with RawPeer(broker.port) as peer:
-        peer.declare("orders")
+        peer.call("queue.declare", queue="orders", **QUEUE)
         peer.publish("orders", b"acknowledged")
         peer.sync()
         peer.end()
@@ -72,7 +77,7 @@ def fill(path: Path) -> None:
 
 
 def refusal(broker: RunningBroker, command: str, **values: object) -> str:
-    """What a client is told, on a connection of its own; empty if it is done."""
+    """The error that a client gets on a connection of its own; empty if the command succeeds."""
     with RawPeer(broker.port) as peer:
         try:
             peer.call(command, **values)
@@ -90,25 +95,23 @@ def lines_of(broker: RunningBroker, level: str) -> list[str]:
 def test_a_full_disk_is_logged_once_and_that_it_is_over_too(broker: RunningBroker, mounted: Path) -> None:
     fill(mounted / "filler")
     for number in range(3):
-        assert "No space left" in refusal(broker, "queue.declare", queue=f"new-{number}", durable=True)
-    told = []
+        assert "No space left" in refusal(broker, "queue.declare", queue=f"new-{number}", **QUEUE)
+    errors = []
     for number in range(1000):  # what the log of the catalogue has room for
-        told += [refusal(broker, "exchange.declare", exchange=f"e{number}", type="direct", durable=True)]
-        if len(told) > 3 and all(told[-3:]):
+        errors += [refusal(broker, "exchange.declare", exchange=f"e{number}", type="direct", durable=True)]
+        if len(errors) > 3 and all(errors[-3:]):
             break
-    assert all("No space left" in text for text in told[-3:])
+    assert all("No space left" in text for text in errors[-3:])
     critical = lines_of(broker, "critical")
-    assert [("journals cannot be created" in line, "the catalogue cannot be written" in line) for line in critical] == [
-        (True, False),
-        (False, True),
-    ]
+    outages = ["queue journals cannot be created", "the catalogue cannot be written"]
+    assert [each in line for each, line in zip(outages, critical, strict=True)] == [True, True], critical
     assert "free some space" in critical[0]
     (mounted / "filler").unlink()
     end = time.monotonic() + PATIENCE_SECONDS
     while refusal(broker, "exchange.declare", exchange="again", type="direct", durable=True):
         assert time.monotonic() < end, broker.log_text()
         time.sleep(0.2)
-    assert refusal(broker, "queue.declare", queue="again", durable=True) == ""
+    assert refusal(broker, "queue.declare", queue="again", **QUEUE) == ""
     notices = lines_of(broker, "notice")
     assert sum("the catalogue can be written again" in line for line in notices) == 1
     assert sum("queue journals can be created or removed again" in line for line in notices) == 1
@@ -137,7 +140,7 @@ def test_the_end_on_a_file_system_that_has_become_read_only(
         with pytest.raises(SessionEndedError):
             peer.sync()
     for number in range(2):
-        assert "Read-only" in refusal(broker, "queue.declare", queue=f"new-{number}", durable=True)
+        assert "Read-only" in refusal(broker, "queue.declare", queue=f"new-{number}", **QUEUE)
     critical = lines_of(broker, "critical")
     assert sum('queue "orders": a write or sync' in line for line in critical) == 1
     assert sum("queue journals cannot be created" in line for line in critical) == 1

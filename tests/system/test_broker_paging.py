@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.processes import PATIENCE_SECONDS
 from tests.support.raw_peer import RawPeer
 from tests.support.running_broker import BrokerMaker, RunningBroker
 
-_PATIENCE_SECONDS = 30.0
 _BODY = b"." * 2000
 
 
@@ -43,7 +43,7 @@ def _files(directory: Path) -> list[Path]:
 
 
 def _wait_until_gone(directory: Path, files: list[Path]) -> None:
-    limit = time.monotonic() + _PATIENCE_SECONDS
+    limit = time.monotonic() + PATIENCE_SECONDS
     while set(_files(directory)) & set(files) and time.monotonic() < limit:
         time.sleep(0.05)  # a thread removes them
     assert not set(_files(directory)) & set(files)

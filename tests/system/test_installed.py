@@ -78,7 +78,7 @@ def run(installed: Path, project: Path, *words: str, **more: str) -> subprocess.
     variables = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"} | more
     return subprocess.run(
         [str(installed / "bin" / words[0]), *words[1:]],
-        cwd=project, env=variables, capture_output=True, text=True, check=False, timeout=60,
+        cwd=project, env=variables, capture_output=True, text=True, check=False, timeout=PATIENCE_SECONDS,
     )  # fmt: skip
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.processes import PATIENCE_SECONDS
 from tests.support.profiles import today
 from tests.system.power_loss.disk import SECTOR, Call, UnsyncedDisk, build
 
@@ -39,7 +40,9 @@ def disk(tmp_path: Path) -> UnsyncedDisk:
 def run(disk: UnsyncedDisk, program: str, *arguments: str) -> str:
     """What a program prints that works on the disk."""
     command = [sys.executable, "-c", _PRELUDE + program, str(disk.root), *arguments]
-    done = subprocess.run(command, env={**os.environ, **disk.environment}, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(
+        command, env={**os.environ, **disk.environment}, capture_output=True, text=True, timeout=PATIENCE_SECONDS
+    )
     assert done.returncode == 0, done.stderr
     return done.stdout
 

@@ -27,6 +27,7 @@ from tests.support.fixtures import (
     unpack,
 )
 from tests.support.forked import Forked
+from tests.support.processes import PATIENCE_SECONDS
 
 LOCAL: Final = "legacy-c-localtx"
 DTX: Final = "legacy-d-dtx"
@@ -189,7 +190,9 @@ def test_a_terminal_that_cannot_show_every_character(open_fixture: StoreOpener, 
 def test_output_that_cannot_be_written(dtx: StoreFixture, mode: list[str]) -> None:
     """The output is to blame, and not the store that was read."""
     with open("/dev/full", "wb") as full:
-        finished = forked.run([*COMMAND, dtx.path, *mode], stdout=full, stderr=subprocess.PIPE, timeout=60)
+        finished = forked.run(
+            [*COMMAND, dtx.path, *mode], stdout=full, stderr=subprocess.PIPE, timeout=PATIENCE_SECONDS
+        )
     assert finished.returncode != 0
     (line,) = finished.stderr.decode().splitlines()
     assert "No space left" in line
@@ -199,7 +202,7 @@ def test_output_that_cannot_be_written(dtx: StoreFixture, mode: list[str]) -> No
 @pytest.mark.parametrize("mode", [["--transactions"], ["--transactions", "--json"]], ids=["tables", "json"])
 def test_no_output_at_all(dtx: StoreFixture, mode: list[str]) -> None:
     command = ["sh", "-c", 'exec "$@" >&-', "sh", *COMMAND, str(dtx.path), *mode]
-    finished = subprocess.run(command, cwd=ROOT, stderr=subprocess.PIPE, timeout=60, check=False)
+    finished = subprocess.run(command, cwd=ROOT, stderr=subprocess.PIPE, timeout=PATIENCE_SECONDS, check=False)
     assert b"Traceback" not in finished.stderr
 
 

@@ -20,10 +20,10 @@ from click.testing import Result
 from qstore.tools.generate.make import MANIFEST
 from tests.support.forked import Forked
 from tests.support.generated_fleet import generate
+from tests.support.processes import PATIENCE_SECONDS
 from tests.support.profiles import today
 
 ROOT: Final = Path(__file__).parent.parent.parent
-PATIENCE_SECONDS: Final = 120.0
 STORES: Final = 5000  # more than anybody waits for
 
 

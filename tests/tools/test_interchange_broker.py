@@ -17,6 +17,7 @@ from qstore.formats.values import TYPES, TypedValue
 from qstore.tools.interchange.broker import _Sending
 from tests.support.fixtures import StoreFixture
 from tests.support.forked import ROOT
+from tests.support.processes import PATIENCE_SECONDS
 from tests.support.running_broker import RunningBroker
 from tests.tools.interchange_runs import bring, export, held, lines_of, of_kind, write_lines
 from tests.tools.test_interchange import simple_lines
@@ -183,7 +184,7 @@ def test_a_broker_and_an_import_that_are_killed(tmp_path: Path) -> None:
         while not session.invoke("queue.query", queue="killed").get("message_count"):
             assert process.poll() is None
         running.kill()
-    _, errors = process.communicate(timeout=60)
+    _, errors = process.communicate(timeout=PATIENCE_SECONDS)
     assert process.returncode == 2
     assert errors.count("\n") == 1
     running.start()

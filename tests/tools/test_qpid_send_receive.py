@@ -201,7 +201,7 @@ def test_reports(send: Run, receive: Run, queue: str) -> None:
 def test_as_processes(url: str, queue: str) -> None:
     def process(module: str, *arguments: str) -> subprocess.CompletedProcess[str]:
         command = [sys.executable, "-m", f"qstore.tools.{module}", "-b", url, *arguments]
-        return forked.run(command, capture_output=True, text=True, timeout=60)
+        return forked.run(command, capture_output=True, text=True, timeout=PATIENCE_SECONDS)
 
     options = ("--connection-options", "{reconnect: true, heartbeat: 5}")
     sent = process("qpid_send", "-a", queue, "-m", "3", "--content-string", "é", "--rate", "1000", *options)

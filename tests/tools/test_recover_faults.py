@@ -27,6 +27,7 @@ from tests.support.planted_damage import (
     version_1_store,
     version_2_store,
 )
+from tests.support.processes import PATIENCE_SECONDS
 from tests.support.recover_runs import (
     BadRegion,
     Killed,
@@ -224,7 +225,7 @@ main()
 def test_a_process_that_is_killed(version_2: Original, tmp_path: Path) -> None:
     path = tmp_path / "new"
     arguments = [sys.executable, "-c", KILL, str(version_2.path), str(path)]
-    assert forked.run(arguments, timeout=60).returncode == -signal.SIGKILL
+    assert forked.run(arguments, timeout=PATIENCE_SECONDS).returncode == -signal.SIGKILL
     assert not os.path.lexists(path)
     assert recover(version_2.path, path).report.code == 0
 

@@ -15,6 +15,7 @@ from qstore.tools.console.rows import Column, print_table
 from tests.support import forked
 from tests.support.dump import size, sizing
 from tests.support.fixtures import StoreFixture
+from tests.support.processes import PATIENCE_SECONDS
 
 EXAMPLE = ["--message-size", "150", "--header-size", "75", "--depth", "25000"]
 DISTRIBUTED = ["--transactions", "distributed", "--xid-size", "53"]
@@ -44,7 +45,7 @@ def test_as_a_process_of_its_own() -> None:
     variables = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1"}
     finished = forked.run(
         [sys.executable, "-m", "qstore.tools.qstore_size", *EXAMPLE],
-        env=variables, capture_output=True, timeout=60,
+        env=variables, capture_output=True, timeout=PATIENCE_SECONDS,
     )  # fmt: skip
     assert (finished.returncode, finished.stderr) == (0, b"")
     assert b"--num-jfiles 8 --jfile-size-pgs 37\n" in finished.stdout

@@ -16,6 +16,7 @@ from tests.support import forked
 from tests.support.dump import ROOT
 from tests.support.fixtures import snapshot
 from tests.support.journal_builder import JournalBuilder
+from tests.support.processes import PATIENCE_SECONDS
 from tests.tools.store_chk_runs import SMALL, command, written
 
 USAGE: Final = "Usage: qpid-store-chk [options] DIR\n\nqpid-store-chk: error: "
@@ -337,7 +338,7 @@ def test_path_that_is_no_regular_file_is_refused(journal: Path) -> None:
 def process(*arguments: str | Path, **options: object) -> subprocess.CompletedProcess[bytes]:
     """Run the command as a process of its own."""
     command_line = [sys.executable, "-m", "qstore.tools.qpid_store_chk", *map(os.fspath, arguments)]
-    return forked.run(command_line, timeout=60, stderr=subprocess.PIPE, **options)
+    return forked.run(command_line, timeout=PATIENCE_SECONDS, stderr=subprocess.PIPE, **options)
 
 
 def test_exit_codes_of_the_process(journal: Path) -> None:
@@ -357,7 +358,7 @@ def test_output_that_cannot_be_written(journal: Path) -> None:
         ["sh", "-c", 'exec "$@" >&-', "sh", sys.executable, "-m", "qstore.tools.qpid_store_chk", str(journal)],
         cwd=ROOT,
         stderr=subprocess.PIPE,
-        timeout=60,
+        timeout=PATIENCE_SECONDS,
         check=False,
     )
     assert (closed.returncode, closed.stderr) == (0, b"")
@@ -368,7 +369,7 @@ def test_a_reader_that_goes_away_ends_it_silently(tmp_path: Path) -> None:
     builder.enqueue_many(5000, b"m")
     directory = written(builder, tmp_path / "j")
     pipeline = f'"{sys.executable}" -m qstore.tools.qpid_store_chk -r "{directory}" | head -n 1'
-    shown = subprocess.run(["sh", "-c", pipeline], cwd=ROOT, capture_output=True, timeout=60, check=False)
+    shown = subprocess.run(["sh", "-c", pipeline], cwd=ROOT, capture_output=True, timeout=PATIENCE_SECONDS, check=False)
     assert shown.stdout == b"Journal info file %b/JournalData.jinf:\n" % os.fsencode(directory)
     assert shown.stderr == b""
 

@@ -26,6 +26,7 @@ from tests.support.dump import ROOT
 from tests.support.fixtures import StoreOpener
 from tests.support.opened_store import OpenedStore
 from tests.support.planted_damage import check
+from tests.support.processes import PATIENCE_SECONDS
 from tests.support.profiles import today
 
 pytestmark = pytest.mark.usefixtures("nothing_is_synced")
@@ -206,7 +207,7 @@ def test_a_file_that_may_not_be_read_is_named(store: dict[bool, CampaignStore], 
         more = [os.fspath(tmp_path / "recovered")] if title == "recover" else []
         finished = subprocess.run(
             [*POWERLESS, sys.executable, *command, os.fspath(root), *more],
-            cwd=ROOT, capture_output=True, text=True, timeout=60, check=False,
+            cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE_SECONDS, check=False,
         )  # fmt: skip
         said = finished.stdout + finished.stderr
         assert "Traceback" not in said, said

@@ -23,6 +23,8 @@ from typing import Final, NamedTuple
 
 import pytest
 
+from tests.support.processes import PATIENCE_SECONDS
+
 SECTOR: Final = 512
 _SOURCE: Final = Path(__file__).with_name("unsynced.c")
 _NOTE: Final = struct.Struct("=QQQ")
@@ -48,7 +50,7 @@ def build(directory: Path) -> Path:
         pytest.skip("there is no C compiler")
     library = directory / "unsynced.so"
     command = [compiler, "-shared", "-fPIC", "-O1", "-Wall", "-Wextra", "-Werror", "-o", library, _SOURCE]
-    subprocess.run([*command, "-ldl", "-lpthread"], check=True, timeout=60)
+    subprocess.run([*command, "-ldl", "-lpthread"], check=True, timeout=PATIENCE_SECONDS)
     return library
 
 
