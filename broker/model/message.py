@@ -325,6 +325,24 @@ class Message(ABC):
         """
         raise NotImplementedError(f"{self!r} is not of a run")
 
+    @property
+    def size_field(self) -> SizeField | None:
+        """The field in its header that gives the size of its body; None if there is none."""
+        return None
+
+    def head_in(self, data: bytes, begin: int, end: int) -> bytes | None:  # noqa: ARG002 – for subclasses
+        """The bytes before its body in the stored data that it was decoded from, with its header at their end.
+
+        Messages with the same bytes there, but for the size of the body, can be in one run with it. None if there can
+        be no others.
+
+        Args:
+            data: has the stored data.
+            begin: where that begins.
+            end: where it ends.
+        """
+        return None
+
     def stored_head(self) -> bytes:
         """The stored data before the body of each message of a run, with this header at their end."""
         raise NotImplementedError(f"{self!r} is not of a run")

@@ -81,6 +81,12 @@ class MessageRun:
         return self.template.with_body(self.bodies.body(number), self.field)
 
 
+def read_run(first: Message, bodies: Bodies) -> MessageRun:
+    """A run that was read from a journal: its first message, and the bodies of all (`Message.head_in`)."""
+    field = None if bodies.is_even else first.size_field
+    return MessageRun(first.with_body(b"", None), bodies, field, first.size - len(first.body))
+
+
 class RunEntry(Entry):
     """The place of consecutive messages of a run on one queue. It has no `message`.
 

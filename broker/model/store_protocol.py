@@ -22,7 +22,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, Literal, Protocol, TypeAlias, TypeVar
 
-from qstore.broker.model.message import MessagesRead, RestoreMessage
+from qstore.broker.model.message import Message, MessagesRead, RestoreMessage
 from qstore.formats.broker_records.topology import Binding, Bridge, Exchange, GeneralObject, Link, Queue
 from qstore.formats.catalogue import BindingEntry
 from qstore.formats.kernels.bodies import Bodies, SizeField
@@ -41,6 +41,9 @@ ReportProgress: TypeAlias = Callable[[Callable[[], str]], None]
 
 JournalHandle: TypeAlias = Any  # a journal, of the store's own type, which satisfies `Journal`
 QueueHandle: TypeAlias = Any  # likewise, a `RecoveredQueue`
+Alike: TypeAlias = Callable[[Message, bytes, int, int], tuple[bytes, SizeField | None, int] | None]
+RunsRead: TypeAlias = Callable[[list[Message | Exception | tuple[Message, Bodies]]], None]
+"""As `MessagesRead`, with runs (`Store.read_runs`)."""
 Enqueues: TypeAlias = Sequence[tuple[JournalHandle, list[tuple[Sequence[bytes], int, int]]]]
 """Messages of a transaction by journal, in order; for each the arguments of `Appends.enqueue`."""
 Dequeues: TypeAlias = Sequence[tuple[JournalHandle, int]]
@@ -311,6 +314,23 @@ class Store(Protocol):
 
     def read(self, journal: JournalHandle, rids: Sequence[int], decode: RestoreMessage, done: MessagesRead, /) -> None:
         """Read and decode messages, and call `done` with each or its error: at once, if no wait is needed."""
+
+    def read_runs(
+        self, journal: JournalHandle, rids: Sequence[int], decode: RestoreMessage, alike: Alike, done: RunsRead, /
+    ) -> None:
+        """As `read`, with consecutive messages that differ only in their bodies as runs.
+
+        In the place of the messages of a run is the first of them, with the bodies of all.
+
+        Args:
+            journal: as for `read`.
+            rids: as for `read`.
+            decode: as for `read`.
+            alike: gets a message, and the bytes that it was decoded from. Returns what messages of a run with it have
+                in common: the bytes before the body, the field in them that gives its size, if there is one, and the
+                size of the largest body; None if it cannot be in a run.
+            done: gets them.
+        """
 
     def will_read(self, journal: JournalHandle, rids: Sequence[int], /) -> None:
         """Have the system read ahead messages that will be read soon."""

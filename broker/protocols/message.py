@@ -92,6 +92,13 @@ class NativeMessage(Message):
         self._encode(head)
         return head.encoded
 
+    def head_in(self, data: bytes, begin: int, end: int) -> bytes | None:
+        """As `Message.head_in`."""
+        if self.expires_at or not self.body or isinstance(self.body, LargeContent):
+            return None
+        head = data[begin : end - len(self.body)]
+        return head if head.endswith(self.header) else None
+
     def _encode(self, head: SharedHead) -> None:
         if not head.encoded:
             head.encoded = self.stored_begin() + self.header

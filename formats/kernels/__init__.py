@@ -7,6 +7,7 @@ they lie in one socket read. `bodies` says where the bodies are, and which field
     place_records      where the records of a run would be in a journal
     encode_records     the records of a run, for a journal of version 2
     encode_dequeues    the records that remove messages with consecutive record ids
+    read_records       the bodies in records of messages that differ only in them, as far as these are undamaged
     write_deliveries   the messages of a run, each between the same bytes, with numbers that count up
 
 `plain` has these functions in Python, and `compiled` in Cython, with a header in C for CRC-32C. Where modules are
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
         encode_records,
         find_run,
         place_records,
+        read_records,
         write_deliveries,
     )
 else:
@@ -30,6 +32,7 @@ else:
             encode_records,
             find_run,
             place_records,
+            read_records,
             write_deliveries,
         )
     except ImportError:
@@ -38,7 +41,8 @@ else:
             encode_records,
             find_run,
             place_records,
+            read_records,
             write_deliveries,
         )
 
-__all__ = ["encode_dequeues", "encode_records", "find_run", "place_records", "write_deliveries"]
+__all__ = ["encode_dequeues", "encode_records", "find_run", "place_records", "read_records", "write_deliveries"]

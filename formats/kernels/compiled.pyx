@@ -18,6 +18,8 @@ cdef extern from "kernels.h":
     uint32_t crc32c(uint32_t crc, const uint8_t* at, size_t size) noexcept
     void store_le32(uint8_t* at, uint32_t value) noexcept
     void store_le64(uint8_t* at, uint64_t value) noexcept
+    uint32_t load_le32(const uint8_t* at) noexcept
+    uint64_t load_le64(const uint8_t* at) noexcept
     void store_be32(uint8_t* at, uint32_t value) noexcept
     void store_be64(uint8_t* at, uint64_t value) noexcept
 
@@ -330,6 +332,108 @@ def encode_dequeues(
         rid += 1
         target += 1
     return records
+
+
+def read_records(
+    bytes content not None,
+    uint64_t begin,
+    bytes places not None,
+    int size_bits,
+    Py_ssize_t first,
+    Py_ssize_t count,
+    uint64_t rid,
+    uint64_t mask,
+    uint64_t first_word,
+    bytes head not None,
+    field,
+    Py_ssize_t largest,
+    bytes salt not None,
+):
+    cdef Py_ssize_t head_size = len(head), available = len(content), listed = len(places), number, size, last = -1
+    cdef Fields fields
+    fields.count = 0
+    if (
+        listed % 8
+        or not 0 <= count <= MAX_COUNT
+        or not 0 <= first <= MAX_COUNT
+        or first + count > listed // 8
+        or not 8 <= size_bits <= 32
+        or available + head_size > MAX_U32
+        or rid > UINT64_MAX - <uint64_t>count
+        or len(salt) != SALT_BYTES
+        or (field is not None and not read_fields(&fields, (field,), head_size))
+    ):
+        return _plain.read_records(
+            content, begin, places, size_bits, first, count, rid, mask, first_word, head, field, largest, salt
+        )
+    cdef const uint8_t* source = bytes_of(content)
+    cdef const uint8_t* record
+    cdef const uint64_t* listing = <const uint64_t*>PyBytes_AS_STRING(places) + first
+    cdef const uint8_t* salts = bytes_of(salt)
+    cdef bytes wanted = PyBytes_FromStringAndSize(PyBytes_AS_STRING(head), head_size)  # its field is set below
+    cdef uint8_t* before = <uint8_t*>PyBytes_AS_STRING(wanted)
+    cdef bytes starts = new_bytes(4, count + 1)
+    cdef uint32_t* to = <uint32_t*>PyBytes_AS_STRING(starts)
+    cdef uint64_t place, offset, stored
+    cdef uint32_t crc, head_crc = crc32c(0, before, head_size)
+    cdef Py_ssize_t found = 0, smallest = 0, biggest = 0, total = 0
+    cdef uint64_t limit = <uint64_t>available
+    while found < count:
+        place = listing[found] >> size_bits
+        if place < begin or place - begin > limit // BLOCK:
+            break
+        offset = (place - begin) * BLOCK
+        if offset > limit or limit - offset < HEADER + TAIL_BYTES:
+            break
+        record = source + offset
+        stored = load_le64(record + 24)
+        if (
+            load_le64(record) & mask != first_word
+            or load_le64(record + 8) != rid
+            or load_le32(record + 16)
+            or stored <= <uint64_t>head_size
+            or stored > limit - offset - HEADER - TAIL_BYTES
+        ):
+            break
+        size = <Py_ssize_t>stored - head_size
+        if size > largest:
+            break
+        if fields.count and size != last:
+            if not fits(&fields, size):
+                break
+            set_fields(&fields, before, size)
+            head_crc = crc32c(0, before, head_size)
+            last = size
+        if memcmp(record + HEADER, before, head_size) != 0:
+            break
+        crc = crc32c(head_crc, record + HEADER + head_size, size)
+        crc = crc32c(crc, record, HEADER)
+        crc = crc32c(crc, salts, SALT_BYTES)
+        record += HEADER + stored
+        if load_le32(record) != crc or load_le64(record + 4) != rid:
+            break
+        if found == 0 or size < smallest:
+            smallest = size
+        if size > biggest:
+            biggest = size
+        to[found] = <uint32_t>total
+        total += size + 1
+        found += 1
+        rid += 1
+    if found == 0:
+        return b"", b"", 0, 0
+    to[found] = <uint32_t>total
+    cdef bytes bodies = new_bytes(total - 1, 1)
+    cdef uint8_t* body = <uint8_t*>PyBytes_AS_STRING(bodies)
+    for number in range(found):
+        size = <Py_ssize_t>(to[number + 1] - to[number]) - 1
+        offset = ((listing[number] >> size_bits) - begin) * BLOCK
+        memcpy(body, source + offset + HEADER + head_size, size)
+        body += size
+        if number + 1 < found:
+            body[0] = 0
+            body += 1
+    return bodies, starts if found == count else starts[: 4 * (found + 1)], smallest, biggest
 
 
 def write_deliveries(

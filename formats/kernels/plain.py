@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 from array import array
+from itertools import accumulate
 from operator import sub
 from typing import Final
 
@@ -19,6 +20,7 @@ MAX_FIELDS: Final = 4  # that give the size of a body
 _MAX_U32: Final = (1 << 32) - 1
 _MAX_U64: Final = (1 << 64) - 1
 _TAG: Final = struct.Struct(">Q")
+_PLACE_SIZE: Final = 8
 
 
 def find_run(
@@ -210,6 +212,87 @@ def encode_dequeues(first_word: int, rid: int, low_number: int, target: int, cou
         pieces += (header, pack_tail(check(0, header + salt), number), padding)
         target += 1
     return b"".join(pieces)
+
+
+def read_records(
+    content: bytes,
+    begin: int,
+    places: bytes,
+    size_bits: int,
+    first: int,
+    count: int,
+    rid: int,
+    mask: int,
+    first_word: int,
+    head: bytes,
+    field: SizeField | None,
+    largest: int,
+    salt: bytes,
+) -> tuple[bytes, bytes, int, int]:
+    """The bodies of version-2 records of messages that differ only in them, with consecutive record ids.
+
+    Args:
+        content: a part of a log.
+        begin: its log offset, in blocks.
+        places: of each record its log offset, and in the lower bits a number that does not matter: 64-bit numbers in
+            the machine's byte order.
+        size_bits: bits for that number.
+        first: the number of the first of these places.
+        count: their number.
+        rid: the record id of the first; those of the others follow.
+        mask: bits of the first word of a header that matter.
+        first_word: what these must be.
+        head: the bytes before the body in each message's data.
+        field: the field in them that gives the size of the body; None if they are the same for all.
+        largest: bytes that a body may have. None is empty.
+        salt: the salt of the file in which they begin.
+
+    Returns:
+        Those of as many, from the first on, as are whole, undamaged, and like this: a buffer, where they begin in it,
+        one byte apart, and the sizes of the smallest and the largest (`Bodies`).
+
+    Raises:
+        ValueError: there are no such places, or the field is not in the head.
+        OverflowError: a number does not fit.
+    """
+    _check_count(count)
+    _check_numbers(first_word, rid, 0, count, salt)
+    if not 0 <= first <= MAX_COUNT or (first + count) * _PLACE_SIZE > len(places) or len(places) % _PLACE_SIZE:
+        raise ValueError(f"no records {first} to {first + count} in {len(places)} bytes of places")
+    if not 8 <= size_bits <= 32 or not 0 <= mask <= _MAX_U64 or not 0 <= begin <= _MAX_U64:
+        raise OverflowError(f"no log offset: {begin}")
+    if len(content) + len(head) > _MAX_U32:
+        raise OverflowError(f"no places in 32 bits: {len(content)} bytes")
+    if field is not None:
+        _check_fields((field,), head)
+    unpack, unpack_tail, check, head_size = HEADER_2.unpack_from, TAIL.unpack_from, extend_crc32c, len(head)
+    last, head_crc, end = -1, check(0, head), len(content)
+    bodies: list[bytes] = []
+    for packed in memoryview(places).cast("Q")[first : first + count]:
+        at = ((packed >> size_bits) - begin) * BLOCK_SIZE
+        if not 0 <= at <= end - FIXED_SIZE:
+            break
+        word, found_rid, xid_size, _, stored = unpack(content, at)
+        size = stored - head_size
+        if word & mask != first_word or found_rid != rid or xid_size or not 0 < size <= largest:
+            break
+        if stored > end - FIXED_SIZE - at:
+            break
+        if field is not None and size != last:
+            head = _sized(head, (field,), size)
+            head_crc, last = check(0, head), size
+        body_at = at + HEADER_2.size + head_size
+        body = content[body_at : body_at + size]
+        crc = check(head_crc, body + content[at : at + HEADER_2.size] + salt)
+        if not content.startswith(head, at + HEADER_2.size) or unpack_tail(content, body_at + size) != (crc, rid):
+            break
+        bodies.append(body)
+        rid += 1
+    if not bodies:
+        return b"", b"", 0, 0
+    sizes = [len(body) for body in bodies]
+    starts = array("I", accumulate((size + 1 for size in sizes), initial=0))
+    return b"\0".join(bodies), starts.tobytes(), min(sizes), max(sizes)
 
 
 def write_deliveries(

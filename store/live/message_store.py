@@ -57,7 +57,7 @@ from qstore.store.live.delivered import delivered_runs, read_delivered, remove_d
 from qstore.store.live.growth import Expansion, HeldDirectories
 from qstore.store.live.journal_stock import JournalStock
 from qstore.store.live.queue_journal import Done, QueueJournal
-from qstore.store.live.reading import Decode, Decoded, Read, read_messages, will_read
+from qstore.store.live.reading import Alike, Decode, Decoded, Read, RunsRead, read_messages, read_runs, will_read
 from qstore.store.live.snapshot import Shared, SharedSnapshots, Snapshots, Taken
 from qstore.store.live.topology_changes import Changes
 from qstore.store.live.transactions import Transactions
@@ -401,6 +401,17 @@ class MessageStore:
     def read(self, journal: QueueJournal, rids: Sequence[int], decode: Decode[Decoded], done: Read[Decoded]) -> None:
         """Read and decode messages, and call `done` with the result: at once, if no wait is needed."""
         read_messages(journal, rids, self._reads, decode, done)
+
+    def read_runs(
+        self,
+        journal: QueueJournal,
+        rids: Sequence[int],
+        decode: Decode[Decoded],
+        alike: Alike[Decoded],
+        done: RunsRead[Decoded],
+    ) -> None:
+        """As `read`, with consecutive messages that differ only in their bodies as runs: the first, and the bodies."""
+        read_runs(journal, rids, self._reads, decode, alike, done)
 
     def will_read(self, journal: QueueJournal, rids: Sequence[int]) -> None:
         """Have the system read ahead messages that will be read soon."""

@@ -5,16 +5,22 @@ otherwise a thread reads them, through file descriptors of its own. Meanwhile co
 place may be overwritten: so every record is verified, and one that does not match is read again separately, from its
 place at that time. Only this last attempt shows whether it is damaged. The caller's decoder gets the span and the
 message's bounds in it, so that a message is copied once.
+
+Consecutive messages that differ only in their bodies are verified, and their bodies copied, by one call for all of them
+(`formats.kernels`), if the caller wants runs: it decodes the first of them, and tells what the others have in common
+with it. A record that is damaged, has moved, or is not alike ends a run, and is read as above.
 """
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Callable, Sequence
-from functools import partial
-from typing import Final, TypeAlias, TypeVar, cast
+from typing import Final, Generic, TypeAlias, TypeVar, cast
 
 from qstore.formats.checksum import extend_crc32c
 from qstore.formats.errors import BrokerRecordError, RhmError
+from qstore.formats.kernels import read_records
+from qstore.formats.kernels.bodies import Bodies, SizeField
 from qstore.formats.rhm.compressed import Decompressor
 from qstore.formats.rhm.geometry import BLOCK_SIZE
 from qstore.formats.rhm.headers import FLAGS_SHIFT, HEADER_2, MAGIC_MASK
@@ -32,11 +38,31 @@ Decode: TypeAlias = Callable[[bytes, int, int], Decoded]
 #: Gets each decoded message, or the error for which it cannot be read.
 Read: TypeAlias = Callable[[list[Decoded | Exception]], None]
 
+#: Of a decoded message, and the bytes from one index to another that it was decoded from: the bytes before its body in
+#: the data of messages that differ from it only in their bodies, the field in them that gives the size of the body, if
+#: there is one, and the size of the largest that is wanted; None if there are no such messages.
+Alike: TypeAlias = Callable[[Decoded, bytes, int, int], tuple[bytes, SizeField | None, int] | None]
+
+#: As `Read`, with the first message of each run and the bodies of all of its messages in the place of these.
+RunsRead: TypeAlias = Callable[[list[Decoded | Exception | tuple[Decoded, Bodies]]], None]
+
 MAX_SPAN: Final = 2 << 20  # bytes of a span, unless a single record is longer
 _MAX_HOLE: Final = (64 << 10) // BLOCK_SIZE  # unneeded blocks between two records of a span
 _MAX_SPAN_BLOCKS: Final = MAX_SPAN // BLOCK_SIZE
 _HEADER: Final = HEADER_2.size
 _ENQUEUE: Final = int(Kind.ENQUEUE)
+_RUN_MASK: Final = MAGIC_MASK | COMPRESSED << FLAGS_SHIFT  # what matters of the first word of a run's records
+_MIN_RUN: Final = 4  # messages
+_MOST_SKIPPED: Final = 63  # messages that begin no run, if several before them have not
+
+
+class _InRun:
+    """In the place of a message that is in the run of an earlier one."""
+
+
+_IN_RUN: Final = _InRun()
+
+_Found: TypeAlias = "list[Decoded | Exception | tuple[Decoded, Bodies] | _InRun | None]"
 
 
 class Span:
@@ -71,14 +97,27 @@ class Wanted:
         spans: those on the disk, with neighbours in one file joined.
     """
 
-    __slots__ = ("order", "places", "rids", "spans")
+    __slots__ = ("_is_in_order", "order", "places", "rids", "spans")
 
     def __init__(self, journal: QueueJournal, rids: Sequence[int]) -> None:
         self.rids, self.places = list(rids), list(journal.writer.records.where_all(rids))
         self.order = list(range(len(self.places)))
-        if self.places != sorted(self.places):  # compaction has moved some
+        self._is_in_order = self.places == sorted(self.places)
+        if not self._is_in_order:  # compaction has moved some
             self.order.sort(key=self.places.__getitem__)
         self.spans = self._spans(journal)
+
+    def consecutive(self, index: int, end: int) -> int:
+        """How many, from an index in the order of places up to another, have record ids that follow one another."""
+        order, rids = self.order, self.rids
+        first = order[index]
+        most = min(end - index, len(rids) - first)
+        if self._is_in_order and rids[first + most - 1] - rids[first] == most - 1:
+            return most  # ids ascend
+        count = 1
+        while count < most and order[index + count] == first + count and rids[first + count] == rids[first] + count:
+            count += 1
+        return count
 
     def _spans(self, journal: QueueJournal) -> list[Span]:
         writer, places = journal.writer, self.places
@@ -104,6 +143,152 @@ class Wanted:
         return spans
 
 
+class _Reading(Generic[Decoded]):
+    """Messages that are being read.
+
+    Args:
+        journal: the journal of their queue.
+        rids: the messages.
+        decode: decodes a message.
+        alike: what messages of a run have in common; None if no runs are wanted.
+        done: gets what was read.
+    """
+
+    def __init__(
+        self,
+        journal: QueueJournal,
+        rids: Sequence[int],
+        decode: Decode[Decoded],
+        alike: Alike[Decoded] | None,
+        done: RunsRead[Decoded],
+    ) -> None:
+        self._journal, self._decode, self._alike, self._done = journal, decode, alike, done
+        self._wanted = Wanted(journal, rids)
+        self._found: _Found[Decoded] = [None] * len(self._wanted.rids)
+        self._decompressor = Decompressor()
+        self._places = b""  # of the messages in the order of their places, for the kernel
+
+    def begin(self, background: Background) -> None:
+        """Read them now, if all are in the page cache, or have a thread read them."""
+        journal, spans = self._journal, self._wanted.spans
+        contents = [_cached(journal, span) for span in spans]
+        journal.reads += len(self._wanted.rids)
+        if None not in contents:
+            self._read(contents)
+            return
+        journal.slow_reads += 1
+        work = journal.storage.reader([span.extent for span in spans])
+        background.run(work, self._read, self._not_read)
+
+    def _read(self, contents: Sequence[bytes | None]) -> None:
+        """Handle spans that were read, as far as they could be."""
+        for span, content in zip(self._wanted.spans, contents, strict=True):
+            if content:
+                self._take(span, content.ljust(span.extent[1], b"\0"))
+        self._complete()
+
+    def _not_read(self, _error: Exception) -> None:
+        """Handle the failure of a thread."""
+        self._complete()
+
+    def _take(self, span: Span, content: bytes) -> None:
+        """Decode the valid records of one span: those that are in their places, with the right checksums."""
+        alike_of, wanted = self._alike, self._wanted
+        index = untried = span.first
+        skipped = 0
+        while index < span.last:
+            decoded = self._single(span, content, index)
+            if decoded is not None and alike_of is not None and index >= untried and decoded[1] is content:
+                most = wanted.consecutive(index, span.last)
+                alike = alike_of(*decoded) if most >= _MIN_RUN else None
+                if alike is not None:
+                    count = self._run(span, content, index, most, decoded[0], alike)
+                    if count >= _MIN_RUN:
+                        index += count
+                        skipped = 0
+                        continue
+                    untried = index + max(count, 1) + skipped  # where all differ, few are tried
+                    skipped = min(2 * skipped + 1, _MOST_SKIPPED)
+            index += 1
+
+    def _single(self, span: Span, content: bytes, index: int) -> tuple[Decoded, bytes, int, int] | None:
+        """Decode one record. Returns the message and what it was decoded from; None if that failed."""
+        number = self._wanted.order[index]
+        rid, at = self._wanted.rids[number], ((self._wanted.places[number] >> SIZE_BITS) - span.start) * BLOCK_SIZE
+        first: int
+        xid_size: int
+        size: int
+        first, found_rid, xid_size, _, size = HEADER_2.unpack_from(content, at)
+        begin = at + _HEADER + xid_size
+        tail = begin + size
+        if found_rid != rid or tail > len(content) - TAIL_SIZE or first & MAGIC_MASK != _ENQUEUE:
+            return None
+        head = content[at:begin]
+        if xid_size:
+            head = head[_HEADER:] + head[:_HEADER]
+        crc = extend_crc32c(extend_crc32c(0, content[begin:tail]), head + span.salt)
+        if TAIL.unpack_from(content, tail) != (crc, rid):
+            return None
+        data = content
+        try:
+            if first >> FLAGS_SHIFT & COMPRESSED:
+                data = self._decompressor.restore(content[begin:tail])
+                begin, tail = 0, len(data)
+            message = self._decode(data, begin, tail)
+        except RhmError:
+            return None  # the last attempt shows why
+        except BrokerRecordError as error:
+            self._found[number] = error
+            return None
+        self._found[number] = message
+        return message, data, begin, tail
+
+    def _run(
+        self,
+        span: Span,
+        content: bytes,
+        index: int,
+        most: int,
+        message: Decoded,
+        alike: tuple[bytes, SizeField | None, int],
+    ) -> int:
+        """Note the run that begins with a message, if it is long enough. Returns how many it has, up to `most`."""
+        wanted = self._wanted
+        number = wanted.order[index]
+        if not self._places:
+            self._places = array("Q", [wanted.places[each] for each in wanted.order]).tobytes()
+        head, field, largest = alike
+        data, starts, smallest, biggest = read_records(
+            content, span.start, self._places, SIZE_BITS, index, most, wanted.rids[number], _RUN_MASK, _ENQUEUE, head,
+            field, largest, span.salt,
+        )  # fmt: skip
+        if not starts:
+            return 0
+        bodies = Bodies(data, 0, starts, 1, smallest, biggest)
+        if bodies.count >= _MIN_RUN:
+            self._found[number] = message, bodies
+            self._found[number + 1 : number + bodies.count] = [_IN_RUN] * (bodies.count - 1)
+        return bodies.count
+
+    def _complete(self) -> None:
+        """Read each missing message separately, and pass all of them on."""
+        rids = self._wanted.rids
+        self._done(
+            [
+                self._alone(rids[number]) if each is None else each
+                for number, each in enumerate(self._found)
+                if not isinstance(each, _InRun)
+            ]
+        )
+
+    def _alone(self, rid: int) -> Decoded | Exception:
+        try:
+            data = self._journal.load(rid)
+            return self._decode(data, 0, len(data))
+        except (JournalError, OSError, BrokerRecordError) as error:
+            return error
+
+
 def read_messages(
     journal: QueueJournal,
     rids: Sequence[int],
@@ -120,48 +305,24 @@ def read_messages(
         decode: decodes a message.
         done: gets each message, or the error: JournalError, OSError or BrokerRecordError.
     """
-    wanted = Wanted(journal, rids)
-    contents = [_cached(journal, span) for span in wanted.spans]
-    journal.reads += len(rids)
-    if None not in contents:
-        _read(journal, wanted, decode, done, contents)
-        return
-    journal.slow_reads += 1
-    work = journal.storage.reader([span.extent for span in wanted.spans])
-    not_read = partial(_not_read, journal, wanted, decode, done)
-    background.run(work, partial(_read, journal, wanted, decode, done), not_read)
+    _Reading(journal, rids, decode, None, cast("RunsRead[Decoded]", done)).begin(background)
+
+
+def read_runs(
+    journal: QueueJournal,
+    rids: Sequence[int],
+    background: Background,
+    decode: Decode[Decoded],
+    alike: Alike[Decoded],
+    done: RunsRead[Decoded],
+) -> None:
+    """As `read_messages`, with consecutive messages that are alike as runs."""
+    _Reading(journal, rids, decode, alike, done).begin(background)
 
 
 def as_bytes(content: bytes, begin: int, end: int) -> bytes:
     """The `Decode` that returns the bytes themselves."""
     return content[begin:end]
-
-
-def _read(
-    journal: QueueJournal,
-    wanted: Wanted,
-    decode: Decode[Decoded],
-    done: Read[Decoded],
-    contents: Sequence[bytes | None],
-) -> None:
-    """Handle spans that a thread has read, as far as it could."""
-    found: list[Decoded | Exception | None] = [None] * len(wanted.rids)
-    decompressor = Decompressor()
-    for span, content in zip(wanted.spans, contents, strict=True):
-        if content:
-            _take_span(wanted, span, content.ljust(span.extent[1], b"\0"), decode, found, decompressor)
-    done(_complete(journal, wanted, decode, found))
-
-
-def _not_read(
-    journal: QueueJournal,
-    wanted: Wanted,
-    decode: Decode[Decoded],
-    done: Read[Decoded],
-    _error: Exception,
-) -> None:
-    """Handle the failure of a thread."""
-    done(_complete(journal, wanted, decode, [None] * len(wanted.rids)))
 
 
 def will_read(journal: QueueJournal, rids: Sequence[int]) -> None:
@@ -175,64 +336,3 @@ def _cached(journal: QueueJournal, span: Span) -> bytes | None:
         return journal.storage.read_cached(*span.extent)
     except OSError:
         return b""  # its records are read one by one
-
-
-def _take_span(
-    wanted: Wanted,
-    span: Span,
-    content: bytes,
-    decode: Decode[Decoded],
-    found: list[Decoded | Exception | None],
-    decompressor: Decompressor,
-) -> None:
-    """Decode the valid records of one span: those that are in their places, with the right checksums."""
-    unpack_header, unpack_tail, extend = HEADER_2.unpack_from, TAIL.unpack_from, extend_crc32c
-    rids, places, order = wanted.rids, wanted.places, wanted.order
-    start, salt, last = span.start, span.salt, len(content) - TAIL_SIZE
-    for index in range(span.first, span.last):
-        number = order[index]
-        rid, at = rids[number], ((places[number] >> SIZE_BITS) - start) * BLOCK_SIZE
-        first: int
-        xid_size: int
-        size: int
-        first, found_rid, xid_size, _, size = unpack_header(content, at)
-        begin = at + _HEADER + xid_size
-        tail = begin + size
-        if found_rid != rid or tail > last or first & MAGIC_MASK != _ENQUEUE:
-            continue
-        head = content[at:begin]
-        if xid_size:
-            head = head[_HEADER:] + head[:_HEADER]
-        if unpack_tail(content, tail) != (extend(extend(0, content[begin:tail]), head + salt), rid):
-            continue
-        try:
-            if first >> FLAGS_SHIFT & COMPRESSED:
-                data = decompressor.restore(content[begin:tail])
-                found[number] = decode(data, 0, len(data))
-            else:
-                found[number] = decode(content, begin, tail)
-        except RhmError:
-            continue  # the last attempt shows why
-        except BrokerRecordError as error:
-            found[number] = error
-
-
-def _complete(
-    journal: QueueJournal,
-    wanted: Wanted,
-    decode: Decode[Decoded],
-    found: list[Decoded | Exception | None],
-) -> list[Decoded | Exception]:
-    """Read each missing message separately."""
-    if None not in found:
-        return cast("list[Decoded | Exception]", found)
-    rids = wanted.rids
-    return [_alone(journal, rids[number], decode) if each is None else each for number, each in enumerate(found)]
-
-
-def _alone(journal: QueueJournal, rid: int, decode: Decode[Decoded]) -> Decoded | Exception:
-    try:
-        data = journal.load(rid)
-        return decode(data, 0, len(data))
-    except (JournalError, OSError, BrokerRecordError) as error:
-        return error

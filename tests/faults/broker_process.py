@@ -61,9 +61,9 @@ _TINY: Final = Portions(window=1, largest=3, smallest=1, least=1, bytes=1 << 20,
 
 
 @contextmanager
-def tiny_portions() -> Iterator[None]:
-    """Messages go out of memory three at a time, if they do, and nearly all that nobody has."""
-    with patch.object(composition, "PORTIONS", _TINY):
+def tiny_portions(largest: int = _TINY.largest) -> Iterator[None]:
+    """Messages go out of memory `largest` at a time, if they do, and nearly all that nobody has."""
+    with patch.object(composition, "PORTIONS", _TINY._replace(largest=largest)):
         yield
 
 

@@ -16,7 +16,7 @@ import qstore.formats.kernels as picked
 import qstore.formats.kernels.plain as plain
 from qstore.formats.kernels.bodies import Bodies, SizeField
 from qstore.formats.rhm.headers import word
-from qstore.formats.rhm.records import COMPRESSED, SALT, Kind, RecordHeader, encode_record
+from qstore.formats.rhm.records import COMPRESSED, LAST_OF_FLUSH, SALT, Kind, RecordHeader, encode_record
 from tests.support.bodies import joined
 from tests.support.compiled import is_compiled
 
@@ -165,6 +165,96 @@ def test_records_of_a_run_are_those_of_its_messages(
     assert kernels.encode_records(word_, rid, low, head, field, *arguments) == wanted
 
 
+_LARGEST: Final = 2000
+_RUN_MASK: Final = 0xFFFFFFFF | COMPRESSED << 48
+
+
+class _Log:
+    """Records of a run as they lie in a log, with other blocks between some of them."""
+
+    def __init__(self, bodies: list[bytes], head: bytes, fields: tuple[SizeField, ...], rid: int, salt: int) -> None:
+        self.content, self.begin = b"\xff" * 128, 7
+        places = array("Q")
+        for number, body in enumerate(bodies):
+            content = _before(head, fields[:1], len(body)) + body
+            record = encode_record(
+                RecordHeader(Kind.ENQUEUE, 2, 0, rid + number, 0, len(content)), b"", content, salt=salt
+            )
+            places.append((self.begin + len(self.content) // 128) << 24 | 1)
+            self.content += record + b"\xff" * (128 * (number % 3))
+        self.places = places.tobytes()
+
+    def at(self, number: int) -> int:
+        """Where a record is in the content."""
+        return ((memoryview(self.places).cast("Q")[number] >> 24) - self.begin) * 128
+
+
+@each_form
+@given(
+    run=_runs(), head=st.binary(min_size=_MAX_PREFIX, max_size=150), fields=_FIELDS, rid=_RIDS, salt=_SALTS,
+    spoilt=st.tuples(st.integers(0, 12), st.integers(0, 1 << 20), st.integers(1, 255)), skipped=st.integers(0, 3),
+    largest=st.sampled_from([_LARGEST, 1 << 20, 100]),
+)  # fmt: skip
+@example(([b"a", b"b"], joined([b"a", b"b"]), 0), bytes(12), (), 1, 1, (1, 4, 0x80), 0, 100)
+@example(([b"a"] * 9, joined([b"a"] * 9), 0), bytes(12), (SizeField(0, 8),), 1, 1, (8, 46, 1), 0, 100)
+@example(([b"a"] * 9, joined([b"a"] * 9), 0), bytes(12), (), 1, 1, (0, 45, 1), 0, 100)
+def test_bodies_are_read_up_to_the_first_record_that_is_not_as_it_was(
+    kernels: Any, run: tuple[list[bytes], Bodies, int], head: bytes, fields: tuple[SizeField, ...], rid: int, salt: int,
+    spoilt: tuple[int, int, int], skipped: int, largest: int,
+) -> None:  # fmt: skip
+    """Whatever the bit is that has flipped; or its body is empty, or too large."""
+    bodies = run[0]
+    which, at, difference = spoilt
+    log = _Log(bodies, head, fields, rid, salt)
+    content = bytearray(log.content)
+    if which < len(bodies):
+        content[log.at(which) + at % (32 + len(head) + len(bodies[which]) + 12)] ^= difference
+    skipped = min(skipped, len(bodies))
+    wanted = list[bytes]()
+    for number in range(skipped, len(bodies)):
+        if number == which or not 0 < len(bodies[number]) <= largest:
+            break
+        wanted.append(bodies[number])
+    data, starts, smallest, biggest = kernels.read_records(
+        bytes(content), log.begin, log.places, 24, skipped, len(bodies) - skipped, rid + skipped, _RUN_MASK,
+        int(Kind.ENQUEUE), head, fields[0] if fields else None, largest, SALT.pack(salt),
+    )  # fmt: skip
+    if not wanted:
+        assert (data, starts, smallest, biggest) == (b"", b"", 0, 0)
+        return
+    found = Bodies(data, 0, starts, 1, smallest, biggest)
+    assert [found.body(number) for number in range(found.count)] == wanted
+    assert (smallest, biggest) == (min(map(len, wanted)), max(map(len, wanted)))
+    assert len(data) == sum(map(len, wanted)) + len(wanted) - 1
+
+
+@each_form
+@pytest.mark.parametrize("change", ["compressed", "other kind", "with an xid", "other id", "other head", "other salt"])
+def test_records_of_another_sort_end_a_run(kernels: Any, change: str) -> None:
+    """Each of them is whole: it has the right checksum."""
+    salt, head, content = 5, b"head", b""
+    for number in range(6):
+        is_changed = number == 4
+        flags = COMPRESSED if is_changed and change == "compressed" else LAST_OF_FLUSH
+        kind = Kind.DEQUEUE if is_changed and change == "other kind" else Kind.ENQUEUE
+        data = (b"Head" if is_changed and change == "other head" else head) + b"body %d" % number
+        xid = b"xid" if is_changed and change == "with an xid" else b""
+        rid = 10 + number + (is_changed and change == "other id")
+        if kind == Kind.DEQUEUE:
+            header, data = RecordHeader(kind, 2, flags, rid, dequeued_rid=len(data)), b""
+        else:
+            header = RecordHeader(kind, 2, flags, rid, len(xid), len(data))
+        content += encode_record(header, xid, data, salt=salt + (is_changed and change == "other salt"))
+    places = array("Q", [number << 24 | 1 for number in range(6)]).tobytes()
+    found = kernels.read_records(
+        content, 0, places, 24, 0, 6, 10, _RUN_MASK, int(Kind.ENQUEUE), head, None, 100, SALT.pack(salt)
+    )
+    assert found[:2] == (
+        b"\0".join(b"body %d" % number for number in range(4)),
+        array("I", [0, 7, 14, 21, 28]).tobytes(),
+    )
+
+
 @each_form
 @given(rid=_RIDS, low=st.integers(0, (1 << 32) - 1), target=_RIDS, count=st.integers(0, 9), salt=_SALTS)
 def test_dequeues_of_a_range_are_those_of_its_messages(
@@ -208,7 +298,8 @@ def test_a_copy_of_bodies_has_only_their_bytes() -> None:
 
 
 KERNELS: Final = (
-    picked.find_run, picked.place_records, picked.encode_records, picked.encode_dequeues, picked.write_deliveries,
+    picked.find_run, picked.place_records, picked.encode_records, picked.encode_dequeues, picked.read_records,
+    picked.write_deliveries,
 )  # fmt: skip
 
 
@@ -330,6 +421,34 @@ def test_places_that_do_not_fit_are_not_given(
 ) -> None:
     gap, first, count, head_size = numbers
     _same("place_records", array("I", starts).tobytes(), gap, first, count, head_size, *places, size_bits)
+
+
+@given(
+    numbers=st.tuples(_HOSTILE, _HOSTILE, _HOSTILE, _HOSTILE, _HOSTILE, _HOSTILE, _HOSTILE),
+    places=st.lists(st.sampled_from([0, 1 << 24, 2 << 24, 3 << 24, (1 << 63) + 5, _U64]), max_size=4),
+    size_bits=st.sampled_from([-1, 7, 8, 24, 32, 33, 1 << 40]),
+    cut=st.sampled_from([0, 1, 7]),
+    salt=st.sampled_from([0, 8, 9]),
+    length=st.sampled_from([0, 43, 44, 128, 130, 300]),
+    fields=_HOSTILE_FIELDS,
+)
+@example((0, 0, 1, 1, 1, 0, 9), [0], 24, 0, 8, 44, ())
+@example((0, 0, 1, 1, 1, 0, 9), [3 << 24], 24, 0, 8, 300, ())
+@example((1, 0, 1, 1, 1, 0, 9), [0], 24, 0, 8, 300, ())
+def test_records_outside_of_the_content_are_not_read(
+    numbers: tuple[int, int, int, int, int, int, int], places: list[int], size_bits: int, cut: int, salt: int,
+    length: int, fields: tuple[SizeField, ...],
+) -> None:  # fmt: skip
+    """Their headers may give any size."""
+    packed = array("Q", places).tobytes()
+    packed = packed[: len(packed) - cut]
+    begin, first, count, rid, mask, word_, largest = numbers
+    for content in (bytes(length), b"\xff" * length, (bytes(24) + b"\1" * 104) * (length // 128)):
+        for field in (None, *fields):
+            _same(
+                "read_records", content, begin, packed, size_bits, first, count, rid, mask, word_, b"head" * 4, field,
+                largest, bytes(salt),
+            )  # fmt: skip
 
 
 @given(tag_at=_HOSTILE, first=_HOSTILE, count=st.integers(0, 3))

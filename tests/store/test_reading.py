@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from qstore.formats.kernels.bodies import Bodies, SizeField
 from qstore.store.disk import OsFile, OsWritableFile
 from qstore.store.environment import Environment
 from qstore.store.errors import JournalError
@@ -195,3 +196,125 @@ def test_messages_moved_by_compaction_are_read_back(environment: Environment, pa
     opened = OpenedStore(environment, path)
     assert [message.data for message in opened.recovered()["orders"]] == [content(number) for number in range(20)]
     opened.store.close()
+
+
+# ---- runs ----
+
+_HEAD = b"header "
+_SIZE = SizeField(len(_HEAD), 4)
+
+
+def alike(data: bytes, _content: bytes, _begin: int, _end: int) -> tuple[bytes, SizeField, int] | None:
+    """What is stored of messages of a run: a header that gives the size of the body, and the body."""
+    return (data[: len(_HEAD) + 4], _SIZE, 600) if data.startswith(_HEAD) else None
+
+
+def stored(body: bytes) -> bytes:
+    return _HEAD + len(body).to_bytes(4) + body
+
+
+class Runs:
+    """A store with a queue of messages that are alike, with others between some of them."""
+
+    def __init__(self, environment: Environment, path: Path) -> None:
+        self.opened = OpenedStore(environment, path)
+        self.journal: QueueJournal = self.opened.make_queue("orders")
+        self.data = [stored(b"%d " % number * (1 + number % 100)) for number in range(COUNT)]
+        for number in (0, 60, 61, 100, COUNT - 1):
+            self.data[number] = b"another %d" % number
+        self.rids = [self.opened.enqueue(self.journal, data) for data in self.data]
+        self.opened.flush(self.journal)
+
+    def read(self, rids: list[int]) -> tuple[list[bytes | Exception], list[int]]:
+        """The data of the messages, and how many each run has."""
+        found: list[list[bytes | Exception | tuple[bytes, Bodies]]] = []
+        self.opened.store.read_runs(self.journal, rids, as_bytes, alike, found.append)
+        for _ in range(1000):
+            if found:
+                break
+            self.opened.store.collect(0.01)
+        (result,) = found
+        data: list[bytes | Exception] = []
+        counts: list[int] = []
+        for each in result:
+            if isinstance(each, tuple):
+                first, bodies = each
+                assert first == stored(bodies.body(0))
+                data += [stored(bodies.body(number)) for number in range(bodies.count)]
+                counts.append(bodies.count)
+            else:
+                data.append(each)
+        return data, counts
+
+
+@pytest.fixture
+def runs(environment: Environment, path: Path) -> Any:
+    runs = Runs(environment, path)
+    yield runs
+    runs.opened.store.close()
+
+
+@pytest.mark.parametrize("is_cached", [True, False])
+def test_consecutive_messages_that_are_alike_are_read_as_runs(
+    runs: Runs, monkeypatch: pytest.MonkeyPatch, is_cached: bool
+) -> None:
+    """Others, and those that are missing from what is wanted, split them."""
+    monkeypatch.setattr(OsWritableFile, "read_cached", cached if is_cached else not_cached)
+    assert runs.read(runs.rids) == (runs.data, [59, 38, 98])
+    assert runs.read([]) == ([], [])
+    left = [number for number in range(COUNT) if number not in (10, 110, 112)]
+    found, counts = runs.read([runs.rids[number] for number in left])
+    assert found == [runs.data[number] for number in left]
+    assert counts == [9, 49, 38, 9, 86]
+    assert runs.read(runs.rids[1:4]) == (runs.data[1:4], [])  # too few for a run
+
+
+def test_messages_that_are_not_on_the_disk_yet_are_in_no_run(runs: Runs) -> None:
+    late = [runs.opened.enqueue(runs.journal, stored(b"late %d" % number)) for number in range(6)]
+    found, counts = runs.read(runs.rids[150:199] + late)
+    assert found == [*runs.data[150:199], *(stored(b"late %d" % number) for number in range(6))]
+    assert counts == [49]
+
+
+@pytest.mark.parametrize("bad", [1, 2, 30, 58, 59])
+@pytest.mark.parametrize("at", [0, 6, 9, 31, 33, 40, 45, -20, -12, -1])
+def test_a_damaged_record_splits_a_run(runs: Runs, bad: int, at: int) -> None:
+    """At both ends of it, too: only that message is lost, and its neighbours are what they were."""
+    packed = runs.journal.writer.records.where(runs.rids[bad])
+    assert packed is not None
+    ((number, begin, _),) = runs.journal.storage._pieces(packed >> 24, 128)
+    file = runs.journal.storage.file(number)
+    place = begin + (at if at >= 0 else 32 + len(runs.data[bad]) + 12 + at)
+    file.write(place, bytes((file.read(place, 1)[0] ^ 4,)))
+    found, counts = runs.read(runs.rids[:60])
+    assert [number for number, each in enumerate(found) if isinstance(each, Exception)] == [bad]
+    assert isinstance(found[bad], JournalError)
+    assert [each for each in found if isinstance(each, bytes)] == runs.data[:bad] + runs.data[bad + 1 : 60]
+    assert counts == [count for count in (bad - 1, 59 - bad) if count >= 4]
+
+
+def test_runs_of_messages_that_compaction_has_moved(environment: Environment, path: Path) -> None:
+    """Some are where they were, others after them."""
+    runs = Runs(environment, path)
+    runs.opened.store.put_away(runs.journal, runs.rids)
+    while runs.journal.writer.compactor.copied < 20:
+        for rid in [runs.opened.enqueue(runs.journal, b"x" * 2000) for _ in range(10)]:
+            runs.opened.store.append.dequeue(runs.journal, rid)
+        runs.opened.flush(runs.journal)
+    found, counts = runs.read(runs.rids)
+    assert found == runs.data
+    assert sum(counts) > 180
+    runs.opened.store.close()
+
+
+def test_messages_of_a_transaction_are_in_no_run(runs: Runs) -> None:
+    """Their records have an xid."""
+    other, calls = runs.opened.make_queue("other"), Calls()
+    more = [stored(b"committed %d" % number) for number in range(8)]
+    operations = [*(enqueued(runs.journal, data) for data in more), enqueued(other, b"data")]
+    rids = runs.opened.store.transactions.commit(operations, [], calls)
+    runs.opened.wait(calls)
+    runs.opened.flush(runs.journal)
+    found, counts = runs.read([*runs.rids[101:199], *rids[:8]])
+    assert found == [*runs.data[101:199], *more]
+    assert counts == [98]

@@ -17,12 +17,13 @@ from qstore.broker.model.queues.arguments import read_arguments
 from qstore.broker.model.queues.consumers import NOT_FOR_ME, REFUSED, TAKEN, TAKEN_LAST
 from qstore.broker.model.queues.entry import Entry
 from qstore.broker.model.queues.queue import Queue
-from qstore.broker.model.store_protocol import Done, Refused
+from qstore.broker.model.store_protocol import Alike, Done, Refused, RunsRead
 from qstore.broker.settings import BrokerSettings
 from qstore.formats.errors import BrokerRecordError
 from qstore.formats.kernels.bodies import Bodies, SizeField
 from qstore.formats.values import EMPTY_MAP, TypedMap
 from tests.broker.wired_broker import PlainMessage
+from tests.support.bodies import read_runs
 
 AT_ONCE: Final = 5  # messages of a run that are appended by one call
 
@@ -207,6 +208,17 @@ class FakeStore:
     ) -> None:
         def read() -> None:
             done([self._loaded(journal, rid, decode) for rid in rids])
+
+        if self.is_immediate:
+            read()
+        else:
+            self.reads.append(read)
+
+    def read_runs(
+        self, journal: FakeJournal, rids: Sequence[int], decode: RestoreMessage, alike: Alike, done: RunsRead
+    ) -> None:
+        def read() -> None:
+            done(list(read_runs(rids, journal.load, decode, alike, AT_ONCE)))
 
         if self.is_immediate:
             read()

@@ -293,15 +293,22 @@ class Queue:
             return run.count
         return self._store_run(run)
 
-    def takes_run(self, run: MessageRun) -> bool:
-        """Whether the queue need not look at single messages of the run, and has room for all."""
-        watch, size = self.watch, run.size(0, run.count)
+    @property
+    def takes_runs(self) -> bool:
+        """Whether the queue need not look at single messages."""
         return (
             self.message_ttl is None
             and self.eligibility is None
             and not self.displacements
             and self._chooser is None
             and not self.sequence_header
+        )
+
+    def takes_run(self, run: MessageRun) -> bool:
+        """Whether the queue need not look at single messages of the run, and has room for all."""
+        watch, size = self.watch, run.size(0, run.count)
+        return (
+            self.takes_runs
             and (self.residency is None or run.largest <= self.residency.staging)
             and self.messages_enqueued + run.count <= watch.count_mark
             and self.bytes_enqueued + size <= watch.bytes_mark

@@ -37,7 +37,7 @@ from qstore.broker.model.residency.stretch import (
     can_join,
     index_stretches,
 )
-from qstore.broker.model.run import RunEntry
+from qstore.broker.model.run import MIN_RUN, MessageRun, RunEntry
 
 if TYPE_CHECKING:
     from qstore.broker.model.message import Message
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from qstore.broker.model.queues.consumers import Consumers
     from qstore.broker.model.queues.fifo import Fifo
     from qstore.broker.model.queues.queue import Queue
-    from qstore.broker.model.residency.sources import ContentSource, JournalSource, Loaded
+    from qstore.broker.model.residency.sources import ContentSource, JournalSource, Loaded, LoadedRuns
 
 
 _by_position: Final = attrgetter("position")
@@ -238,7 +238,10 @@ class Residency(Tally):
                     following, gained = self._fold_part(entry, min(limit - entry.position, largest))
                     entry, freed = following, freed + gained
                     continue
+                was_shown = id(entry) in shown
                 entry = self._order.unfold_run(entry)
+                if was_shown:
+                    shown.add(id(entry))  # the browser is at it now
             is_end = entry.state == END or entry.position >= limit
             if not is_end and entry.state == AVAILABLE and entry.position >= cursor and id(entry) not in shown:
                 if not run or can_join(entry, run[0]):
@@ -447,14 +450,17 @@ class Residency(Tally):
         source = self._stored if stretch.is_stored else self._others
         assert source is not None
         following = stretch.next
-        source.fetch(stretch.keys, partial(self._fetched, stretch))  # may unfold it at once
+        if stretch.is_stored and self._stored is not None and self._queue.takes_runs:
+            self._stored.fetch_runs(stretch.keys, self.staging, partial(self._fetched, stretch))
+        else:
+            source.fetch(stretch.keys, partial(self._fetched, stretch))  # either may unfold it at once
         if stretch.is_fetched:
             self._ahead = READ_AHEADS
         if self._ahead and isinstance(following, Stretch) and following.is_stored is stretch.is_stored:
             self._ahead -= 1
             source.will_need(following.keys)
 
-    def _fetched(self, stretch: Stretch, messages: Loaded) -> None:
+    def _fetched(self, stretch: Stretch, messages: LoadedRuns) -> None:
         """Unfold a stretch that was read back, unless it was unfolded meanwhile, or the queue deleted."""
         stretch.is_fetched = False
         if stretch.state == OUT and self._order.pager is self:
@@ -462,31 +468,51 @@ class Residency(Tally):
             self._has_read = True
             self._queue.mark_ready()
 
-    def unfold(self, stretch: Stretch, messages: Loaded | None = None) -> Entry:
+    def unfold(self, stretch: Stretch, messages: LoadedRuns | None = None) -> Entry:
         """Put the entries of a stretch in its place, with references for messages that are not given.
 
         Returns:
             The first of them.
         """
-        entries = stretch.entries(self._messages_of(stretch, messages or [None] * stretch.count))
+        entries = self._entries_of(stretch, messages or [None] * stretch.count)
         self._order.unfold(stretch, entries)
         del self._stretches[bisect_left(self._stretches, stretch.position, key=_by_position)]
         stretch.state = GONE
         self._consumers.removed(stretch, entries[0])
         return entries[0]
 
-    def _messages_of(self, stretch: Stretch, loaded: Loaded) -> list[Message]:
-        """Count and return the messages of a stretch that is unfolded; references for those that are None."""
+    def _entries_of(self, stretch: Stretch, loaded: LoadedRuns) -> list[Entry]:
+        """Count the messages of a stretch that is unfolded. Returns their entries."""
+        entries: list[Entry] = []
+        singles: list[Message | None] = []
+        number = 0
+        for each in loaded:
+            if not isinstance(each, MessageRun):
+                singles.append(each)
+                number += 1
+                continue
+            if singles:
+                entries += self._single_entries(stretch, number - len(singles), singles)
+                singles = []
+            entries += self._run_entries(stretch, number, each)
+            number += each.count
+        if singles:
+            entries += self._single_entries(stretch, number - len(singles), singles)
+        return entries
+
+    def _single_entries(self, stretch: Stretch, first: int, loaded: Loaded) -> list[Entry]:
+        """Count messages of a stretch. Returns an entry for each, with a reference for those that are None."""
         is_stored, expiries, references = stretch.is_stored, stretch.expiries, self.references
         are_numbered = bool(self._queue.sequence_header)
         messages: list[Message] = []
         missing: set[int] = set()
-        size, came = 0, stretch.size
-        for number, message in enumerate(loaded):
+        keys = stretch.keys[first : first + len(loaded)]
+        size, came = 0, sum(stretch.sizes[first : first + len(loaded)])
+        for number, message in enumerate(loaded, first):
             if message is None:
                 item = stretch.item(number)
                 message = references.reference(item, is_stored=is_stored)
-                missing.add(number)
+                missing.add(number - first)
                 came -= item.size
             else:
                 if are_numbered:
@@ -495,16 +521,31 @@ class Residency(Tally):
                     message.expires_at = expiries[number]
                 size += message.size
             messages.append(message)
-        count = stretch.count - len(missing)
-        self._queue.bytes_enqueued += size - came  # was estimated at the start
-        self.messages_in += count
-        self.bytes_in += came
-        self.memory_out -= came + (MESSAGE_OVERHEAD - BYTES_PER_MESSAGE) * count
+        self._have_come(len(loaded) - len(missing), size, came)
         self.memory_out -= (REFERENCE_BYTES - BYTES_PER_MESSAGE) * len(missing)
-        if count and (source := self._stored if is_stored else self._others) is not None:
-            keys = stretch.keys
+        if len(missing) < len(keys) and (source := self._stored if is_stored else self._others) is not None:
             source.forget([key for number, key in enumerate(keys) if number not in missing] if missing else keys)
-        return messages
+        return stretch.entries(first, messages)
+
+    def _run_entries(self, stretch: Stretch, first: int, run: MessageRun) -> list[Entry]:
+        """Count messages of a stretch. Returns as few entries for them as there can be."""
+        entries: list[Entry] = []
+        for begin, end in stretch.parts(first, first + run.count):
+            count = end - begin
+            if count < MIN_RUN:
+                messages: Loaded = [run.message(number - first) for number in range(begin, end)]
+                entries += self._single_entries(stretch, begin, messages)
+                continue
+            self._have_come(count, run.size(begin - first, count), sum(stretch.sizes[begin:end]))
+            entries.append(RunEntry(run, begin - first, count, stretch.position_of(begin), stretch.keys[begin]))
+        return entries
+
+    def _have_come(self, count: int, size: int, estimated: int) -> None:
+        """Count messages that are back in memory, and correct their size, which was estimated at the start."""
+        self._queue.bytes_enqueued += size - estimated
+        self.messages_in += count
+        self.bytes_in += estimated
+        self.memory_out -= estimated + (MESSAGE_OVERHEAD - BYTES_PER_MESSAGE) * count
 
     def revive(self, former: Entry) -> None:
         """Put a folded entry in its place again, if its message is available; otherwise mark it as GONE."""
@@ -515,8 +556,15 @@ class Residency(Tally):
             entry = self._stretches[at].next
         else:
             entry = self.unfold(self._stretches[at])
-        while entry.position < former.position and entry.state != END:
-            entry = entry.next
+        while entry.state != END:
+            if isinstance(entry, RunEntry) and entry.position <= former.position < entry.position + entry.count:
+                if entry.state != RUN:
+                    return  # a consumer has it
+                entry = self._order.unfold_run(entry)
+            elif entry.position < former.position:
+                entry = entry.next
+            else:
+                break
         if entry.position != former.position or entry.state in (END, OUT):
             former.state = GONE
         elif entry.state == AVAILABLE:

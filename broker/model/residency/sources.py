@@ -18,17 +18,22 @@ from logging import ERROR
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
 
 from qstore.broker.log.logs import LogBudget, log_of
+from qstore.broker.model.run import MAX_BODY, MessageRun, read_run
 from qstore.formats.errors import BrokerRecordError
 
 if TYPE_CHECKING:
     from qstore.broker.model.message import Message, RestoreMessage
     from qstore.broker.model.queues.entry import Entry
     from qstore.broker.model.store_protocol import Store
+    from qstore.formats.kernels.bodies import Bodies, SizeField
 
 _LOG: Final = log_of("Broker")
 
 Loaded: TypeAlias = "list[Message | None]"
 """Messages in the order of their keys; None for each that cannot be read."""
+
+LoadedRuns: TypeAlias = "Sequence[Message | MessageRun | None]"
+"""The same, with a run in the place of consecutive messages that can be in one."""
 
 
 class ContentSource(Protocol):
@@ -105,6 +110,36 @@ class JournalSource:
         """Read messages without waiting for the disk."""
         self._store.read(self._journal, keys, self._restore, partial(self._read, keys, done))
 
+    def fetch_runs(self, keys: Sequence[int], largest: int, done: Callable[[LoadedRuns], None]) -> None:
+        """As `fetch`, with consecutive messages of at most `largest` bytes as runs."""
+        self._store.read_runs(
+            self._journal, keys, self._restore, partial(_alike, largest), partial(self._runs_read, keys, done)
+        )
+
+    def _runs_read(
+        self,
+        keys: Sequence[int],
+        done: Callable[[LoadedRuns], None],
+        found: list[Message | Exception | tuple[Message, Bodies]],
+    ) -> None:
+        if self._is_closed:
+            return
+        loaded: list[Message | MessageRun | None] = []
+        number = 0
+        for each in found:
+            if isinstance(each, tuple):
+                message, bodies = each
+                loaded.append(read_run(message, bodies))
+                number += bodies.count
+                continue
+            if isinstance(each, Exception):
+                self._unreadable(keys[number], each)
+                loaded.append(None)
+            else:
+                loaded.append(each)
+            number += 1
+        done(loaded)
+
     def _read(self, keys: Sequence[int], done: Callable[[Loaded], None], found: list[Message | Exception]) -> None:
         if not self._is_closed:
             done(self._messages(keys, found))
@@ -133,3 +168,15 @@ class JournalSource:
     def close(self) -> None:
         """Drop reads under way: the store deletes the journal."""
         self._is_closed = True
+
+
+def _alike(
+    largest: int, message: Message, data: bytes, begin: int, end: int
+) -> tuple[bytes, SizeField | None, int] | None:
+    """What the messages that can be in one run with one that was read have in common (`Store.read_runs`)."""
+    head = message.head_in(data, begin, end)
+    if head is None:
+        return None
+    header = message.size - len(message.body)
+    field = message.size_field
+    return head, None if field is None else field.moved(len(head) - header), min(MAX_BODY, largest - header)

@@ -170,17 +170,41 @@ class Stretch(Entry):
             self.is_stored is not bool(flag & ATYPICAL),
         )
 
-    def entries(self, messages: Sequence[Message]) -> list[Entry]:
-        """Entries for all its messages, in order; available, and not linked yet."""
+    def parts(self, first: int, end: int) -> list[tuple[int, int]]:
+        """Split its messages from one number up to another where a run ends: in each part positions are consecutive.
+
+        A message that expires, was delivered before, or is otherwise unlike most is a part of its own.
+        """
+        offsets, expiries, flags = self._offsets, self.expiries, self._flags
+        if offsets is None and expiries is None and flags is None:
+            return [(first, end)]
+        parts: list[tuple[int, int]] = []
+        begin, was_plain = first, False
+        for number in range(first, end):
+            is_plain = not (expiries is not None and expiries[number]) and not (flags is not None and flags[number])
+            has_gap = offsets is not None and number > first and offsets[number] != offsets[number - 1] + 1
+            if number > begin and (has_gap or not is_plain or not was_plain):
+                parts.append((begin, number))
+                begin = number
+            was_plain = is_plain
+        parts.append((begin, end))
+        return parts
+
+    def position_of(self, number: int) -> int:
+        """The position of one of its messages."""
+        return self.position + (number if self._offsets is None else self._offsets[number])
+
+    def entries(self, first: int, messages: Sequence[Message]) -> list[Entry]:
+        """Entries for its messages, in order, from number `first` on; available, and not linked yet."""
         position, offsets, flags = self.position, self._offsets, self._flags
-        rids = list(self.keys) if self.is_stored else [0] * self.count
+        rids = list(self.keys[first : first + len(messages)]) if self.is_stored else [0] * len(messages)
         entries: list[Entry] = []
-        for number, message in enumerate(messages):
+        for number, message in enumerate(messages, first):
             entry = Entry()
             entry.message = message
             entry.position = position + (number if offsets is None else offsets[number])
             entry.state = AVAILABLE
-            entry.rid = rids[number]
+            entry.rid = rids[number - first]
             entry.is_redelivered = flags is not None and flags[number] & REDELIVERED != 0
             entries.append(entry)
         return entries

@@ -158,6 +158,11 @@ class TransferMessage(NativeMessage):
             header, head = field.set_in(header, len(body)), None
         return TransferMessage(header, body, self.exchange, properties, 0.0, head)
 
+    @property
+    def size_field(self) -> SizeField | None:
+        """As `Message.size_field`."""
+        return content_length_field(self.header)
+
     def stored_begin(self) -> bytes:
         """As `NativeMessage.stored_begin`."""
         return _prefix(self.exchange, len(self.header), not self.has_body)

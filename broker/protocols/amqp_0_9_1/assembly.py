@@ -22,6 +22,7 @@ from typing import Final, Protocol, cast
 from qstore.broker.model.message import IncomingContent
 from qstore.broker.model.run import MAX_RUN
 from qstore.broker.protocols.amqp_0_9_1.errors import HardError
+from qstore.broker.protocols.amqp_0_9_1.message import SIZE_FIELD
 from qstore.broker.protocols.assembly import Assembler, Budget, Partial, Receiver
 from qstore.formats.amqp_0_9_1.codes import ReplyCode
 from qstore.formats.amqp_0_9_1.frames import BODY, FRAME, FRAME_END, HEADER, HEARTBEAT, METHOD, OVERHEAD
@@ -31,7 +32,6 @@ from qstore.formats.kernels.bodies import SizeField
 
 _HEAD: Final = FRAME.size
 _SIZE_END: Final = 12  # in a content header: class, weight, size of the body
-_SIZE_FIELD: Final = SizeField(4, 8)  # in it
 _FRAME_SIZE_FIELD: Final = SizeField(3, 4)  # in a frame header
 _unpack: Final = FRAME.unpack_from
 
@@ -139,9 +139,9 @@ class MethodAssembler(Assembler[_Partial]):
         pattern = self._pattern
         if pattern.is_repeated(header_at - at, body_at - header_at):
             pattern.channel, pattern.payload = channel, payload
-            pattern.start = data[at : header_at + _HEAD + _SIZE_FIELD.at]
-            pattern.field = _SIZE_FIELD
-            pattern.fields = (_SIZE_FIELD.moved(header_at + _HEAD - at), _FRAME_SIZE_FIELD.moved(body_at - at))
+            pattern.start = data[at : header_at + _HEAD + SIZE_FIELD.at]
+            pattern.field = SIZE_FIELD
+            pattern.fields = (SIZE_FIELD.moved(header_at + _HEAD - at), _FRAME_SIZE_FIELD.moved(body_at - at))
             pattern.begin = data[at : header_at + _HEAD + _SIZE_END]
             pattern.middle = data[body_at - 1 : body_at + _HEAD]
             pattern.header_at, pattern.header_end = header_at + _HEAD - at, body_at - 1 - at

@@ -83,6 +83,7 @@ def content_frames(
 
 _SIZE_AT: Final = 4  # where the size of the body begins in a content header, after class and weight
 _SIZE_END: Final = 12
+SIZE_FIELD: Final = SizeField(_SIZE_AT, _SIZE_END - _SIZE_AT)
 _MAX_HEADER: Final = 0xFFFF  # bytes of a header after additions of the broker: all but small frames have room for it
 
 
@@ -129,6 +130,11 @@ class BasicMessage(NativeMessage):
         return BasicMessage(
             header, body, self.exchange, self.routing_key, self.routed, self.is_persistent, self.handling, 0.0, head
         )
+
+    @property
+    def size_field(self) -> SizeField | None:
+        """As `Message.size_field`."""
+        return SIZE_FIELD
 
     def stored_begin(self) -> bytes:
         """As `NativeMessage.stored_begin`."""
@@ -280,6 +286,10 @@ class CopiedMessage(BasicMessage):
             )
             for key in self.keys
         ]  # fmt: skip
+
+    def head_in(self, data: bytes, begin: int, end: int) -> bytes | None:  # noqa: ARG002 – its header is not all
+        """As `Message.head_in`."""
+        return None
 
     @property
     def likeness(self) -> Hashable:

@@ -36,7 +36,8 @@ class Side:
         self.reads_together = reads_together
         self.world = World()
         self.world.store.most_of_run = most_of_run
-        self.world.durable_queue("d")
+        self.world.store.reads_runs = reads_together
+        self.world.paged_queue("d")
 
     def queue(self, name: str) -> Queue:
         return self.world.broker.default_host.queues[name]
@@ -45,6 +46,12 @@ class Side:
         """Send what is read together, or one after the other."""
         for data in [b"".join(frames)] if self.reads_together else frames:
             self.client.send(data)
+
+    def page_out(self) -> None:
+        """The messages of the durable queue leave memory, as far as they can."""
+        residency = self.queue("d").residency
+        assert residency is not None
+        residency.relieve(1 << 40, is_urgent=True)
 
     def rest(self) -> None:
         """Until everything is on the disk, delivered and answered."""
@@ -67,7 +74,7 @@ class Side:
     def messages(self, name: str) -> list[tuple[int, bytes, int, bool, int]]:
         """All messages on a queue, each looked at."""
         return [
-            (entry.position, bytes(entry.message.body), entry.rid, entry.is_redelivered, entry.state)
+            (entry.position, bytes(entry.message.whole().body), entry.rid, entry.is_redelivered, entry.state)
             for entry in self.queue(name).entries()
         ]
 
@@ -89,6 +96,9 @@ class Script:
 
     def rest(self) -> None:
         self.side.rest()
+
+    def page_out(self) -> None:
+        self.side.page_out()
 
     def tick(self) -> None:
         self.client.sync()

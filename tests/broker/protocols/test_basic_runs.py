@@ -89,6 +89,7 @@ OPERATIONS = st.lists(
         st.tuples(st.just("look"), st.sampled_from(QUEUES)),
         st.tuples(st.just("reopen"), st.sampled_from((1, 2))),
         st.tuples(st.just("rest")),
+        st.tuples(st.just("page out")),
         st.tuples(st.just("tick")),
     ),
     max_size=25,

@@ -161,6 +161,7 @@ OPERATIONS = st.lists(
         st.tuples(st.just("rollback")),
         st.tuples(st.just("look"), st.sampled_from(QUEUES)),
         st.tuples(st.just("rest")),
+        st.tuples(st.just("page out")),
         st.tuples(st.just("tick")),
     ),
     max_size=25,

@@ -20,10 +20,14 @@ from typing import Any, Final, NamedTuple
 from qstore.broker.model.broker import Broker
 from qstore.broker.model.errors import ModelError
 from qstore.broker.model.queues.queue import Queue
+from qstore.broker.model.residency.residency import Residency
+from qstore.broker.model.residency.sources import JournalSource
+from qstore.broker.model.run import MIN_RUN
 from qstore.broker.protocols.amqp_0_10.server_connection import Amqp010Connections, ServerConnection
 from qstore.broker.protocols.amqp_0_10.server_session import ServerSession
 from qstore.broker.protocols.connection import Phase
 from qstore.broker.protocols.machine import Peer
+from qstore.broker.protocols.stored_messages import restore_message
 from qstore.broker.security.authentication import Authentication, Link, Policy
 from qstore.broker.security.sasl.exchange import Answer, PasswordCheck
 from qstore.broker.settings import BrokerSettings
@@ -50,6 +54,7 @@ from qstore.formats.amqp_0_10.frames import (
 from qstore.formats.amqp_0_10.structs import DELIVERY_PROPERTIES, MESSAGE_PROPERTIES, decode_struct, encode_struct
 from qstore.formats.kernels.bodies import Bodies, SizeField
 from qstore.formats.values import EMPTY_MAP
+from tests.support.bodies import read_runs
 
 UNLIMITED: Final = 0xFFFFFFFF
 MESSAGES: Final = 0
@@ -113,6 +118,8 @@ class SlowStore:
         self.most_of_run = _MANY  # messages that one call of `enqueue_run` or `dequeue_run` takes
         self.enqueued: list[bytes] = []
         self.dequeued: list[int] = []
+        self.unreadable: set[int] = set()
+        self.reads_runs = True  # otherwise it reads each message by itself
         self.flushes: list[Callable[[Exception | None], None]] = []
 
     def enqueue(self, _journal: object, parts: Sequence[bytes], size: int, _crc: int, /) -> int:
@@ -141,6 +148,26 @@ class SlowStore:
         if count > self.most_of_run or self.failing is not None:
             return []
         return [self.enqueue_run(journal, head, field, bodies, 0, count)[0] for journal in journals]
+
+    def load(self, rid: int) -> bytes:
+        """The data of a message: the store is the journal of its queues, too. Raises FailedError."""
+        if rid in self.unreadable:
+            raise self.FailedError
+        return self.enqueued[rid - 1]
+
+    def read(self, _journal: object, rids: Sequence[int], decode: Any, done: Callable[[list[Any]], None], /) -> None:
+        done(list(read_runs(rids, self.load, decode, lambda *_: None, 1)))
+
+    def read_runs(
+        self, _journal: object, rids: Sequence[int], decode: Any, alike: Any, done: Callable[[list[Any]], None], /
+    ) -> None:
+        done(list(read_runs(rids, self.load, decode, alike if self.reads_runs else lambda *_: None, MIN_RUN)))
+
+    def will_read(self, _journal: object, _rids: Sequence[int], /) -> None:
+        """It is fast."""
+
+    def put_away(self, _journal: object, rids: Sequence[int], /) -> None:
+        assert list(rids) == sorted(rids)
 
     def dequeue_run(self, journal: object, target: int, count: int, /) -> int:
         count = min(count, self.most_of_run)
@@ -296,6 +323,15 @@ class World:
             work.close()
         self.work.clear()
 
+    def paged_queue(self, name: str) -> Queue:
+        """As `durable_queue`, with messages that `page_out` moves out of memory."""
+        queue = self.durable_queue(name)
+        store: Any = self.store
+        source = JournalSource(store, queue.journal, name, restore_message)
+        queue.residency = Residency(source, None, 1 << 40, has_stretches=True)
+        queue.residency.attach(queue, queue._consumers, queue._barriers)
+        return queue
+
     def durable_queue(self, name: str) -> Queue:
         """A queue with a journal, on the disk that waits."""
         queue = self.broker.queue_factory.make(
@@ -307,7 +343,7 @@ class World:
 
     def _keep(self, queue: Queue) -> None:
         store: Any = self.store
-        queue.store, queue.journal, queue._append = store, object(), store
+        queue.store, queue.journal, queue._append = store, store, store
         self.broker.store = store
         self.broker.tick._store = store
         self.broker.router._store = store
