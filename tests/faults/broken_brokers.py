@@ -21,6 +21,7 @@ from qstore.broker.model.queues.barriers import NO_LIMIT, Barrier, Barriers
 from qstore.broker.model.queues.entry import ACQUIRED, RUN, Entry
 from qstore.broker.model.queues.fifo import Fifo
 from qstore.broker.model.queues.queue import Queue
+from qstore.broker.model.residency import sources
 from qstore.broker.model.residency.page_file import PageFile
 from qstore.broker.model.residency.references import Reference, References
 from qstore.broker.model.residency.residency import Residency
@@ -34,12 +35,14 @@ from qstore.broker.model.transactions.local import LocalTransaction
 from qstore.broker.model.transactions.planned import Planned, Rids
 from qstore.broker.protocols.amqp_0_9_1 import acknowledgements
 from qstore.broker.protocols.amqp_0_9_1.acknowledgements import Confirms
-from qstore.formats.kernels.bodies import SizeField
+from qstore.formats.kernels.bodies import Bodies, SizeField
 from qstore.formats.page_file import Extent
 from qstore.store.journal.write.live_records import RestingRecords
 from qstore.store.live.message_store import MessageStore
 from qstore.store.live.queue_journal import Done as StoreDone
 from qstore.store.live.queue_journal import QueueJournal
+from tests.faults.broker_process import tiny_portions
+from tests.support.bodies import joined
 
 _sound_publish = Router.publish
 _sound_dequeue_run = Queue.dequeue_run
@@ -413,6 +416,54 @@ BROKEN_RUNS: Final[dict[str, Callable[[], AbstractContextManager[object]]]] = {
     "held messages available": partial(patch.object, Fifo, "unfold_run", _unfold_as_available),
 }
 """The same where runs are concerned."""
+
+
+# ---- runs that are read back ----
+
+_sound_read_run = sources.read_run
+_sound_parts = Stretch.parts
+_sound_run_entries = Residency._run_entries
+
+
+def _without_first_body(first: Message, bodies: Bodies) -> MessageRun:
+    """Each message has the body of the one after it, and the last one that of another."""
+    moved = [bodies.body(number % bodies.count) for number in range(1, bodies.count + 1)]
+    return _sound_read_run(first, joined(moved))
+
+
+def _parts_without_their_last(self: Stretch, first: int, end: int) -> list[tuple[int, int]]:
+    """A run that is read back loses its last message."""
+    return [(begin, until - (until - begin > 1)) for begin, until in _sound_parts(self, first, end)]
+
+
+def _parts_as_if_new(_self: Stretch, first: int, end: int) -> list[tuple[int, int]]:
+    """Nobody looks at the gaps and the marks of a stretch."""
+    return [(first, end)]
+
+
+def _records_of_the_next(self: Residency, stretch: Stretch, first: int, run: MessageRun) -> list[Entry]:
+    """The record ids of a run that is read back begin with that of the second message."""
+    entries = _sound_run_entries(self, stretch, first, run)
+    for entry in entries:
+        if isinstance(entry, RunEntry):
+            entry.rid += 1
+    return entries
+
+
+@contextmanager
+def _long_stretches(target: Any, name: str, broken: object) -> Iterator[None]:
+    """With stretches that are long enough for runs."""
+    with tiny_portions(12), patch.object(target, name, broken):
+        yield
+
+
+BROKEN_RUNS_READ: Final[dict[str, Callable[[], AbstractContextManager[object]]]] = {
+    "bodies of the messages after them": partial(_long_stretches, sources, "read_run", _without_first_body),
+    "a run without its last message": partial(_long_stretches, Stretch, "parts", _parts_without_their_last),
+    "runs over what is not alike": partial(_long_stretches, Stretch, "parts", _parts_as_if_new),
+    "records of the messages after them": partial(_long_stretches, Residency, "_run_entries", _records_of_the_next),
+}
+"""The same where runs are read back."""
 
 
 BROKEN_BASIC: Final[dict[str, Callable[[], AbstractContextManager[object]]]] = {

@@ -90,10 +90,23 @@ class SimulatedStore(PluggedStore):
     Attributes:
         geometry: of each new queue's journal.
         away: record id -> data of all messages that were out of the broker's memory. Nobody can ask the dead for them.
+        runs_read: the runs that were read back.
     """
 
     geometry: Geometry
     away: dict[int, bytes]
+    runs_read: int = 0
+
+    def read_runs(
+        self, journal: QueueJournal, rids: Sequence[int], decode: Any, alike: Any, done: Callable[[list[Any]], None]
+    ) -> None:
+        """As always."""
+
+        def counted(found: list[Any]) -> None:
+            self.runs_read += sum(isinstance(each, tuple) for each in found)
+            done(found)
+
+        super().read_runs(journal, rids, decode, alike, counted)
 
     def put_away(self, journal: QueueJournal, rids: Sequence[int]) -> None:
         """As always."""

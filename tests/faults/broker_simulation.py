@@ -459,7 +459,8 @@ class BrokerCrashes(Simulator):
         uniform: whether publishers send messages that become runs.
 
     Counted are `stops`; `delivered`, the messages that came to clients; `unpromised`, those of them that were not
-    promised by then, on queues that deliver early; `away`, those that were out of memory; `runs` (`BrokerLife`).
+    promised by then, on queues that deliver early; `away`, those that were out of memory; `runs` (`BrokerLife`);
+    `runs read`, those that were read back.
     """
 
     pages: bool = False
@@ -493,3 +494,4 @@ class BrokerCrashes(Simulator):
         self.counts["unpromised"] += life.model.early
         self.counts["away"] += len(life.process.store.away)
         self.counts["runs"] += life.runs
+        self.counts["runs read"] += life.process.store.runs_read

@@ -28,6 +28,7 @@ TABLES: Final = {
     "PLANTED_PAGING": test_broker_crashes.PLANTED_PAGING,
     "PLANTED_BASIC": test_broker_crashes.PLANTED_BASIC,
     "PLANTED_RUNS": test_broker_crashes.PLANTED_RUNS,
+    "PLANTED_RUNS_READ": test_broker_crashes.PLANTED_RUNS_READ,
     "branches: PLANTED": test_branch_crashes.PLANTED,
 }
 

@@ -13,8 +13,8 @@ from typing import Final
 import pytest
 
 from qstore.store.errors import StoreError
-from tests.faults.broken_brokers import BROKEN, BROKEN_BASIC, BROKEN_PAGING, BROKEN_RUNS
-from tests.faults.broker_process import tiny_turns
+from tests.faults.broken_brokers import BROKEN, BROKEN_BASIC, BROKEN_PAGING, BROKEN_RUNS, BROKEN_RUNS_READ
+from tests.faults.broker_process import tiny_portions, tiny_turns
 from tests.faults.broker_simulation import BrokerCrashes
 from tests.faults.simulator import BrokenPromiseError, Planted
 from tests.support.compiled import is_compiled, replaces
@@ -87,6 +87,11 @@ def test_promises_to_0_9_1_clients_hold() -> None:
     assert crashes.counts["delivered"] > 0
 
 
+PLANTED_RUNS_READ: Final = Planted(
+    BROKEN_RUNS_READ, lambda _: BrokerCrashes(share=0.02, pages=True, uniform=True), SEEDS_FOR_BROKEN, {}
+)
+
+
 @pytest.mark.core
 def test_promises_hold_for_messages_that_are_handled_as_runs() -> None:
     crashes = BrokerCrashes(share=0.1, uniform=True)
@@ -96,6 +101,16 @@ def test_promises_hold_for_messages_that_are_handled_as_runs() -> None:
     assert crashes.kill_points > 20
     assert crashes.counts["delivered"] > 0
     assert crashes.counts["runs"] > 20
+
+
+def test_promises_hold_for_runs_that_are_read_back() -> None:
+    crashes = BrokerCrashes(share=0.1, pages=True, uniform=True)
+    with tiny_portions(12):
+        for seed in seeds_of_the_day(2):
+            crashes.basic = seed % 2 == 0
+            crashes.run(seed)
+    assert crashes.kill_points > 20
+    assert crashes.counts["runs read"] > 20
 
 
 @replaces
@@ -164,6 +179,12 @@ def test_a_broker_with_broken_paging_is_detected(name: str) -> None:
 @pytest.mark.parametrize("name", PLANTED_RUNS.bugs)
 def test_a_broker_with_broken_runs_is_found_out(name: str) -> None:
     assert PLANTED_RUNS.is_found(name)
+
+
+@replaces
+@pytest.mark.parametrize("name", PLANTED_RUNS_READ.bugs)
+def test_a_broker_that_reads_runs_wrongly_is_found_out(name: str) -> None:
+    assert PLANTED_RUNS_READ.is_found(name)
 
 
 @replaces

@@ -312,13 +312,8 @@ class References:
         following: list[int] = []
         size, order = 0, self._order
         for _ in range(_MAX_STEPS):
-            message = entry.message
-            if (
-                entry.state == AVAILABLE
-                and isinstance(message, Reference)
-                and not message.was_tried
-                and message.is_stored is first.is_stored
-            ):
+            message = entry.message if entry.state == AVAILABLE else None  # a run has none
+            if isinstance(message, Reference) and not message.was_tried and message.is_stored is first.is_stored:
                 size += message.size
                 if entries and (size > 2 * PORTIONS.bytes or len(following) == PORTIONS.largest):
                     break

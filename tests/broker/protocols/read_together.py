@@ -64,7 +64,12 @@ class Side:
         """Everything that can be seen, without looking at single messages."""
         return {
             "queues": {
-                name: (queue.message_count, queue.message_bytes, queue.available_count, queue.totals)
+                name: (
+                    queue.message_count,
+                    queue.message_bytes,
+                    queue.available_count,
+                    queue.totals._replace(messages_out=0, messages_in=0, bytes_out=0, bytes_in=0),
+                )
                 for name, queue in self.world.broker.default_host.queues.items()
             },
             "enqueued": self.world.store.enqueued,

@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 
 from qstore.broker.model import router
 from qstore.broker.model.message import PLAIN_HANDLING
-from qstore.broker.model.queues.entry import HELD, RUN
+from qstore.broker.model.queues.entry import FOLDED, HELD, RUN
+from qstore.broker.model.queues.queue import Queue
 from qstore.broker.model.run import MIN_RUN, MessageRun, RunEntry
 from qstore.broker.protocols.amqp_0_9_1.message import BasicMessage
 from qstore.formats.amqp_0_9_1.frames import METHOD, encode_frame
@@ -247,6 +248,94 @@ def test_several_ready_consumers_share_a_run(side: BasicSide) -> None:
         counts[each.values["consumer_tag"]] = counts.get(each.values["consumer_tag"], 0) + 1
     assert sum(counts.values()) == 400
     assert min(counts.values()) >= 60
+
+
+# ---- runs that are read back ----
+
+
+def paged(side: BasicSide, wanted: list[bytes]) -> Queue:
+    """A queue with messages that came one by one, and are out of memory."""
+    for body in wanted:
+        side.publish("d", [body], PERSISTENT)
+    side.rest()
+    queue = side.queue("d")
+    assert runs_on(queue) == []
+    side.page_out()
+    assert queue.residency is not None
+    assert queue.residency.messages_out == len(wanted)
+    return queue
+
+
+@pytest.mark.parametrize("spread", [0, 200])
+def test_messages_that_were_out_of_memory_are_runs(side: BasicSide, spread: int) -> None:
+    wanted = bodies(100, spread=spread)
+    queue = paged(side, wanted)
+    side.client.method("basic.qos", prefetch_count=40)
+    side.client.call("basic.consume", queue="d")
+    assert runs_on(queue) == [(HELD, 40), (RUN, 60)]
+    assert [each.body for each in side.client.take("basic.deliver")] == wanted[:40]
+    assert queue.residency is not None
+    assert (queue.residency.messages_in, queue.residency.memory_out) == (100, 0)
+    for _ in range(3):
+        side.client.method("basic.ack", delivery_tag=0, multiple=True)
+        side.rest()
+    assert [each.body for each in side.client.take("basic.deliver")] == wanted[40:]
+    assert (queue.message_count, queue.message_bytes, queue.residency.memory_out) == (0, 0, 0)
+    assert len(side.world.store.dequeued) == 100
+
+
+def test_what_cannot_be_read_back_splits_a_run_and_stays(side: BasicSide, caplog: pytest.LogCaptureFixture) -> None:
+    wanted = bodies(100)
+    queue = paged(side, wanted)
+    side.world.store.unreadable = {1, 30, 100}  # at both ends, and in the middle
+    side.client.call("basic.consume", queue="d")
+    assert [each.body for each in side.client.take("basic.deliver")] == wanted[1:29] + wanted[30:99]
+    assert runs_on(queue) == [(HELD, 28), (HELD, 69)]
+    assert "record 0x1e cannot be read back" in caplog.text
+    side.client.method("basic.ack", delivery_tag=0, multiple=True)
+    side.rest()
+    assert [entry.rid for entry in queue.entries()] == [1, 30, 100]
+
+
+def test_messages_that_were_delivered_before_are_in_no_run_and_say_so(side: BasicSide) -> None:
+    wanted = bodies(60)
+    queue = paged(side, wanted)
+    side.client.method("basic.qos", prefetch_count=1)
+    side.client.call("basic.consume", queue="d", consumer_tag="first")
+    side.client.method("basic.nack", delivery_tag=1, requeue=True)
+    side.client.call("basic.cancel", consumer_tag="first")
+    side.rest()
+    side.client.method("basic.recover", requeue=True)
+    side.client.received.clear()
+    side.page_out()
+    side.client.method("basic.qos", prefetch_count=100)
+    side.client.call("basic.consume", queue="d")
+    deliveries = side.client.take("basic.deliver")
+    assert [each.body for each in deliveries] == wanted
+    redelivered = [number for number, each in enumerate(deliveries) if each.values["redelivered"]]
+    assert redelivered
+    assert redelivered[0] == 0
+    assert runs_on(queue) == [(HELD, 60 - len(redelivered))]
+
+
+def test_a_browsed_message_is_found_in_the_run_that_it_has_come_back_in(side: BasicSide) -> None:
+    """Its entry left memory; a consumer may have the run by then."""
+    wanted = bodies(60)
+    queue = paged(side, wanted)
+    entries = list(queue.entries())  # they are in memory as references, and leave it again
+    browsed = entries[20], entries[50]
+    assert {each.state for each in browsed} == {FOLDED}
+    side.client.method("basic.qos", prefetch_count=40)
+    side.client.call("basic.consume", queue="d")
+    assert runs_on(queue) == [(HELD, 40), (RUN, 20)]
+    assert not queue.acquire(browsed[0])
+    assert queue.acquire(browsed[1])
+    assert bytes(browsed[1].message.body) == wanted[50]
+    assert runs_on(queue) == [(HELD, 40)]
+    assert [entry.rid for entry in queue.entries()] == list(range(1, 61))
+
+
+# ---- their memory ----
 
 
 def test_a_run_keeps_little_more_than_its_own_bytes_in_memory() -> None:

@@ -193,6 +193,22 @@ def test_messages_whose_bodies_differ_in_size_are_a_run(gives_length: bool) -> N
     assert lengths == [len(body) if gives_length else None for body in uneven[:60]]
 
 
+@pytest.mark.parametrize("spread", [0, 200])
+@pytest.mark.parametrize("gives_length", [True, False])
+def test_messages_that_were_out_of_memory_are_runs(spread: int, gives_length: bool) -> None:
+    side, wanted = TransferSide(reads_together=True), bodies(100, spread=spread)
+    for body in wanted:
+        side.publish("d", [body], PERSISTENT, gives_length=gives_length)
+    side.rest()
+    side.page_out()
+    side.client.subscribe("d", messages=60)
+    assert runs_on(side.queue("d")) == [(HELD, 60), (RUN, 40)]
+    assert [each.body for each in side.client.deliveries] == wanted[:60]
+    fields = [content_length_field(each.header) for each in side.client.deliveries]
+    lengths = [field and field.read(each.header, 0) for field, each in zip(fields, side.client.deliveries, strict=True)]
+    assert lengths == [len(body) if gives_length else None for body in wanted[:60]]
+
+
 @pytest.mark.parametrize("piece", [1, 7, 50, 101, 150, 333, 1000])
 @pytest.mark.parametrize("gives_length", [True, False])
 def test_uneven_messages_arrive_whole_in_whatever_pieces_they_are_read(piece: int, gives_length: bool) -> None:
