@@ -88,7 +88,15 @@ def test_promises_to_0_9_1_clients_hold() -> None:
 
 
 PLANTED_RUNS_READ: Final = Planted(
-    BROKEN_RUNS_READ, lambda _: BrokerCrashes(share=0.02, pages=True, uniform=True), SEEDS_FOR_BROKEN, {}
+    BROKEN_RUNS_READ,
+    lambda _: BrokerCrashes(share=0.02, pages=True, uniform=True),
+    SEEDS_FOR_BROKEN,
+    {
+        "bodies of the messages after them": 301,
+        "a run without its last message": 308,
+        "runs over what is not alike": 301,
+        "records of the messages after them": 301,
+    },
 )
 
 
