@@ -13,7 +13,7 @@ import tempfile
 import time
 from array import array
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -80,6 +80,7 @@ Examples:
 qstore-replay /var/lib/qstore /var/lib/qstore --queue orders --to orders.again --from-rid 0x4711
 qstore-replay /var/lib/qstore amqp://localhost --queue orders --since 2026-11-24T08:00:00Z --rate 500
 qstore-replay orders.tar.zst /var/lib/qstore --queue orders --from-header orderId=A-1001
+qstore-replay /var/lib/qstore /var/lib/again --queue orders --all --create
 qstore-replay /backup/qstore /var/lib/qstore --queue orders --from-id 59f19d71-aab1-5fbb-bf07-b4ac737133e8
 qstore-replay /var/lib/qpidd amqp://guest/guest@localhost --queue orders --all --dry-run
 
@@ -149,6 +150,11 @@ class _Rid(click.ParamType[int]):
 @SELECTOR
 @click.option("--limit", type=click.IntRange(1), metavar="N", help="At most N messages.")
 @click.option("--outstanding", is_flag=True, help="Only messages that are still in the queue, not dequeued ones.")
+@click.option(
+    "--create",
+    is_flag=True,
+    help="Create the queue in DEST with its settings in SOURCE, and DEST, if they are missing.",
+)
 @click.option("--backup", metavar="ID", help="SOURCE is a place of backups: use this one.  [default: the latest]")
 @DRY_RUN
 @AGAIN
@@ -169,7 +175,7 @@ def command(context: click.Context, /, source: str, destination: str, **values: 
     target = queue if values["target"] is None else unescape_name(values["target"])
     choice = Choice(
         queue, target, values["rid"], values["message_id"], values["header"], values["since"],
-        values["until"], values["selector"], values["limit"],
+        values["until"], values["selector"], values["limit"], values["create"],
     )  # fmt: skip
     began, dry_run, again = time.monotonic(), values["dry_run"], values["again"]
     failures = (UnusableInputError, InterchangeError, StoreError, MessagingError)
@@ -181,7 +187,8 @@ def command(context: click.Context, /, source: str, destination: str, **values: 
                 sent = import_into_broker(replay.read, broker.text, rate=values["rate"], dry_run=dry_run, again=again)
                 past, left_out = sent.past, sent.work.left_out
             else:
-                store_of_version_2(tool_environment(), destination, __version__)
+                if Path(destination).exists() or not choice.creates:
+                    store_of_version_2(tool_environment(), destination, __version__)
                 past = import_into_store(
                     replay.read, destination, dry_run=dry_run, again=again, log=log_printer(_PROGRAM)
                 ).past
@@ -225,6 +232,7 @@ class Choice:
         until: it ends before the first message with a later timestamp.
         selector: only messages that it selects.
         limit: their largest number; None for all.
+        creates: whether the target is created if it is missing.
     """
 
     queue: str
@@ -236,6 +244,7 @@ class Choice:
     until: int | None = None
     selector: Selector | None = None
     limit: int | None = None
+    creates: bool = False
 
     @property
     def text(self) -> str:
@@ -284,8 +293,10 @@ class ReplaySink:
         self.queues: set[str] = set()
 
     def queue(self, queue: Queue) -> None:
-        """Only its name counts."""
+        """Its name counts; and what it is, if the target may have to be created."""
         self.queues.add(queue.name)
+        if self._choice.creates and queue.name == self._choice.queue:
+            self._sink.queue(replace(queue, name=self._choice.target, alternate_exchange=""))
 
     def exchange(self, exchange: Exchange) -> None:
         """Not replayed."""

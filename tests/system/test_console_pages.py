@@ -383,6 +383,15 @@ def test_a_damaged_store_is_looked_at_and_recovered(chromium: Any, tmp_path: Pat
         page.locator("dialog").get_by_role("button", name="Recover", exact=True).click()
         page.get_by_role("row", name=re.compile("Recover into .*done")).wait_for()
         assert (tmp_path / "saved" / "rhm").is_dir()
+        page.get_by_role("link", name="d.q2").click()
+        page.get_by_role("button", name="All records, as written").click()
+        page.get_by_role("button", name="Replay from here").first.click()
+        page.get_by_label("New directory").fill(str(tmp_path / "again"))
+        page.locator("dialog").get_by_role("button", name="Replay", exact=True).click()
+        page.get_by_text("The replay has begun").wait_for()
+        page.get_by_role("link", name="Recovery").click()
+        page.get_by_role("row", name=re.compile("Replay d.q2 into .*done")).wait_for()
+        assert (tmp_path / "again" / "rhm").is_dir()
         assert complaints == []
     finally:
         context.close()

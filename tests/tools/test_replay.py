@@ -154,6 +154,14 @@ def test_from_a_backup(tmp_path: Path, target: Path) -> None:
     )
 
 
+def test_a_missing_queue_and_a_missing_store_are_created(archive: Path, target: Path, tmp_path: Path) -> None:
+    for place, name in ((target, "new"), (tmp_path / "made", "q")):
+        done = replay(archive, place, "--queue", "q", "--to", name, "--from-rid", "5", "--create")
+        assert (done["replayed"], done["messages"]) == (True, 2)
+        assert bodies(place, name) == ["4", "5"]
+    assert bodies(target, "again") == []
+
+
 # ---- into a broker ----
 
 broker = pytest.fixture(one_broker, scope="module")

@@ -30,7 +30,19 @@ from qstore import __version__
 from qstore.tools.console.text import printable
 from qstore.tools.web.amqp import LoginError
 from qstore.tools.web.browser import BrowserLogins, log_in, log_out
-from qstore.tools.web.calls import MAX_PAGE, PAGE, Call, HttpError, Reply, Row, bad_request, not_found, text
+from qstore.tools.web.calls import (
+    MAX_PAGE,
+    PAGE,
+    Call,
+    HttpError,
+    Reply,
+    Row,
+    bad_request,
+    boolean,
+    not_found,
+    text,
+    whole,
+)
 from qstore.tools.web.resources import Resources, Route
 
 MAX_OBJECTS: Final = 20_000
@@ -335,7 +347,8 @@ async def content(api: StoredApi, call: Call) -> Reply:
 async def jobs(api: StoredApi, _call: Call) -> Reply:
     found: list[Row] = []
     for job in api.collector.jobs.values():
-        summary: Any = next((each for each in reversed(job.objects) if each.get("kind") == "summary"), None)
+        last = (each for each in reversed(job.objects) if each.get("kind") in ("summary", "replay"))
+        summary: Any = next(last, None)
         found.append({**job.row(), "summary": summary})
     return Reply(value=found[::-1])
 
@@ -358,6 +371,21 @@ async def export(api: StoredApi, call: Call) -> Reply:
     return Reply(202, value=job.row())
 
 
+async def replay(api: StoredApi, call: Call) -> Reply:
+    """Put messages of a queue, delivered ones too, on a queue of a new store."""
+    body = call.object("target", "queue")
+    queue, destination = text(body, "queue"), text(body, "destination", "")
+    if not queue:
+        raise bad_request("the name of the queue is empty")
+    begin = whole(body, "from_rid", 0, (1 << 64) - 1)
+    options = ["--json", "--create", f"--queue={printable(queue)}", f"--from-rid={begin}" if begin else "--all"]
+    options += [f"--to={printable(destination)}"] if destination else []
+    options += [f"--limit={limit}"] if (limit := whole(body, "limit", 0, 1 << 40)) else []
+    options += ["--outstanding"] if boolean(body, "outstanding") else []
+    job = api.collector.write(f"Replay {printable(queue)}", "qstore_replay", text(body, "target"), *options)
+    return Reply(202, value=job.row())
+
+
 # fmt: off
 STORED_ROUTES: Final = (
     Route("POST", "qstore/login", "-", log_in, "Log in with the token"),
@@ -372,5 +400,6 @@ STORED_ROUTES: Final = (
     Route("GET", "qstore/stored/jobs", "", jobs, "What runs, and what has ended"),
     Route("POST", "qstore/stored/recover", "", recover, "Build a clean store in a new place"),
     Route("POST", "qstore/stored/export", "", export, "Write messages and topology to a new file"),
+    Route("POST", "qstore/stored/replay", "", replay, "Put a queue's messages, delivered ones too, into a new store"),
 )
 # fmt: on

@@ -167,6 +167,40 @@ async def test_recovery_and_export_write_new_places_only(store: Path, tmp_path: 
         assert (await ended(client, user, "check"))["found"]["store"][0]["outstanding"] == 27
 
 
+async def test_a_replay_creates_a_new_store(store: Path, tmp_path: Path) -> None:
+    before = content_of(store)
+    target = tmp_path / "again"
+    async with console_of(store) as (client, user):
+        path = "qstore/stored/queues/d.q1"
+        rows = (await client.get(f"{path}/messages", user=user))["items"]
+        rids = [row["rid"] for row in rows if row["state"] == "outstanding"]
+        body = {"target": str(target), "queue": "d.q1", "destination": "d.again", "from_rid": rids[1], "limit": 3}
+        begun = await client.ask("POST", "/api/qstore/stored/replay", body | {"outstanding": True}, user=user)
+        assert begun.status == 202
+        row = await job_ended(client, user, begun.value["number"])
+        assert (row["state"], row["error"], row["summary"]["messages"]) == ("done", "", 3)
+        assert (await client.ask("POST", "/api/qstore/stored/replay", body, user=user)).status == 409
+        for wrong in (
+            {"queue": ""}, {"target": str(store / "in")}, {"from_rid": "x"}, {"limit": -1}, {"outstanding": 3},
+        ):  # fmt: skip
+            asked = {**body, "target": str(tmp_path / "other"), **wrong}
+            assert (await client.ask("POST", "/api/qstore/stored/replay", asked, user=user)).status == 400
+        everything = {"target": str(tmp_path / "all"), "queue": "d.q1"}
+        begun = await client.ask("POST", "/api/qstore/stored/replay", everything, user=user)
+        whole = await job_ended(client, user, begun.value["number"])
+        assert whole["summary"]["messages"] > len(rids)  # delivered ones, too
+        unknown = {"target": str(tmp_path / "none"), "queue": "none"}
+        begun = await client.ask("POST", "/api/qstore/stored/replay", unknown, user=user)
+        failed = await job_ended(client, user, begun.value["number"])
+        assert 'there is no queue "none"' in failed["error"]
+        assert not (tmp_path / "none").exists()
+    assert content_of(store) == before
+    async with console_of(target) as (client, user):
+        found = (await ended(client, user, "check"))["found"]
+        queues = [row["queue"] for row in found["journal"] if row["role"] == "queue"]
+        assert (queues, found["store"][0]["outstanding"]) == (["d.again"], 3)
+
+
 async def test_what_is_no_store_is_said(tmp_path: Path) -> None:
     async with console_of(tmp_path) as (client, user):
         job = (await ended(client, user, "check"))["job"]

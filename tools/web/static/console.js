@@ -111,6 +111,10 @@ async function refresh(page) {
   } finally {
     page.isBusy = false;
   }
+  if (page.isWanted && page === current) {
+    page.isWanted = false;
+    await refresh(page);
+  }
 }
 
 async function showPage() {
@@ -129,7 +133,10 @@ async function showPage() {
   }
   const ctx = {
     title: (text) => { document.title = `${text} – qstore`; },
-    again: () => refresh(page),
+    again: () => {
+      page.isWanted = page.isBusy; // what is under way may not have seen what was done
+      return refresh(page);
+    },
     every: (milliseconds) => { page.every = milliseconds; },
     query: new URLSearchParams(query),
   };

@@ -1,6 +1,6 @@
 // The pages of a store on disk, which is only read: what a restart would deliver, what is damaged, what recovery would do.
 
-import { argumentsText, ask, attempt, bytes, count, dialog, facts, field, h, link, meter, part, say, table, tag, tiles } from "/kit.js";
+import { argumentsText, ask, attempt, bytes, check, count, dialog, facts, field, h, link, meter, part, say, table, tag, tiles } from "/kit.js";
 
 const PAGE_SIZE = 50;
 const MAX_SHOWN = 500;
@@ -112,10 +112,11 @@ function journal(place, ctx, name) {
     { label: "Headers", cell: (row) => argumentsText(row.headers) || "–" }, { label: "Size", num: true, cell: (row) => bytes(row.body_length) },
   ], "A restart would deliver no message of this queue.");
   const [records, showRecords] = pages(`${path}/records`, "Records", [
-    { label: "Record", cell: (row) => (row.rid === null ? "–" : hexadecimal(row.rid)) }, { label: "Type", cell: (row) => row.type },
+    { label: "Record", cell: (row) => (row.rid === null ? "–" : hexadecimal(row.rid)) }, { label: "Type", cell: (row) => h("span", { class: "whole" }, row.type) },
     { label: "Of", cell: (row) => (row.dequeued_rid ? hexadecimal(row.dequeued_rid) : "–") },
     { label: "Transaction", cell: (row) => row.xid ?? "–" }, { label: "Flags", cell: (row) => (row.flags ?? []).join(", ") || "–" },
     { label: "File", cell: (row) => row.file.split("/").at(-1) }, { label: "Offset", num: true, cell: (row) => hexadecimal(row.offset) },
+    { label: "", cell: (row) => (row.type === "enqueue" ? button("Replay from here", () => replayForm(ctx, name, row.rid)) : "") },
   ], "The journal has no records.");
   let shown = "messages";
   const views = { messages: [messages, showMessages, "What a restart would deliver"], records: [records, showRecords, "All records, as written"] };
@@ -127,12 +128,13 @@ function journal(place, ctx, name) {
     body.replaceChildren(views[shown][0]);
   };
   choose(shown);
-  place.append(heading(name, "A journal on disk, read only"), choice, body);
+  place.append(heading(name, "A journal on disk, read only", name === "TplStore" ? null : button("Replay", () => replayForm(ctx, name))), choice, body);
   let hasShown = "";
   return async () => {
     if (hasShown === shown) return; // a stored journal does not change
-    await views[shown][1]();
-    hasShown = shown;
+    const view = shown;
+    await views[view][1]();
+    hasShown = view;
   };
 }
 
@@ -189,13 +191,29 @@ const exportForm = (ctx) => dialog("Export to a new file", [
   ctx.again();
 });
 
+const replayForm = (ctx, queue = "", rid = null) => dialog("Replay into a new store", [
+  field("New directory", h("input", { name: "target", required: true, autofocus: true, placeholder: "/var/lib/again" })),
+  field("Queue", h("input", { name: "queue", required: true, value: queue })),
+  field("Put them on this queue; empty for the same name", h("input", { name: "destination" })),
+  field("Begin with the record; empty for the first", h("input", { name: "rid", value: rid === null ? "" : hexadecimal(rid), placeholder: "0x4711" })),
+  field("How many; empty for all", h("input", { name: "limit", type: "number", min: 1 })),
+  check("Only messages that are outstanding, none that were delivered", h("input", { name: "outstanding", type: "checkbox" })),
+  h("p", { class: "quiet" }, "Delivered messages are there as long as the journal has not overwritten them. The queue is created with its settings; the store that is shown is not changed. On the command line, qstore-replay puts them on a queue of a running broker."),
+], "Replay", async (given) => {
+  const begin = given.rid.trim() ? Number(given.rid.trim()) : 0;
+  if (!Number.isSafeInteger(begin) || begin < 0) throw new Error("The record is not a number, such as 0x4711.");
+  await ask("qstore/stored/replay", { method: "POST", body: { target: given.target, queue: given.queue, destination: given.destination, from_rid: begin, limit: given.limit || 0, outstanding: given.outstanding } });
+  say("The replay has begun: see Recovery.");
+  ctx.again();
+});
+
 function recovery(place, ctx) {
   ctx.title("Recovery");
   return async () => {
     const [[found, note], jobs] = await Promise.all([report("plan"), ask("qstore/stored/jobs")]);
     const [summary] = found?.summary ?? [];
     place.replaceChildren(
-      heading("Recovery", "What it would do: nothing was written yet.", button("Export", () => exportForm(ctx)), button("Recover", () => recoverForm(ctx), "main")),
+      heading("Recovery", "What it would do: nothing was written yet.", button("Replay", () => replayForm(ctx)), button("Export", () => exportForm(ctx)), button("Recover", () => recoverForm(ctx), "main")),
       note,
       summary ? tiles([
         ["Queues", count(summary.queues)], ["Messages", count(summary.messages)], ["In doubt", count(summary.in_doubt)],
@@ -209,7 +227,7 @@ function recovery(place, ctx) {
       h("h2", {}, "Jobs"), table("Jobs", [
         { label: "What", cell: (row) => row.what },
         { label: "State", cell: (row) => tag(row.state, row.state === "failed" ? "bad" : row.state === "done" ? "fine" : "doubtful") },
-        { label: "Result", cell: (row) => row.error || (row.summary ? `${count(row.summary.messages ?? 0)} messages, ${count(row.summary.lost ?? 0)} lost` : "–") },
+        { label: "Result", cell: (row) => row.error || (row.summary ? `${count(row.summary.messages ?? 0)} messages${row.summary.kind === "summary" ? `, ${count(row.summary.lost ?? 0)} lost` : ""}` : "–") },
       ], jobs));
   };
 }
