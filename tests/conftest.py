@@ -15,6 +15,7 @@ import os
 import random
 import re
 import signal
+from collections import Counter
 from collections.abc import Generator, Iterator
 from typing import Any, Final
 
@@ -22,7 +23,7 @@ import pytest
 from hypothesis import is_hypothesis_test, settings
 
 from qstore.broker.process.command import kind_of_modules
-from tests.support import compiled, profiles, temporary
+from tests.support import compiled, forked, profiles, temporary
 from tests.support.fixtures import (
     HAS_RECOVERY,
     LEGACY_STORES,
@@ -76,6 +77,9 @@ _GARBAGE: Final = (5000, 20, 20)
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--all", action="store_true", dest="everything", help="all tests, not the core suite alone")
     parser.addoption("--examples", type=int, default=0, metavar="N", help="hypothesis alone, with N times the examples")
+    parser.addoption(
+        "--processor-times", type=int, default=0, metavar="N", help="show the N tests that take most processor time"
+    )
     parser.addoption("--seed-day", metavar="N", help="the cases of the day N, which a failure tells; or of 'today'")
 
 
@@ -85,6 +89,8 @@ def pytest_configure(config: pytest.Config) -> None:
     if times := config.getoption("--examples"):
         profiles.multiply(times)
     config.pluginmanager.register(Unrun(), "unrun")
+    if most := config.option.processor_times:
+        config.pluginmanager.register(ProcessorTimes(most), "processor-times")
     if not hasattr(config, "workerinput"):  # the workers of xdist see another command line
         os.environ[_SUITE] = "all" if config.option.everything or has_chosen(config) else "core"
     config.option.everything = os.environ[_SUITE] == "all"
@@ -190,6 +196,34 @@ class Unrun:
                 f"       {', '.join(tests[:5])}",
                 red=True,
             )
+
+
+class ProcessorTimes:
+    """The tests that take most processor time, which does not depend on what else the machine does.
+
+    It includes fixtures, and processes that have ended: those that a module shares count for its last test. What a JVM
+    takes is not in it.
+    """
+
+    def __init__(self, most: int) -> None:
+        self._most, self._before = most, forked.processor_seconds()
+        self._seconds: Counter[str] = Counter()
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_makereport(self) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+        report = yield
+        now = forked.processor_seconds()
+        report.user_properties.append(("processor_seconds", now - self._before))
+        self._before = now
+        return report
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        self._seconds[report.nodeid] += dict(report.user_properties)["processor_seconds"]
+
+    def pytest_terminal_summary(self, terminalreporter: Any) -> None:
+        terminalreporter.section(f"{sum(self._seconds.values()):.0f} s of processor time")
+        for test, seconds in self._seconds.most_common(self._most):
+            terminalreporter.line(f"{seconds:8.2f} s  {test}")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -20,6 +20,7 @@ import threading
 import time
 from collections.abc import Mapping, Sequence
 from functools import cache
+from pathlib import Path
 from types import TracebackType
 from typing import IO, Any
 
@@ -45,12 +46,24 @@ class _Server:
         self._socket.close()
         self._process.wait()
 
+    def processor_seconds(self) -> float:
+        """The processor time of this server and of the processes that it forked and that have ended."""
+        fields = Path(f"/proc/{self._process.pid}/stat").read_text().rpartition(")")[2].split()
+        return sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK")
+
 
 @cache
 def _server_of(process: int) -> _Server:
     """The server of a process: one that was forked does not use its parent's."""
     del process
     return _Server()
+
+
+def processor_seconds() -> float:
+    """The processor time of this process and of all that it started and that have ended."""
+    return sum(os.times()[:4]) + (
+        _server_of(os.getpid()).processor_seconds() if _server_of.cache_info().currsize else 0
+    )
 
 
 class Forked:
