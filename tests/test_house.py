@@ -239,7 +239,7 @@ def test_the_check_itself_finds_decisions_that_hang_on_prose(source: str) -> Non
     assert len(decided_by_prose(source)) == 1
 
 
-def test_the_check_itself_lets_prose_be_told() -> None:
+def test_the_check_allows_prose_in_messages() -> None:
     told = (
         "text = f'{damage.what}: {damage.consequence}'\nif error.what is None or damage.kind is KIND: pass\nstr(error)"
     )

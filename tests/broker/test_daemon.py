@@ -151,7 +151,7 @@ def test_the_parent_ends_when_the_child_is_ready() -> None:
     assert goes(int(process))
 
 
-def test_the_child_has_none_of_its_parent_s_files(tmp_path: Path) -> None:
+def test_the_child_inherits_no_files(tmp_path: Path) -> None:
     program = "forked.ready(1)\nopen({!r}, 'w').write(' '.join(sorted(os.listdir('/proc/self/fd'))))"
     with (tmp_path / "given").open("w") as given:
         os.set_inheritable(given.fileno(), True)

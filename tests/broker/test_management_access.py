@@ -89,7 +89,7 @@ def test_policies() -> None:
         ("permission", {"read": ""}, "a permission has"),
     ],
 )
-def test_what_is_not_valid_is_refused(tmp_path: Path, kind: str, properties: dict[str, Any], why: str) -> None:
+def test_invalid_values_are_refused(tmp_path: Path, kind: str, properties: dict[str, Any], why: str) -> None:
     async def scene(stage: Wired, console: Console) -> None:
         use(stage, tmp_path / "users")
         assert why in await create(console, kind, "name", **properties)

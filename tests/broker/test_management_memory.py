@@ -43,7 +43,7 @@ class Stage:
         return added > 0
 
 
-async def test_a_console_that_does_not_read_costs_no_more_than_so_many_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_output_to_a_console_that_does_not_read_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(outbox, "MAX_QUEUE_BYTES", 2500)
     async with wired() as wired_broker:
         stage = Stage(wired_broker, 1)

@@ -36,7 +36,7 @@ def test_slow_ones_are_refused(text: str) -> None:
 
 
 @pytest.mark.parametrize("text", ["(", "[a", "*", "a{2,1}", "\\"])
-def test_what_is_no_expression_is_refused(text: str) -> None:
+def test_invalid_expressions_are_refused(text: str) -> None:
     with pytest.raises(InvalidArgumentError, match="not a regular expression"):
         compile_pattern("pattern", text)
 

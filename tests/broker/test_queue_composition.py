@@ -119,7 +119,7 @@ def test_a_queue_without_a_limit_of_its_own_has_one_only_where_the_disk_has_none
 
 @pytest.mark.parametrize("durable", [False, True])
 @pytest.mark.parametrize("max_bytes", [None, 0])
-def test_only_so_many_messages(model: Model, durable: bool, max_bytes: int | None) -> None:
+def test_max_count_limits_the_depth(model: Model, durable: bool, max_bytes: int | None) -> None:
     queue = make(model, "q", durable=durable, max_messages=2, max_bytes=max_bytes)
     consumer = model.consumer(queue, 1)
     model.publish("q", b"1", b"2")

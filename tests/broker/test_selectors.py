@@ -460,7 +460,7 @@ def test_the_grammar_is_loaded_with_the_first_one() -> None:
     subprocess.run([sys.executable, "-c", program], check=True)
 
 
-def test_the_first_one_holds_nobody_up() -> None:
+def test_the_first_selector_compiles_without_delay() -> None:
     program = (
         "import time, qstore.broker.process.runner\n"
         "from qstore.broker.model.selectors.selector import compile_selector\n"

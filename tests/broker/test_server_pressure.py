@@ -374,7 +374,7 @@ def test_a_full_disk_refuses_with_the_reason_and_loses_nothing(tmp_path: Path, m
     asyncio.run(drain())
 
 
-async def test_clients_of_amqp_0_9_1_are_told_that_the_disk_is_short(tmp_path: Path) -> None:
+async def test_clients_of_amqp_0_9_1_are_blocked_while_the_disk_is_short(tmp_path: Path) -> None:
     async with served(tmp_path) as found:
         await found.broker.default_host.topology.declare_queue("q", durable=True)
         journal = found.broker.default_host.queues["q"].journal

@@ -63,7 +63,7 @@ async def test_no_more_connections_than_allowed(monkeypatch: pytest.MonkeyPatch)
 
 
 @replaces
-async def test_one_too_many_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_connection_beyond_the_limit_gets_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     async with served(max_connections=1) as found:
         with await client(RawPeer, found.port) as first:
             with pytest.raises(ConnectionClosedError) as ended:
@@ -136,7 +136,7 @@ async def test_one_that_does_not_open_its_connection_in_time() -> None:
             assert len(found.server.clients.connections) == 1
 
 
-async def test_one_that_speaks_another_protocol_is_told_ours() -> None:
+async def test_a_client_of_another_protocol_gets_our_header() -> None:
     async with served() as found:
         with await client(RawConnection, found.port) as stranger:
             assert await client(stranger.exchange_headers, b"AMQP\x00\x01\x00\x00") == PROTOCOL_HEADER
@@ -278,7 +278,7 @@ async def test_one_that_does_not_read_and_says_nothing_is_taken_for_dead() -> No
 # ---- the end ----
 
 
-async def test_clients_are_told_that_the_broker_stops() -> None:
+async def test_clients_get_a_close_when_the_broker_stops() -> None:
     async with served() as found:
         peers = [await client(RawPeer, found.port) for _ in range(3)]
         waiting = [asyncio.create_task(client(read_to_the_end, peer)) for peer in peers]

@@ -34,7 +34,7 @@ def test_the_manager_each_second_and_the_log_each_five(caplog: pytest.LogCapture
     assert [each.getMessage() for each in caplog.records] == ["Starting: step 50", "Starting: step 100"]
 
 
-def test_a_manager_that_has_gone_is_not_told_each_second(
+def test_a_manager_that_has_gone_is_not_notified_each_second(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("NOTIFY_SOCKET", str(tmp_path / "gone"))

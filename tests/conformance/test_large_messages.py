@@ -67,7 +67,7 @@ def test_content_in_very_small_frames(broker: RunningBroker) -> None:
         assert receive_large(peer) == checksum_of(size, room)
 
 
-def test_a_slow_reader_is_in_nobodys_way_and_costs_the_content_once(broker: RunningBroker) -> None:
+def test_a_slow_reader_does_not_delay_others_and_costs_the_content_once(broker: RunningBroker) -> None:
     with _declared(broker) as publisher, RawPeer(broker.port, receive_buffer=64 << 10) as slow:
         publisher.declare("small", durable=False)
         base = broker.resident_bytes()

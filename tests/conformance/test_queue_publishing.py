@@ -150,7 +150,7 @@ def test_immediate_in_a_transaction() -> None:
     assert bodies(world, "dead") == [b"1"]
 
 
-def test_other_messages_of_that_connection_need_nobody() -> None:
+def test_other_messages_of_that_connection_need_no_consumer() -> None:
     world, here, _there = with_alternate()
     send_immediate(here, b"1")
     here.publish("k", b"2", exchange="x")

@@ -229,7 +229,7 @@ def test_the_hello_in_single_bytes_and_data_with_the_last_of_it(
 
 
 @pytest.mark.parametrize("begin", [b"\x16", b"\x16\x03", b"\x16\x03\x01\xff\xff" + b"x" * 70_000, b"\x16\x02abcdefgh"])
-def test_a_hello_that_is_none_harms_nobody(broker: RunningBroker, certificates: Certificates, begin: bytes) -> None:
+def test_an_invalid_hello_does_no_harm(broker: RunningBroker, certificates: Certificates, begin: bytes) -> None:
     with socket.create_connection(("127.0.0.1", broker.port), timeout=PATIENCE_SECONDS) as hostile:
         hostile.sendall(begin)
         with EncryptedConnection(broker.port, certificates) as other:

@@ -160,7 +160,7 @@ def copied(disk: SimulatedDisk, source: str, target: str) -> None:
     disk.sync_directory(target)
 
 
-def test_the_copy_of_a_journal_in_use_is_kept_aside_and_refused_where_told_to() -> None:
+def test_the_copy_of_a_journal_in_use_is_kept_aside_or_refused_as_configured() -> None:
     """The same queue, the same incarnation: nobody can tell which is newer."""
 
     def change(disk: SimulatedDisk) -> None:

@@ -108,7 +108,7 @@ class DyingSync(SlowSync):
 
 
 @pytest.mark.parametrize("seed", today(range(60), 15))
-def test_a_driver_that_dies_is_told_to_everybody(seed: int) -> None:
+def test_all_waiters_get_the_error_of_a_driver_that_dies(seed: int) -> None:
     rng = random.Random(seed)
     disk = SimulatedDisk(seed)
     model = Model()

@@ -169,7 +169,7 @@ def test_options_that_say_nothing_usable_are_errors(options: dict[str, str]) -> 
     assert "\n" not in str(raised.value)
 
 
-def test_a_body_is_cut_where_it_is_told_to_be_and_its_length_is_not(tmp_path: Path) -> None:
+def test_a_body_limit_cuts_the_body_but_not_its_stated_length(tmp_path: Path) -> None:
     rows = records(journal(tmp_path / "q"), "body,body_length", body_limit=5)
     assert {len(row["body"]) for row in rows} == {5}
     assert {row["body_length"] for row in rows} == {30, 60}

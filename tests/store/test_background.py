@@ -52,7 +52,7 @@ def raise_value_error() -> int:
     raise ValueError("it went wrong")
 
 
-def test_work_is_done_in_order_and_told_in_order(background: Background) -> None:
+def test_work_and_its_callbacks_run_in_order(background: Background) -> None:
     done: list[int] = []
     told: list[int] = []
     for number in range(1000):

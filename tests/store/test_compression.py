@@ -150,7 +150,7 @@ def test_the_argument(value: object, compresses: bool) -> None:
 
 
 @pytest.mark.parametrize("value", ["gzip", "", 1, True, None, b"\xff"])
-def test_an_argument_that_is_none_of_the_words(value: object) -> None:
+def test_invalid_compression_arguments_are_refused(value: object) -> None:
     with pytest.raises(ParameterError, match=r"queue argument qpid.compress: .* is not one of none, zstd"):
         queue_compresses({"qpid.compress": value})
 

@@ -70,7 +70,7 @@ def test_a_copy_is_not_enqueued_twice(tmp_path: Path) -> None:
     assert found_in(ring(builder, tmp_path / "q")) == [(twice, "duplicate record id: it is already enqueued")]
 
 
-def test_more_than_are_told_one_by_one(tmp_path: Path) -> None:
+def test_contradictions_beyond_the_limit_are_only_counted(tmp_path: Path) -> None:
     builder = JournalBuilder(2, Geometry(4, 1 << 20))
     rids = [builder.enqueue(b"", xid=XID).header.rid for _ in range(1200)]
     for rid in rids:

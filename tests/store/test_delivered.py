@@ -48,7 +48,7 @@ def test_all_messages_of_a_queue_form_one_run() -> None:
     assert list(runs_of([*there][100:], there)) == [301, 99_997]
 
 
-def test_there_are_not_more_than_so_many() -> None:
+def test_runs_of_marks_are_limited() -> None:
     """What is said of too many messages is never said of too few."""
     runs = runs_of(range(1, 100, 2), range(1, 101), most=3)
     assert list(runs) == [1, 1, 3, 3, 5, 99]

@@ -812,7 +812,7 @@ def test_a_patient_waiter_is_called_when_its_records_have_lingered(
     assert called == [None]
 
 
-def test_what_is_appended_while_others_linger_gets_as_much_time(
+def test_records_appended_while_others_linger_get_as_much_time(
     flusher: Flusher, driver: ManualDriver, journals: list[QueueJournal], timers: Timers
 ) -> None:
     """Else a timer that was started long before would have it flushed, and the next message would wait for that."""

@@ -164,7 +164,7 @@ def test_pika_hands_over_a_queue_with_a_single_active_consumer(channel: Blocking
     assert given == [("first", b"0"), ("high", b"1"), ("low", b"2")]
 
 
-def test_pika_is_told_that_its_queue_is_gone(channel: BlockingChannel, queue: str) -> None:
+def test_pika_gets_a_cancel_when_its_queue_is_deleted(channel: BlockingChannel, queue: str) -> None:
     cancelled: list[Any] = []
     channel.add_on_cancel_callback(cancelled.append)
     channel.queue_declare(queue)
@@ -174,7 +174,7 @@ def test_pika_is_told_that_its_queue_is_gone(channel: BlockingChannel, queue: st
     assert [each.method.consumer_tag for each in cancelled] == ["me"]
 
 
-def test_pika_is_told_why(channel: BlockingChannel, queue: str) -> None:
+def test_pika_gets_the_reason_of_a_refusal(channel: BlockingChannel, queue: str) -> None:
     with pytest.raises(pika.exceptions.ChannelClosedByBroker, match="use 'classic' or 'quorum'") as caught:
         channel.queue_declare(queue, durable=True, arguments={"x-queue-type": "stream"})
     assert caught.value.reply_code == 406
@@ -221,7 +221,7 @@ def test_pika_declares_an_exchange_before_its_alternate_exchange(channel: Blocki
         channel.exchange_delete(later)
 
 
-def test_pika_is_told_that_there_is_no_immediate(broker: RunningBroker, queue: str) -> None:
+def test_pika_gets_an_error_for_immediate(broker: RunningBroker, queue: str) -> None:
     connection = pika.BlockingConnection(pika.ConnectionParameters("127.0.0.1", broker.port))
     channel = connection.channel()
     channel.queue_declare(queue)

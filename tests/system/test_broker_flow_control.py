@@ -147,7 +147,7 @@ def _wait_until(is_done: Callable[[], object]) -> None:
 
 
 @pytest.mark.parametrize("confirms", [True, False])
-def test_pika_is_told_that_its_connection_is_blocked(make_broker: BrokerMaker, confirms: bool) -> None:
+def test_pika_gets_connection_blocked(make_broker: BrokerMaker, confirms: bool) -> None:
     broker = make_broker().start()
     told: list[str] = []
     with pika.BlockingConnection(pika.ConnectionParameters("127.0.0.1", broker.port)) as connection:

@@ -103,7 +103,7 @@ def test_a_killed_console_loses_nothing(make_broker: BrokerMaker, start: Start, 
     assert console.end()[0] == 0
 
 
-def test_what_is_wrong_is_said_in_one_line(tmp_path: Path) -> None:
+def test_errors_take_one_line(tmp_path: Path) -> None:
     secret = tmp_path / "secret"
     secret.write_text("user:password")
     for options, code, text in (

@@ -31,35 +31,6 @@ StartQpidd = Callable[..., Forked]
 
 
 @pytest.fixture
-def home(tmp_path: Path) -> Path:
-    """Nothing is found in, or written to, the real one."""
-    home = tmp_path / "home"
-    home.mkdir()
-    return home
-
-
-@pytest.fixture
-def start(home: Path) -> Iterator[StartQpidd]:
-    """Starts qpidd; what is left of it in the end is killed."""
-    started: list[Forked] = []
-
-    def start_it(*options: str) -> Forked:
-        process = Forked(
-            [sys.executable, "-m", "qstore.broker.process.qpidd", *options],
-            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-            env=os.environ | {"HOME": str(home)},
-        )  # fmt: skip
-        started.append(process)
-        return process
-
-    yield start_it
-    for process in started:
-        if process.poll() is None:
-            process.kill()
-        process.communicate()
-
-
-@pytest.fixture
 def qpidd(start: StartQpidd) -> Qpidd:
     """Runs qpidd to its end."""
 
@@ -215,7 +186,7 @@ def test_the_log_names_listening_addresses_and_recovered_content(start: StartQpi
     assert re.search(r"\[Broker\] notice Recovered 1 durable queue and 2 messages in [0-9.]+ s\n", log)
 
 
-def test_loopback_alone_unless_told(start: StartQpidd) -> None:
+def test_a_broker_listens_only_on_loopback_by_default(start: StartQpidd) -> None:
     assert answer(port_of(start("-p0", "--no-data-dir", "--interface", "127.0.0.2")), "127.0.0.2") == PROTOCOL_HEADER
     port = port_of(start("-p0", "--no-data-dir"))
     assert answer(port) == PROTOCOL_HEADER
@@ -254,7 +225,7 @@ def test_a_killed_broker_s_directory_needs_no_tidying(start: StartQpidd, qpidd: 
     assert qpidd("--check", "--data-dir", str(tmp_path / "data")).returncode == 0
 
 
-def test_the_log_goes_where_it_is_told_to(start: StartQpidd, tmp_path: Path) -> None:
+def test_the_log_goes_to_the_given_file(start: StartQpidd, tmp_path: Path) -> None:
     log = tmp_path / "log"
     process = start(
         "--port", "0", "--no-data-dir", "--log-to-stderr", "no", "--log-to-file", str(log), "--log-enable", "notice",

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import socket
-import subprocess
-import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
@@ -21,27 +18,6 @@ SMALL: Final = "num-jfiles=4\njfile-size-pgs=1\ntpl-num-jfiles=4\ntpl-jfile-size
 
 Start = Callable[..., Forked]
 Ended = tuple[int, str, str]
-
-
-@pytest.fixture
-def start(tmp_path: Path) -> Iterator[Start]:
-    """Starts qpidd with options, and variables of the environment; what is left of it in the end is killed."""
-    started: list[Forked] = []
-
-    def start_it(*options: str, **variables: str) -> Forked:
-        process = Forked(
-            [sys.executable, "-m", "qstore.broker.process.qpidd", *options],
-            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-            env=os.environ | {"HOME": str(tmp_path / "home")} | variables,
-        )  # fmt: skip
-        started.append(process)
-        return process
-
-    yield start_it
-    for process in started:
-        if process.poll() is None:
-            process.kill()
-        process.communicate()
 
 
 @pytest.fixture
@@ -197,7 +173,7 @@ def test_options_that_have_no_effect_are_reported(start: Start) -> None:
     ],
 )
 @pytest.mark.parametrize("is_daemon", [False, True])
-def test_a_broker_that_would_be_less_safe_than_it_is_told_to_be(
+def test_a_broker_that_cannot_be_as_safe_as_configured_does_not_start(
     start: Start, option: str, why: str, is_daemon: bool
 ) -> None:
     code, output, errors = ended(start("-p0", "--no-data-dir", option, *(["--daemon"] if is_daemon else [])))

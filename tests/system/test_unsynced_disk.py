@@ -138,7 +138,7 @@ def test_sector_by_sector(disk: UnsyncedDisk) -> None:
         5,
     ),
 )
-def test_calls_fail_as_told(disk: UnsyncedDisk, call: Call, program: str) -> None:
+def test_calls_fail_as_planned(disk: UnsyncedDisk, call: Call, program: str) -> None:
     run(disk, "put('a', b'content'); sync('.')")
     disk.fail(call, errno.ENOSPC, after=0, count=1, where="/")
     printed = run(

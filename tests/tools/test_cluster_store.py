@@ -266,7 +266,7 @@ def test_clean_store_stays_unchanged(tmp_path: Path) -> None:
     assert identity_of(path).shutdown_id not in (None, S1)
 
 
-def test_a_store_of_no_cluster_needs_to_be_told_which(tmp_path: Path) -> None:
+def test_a_store_without_a_cluster_needs_the_option(tmp_path: Path) -> None:
     path = member(tmp_path / "a")
     refused = run("-c", "-y", path)
     assert refused.code == 2

@@ -193,7 +193,7 @@ def test_a_publishers_record_does_not_pass_in_version_2() -> None:
 
 
 @pytest.mark.parametrize("raw", [b"", bytes(4096), b"\xff" * 512, b"RHM", b"RHMe", b"QLSe\2\0", b"RHMf" + bytes(500)])
-def test_nothing_to_be_told(raw: bytes) -> None:
+def test_evidence_without_records(raw: bytes) -> None:
     assert records(raw) == []
 
 

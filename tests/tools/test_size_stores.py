@@ -168,7 +168,7 @@ def test_an_old_message_that_holds_back_the_rest(tmp_path: Path) -> None:
     assert "JournalData.0000.jdat at 0x200), holds back 212.50 KiB, of which 12.62 KiB are still needed" in text
 
 
-def test_version_2_relocates_and_blames_nobody(tmp_path: Path) -> None:
+def test_version_2_relocates_and_reports_no_cause(tmp_path: Path) -> None:
     builder = JournalBuilder(2, Geometry.from_pages(4, 1))
     builder.enqueue_many(1330, b"\0\0\0\0", flush_every=1330)
     for rid in range(2, 1330, 2):

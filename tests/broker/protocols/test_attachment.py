@@ -105,7 +105,7 @@ def test_a_session_that_was_detached_is_kept_for_its_timeout() -> None:
     assert len(world.sessions) == 0
 
 
-def test_only_so_many_detached_sessions_are_kept() -> None:
+def test_detached_sessions_are_limited() -> None:
     world = World(BrokerSettings(auth=False, max_detached_sessions=2))
     for name in (b"1", b"2", b"3"):
         world.open_client(name=name, timeout=60).machine.closed()

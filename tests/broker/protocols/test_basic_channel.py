@@ -521,7 +521,7 @@ def test_an_auto_delete_queue_ends_with_its_last_consumer(world: World, client: 
     assert "q" not in world.broker.default_host.queues
 
 
-def test_consumers_are_told_of_deleted_queues(world: World) -> None:
+def test_consumers_are_cancelled_when_their_queue_is_deleted(world: World) -> None:
     told, untold = BasicClient(world).open(), BasicClient(world, capabilities={}).open()
     told.call("queue.declare", queue="q")
     for each in (told, untold):

@@ -81,7 +81,7 @@ def test_another_virtual_host_is_refused(name: str) -> None:
     assert text == f"NOT_ALLOWED - there is no vhost '{name}'; the only one is '/'"
 
 
-def test_a_client_beyond_the_limits_is_told_why() -> None:
+def test_refusal_of_a_client_beyond_a_limit_names_the_limit() -> None:
     client = BasicClient(World(), refusal="the broker's limit of connections is reached")
     client.start()
     client.method("connection.tune-ok", 0)
@@ -101,7 +101,7 @@ def test_failed_login_is_reported_to_capable_clients() -> None:
         assert client.machine.user == ""
 
 
-def test_a_login_that_is_not_checked_is_told_to_try_again() -> None:
+def test_an_unchecked_login_is_refused_with_advice_to_try_again() -> None:
     """Not as a failed login (403): clients give up after that."""
     for capabilities in ({"authentication_failure_close": True}, {}):
         world = World(BrokerSettings(auth=True), Authentication(Policy(), Passwords()))

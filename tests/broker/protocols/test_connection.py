@@ -139,7 +139,7 @@ def test_input_waits_during_a_password_check(response: bytes | None) -> None:
     assert client.names()[-2:] == ["connection.tune", "connection.open-ok"]
 
 
-def test_a_login_that_is_not_checked_is_told_to_try_again() -> None:
+def test_an_unchecked_login_is_refused_with_advice_to_try_again() -> None:
     client = started(guarded().connect(), "PLAIN", b"\0anna\0secret")
     ((_, done),) = client.host.checks
     done(Refused("too many logins are waiting to be checked; try again later"))
@@ -442,7 +442,7 @@ def test_a_peer_that_speaks_something_else(answer: bytes) -> None:
     assert "does not speak AMQP 0-10" in client.close_text
 
 
-def test_a_client_has_so_many_channels() -> None:
+def test_channels_of_a_client_are_limited() -> None:
     client, _ = joined(BrokerSettings(auth=False, max_channels=2))
     assert client.free_channel() == 0
     client.sessions[0] = ClientSession(b"0", 0, client)

@@ -70,7 +70,7 @@ def test_only_ranges_known_to_the_peer_are_omitted(
         assert model - told <= known
 
 
-def test_all_that_is_known_is_told_no_more() -> None:
+def test_known_completions_are_not_sent_again() -> None:
     done = Done()
     completed = Completed(done)
     done.add(0, 9)

@@ -123,7 +123,7 @@ def test_no_more_ranges_than_a_frame_holds(max_frame: int) -> None:
     assert told(session) == [(0, 29_999)]
 
 
-def test_known_completed_is_asked_for_when_there_are_gaps_and_told_when_it_is_asked_for() -> None:
+def test_known_completed_is_requested_for_gaps_and_sent_on_request() -> None:
     session = make()
     come(session)
     session.ledger.hold(0)

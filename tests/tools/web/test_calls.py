@@ -95,7 +95,7 @@ def test_columns_are_cut_out_of_objects() -> None:
     assert found == [{"name": "q0", "message_stats": {"publish_details": {"rate": 0.0}}}]
 
 
-def test_bodies_are_objects_with_what_is_needed() -> None:
+def test_bodies_must_be_objects_with_the_required_fields() -> None:
     assert call(b"").object() == {}
     assert refusal(lambda: call(b"[1]").object()) == (400, "bad_request")
     assert refusal(lambda: call(b"{").object()) == (400, "bad_request")

@@ -64,7 +64,7 @@ class Watched(Collector):
         return self.fake
 
 
-async def test_a_sample_serves_all_who_accept_its_age() -> None:
+async def test_a_sample_serves_all_requests_that_accept_its_age() -> None:
     watched = Watched()
     watched.fake.objects = {"a": {"n": 1}}
     await watched.get("queue", 1.0)
@@ -171,7 +171,7 @@ async def test_a_broker_that_is_gone_is_said_and_found_again() -> None:
     assert not watched.problem
 
 
-async def test_what_comes_and_goes_is_counted() -> None:
+async def test_appearances_and_disappearances_are_counted() -> None:
     watched = Watched()
     for objects in ({"a": {}}, {"a": {}, "b": {}}, {"c": {}}):
         watched.fake.objects = objects

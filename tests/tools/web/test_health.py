@@ -174,7 +174,7 @@ async def test_the_oldest_live_record_and_what_keeps_it(make_broker: BrokerMaker
 # ---- the log ----
 
 
-async def test_the_log_is_told_to_administrators_and_has_no_secrets(make_broker: BrokerMaker, tmp_path: Path) -> None:
+async def test_administrators_see_the_log_without_secrets(make_broker: BrokerMaker, tmp_path: Path) -> None:
     file = tmp_path / "users"
     for name, tag in (("root", "administrator"), ("watcher", "monitoring")):
         made = CliRunner().invoke(qstore_passwd, ["--tags", tag, "--stdin", str(file), name], input=f"{name}\n")

@@ -112,7 +112,7 @@ async def test_messages_keep_their_properties(url: str) -> None:
          ["not_an_integer", "priority"]),
     ],
 )  # fmt: skip
-async def test_what_makes_no_sense_is_refused(url: str, path: str, body: Any, status: int, reason: Any) -> None:
+async def test_nonsensical_requests_are_refused(url: str, path: str, body: Any, status: int, reason: Any) -> None:
     async with console_on(url) as client:
         answer = await client.ask("POST", f"/api/{path}", body)
         assert (answer.status, answer.value["reason"]) == (status, reason)
@@ -258,7 +258,7 @@ async def test_the_quarantine_of_a_store_here(broker: RunningBroker, url: str) -
 # ---- who may ask ----
 
 
-async def test_without_a_login_nothing_is_told(url: str) -> None:
+async def test_without_a_login_nothing_is_disclosed(url: str) -> None:
     async with console_on(url) as client:
         for path in ("/api/overview", "/api/queues", "/api/whoami", "/api/qstore/journals"):
             answer = await client.ask("GET", path, user=None)
@@ -401,7 +401,7 @@ async def test_over_tls(url: str, tmp_path: Path) -> None:
         assert answer.value["name"] == "guest"
 
 
-async def test_unexpected_errors_are_logged_and_not_told(
+async def test_unexpected_errors_are_logged_and_not_disclosed(
     url: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with console_on(url) as client:

@@ -201,7 +201,7 @@ async def test_a_replay_creates_a_new_store(store: Path, tmp_path: Path) -> None
         assert (queues, found["store"][0]["outstanding"]) == (["d.again"], 3)
 
 
-async def test_what_is_no_store_is_said(tmp_path: Path) -> None:
+async def test_a_directory_without_a_store_is_reported(tmp_path: Path) -> None:
     async with console_of(tmp_path) as (client, user):
         job = (await ended(client, user, "check"))["job"]
         assert job["state"] == "failed"
