@@ -30,12 +30,12 @@ from qstore.broker.management.qmf2 import Qmf2
 from qstore.broker.management.remote_agents import RemoteAgents
 from qstore.broker.management.request import Request
 from qstore.broker.model.caller import Publisher as Caller
-from qstore.broker.model.errors import ModelError, ResourceLimitExceededError
+from qstore.broker.model.errors import InvalidArgumentError, ModelError, ResourceLimitExceededError
 from qstore.broker.model.events import Bind, ClientDisconnect, Event
 from qstore.broker.model.exchanges.direct import DirectExchange
 from qstore.broker.model.exchanges.exchange import Exchange
 from qstore.broker.model.exchanges.topic import TopicExchange
-from qstore.formats.amqp_0_10.maps import decode_map, read_value
+from qstore.formats.amqp_0_10.maps import TooManyValuesError, check_amount, decode_map, read_value
 from qstore.formats.amqp_0_10.types import BY_NAME
 from qstore.formats.errors import FormatError
 from qstore.formats.qmf.v1 import MAGIC
@@ -120,8 +120,12 @@ class Agent:
                     lambda error: self._qmf1.refuse(body, request, error),
                 )
         elif self._speaks_2:
-            asked = _content_of(body, properties.content_type)
             self._check_reply(request)
+            try:
+                asked = _content_of(body, properties.content_type)
+            except TooManyValuesError as error:
+                self._qmf2.refuse(request, InvalidArgumentError(f"the request has {error.what}"))
+                return
             self._qmf2.check(opcode, asked, caller)
             self._start(
                 self._qmf2.carry_out(opcode, asked, request),
@@ -223,14 +227,18 @@ class _Requests:
 
 
 def _content_of(body: object, content_type: str | None) -> TypedMap | Sequence[TypedValue]:
-    """The content of a request: a map or a list; an empty map if it is neither."""
+    """The content of a request: a map or a list; an empty map if it is neither. Raises TooManyValuesError."""
     if isinstance(body, bytes):
         try:
             if content_type == "amqp/map":
+                check_amount(BY_NAME["map"], body, 0, len(body))
                 return decode_map(body)
             if content_type == "amqp/list":
+                check_amount(BY_NAME["list"], body, 0, len(body))
                 found, end = read_value(BY_NAME["list"], body, 0, len(body))
                 return found if end == len(body) else ()
+        except TooManyValuesError:
+            raise
         except FormatError:
             pass
     return TypedMap()

@@ -25,6 +25,7 @@ from qstore.formats.amqp_0_10 import structs
 from qstore.formats.amqp_0_10.structs import (
     FieldDecoder,
     PackedStruct,
+    check_amounts,
     encode_fields,
     encode_struct,
     flag_of,
@@ -32,6 +33,7 @@ from qstore.formats.amqp_0_10.structs import (
 )
 from qstore.formats.amqp_0_10.structs import decode_struct as decode_struct
 from qstore.formats.amqp_0_10.types import Amqp010Error
+from qstore.formats.values import MAX_VALUES
 
 
 class Command(NamedTuple):
@@ -305,6 +307,8 @@ def decode_control(payload: bytes) -> tuple[Command, dict[str, Any]]:
     if found is None:
         raise Amqp010Error(f"unknown control code {payload[:2].hex()}")
     control, decode_fields = found
+    if len(payload) > MAX_VALUES:
+        check_amounts(control.packed, payload, 2, len(payload))
     return control, decode_fields(payload, 2, len(payload))
 
 
@@ -321,6 +325,8 @@ def decode_command(payload: bytes) -> tuple[Command, bool, dict[str, Any]]:
     if sync is None:
         raise Amqp010Error(f"{payload[2:4].hex(' ')} is not a session header", 2)
     command, decode_fields = found
+    if len(payload) > MAX_VALUES:
+        check_amounts(command.packed, payload, 4, len(payload))
     return command, sync, decode_fields(payload, 4, len(payload))
 
 

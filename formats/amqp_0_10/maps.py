@@ -43,7 +43,7 @@ from qstore.formats.amqp_0_10.types import (
     wire_type_of,
 )
 from qstore.formats.plain import Plain, plain_float, plain_uuid, plain_value
-from qstore.formats.values import LIST, VOID, TypedArray, TypedMap, TypedValue, ValueType
+from qstore.formats.values import LIST, MAX_VALUES, VOID, TypedArray, TypedMap, TypedValue, ValueType
 from qstore.formats.wording import with_article
 
 #: Deeper nesting of containers is refused: qpid's own clients stay below ten.
@@ -98,6 +98,51 @@ def read_map(buffer: bytes, offset: int, end: int) -> tuple[TypedMap, int]:
     value, stop = read_value(_MAP, buffer, offset, end)
     assert isinstance(value, TypedMap)
     return value, stop
+
+
+class TooManyValuesError(Amqp010Error):
+    """A map, a list or an array has more values than a peer may send."""
+
+
+def check_amount(
+    wire_type: WireType, buffer: bytes, offset: int, end: int, left: int = MAX_VALUES, depth: int = 0
+) -> int:
+    """Check that the value at `offset` has at most `left` values in it, those of inner ones included.
+
+    Returns:
+        How many more it may have.
+
+    Raises:
+        TooManyValuesError: it has more.
+        Amqp010Error: the bytes are not such a value.
+    """
+    at, stop = find_payload(wire_type, buffer, offset, end)
+    if wire_type.codec is not None or at == stop:
+        return left
+    if depth >= MAX_DEPTH:
+        raise Amqp010Error(f"containers are nested more than {MAX_DEPTH} deep", offset)
+    only: WireType | None = None
+    if wire_type.name == "array":
+        only = type_of(buffer[at], at)
+        at += 1
+    count, at = _read_count(buffer, at, stop)
+    left -= count
+    if left < 0:
+        raise TooManyValuesError(f"more than {MAX_VALUES:,} values", offset)
+    if only is not None and only.codec is not None:
+        return left
+    for _ in range(count):
+        if wire_type.name == "map":
+            _, at = find_payload(_NAME, buffer, at, stop)
+        each = only
+        if each is None:
+            if at >= stop:
+                raise Amqp010Error("a type code is missing", at)
+            each = type_of(buffer[at], at)
+            at += 1
+        left = check_amount(each, buffer, at, stop, left, depth + 1)
+        _, at = find_payload(each, buffer, at, stop)
+    return left
 
 
 def _read_typed_value(buffer: bytes, offset: int, end: int, depth: int) -> tuple[TypedValue, int]:

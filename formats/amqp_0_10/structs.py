@@ -40,8 +40,8 @@ from functools import cache
 from itertools import groupby
 from typing import Any, Final, NamedTuple, TypeAlias
 
-from qstore.formats.amqp_0_10.maps import encode_map, encode_value, read_typed_plain_map, read_value
-from qstore.formats.amqp_0_10.types import BY_NAME, Amqp010Error, WireType, encode_name
+from qstore.formats.amqp_0_10.maps import check_amount, encode_map, encode_value, read_typed_plain_map, read_value
+from qstore.formats.amqp_0_10.types import BY_NAME, Amqp010Error, WireType, encode_name, find_payload
 from qstore.formats.plain import plain_uuid
 from qstore.formats.values import STR16, TYPES, TypedArray, TypedMap, UntypedValueError, typed_map
 from qstore.formats.wording import with_article
@@ -488,6 +488,29 @@ def _make_plan(packed: PackedStruct, flags: int) -> FieldPlan:
     return FieldPlan(blank, tuple(readers))
 
 
+def check_amounts(packed: PackedStruct, buffer: bytes, offset: int, end: int) -> None:
+    """Check that the maps and arrays among a struct's fields, which `FieldDecoder.decode` decodes, have few values.
+
+    Raises:
+        TooManyValuesError: one has more than `MAX_VALUES`.
+        Amqp010Error: the bytes are not the struct's fields.
+    """
+    flags = int.from_bytes(buffer[offset : offset + packed.pack], "big")
+    offset += packed.pack
+    try:
+        for index, (_, type_name) in enumerate(packed.fields):
+            if type_name == "bit" or not flags & flag_of(index, packed.pack):
+                continue
+            wire_type = _CONTAINERS.get(type_name)
+            if wire_type is None:
+                _, offset = _reader_of(type_name)(buffer, offset, end)
+            else:
+                check_amount(wire_type, buffer, offset, end)
+                _, offset = find_payload(wire_type, buffer, offset, end)
+    except (IndexError, struct.error):
+        raise Amqp010Error(f"{packed.name} ends within its fields", offset) from None
+
+
 @cache
 def decoder_of(packed: PackedStruct) -> FieldDecoder:
     """The decoder of a struct's fields; cache it for repeated use."""
@@ -603,6 +626,9 @@ _ARRAY: Final = BY_NAME["array"]
 _TEXT_TYPES: Final = frozenset(TYPES[name] for name in ("str8", "str16", "vbin8", "vbin16", "vbin32"))
 
 # Frequent types, and those that the table of `types` does not have.
+_CONTAINERS: Final = {
+    "map": BY_NAME["map"], "array": _ARRAY, "str16-array": _ARRAY, "amqp-host-array": _ARRAY
+}  # fmt: skip
 _READERS: Final[dict[str, FieldReader]] = {
     "uint8": _read_uint8,
     **{name: _number_reader(BY_NAME[name]) for name in ("uint16", "uint32", "uint64", "datetime", "sequence-no")},

@@ -14,7 +14,14 @@ import struct
 from typing import Any, Final, NamedTuple
 
 from qstore.formats.amqp_0_9_1.codes import Amqp091Error, ContentClassError
-from qstore.formats.amqp_0_9_1.tables import READERS, check_table, encode_value, make_fields, read_short_text
+from qstore.formats.amqp_0_9_1.tables import (
+    READERS,
+    check_table,
+    encode_value,
+    has_too_many_values,
+    make_fields,
+    read_short_text,
+)
 from qstore.formats.values import TypedMap
 
 BASIC: Final = 60
@@ -168,6 +175,15 @@ def read_handling(payload: bytes) -> Handling:
     if offset != end:
         raise Amqp091Error("a content header does not end with its properties", min(offset, end))
     return Handling(mode == _PERSISTENT, priority, expiration, wants_direct_reply)
+
+
+def has_too_many_headers(payload: bytes) -> bool:
+    """Whether there are more than `MAX_VALUES` headers in a content header, or values in them. Raises Amqp091Error."""
+    flags, offset, end = HEADER.unpack_from(payload)[3], HEADER.size, len(payload)
+    for flag in (_CONTENT_TYPE, _ENCODING):
+        if flags & flag:
+            offset = _skip_short(payload, offset, end)
+    return bool(flags & _HEADERS) and has_too_many_values(payload, offset, end)
 
 
 def _skip_short(payload: bytes, offset: int, end: int) -> int:

@@ -54,7 +54,7 @@ from decimal import Decimal
 from typing import Any, Final, NamedTuple
 
 from qstore.formats.amqp_0_9_1.codes import Amqp091Error
-from qstore.formats.values import EMPTY_MAP, TYPES, Family, TypedArray, TypedMap, TypedValue, ValueType
+from qstore.formats.values import EMPTY_MAP, MAX_VALUES, TYPES, Family, TypedArray, TypedMap, TypedValue, ValueType
 from qstore.formats.wording import with_article
 
 #: Deeper nesting of tables and arrays is refused; RabbitMQ's own headers (x-death) are 2 deep.
@@ -145,6 +145,43 @@ def _check_value(buffer: bytes, offset: int, end: int, depth: int) -> int:
     while offset < stop:
         offset = _check_value(buffer, offset, stop, depth + 1)
     return stop
+
+
+def has_too_many_values(buffer: bytes, offset: int, end: int) -> bool:
+    """Whether the table at `offset` has more than `MAX_VALUES`. Bytes that are not a table are left to `read_table`."""
+    left = MAX_VALUES
+    offset, stop = sized(buffer, offset, end, "table")
+    around = [(stop, True)]  # of the containers around: their end, and whether the values have names
+    while around:
+        stop, is_named = around[-1]
+        if offset >= stop:
+            around.pop()
+            continue
+        left -= 1
+        if left < 0:
+            return True
+        if is_named:
+            offset += 1 + buffer[offset]
+        if offset >= stop:
+            return False
+        code = buffer[offset]
+        size = _SIZES.get(code)
+        if size is not None:
+            offset += size
+        elif code in (_S, _X):
+            _, offset = sized(buffer, offset + 1, stop, "string")
+        elif code in (_A, _F):
+            offset, inner = sized(buffer, offset + 1, stop, "array")
+            around.append((inner, code == _F))
+        else:
+            return False
+    return False
+
+
+def _read_limited_table(buffer: bytes, offset: int, end: int) -> tuple[TypedMap, int]:
+    if end - offset > MAX_VALUES and has_too_many_values(buffer, offset, end):
+        raise Amqp091Error(f"a table has more than {MAX_VALUES:,} values", offset)
+    return read_table(buffer, offset, end)
 
 
 def sized(buffer: bytes, offset: int, end: int, what: str) -> tuple[int, int]:
@@ -381,7 +418,8 @@ def decode_fields(fields: Sequence[Field], buffer: bytes, offset: int) -> dict[s
     end, bit, bits = len(buffer), _BITS_IN_OCTET, 0
     for name, type_name in fields:
         if type_name != "bit":
-            values[name], offset = READERS[type_name](buffer, offset, end)
+            read = READERS[type_name] if type_name != "table" else _read_limited_table
+            values[name], offset = read(buffer, offset, end)
             bit = _BITS_IN_OCTET
             continue
         if bit == _BITS_IN_OCTET:

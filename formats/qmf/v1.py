@@ -66,7 +66,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final, NamedTuple, Self
 from uuid import UUID
 
-from qstore.formats.amqp_0_10.maps import encode_value, read_value
+from qstore.formats.amqp_0_10.maps import check_amount, encode_value, read_value
 from qstore.formats.amqp_0_10.types import BY_NAME, Amqp010Error
 from qstore.formats.errors import FormatError
 from qstore.formats.values import BOOLEAN, DOUBLE, LIST, MAP, STR16, TYPES, UINT64, TypedMap, TypedValue, ValueType
@@ -335,7 +335,11 @@ def _read_object_id(buffer: bytes, offset: int, _depth: int) -> tuple[Any, int]:
 
 
 def _amqp_reader(name: str) -> Callable[[bytes, int, int], tuple[Any, int]]:
-    return lambda buffer, offset, depth: read_value(BY_NAME[name], buffer, offset, len(buffer), depth)
+    def read(buffer: bytes, offset: int, depth: int) -> tuple[Any, int]:
+        check_amount(BY_NAME[name], buffer, offset, len(buffer), depth=depth)
+        return read_value(BY_NAME[name], buffer, offset, len(buffer), depth)
+
+    return read
 
 
 def _read_array(buffer: bytes, offset: int, depth: int) -> tuple[Any, int]:

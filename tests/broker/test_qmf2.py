@@ -14,7 +14,7 @@ from qstore.broker.model.memory import MemoryCeiling
 from qstore.formats.amqp_0_10.maps import read_value
 from qstore.formats.amqp_0_10.structs import ReplyTo
 from qstore.formats.amqp_0_10.types import BY_NAME
-from qstore.formats.values import typed_map
+from qstore.formats.values import MAX_VALUES, typed_map
 from tests.broker.wired_broker import Wired, play_with_console
 from tests.support.management_console import Console, pass_time, take
 
@@ -215,5 +215,16 @@ def test_full_broker_drops_its_answers() -> None:
         assert await console.ask("_agent_locate_request", {}) == []
         stage.broker.memory = ample
         assert len(await console.ask("_agent_locate_request", {})) == 1
+
+    play_with_console(scene)
+
+
+def test_a_request_of_too_many_values_is_refused() -> None:
+    async def scene(_stage: Wired, console: Console) -> None:
+        for values, is_refused in ((MAX_VALUES - 100, False), (MAX_VALUES, True)):
+            (reply,) = await console.ask("_query_request", {"_what": "SCHEMA_ID", "_where": ["or"] + [True] * values})
+            opcode = reply.headers["qmf.opcode"]
+            assert opcode == "_exception"
+            assert ("more than 4,096 values" in reply.content["_values"]["error_text"]) is is_refused
 
     play_with_console(scene)

@@ -15,7 +15,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qstore.formats.amqp_0_10.maps import MAX_DEPTH, decode_map, encode_map, encode_value, read_value
+from qstore.formats.amqp_0_10.maps import (
+    MAX_DEPTH,
+    TooManyValuesError,
+    check_amount,
+    decode_map,
+    encode_map,
+    encode_value,
+    read_value,
+)
 from qstore.formats.amqp_0_10.types import BY_CODE, BY_NAME, TABLE, Amqp010Error, code_of, wire_type_of
 from qstore.formats.plain import plain_bytes, plain_map, plain_typed_value
 from qstore.formats.values import EMPTY_MAP, TypedMap, TypedValue, UntypedValueError, typed_map, typed_value
@@ -350,3 +358,25 @@ def test_python_values_get_the_types_that_a_broker_gives_them() -> None:
 def test_value_out_of_range_for_its_type_is_refused(typed: TypedValue) -> None:
     with pytest.raises(Amqp010Error):
         encode_map(TypedMap((("x", typed),)))
+
+
+_NESTED = st.recursive(
+    st.sampled_from([1, True, None, "text", b"bytes"]),
+    lambda inner: st.lists(inner, max_size=5) | st.dictionaries(st.text("ab", max_size=2), inner, max_size=5),
+    max_leaves=20,
+)
+
+
+def _amount(value: Any) -> int:
+    if isinstance(value, dict):
+        return len(value) + sum(map(_amount, value.values()))
+    return len(value) + sum(map(_amount, value)) if isinstance(value, list) else 0
+
+
+@given(st.dictionaries(st.text("abc", max_size=3), _NESTED, max_size=5))
+def test_values_are_counted_without_being_decoded(values: dict[str, Any]) -> None:
+    raw, amount = encode_map(typed_map(values)), _amount(values)
+    assert check_amount(BY_NAME["map"], raw, 0, len(raw), amount) == 0
+    if amount:
+        with pytest.raises(TooManyValuesError):
+            check_amount(BY_NAME["map"], raw, 0, len(raw), amount - 1)

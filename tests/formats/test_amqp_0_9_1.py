@@ -7,12 +7,14 @@ from collections.abc import Callable, Iterator
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 from xml.etree import ElementTree
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from qstore.formats.amqp_0_9_1 import tables
 from qstore.formats.amqp_0_9_1.codes import HARD_ERRORS, Amqp091Error, ReplyCode
 from qstore.formats.amqp_0_9_1.frames import (
     BODY,
@@ -342,3 +344,27 @@ def _refused_at(decode: Callable[[bytes], object], raw: bytes) -> int:
 def _handling(payload: bytes) -> None:
     body_size(payload)
     read_handling(payload)
+
+
+_NESTED = st.recursive(
+    st.sampled_from([1, True, None, "text", b"bytes"]),
+    lambda inner: st.lists(inner, max_size=5) | st.dictionaries(st.text("ab", max_size=2), inner, max_size=5),
+    max_leaves=20,
+)
+
+
+def _amount(value: Any) -> int:
+    if isinstance(value, dict):
+        return len(value) + sum(map(_amount, value.values()))
+    return len(value) + sum(map(_amount, value)) if isinstance(value, list) else 0
+
+
+@given(st.dictionaries(st.text("abc", max_size=3), _NESTED, max_size=5))
+def test_values_are_counted_without_being_decoded(values: dict[str, Any]) -> None:
+    raw, amount = encode_table(typed_map(values)), _amount(values)
+    with patch.object(tables, "MAX_VALUES", amount):
+        assert not tables.has_too_many_values(raw, 0, len(raw))
+    if not amount:
+        return
+    with patch.object(tables, "MAX_VALUES", amount - 1):
+        assert tables.has_too_many_values(raw, 0, len(raw))

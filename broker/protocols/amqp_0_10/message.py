@@ -45,7 +45,7 @@ from functools import lru_cache
 from math import ceil
 from typing import Any, Final, NamedTuple
 
-from qstore.broker.model.errors import HeaderTooLargeError, InvalidArgumentError
+from qstore.broker.model.errors import HeaderTooLargeError, InvalidArgumentError, ResourceLimitExceededError
 from qstore.broker.model.message import Content, Handling, Message, NewMessage, Properties, ReplyAddress
 from qstore.broker.protocols.message import (
     CONTENT_TYPES,
@@ -68,13 +68,19 @@ from qstore.formats.amqp_0_10.frames import (
     TRACK_COMMAND,
     encode_frame,
 )
-from qstore.formats.amqp_0_10.maps import encode_value
-from qstore.formats.amqp_0_10.structs import DELIVERY_PROPERTIES, MESSAGE_PROPERTIES, ReplyTo, encode_struct
+from qstore.formats.amqp_0_10.maps import TooManyValuesError, encode_value
+from qstore.formats.amqp_0_10.structs import (
+    DELIVERY_PROPERTIES,
+    MESSAGE_PROPERTIES,
+    ReplyTo,
+    check_amounts,
+    encode_struct,
+)
 from qstore.formats.amqp_0_10.types import Amqp010Error, wire_type_of
 from qstore.formats.broker_records.messages import HEADER_SIZE_BYTES, frames_problem, header_size
 from qstore.formats.errors import BrokerRecordError
 from qstore.formats.kernels.bodies import SizeField
-from qstore.formats.values import EMPTY_MAP, TypedMap, TypedValue, typed_value
+from qstore.formats.values import EMPTY_MAP, MAX_VALUES, TypedMap, TypedValue, typed_value
 
 DEFAULT_PRIORITY: Final = 4
 MAX_HEADER_BYTES: Final = 0xFFFF - FRAME.size - 400  # of a received header: the rest is for additions of the broker
@@ -308,6 +314,20 @@ def find_struct(header: bytes, code: int) -> tuple[int, int] | None:
             return at, at + 4 + size
         at += 4 + size
     return None
+
+
+def check_header_amount(header: bytes) -> None:
+    """Raise ResourceLimitExceededError if a received header has more than `MAX_VALUES` application headers in all."""
+    at = find_struct(header, _MESSAGE)
+    if at is None or at[1] > len(header):
+        return
+    try:
+        check_amounts(MESSAGE_PROPERTIES, header, at[0] + _FLAGS_AT, at[1])
+    except TooManyValuesError:
+        text = f"a message has more than {MAX_VALUES:,} application headers, or values in them"
+        raise ResourceLimitExceededError(text) from None
+    except Amqp010Error:
+        return  # it has no headers then, for any use of them
 
 
 def content_length_field(header: bytes) -> SizeField | None:

@@ -19,6 +19,7 @@ from qstore.broker.protocols.amqp_0_10.message import (
     MAX_HEADER_BYTES,
     DeliveryProperties,
     TransferMessage,
+    check_header_amount,
     read_delivery_properties,
     split_header,
     user_id_of,
@@ -29,6 +30,7 @@ from qstore.broker.protocols.message import SharedHead
 from qstore.broker.protocols.publishing import PublishChecks
 from qstore.formats.amqp_0_10.types import Amqp010Error
 from qstore.formats.kernels.bodies import SizeField, are_equal_but
+from qstore.formats.values import MAX_VALUES
 
 _REMEMBERED: Final = 2048
 _MAX_REMEMBERED_BYTES: Final = 512  # of a cached entry: larger ones are rare
@@ -124,7 +126,8 @@ class TransferReader(PublishChecks):
 
         Raises:
             Amqp010Error: the header is not valid.
-            ResourceLimitExceededError: it completes an interrupted message, which is too large.
+            ResourceLimitExceededError: it has too many headers, or it completes an interrupted message, which is too
+                large.
         """
         last = self._last
         if last is not None and body is not None:
@@ -136,6 +139,8 @@ class TransferReader(PublishChecks):
                 return TransferMessage(last.header, body, exchange, last.properties, 0.0, last.head)
         if len(header) > MAX_HEADER_BYTES:
             raise Amqp010Error(f"a header of {len(header)} bytes is larger than {MAX_HEADER_BYTES}")
+        if len(header) > MAX_VALUES:
+            check_header_amount(header)
         remembered = self._remembered.get(exchange, _NOTHING)
         given, others = split_header(header)
         given, times = without_times(given)

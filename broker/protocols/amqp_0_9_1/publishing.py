@@ -32,14 +32,21 @@ from qstore.broker.protocols.message import SharedHead
 from qstore.broker.protocols.publishing import PublishChecks
 from qstore.formats.amqp_0_9_1.codes import ReplyCode
 from qstore.formats.amqp_0_9_1.methods import decode_publish, encode_method
-from qstore.formats.amqp_0_9_1.properties import decode_header, encode_header, read_handling, user_id_of, with_reply_to
+from qstore.formats.amqp_0_9_1.properties import (
+    decode_header,
+    encode_header,
+    has_too_many_headers,
+    read_handling,
+    user_id_of,
+    with_reply_to,
+)
 from qstore.formats.broker_records.amqp_0_9_1_messages import milliseconds
 from qstore.formats.kernels.bodies import Bodies, SizeField, are_equal_but
+from qstore.formats.values import MAX_VALUES
 
 if TYPE_CHECKING:
     from qstore.broker.model.exchanges.exchange import Exchange
     from qstore.broker.protocols.amqp_0_9_1.channel import Channel
-
 
 _REMEMBERED: Final = 2048
 _ROUTED_AT: Final = 6  # in basic.publish: class, method, ticket
@@ -129,7 +136,8 @@ class Publishing(PublishChecks):
 
         Raises:
             Amqp091Error: the header is not valid.
-            SoftError: its expiration is not valid, or it requests a direct reply without a reply consumer.
+            SoftError: its expiration is not valid, it has too many headers, or it requests a direct reply without a
+                reply consumer.
             InvalidArgumentError: its header CC or BCC is not valid.
         """
         last = self._last
@@ -141,6 +149,9 @@ class Publishing(PublishChecks):
                 last.header, body, last.exchange, last.routing_key, last.routed, last.is_persistent, last.handling,
                 0.0, head,
             )  # fmt: skip
+        if len(header) > MAX_VALUES and has_too_many_headers(header):
+            text = f"invalid message: it has more than {MAX_VALUES:,} headers, or values in them"
+            raise SoftError(ReplyCode.PRECONDITION_FAILED, text)
         read = read_handling(header)
         priority = handling_priority(read.priority)
         handling = self._handlings.get(priority)
