@@ -22,7 +22,7 @@ from qstore.broker.model.events import ExchangeBind, ExchangeUnbind
 from qstore.broker.model.exchanges import exchange as exchange_module
 from qstore.broker.model.exchanges.exchange import HOP_STEPS, Exchange, ExchangeBinding, refresh
 from qstore.broker.model.exchanges.matching import MAX_STEPS
-from qstore.broker.model.exchanges.route import MAX_KEY_STEPS, route_by_all
+from qstore.broker.model.exchanges.route import KEY_STEPS, MAX_KEY_STEPS, route_by_all
 from qstore.broker.model.exchanges.types import EXCHANGE_TYPES
 from qstore.formats.broker_records.topology import (
     EXCHANGE_BINDING_KIND,
@@ -122,9 +122,9 @@ def test_the_same_binding_is_one_and_others_are_others() -> None:
 
 
 @replaces
-@pytest.mark.parametrize("limit", ["MAX_FOUND", "MAX_FOUND_QUEUES"])
+@pytest.mark.parametrize("limit", ["MAX_FOUND", "MAX_ROUTED"])
 def test_few_routes_of_headers_are_kept(monkeypatch: pytest.MonkeyPatch, limit: str) -> None:
-    monkeypatch.setattr(exchange_module, limit, 3)
+    monkeypatch.setattr(exchange_module, limit, {"MAX_FOUND": 3, "MAX_ROUTED": 57}[limit])  # each is of size 19
     a, b = exchanges(a="headers", b="headers")
     queues = fake_queues("pqrst")
     for number, queue in enumerate(queues):
@@ -420,6 +420,29 @@ def test_a_message_that_reaches_too_many_exchanges_is_refused() -> None:
     made = chain(MAX_STEPS // HOP_STEPS + 2)
     with pytest.raises(RoutingLimitError, match="more than 20,000 steps"):
         routed(made[0], "key")
+
+
+def test_routes_over_many_exchanges_are_dropped_soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(exchange_module, "MAX_ROUTED", 1_000)
+    made = chain(60)
+    (queue,) = fake_queues("q")
+    made[-1].bind(queue, "")
+    for number in range(50):
+        assert routed(made[0], f"key.{number}") == "q"
+        assert sum(len(each._live) for each in made) <= 3 * 60
+
+
+def test_each_further_key_costs_steps() -> None:
+    (exchange,) = exchanges(a="fanout")
+    (queue,) = fake_queues("q")
+    exchange.bind(queue, "")
+    message: Any = FakeMessage("key")
+    fitting = MAX_KEY_STEPS // KEY_STEPS - 1
+    message.under_further_keys = lambda: [FakeMessage(f"key.{number}") for number in range(fitting)]
+    assert route_by_all(message, exchange).queues == (queue,)
+    message.under_further_keys = lambda: [FakeMessage(f"key.{number}") for number in range(fitting + 1)]
+    with pytest.raises(RoutingLimitError):
+        route_by_all(message, exchange)
 
 
 def test_many_keys_through_many_exchanges_are_refused() -> None:

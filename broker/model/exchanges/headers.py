@@ -14,7 +14,7 @@ from collections.abc import Collection, Hashable, Mapping
 from typing import TYPE_CHECKING, ClassVar
 
 from qstore.broker.model.errors import InternalError, NotAllowedError
-from qstore.broker.model.exchanges.exchange import MAX_ROUTED_QUEUES, MAX_ROUTES, Exchange, Headers
+from qstore.broker.model.exchanges.exchange import MAX_ROUTED, MAX_ROUTES, Exchange, Headers
 from qstore.broker.model.exchanges.matching import PRESENT, Criteria, Steps, comparable, parse_criteria
 from qstore.broker.model.exchanges.route import Binding, Route
 from qstore.formats.values import EMPTY_MAP, TypedMap
@@ -84,11 +84,11 @@ class HeadersExchange(Exchange):
     def _remember(self, bindings: tuple[Binding, ...]) -> Route:
         if not bindings:
             return self.no_route
-        self._routed_queues += len(bindings)
-        if len(self._found) >= MAX_ROUTES or self._routed_queues > MAX_ROUTED_QUEUES:
+        if len(self._found) >= MAX_ROUTES or self._routed >= MAX_ROUTED:
             self.forget_routes()
-            self._routed_queues = len(bindings)
-        route = self._found[bindings] = Route(bindings)
+        route = Route(bindings)
+        self._routed += route.size
+        self._found[bindings] = route
         return self.register(route)
 
     def drop_routes(self) -> None:

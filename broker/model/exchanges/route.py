@@ -27,6 +27,9 @@ if TYPE_CHECKING:
 MAX_KEY_STEPS: Final = 9_000
 """Steps to route a message by all of its keys; each key may take a millisecond more."""
 
+KEY_STEPS: Final = 8
+"""Steps that each further key counts for by itself: some 8 µs to read it and to find its route."""
+
 
 @dataclass(slots=True, eq=False)
 class Binding:
@@ -59,6 +62,7 @@ class Route:
 
     Args:
         bindings: the bindings that match, one for each queue.
+        exchanges: others that the messages reach, each of which has a route that counts with this one.
 
     Attributes:
         bindings: as above.
@@ -70,10 +74,10 @@ class Route:
             message.
     """
 
-    __slots__ = ("bindings", "bytes", "is_passed_on", "messages", "queues", "sole", "whole")
+    __slots__ = ("_exchanges", "bindings", "bytes", "is_passed_on", "messages", "queues", "sole", "whole")
 
-    def __init__(self, bindings: Sequence[Binding] = ()) -> None:
-        self.bindings = bindings
+    def __init__(self, bindings: Sequence[Binding] = (), *, exchanges: int = 0) -> None:
+        self.bindings, self._exchanges = bindings, exchanges
         self.queues: tuple[Queue, ...] = tuple(binding.queue for binding in bindings)
         if any(queue.redirect_peer is not None for queue in self.queues):
             self.queues = tuple({queue.redirect_peer or queue: None for queue in self.queues})
@@ -89,6 +93,11 @@ class Route:
         """Add queues that other exchanges route to; each once."""
         self.queues = queues
         self.sole = queues[0] if len(queues) == 1 else None
+
+    @property
+    def size(self) -> int:
+        """What it costs to keep and to drop, in queues: the route counts as 2, and each one of others as 16."""
+        return 2 + len(self.queues) + 16 * self._exchanges
 
     @property
     def counted(self) -> Route:
@@ -172,7 +181,7 @@ def route_by_all(message: Message, exchange: Alternate) -> Routed:
     routes = [route]
     for other in others:
         routes.append(exchange.route(other))
-        if exchange.steps - before > MAX_KEY_STEPS:
+        if exchange.steps - before + KEY_STEPS * len(routes) > MAX_KEY_STEPS:
             text = f'exchange "{exchange.name}": the keys in headers CC and BCC take more than {MAX_KEY_STEPS:,} steps'
             raise RoutingLimitError(text)
     return SeveralRoutes(routes)
