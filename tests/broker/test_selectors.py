@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from qstore.broker.model.errors import InvalidArgumentError
 from qstore.broker.model.message import Message
 from qstore.broker.model.selectors.candidate import Candidate
-from qstore.broker.model.selectors.grammar import MAX_DEPTH, MAX_PARENTHESES
+from qstore.broker.model.selectors.grammar import MAX_DEPTH, MAX_PARENTHESES, MAX_TOKENS
 from qstore.broker.model.selectors.nodes import Pattern
 from qstore.broker.model.selectors.selector import MAX_LENGTH, Selector, read_selector
 from qstore.broker.protocols.amqp_0_10.publishing import TransferReader
@@ -289,7 +289,7 @@ def test_a_name_that_is_used_often_is_decoded_once(name: str) -> None:
     large = "ä".encode() * 25_000
     values = {"application_headers": typed_map({"h": large[:10_000]}), "correlation_id": large[:40_000]}
     found = TransferReader().read(header(values, routing_key="q"), b"", "", lambda: NOW)
-    text = " AND ".join([f"{name}={name}"] * (MAX_LENGTH // (2 * len(name) + 6)))
+    text = " AND ".join([f"{name}={name}"] * min(MAX_LENGTH // (2 * len(name) + 6), MAX_TOKENS // 4))
     begin = time.process_time()
     for _ in range(20):
         assert selects(text, found)
@@ -402,8 +402,9 @@ def test_headers_that_cannot_be_decoded_are_null() -> None:
         ("(" * 900, "at character 901: unexpected end"),
         ("a = 1 AND (" + "(" * 4000, f"more than {MAX_PARENTHESES:,} parentheses are nested"),
         ("not " * (MAX_DEPTH + 1) + "a", f"more than {MAX_DEPTH} operators are nested"),
-        ("-" * 5000 + "a", "operators are nested"),
+        ("-" * 3000 + "a", "operators are nested"),
         ("(1+" * 900 + "a" + ")" * 900, "operators are nested"),
+        ("a in (" + ",".join(["1"] * 4000) + ")", f"at character {MAX_TOKENS + 4}: more than {MAX_TOKENS:,} names"),
         ("a" * (MAX_LENGTH + 1), f"has {MAX_LENGTH + 1} characters, more than {MAX_LENGTH}"),
         (b"a = '\xff'", "is not UTF-8 at byte 6"),
         (5, "is 5, not a string"),
@@ -435,10 +436,10 @@ def test_any_text_is_one_or_not(text: str) -> None:
         "*".join(["huge"] * 1600),
         "(" * MAX_PARENTHESES + "yes" + ")" * MAX_PARENTHESES,
         "(yes) and " * 800 + "(yes)",
-        "a in (" + ",".join(["1"] * 4000) + ")",
+        "a in (" + ",".join(["1"] * (MAX_TOKENS // 2 - 2)) + ")",
         "not " * (MAX_DEPTH - 1) + "a",
         "'" + "x" * 8000 + "' = a",
-        "+" * 8000 + "exact",
+        "+" * (MAX_TOKENS - 1) + "exact",
     ],
 )
 def test_long_ones_are_as_good_as_others(text: str) -> None:
@@ -449,27 +450,13 @@ def test_long_ones_are_as_good_as_others(text: str) -> None:
     assert time.process_time() - begin < 2.0
 
 
-def test_the_grammar_is_loaded_with_the_first_one() -> None:
+def test_the_grammar_is_loaded_before_the_first_one() -> None:
     program = (
         "import sys, qstore.broker.process.runner\n"
+        "before = set(sys.modules)\n"
         "from qstore.broker.model.selectors.selector import compile_selector\n"
-        "assert 'qstore.broker.model.selectors.grammar' not in sys.modules\n"
-        "compile_selector('a = 1')\n"
-        "assert 'qstore.broker.model.selectors.grammar' in sys.modules\n"
-    )
-    subprocess.run([sys.executable, "-c", program], check=True)
-
-
-def test_the_first_selector_compiles_without_delay() -> None:
-    program = (
-        "import time, qstore.broker.process.runner\n"
-        "from qstore.broker.model.selectors.selector import compile_selector\n"
-        "begin = time.thread_time()\n"
         "compile_selector(\"color = 'red'\")\n"
-        "print(time.thread_time() - begin)\n"
+        "print(sorted(set(sys.modules) - before))\n"
     )
-    seconds = [
-        float(subprocess.run([sys.executable, "-c", program], check=True, stdout=subprocess.PIPE).stdout)
-        for _ in range(3)
-    ]
-    assert min(seconds) < 0.040
+    done = subprocess.run([sys.executable, "-c", program], check=True, stdout=subprocess.PIPE, text=True)
+    assert done.stdout == "[]\n"

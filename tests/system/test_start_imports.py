@@ -16,7 +16,6 @@ DEFERRED: Final = (
     "multiprocessing",
     "qstore.broker.client",
     "qstore.broker.management.console",
-    "qstore.broker.model.selectors.grammar",
     "qstore.broker.security.acl.reader",
     "qstore.formats.bdb",
     "qstore.store.backup",

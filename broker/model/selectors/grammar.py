@@ -11,7 +11,7 @@
     relation    = "<>" | "<=" | ">=" | "=" | "<" | ">"
 
 Nested conditions do not use the interpreter's stack: rules are generators that yield the rules that they need, and get
-back their nodes (`_node_of`). A general parser would take 45 ms to be imported, in which the broker serves nobody.
+back their nodes (`_node_of`). A general parser would take 45 ms to be imported at the broker's start.
 
 Keywords are case-insensitive, names are not. A name begins with a letter, "_" or "$", and may have digits and "." after
 it; in double quotes it may have any characters. Exact numbers are decimal, or octal (017), hexadecimal (0xF) or binary
@@ -52,6 +52,9 @@ MAX_DEPTH: Final = 100
 
 MAX_PARENTHESES: Final = 1_000
 """Maximum nesting of parentheses; each takes some 4 µs and 800 bytes while it is read."""
+
+MAX_TOKENS: Final = 4_000
+"""Names, values, words and symbols: some 3 µs each, in which the broker serves nobody else."""
 
 _MAX_DECIMAL: Final = 1 << 63  # with a minus
 _MAX_DIGITS: Final = 40  # far more than 64 bits need
@@ -122,6 +125,7 @@ class _Reader:
 
     def __init__(self, text: str) -> None:
         self._text, self._at = text, 0
+        self._left = MAX_TOKENS
         self._open = 0  # parentheses
         self.token = self._next()
 
@@ -141,6 +145,9 @@ class _Reader:
         kind = found.lastgroup
         assert kind is not None
         taken, position = found[kind], found.start(kind) + 1
+        self._left -= 1
+        if self._left < 0 and kind != "end":
+            raise SelectorError(position, f"more than {MAX_TOKENS:,} names, values and operators")
         if kind == "name" and taken.lower() in _WORDS:
             return _Token(taken.lower(), taken, position)
         if kind == "end":
