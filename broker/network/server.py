@@ -17,8 +17,8 @@ import gc
 import math
 import time
 import traceback
-from collections.abc import Callable, Coroutine
-from typing import Any, Final
+from collections.abc import Callable, Coroutine, Iterator
+from typing import TYPE_CHECKING, Any, Final
 
 from qstore.broker.log.logs import log_of
 from qstore.broker.log.sinks import Logging
@@ -30,6 +30,7 @@ from qstore.broker.model.broker import Broker
 from qstore.broker.model.errors import InternalError, ModelError, ResourceLimitExceededError
 from qstore.broker.model.heap import Heap
 from qstore.broker.model.memory import MemoryCeiling
+from qstore.broker.model.topology.deletion import DELETED_AT_ONCE
 from qstore.broker.model.virtual_host import VirtualHost
 from qstore.broker.network.clients import Clients
 from qstore.broker.network.listeners import Listeners
@@ -41,6 +42,9 @@ from qstore.broker.security.authentication import Authentication, policy_of
 from qstore.broker.security.tls import ServerContexts
 from qstore.broker.security.users.user_file import Users
 from qstore.broker.settings import BrokerSettings
+
+if TYPE_CHECKING:
+    from qstore.broker.model.queues.queue import Queue
 
 _LOG: Final = log_of("Network")
 
@@ -199,6 +203,13 @@ class Server:
         self.beat()
         self._check(time.monotonic())
 
+    def _delete_idle(self, host: VirtualHost, queues: list[Queue]) -> Iterator[None]:
+        """Begin to delete queues whose timeout is over, in turns."""
+        for begin in range(0, len(queues), DELETED_AT_ONCE):
+            for queue in queues[begin : begin + DELETED_AT_ONCE]:
+                self.work.run(host.topology.delete_if_unused(queue), _ignore_result)
+            yield
+
     def _check(self, now: float) -> None:
         self.broker.tick.schedule()  # again, if the event loop had no memory for it
         self._check_store()
@@ -208,8 +219,7 @@ class Server:
         self.protocols.on_timer(now)
         self.work.logins.on_timer(now)
         for host in self.broker.hosts.values():
-            for queue in host.idle_queues.take_due():
-                self.work.run(host.topology.delete_if_unused(queue), _ignore_result)
+            self.broker.tick.turns.do(host.idle_queues, self._delete_idle(host, host.idle_queues.take_due()))
         if self.agent is not None:
             self.agent.on_timer()
         if self._status is not None:

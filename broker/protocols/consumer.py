@@ -13,13 +13,14 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Collection, Iterable, Iterator
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from qstore.broker.model.queues.entry import ACQUIRED, HELD, Entry
 from qstore.broker.model.run import MessageRun, RunEntry
 from qstore.broker.model.settlement import AT_ONCE, release_in_turns
+from qstore.broker.model.topology.deletion import DELETED_AT_ONCE
 from qstore.formats.values import TypedMap
 
 if TYPE_CHECKING:
@@ -225,6 +226,29 @@ class HeldRuns:
 
 DROPPED_AT_ONCE: Final = 500
 """Consumers of a session that has ended that are dropped in one turn: about 5 ms."""
+
+
+_AUTO_DELETE: Final = DROPPED_AT_ONCE // DELETED_AT_ONCE
+"""What a consumer counts for whose queue may be deleted with it."""
+
+_Dropped = TypeVar("_Dropped", bound=SendingConsumer)
+
+
+def first_portion(consumers: Iterable[_Dropped]) -> list[_Dropped]:
+    """Those of the consumers of a session that are dropped in the next turn."""
+    portion: list[_Dropped] = []
+    left = DROPPED_AT_ONCE
+    for consumer in consumers:
+        if left <= 0:
+            break
+        portion.append(consumer)
+        left -= _AUTO_DELETE if consumer.queue.auto_delete else 1
+    return portion
+
+
+def has_many(consumers: Collection[SendingConsumer]) -> bool:
+    """Whether the consumers of a session are dropped in several turns."""
+    return len(consumers) > DELETED_AT_ONCE and len(first_portion(consumers)) < len(consumers)
 
 
 def give_back(owner: object, turns: Turns, count: int, held: Iterator[tuple[Queue, Entry]]) -> None:

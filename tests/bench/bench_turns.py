@@ -35,11 +35,14 @@ from rich.table import Table
 
 from qstore.broker.model.errors import ResourceLimitExceededError
 from qstore.broker.model.exchanges.exchange import ExchangeBinding, refresh
+from qstore.broker.model.message import MAX_KEYS
 from qstore.broker.model.queues.queue import Queue
+from qstore.broker.model.selectors.grammar import MAX_TOKENS
 from qstore.broker.model.selectors.selector import compile_selector
 from qstore.formats.amqp_0_9_1.properties import Properties
-from qstore.formats.amqp_0_10.structs import BranchId
-from qstore.formats.values import TypedMap, typed_map
+from qstore.formats.amqp_0_10.maps import encode_map
+from qstore.formats.amqp_0_10.structs import DELIVERY_PROPERTIES, MESSAGE_PROPERTIES, BranchId, encode_struct
+from qstore.formats.values import MAX_VALUES, TypedMap, typed_map
 from qstore.store.disk import WritableFile
 from qstore.store.sync import Completion, FileWrite
 from tests.support.basic_peer import BasicPeer
@@ -1353,12 +1356,25 @@ async def _exchange_chain(stage: Stage, length: int) -> list[str]:
     return names
 
 
-@_scenario("1,000 CC keys through a chain of exchanges")
+@_scenario("CC keys")
+async def _keys(stage: Stage) -> None:
+    stage.count = MAX_KEYS
+    await stage.queue("q0")
+    await stage.broker.default_host.topology.bind("q0", "amq.direct", "k")
+    peer = await stage.basic()
+    queue = stage.broker.default_host.queues["q0"]
+    keys = [f"key.{number}" for number in range(stage.count)]
+    frames = peer.message("k", b"x", Properties(headers=typed_map({"CC": keys})), exchange="amq.direct")
+    await stage.measure(lambda: client(peer.socket.sendall, frames), lambda: queue.message_count == 1)
+
+
+@_scenario("CC keys through a chain of exchanges")
 async def _copies(stage: Stage) -> None:
+    stage.count = 560
     names = await _exchange_chain(stage, 3)
     peer = await stage.basic()
     queue = stage.broker.default_host.queues["q0"]
-    keys = [f"key.{number}" for number in range(1_000)]
+    keys = [f"key.{number}" for number in range(stage.count)]
     frames = peer.message("k", b"x", Properties(headers=typed_map({"CC": keys})), exchange=names[0])
     await stage.measure(lambda: client(peer.socket.sendall, frames), lambda: queue.message_count == 1)
 
@@ -1371,6 +1387,147 @@ async def _long_chain(stage: Stage) -> None:
     queue = stage.broker.default_host.queues["q0"]
     frames = peer.message("k", b"x", Properties(), exchange=names[0])
     await stage.measure(lambda: client(peer.socket.sendall, frames), lambda: queue.message_count == 1)
+
+
+@_scenario("ever new routing keys")
+async def _new_keys(stage: Stage) -> None:
+    stage.count = 40_000
+    await stage.broker.default_host.topology.declare_exchange("ex", "topic")
+    for number in range(4):
+        await stage.queue(f"q{number}", {"qpid.policy_type": "ring", "qpid.max_count": 1})
+        await stage.broker.default_host.topology.bind(f"q{number}", "ex", "#")
+    peer = await stage.basic()
+    frames = [peer.message(f"key.{number}", b"", Properties(), exchange="ex") for number in range(stage.count)]
+    queue = stage.broker.default_host.queues["q0"]
+    await stage.measure(
+        lambda: client(peer.socket.sendall, b"".join(frames)), lambda: queue.messages_enqueued == stage.count
+    )
+
+
+@_scenario("ever new routing keys through a chain of 1,000 exchanges")
+async def _new_keys_in_chain(stage: Stage) -> None:
+    stage.count = 500
+    names = await _exchange_chain(stage, 1_000)
+    peer = await stage.basic()
+    frames = [peer.message(f"key.{number}", b"", Properties(), exchange=names[0]) for number in range(stage.count)]
+    queue = stage.broker.default_host.queues["q0"]
+    await stage.measure(
+        lambda: client(peer.socket.sendall, b"".join(frames)), lambda: queue.messages_enqueued == stage.count
+    )
+
+
+@_scenario("0-9-1 a message with many values in its headers")
+async def _many_headers(stage: Stage) -> None:
+    stage.count = MAX_VALUES - 1
+    await stage.queue("q")
+    await stage.broker.default_host.topology.bind("q", "amq.match", "", typed_map({"x-match": "all", "a": 1}))
+    peer = await stage.basic()
+    headers = typed_map({f"{number:x}": number for number in range(stage.count)})
+    frames = peer.message("k", b"x", Properties(headers=headers), exchange="amq.match")
+    router = stage.broker.router
+    await stage.measure(lambda: client(peer.socket.sendall, frames), lambda: router.unroutable > 0)
+
+
+@_scenario("0-9-1 a message with too many values in its headers")
+async def _too_many_headers(stage: Stage) -> None:
+    stage.count = 130_000
+    peer = await stage.basic()
+    headers = typed_map({"list": [None] * stage.count})
+    frames = peer.message("k", b"x", Properties(headers=headers), exchange="amq.match")
+
+    def work() -> None:
+        peer.socket.sendall(frames)
+        peer.expect("channel.close")
+
+    await stage.measure(lambda: client(work), lambda: True)
+
+
+@_scenario("QMF request with too many values")
+async def _too_many_asked(stage: Stage) -> None:
+    stage.count = 500_000
+    peer = await stage.peer()
+    stage.drain(peer.socket)
+    body = encode_map(typed_map({"_what": "OBJECT", "_where": [True] * stage.count}))
+    delivery = encode_struct(DELIVERY_PROPERTIES, {"routing_key": "broker"})
+    asked = {"content_type": "amqp/map", "application_headers": typed_map({"qmf.opcode": "_query_request"})}
+    header = delivery + encode_struct(MESSAGE_PROPERTIES, asked)
+    frames = peer.command_frames(
+        "message.transfer", header=header, body=body, destination="qmf.default.direct", accept_mode=1, acquire_mode=0
+    )
+    await stage.measure(lambda: client(peer.socket.sendall, frames), lambda: True)
+
+
+@_scenario("a selector of the greatest length")
+async def _longest_selector(stage: Stage) -> None:
+    stage.count = MAX_TOKENS
+    await stage.queue("q")
+    peer = await stage.peer()
+    stage.drain(peer.socket)
+    text = "=".join(["a"] * 2) + " and a=a" * ((stage.count - 3) // 4)
+    await stage.measure(
+        lambda: client(peer.subscribe, "q", arguments=typed_map({"x-apache-selector": text})),
+        lambda: stage.broker.default_host.queues["q"].consumer_count == 1,
+    )
+
+
+@_scenario("loss of a connection with consumers of many auto-delete queues")
+async def _auto_delete(stage: Stage) -> None:
+    queues = await _queues(stage, auto_delete=True)
+    peer = await stage.basic()
+    stage.drain(peer.socket)
+    frames = b"".join(
+        peer.encode("basic.consume", queue=queue.name, consumer_tag=queue.name, nowait=True) for queue in queues
+    )
+    await client(peer.socket.sendall, frames)
+    await stage.found.until(lambda: all(queue.consumer_count for queue in queues))
+    await asyncio.sleep(0.1)
+    await stage.measure(lambda: client(peer.socket.shutdown, 2), lambda: not stage.broker.default_host.queues)
+
+
+@_scenario("0-10 end of a session with subscriptions to many auto-delete queues")
+async def _auto_delete_0_10(stage: Stage) -> None:
+    queues = await _queues(stage, auto_delete=True)
+    peer = await stage.peer()
+    stage.drain(peer.socket)
+    frames = b"".join(
+        peer.command_frames(
+            "message.subscribe", queue=queue.name, destination=queue.name, accept_mode=0, acquire_mode=0
+        )
+        for queue in queues
+    )
+    await client(peer.socket.sendall, frames)
+    await stage.found.until(lambda: all(queue.consumer_count for queue in queues))
+    await asyncio.sleep(0.1)
+    await stage.measure(lambda: client(peer.socket.shutdown, 2), lambda: not stage.broker.default_host.queues)
+
+
+@_scenario("x-expires of many queues at once")
+async def _expire_queues(stage: Stage) -> None:
+    queues = await _queues(stage, arguments={"x-expires": 3_600_000})
+    await asyncio.sleep(0.1)
+    now = stage.broker.monotonic()
+
+    async def work() -> None:
+        stage.broker.default_host.idle_queues._monotonic = lambda: now + 7_200.0
+
+    await stage.measure(work, lambda: not any(queue.name in stage.broker.default_host.queues for queue in queues))
+
+
+@_scenario("loss of a connection with many channels")
+async def _channels(stage: Stage) -> None:
+    stage.count = 2_000
+    await stage.queue("q")
+    peer = await client(BasicPeer, stage.found.port, channel_max=stage.count)
+    stage.drain(peer.socket)
+    frames = b"".join(
+        peer.encode("channel.open", number) + peer.encode("basic.consume", number, queue="q", nowait=True)
+        for number in range(2, stage.count)
+    )
+    await client(peer.socket.sendall, frames)
+    queue = stage.broker.default_host.queues["q"]
+    await stage.found.until(lambda: queue.consumer_count == stage.count - 2)
+    await asyncio.sleep(0.1)
+    await stage.measure(lambda: client(peer.socket.shutdown, 2), lambda: not queue.consumer_count)
 
 
 @_scenario("the first selector of a process")

@@ -14,9 +14,11 @@ import pytest
 import qstore.broker.network.server
 import qstore.broker.network.socket_connection
 from qstore.broker.model.broker import Broker
+from qstore.broker.model.topology.deletion import DELETED_AT_ONCE
 from qstore.broker.network.server import Server
 from qstore.formats.amqp_0_10.codes import CloseCode
 from qstore.formats.amqp_0_10.frames import PROTOCOL_HEADER
+from qstore.formats.values import typed_map
 from tests.broker.wired_broker import Somebody
 from tests.support.compiled import replaces
 from tests.support.raw_peer import ConnectionClosedError, PeerGoneError, RawConnection, RawPeer
@@ -330,3 +332,29 @@ async def test_the_store_is_closed_after_the_last_client_is_gone(tmp_path: Path)
         connections: Any = found.server.protocols.find(PROTOCOL_HEADER)
         assert len(connections.sessions) == 0
         peer.close()
+
+
+async def test_many_queues_that_expire_together_are_deleted_in_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with served() as found:
+        host, loop = found.broker.default_host, asyncio.get_running_loop()
+        for number in range(5 * DELETED_AT_ONCE):
+            await host.topology.declare_queue(f"q{number}", arguments=typed_map({"x-expires": 60_000}))
+        begun: list[int] = [0]
+        run = found.server.work.run
+
+        def counting(*arguments: Any) -> None:
+            begun[-1] += 1
+            run(*arguments)
+
+        def next_turn() -> None:
+            begun.append(0)
+            if host.queues:
+                loop.call_soon(next_turn)
+
+        monkeypatch.setattr(found.server.work, "run", counting)
+        now = host.idle_queues._monotonic()
+        monkeypatch.setattr(host.idle_queues, "_monotonic", lambda: now + 120.0)
+        loop.call_soon(next_turn)
+        await found.until(lambda: not host.queues)
+        assert sum(begun) == 5 * DELETED_AT_ONCE
+        assert max(begun) <= DELETED_AT_ONCE

@@ -108,7 +108,7 @@ class BasicWire:
 class BasicPeer(BasicWire):
     """A connection with channel 1 that is open, and calls methods one after the other."""
 
-    def __init__(self, port: int, *, max_frame: int = MAX_FRAME) -> None:
+    def __init__(self, port: int, *, max_frame: int = MAX_FRAME, channel_max: int = 1) -> None:
         super().__init__()
         self.max_frame = max_frame
         self.socket = socket.create_connection(("127.0.0.1", port), timeout=PATIENCE_SECONDS)
@@ -117,7 +117,7 @@ class BasicPeer(BasicWire):
         self.expect("connection.start")
         self.send("connection.start-ok", 0, mechanism="PLAIN", response=b"\0guest\0guest", locale="en_US")
         self.expect("connection.tune")
-        self.send("connection.tune-ok", 0, channel_max=1, frame_max=max_frame, heartbeat=0)
+        self.send("connection.tune-ok", 0, channel_max=channel_max, frame_max=max_frame, heartbeat=0)
         self.call("connection.open", 0, virtual_host="/")
         self.call("channel.open")
 

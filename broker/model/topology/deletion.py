@@ -36,6 +36,9 @@ if TYPE_CHECKING:
     from qstore.broker.model.router import Router
 
 #: Messages moved before yielding to other work.
+DELETED_AT_ONCE: Final = 40
+"""Queues whose deletion is begun in one turn, because they are no longer used: each takes some 0.15 ms."""
+
 MOVED_AT_ONCE: Final = 1000
 
 

@@ -23,7 +23,6 @@ from __future__ import annotations
 
 from collections.abc import Coroutine, Iterator
 from functools import partial
-from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
 from qstore.broker.log.logs import log_of
@@ -45,10 +44,11 @@ from qstore.broker.model.queues.flow_control import HeldTransfers
 from qstore.broker.model.queues.queue import Queue
 from qstore.broker.model.run import RunEntry
 from qstore.broker.model.settlement import unsubscribe
+from qstore.broker.model.topology.deletion import DELETED_AT_ONCE
 from qstore.broker.protocols.amqp_0_10.assembly import content_frames
 from qstore.broker.protocols.amqp_0_10.session import Session, State, shown_name, wrap
 from qstore.broker.protocols.amqp_0_10.subscription import UNLIMITED, Deliveries, Subscription
-from qstore.broker.protocols.consumer import DROPPED_AT_ONCE, give_back
+from qstore.broker.protocols.consumer import first_portion, give_back, has_many
 from qstore.broker.protocols.machine import SessionAction
 from qstore.broker.protocols.output import COST_OF_MESSAGE, Stream, is_large
 from qstore.formats.amqp_0_10.codes import DetachCode, ErrorCode
@@ -98,8 +98,6 @@ _LOG: Final = log_of("Protocol")
 
 _FRAMES_OF_TRANSFER: Final = 512  # bytes reserved for the frame headers of a message, with some to spare
 
-_DISOWNED_AT_ONCE: Final = 100
-"""Exclusive queues of a session that has ended that are given up in one turn: to delete them takes some 5 ms."""
 
 MESSAGE_TRANSFER: Final = b"\x04\x01"
 """The first bytes of a message.transfer's payload: class and code."""
@@ -599,7 +597,7 @@ class ServerSession(Session):
             self._held_transfers.drop()
             self._held_transfers = None
         turns = self.tick.turns
-        is_large = len(self.subscriptions) > DROPPED_AT_ONCE or len(self.exclusive_queues) > _DISOWNED_AT_ONCE
+        is_large = has_many(self.subscriptions.values()) or len(self.exclusive_queues) > DELETED_AT_ONCE
         if is_large:
             turns.do(self, self._drop_subscriptions())
         else:
@@ -615,14 +613,14 @@ class ServerSession(Session):
 
     def _drop_subscriptions(self) -> Iterator[None]:
         """End many subscriptions, which get no more messages, in turns."""
-        while subscriptions := list(islice(self.subscriptions.values(), DROPPED_AT_ONCE)):
+        while subscriptions := first_portion(self.subscriptions.values()):
             for subscription in subscriptions:
                 self.drop_subscription(subscription)
             yield
 
     def _disown_in_turns(self, queues: list[Queue]) -> Iterator[None]:
-        for begin in range(0, len(queues), _DISOWNED_AT_ONCE):
-            for queue in queues[begin : begin + _DISOWNED_AT_ONCE]:
+        for begin in range(0, len(queues), DELETED_AT_ONCE):
+            for queue in queues[begin : begin + DELETED_AT_ONCE]:
                 self._disown(queue)
             yield
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
 from functools import partial
-from itertools import chain, islice
+from itertools import chain
 from typing import TYPE_CHECKING, Any, Final
 
 from qstore.broker.log.logs import log_of
@@ -34,7 +34,7 @@ from qstore.broker.protocols.amqp_0_9_1.acknowledgements import all_unsettled
 from qstore.broker.protocols.amqp_0_9_1.consumer import BasicConsumer, Delivery, Getter
 from qstore.broker.protocols.amqp_0_9_1.errors import SoftError, locked, missing, refusal_of
 from qstore.broker.protocols.amqp_0_9_1.message import BasicMessage, content_frames
-from qstore.broker.protocols.consumer import DROPPED_AT_ONCE, HeldRuns, give_back
+from qstore.broker.protocols.consumer import HeldRuns, first_portion, give_back, has_many
 from qstore.broker.protocols.output import Stream, is_large
 from qstore.formats.amqp_0_9_1.codes import ReplyCode
 from qstore.formats.amqp_0_9_1.frames import METHOD, encode_frame
@@ -574,7 +574,7 @@ class Channel:
         if self._getter is not None:
             self._drop_getter()
             self.connection.unpause()
-        if len(self.consumers) > DROPPED_AT_ONCE:
+        if has_many(self.consumers.values()):
             self.broker.tick.turns.do(self, self._drop_consumers())
         else:
             for consumer in list(self.consumers.values()):
@@ -584,7 +584,7 @@ class Channel:
 
     def _drop_consumers(self) -> Iterator[None]:
         """End many consumers, which get no more messages, in turns."""
-        while consumers := list(islice(self.consumers.values(), DROPPED_AT_ONCE)):
+        while consumers := first_portion(self.consumers.values()):
             for consumer in consumers:
                 self.drop_consumer(consumer)
             yield

@@ -16,15 +16,16 @@ from qstore.broker.model.queues.expiry import MAX_AT_ONCE as EXPIRED_AT_ONCE
 from qstore.broker.model.queues.expiry import expire_heads
 from qstore.broker.model.queues.queue import Queue
 from qstore.broker.model.settlement import AT_ONCE, MOVED_AT_ONCE
+from qstore.broker.model.topology.deletion import DELETED_AT_ONCE
 from qstore.broker.protocols.assembly import FRAMES_PER_LOOK, MAX_SECONDS
 from qstore.broker.protocols.consumer import DROPPED_AT_ONCE
 from qstore.formats.amqp_0_9_1.frames import METHOD, encode_frame
 from qstore.formats.amqp_0_9_1.methods import encode_method
 from qstore.formats.amqp_0_9_1.properties import Properties
-from qstore.formats.amqp_0_10.codes import ErrorCode
+from qstore.formats.amqp_0_10.codes import CloseCode, ErrorCode
 from qstore.formats.amqp_0_10.commands import encode_command
 from qstore.formats.amqp_0_10.frames import encode_command_frames
-from qstore.formats.values import typed_map
+from qstore.formats.values import MAX_VALUES, TypedMap, typed_map
 from tests.broker.protocols.basic_client import BasicClient
 from tests.broker.protocols.world import Client, World, header
 
@@ -828,3 +829,80 @@ def test_consumers_of_a_deleted_queue_are_notified_once(world: World) -> None:
     assert len(cancelled) == len(set(cancelled))
     other.publish("again", b"x", TRANSIENT)
     assert [each.values["consumer_tag"] for each in client.take("basic.deliver")] == [last]
+
+
+@pytest.mark.parametrize("is_0_10", [False, True])
+def test_auto_delete_queues_of_dropped_consumers_are_deleted_in_turns(world: World, is_0_10: bool) -> None:
+    end: Callable[[], object]
+    if is_0_10:
+        client = world.open_client()
+        for number in range(MANY):
+            client.declare(f"q{number}", auto_delete=True)
+            client.command("message.subscribe", queue=f"q{number}", destination=f"d{number}")
+            client.sync()
+        end = client.machine.closed
+    else:
+        basic = BasicClient(world).open()
+        for number in range(MANY):
+            basic.method("queue.declare", queue=f"q{number}", auto_delete=True)
+            basic.method("basic.consume", queue=f"q{number}", consumer_tag=f"c{number}")
+        basic.sync()
+        end = lambda: lose(basic)  # noqa: E731
+    queues = world.broker.default_host.queues
+    held = list(queues.values())
+    assert len(held) == MANY
+    assert most_per_turn(world, lambda: sum(queue.consumer_count for queue in held), end) <= DELETED_AT_ONCE
+    world.run()
+    assert not queues
+
+
+# ---- very many values ----
+
+TOO_MANY = typed_map({"list": [None] * MAX_VALUES})  # and the list itself
+MOST = typed_map({"list": [None] * (MAX_VALUES - 1)})
+
+
+def test_a_message_with_too_many_headers_closes_the_channel(world: World) -> None:
+    client = BasicClient(world).open(frame_max=65_536)
+    client.call("queue.declare", queue="q")
+    client.publish("q", properties=Properties(headers=MOST))
+    client.publish("q", properties=Properties(headers=TOO_MANY))
+    client.sync()
+    closed = client.last()
+    assert (closed.name, closed.values["reply_code"]) == ("channel.close", 406)
+    assert "more than 4,096 headers" in closed.values["reply_text"]
+    assert depths(world) == {"q": (1, 1)}
+
+
+def test_arguments_with_too_many_values_close_the_connection(world: World) -> None:
+    client = BasicClient(world).open(frame_max=65_536)
+    client.call("queue.declare", queue="q", arguments=MOST)
+    assert list(world.broker.default_host.queues) == ["q"]
+    client.method("queue.declare", queue="other", arguments=TOO_MANY)
+    client.sync()
+    closed = client.last(0)
+    assert (closed.name, closed.values["reply_code"]) == ("connection.close", 501)
+    assert "more than 4,096 values" in closed.values["reply_text"]
+
+
+def test_a_message_of_0_10_with_too_many_headers_ends_the_session(world: World) -> None:
+    client = world.open_client()
+    client.declare("q")
+    transfer(client, MOST)
+    client.sync()
+    assert depths(world) == {"q": (1, 1)}
+    transfer(client, TOO_MANY)
+    assert client.failure()[0] == ErrorCode.RESOURCE_LIMIT_EXCEEDED
+    assert depths(world) == {"q": (1, 1)}
+
+
+def transfer(client: Client, headers: TypedMap) -> None:
+    client.command("message.transfer", header=header({"application_headers": headers}, routing_key="q"), body=b"x")
+
+
+def test_arguments_of_0_10_with_too_many_values_close_the_connection(world: World) -> None:
+    client = world.open_client()
+    client.declare("q", arguments=MOST)
+    assert "q" in world.broker.default_host.queues
+    client.command("queue.declare", queue="other", arguments=TOO_MANY)
+    assert client.close_code() == CloseCode.FRAMING_ERROR
