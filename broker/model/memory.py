@@ -205,9 +205,12 @@ class MemoryCeiling:
 
 
 def resident_bytes() -> int:
-    """Resident memory of this process (RSS), in bytes."""
-    with open("/proc/self/statm", "rb", buffering=0) as file:  # noqa: PTH123 – allocate as little as possible
-        return int(file.read(256).split()[1]) * resource.getpagesize()
+    """Resident memory of this process (RSS), in bytes; the most that it has had if no file can be opened."""
+    try:
+        with open("/proc/self/statm", "rb", buffering=0) as file:  # noqa: PTH123 – allocate as little as possible
+            return int(file.read(256).split()[1]) * resource.getpagesize()
+    except OSError:  # connections have taken all descriptors
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10
 
 
 def default_ceiling() -> int:

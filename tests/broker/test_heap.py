@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import resource
+
 import pytest
 
 from qstore.broker.model import heap as heap_module
@@ -173,3 +175,14 @@ def test_free_memory_of_this_process_is_returned() -> None:
     assert heap.look()
     assert resident_bytes() < full - 60 * MIB
     assert len(kept) == 300
+
+
+def test_resident_bytes_are_known_when_no_descriptor_is_free() -> None:
+    """Else the broker's timer, and each message when memory is short, would fail with an unhandled exception."""
+    before, limits = resident_bytes(), resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (3, limits[1]))
+    try:
+        found = resident_bytes()
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+    assert before - MIB < found < 1 << 40
