@@ -249,7 +249,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Generator[None, object, object]:
-    """What is collected stays to the end: whoever collects garbage later does not have to look at it."""
+    """Collected tests stay to the end, so the garbage collector need not visit them."""
     gc.disable()
     try:
         return (yield)

@@ -46,7 +46,7 @@ def test_each_pattern_names_a_module() -> None:
 
 
 def test_subclasses_of_compiled_classes_are_compiled() -> None:
-    """Python refuses others when they are instantiated; `NamedTuple`, `Protocol` and exceptions are none of these."""
+    """Python refuses others when they are instantiated; `NamedTuple`, `Protocol` and exceptions do not count."""
     plain = {"NamedTuple", "Protocol", "Enum", "IntEnum"}
     compiled = {
         node.name

@@ -1,4 +1,4 @@
-"""No dead code in the rooms: modules that nobody imports, and functions, methods and constants that nobody names.
+"""No dead code in the rooms: modules that are never imported; functions, methods and constants that are never named.
 
 A name counts as used if the rooms or the manuals have it anywhere but where it is defined; tests do not count. What a
 library calls by its name (a protocol's `data_received`) is found by its base class.
@@ -123,7 +123,7 @@ def dead_names(trees: dict[Path, ast.Module]) -> list[str]:
 
 
 def dead_modules(trees: dict[Path, ast.Module]) -> list[str]:
-    """Modules that nobody imports and that no command or plug-in begins with."""
+    """Modules that are not imported, and that are no command's or plug-in's first one."""
     seen = {module for module, _ in entry_points()}
     for tree in trees.values():
         for node in ast.walk(tree):

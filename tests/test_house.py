@@ -191,7 +191,7 @@ LOOKS_INTO: Final = {
 
 
 def is_prose(node: ast.AST, caught: set[str]) -> bool:
-    """Whether an expression is what people are told: of a damage, of an error, or an error as text."""
+    """Whether an expression is text for people: that of a damage, of an error, or an error as text."""
     if isinstance(node, ast.Attribute):
         return node.attr in ("what", "consequence")
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):  # str(error).lower()
@@ -201,7 +201,7 @@ def is_prose(node: ast.AST, caught: set[str]) -> bool:
 
 
 def decided_by_prose(source: str) -> list[str]:
-    """Where a module compares what people are told, or looks into it: only its being there may be asked for."""
+    """Where a module compares text for people, or searches it: only whether it exists may be asked."""
     tree = parsed(source)
     caught = {node.name for node in ast.walk(tree) if isinstance(node, ast.ExceptHandler) and node.name}
     caught |= {"error", "exception"}

@@ -104,7 +104,7 @@ def fill(
 
 
 def drain(port: int, queue: str, count: int, *, is_checked: bool = False, except_for: Container[int] = ()) -> float:
-    """Take and accept so many messages, and wait until the queue has none. Returns the seconds until the last came.
+    """Take and accept `count` messages, and wait until the queue is empty. Returns the seconds until the last came.
 
     Args:
         port, queue: of the queue.

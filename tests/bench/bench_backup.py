@@ -226,7 +226,7 @@ def bench_hold(directory: Path, queues: int) -> None:
 
 @contextmanager
 def snapshots(broker: RunningBroker, pause: float | None) -> Iterator[list[int]]:
-    """Snapshots are taken and released meanwhile, with pauses of so many seconds; None: there are none."""
+    """Take and release snapshots meanwhile, with pauses of this many seconds; None for no snapshots."""
     stop, taken = threading.Event(), [0]
 
     def take() -> None:

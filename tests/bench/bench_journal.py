@@ -90,7 +90,7 @@ def _wait(store: MessageStore, journals: Sequence[QueueJournal]) -> None:
 
 
 def _floor(directory: Path, size: int) -> float:
-    """Seconds for writing and syncing so many bytes, as plainly as can be."""
+    """The seconds that plain writes and syncs of these bytes take."""
     with tempfile.NamedTemporaryFile(dir=directory) as file:
         descriptor = file.fileno()
         os.posix_fallocate(descriptor, 0, size + _PIECE)

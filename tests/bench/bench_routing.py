@@ -64,7 +64,7 @@ _SHAPES = (
 
 
 def _bound(shape: _Shape, count: int) -> tuple[Exchange, float]:
-    """An exchange with so many bindings, and the µs that one took to make."""
+    """An exchange with `count` bindings, and the µs that each took to make."""
     exchange = shape.kind("bench")
     queues: list[Any] = [_Queue() for _ in range(count)]
     began = time.process_time()

@@ -152,7 +152,7 @@ class Client:
 
 
 def _run(port: int, scenario: Scenario, commits: int, messages: int, *, durable: bool) -> float:
-    """Seconds that so many commits take."""
+    """The seconds that the commits take."""
     clients = [Client(port, number, scenario, messages, durable=durable) for number in range(scenario.sessions)]
     selector = selectors.DefaultSelector()
     for client in clients:

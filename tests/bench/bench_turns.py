@@ -232,7 +232,7 @@ class Stage:
         return lambda: client(peer.socket.sendall, frames)
 
     async def bindings(self, exchange: str, queues: int = 1, make: Callable[[int], TypedMap] | None = None) -> None:
-        """Bind queues to an exchange, so many times as there are messages."""
+        """Bind queues to an exchange, once for each message."""
         found = self.broker.default_host.exchanges[exchange]
         for number in range(self.count):
             queue = self.broker.default_host.queues[f"q{number % queues}"]

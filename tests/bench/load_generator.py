@@ -85,7 +85,7 @@ class Link(Protocol):
 
 
 class Counted(Protocol):
-    """What has taken so many messages from a queue."""
+    """Counts the messages that were taken from a queue."""
 
     count: int
 

@@ -51,7 +51,7 @@ class MemoryLimit:
 
 @contextlib.contextmanager
 def memory_limit(limit: int) -> Iterator[MemoryLimit]:
-    """A limit of so many bytes, for the processes that are started while it exists."""
+    """A memory limit for the processes that are started while it exists."""
     group = _ROOT / f"qstore-bench-{os.getpid()}"
     try:
         group.mkdir()

@@ -1,4 +1,4 @@
-"""The first rule that matches decides; what matches is told by the kind of each property."""
+"""The first rule that matches decides; how a property matches depends on its kind."""
 
 from __future__ import annotations
 

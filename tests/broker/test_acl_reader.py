@@ -1,4 +1,4 @@
-"""ACL files of all three versions are read as they are meant; what is wrong with one is told with its line."""
+"""ACL files of all three versions are read as intended; errors name the line."""
 
 from __future__ import annotations
 

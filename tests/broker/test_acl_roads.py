@@ -963,7 +963,7 @@ def test_a_row_is_entered_once() -> None:
 # ---- nothing is missing in the table ----
 
 OWN: Final = "what is the caller's own"
-"""Deliveries, transactions and sessions: nobody else can name them."""
+"""Deliveries, transactions and sessions: other clients cannot name them."""
 BROKERS: Final = "the broker's own: no client chooses what it sends, or where"
 
 #: Place in the code that puts messages on queues, moves them or removes them -> who is asked for it.

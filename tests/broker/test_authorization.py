@@ -35,7 +35,7 @@ Asked = tuple[str, str, str, dict[str, object]]
 
 
 class Guard:
-    """Notes what it is asked, and refuses what it is told to. Everybody may connect."""
+    """Records requests, and refuses some on demand. All users may connect."""
 
     def __init__(self, refused: tuple[Action, ...] = (), *, checks_publish: bool = True) -> None:
         self.refused, self.checks_publish = refused, checks_publish

@@ -113,7 +113,7 @@ def test_a_prepared_branch_is_seen_when_its_commit_is_on_the_disk(stage: Stage) 
 
 @pytest.mark.parametrize("commits", [False, True])
 def test_the_store_begins_to_write_an_outcome_at_the_end_of_the_tick(stage: Stage, commits: bool) -> None:
-    """It is in no queue's journal, and whoever waits for it need not wait for a timer."""
+    """It is in no queue's journal, so its waiters need not wait for a timer."""
     branch = stage.prepared()
     stage.model.run()
     drained = len(stage.model.store.may_block)

@@ -185,7 +185,7 @@ def test_a_message_stays_when_it_is_not_known_to_be_kept(model: Model) -> None:
 
 
 def test_a_message_that_cannot_leave_does_not_stop_the_others(model: Model) -> None:
-    """The source's journal fails in between: the mover is told, and so are all who wait for the same flush."""
+    """The source's journal fails in between: the mover and all waiters of the same flush get the error."""
     source, entry, _ = moved(model, durable=True)
     done: list[Exception | None] = []
     others: list[Exception | None] = []

@@ -231,7 +231,7 @@ class LedgerMachine(RuleBasedStateMachine):
 
     @rule(flush=consumes(flushes))
     def flush_fails(self, flush: Flush) -> None:
-        """Nobody releases its numbers, ever: they stay among those that wait. The first is said to wait for more."""
+        """Its numbers are never released and keep waiting. The first one waits for others, too."""
         self.ledger.postpone(flush[0][0][0])
 
     @rule(number=consumes(postponed))

@@ -89,7 +89,7 @@ def test_default_directories(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_letting_go_on_a_file_system_that_has_become_read_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is let go all the same, whoever looks sees that, and the caller is told what stays behind."""
+    """It is released nevertheless, which is visible, and the caller gets what stays behind."""
 
     def refuse(*_: object, **__: object) -> None:
         raise OSError(errno.EROFS, os.strerror(errno.EROFS))

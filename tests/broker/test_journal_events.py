@@ -1,4 +1,4 @@
-"""The events of the store's journals: when they are raised, and what consoles of both versions are told."""
+"""The events of the store's journals: when they are raised, and what consoles of both versions get."""
 
 from __future__ import annotations
 

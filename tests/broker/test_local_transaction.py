@@ -78,7 +78,7 @@ def test_commit_is_seen_when_it_is_on_the_disk(model: Model, results: Results) -
 
 
 def test_the_flush_of_a_tick_waits_for_no_journal_that_only_transactions_wrote(model: Model, results: Results) -> None:
-    """They share rounds of syncs in the store, which whoever else waits for one of the journals would break up."""
+    """They share rounds of syncs in the store, which other waiters of one of the journals would break up."""
     model.queue("a", durable=True)
     b, c = model.queue("b", durable=True), model.queue("c", durable=True)
 
@@ -260,7 +260,7 @@ def test_a_journal_that_has_failed_refuses_the_whole(model: Model, results: Resu
 
 
 def test_commit_of_unknown_outcome_hides_only_durable_messages(model: Model, results: Results) -> None:
-    """What is kept is not seen again before a restart; what nobody keeps was not; and other messages go on."""
+    """Stored messages reappear only after a restart, others never do, and the rest goes on."""
     durable, plain = model.queue("durable", durable=True), model.queue("plain")
     takers = [taken(model, durable, b"kept"), taken(model, plain, b"not kept")]
     consumers = [model.consumer(durable), model.consumer(plain)]

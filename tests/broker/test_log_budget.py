@@ -1,4 +1,4 @@
-"""Lines that peers can cause are bounded, and what was left out is told as a number."""
+"""Log lines that peers can cause are limited; those left out are counted."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ def use(stage: Wired, path: Path | None = None, tags: tuple[str, ...] = ("admini
 
 
 async def create(console: Console, kind: str, name: str, **properties: Any) -> str:
-    """Returns the error; empty if there is none."""
+    """Returns the error; empty on success."""
     given = {each.replace("_", "-") if each != "password_hash" else each: value for each, value in properties.items()}
     reply = await console.call("create", type=kind, name=name, properties=given, strict=True)
     return str(reply.content.get("_values", {}).get("error_text", ""))

@@ -1,4 +1,4 @@
-"""Management when memory is short: it sends nothing that nobody has asked for, and no reply that would fill it."""
+"""Management when memory is short: it sends nothing unsolicited, and no reply that would fill the memory."""
 
 from __future__ import annotations
 

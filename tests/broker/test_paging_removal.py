@@ -82,7 +82,7 @@ def process(disk: MemoryPagingDisk, clock: Callable[[], float] = lambda: 0.0, **
 
 
 def page_out(directory: PagingDirectory, count: int, mark: bytes = b"") -> list[tuple[PageFile, list[int]]]:
-    """So many files with one message each."""
+    """`count` files with one message each."""
     files = [PageFile(directory, f"q{number}") for number in range(count)]
     return [(file, list(file.keep([entry_of(message_of(mark + b"%d" % n))]))) for n, file in enumerate(files)]
 

@@ -56,7 +56,7 @@ async def ask(console: Console, opcode: str, *values: Any, rest: bytes = b"", **
 
 
 def maps(content: bytes, count: int) -> tuple[list[dict[str, Any]], int]:
-    """So many maps, and where they end."""
+    """`count` maps, and where they end."""
     found, at = [], 0
     for _ in range(count):
         value, at = read_value(BY_NAME["map"], content, at, len(content))

@@ -200,7 +200,7 @@ def test_flushes_that_end_in_another_order(model: Model) -> None:
 
 
 def test_expiry_in_a_failed_journal_does_not_stop_delivery(model: Model) -> None:
-    """Its removal cannot be written: nobody gets it, and all others go on."""
+    """Its removal cannot be written: it is not delivered, and all others are."""
     failed, other = model.queue("failed", durable=True), model.queue("other")
     model.broker.router.publish(
         model.message("failed", b"old", expires_at=model.now + 1), model.broker.default_host.exchanges[""]
@@ -463,7 +463,7 @@ def test_a_subscription_that_is_cancelled_keeps_nothing(model: Model) -> None:
 
 @pytest.mark.usefixtures("no_collector")
 def test_a_queue_that_is_deleted_lets_go_of_its_messages(model: Model) -> None:
-    """They are linked both ways: nobody would collect them for a long time."""
+    """They are linked both ways: the garbage collector would free them only much later."""
     references = publish(model.queue("q"), 100)
     model.run()
     queue = model.broker.default_host.queues.pop("q")

@@ -25,7 +25,7 @@ READ: Final = 64 << 10
 
 
 class Host:
-    """A socket that nobody reads."""
+    """A socket that is not read."""
 
     def run(self, work: Coroutine[Any, Any, None], done: Any) -> None:
         raise AssertionError("nothing here takes time")

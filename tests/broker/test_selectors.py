@@ -1,4 +1,4 @@
-"""Selectors: what they mean, what their names mean, and which texts are none."""
+"""Selectors: what they mean, what their names mean, and which texts are invalid."""
 
 from __future__ import annotations
 

@@ -198,7 +198,7 @@ async def test_a_port_that_is_in_use(tmp_path: Path) -> None:
 
 
 def test_as_many_clients_as_may_connect_can_come_at_once() -> None:
-    """While the event loop is busy nobody is accepted: whom the system does not let wait tries again seconds later."""
+    """A busy event loop accepts no connections: clients beyond the backlog try again seconds later."""
 
     async def test() -> None:
         async with served() as found:

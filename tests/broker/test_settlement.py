@@ -137,7 +137,7 @@ def test_consumer_ended_during_deletion_is_not_restored() -> None:
 
 
 def test_a_message_that_cannot_be_dequeued_does_not_keep_those_before_it(settle: Settle) -> None:
-    """They are settled all the same, and nobody is told that it is done."""
+    """They are settled nevertheless, without a confirmation."""
     model, results = Model(), Results()
     leaving, first = delivered(model, "leaving", b"1")
     failing, second = delivered(model, "failing", b"2")

@@ -169,7 +169,7 @@ def test_turns_gather_while_a_flush_is_under_way(model: Model, log: list[str]) -
 def test_a_commit_that_waits_for_the_disk_is_something_that_is_waited_for(
     model: Model, error: FakeError | None
 ) -> None:
-    """Only when it is told does the event loop poll for input."""
+    """The event loop polls for input only on request."""
     model.queue("q", durable=True)
     ended: list[int] = []
     model.tick.ended = lambda: ended.append(1)
@@ -223,7 +223,7 @@ def test_a_flush_that_is_done_at_once(model: Model, log: list[str]) -> None:
 
 
 def test_the_removal_by_a_delivery_is_appended_in_the_same_tick(model: Model) -> None:
-    """One who takes without accepting: the message is gone from the journal, too, and nobody waits for that."""
+    """A consumer without acceptance: the message leaves the journal, too, and nothing waits for that."""
     queue = model.queue("q", durable=True)
     model.publish("q", b"1")
     model.sync()

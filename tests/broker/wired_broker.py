@@ -74,7 +74,7 @@ class PlainMessage(Message):
 
 
 class Taker:
-    """A consumer that takes one message, if it is told to."""
+    """A consumer that takes one message on demand."""
 
     def __init__(self) -> None:
         self.acquires, self.is_waiting = True, False
@@ -123,7 +123,7 @@ class Wired:
         assert await future is None
 
     def bodies(self, queue: str) -> list[bytes]:
-        """What is on a queue and nobody has."""
+        """The messages on a queue that are not acquired."""
         return [entry.message.body for entry in self.broker.default_host.queues[queue].available()]
 
     def bindings(self) -> set[tuple[str, str, str]]:

@@ -44,7 +44,7 @@ def pass_time(world: World, seconds: float) -> None:
 
 
 def bodies(world: World, name: str) -> list[bytes]:
-    """What is on a queue and nobody has."""
+    """The messages on a queue that are not acquired."""
     return [bytes(entry.message.body) for entry in world.broker.default_host.queues[name].available()]
 
 

@@ -73,7 +73,7 @@ def test_only_the_right_password_is_accepted(broker: RunningBroker) -> None:
 
 
 def test_mechanism_that_is_not_offered_is_refused(broker: RunningBroker) -> None:
-    """Whoever asks for ANONYMOUS nevertheless is refused as if the password had been wrong."""
+    """A client that asks for ANONYMOUS nevertheless is refused as if its password were wrong."""
     with RawConnection(broker.port) as connection:
         connection.exchange_headers()
         assert list(connection.expect("connection.start")["mechanisms"]) == ["SCRAM-SHA-256", "PLAIN", "AMQPLAIN"]

@@ -1,4 +1,4 @@
-"""Messages in many frames, over a real socket: whole, in order, and in nobody's way."""
+"""Messages in many frames, over a real socket: whole, in order, and without delaying others."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ def test_other_channels_of_the_connection_go_on_meanwhile(broker: RunningBroker)
 
 
 def test_other_commands_of_the_session_follow_a_large_message(broker: RunningBroker) -> None:
-    """Results and other messages are commands, and cannot come within one; completion is told after the result."""
+    """Results and other messages are commands, and cannot come within one; the completion follows the result."""
     with _declared(broker) as peer:
         peer.wait_for(publish_large(peer, "q", _LARGE))
         peer.wait_for(peer.publish("q", b"second", durable=False))

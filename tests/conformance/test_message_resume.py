@@ -25,7 +25,7 @@ TTL: Final = 60_000
 
 
 def interrupted(client: Client, frames: int, content: bytes = CONTENT, *, ends: bool = True, **delivery: Any) -> None:
-    """Send the first so many frames of a message's content, and lose the connection."""
+    """Send the first `frames` frames of a message's content, and lose the connection."""
     properties = {"routing_key": "q", "resume_id": MESSAGE, "resume_ttl": TTL} | delivery
     head = header({"correlation_id": b"first"}, **properties)
     payload = encode_command("message.transfer", destination="")

@@ -316,7 +316,7 @@ def test_one_that_is_used_again_is_kept() -> None:
 
 
 def test_a_queue_that_is_only_browsed() -> None:
-    """Whoever would take its messages sees them instead, as in qpidd."""
+    """Consumers that would acquire its messages browse them instead, as in qpidd."""
     world, here, there = clients()
     here.declare("q", arguments=arguments({"qpid.browse-only": 1}))
     here.publish("q", b"1", b"2")

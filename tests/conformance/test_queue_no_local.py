@@ -1,4 +1,4 @@
-"""A queue with `no-local` drops what comes over the connection of whoever owns it, and keeps all else."""
+"""A queue with `no-local` drops messages from its owner's connection, and keeps all others."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An exclusive queue is its session's alone: nobody else may use it, and it is free when that session ends."""
+"""An exclusive queue belongs to its session: no other may use it, and it is free when that session ends."""
 
 from __future__ import annotations
 

@@ -90,7 +90,7 @@ async def test_the_client_for_asyncio(broker: RunningBroker, certificates: Certi
 
 
 def test_many_messages_in_both_directions(broker: RunningBroker, certificates: Certificates) -> None:
-    """More than the sockets hold: whoever writes has to wait for whoever reads."""
+    """More than the sockets hold: the writer has to wait for the reader."""
     with Connection(f"ssl:127.0.0.1:{broker.port}", ssl_trustfile=certificates.trusted) as connection:
         session = connection.session()
         sender = session.sender("q; {create: always}", capacity=100)

@@ -165,7 +165,7 @@ def _release_unmarked(self: Queue, entry: Entry, *, is_redelivered: bool) -> Non
 
 
 def _nothing_delivered(self: Queue) -> list[int]:
-    """At a clean close nobody says what had been delivered."""
+    """A clean close does not record what had been delivered."""
     return []
 
 
@@ -280,7 +280,7 @@ def _unfold_behind_the_cursor(self: Fifo, stretch: Entry, entries: Sequence[Entr
 
 
 def _nothing_marked(self: Stretch) -> list[int]:
-    """At a clean close nobody says which of those that are out had been delivered."""
+    """A clean close does not record which of the paged messages had been delivered."""
     return []
 
 

@@ -79,7 +79,7 @@ class _Instead:
 
 
 def _when_synced(self: Flusher, journals: Iterable[QueueJournal], done: Done, *, is_urgent: bool = True) -> None:
-    """Whoever waits for the disk is called before it is done."""
+    """Waiters for the disk are called before it is done."""
     self._due.append((done, None))
 
 

@@ -1,4 +1,4 @@
-"""Clients of a simulated broker: machines that tell a model what they ask, and what they are told.
+"""Clients of a simulated broker: machines that report their requests, and the answers, to a model.
 
 `ModelSession` speaks AMQP 0-10, `BasicSession` AMQP 0-9-1. What 0-9-1 tells a client, and what it does not:
 
@@ -71,7 +71,7 @@ class Watcher(ClientSession):
 
 
 def subscribe(session: ClientSession, name: str, *, acquire_mode: int, credit: int) -> None:
-    """Subscribe to a queue, under its name, with a window of so many messages."""
+    """Subscribe to a queue, under its name, with a window of `credit` messages."""
     session.send("message.subscribe", queue=name, destination=name, accept_mode=acquire_mode, acquire_mode=acquire_mode)
     session.send("message.flow", destination=name, unit=CreditUnit.BYTE, value=UNLIMITED)
     session.send("message.flow", destination=name, unit=CreditUnit.MESSAGE, value=credit)

@@ -116,7 +116,7 @@ class MessageModel:
         return self.ttl is not None and now >= self.sent_at + self.ttl
 
     def is_expired(self, now: float) -> bool:
-        """Whether nobody may get it any more."""
+        """Whether it must not be delivered any more."""
         return self.ttl is not None and self.completed_at is not None and now > self.completed_at + self.ttl + ROUNDING
 
 
@@ -456,7 +456,7 @@ class Model:
         self.forget(transaction.messages)
 
     def forget(self, messages: Sequence[MessageModel]) -> None:
-        """Messages that nobody is to get."""
+        """Messages that must not be delivered."""
         for message in messages:
             del self.messages[message.number]
             for copy in message.copies:

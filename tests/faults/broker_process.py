@@ -385,7 +385,7 @@ class BrokerProcess:
         self.check()
 
     def check(self) -> None:
-        """Raise what went wrong where nobody was told. Raises Killed if the process is dead."""
+        """Raise errors that no client got. Raises Killed if the process is dead."""
         self.disk.check_alive(self.disk.life)
         for error in self.failures:
             if not isinstance(error, Killed):
@@ -477,7 +477,7 @@ class BrokerProcess:
         return is_clean
 
     def _forget_turns(self) -> None:
-        """Work in turns ends where it is, and nobody goes on."""
+        """Work in turns ends where it is, and is not continued."""
         turns = self.broker.tick.turns
         with patch.object(ServerConnection, "resume", _nothing), patch.object(BasicConnection, "unpause", _nothing):
             for pieces in [*turns._work.values(), *turns._waiting.values()]:

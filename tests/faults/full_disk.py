@@ -1,4 +1,4 @@
-"""Helpers of tests of full disks: when they are full, what files there are and how large, and what a user is told."""
+"""Helpers of tests of full disks: when they are full, their files with sizes, and the errors that a user sees."""
 
 from __future__ import annotations
 

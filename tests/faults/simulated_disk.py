@@ -161,7 +161,7 @@ class Inode:
         return kept
 
     def flip(self, offset: int, bit: int) -> None:
-        """A bit goes bad, on the drive and for whoever reads."""
+        """A bit goes bad, on the drive and for readers."""
         self._own()
         for content in (self.content, self.durable):
             if offset < len(content):
@@ -591,7 +591,7 @@ class SimulatedDisk:
         return disk
 
     def flip(self, path: str, offset: int, bit: int = 0) -> None:
-        """A bit of a file goes bad, on the drive and for whoever reads."""
+        """A bit of a file goes bad, on the drive and for readers."""
         self.tree.inode(path).flip(offset, bit)
 
     # ---- the reading half of the seam ----

@@ -28,7 +28,7 @@ class SnapshotLife(StoreLife):
     at_cut: Model
 
     def take(self, steps: int = 0, path: str = CHECKPOINT) -> Snapshot:
-        """Take a snapshot. Until it is there, and for so many steps more, work goes on."""
+        """Take a snapshot. Work goes on until it is there, and for `steps` steps more."""
         return self._taken(lambda got: self.store.snapshot(path, got), steps)
 
     def share(self, steps: int = 0) -> SharedSnapshot:

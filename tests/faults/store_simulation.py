@@ -63,7 +63,7 @@ class Fate(Enum):
 
 @dataclass(eq=False, slots=True)
 class Message:
-    """A message in one queue. `rid` is None as long as the store has not told."""
+    """A message in one queue. `rid` is None until the store has returned it."""
 
     data: bytes
     rid: int | None = None
@@ -352,7 +352,7 @@ def possible(queue: QueueModel, fates: dict[Branch, Fate], *, all_pending: bool)
 
 
 def is_like(there: dict[bytes, State], way: dict[bytes, State]) -> bool:
-    """Whether what is there is what may be. A record id that nobody was told may be any."""
+    """Whether the content is possible. A record id that was never returned may be any."""
     if there.keys() != way.keys():
         return False
     for data, (rid, state, xid) in way.items():
@@ -490,7 +490,7 @@ class SlowSync:
             step.write(rng.choice((0, 0, 1, 5)))
 
     def fileno(self) -> int:
-        """Nobody can poll this one."""
+        """It cannot be polled."""
         return -1
 
     def completed(self, timeout: float | None = 0.0) -> list[Completion]:
@@ -566,7 +566,7 @@ class SlowBackground(InlineBackground):
         self.finished += len(group)
 
     def collect(self) -> None:
-        """Do some of it, and call whoever waits for what is done."""
+        """Do some of it, and call the waiters for what is done."""
         while self._later and self._rng.random() < 0.5:
             self._next()
         super().collect()

@@ -94,7 +94,7 @@ def tree(disk: SimulatedDisk, path: str) -> dict[str, bytes]:
 
 
 def killed_at_each(disk: SimulatedDisk, count: int, work: Callable[[SimulatedDisk], object]) -> Iterator[SimulatedDisk]:
-    """What the next process finds, for so many of the calls."""
+    """What the next process finds, for `count` of the calls."""
     rehearsal = disk.copy(1)
     rehearsal.calls = 0
     work(rehearsal)

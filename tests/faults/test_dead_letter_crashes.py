@@ -77,7 +77,7 @@ def left_after(reason: str, seed: int) -> tuple[list[int], list[int], int, int]:
 
 
 class RejecterOfAll(ClientSession):
-    """A client that takes so many messages, and rejects them all with one command, in turns of the event loop."""
+    """A client that takes a number of messages, and rejects them all with one command, in turns of the event loop."""
 
     def __init__(self, count: int) -> None:
         super().__init__(b"rejecter", 0, None)

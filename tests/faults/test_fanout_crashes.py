@@ -91,7 +91,7 @@ def check(disk: SimulatedDisk, process: BrokerProcess, stored: int, published: i
 
 
 def crash_after(steps: int) -> int:
-    """Publish two messages to all, one to the last queue, and stop after so many steps of the event loop."""
+    """Publish two messages to all, one to the last queue, and stop after `steps` steps of the event loop."""
     disk, process, publisher = started(steps)
     for _ in range(3):
         publisher.publish()

@@ -89,7 +89,7 @@ class Client(ClientSession):
             where.add(message)
 
     def consume(self, credit: int) -> None:
-        """Subscribe, for at most so many messages."""
+        """Subscribe, for at most `credit` messages."""
         subscribe(self, "q", acquire_mode=0, credit=credit)
         self.wire.carry()
 
@@ -170,7 +170,7 @@ def live_once(world: World, process: BrokerProcess, chance: random.Random, *, de
 
 
 def take_all(world: World, process: BrokerProcess) -> None:
-    """Accept one message after the other, until there are none."""
+    """Accept one message after the other until all are accepted."""
     last = Client(world, process, "last")
     last.consume(UNLIMITED)
     process.settle()

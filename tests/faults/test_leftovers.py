@@ -161,7 +161,7 @@ def copied(disk: SimulatedDisk, source: str, target: str) -> None:
 
 
 def test_the_copy_of_a_journal_in_use_is_kept_aside_or_refused_as_configured() -> None:
-    """The same queue, the same incarnation: nobody can tell which is newer."""
+    """The same queue, the same incarnation: nothing shows which is newer."""
 
     def change(disk: SimulatedDisk) -> None:
         copied(disk, f"{ROOT}/jrnl/1", f"{ROOT}/jrnl/9")

@@ -1,4 +1,4 @@
-"""A store that was damaged while nobody had it: what can be read is kept, or the store is refused as it is."""
+"""A store that was damaged while closed: what can be read is kept, or the store is refused unchanged."""
 
 from __future__ import annotations
 

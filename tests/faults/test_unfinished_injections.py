@@ -107,7 +107,7 @@ def test_each_state(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_mark_that_cannot_be_made_behind_an_injection(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The messages are in the queue: that is told, and they do not come again by themselves."""
+    """The messages are in the queue: this is reported, and they are not injected again unasked."""
     renames: list[str] = []
 
     class Failing(OsWritableDisk):

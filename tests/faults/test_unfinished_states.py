@@ -119,7 +119,7 @@ def test_a_resize(store: Path, watched: Any, tmp_path: Path) -> None:
 
 
 class RefusingKeyValue:
-    """A catalogue whose next batch fails when it is told so, and is on the disk then, or is not."""
+    """A catalogue whose next batch fails on demand, and is then on the disk, or is not."""
 
     def __init__(self, inner: KeyValue) -> None:
         self._inner = inner

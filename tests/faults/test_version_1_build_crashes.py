@@ -1,4 +1,4 @@
-"""A store of version 1 that was built survives a power loss; while it is built, a failing disk is told."""
+"""A store of version 1 that was built survives a power loss; a disk that fails meanwhile is reported."""
 
 from __future__ import annotations
 

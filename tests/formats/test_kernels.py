@@ -304,7 +304,7 @@ KERNELS: Final = (
 
 
 def test_kernels_are_compiled_where_modules_are() -> None:
-    """Otherwise nobody would notice if they could not be loaded."""
+    """Otherwise it would go unnoticed if they could not be loaded."""
     name = "compiled" if is_compiled else "plain"
     for function in KERNELS:
         assert function.__module__ == f"qstore.formats.kernels.{name}"

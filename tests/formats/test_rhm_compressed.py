@@ -1,4 +1,4 @@
-"""Compressed content: what is stored is found again; what is broken costs no memory and is told."""
+"""Compressed content comes back as stored; broken content is reported and costs no memory."""
 
 from __future__ import annotations
 

@@ -88,7 +88,7 @@ class Running:
 
 
 def gone(running: Running, seconds: float) -> bool:
-    """Whether all processes are gone within so many seconds."""
+    """Whether all processes are gone within `seconds`."""
     deadline = time.monotonic() + seconds
     while running.marked():
         if time.monotonic() > deadline:

@@ -103,7 +103,7 @@ def test_callback_may_run_further_work(background: Background) -> None:
 
 
 def test_error_in_one_callback_does_not_lose_the_others(background: Background) -> None:
-    """The error is its caller's; the next `collect` goes on, and nobody waits for ever."""
+    """The caller gets the error; the next `collect` goes on, and nothing waits forever."""
     told: list[int] = []
 
     def faulty(result: int) -> None:

@@ -52,7 +52,7 @@ class _Clock:
 
 
 def write(place: _Repository, effort: Effort, count: int) -> tuple[int, int]:
-    """Write a file of so many chunks. Returns how often `alive` was called, and the bytes that were new."""
+    """Write a file of `count` chunks. Returns how often `alive` was called, and the bytes that were new."""
     calls = 0
 
     def alive() -> None:

@@ -31,7 +31,7 @@ class Kernel:
         path.write_text(text)
 
     def passes(self, seconds: float, *, idle: float) -> None:
-        """Time passes while so many processors are idle."""
+        """Time passes while `idle` processors are idle."""
         self.time += seconds
         self._busy += round(100 * seconds * (COUNT - idle))
         self._idle += round(100 * seconds * idle)

@@ -41,7 +41,7 @@ class Sessions:
         return self.queue.writer.is_under_way
 
     def commit(self, count: int) -> None:
-        """So many transactions arrive, and a tick ends."""
+        """Let `count` transactions arrive, and end a tick."""
         for _ in range(count):
             self.opened.store.transactions.commit([enqueued(self.queue, b"m")], [], self.calls)
         self.end_tick()
@@ -62,7 +62,7 @@ class Sessions:
         self.opened.store.collect()
 
     def commit_together(self, count: int) -> None:
-        """So many transactions are committed in one flush."""
+        """Commit `count` transactions in one flush."""
         self.commit(1)
         self.commit(count)
         self.sync()
@@ -179,7 +179,7 @@ def test_a_queue_that_is_deleted_meanwhile(sessions: Sessions) -> None:
 
 
 def test_a_failing_disk_after_the_wait(sessions: Sessions) -> None:
-    """All that have waited are told, and nobody waits for others any more."""
+    """All waiters get the error, and none waits for others any more."""
     sessions.commit_together(8)
     sessions.commit(1)
     sessions.commit(1)

@@ -67,7 +67,7 @@ class Rounds:
         return {journal.name for journal in journals if journal.writer.is_under_way}
 
     def commit(self, count: int, *journals: QueueJournal) -> None:
-        """So many transactions arrive."""
+        """Let `count` transactions arrive."""
         chosen = journals or (self.one, self.two)
         for _ in range(count):
             self.opened.store.transactions.commit([enqueued(journal, b"m") for journal in chosen], [], self.calls)

@@ -105,7 +105,7 @@ def test_an_idle_loop_fills_ahead_when_nothing_waits(
 def test_files_that_cannot_be_synced_ahead_are_left(
     opened: OpenedStore, background: CountedBackground, filled: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What that means is told by the next flush, which has a descriptor of its own."""
+    """The next flush, which has a descriptor of its own, reports what that means."""
     journal = opened.make_queue("queue")
     opened.enqueue(journal, b"small")
     flush_now(opened, journal)

@@ -307,7 +307,7 @@ def test_a_driver_that_dies_without_a_successor(
 
 
 def is_on_disk(journal: QueueJournal, rid: int) -> bool:
-    """Whether a record can be read by whoever opens the journal's files now."""
+    """Whether a reader that opens the journal's files now finds a record."""
     packed = journal.writer.live[rid]
     place, blocks = packed >> SIZE_BITS, packed & SIZE_MASK
     storage = JournalStorage(OsWritableDisk(), journal.directory, journal.base_name, journal.geometry)
@@ -358,7 +358,7 @@ def test_flush_of_a_dead_driver_is_written_and_synced_again(
 
 
 def start_one(flusher: Flusher, journal: QueueJournal) -> list[Exception | None]:
-    """A record is under way: who waits for it is told there."""
+    """A record is under way: its waiters get the error there."""
     called: list[Exception | None] = []
     append(flusher, journal, 2)
     flusher.when_synced((journal,), called.append)
@@ -419,7 +419,7 @@ def test_pending_write_of_a_dead_driver_is_written(
 def test_a_journal_that_fails_elsewhere_while_it_is_synced(
     flusher: Flusher, driver: ManualDriver, journal: QueueJournal
 ) -> None:
-    """It could not grow, for example. Whether the step is on the disk counts for nobody then."""
+    """It could not grow, for example. Whether the step is on the disk does not matter then."""
     called = start_one(flusher, journal)
     journal.writer.failed(FULL)
     driver.let_go()

@@ -1,4 +1,4 @@
-"""The identity of a store: its file, what changes it, backups; and that outside a cluster nobody looks at it."""
+"""The identity of a store: its file, what changes it, backups; and that it is not used outside a cluster."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ XID, OTHER = b"transaction", b"another"
 
 
 class RefusingDisk(MemoryDisk):
-    """A disk that opens files only so many times; None for as often as they are asked for."""
+    """A disk that opens files a limited number of times; None for no limit."""
 
     def __init__(self, files: MemoryDisk, most: int | None = None) -> None:
         super().__init__(files.files)

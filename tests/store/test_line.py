@@ -36,7 +36,7 @@ def rids(result: RecoveredStore, queue: str = "q1") -> list[int]:
 
 
 def line_of(files: int, first_number: int = 1) -> LinearBuilder:
-    """A journal of so many files, each of which holds four records."""
+    """A journal of `files` files, each of which holds four records."""
     builder = LinearBuilder("q1", KIB, first_number)
     for rid in range(1, 4 * files + 1):
         builder.enqueue(rid, b"m" * (1024 - 64))

@@ -52,7 +52,7 @@ def measured_journal(journal: Journal, outcomes: dict[bytes, Outcome] | None = N
 
 
 def message(header: int, body: int) -> bytes:
-    """A record's data whose message has a header and a body of so many bytes."""
+    """A record's data whose message has a header and a body of these sizes."""
     return header.to_bytes(4, "big") + bytes(header) + bytes(body)
 
 

@@ -92,7 +92,7 @@ def test_the_lines_of_a_start(environment: Environment, path: Path) -> None:
 
 
 def test_file_modes_do_not_depend_on_the_umask(environment: Environment, path: Path) -> None:
-    """What RocksDB makes has modes of its own; nobody else gets at it, because its directory lets nobody in."""
+    """RocksDB's files have modes of their own; their directory keeps other users out."""
     before = os.umask(0)
     try:
         opened = OpenedStore(environment, path)
@@ -198,7 +198,7 @@ def assert_bounded(journal: QueueJournal, largest: int) -> None:
 
 
 def test_unsynced_bytes_are_bounded(environment: Environment, path: Path) -> None:
-    """Whoever appends without end is held back, messages and removals alike, whatever their size."""
+    """Endless appends are held back, messages and removals alike, whatever their size."""
     opened = OpenedStore(environment, path)
     journal = opened.make_queue("orders", Geometry.from_pages(8, 16))
     for size in (0, 10, 100, 1000, 20_000):

@@ -1,4 +1,4 @@
-"""Names are given once: a second queue, exchange or general object of one name is refused; old duplicates are told."""
+"""Names are unique: a second queue, exchange or general object of a name is refused; old duplicates are reported."""
 
 from __future__ import annotations
 

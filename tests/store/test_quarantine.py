@@ -1,4 +1,4 @@
-"""The quarantine: what is put there is there, whole and private; what is damaged of it is told; marks are atomic."""
+"""The quarantine keeps records whole and private, and reports damage to itself; marks are atomic."""
 
 from __future__ import annotations
 

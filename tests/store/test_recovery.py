@@ -423,7 +423,7 @@ def test_unusual_records(version: int) -> None:
 
 
 def test_version_1_external_record() -> None:
-    """The data size is told, the data are elsewhere: the next record follows at once."""
+    """The record has the data's size only, as they are elsewhere: the next record follows at once."""
     builder = JournalBuilder(1, Geometry(4, 1024))
     external = builder.enqueue(size=2**63, flags=EXTERNAL).header.rid
     after = builder.enqueue(b"after").header.rid

@@ -209,7 +209,7 @@ def test_journals_of_the_right_size_stay_unchanged(path: Path) -> None:
 
 
 def test_a_journal_too_small_after_all_is_not_made(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The writer has the last word. Here the rules of `space` are told to find everything possible."""
+    """The writer has the last word. Here the rules of `space` are made to accept everything."""
     big(path)
     before = snapshot(path / "rhm" / "jrnl")
     with holding(path) as store:

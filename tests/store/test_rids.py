@@ -18,7 +18,7 @@ STORE_ID = UUID(int=1, version=4)
 
 
 class FailingKeyValue(MemoryKeyValue):
-    """A map that takes only so many batches."""
+    """A map that accepts a limited number of batches."""
 
     left = 1_000_000
 
@@ -68,7 +68,7 @@ def test_each_is_reserved_before_it_is_given(catalogue: Catalogue, kind: type[Ba
 
 
 def test_the_next_block_is_reserved_in_the_background(catalogue: Catalogue) -> None:
-    """When half of the block is used; until somebody is told of it, the rest of the block goes on."""
+    """Reserved when half of the block is used; the rest of the block is used until then."""
     background = InlineBackground()
     ids = RecordIds(catalogue, background, unexpected)
     while not background.is_busy:

@@ -64,7 +64,7 @@ def test_a_deletion_that_was_cut_short(path: Path, left: str, monkeypatch: pytes
 def test_a_queue_that_the_catalogue_refuses_gives_back_its_space(
     path: Path, monkeypatch: pytest.MonkeyPatch, *, is_written: bool
 ) -> None:
-    """Whether a batch that failed is on the disk, nobody knows before the next start."""
+    """Whether a failed batch is on the disk is unknown until the next start."""
     opened = OpenedStore(tool_environment(), path)
     commit = Catalogue.commit
 

@@ -343,7 +343,7 @@ def test_topology_stays_except_for_entries_dropped_in_recovery(old: OldStore, pa
 
 @needs_programs
 def test_a_large_catalogue(tmp_path: Path) -> None:
-    """So many that all trees have several levels, those of one exchange's bindings too."""
+    """Enough that all trees have several levels, also those of one exchange's bindings."""
     queues = {number: Queue(f"queue.{number}", owner="o" * (number % 256)) for number in range(2, 10_002)}
     exchanges = {number: Exchange(f"exchange.{number}", True, "topic") for number in range(2, 2_002)}
     bindings = [

@@ -243,7 +243,7 @@ def test_a_page_is_whole_sectors() -> None:
 
 
 def test_external_records() -> None:
-    """The size is told, the data are elsewhere."""
+    """The record has the data's size only; they are elsewhere."""
     builder = JournalBuilder(1, Geometry(4, 1024))
     builder.enqueue(rid=1, size=2**40, flags=EXTERNAL)
     builder.enqueue(b"data", rid=2, xid=b"x", flags=TRANSIENT)

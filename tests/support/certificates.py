@@ -1,4 +1,4 @@
-"""Certificates for tests, made when they are needed, of an authority that nobody else trusts."""
+"""Certificates for tests, made on demand by an authority that is trusted only here."""
 
 from __future__ import annotations
 

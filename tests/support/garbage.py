@@ -19,7 +19,7 @@ def collect_what_is_old() -> None:
 
 @contextmanager
 def no_collector() -> Iterator[None]:
-    """What is freed meanwhile is freed because nobody refers to it."""
+    """Whatever is freed meanwhile is freed because it is unreferenced."""
     collect_what_is_old()
     gc.disable()
     try:

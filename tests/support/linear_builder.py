@@ -121,7 +121,7 @@ class LinearBuilder:
         return self.append(RecordHeader(Kind.ABORT, rid=rid, xid_size=len(xid)), xid)
 
     def fill(self, blocks: int) -> None:
-        """So many fillers."""
+        """Add this many blocks of fillers."""
         for _ in range(blocks):
             self.append(RecordHeader(Kind.FILLER))
 

@@ -109,7 +109,7 @@ class MemoryRing:
         raise AssertionError("busy for ever")
 
     def enqueue(self, blocks: int, xid: bytes = b"") -> bool:
-        """A message that takes so many blocks. False: there is no room."""
+        """Add a message of this many blocks. Returns False if there is no room."""
         return self.enqueue_data(bytes(max(0, blocks * BLOCK_SIZE - FIXED_SIZE - len(xid))), xid)
 
     def enqueue_data(self, data: bytes, xid: bytes = b"") -> bool:

@@ -57,7 +57,7 @@ class OldStore:
         self.general: dict[int, Link | GeneralObject] = {}
 
     def queue(self, name: str, geometry: Geometry = SMALL) -> JournalBuilder:
-        """The journal of a queue, made if there is none."""
+        """The journal of a queue, made on demand."""
         return self.journals.setdefault(name, JournalBuilder(1, geometry, queue_name=name))
 
     def files(self) -> dict[str, bytes]:

@@ -87,7 +87,7 @@ class OpenedStore:
     # ---- waiting ----
 
     def wait(self, calls: list[Any], count: int = 1) -> None:
-        """Until so many calls have come, as an event loop waits."""
+        """Wait for `count` calls, as an event loop does."""
         while len(calls) < count:
             self.store.start()
             self.store.collect()

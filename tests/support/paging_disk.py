@@ -1,4 +1,4 @@
-"""A disk for paging files, in memory, that is full, fails and flips bits when it is told to."""
+"""A disk for paging files, in memory, that is full, fails and flips bits on demand."""
 
 from __future__ import annotations
 
@@ -134,7 +134,7 @@ class MemoryPagingDisk:
 
 
 class LateRuns:
-    """A `Run` that does the work when it is told to."""
+    """A `Run` that does the work on demand."""
 
     def __init__(self) -> None:
         self.waiting: list[Callable[[], None]] = []

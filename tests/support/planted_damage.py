@@ -459,7 +459,7 @@ def assert_findings(planted: Planted, checked: Dump, findings: Sequence[Finding]
 
 
 def assert_skip_adds_up(original: Original, file: str, damage: Line) -> None:
-    """Where blocks are skipped, as many lie between the damage and the place that is told."""
+    """Where blocks are skipped, as many lie between the damage and the reported place."""
     skipped = re.match(
         r"([\d,]+) blocks?, up to 0x([0-9a-f]+)(?: of file (\d+))?, (?:is|are) skipped", damage["consequence"]
     )

@@ -504,7 +504,7 @@ class RawPeer(RawConnection):
         self.publish_all(frames)
 
     def take(self, count: int, seconds: float = PATIENCE_SECONDS) -> list[Delivery]:
-        """The next so many deliveries; AssertionError if they do not come."""
+        """The next `count` deliveries; AssertionError if they do not come."""
         end = time.monotonic() + seconds
         while len(self.deliveries) < count:
             assert time.monotonic() < end, f"{len(self.deliveries)} of {count} deliveries came"

@@ -273,7 +273,7 @@ def break_reading(monkeypatch: pytest.MonkeyPatch, *regions: BadRegion) -> None:
 
 
 def limit_space(monkeypatch: pytest.MonkeyPatch, size: int) -> None:
-    """New files may have so many bytes together; one that is too large makes nothing."""
+    """New files may have `size` bytes in all; what is larger is not made."""
     create, used = OsWritableDisk.create, [0]
 
     def bounded(self: OsWritableDisk, path: str, count: int) -> OsWritableFile:

@@ -31,7 +31,7 @@ from tests.support.raw_peer import RawConnection
 
 SETTINGS: Final = BrokerSettings(port=0, interfaces=("127.0.0.1",), auth=False)
 MAX_CLIENTS: Final = 32
-"""So many can do something at one time."""
+"""Clients that can be busy at the same time."""
 _Found = TypeVar("_Found")
 
 

@@ -157,7 +157,7 @@ class Ledger:
                 self.gone.add(place)
 
     def outstanding(self) -> set[Place]:
-        """What the broker must have: completed, and nobody tried to accept it."""
+        """What the broker must have: completed, and never accepted."""
         return self.completed - self.accepting
 
 

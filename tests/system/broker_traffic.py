@@ -19,7 +19,7 @@ _GONE: Final = (PeerGoneError, ConnectionClosedError)
 _WINDOW: Final = 400
 _BATCH: Final = 40
 _STUCK: Final = 50
-"""One of so many deliveries is not accepted in this life of the broker."""
+"""One in this many deliveries is not accepted in this life of the broker."""
 
 
 class Actor(threading.Thread):

@@ -43,7 +43,7 @@ class Found:
 
 @dataclass(slots=True)
 class Operation:
-    """Something that was begun. `effective` is None while nobody knows."""
+    """Something that was begun. `effective` is None while that is unknown."""
 
     kind: str
     puts: list[Place]

@@ -95,7 +95,7 @@ class Consumer(Client):
 
 
 async def live(broker: RunningBroker, ledger: Ledger, wanted: int) -> None:
-    """One life: until so many are confirmed, then the end."""
+    """One life of the broker: until `wanted` messages are confirmed."""
     clients = [Publisher(broker.port, ledger), Consumer(broker.port, ledger)]
     end = asyncio.get_running_loop().time() + PATIENCE_SECONDS
     before = len(ledger.confirmed)

@@ -130,7 +130,7 @@ _ENDLESS: Final = {claim for claim in _CLAIMS if claim.endswith("without an end"
 
 @pytest.mark.parametrize("claim", today(list(_CLAIMS), 14))
 def test_claims(canary: Canary, claim: str) -> None:
-    """Nothing is allocated, nobody else notices, and what comes back is sound to its end."""
+    """Nothing is allocated, others are not affected, and the answer is sound to its end."""
     # No other test has that name: the broker may be busy yet with the end of the connection before.
     with RawPeer(canary.broker.port, name=_TWICE.encode() if claim == _TWICE else None) as peer:
         with contextlib.suppress(*_OVER):

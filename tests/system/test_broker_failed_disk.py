@@ -1,4 +1,4 @@
-"""A broker on a real file system that is full, or becomes read-only: clients are told, and so is the log, once."""
+"""A broker on a real file system that is full, or becomes read-only: clients get errors, and the log has one line."""
 
 from __future__ import annotations
 

@@ -90,7 +90,7 @@ class Story:
         self.ledger.check_life(before, logs)
 
     def wait_for_completed(self, count: int, actors: Sequence[Actor]) -> None:
-        """Until so many more publishes are completed, or a while has passed, or something is wrong."""
+        """Until `count` more publishes are completed, or a while has passed, or something is wrong."""
         wanted, end = len(self.ledger.completed) + count, time.monotonic() + PATIENCE_SECONDS
         while len(self.ledger.completed) < wanted and time.monotonic() < end and all(map(Actor.is_alive, actors)):
             time.sleep(0.002)

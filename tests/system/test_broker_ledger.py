@@ -55,7 +55,7 @@ def test_forbidden_arrivals_fail(ledger: Ledger, broken: str, clean: bool, arriv
 
 
 def test_where_sessions_end_a_message_may_go_to_the_other_consumer(ledger: Ledger) -> None:
-    """It is marked, though nobody may have read it, and comes behind others; whoever is alone has no other."""
+    """It is marked, though it may never have been read, and comes behind others, if there are others."""
     before = ledger.before(clean=False)
     (new,) = ledger.send(["q"], 1, 4)
     logs = [ConsumerLog("q", False, [Arrival(D, True), Arrival(new, True), Arrival(C, True)])]

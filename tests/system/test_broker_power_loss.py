@@ -109,7 +109,7 @@ def _declare_many(peer: RawPeer) -> None:
 
 @pytest.mark.parametrize("where", ["/catalogue/", "/jrnl/"])
 def test_sigterm_on_a_failing_disk(make_trial: TrialMaker, where: str) -> None:
-    """The end is orderly, and RocksDB, which fails even to close, is told in a line."""
+    """The end is orderly, and one line reports RocksDB, which fails even to close."""
     trial = make_trial(1)
     trial.failing = True
     for call in Call:

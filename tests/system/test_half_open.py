@@ -1,4 +1,4 @@
-"""Connections that are never opened: their time is limited, in each stage, and they keep out nobody else."""
+"""Connections that are never opened: their time is limited in each stage, and they do not keep others out."""
 
 from __future__ import annotations
 

@@ -69,7 +69,7 @@ class Meter:
 
 
 def wait_until_idle(broker: RunningBroker) -> None:
-    """Until it has seen to the end of all consoles, each of which the others are told of."""
+    """Until the broker has handled the end of each console, which it announces to the others."""
     end, before = time.monotonic() + _PATIENCE_AT_THE_END, broker.cpu_seconds()
     while time.monotonic() < end:
         time.sleep(1.0)

@@ -1,4 +1,4 @@
-"""Many consoles that listen to all events and close at once, while others are served: each end is told to all others.
+"""Many consoles that listen to all events and close at once, while others are served: all others hear of it.
 
 The daily test has a few; `pytest -m soak -s tests/system/test_management_leaving.py` has a thousand, and prints what
 was measured.

@@ -1,4 +1,4 @@
-"""A FIFO in the place of a file that is opened: nothing waits for it, and whoever opens it says what is wrong.
+"""A FIFO in the place of a file that is opened: nothing waits for it, and an error says what is wrong.
 
 Opening a FIFO to read waits for a writer, and a start that does would hang without a line.
 """

@@ -1,4 +1,4 @@
-"""`qpidd` as a process that is told what to do by a file, by the environment, and by old command lines."""
+"""`qpidd` as a process that is configured by a file, by the environment, and by old command lines."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def ended(process: Forked) -> Ended:
 
 
 def log_of(process: Forked) -> str:
-    """The log of a broker that starts and is told to end."""
+    """The log of a broker that starts and is stopped."""
     assert process.stdout is not None
     assert process.stdout.readline().strip().isdecimal(), process.communicate()[1]
     process.send_signal(signal.SIGTERM)

@@ -107,7 +107,7 @@ class Program:
 
 
 def look(path: Path) -> tuple[Found, bool]:
-    """What a store holds that nobody runs, data compared, and whether it was closed cleanly."""
+    """What a closed store holds, data compared, and whether it was closed cleanly."""
     store = open_store(OsDisk(), str(path))
     try:
         recovered = store.recover()

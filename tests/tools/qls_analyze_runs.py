@@ -87,7 +87,7 @@ def analysed(disk: MemoryDisk, show: Show | None = None, root: str = "/store/qls
 
 
 def filling(blocks: int) -> bytes:
-    """Data of an enqueue that fills so many blocks."""
+    """Data of an enqueue that fills `blocks` blocks."""
     return b"d" * (blocks * 128 - 64)
 
 
@@ -109,7 +109,7 @@ TRUNCATED: Final = "[Truncated, no more files in journal]"
 
 
 def journal(*sizes: int, first_number: int = 1) -> LinearBuilder:
-    """Enqueues that take so many blocks each, in files of 32 blocks."""
+    """Enqueues that take these numbers of blocks, in files of 32 blocks."""
     builder = LinearBuilder("q", data_size=4, first_number=first_number)
     for rid, size in enumerate(sizes, start=1):
         builder.enqueue(rid, filling(size))

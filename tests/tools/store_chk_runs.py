@@ -97,7 +97,7 @@ def check(journal: JournalBuilder | MemoryDisk, show: Show = Show.RECORDS, base_
 
 
 def filling(blocks: int) -> bytes:
-    """Data of an enqueue that fills so many blocks."""
+    """Data of an enqueue that fills `blocks` blocks."""
     return b"d" * (blocks * BLOCK_SIZE - 44)
 
 

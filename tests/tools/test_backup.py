@@ -1,4 +1,4 @@
-"""`qstore-backup` and `qstore-restore`: every byte comes back; what is new is written; what is damaged is told."""
+"""`qstore-backup` and `qstore-restore`: every byte comes back, only new data are written, and damage is reported."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`qstore-backup` of a running broker: all is as it was at one moment, whatever goes on, and whoever is killed."""
+"""`qstore-backup` of a running broker: a consistent state, whatever goes on and whichever process is killed."""
 
 from __future__ import annotations
 
@@ -142,7 +142,7 @@ def test_it_is_one_moment_for_all_queues(tmp_path: Path, broker: RunningBroker) 
 
 
 def start_of_a_backup(broker: RunningBroker, place: Path) -> subprocess.Popen[str]:
-    """A backup that has its snapshot and goes no further: its PLACE is a pipe's reading end that nobody writes."""
+    """A backup that has its snapshot and goes no further: its PLACE is a pipe that is never written to."""
     code = (
         "import sys, time, qstore.store.backup.create as chunks\n"
         "def stall(*_):\n    print('stalled', flush=True)\n    time.sleep(600)\n"
@@ -261,7 +261,7 @@ def test_the_command_stands_back_for_a_broker(
 
 
 def test_read_journals_are_reported_to_the_broker_soon(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A journal that was read grows no more, however long the others take; many are told together."""
+    """A journal that was read grows no more, however long the others take; many are reported together."""
     opened, clock = OpenedStore(tool_environment(), tmp_path / "store"), Clock()
     said: list[list[int]] = []
     for name in "abc":

@@ -1,4 +1,4 @@
-"""Backups of running stores to a place far away: the broker is told in time that its snapshot is still needed."""
+"""Backups of running stores to a distant place: the broker learns in time that its snapshot is still needed."""
 
 from __future__ import annotations
 

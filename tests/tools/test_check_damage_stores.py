@@ -69,7 +69,7 @@ def examined(path: Path) -> Examined:
 
 @cache
 def examined_once(path: Path) -> Examined:
-    """A store that nobody changes."""
+    """A store that is not changed."""
     return examined(path)
 
 

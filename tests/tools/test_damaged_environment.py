@@ -1,4 +1,4 @@
-"""A broken Berkeley DB file is damage to every command that reads a store; a program that is missing is none."""
+"""A broken Berkeley DB file is damage to every command that reads a store; a missing program is not."""
 
 from __future__ import annotations
 

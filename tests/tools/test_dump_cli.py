@@ -267,7 +267,7 @@ def test_a_store_that_may_not_be_read(public_directory: Path, as_user: list[str]
 
 
 def test_a_journal_file_that_may_not_be_read(public_directory: Path, as_user: list[str]) -> None:
-    """Its messages cannot be had, and why is told; those of the other queue can."""
+    """Its messages are unreadable, and the reason is shown; those of the other queue are readable."""
     store = unpack(LOCAL, public_directory)
     file = journal_file(store.path, "c.q1")
     file.chmod(0)

@@ -280,7 +280,7 @@ def test_a_flush_destroyed_in_the_middle_is_damage(
     keep: int,
     fill: int,
 ) -> None:
-    """Later flushes are whole, so this is no torn tail: it is told, and what follows is read all the same."""
+    """Later flushes are whole, so this is no torn tail: it is reported, and what follows is read nevertheless."""
     history, factory = HISTORIES[store], factories[store]
     record = find(factory, rid, kind, journal)
     with journals_of(factory) as copy:

@@ -1,4 +1,4 @@
-"""`qstore-dump` on stores that were harmed: what can be read is shown, what cannot is told, nothing is raised."""
+"""`qstore-dump` on damaged stores: what can be read is shown, what cannot is reported, nothing is raised."""
 
 from __future__ import annotations
 

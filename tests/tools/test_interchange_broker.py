@@ -1,4 +1,4 @@
-"""Exports from, and imports into, a running broker: what arrives, and that it arrives once, whoever is killed."""
+"""Exports from, and imports into, a running broker: messages arrive once, whichever process is killed."""
 
 from __future__ import annotations
 

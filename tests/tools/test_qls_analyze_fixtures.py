@@ -48,7 +48,7 @@ def test_remaining_messages_match_those_recovered_by_qpidd(store: StoreFixture) 
 
 
 def test_every_option_at_once(store: StoreFixture) -> None:
-    """Records, fillers and counts agree, everything is told, and nothing is changed."""
+    """Records, fillers and counts agree, everything is reported, and nothing is changed."""
     before = snapshot(store.path)
     result = command(*EVERYTHING, store.path / "qls")
     assert snapshot(store.path) == before

@@ -238,7 +238,7 @@ def test_messages_go_to_the_end_of_their_queue(tmp_path: Path, store: Path, vers
 
 
 def test_delivered_message_stays_marked_redelivered(tmp_path: Path) -> None:
-    """After a crash everything comes back as redelivered, whoever opens the store first."""
+    """After a crash everything comes back as redelivered, whichever program opens the store first."""
     store = make_store(tmp_path / "store", "orders", clean=False)
     path = quarantine(tmp_path, Kept(enqueue("version 2", A)))
     assert Run("inject", path, 1, "--store", store).code == 0

@@ -86,7 +86,7 @@ def check(disk: SimulatedDisk, seen: Counter[str]) -> None:
 
 
 def check_next(disk: SimulatedDisk) -> None:
-    """Whoever tries again gets what was not begun, and everything is there once at most."""
+    """Another attempt injects what was not begun, and everything is there at most once."""
     before = marks(disk)
     results = {each.entry.number: each for each in run(disk)}
     for number, injected in before.items():
@@ -117,7 +117,7 @@ def test_killed_at_every_call(seed: int, power_loss: bool) -> None:
 
 
 def test_a_failing_disk_at_any_call() -> None:
-    """Whatever is told as injected is there; whatever is told as not injected is not."""
+    """What is reported as injected is there; what is reported as not injected is not."""
     probe = made(0)
     first = probe.calls
     run(probe)

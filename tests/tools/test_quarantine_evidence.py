@@ -223,7 +223,7 @@ def test_no_damage_does_harm(data: st.DataObject) -> None:
 
 
 def test_tails_everywhere_cost_no_time() -> None:
-    """A record whose id stands in its content thousands of times: only so many places are looked at."""
+    """A record whose id stands in its content thousands of times: only a limited number of places is examined."""
     rid = random.Random(1).getrandbits(60)
     data = message(struct.pack("<Q", rid) * 100_000)
     raw = bytearray(enqueue("version 2", data, rid))

@@ -107,7 +107,7 @@ def test_a_read_only_source(local: StoreFixture, tmp_path: Path) -> None:
 
 
 def test_the_lock_of_a_broker_is_not_touched(tmp_path: Path) -> None:
-    """The lock file of the source stays as it is, and none is made where there is none."""
+    """The lock file of the source stays as it is; a missing one is not made."""
     original = version_2_store(tmp_path / "store")
     assert recover(original.path, tmp_path / "new").report.code == 0  # asserts that the tree is as it was
     assert dump(original.path, "--outstanding").code == 0

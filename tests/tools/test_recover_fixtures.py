@@ -77,7 +77,7 @@ def test_the_report(qpidd_store: StoreFixture, recovery: Recovery, dumped: Dump)
 
 
 def test_modes(recovery: Recovery) -> None:
-    """Nobody else may read it. RocksDB makes its files as it likes, in a directory that nobody else may enter."""
+    """Other users cannot read it. RocksDB's files have modes of their own, in a directory that keeps others out."""
     for path in [recovery.path, *recovery.path.rglob("*")]:
         if path.is_dir() or path.parent.name != "catalogue":
             assert stat.S_IMODE(path.lstat().st_mode) == (0o700 if path.is_dir() else 0o600), path

@@ -1,4 +1,4 @@
-"""Sources made to harm whoever recovers them: nothing is written outside DEST, and nothing without bounds."""
+"""Hostile sources: nothing is written outside DEST, and nothing without bounds."""
 
 from __future__ import annotations
 
@@ -285,7 +285,7 @@ def test_links_that_go_round(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["rhm/jrnl/0005/c.q2/JournalData.0001.jdat", "rhm/jrnl/0005/c.q2/JournalData.jinf"])
 def test_named_pipe_in_a_journal_is_reported_as_damage(name: str, tmp_path: Path) -> None:
-    """Nobody writes to this pipe: it is not waited for."""
+    """A pipe that is never written to is not waited for."""
     original = version_1_store(tmp_path / "original")
     planted = original.copy(tmp_path / "store")
     planted.remove(name)
@@ -351,7 +351,7 @@ def test_an_info_file_that_claims_terabytes(
 def test_files_with_holes_of_terabytes(
     make: Callable[[Path], Original], claim: Callable[[Any, int, int], None], claimed: bool, tmp_path: Path
 ) -> None:
-    """Nobody reads a hole to its end: what the info file tells is read, or else the other journals."""
+    """Holes are not read to their end: as much as the info file states is read, or else the other journals."""
     original = make(tmp_path / "original")
     planted = original.copy(tmp_path / "store")
     for file in original.files["bills"]:

@@ -65,7 +65,7 @@ def test_version_1_without_its_database(local_copies: CopyFactory, tmp_path: Pat
 
 
 def test_version_2_without_its_catalogue(tmp_path: Path) -> None:
-    """The queues come back with their arguments, from the info files; what the topology was, nobody knows."""
+    """The queues come back with their arguments, from the info files; the rest of the topology is unknown."""
     original = version_2_store(tmp_path / "original")
     planted = original.copy(tmp_path / "store")
     planted.remove("rhm/catalogue")
@@ -80,7 +80,7 @@ def test_version_2_without_its_catalogue(tmp_path: Path) -> None:
 
 
 def test_version_2_without_its_catalogue_but_with_the_second_copy_of_it(tmp_path: Path) -> None:
-    """Nothing is lost, and it is told all the same."""
+    """Nothing is lost, and it is reported nevertheless."""
     original = version_2_store(tmp_path / "original")
     planted = original.copy(tmp_path / "store")
     planted.remove("rhm/catalogue")
@@ -155,7 +155,7 @@ def test_without_info_files(open_fixture: StoreOpener, tmp_path: Path) -> None:
 
 
 def test_two_journals_of_one_name(tmp_path: Path) -> None:
-    """None goes silently: the second is told of, as an orphan or as damage."""
+    """Neither goes silently: the second is reported, as an orphan or as damage."""
     original = version_1_store(tmp_path / "original")
     for name in ("one", "two"):
         shutil.copytree((original.path / original.files["bills"][0]).parent, tmp_path / "heap" / name)
@@ -229,7 +229,7 @@ def test_an_orphan_recovered(version_2: Original, tmp_path: Path) -> None:
 
 
 def test_messages_that_were_never_prepared(version_2: Original, tmp_path: Path) -> None:
-    """Nobody was told that they are there, so it is no loss; if asked, they are had all the same."""
+    """They were never acknowledged, so this is no loss; an option recovers them nevertheless."""
     left_out = recover(version_2.path, tmp_path / "report")
     (orphan,) = left_out.report.lines("orphan")
     assert (orphan["xid"], orphan["messages"]) == (XIDS["open"].hex(), 1)
@@ -273,7 +273,7 @@ def test_an_orphan_of_qpidds(kind: str, copies: CopyOpener, tmp_path: Path) -> N
 
 
 def test_bindings_of_a_queue_that_is_lost(copies: CopyOpener, tmp_path: Path) -> None:
-    """What the topology has lost is listed; the binding goes with the exchange that nobody knows any more."""
+    """What the topology has lost is listed; the binding goes with the exchange that is lost."""
     factory = copies("legacy-a-clean")
     sound = dump(factory.source.path, "--outstanding", "--json")
     with factory.copy() as copy:

@@ -257,7 +257,7 @@ def test_damage_is_listed_and_the_rest_is_sized(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("seed", range(8))
 def test_hostile_bytes(tmp_path: Path, seed: int) -> None:
-    """Flipped bits, garbage and cuts in files and info file: a result, or a line that says why there is none."""
+    """Flipped bits, garbage and cuts in files and info file: a result, or one line with the reason."""
     rng = random.Random(seed)
     path = journal(tmp_path, 1 + seed % 2, 1000)
     for file in sorted(path.iterdir()):

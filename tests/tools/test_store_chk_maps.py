@@ -160,7 +160,7 @@ def test_open_transactions_come_in_the_order_of_their_first_records() -> None:
 
 @pytest.mark.parametrize("size", [1, 128, 129, 70_000])
 def test_transaction_ids_of_any_size(size: int) -> None:
-    """They are told apart by their ends, however large they are."""
+    """Their ends distinguish them, however large they are."""
     journal = JournalBuilder(1, Geometry(4, 1 << 20))
     ids = [b"%b%b" % (b"i" * (size - 1), end) for end in (b"a", b"b")]
     for xid in ids:

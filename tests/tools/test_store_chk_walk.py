@@ -16,7 +16,7 @@ U64 = struct.Struct("<Q")
 
 
 def builder(*sizes: int) -> JournalBuilder:
-    """A journal of enqueues that take so many blocks each; a file has 32."""
+    """A journal of enqueues that take these numbers of blocks; a file has 32."""
     journal = JournalBuilder(1, SMALL)
     for size in sizes:
         journal.enqueue(filling(size))
@@ -253,7 +253,7 @@ def test_the_first_file_is_entered_where_its_header_says() -> None:
 
 
 def test_a_first_file_that_a_message_fills_is_not_understood() -> None:
-    """As in the original: its header is taken for a record, and what follows is none."""
+    """As in the original: its header is taken for a record, and what follows is not."""
     result = check(builder(16, 80, 30, 16, 1))
     assert result.walked[1] == " * fro ok: 0x0"
     assert [record.split("]")[0] for record in result.records] == ['0x00000000: ["RHMf" v=1 e=0 f=0x0000 rid=0x2']

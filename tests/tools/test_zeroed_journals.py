@@ -132,7 +132,7 @@ def assert_seen(path: Path) -> None:
 
 
 def test_sound_store_shows_no_damage(store: Path) -> None:
-    """No reader finds damage where there is none."""
+    """Readers find no damage in sound journals."""
     for options in ((), ("--paranoid",)):
         code, output = run(check, str(store), *options)
         assert code == 0, output

@@ -26,7 +26,7 @@ from qstore.formats.amqp_0_10.frames import PROTOCOL_HEADER, encode_command_fram
 
 
 class Owner:
-    """Keeps what it is told."""
+    """Records its calls."""
 
     def __init__(self) -> None:
         self.settled: list[tuple[int, int]] = []

@@ -1,4 +1,4 @@
-"""The console on a real broker: what it asks, and what it is told."""
+"""The console on a real broker: its requests, and the answers."""
 
 from __future__ import annotations
 

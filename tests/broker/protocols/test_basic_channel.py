@@ -378,7 +378,7 @@ def test_misuse(world: World, name: str, values: dict[str, Any], what: str, code
 
 
 def test_a_closing_channel_is_opened_again_only_after_it_was_closed(client: BasicClient) -> None:
-    """Who forgets channel.close-ok is told, and does not wait for ever."""
+    """A client that omits channel.close-ok gets an error instead of waiting forever."""
     assert failed(client, "queue.purge", queue="none")[1] == 404
     client.method("channel.open")
     client.sync()

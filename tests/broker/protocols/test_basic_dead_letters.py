@@ -331,7 +331,7 @@ def fill(world: World, client: BasicClient, limit: dict[str, Any]) -> None:
 
 
 def test_a_full_queue_gets_none(world: World, client: BasicClient, caplog: pytest.LogCaptureFixture) -> None:
-    """Nobody is stuck with a message that was rejected: it is dropped, too."""
+    """A rejected message never stays with its consumer: it is dropped, too."""
     fill(world, client, {"x-max-length": 1, "x-overflow": "reject-publish"})
     client.method("basic.nack", **NACK)
     client.call("basic.qos")
@@ -387,7 +387,7 @@ def test_headers_of_any_form_are_extended(client: BasicClient) -> None:
 
 
 def large_headers(size: int, **others: Any) -> Properties:
-    """Properties whose header takes so many bytes."""
+    """Properties whose header takes `size` bytes."""
     given = {**others, "filling": ""}
     made = len(encode_header(1, Properties(headers=typed_map(given), delivery_mode=2)))
     return Properties(headers=typed_map({**given, "filling": "x" * (size - made)}), delivery_mode=2)
@@ -420,7 +420,7 @@ def test_a_message_with_very_many_keys_can_be_rejected(world: World, count: int)
 
 @pytest.mark.parametrize("limit", [0xFFFF, MAX_FRAME - OVERHEAD])
 def test_a_message_whose_header_has_no_room_can_be_rejected(world: World, limit: int) -> None:
-    """As many of its deaths are told as have room, the latest ones; or none."""
+    """x-death lists the latest deaths that fit, or none."""
     client = BasicClient(world).open(frame_max=MAX_FRAME)
     client.call("queue.declare", queue="dead")
     client.call("queue.declare", queue="q", arguments=TO_DEAD)

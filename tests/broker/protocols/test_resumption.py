@@ -19,7 +19,7 @@ PADDING = bytes(2 * MAX_AT_ONCE)
 
 
 class Consumer(ClientSession):
-    """A client's session that keeps what comes, and accepts it when it is told to."""
+    """A client's session that keeps what arrives, and accepts it on demand."""
 
     def __init__(self) -> None:
         super().__init__(b"lossy", 1, None)
@@ -103,7 +103,7 @@ class Lossy:
             self.session.send_completed()
 
     def move(self, to_server: int, to_client: int) -> bool:
-        """So many bytes arrive. Whether anything was under way."""
+        """Let this many bytes arrive on both sides. Returns whether anything was under way."""
         self.to_server += self.client.take_output()
         self.world.run()
         self.to_client += self.server.host.output

@@ -77,7 +77,7 @@ def come(session: Session, count: int = 1) -> list[int]:
 
 
 def told(session: Ended) -> list[tuple[int, int]]:
-    """What the peer is told to be completed."""
+    """The completions that the peer has got."""
     session.send_completed()
     found = session.pipe.take()
     assert [name for name, _ in found] in (["session.completed"], [])

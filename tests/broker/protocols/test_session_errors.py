@@ -201,7 +201,7 @@ def test_a_message_in_anothers_name() -> None:
 
 @pytest.mark.parametrize("has_credit", [True, False])
 def test_the_queue_of_a_subscription_is_deleted(has_credit: bool) -> None:
-    """One that waits for messages is told at once, one that wants none yet when it does."""
+    """A consumer with credit gets the error at once, one without credit when it grants some."""
     world, client = furnished()
     other = world.open_client(name=b"deleter")
 
@@ -222,7 +222,7 @@ def test_the_queue_of_a_subscription_is_deleted(has_credit: bool) -> None:
 
 @pytest.mark.parametrize("is_deleted", [True, False])
 def test_a_subscription_wants_messages_while_its_queue_is_being_deleted(is_deleted: bool) -> None:
-    """It is told nothing before that is certain."""
+    """The client gets no answer before the outcome is certain."""
     world, client = furnished()
     queue = world.broker.default_host.queues["q"]
     queue.begin_deletion()

@@ -35,7 +35,7 @@ TRANSIENT = Properties(delivery_mode=1)
 
 
 def depths(world: World) -> dict[str, tuple[int, int]]:
-    """Of each queue the messages on it, and those that nobody has."""
+    """For each queue, its messages, and those that are not acquired."""
     return {
         name: (queue.message_count, queue.available_count) for name, queue in world.broker.default_host.queues.items()
     }

@@ -295,7 +295,7 @@ class Broken(Users):
     st.lists(RESPONSES, min_size=1, max_size=4),
 )
 def test_arbitrary_responses_never_authenticate(mechanism: str, responses: list[bytes]) -> None:
-    """Nobody is let in without a password, and nothing is raised."""
+    """No login succeeds without a password, and nothing is raised."""
     server = server_mechanism(mechanism, Login("QPID", Broken()))
     found = settled(server.start(responses[0]))
     for response in responses[1:]:

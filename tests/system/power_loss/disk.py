@@ -129,7 +129,7 @@ class UnsyncedDisk:
     # ---- power loss ----
 
     def lose(self, source: random.Random | None = None) -> int:
-        """The power was lost, and is back: whoever used the directory is dead. Returns how many things were undone.
+        """The power was lost, and is back: all users of the directory are dead. Returns how many things were undone.
 
         Args:
             source: what decides, of each sector and each name, whether it had reached the disk; None: none had.
