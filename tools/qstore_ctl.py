@@ -631,12 +631,14 @@ def report(ctl: Ctl, *, as_json: bool) -> None:
 @_verb("export_definitions", "definitions.json", "- | jq .queues")
 @click.argument("file", type=click.Path(allow_dash=True))
 @_ANY_VHOST
+@click.option("--password-hashes", is_flag=True, help="With the hashes of users' passwords: keep the file secret.")
 @click.pass_obj
-def export_definitions(ctl: Ctl, *, file: str, vhost: str | None) -> None:
-    """Write what the broker is made of to FILE, or to standard output (-): it has hashes of passwords in it."""
+def export_definitions(ctl: Ctl, *, file: str, vhost: str | None, password_hashes: bool) -> None:
+    """Write what the broker is made of to FILE, which only its owner can read, or to standard output (-)."""
 
     def work() -> None:
-        found = ctl.ask("GET", "definitions" if vhost is None else _path("definitions", vhost))
+        query = "?password_hashes=true" if password_hashes and vhost is None else ""
+        found = ctl.ask("GET", ("definitions" if vhost is None else _path("definitions", vhost)) + query)
         content = json.dumps(found, indent=2, ensure_ascii=False) + "\n"
         if file == "-":
             click.echo(content, nl=False)

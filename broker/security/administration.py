@@ -112,6 +112,21 @@ class Administration:
         self._told("user", name, "deleted", caller)
         self._control.permissions_changed()
 
+    async def password_hash(self, name: str, caller: Caller) -> tuple[str, str]:
+        """The algorithm and the hash of a user's password, for definitions of another broker: `put_user` takes them.
+
+        Raises NotFoundError: there is no such user.
+        """
+        self._control.check_administration(caller, ADMINISTRATOR)
+        try:
+            found = await asyncio.to_thread(_find, self._users(), name)
+        except UserFileError as error:
+            raise InvalidArgumentError(f"user {printable(name)} cannot be read: {error}") from None
+        if found is None:
+            raise NotFoundError(f"user {printable(name)} does not exist")
+        self._told("user", name, "exported with the hash of its password", caller)
+        return found.exported()
+
     def _users(self) -> Users:
         users = self._control.users
         if users is None:

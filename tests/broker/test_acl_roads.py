@@ -1101,6 +1101,7 @@ METHODS: Final[Mapping[str, str]] = {
     "queue.reroute": "REROUTE, and PUBLISH of each message",
     "transaction.commit": "UPDATE of the branch",
     "transaction.rollback": "UPDATE of the branch",
+    "user.exportPassword": "the administrator, as changes of users",
     "broker.query": "ACCESS",
     "broker.getTimestampConfig": "ACCESS BROKER",
     **dict.fromkeys(

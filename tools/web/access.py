@@ -162,6 +162,21 @@ async def rows_of(api: Api, kind: str) -> list[Row]:
     return sorted(found, key=lambda row: [str(row.get(part)) for part in of.parts])
 
 
+async def users_of(api: Api, call: Call) -> list[Row]:
+    """The users for definitions: with the hashes of their passwords only if the request wants them.
+
+    The broker tells them to administrators, and logs it.
+    """
+    found = await rows_of(api, "users")
+    if not call.flag("password_hashes"):
+        return found
+    console = await call.session.console()
+    for row in found:
+        told = await console.call(f"qstore:user:{row['name']}", "exportPassword")
+        row["password_hash"], row["hashing_algorithm"] = told["hash"], told["algorithm"]
+    return found
+
+
 async def tags_of(api: Api, session: Session) -> list[str]:
     """The tags of a user, as far as they matter.
 

@@ -1137,7 +1137,7 @@ async def definitions(api: Api, call: Call) -> Reply:
     }
     if is_all:
         found |= {
-            "users": await access.rows_of(api, "users"),
+            "users": await access.users_of(api, call),
             "vhosts": [{"name": name} for name in await api.vhosts()],
             "permissions": await access.rows_of(api, "permissions"),
             "topic_permissions": await access.rows_of(api, "topic-permissions"),
@@ -1561,7 +1561,8 @@ ROUTES: Final = (
     Route("GET", "consumers", MANAGEMENT, consumers, "The consumers"),
     Route("GET", "consumers/{vhost}", MANAGEMENT, consumers, "Those of a virtual host"),
 
-    Route("GET", "definitions", ADMINISTRATOR, definitions, "What a broker is made of, for another one"),
+    Route("GET", "definitions", ADMINISTRATOR, definitions,
+          "What a broker is made of, for another one; password_hashes=true: with users' hashes"),
     Route("POST", "definitions", ADMINISTRATOR, post_definitions, "Create what is missing of it"),
     Route("GET", "definitions/{vhost}", ADMINISTRATOR, definitions, "The same of one virtual host"),
     Route("POST", "definitions/{vhost}", ADMINISTRATOR, post_definitions, "Likewise"),

@@ -12,7 +12,7 @@ They are created and deleted by the broker's methods `create` and `delete`, with
     topic-permission  the user  vhost, exchange, write, read                               vhost, exchange
 
 `vhost` is "/" by default. What exists is changed. A user without password and hash keeps its password. Passwords are
-in no object.
+in no object; `exportPassword` tells an administrator the hash of one, and the log says so.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from qstore.broker.management.request import Arguments
-from qstore.broker.management.schema import ClassName, ManagedClass, prop
+from qstore.broker.management.schema import ClassName, ManagedClass, arg, method, prop
 from qstore.broker.model.errors import InvalidArgumentError, ModelError, NotImplementedByBrokerError
 from qstore.broker.model.policies import OPERATOR_POLICY, POLICY, Policy, policy_of
 from qstore.broker.model.virtual_host import DEFAULT_HOST
@@ -34,6 +34,7 @@ from qstore.formats.wording import printable
 
 if TYPE_CHECKING:
     from qstore.broker.management.managed_broker import ManagedBroker
+    from qstore.broker.management.schema import Results
     from qstore.broker.model.caller import Caller
     from qstore.broker.model.configuration import Values
 
@@ -207,6 +208,12 @@ def _definition(definition: Mapping[str, str | int]) -> TypedMap:
     return typed_map(definition) if definition else EMPTY_MAP
 
 
+async def export_password(managed: ManagedBroker, user: _User, _arguments: Arguments, caller: Caller) -> Results:
+    """The hash of a user's password; it is logged who has asked for it."""
+    algorithm, text = await _administration(managed).password_hash(user.name, caller)
+    return {"algorithm": algorithm, "hash": text}
+
+
 # fmt: off
 POLICY_CLASS: Final = ManagedClass(
     ClassName(_PACKAGE, "policy"),
@@ -228,6 +235,12 @@ USER_CLASS: Final = ManagedClass(
         prop("name", "sstr", "RC index", lambda each: each.name),
         prop("tags", "lstr", "RO", lambda each: each.tags, "What the user may administer, separated by commas"),
         prop("mechanisms", "lstr", "RO", lambda each: each.mechanisms, "SASL mechanisms to log in with"),
+    ),
+    methods=(
+        method("exportPassword", "The hash of the password, for definitions of another broker", (
+            arg("algorithm", "lstr", "O", "RabbitMQ's name of the algorithm, or qstore_verifiers"),
+            arg("hash", "lstr", "O", "The hash, in base64; empty if the user has no password"),
+        ), export_password),
     ),
     objects=_users, seen_by=_seen_by,
 )

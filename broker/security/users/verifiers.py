@@ -48,6 +48,8 @@ DIGEST_MD5: Final = "DIGEST-MD5"
 SCRAM_HASHES: Final = {"SCRAM-SHA-512": "sha512", "SCRAM-SHA-256": "sha256", "SCRAM-SHA-1": "sha1"}
 
 RABBIT_HASHES: Final = {"rabbit-sha256": "sha256", "rabbit-sha512": "sha512", "rabbit-md5": "md5"}
+OWN_ALGORITHM: Final = "qstore_verifiers"
+"""In definitions, in place of RabbitMQ's algorithms: the hash is the base64 of a line of the user file."""
 _RABBIT_SALT: Final = 4  # bytes
 _TAGS: Final = "tags"
 MAX_TAGS: Final = 20
@@ -249,16 +251,32 @@ class Verifiers(NamedTuple):
         """The verifier of a password hash as RabbitMQ's definitions have it.
 
         Args:
-            algorithm: such as rabbit_password_hashing_sha256.
+            algorithm: such as rabbit_password_hashing_sha256, or `OWN_ALGORITHM` (`exported`).
             text: the hash, base64; empty for a user who cannot log in with a password.
 
         Raises:
             ValueError: it is not such a hash.
         """
+        if algorithm == OWN_ALGORITHM:
+            found = cls.parse(_bytes(text).decode("ascii")) if text else cls()
+            return found._replace(cram_md5=b"", digest_md5=None, tags=())
         scheme = f"rabbit-{algorithm.removeprefix('rabbit_password_hashing_')}"
         if scheme not in RABBIT_HASHES:
             raise ValueError(f"unknown hashing algorithm {algorithm[:64]!a}")
         return cls.parse(f"{scheme}${text}") if text else cls()
+
+    def exported(self) -> tuple[str, str]:
+        """The algorithm and the hash for definitions of another broker, as `of_rabbit` reads them.
+
+        The hash of RabbitMQ if that is all there is; else the verifiers of this broker, without those of CRAM-MD5 and
+        DIGEST-MD5, which are as good as the password.
+        """
+        if self.rabbit is not None and self.scrypt is None and not self.scram:
+            return f"rabbit_password_hashing_{self.rabbit[0].removeprefix('rabbit-')}", _text(self.rabbit[1])
+        kept = self._replace(cram_md5=b"", digest_md5=None, rabbit=None, tags=())
+        if kept == Verifiers():
+            return "rabbit_password_hashing_sha256", ""
+        return OWN_ALGORITHM, _text(kept.text().encode())
 
     def with_tags(self, tags: Iterable[str]) -> Verifiers:
         """These, with other tags. Raises ValueError: a tag is not valid, or there are too many."""

@@ -133,6 +133,38 @@ async def test_users_move_by_definitions_and_keep_their_passwords(running: Runni
         await ask(client, 200, "GET", "whoami")
 
 
+async def test_definitions_have_the_hashes_of_passwords_if_an_administrator_wants_them(
+    running: RunningBroker, make_broker: BrokerMaker, tmp_path: Path
+) -> None:
+    user = {"name": "hare", "password_hash": RABBITMQ_HASH, "tags": ["monitoring"]}
+    user["hashing_algorithm"] = "rabbit_password_hashing_sha256"
+    async with console_on(f"127.0.0.1:{running.port}", named=ADMIN) as client:
+        await ask(client, 204, "POST", "definitions", {"users": [user]})
+        await ask(client, 201, "PUT", "users/bob", {"password": "bob's", "tags": ""})
+        await ask(client, 201, "PUT", "users/nobody", {"password_hash": "", "tags": ""})
+        exported = await ask(client, 200, "GET", "definitions?password_hashes=true")
+        users = {each["name"]: each for each in exported["users"]}
+        assert users["hare"] == {**user, "limits": {}}
+        assert users["bob"]["hashing_algorithm"] == "qstore_verifiers"
+        assert users["nobody"]["password_hash"] == ""
+        plain = await ask(client, 200, "GET", "definitions")
+        assert {each["password_hash"] for each in plain["users"]} == {""}
+        await ask(client, 401, "GET", "definitions?password_hashes=true", user=("hare", "guest"))
+        log = (await ask(client, 200, "GET", "qstore/log"))["lines"]
+        assert sum("bob was exported with the hash of its password by root" in line for line in log) == 1
+    file = tmp_path / "others"
+    made = CliRunner().invoke(command, ["--tags", "administrator", "--stdin", str(file), "root"], input="root\n")
+    assert made.exit_code == 0
+    other = make_broker("--auth", "yes", "--user-file", os.fspath(file)).start()
+    async with console_on(f"127.0.0.1:{other.port}", named=ADMIN) as client:
+        await ask(client, 204, "POST", "definitions", exported)
+        for login, status in (("hare:guest", 200), ("bob:bob's", 200), ("bob:x", 401), ("nobody:", 401)):
+            await ask(client, status, "GET", "whoami", user=tuple(login.split(":")))
+        broken = {**users["bob"], "password_hash": "eA=="}
+        await ask(client, 400, "POST", "definitions", {"users": [broken]})
+        await ask(client, 200, "GET", "whoami", user=("bob", "bob's"))
+
+
 async def test_there_is_one_virtual_host(running: RunningBroker) -> None:
     async with console_on(f"127.0.0.1:{running.port}", named=ADMIN) as client:
         await ask(client, 204, "PUT", "vhosts/%2F", {})
