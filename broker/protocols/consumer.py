@@ -14,6 +14,7 @@ from abc import ABC, abstractmethod
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Collection, Iterable, Iterator
+from math import ceil
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
@@ -228,7 +229,7 @@ DROPPED_AT_ONCE: Final = 500
 """Consumers of a session that has ended that are dropped in one turn: about 5 ms."""
 
 
-_AUTO_DELETE: Final = DROPPED_AT_ONCE // DELETED_AT_ONCE
+_AUTO_DELETE: Final = ceil(DROPPED_AT_ONCE / DELETED_AT_ONCE)
 """What a consumer counts for whose queue may be deleted with it."""
 
 _Dropped = TypeVar("_Dropped", bound=SendingConsumer)
