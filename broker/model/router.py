@@ -183,6 +183,17 @@ class Router:
         route.bytes += run.size(0, published)
         return published
 
+    def sole_queue(self, run: MessageRun, exchange: Exchange) -> Queue | None:
+        """The only queue on which `publish_run` would put all messages; None if it is not one, or has no room."""
+        if not exchange.routes_by_key:
+            return None
+        key = run.template.routing_key
+        route = exchange.routes.get(key)
+        if route is None:
+            route = exchange.find(key)
+        queue = route.sole
+        return queue if queue is not None and queue.takes_run(run) else None
+
     def _publish_run_to_all(self, run: MessageRun, queues: Sequence[Queue]) -> int:
         """Put the first messages of a run, as many as take one turn, on all of these queues. Returns how many."""
         if not 0 < len(queues) <= MAX_AT_ONCE:

@@ -4,6 +4,7 @@ A *run* is a number of consecutive messages of one publisher with equal headers,
 they lie in one socket read. `bodies` says where the bodies are, and which fields give their sizes.
 
     find_run           where the bodies of a run are
+    sort_messages      the bodies of messages that differ in one part, such as the routing key, as a run for each
     place_records      where the records of a run would be in a journal
     encode_records     the records of a run, for a journal of version 2
     encode_dequeues    the records that remove messages with consecutive record ids
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
         find_run,
         place_records,
         read_records,
+        sort_messages,
         write_deliveries,
     )
 else:
@@ -33,6 +35,7 @@ else:
             find_run,
             place_records,
             read_records,
+            sort_messages,
             write_deliveries,
         )
     except ImportError:
@@ -42,7 +45,16 @@ else:
             find_run,
             place_records,
             read_records,
+            sort_messages,
             write_deliveries,
         )
 
-__all__ = ["encode_dequeues", "encode_records", "find_run", "place_records", "read_records", "write_deliveries"]
+__all__ = [
+    "encode_dequeues",
+    "encode_records",
+    "find_run",
+    "place_records",
+    "read_records",
+    "sort_messages",
+    "write_deliveries",
+]

@@ -32,6 +32,7 @@ cdef enum:
     TAG_BYTES = 8
     PADDING_BYTE = 0xFF
     MAX_FIELDS = 4
+    MAX_KINDS = 64
 
 cdef Py_ssize_t MAX_COUNT = _plain.MAX_COUNT
 cdef int64_t MAX_U32 = 0xFFFFFFFF
@@ -41,7 +42,9 @@ assert (BLOCK, HEADER_2.format, TAIL.format, SALT.format, PADDING[0]) == (
     BLOCK_SIZE, "<QQIIQ", "<IQ", "<Q", PADDING_BYTE
 )
 assert (HEADER, TAIL_BYTES, SALT_BYTES) == (HEADER_2.size, TAIL.size, SALT.size)
-assert (MAX_FIELDS, sizeof(uint32_t), MAX_COUNT < 1 << 30) == (_plain.MAX_FIELDS, START_SIZE, True)
+assert (MAX_FIELDS, MAX_KINDS, sizeof(uint32_t), MAX_COUNT < 1 << 30) == (
+    _plain.MAX_FIELDS, _plain.MAX_KINDS, START_SIZE, True
+)
 
 
 def use_instruction(bint uses):
@@ -151,7 +154,7 @@ def find_run(
     Py_ssize_t most,
 ):
     cdef Fields known
-    cdef Py_ssize_t length = len(prefix), place = at, following, count = 0, number, piece
+    cdef Py_ssize_t length = len(prefix), place = at, following, count = 0
     if (
         not 0 <= at <= end <= len(data)
         or not 0 <= end_byte <= 0xFF
@@ -178,16 +181,7 @@ def find_run(
         following = place + length + size + tail
         if end_byte and source[following - 1] != end_byte:
             break
-        piece = 0
-        for number in range(known.count):
-            if read_field(source + place + known.at[number], known.width[number]) != <uint64_t>(size + known.added[number]):
-                piece = -1
-                break
-            if memcmp(source + place + piece, wanted + piece, known.at[number] - piece) != 0:
-                piece = -1
-                break
-            piece = known.at[number] + known.width[number]
-        if piece < 0 or memcmp(source + place + piece, wanted + piece, length - piece) != 0:
+        if not is_alike(&known, wanted, length, source + place, size):
             break
         if count == 0 or size < smallest:
             smallest = size
@@ -200,6 +194,135 @@ def find_run(
         return b"", 0, 0
     to[count] = <uint32_t>(place + length - at)
     return starts[: 4 * (count + 1)], smallest, largest
+
+
+cdef struct Kind:
+    Py_ssize_t at
+    Py_ssize_t size
+    Py_ssize_t count
+    Py_ssize_t total
+    Py_ssize_t smallest
+    Py_ssize_t largest
+
+
+def sort_messages(
+    bytes data not None,
+    Py_ssize_t at,
+    Py_ssize_t end,
+    bytes lead not None,
+    lead_field not None,
+    bytes prefix not None,
+    tuple fields not None,
+    int end_byte,
+    Py_ssize_t max_size,
+    Py_ssize_t most,
+):
+    cdef Fields known, of_lead
+    cdef Py_ssize_t length = len(prefix), lead_size = len(lead)
+    if (
+        not 0 <= at <= end <= len(data)
+        or not 0 < end_byte <= 0xFF
+        or not 0 <= most <= MAX_COUNT
+        or end - at + length > MAX_U32
+        or not fields
+        or not read_fields(&known, fields, length)
+        or not read_fields(&of_lead, (lead_field,), lead_size)
+    ):
+        return _plain.sort_messages(
+            data, at, end, lead, lead_field, prefix, fields, end_byte, max_size, most
+        )
+    cdef const uint8_t* source = bytes_of(data)
+    cdef const uint8_t* leads = bytes_of(lead)
+    cdef const uint8_t* wanted = bytes_of(prefix)
+    cdef Kind kinds[64]
+    cdef Py_ssize_t possible = min(most, (end - at) // (lead_size + length + 2))
+    cdef bytes scratch = new_bytes(24, possible)  # of each message: where its body begins, its size, and its kind
+    cdef int64_t* found = <int64_t*>PyBytes_AS_STRING(scratch)
+    cdef Py_ssize_t place = at, count = 0, kind_count = 0, kind_at, kind_size, body_at, size, number, kind
+    cdef uint64_t given
+    while count < possible and lead_size < end - place:
+        given = read_field(source + place + of_lead.at[0], of_lead.width[0]) - <uint64_t>of_lead.added[0]
+        if given > <uint64_t>max(max_size, 0) or given >= <uint64_t>(end - place - lead_size):
+            break
+        kind_size = given
+        kind_at = place + lead_size
+        body_at = kind_at + kind_size + length
+        if body_at >= end:
+            break
+        given = read_field(source + kind_at + kind_size + known.at[0], known.width[0]) - <uint64_t>known.added[0]
+        if given == 0 or given > <uint64_t>max(max_size, 0) or given >= <uint64_t>(end - body_at):
+            break
+        size = given
+        if (
+            source[body_at + size] != end_byte
+            or not is_alike(&of_lead, leads, lead_size, source + place, kind_size)
+            or not is_alike(&known, wanted, length, source + kind_at + kind_size, size)
+        ):
+            break
+        kind = -1
+        for number in range(kind_count):
+            if kinds[number].size == kind_size and memcmp(
+                source + kinds[number].at, source + kind_at, kind_size
+            ) == 0:
+                kind = number
+                break
+        if kind < 0:
+            if kind_count == MAX_KINDS:
+                break
+            kind = kind_count
+            kind_count += 1
+            kinds[kind].at, kinds[kind].size = kind_at, kind_size
+            kinds[kind].count = kinds[kind].total = kinds[kind].largest = 0
+            kinds[kind].smallest = size
+        kinds[kind].count += 1
+        kinds[kind].total += size + 1
+        kinds[kind].smallest = min(kinds[kind].smallest, size)
+        kinds[kind].largest = max(kinds[kind].largest, size)
+        found[3 * count], found[3 * count + 1], found[3 * count + 2] = body_at, size, kind
+        count += 1
+        place = body_at + size + 1
+    cdef bytes bodies, starts, numbers
+    cdef uint8_t* to
+    cdef uint32_t* start
+    cdef uint32_t* ordinal
+    cdef Py_ssize_t filled, written
+    result = []
+    for kind in range(kind_count):
+        bodies = new_bytes(kinds[kind].total, 1)
+        starts = new_bytes(4, kinds[kind].count + 1)
+        numbers = new_bytes(4, kinds[kind].count)
+        to = <uint8_t*>PyBytes_AS_STRING(bodies)
+        start = <uint32_t*>PyBytes_AS_STRING(starts)
+        ordinal = <uint32_t*>PyBytes_AS_STRING(numbers)
+        filled = written = 0
+        for number in range(count):
+            if found[3 * number + 2] == kind:
+                start[filled], ordinal[filled] = <uint32_t>written, <uint32_t>number
+                memcpy(to + written, source + found[3 * number], found[3 * number + 1])
+                written += found[3 * number + 1]
+                to[written] = 0
+                written += 1
+                filled += 1
+        start[filled] = <uint32_t>written
+        result.append((
+            data[kinds[kind].at : kinds[kind].at + kinds[kind].size],
+            bodies, starts, kinds[kind].smallest, kinds[kind].largest, numbers,
+        ))
+    return place, count, result
+
+
+cdef inline bint is_alike(
+    const Fields* fields, const uint8_t* wanted, Py_ssize_t length, const uint8_t* given, int64_t size
+) noexcept:
+    """Whether so many bytes are as wanted, but that all fields in them have this size."""
+    cdef Py_ssize_t piece = 0
+    for number in range(fields.count):
+        if read_field(given + fields.at[number], fields.width[number]) != <uint64_t>(size + fields.added[number]):
+            return False
+        if memcmp(given + piece, wanted + piece, fields.at[number] - piece) != 0:
+            return False
+        piece = fields.at[number] + fields.width[number]
+    return memcmp(given + piece, wanted + piece, length - piece) == 0
 
 
 def place_records(

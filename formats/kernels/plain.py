@@ -17,10 +17,13 @@ from qstore.formats.rhm.records import PADDING, SALT, TAIL
 MAX_COUNT: Final = 1 << 24  # messages of one call
 MAX_FIELDS: Final = 4  # that give the size of a body
 
+MAX_KINDS: Final = 64  # of messages that are sorted
+
 _MAX_U32: Final = (1 << 32) - 1
 _MAX_U64: Final = (1 << 64) - 1
 _TAG: Final = struct.Struct(">Q")
 _PLACE_SIZE: Final = 8
+_BETWEEN: Final = b"\0"  # sorted bodies
 
 
 def find_run(
@@ -76,6 +79,85 @@ def find_run(
         return b"", 0, 0
     starts.append(place + length - at)
     return starts.tobytes(), smallest, largest
+
+
+def sort_messages(
+    data: bytes,
+    at: int,
+    end: int,
+    lead: bytes,
+    lead_field: SizeField,
+    prefix: bytes,
+    fields: tuple[SizeField, ...],
+    end_byte: int,
+    max_size: int,
+    most: int,
+) -> tuple[int, int, list[tuple[bytes, bytes, bytes, int, int, bytes]]]:
+    """Find consecutive messages of a buffer that begin alike but for one part, and sort them by it: their kind.
+
+        lead (fixed, but for its field) | kind (the field gives its size) | prefix | body | end byte
+
+    Args:
+        data: the buffer.
+        at: where the first of them begins.
+        end: all of them end here, or before.
+        lead: the bytes before the kind.
+        lead_field: the field in them that gives its size. What `lead` has there does not matter.
+        prefix: the bytes between kind and body; likewise, with `fields`.
+        fields: the fields in it that give the size of the body, as in `find_run`.
+        end_byte: the byte with which each ends; at least 1.
+        max_size: bytes that a kind may have, and that a body may have. No body is empty.
+        most: messages to find.
+
+    Returns:
+        Where the last one that was found ends, their number, and for each of at most `MAX_KINDS` kinds, in the order
+        of their first messages: the kind; the bodies of its messages, each followed by one further byte; where they
+        begin there, and the sizes of the smallest and the largest (`Bodies`); and the numbers of these messages
+        among all, from 0, 32 bits each in the machine's byte order.
+
+    Raises:
+        ValueError, OverflowError: as `find_run`.
+    """
+    _check_search(data, at, end, prefix, fields, end_byte, most)
+    _check_fields((lead_field,), lead)
+    if not end_byte:
+        raise ValueError("messages without an end byte cannot be sorted")
+    sorted_bodies: dict[bytes, list[bytes]] = {}
+    numbers: dict[bytes, array[int]] = {}
+    place, count = at, 0
+    while count < most and place + len(lead) < end:
+        kind_size = lead_field.read(data, place)
+        kind_at = place + len(lead)
+        body_at = kind_at + kind_size + len(prefix)
+        if not 0 <= kind_size <= max_size or body_at >= end:
+            break
+        size = fields[0].read(data, kind_at + kind_size)
+        following = body_at + size + 1
+        if (
+            not 0 < size <= max_size
+            or following > end
+            or data[following - 1] != end_byte
+            or not data.startswith(_sized(lead, (lead_field,), kind_size), place)
+            or not data.startswith(_sized(prefix, fields, size), kind_at + kind_size)
+        ):
+            break
+        kind = data[kind_at : kind_at + kind_size]
+        bodies = sorted_bodies.get(kind)
+        if bodies is None:
+            if len(sorted_bodies) == MAX_KINDS:
+                break
+            bodies = sorted_bodies[kind] = []
+            numbers[kind] = array("I")
+        bodies.append(data[body_at : following - 1])
+        numbers[kind].append(count)
+        place, count = following, count + 1
+    kinds = []
+    for kind, bodies in sorted_bodies.items():
+        sizes = [len(body) for body in bodies]
+        starts = array("I", accumulate(sizes, lambda start, size: start + size + 1, initial=0))
+        joined = _BETWEEN.join(bodies) + _BETWEEN
+        kinds.append((kind, joined, starts.tobytes(), min(sizes), max(sizes), numbers[kind].tobytes()))
+    return place, count, kinds
 
 
 def place_records(

@@ -38,9 +38,17 @@ _LENGTHS: Final = (4, 16, 64, 1 << 20)
 
 def _run(sizes: list[int]) -> tuple[bytes, Bodies]:
     """Messages as they are read, with bodies of these sizes, and where these are."""
-    data = b"".join([_FIELD.set_in(_BEFORE, size) + bytes(size) + b"\xce" for size in sizes])
+    data = b"".join(map(_message, sizes))
     starts, smallest, largest = plain.find_run(data, 0, len(data), _BEFORE, (_FIELD,), 0xCE, 1 << 20, len(sizes))
     return data, Bodies(data, 0, starts, len(_BEFORE) + 1, smallest, largest)
+
+
+def _message(size: int) -> bytes:
+    return _FIELD.set_in(_BEFORE, size) + bytes(size) + b"\xce"
+
+
+def _turns(count: int) -> list[int]:
+    return [number % 20 for number in range(count)]
 
 
 def _columns(bodies: Bodies) -> tuple[bytes, int, bytes, int, int, int]:
@@ -54,6 +62,11 @@ def _kernels(size: int, count: int) -> dict[str, tuple[Callable[[], object], Cal
     mixed, uneven = _run(spread)
     found = (data, 0, len(data), _BEFORE, (_FIELD,), 0xCE, 1 << 20, count)
     found_uneven = (mixed, 0, len(mixed), _BEFORE, (_FIELD,), 0xCE, 1 << 20, count)
+    lead, lead_field = bytes(11), SizeField(3, 4, 4)
+    in_turns = b"".join([lead_field.set_in(lead, 2) + number.to_bytes(2) + _message(size) for number in _turns(count)])
+    to_sort = (
+        in_turns, 0, len(in_turns), lead, lead_field, _BEFORE, (_FIELD,), 0xCE, 1 << 20, count
+    )  # fmt: skip
     records = (PLAIN_MESSAGE, 5000, 7, _HEAD, None, *_columns(bodies), _SALT)
     records_uneven = (PLAIN_MESSAGE, 5000, 7, _HEAD, _FIELD, *_columns(uneven), _SALT)
     places = (uneven.starts, uneven.gap, 0, count, len(_HEAD), 0, 1 << 32, 1 << 32, 1 << 20, 24)
@@ -63,6 +76,10 @@ def _kernels(size: int, count: int) -> dict[str, tuple[Callable[[], object], Cal
     return {
         "find_run": (lambda: plain.find_run(*found), lambda: picked.find_run(*found)),
         "find_run, sizes differ": (lambda: plain.find_run(*found_uneven), lambda: picked.find_run(*found_uneven)),
+        "sort_messages, 20 kinds in turns": (
+            lambda: plain.sort_messages(*to_sort),
+            lambda: picked.sort_messages(*to_sort),
+        ),
         "place_records, sizes differ": (lambda: plain.place_records(*places), lambda: picked.place_records(*places)),
         "encode_records, sizes differ": (
             lambda: plain.encode_records(*records_uneven),

@@ -973,6 +973,7 @@ ENTRIES: Final[Mapping[str, str]] = {
     "protocols/amqp_0_10/commands.py:do_transfers": "PUBLISH of its key, for a message like these before",
     "protocols/amqp_0_10/commands.py:_transfer_immediate": "PUBLISH of its key, before",
     "protocols/amqp_0_9_1/publishing.py:_publish_now": "PUBLISH of all of its keys, before",
+    "protocols/amqp_0_9_1/publishing.py:publish_mixed": "PUBLISH of each key, for messages like these before",
     "protocols/amqp_0_9_1/publishing.py:publish_run": "PUBLISH of its key, for a message like these before",
     "protocols/amqp_0_9_1/publishing.py:_publish_or_return": "PUBLISH of all of its keys, before",
     "protocols/amqp_0_9_1/publishing.py:_publish_at_commit": "PUBLISH of all of its keys, before",

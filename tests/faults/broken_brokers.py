@@ -45,6 +45,7 @@ from tests.faults.broker_process import tiny_portions
 from tests.support.bodies import joined
 
 _sound_publish = Router.publish
+_sound_hold_run = CompletionLedger.hold_run
 _sound_dequeue_run = Queue.dequeue_run
 _sound_add_run = Queue.add_run
 _sound_hold = Fifo.hold
@@ -464,6 +465,16 @@ BROKEN_RUNS_READ: Final[dict[str, Callable[[], AbstractContextManager[object]]]]
     "records of the messages after them": partial(_long_stretches, Residency, "_run_entries", _records_of_the_next),
 }
 """The same where runs are read back."""
+
+
+def _first_half_held(self: CompletionLedger, first: int, last: int) -> None:
+    _sound_hold_run(self, first, (first + last) // 2)
+
+
+BROKEN_SORTING: Final[dict[str, Callable[[], AbstractContextManager[object]]]] = {
+    "only the first half held": partial(patch.object, CompletionLedger, "hold_run", _first_half_held),
+}
+"""The same where messages are sorted by their queue, and confirmed by the numbers with which they were sent."""
 
 
 BROKEN_BASIC: Final[dict[str, Callable[[], AbstractContextManager[object]]]] = {

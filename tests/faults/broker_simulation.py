@@ -20,6 +20,7 @@ from tests.faults.simulated_disk import Call, SimulatedDisk
 from tests.faults.simulator import Simulator
 
 DURABLE: Final = ("q0", "q1", "q2")
+_WITH_RUNS: Final = ("q0", "q2")  # q1 has priorities
 WITH_PRIORITIES: Final = "q1"
 NEWS, DIRECT, DEAD = "news", "direct", "dead"
 _PUBLISHERS, _CONSUMERS, _TRANSACTIONAL = 2, 3, 1
@@ -56,6 +57,7 @@ class BrokerLife:
         basic: whether some of the clients speak AMQP 0-9-1.
         early: whether some of the queues deliver messages before their records are on the disk.
         uniform: whether publishers send many messages that differ only in their bodies, one after another.
+        mixed: whether they send these to several queues in turns.
 
     Attributes:
         runs: how often messages were on a queue as a run after a step, if they are `uniform`.
@@ -77,8 +79,10 @@ class BrokerLife:
         basic: bool = False,
         early: bool = False,
         uniform: bool = False,
+        mixed: bool = False,
     ) -> None:
         self.disk, self.rng, self._is_basic, self._is_early, self._is_uniform = disk, rng, basic, early, uniform
+        self._is_mixed = mixed
         self.runs = 0
         self.model = model
         self._is_looked_at = False
@@ -266,7 +270,11 @@ class BrokerLife:
         if exchange is None and key not in self.model.queues:
             return
         persistent = self.rng.random() < 0.85
-        for _ in range(self.rng.choice((3, 8, 15, 30))):
+        addresses = [(exchange, key)]
+        if self._is_mixed:
+            addresses = [(None, name) for name in _WITH_RUNS if name in self.model.queues]
+        for number in range(self.rng.choice((3, 8, 15, 30)) * len(addresses)):
+            exchange, key = addresses[number % len(addresses)]
             message = self.model.publish(
                 peer.name, exchange, key, persistent=persistent, ttl=None, transaction=None, is_uniform=True
             )
@@ -457,6 +465,7 @@ class BrokerCrashes(Simulator):
         basic: whether some clients speak AMQP 0-9-1, beside others of 0-10 on the same queues.
         early: whether some queues deliver messages before their records are on the disk.
         uniform: whether publishers send messages that become runs.
+        mixed: whether these go to several queues in turns.
 
     Counted are `stops`; `delivered`, the messages that came to clients; `unpromised`, those of them that were not
     promised by then, on queues that deliver early; `away`, those that were out of memory; `runs` (`BrokerLife`);
@@ -467,6 +476,7 @@ class BrokerCrashes(Simulator):
     basic: bool = False
     early: bool = False
     uniform: bool = False
+    mixed: bool = False
 
     steps: ClassVar = 190
     stops: ClassVar = 0.5
@@ -485,7 +495,8 @@ class BrokerCrashes(Simulator):
         must_be_clean: bool,
     ) -> BrokerLife:
         model, order = promises or (Model(), None)
-        kind = {"pages": self.pages, "basic": self.basic, "early": self.early, "uniform": self.uniform}
+        names = ("pages", "basic", "early", "uniform", "mixed")
+        kind = {name: getattr(self, name) for name in names}
         return BrokerLife(disk, model, rng, order, must_be_clean=must_be_clean, **kind)
 
     def seen(self, life: BrokerLife) -> None:

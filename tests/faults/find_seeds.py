@@ -29,6 +29,7 @@ TABLES: Final = {
     "PLANTED_BASIC": test_broker_crashes.PLANTED_BASIC,
     "PLANTED_RUNS": test_broker_crashes.PLANTED_RUNS,
     "PLANTED_RUNS_READ": test_broker_crashes.PLANTED_RUNS_READ,
+    "PLANTED_SORTING": test_broker_crashes.PLANTED_SORTING,
     "branches: PLANTED": test_branch_crashes.PLANTED,
 }
 

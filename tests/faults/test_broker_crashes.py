@@ -9,11 +9,21 @@ from __future__ import annotations
 
 import os
 from typing import Final
+from unittest.mock import Mock, patch
 
 import pytest
 
+from qstore.broker.protocols.amqp_0_9_1 import connection
+from qstore.broker.protocols.amqp_0_9_1.publishing import publish_mixed
 from qstore.store.errors import StoreError
-from tests.faults.broken_brokers import BROKEN, BROKEN_BASIC, BROKEN_PAGING, BROKEN_RUNS, BROKEN_RUNS_READ
+from tests.faults.broken_brokers import (
+    BROKEN,
+    BROKEN_BASIC,
+    BROKEN_PAGING,
+    BROKEN_RUNS,
+    BROKEN_RUNS_READ,
+    BROKEN_SORTING,
+)
 from tests.faults.broker_process import tiny_portions, tiny_turns
 from tests.faults.broker_simulation import BrokerCrashes
 from tests.faults.simulator import BrokenPromiseError, Planted
@@ -64,6 +74,14 @@ PLANTED_RUNS: Final = Planted(
         "offered before the sync": 301,
         "held messages available": 302,
     },
+)
+
+
+PLANTED_SORTING: Final = Planted(
+    BROKEN_SORTING,
+    lambda _: BrokerCrashes(share=0.15, basic=True, uniform=True, mixed=True),
+    SEEDS_FOR_BROKEN,
+    {"only the first half held": 308},
 )
 
 
@@ -122,6 +140,19 @@ def test_promises_hold_for_runs_that_are_read_back() -> None:
 
 
 @replaces
+def test_promises_hold_for_messages_that_are_sorted_into_runs() -> None:
+    """A 0-9-1 publisher sends them to several queues in turns: its confirms count them as they were sent."""
+    crashes = BrokerCrashes(share=0.1, basic=True, uniform=True, mixed=True)
+    with patch.object(connection, "publish_mixed", Mock(wraps=publish_mixed)) as mixed:
+        for seed in seeds_of_the_day(2):
+            crashes.pages = seed % 2 == 0
+            crashes.run(seed)
+    assert crashes.kill_points > 20
+    assert crashes.counts["delivered"] > 0
+    assert mixed.call_count > 5
+
+
+@replaces
 def test_large_transactions_are_whole_whenever_the_broker_dies() -> None:
     """They are written, and take effect, a message at a time, and others publish and accept in between."""
     crashes = BrokerCrashes(share=0.15)
@@ -155,7 +186,11 @@ def test_a_stopped_broker_keeps_all_messages_and_marks_delivered_ones() -> None:
 @pytest.mark.parametrize("seed", range(100_000, 100_000 + SOAK_SEEDS))
 def test_promises_hold_for_hours(seed: int) -> None:
     crashes = BrokerCrashes(
-        pages=seed % 2 == 1, basic=seed % 3 == 0, early=seed % 5 == 0, uniform=seed % 7 in (0, 1, 2)
+        pages=seed % 2 == 1,
+        basic=seed % 3 == 0,
+        early=seed % 5 == 0,
+        uniform=seed % 7 in (0, 1, 2),
+        mixed=seed % 9 in (0, 1, 2),
     )
     crashes.run(seed)
     assert crashes.kill_points
@@ -193,6 +228,11 @@ def test_a_broker_with_broken_runs_is_found_out(name: str) -> None:
 @pytest.mark.parametrize("name", PLANTED_RUNS_READ.bugs)
 def test_a_broker_that_reads_runs_wrongly_is_found_out(name: str) -> None:
     assert PLANTED_RUNS_READ.is_found(name)
+
+
+@pytest.mark.parametrize("name", PLANTED_SORTING.bugs)
+def test_a_broker_with_broken_sorting_is_detected(name: str) -> None:
+    assert PLANTED_SORTING.is_found(name)
 
 
 @replaces

@@ -115,6 +115,68 @@ def test_as_many_messages_are_found_as_differ_only_in_their_bodies(
     assert found == ((array("I", starts).tobytes(), min(wanted), max(wanted)) if wanted else (b"", 0, 0))
 
 
+_LEAD_FIELD = SizeField(1, 4, 3)
+
+
+@each_form
+@given(
+    messages=st.lists(
+        st.tuples(st.sampled_from([b"", b"a", b"b", b"ab", b"key" * 9]), st.integers(1, 300)), max_size=9
+    ),
+    prefix=st.binary(min_size=_MAX_PREFIX, max_size=30),
+    fields=_FIELDS.filter(bool),
+    before=st.integers(0, 5),
+    cut=st.integers(0, 40),
+    spoilt=st.tuples(st.integers(0, 9), st.integers(0, 100), st.integers(1, 255)),
+    limits=st.tuples(st.sampled_from([0, 2, 100, 299, 300, 1 << 40]), st.sampled_from([0, 1, 3, 100])),
+)
+def test_messages_are_sorted_by_the_one_part_in_which_they_differ(
+    kernels: Any, messages: list[tuple[bytes, int]], prefix: bytes, fields: tuple[SizeField, ...], before: int,
+    cut: int, spoilt: tuple[int, int, int], limits: tuple[int, int],
+) -> None:  # fmt: skip
+    """Up to the first of which a byte outside of kind and body is another, or which is too large, or not whole."""
+    which, at, difference = spoilt
+    lead, data = b"<size>", b"x" * before
+    wanted: dict[bytes, list[tuple[int, bytes]]] = {}
+    whole, ends = True, [before]
+    for number, (kind, size) in enumerate(messages):
+        begin = bytearray(_before(lead, (_LEAD_FIELD,), len(kind)))
+        middle = bytearray(_before(prefix, fields, size))
+        body = bytes(number + at & 0xFF for at in range(size))
+        if number == which:
+            changed = begin if at % 2 else middle
+            changed[at % len(changed)] ^= difference
+        data += begin + kind + middle + body + b"\xce"
+        ends.append(len(data))
+        whole = whole and number != which and max(size, len(kind)) <= limits[0] and number < limits[1]
+        if whole:
+            wanted.setdefault(kind, []).append((number, body))
+    end = max(len(data) - cut, before)
+    following, count, kinds = kernels.sort_messages(data, before, end, lead, _LEAD_FIELD, prefix, fields, 0xCE, *limits)
+    count_wanted = sum(ends[number + 1] <= end for of_kind in wanted.values() for number, _ in of_kind)
+    assert (following, count) == (ends[count_wanted], count_wanted)
+    wanted = {
+        kind: [each for each in of_kind if each[0] < count] for kind, of_kind in wanted.items() if of_kind[0][0] < count
+    }
+    assert [kind for kind, *_ in kinds] == list(wanted)
+    for kind, joined_, starts, smallest, largest, numbers in kinds:
+        found = Bodies(joined_, 0, starts, 1, smallest, largest)
+        each = [(number, found.body(index)) for index, number in enumerate(memoryview(numbers).cast("I"))]
+        assert each == wanted[kind]
+        sizes = [len(body) for _, body in each]
+        assert (smallest, largest, len(joined_)) == (min(sizes), max(sizes), sum(sizes) + len(sizes))
+
+
+@each_form
+def test_messages_of_no_more_than_the_most_kinds_are_sorted_at_once(kernels: Any) -> None:
+    message = [_before(b"<size>", (_LEAD_FIELD,), 2) + number.to_bytes(2) + b"\0\1.\xce" for number in range(99)]
+    data = b"".join(message + message)
+    following, count, kinds = kernels.sort_messages(
+        data, 0, len(data), b"<size>", _LEAD_FIELD, b"\0\0", (SizeField(0, 2),), 0xCE, 100, 1000
+    )
+    assert (following, count, len(kinds)) == (plain.MAX_KINDS * len(message[0]), plain.MAX_KINDS, plain.MAX_KINDS)
+
+
 @each_form
 @given(
     run=_runs(), head_size=st.integers(0, 200), place=st.integers(0, 1 << 38), blocks=st.integers(0, 100),
@@ -299,6 +361,7 @@ def test_a_copy_of_bodies_has_only_their_bytes() -> None:
 
 KERNELS: Final = (
     picked.find_run, picked.place_records, picked.encode_records, picked.encode_dequeues, picked.read_records,
+    picked.find_run, picked.sort_messages, picked.place_records, picked.encode_records, picked.encode_dequeues,
     picked.write_deliveries,
 )  # fmt: skip
 
@@ -370,6 +433,23 @@ def test_messages_are_found_in_the_buffer_alone(
         found = _same("find_run", data, at, end, data[:10], fields, end_byte, max_size, most)
         if isinstance(found, tuple) and found[0]:
             assert at + memoryview(found[0]).cast("I")[-1] - 10 <= end <= len(data)
+
+
+@given(
+    numbers=st.tuples(_HOSTILE, _HOSTILE, _HOSTILE, _HOSTILE, _HOSTILE),
+    fields=_HOSTILE_FIELDS,
+    lead_field=st.builds(SizeField, st.integers(-2, 5), st.sampled_from([0, 2, 3, 4, 8]), st.sampled_from([0, 3, 5])),
+)
+@example((0, 64, 0x03, 64, 10), (SizeField(0, 2, 0),), SizeField(0, 2))
+def test_messages_are_sorted_in_the_buffer_alone(
+    numbers: tuple[int, int, int, int, int], fields: tuple[SizeField, ...], lead_field: SizeField
+) -> None:
+    for data in (_DATA, b"\x00\x03" * 32, b"\xff" * 64, bytes(64)):
+        at, end, end_byte, max_size, most = numbers
+        arguments = (data, at, end, data[:4], lead_field, data[:6], fields, end_byte, max_size, most)
+        found = _same("sort_messages", *arguments)
+        if isinstance(found, tuple):
+            assert at <= found[0] <= end <= len(data)
 
 
 @given(

@@ -52,7 +52,7 @@ from qstore.broker.model.queues.flow_control import FlowControl
 from qstore.broker.model.queues.queue import Queue
 from qstore.broker.model.virtual_host import VirtualHost
 from qstore.broker.protocols.amqp_0_9_1.acknowledgements import acknowledge_all
-from qstore.broker.protocols.amqp_0_9_1.assembly import MethodAssembler
+from qstore.broker.protocols.amqp_0_9_1.assembly import MethodAssembler, MixedRun
 from qstore.broker.protocols.amqp_0_9_1.channel import Channel
 from qstore.broker.protocols.amqp_0_9_1.errors import (
     CodedError,
@@ -64,7 +64,7 @@ from qstore.broker.protocols.amqp_0_9_1.errors import (
 )
 from qstore.broker.protocols.amqp_0_9_1.message import MAX_FRAME
 from qstore.broker.protocols.amqp_0_9_1.methods import do_method
-from qstore.broker.protocols.amqp_0_9_1.publishing import Publishing, publish, publish_run
+from qstore.broker.protocols.amqp_0_9_1.publishing import Publishing, publish, publish_mixed, publish_run
 from qstore.broker.protocols.assembly import ProtocolError
 from qstore.broker.protocols.broker_connection import BrokerConnection, Connections, ignore_error
 from qstore.broker.protocols.connection import NORMAL, Phase
@@ -355,6 +355,17 @@ class ServerConnection(BrokerConnection):
         if found is None or not found.is_open or self.phase is not Phase.OPEN:
             return 0
         return publish_run(found, payload, header, bodies, field)
+
+    def mixed_runs(self, channel: int, header: bytes, field: SizeField, runs: list[MixedRun], count: int) -> bool:
+        """As `MethodReceiver.mixed_runs`."""
+        found = self.channels.get(channel)
+        if found is None or not found.is_open or self.phase is not Phase.OPEN:
+            return False
+        try:
+            return publish_mixed(found, header, field, runs, count)
+        except (ProtocolError, ModelError, Amqp091Error) as error:
+            self.fail(found, error, runs[0].payload)
+            return True
 
     def begins(self, channel: int) -> bool:
         """As `Receiver.begins`."""

@@ -19,6 +19,7 @@ Source: AMQP 0-9-1, basic.publish and its constants; RabbitMQ, "Publishers".
 from __future__ import annotations
 
 from collections.abc import Callable
+from operator import itemgetter
 from typing import TYPE_CHECKING, Final
 
 from qstore.broker.model.errors import ResourceLimitExceededError
@@ -46,7 +47,12 @@ from qstore.formats.values import MAX_VALUES
 
 if TYPE_CHECKING:
     from qstore.broker.model.exchanges.exchange import Exchange
+    from qstore.broker.model.queues.queue import Queue
+    from qstore.broker.protocols.amqp_0_9_1.assembly import MixedRun
     from qstore.broker.protocols.amqp_0_9_1.channel import Channel
+
+
+_number: Final = itemgetter(0)
 
 _REMEMBERED: Final = 2048
 _ROUTED_AT: Final = 6  # in basic.publish: class, method, ticket
@@ -189,6 +195,15 @@ class Publishing(PublishChecks):
             return None
         return self._last if are_equal_but(field, header, self._last_header) else None
 
+    def template_of(self, target: Target, header: bytes, field: SizeField) -> BasicMessage | None:
+        """As `template`, whatever the target of the last message was."""
+        last = self._last
+        if last is None or b"CC" in header or not are_equal_but(field, header, self._last_header):
+            return None
+        return BasicMessage(
+            last.header, b"", target.exchange, target.routing_key, target.routed, last.is_persistent, last.handling, 0.0
+        )
+
 
 def _without_body(message: BasicMessage) -> BasicMessage:
     """A copy to compare the next messages with, which does not keep the body in memory."""
@@ -290,6 +305,69 @@ def publish_run(channel: Channel, payload: bytes, header: bytes, bodies: Bodies,
         if broker.router.is_run_stored:
             confirms.ledger.hold_run(first, confirms.published)
     return published
+
+
+def publish_mixed(channel: Channel, header: bytes, field: SizeField, runs: list[MixedRun], count: int) -> bool:
+    """Publish messages that differ only in their basic.publish and their bodies, all in this tick.
+
+    Each run goes to a queue of its own, so that its messages keep their order there. Confirms count messages in the
+    order in which they arrived: all of them wait for the records of all.
+
+    Args:
+        channel: the channel; it is open.
+        header: a content header like theirs.
+        field: the field in it that gives the size of the body.
+        runs: the messages.
+        count: their number in all.
+
+    Returns:
+        Whether they were published, but for those that were refused. If not, none was.
+
+    Raises:
+        As `publish`, if there are no confirms.
+    """
+    broker, confirms = channel.broker, channel.confirms
+    publishing = channel.connection.publishing
+    if channel.transaction is not None:
+        return False
+    routed: list[tuple[MessageRun, Exchange, MixedRun]] = []
+    queues: set[Queue] = set()
+    for mixed in runs:
+        target = publishing.targets.get(mixed.payload)
+        exchange = None if target is None else channel.virtual_host.exchanges.get(target.exchange)
+        if target is None or exchange is None or exchange.is_internal:
+            return False
+        template = publishing.template_of(target, header, field)
+        if template is None or (publishing.has_rare and not publishing.covers(template)):
+            return False
+        run = MessageRun(template, mixed.bodies, field, len(header))
+        queue = broker.router.sole_queue(run, exchange)
+        if queue is None or queue in queues:
+            return False
+        queues.add(queue)
+        routed.append((run, exchange, mixed))
+    first = 0
+    if confirms is not None:
+        first = confirms.published + 1
+        confirms.published += count
+        broker.tick.workers[channel] = None
+    is_waiting = False
+    left: list[tuple[int, MixedRun, int]] = []
+    for run, exchange, mixed in routed:
+        published = broker.router.publish_run(run, exchange)
+        is_waiting |= published > 0 and broker.router.is_run_stored
+        if published < run.count:
+            numbers = memoryview(mixed.numbers).cast("I")
+            left += [(numbers[each], mixed, each) for each in range(published, run.count)]
+    if confirms is not None and is_waiting:
+        confirms.ledger.hold_run(first, first + count - 1)
+    for number, mixed, each in sorted(left, key=_number):  # a journal has no room for them, or has failed
+        if confirms is not None:
+            confirms.refuse(first + number)
+        elif channel.is_open:
+            body = mixed.bodies.body(each)
+            publish(channel, mixed.payload, field.set_in(header, len(body)), body)
+    return True
 
 
 def _publish_now(channel: Channel, target: Target, message: BasicMessage, exchange: Exchange, number: int) -> None:

@@ -112,6 +112,7 @@ class BasicScript(Script):
         self._consume(queue, channel, no_ack=True)
 
     def _consume(self, queue: str, channel: int, *, no_ack: bool) -> None:
+        self.side.rest()  # an earlier consumer may wait for the end of a purge
         if not self.side.queue(queue).consumer_count:
             self.client.method("basic.consume", channel, queue=queue, consumer_tag=queue, no_ack=no_ack)
             self.client.sync()

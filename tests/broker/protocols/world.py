@@ -116,15 +116,20 @@ class SlowStore:
         self.append = self.transactions = self
         self.failing: Exception | None = None
         self.most_of_run = _MANY  # messages that one call of `enqueue_run` or `dequeue_run` takes
+        self.room: dict[object, int] = {}  # journals that are nearly full -> messages that they still take
         self.enqueued: list[bytes] = []
         self.dequeued: list[int] = []
         self.unreadable: set[int] = set()
         self.reads_runs = True  # otherwise it reads each message by itself
         self.flushes: list[Callable[[Exception | None], None]] = []
 
-    def enqueue(self, _journal: object, parts: Sequence[bytes], size: int, _crc: int, /) -> int:
+    def enqueue(self, journal: object, parts: Sequence[bytes], size: int, _crc: int, /) -> int:
         if self.failing is not None:
             raise self.failing
+        if journal in self.room:
+            if not self.room[journal]:
+                raise self.FullError("full")
+            self.room[journal] -= 1
         data = b"".join(parts)
         assert len(data) == size
         self.enqueued.append(data)
@@ -136,7 +141,7 @@ class SlowStore:
     def enqueue_run(
         self, journal: object, head: bytes, field: SizeField | None, bodies: Bodies, first: int, count: int, /
     ) -> tuple[int, int]:
-        count, rid = min(count, self.most_of_run), len(self.enqueued) + 1
+        count, rid = min(count, self.most_of_run, self.room.get(journal, _MANY) or 1), len(self.enqueued) + 1
         for number in range(first, first + count):
             parts = bodies.message(head, field, number)
             self.enqueue(journal, parts, sum(map(len, parts)), 0)
