@@ -1,7 +1,7 @@
-"""`qstore-analyze`: analyze whole fleets of stores with Spark.
+"""`qstore-analyze`: analyze whole fleets of stores, on this machine or with Spark.
 
 Exit codes: 0 nothing is damaged or missing, 1 something is, 2 the command line is unusable, no input is a store, or
-Java or the extra `spark` is not installed.
+the extra `spark`, or Java where it is needed, is not installed.
 """
 
 from __future__ import annotations
@@ -12,11 +12,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 from rich.console import Console
+from rich.progress import MofNCompleteColumn, TimeElapsedColumn
 
 from qstore import __version__
 from qstore.formats.wording import plural
 from qstore.tools.console.amounts import exact, human, parse_amount
 from qstore.tools.console.command import EXIT_DAMAGE, JSON, SETTINGS, PathName, fail, run
+from qstore.tools.console.progress import progress_bar
 from qstore.tools.console.rows import (
     Column,
     JsonLines,
@@ -40,6 +42,7 @@ from qstore.tools.spark.request import (
     UnusableRequestError,
     clean_up,
     prepare,
+    processes_of,
 )
 
 if TYPE_CHECKING:
@@ -71,8 +74,9 @@ queues.csv, summary.json             summaries
 report.html                          with --report: the same with plots, for a browser
 
 \b
-Needs Java 17 and pip install 'qstore[spark]'. Workers of a Spark cluster need this package, too.
-Up to 128 MiB of journals are read without Spark. Stores are never written to.
+Needs pip install 'qstore[spark]'. On one machine (--master local[N]: N processes) stores are read without Spark,
+which compares ids (--publisher-log, --compare) and needs Java 17. Workers of a Spark cluster need this package, too.
+Stores are never written to.
 Exit codes: 0 nothing is damaged or missing, 1 something is (the results are complete apart from it), 2 the command
 line is unusable, no input is a store, or Java or the extra is not installed, 130 interrupted by Ctrl-C.
 """
@@ -139,16 +143,16 @@ def _amount(_context: click.Context, _parameter: click.Parameter, text: str | No
 @click.version_option(__version__, prog_name=_PROGRAM)
 @click.pass_context
 def command(context: click.Context, /, *, master: str, force: bool, as_json: bool, **asked: Any) -> None:
-    """Analyze stores with Spark.
+    """Analyze stores, on this machine or with Spark.
 
     Each INPUT is a store directory (qpidd's legacystore or linearstore, or qstore's own), a journal, a glob, or a URL
     that fsspec can read. Inputs that cannot be read, or are not stores, are listed in the table of damage and do not
     stop the analysis.
     """
-    problem = missing()
+    request = Request(**asked)
+    problem = missing(java=request.compares or processes_of(master) is None)
     if problem is not None:
         fail(_PROGRAM, problem)
-    request = Request(**asked)
     try:
         prepare(request, force=force)
         try:
@@ -168,8 +172,15 @@ def command(context: click.Context, /, *, master: str, force: bool, as_json: boo
 
 
 def _analyzed(request: Request, master: str) -> Summary:
-    """Run Spark and return the summary. Raises UnusableRequestError."""
-    from qstore.tools.spark.analysis import analyze  # PySpark is installed only with the extra
+    """Run the analysis and return the summary. Raises UnusableRequestError."""
+    from qstore.tools.spark.analysis import Local, analyze  # PyArrow is installed only with the extra
+
+    processes = processes_of(master)
+    if processes is not None and not request.compares:
+        with progress_bar("starting", MofNCompleteColumn(), TimeElapsedColumn()) as bar:
+            if bar is None:
+                return analyze(Local(processes, lambda _done, _total: None), request, lambda _: None)
+            return analyze(Local(processes, bar.set), request, bar.begin)
     from qstore.tools.spark.session import SparkFailedError, session, spark_progress
 
     try:

@@ -51,6 +51,40 @@ def test_large_fleets_are_read_by_spark_and_say_the_same(
         assert both[0] == both[1], name
 
 
+def test_processes_read_without_spark_and_say_the_same(
+    fleet: Fleet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("pyarrow", reason="pyarrow not installed: pip install 'qstore[spark]'")
+    import pyarrow.dataset as ds
+
+    from qstore.tools.spark.analysis import Local, analyze
+
+    done: list[tuple[int, int]] = []
+    engine = Local(2, lambda complete, every: done.append((complete, every)))
+    told = []
+    for name, most in (("small", request_module.SMALL_BYTES), ("large", 0)):
+        monkeypatch.setattr(request_module, "SMALL_BYTES", most)
+        request = Request((*fleet.paths, fleet.nothing), str(tmp_path / name), bodies=True, report=True)
+        prepare(request, force=False)
+        summary = analyze(engine, request, lambda _: None)
+        tables = ("queues", "files", "sizing", "outstanding", "export", "audit/lifetimes", "audit/damage")
+        rows = [sorted(map(repr, ds.dataset(request.path(each)).to_table().to_pylist())) for each in tables]
+        assert summary.report is not None
+        told.append((summary.fields(), summary.queue_rows, summary.report.queues, rows))
+    assert told[0] == told[1]
+    assert done == [(number, 5) for number in range(1, 6)]
+
+
+def test_an_analysis_on_this_machine_needs_no_java(fleet: Fleet, tmp_path: Path) -> None:
+    pytest.importorskip("pyspark", reason="pyspark not installed: pip install 'qstore[spark]'")
+    without = {name: value for name, value in os.environ.items() if name != "JAVA_HOME"} | {"PATH": str(tmp_path)}
+    done = child(
+        ["-m", "qstore.tools.qstore_analyze", fleet.paths[0], "--out", str(tmp_path / "out"), "--json"], without
+    )
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert json.loads(done.stdout)["records"] > 0
+
+
 def in_order(table: Any) -> list[str]:
     return sorted(repr(row) for row in table.select(sorted(table.columns)).collect())
 
@@ -222,7 +256,8 @@ def test_missing_extra_gives_a_one_line_install_hint(tmp_path: Path) -> None:
 def test_missing_java_gives_a_one_line_install_hint(tmp_path: Path) -> None:
     pytest.importorskip("pyspark", reason="pyspark not installed: pip install 'qstore[spark]'")
     without = {name: value for name, value in os.environ.items() if name != "JAVA_HOME"} | {"PATH": str(tmp_path)}
-    done = child(["-m", "qstore.tools.qstore_analyze", "store", "--out", str(tmp_path / "out")], without)
+    options = ["store", "--compare", "other", "--out", str(tmp_path / "out")]
+    done = child(["-m", "qstore.tools.qstore_analyze", *options], without)
     told = b"Java is not installed: install version 17 or later (Debian: apt install openjdk-17-jre-headless)\n"
     assert (done.returncode, done.stdout, done.stderr) == (2, b"", b"qstore-analyze: " + told)
     assert not (tmp_path / "out").exists()

@@ -14,7 +14,10 @@ from typing import Final
 
 import pytest
 
+from qstore.tools.generate.fleet import FleetSpec, StoreFormat
+from qstore.tools.generate.make import make_store
 from qstore.tools.spark.needed import missing
+from qstore.tools.spark.request import SMALL_BYTES
 from tests.spark.analyses import SHORT_LIVED, Fleet
 from tests.support.profiles import only_on_its_day, today
 
@@ -33,14 +36,16 @@ MOMENTS: Final[dict[str, Moment]] = {
     "journals are read": lambda running: (running.out / "queues").exists(),
     "results are written": lambda running: (running.out / "export").exists(),
 }
+COMPARED: Final = ("--master", "local[1]", "--compare")  # with another store, for which Spark is needed
 
 
 class Running:
     """The command, in a session of its own, with a mark by which the processes that it starts are known."""
 
-    def __init__(self, fleet: Fleet, out: Path) -> None:
+    def __init__(self, fleet: Fleet, out: Path, *, spark: bool = True, paths: tuple[str, ...] = ()) -> None:
         self.out, self._mark = out, uuid.uuid4().hex
-        command = ["-m", "qstore.tools.qstore_analyze", fleet.paths[0], "--out", str(out), "--master", "local[1]"]
+        options = [*COMPARED, fleet.paths[0]] if spark else ["--master", "local[2]"]
+        command = ["-m", "qstore.tools.qstore_analyze", *(paths or fleet.paths[:1]), "--out", str(out), *options]
         self.process = subprocess.Popen(
             [sys.executable, *command],
             cwd=ROOT,
@@ -144,6 +149,52 @@ def test_java_goes_when_the_command_is_killed(fleet: Fleet, tmp_path: Path) -> N
         running.process.kill()
         assert running.ended()[0] == -signal.SIGKILL
         assert gone(running, STARTS_SECONDS), running.marked()
+    finally:
+        running.kill_all()
+
+
+@pytest.fixture
+def large(tmp_path: Path) -> tuple[str, ...]:
+    """Paths of stores that are read by several processes."""
+    spec = FleetSpec(format=StoreFormat.QSTORE, seed=3, queues=2, messages=2000)
+    paths = [tmp_path / make_store(spec, str(tmp_path), number)["name"] for number in (1, 2, 3)]
+    for path in paths:
+        with (path / "ballast").open("wb") as file:
+            file.truncate(SMALL_BYTES)  # without blocks on the disk
+    return tuple(map(str, paths))
+
+
+def readers(running: Running) -> list[int]:
+    return [number for number, command in running.marked().items() if "spawn_main" in command]
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_processes_that_read_go_with_the_command(
+    fleet: Fleet, tmp_path: Path, large: tuple[str, ...], number: signal.Signals
+) -> None:
+    running = Running(fleet, tmp_path / "out", spark=False, paths=large)
+    try:
+        running.wait_for(lambda running: len(readers(running)) == 2)
+        assert not any("java" in command.partition(" ")[0] for command in running.commands())
+        os.killpg(running.process.pid, number)
+        code, said = running.ended()
+        assert (code, said) == (128 + number, b"\nqstore-analyze: interrupted\n")
+        assert gone(running, 20.0), running.marked()
+        assert not (running.out / "summary.json").exists()
+    finally:
+        running.kill_all()
+
+
+def test_a_process_that_is_killed_is_reported_in_a_line(fleet: Fleet, tmp_path: Path, large: tuple[str, ...]) -> None:
+    running = Running(fleet, tmp_path / "out", spark=False, paths=large)
+    try:
+        running.wait_for(lambda running: bool(readers(running)))
+        os.kill(readers(running)[0], signal.SIGKILL)
+        code, said = running.ended()
+        assert code == 2
+        assert said.startswith(b"qstore-analyze: a process that reads stores was killed"), said
+        assert said.count(b"\n") == 1
+        assert gone(running, 20.0), running.marked()
     finally:
         running.kill_all()
 

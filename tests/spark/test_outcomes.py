@@ -109,6 +109,7 @@ def by_columns(rows: list[Row]) -> Tables:
                 *(column.to_pylist() for column in fates), strict=True)  # fmt: skip
     transient = recovery.has_flag(records, "transient").to_pylist()
     use = audit.use(every, audit.undone_enqueues(records, fates), FILE_SIZE - 512)
+    kept_ones = audit.kept_enqueues(records, fates[0])
     return {
         "operations": {
             each for each, ignored in zip(shown, transient, strict=True)
@@ -120,9 +121,9 @@ def by_columns(rows: list[Row]) -> Tables:
         "depth": tuples(audit.depth(every)),
         "lifetimes": tuples(audit.lifetimes(every, {0: 5, 1: 7, 3: 20}, FILE_SIZE - 512)),
         "use": {(use["reserved"], use["longest"])} if every.num_rows else set(),
-        "duplicates": tuples(audit.same_record_ids(records, fates[0]))
-        | tuples(audit.same_message_ids(audit.message_ids(records, fates[0]))),
-        "gaps": tuples(audit.gaps([audit.record_ids(records), audit.record_ids(listed)])),
+        "duplicates": tuples(audit.same_record_ids(kept_ones))
+        | tuples(audit.same_message_ids(audit.message_ids(kept_ones))),
+        "gaps": tuples(audit.gaps([audit.runs(audit.record_ids(each)) for each in (records, listed)])),
     }  # fmt: skip
 
 

@@ -15,14 +15,16 @@ records        records -> Arrow record batches
 store_tables   the small tables, which are read store by store
 recovery       the records of a journal -> what the store's own recovery makes of them, as columns
 audit          the messages of a journal, queue or store -> the tables of an analysis
+portions       rows of a large journal in portions, in a temporary file
 stores         the work of a task of `qstore-analyze`: stores, each read once -> all tables
+request        what `qstore-analyze` is asked for, and where the results go
+processes      tasks as processes of this machine
+analysis       the steps, and the totals; with Spark only to compare ids and in a cluster
+report_content the content of the HTML report
 
 With it (`needed` reports what is not installed):
 
 data_source    the interface to Spark
 pipeline       the analysis as functions from DataFrames to DataFrames
-request        what `qstore-analyze` is asked for, and where the results go
 session        a quiet Spark session for a command, local by default
-analysis       the steps, and the totals
-report_content the content of the HTML report
 """

@@ -5,8 +5,8 @@
            -> summary.json, queues.csv, report.html
 
 Everything that has a row for each record, message, queue or finding is written by the tasks that read the stores
-(`stores`); what they hand back is summed up here. Small data are read in this process, without Spark, which would start
-worker processes.
+(`stores`); what they hand back is summed up here. On one machine they are processes of ours (`processes`), and small
+data are read in this one: Spark compares ids, and distributes stores in a cluster.
 
 Names and definitions of the totals are those of `tools.metrics`; the report uses the same totals.
 """
@@ -18,16 +18,12 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from typing import Any, Final
-
-from pyspark.errors import PySparkException
-from pyspark.sql import DataFrame, SparkSession
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from qstore.tools.report.content import MAX_EXAMPLES, FindingKind, ReportContent
 from qstore.tools.spark.columns import OptionError
-from qstore.tools.spark.data_source import register
 from qstore.tools.spark.inputs import Input, named_inputs
-from qstore.tools.spark.pipeline import FEWER, MISSING, TWICE, reconcile
+from qstore.tools.spark.processes import Done, ReaderKilledError, write_in_processes
 from qstore.tools.spark.report_content import report_content
 from qstore.tools.spark.request import WORK, Request, UnusableRequestError, size_of
 from qstore.tools.spark.stores import (
@@ -39,8 +35,12 @@ from qstore.tools.spark.stores import (
     Finding,
     Found,
     Job,
+    write_groups,
     write_stores,
 )
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
 
 Fields = dict[str, Any]
 Stage = Callable[[str], None]
@@ -85,6 +85,8 @@ class Summary:
 
     def add_verdicts(self, name: str, verdicts: Mapping[str, int]) -> None:
         """Totals of reconciled ids: verdict -> their number."""
+        from qstore.tools.spark.pipeline import FEWER, MISSING, TWICE
+
         self._fields[name] = dict(verdicts)
         self._add("missing_messages", sum(verdicts.get(verdict, 0) for verdict in (MISSING, FEWER)))
         self._add("stored_twice", verdicts.get(TWICE, 0))
@@ -102,11 +104,23 @@ class Summary:
         return bool(self._fields.get("damage")) or bool(self._fields.get("missing_messages"))
 
 
-def analyze(spark: SparkSession, request: Request, stage: Stage) -> Summary:
+class Local(NamedTuple):
+    """An analysis without Spark.
+
+    Attributes:
+        processes: the number of processes that read.
+        done: shows progress.
+    """
+
+    processes: int
+    done: Done
+
+
+def analyze(engine: SparkSession | Local, request: Request, stage: Stage) -> Summary:
     """Run the requested steps.
 
     Args:
-        spark: the session.
+        engine: the Spark session; or none, for a request that compares nothing.
         request: the request; its directory exists and is empty.
         stage: called with the name of the next step.
 
@@ -114,12 +128,34 @@ def analyze(spark: SparkSession, request: Request, stage: Stage) -> Summary:
         UnusableRequestError: a publisher's log is unusable, or no input is a store, or results cannot be written.
         PySparkException: Spark failed.
     """
+    summary = Summary()
+    verdicts: list[Finding] = []
+    if isinstance(engine, Local):
+        assert not request.compares
+        stage("reading journals")
+        found = _read(engine, request, request.inputs, _job(request))
+        summary.add_stores(found, request.steps)
+    else:
+        found, verdicts = _compared(engine, request, stage, summary)
+    if request.report:
+        stage("report")
+        found.append(Found("", findings={None: verdicts}))
+        summary.report = report_content(request, found, summary.fields(), datetime.now(UTC))
+    return summary
+
+
+def _compared(
+    spark: SparkSession, request: Request, stage: Stage, summary: Summary
+) -> tuple[list[Found], list[Finding]]:
+    """Read the stores, and compare their ids; returns what was found in stores and among ids."""
+    from qstore.tools.spark.data_source import register
+    from qstore.tools.spark.pipeline import reconcile
+
     log = None
     if request.publisher_log is not None:
         log = publisher_log(register(spark), request.publisher_log, request.publisher_id)
     stage("reading journals")
     found = _read(spark, request, request.inputs, _job(request))
-    summary = Summary()
     summary.add_stores(found, request.steps)
     verdicts: list[Finding] = []
     if log is not None:
@@ -132,11 +168,7 @@ def analyze(spark: SparkSession, request: Request, stage: Stage) -> Summary:
         _read(spark, request, request.compare, other)
         both = [spark.read.parquet(request.path(WORK, table)) for table in (ENQUEUED, "compared")]
         verdicts += _verdicts(summary, request, "compare", reconcile(*both, on=("queue", "message_id")))
-    if request.report:
-        stage("report")
-        found.append(Found("", findings={None: verdicts}))
-        summary.report = report_content(request, found, summary.fields(), datetime.now(UTC))
-    return summary
+    return found, verdicts
 
 
 def _job(request: Request) -> Job:
@@ -157,7 +189,7 @@ def _job(request: Request) -> Job:
 # ---- stores ----
 
 
-def _read(spark: SparkSession, request: Request, paths: tuple[str, ...], job: Job) -> list[Found]:
+def _read(engine: SparkSession | Local, request: Request, paths: tuple[str, ...], job: Job) -> list[Found]:
     """Write the tables of some stores.
 
     Raises:
@@ -169,11 +201,17 @@ def _read(spark: SparkSession, request: Request, paths: tuple[str, ...], job: Jo
         raise UnusableRequestError(str(error)) from None
     if request.is_small:
         found = list(write_stores(job, 0, inputs))
+    elif isinstance(engine, Local):
+        groups = list(_grouped(inputs, request.split_bytes, _TASKS * engine.processes))
+        try:
+            found = write_in_processes(job, groups, engine.processes, engine.done)
+        except ReaderKilledError as error:
+            raise UnusableRequestError(str(error)) from None
     else:
-        context = spark.sparkContext
+        context = engine.sparkContext
         groups = list(_grouped(inputs, request.split_bytes, _TASKS * context.defaultParallelism))
         works = context.parallelize(groups, len(groups))
-        found = works.mapPartitionsWithIndex(partial(_write_groups, job)).collect()
+        found = works.mapPartitionsWithIndex(partial(write_groups, job)).collect()
     problems = [each for each in found if each.problem is not None]
     for each in problems:
         if each.is_fatal:
@@ -182,10 +220,6 @@ def _read(spark: SparkSession, request: Request, paths: tuple[str, ...], job: Jo
         more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
         raise UnusableRequestError(f"{problems[0].problem}{more}")
     return found
-
-
-def _write_groups(job: Job, number: int, groups: Iterable[list[Input]]) -> Iterator[Found]:
-    return write_stores(job, number, (source for group in groups for source in group))
 
 
 def _grouped(inputs: list[Input], split_bytes: int | None, tasks: int) -> Iterator[list[Input]]:
@@ -211,6 +245,8 @@ def _grouped(inputs: list[Input], split_bytes: int | None, tasks: int) -> Iterat
 
 def _verdicts(summary: Summary, request: Request, name: str, rows: DataFrame) -> list[Finding]:
     """Write reconciled ids; returns the findings among them."""
+    from qstore.tools.spark.pipeline import FEWER, MISSING, TWICE
+
     path = request.path("audit", name)
     rows.write.parquet(path)
     rows = rows.sparkSession.read.schema(rows.schema).parquet(path)
@@ -242,6 +278,8 @@ def publisher_log(spark: SparkSession, name: str, column: str) -> DataFrame:
     Raises:
         UnusableRequestError: there is no such table or column.
     """
+    from pyspark.errors import PySparkException
+
     try:
         match Path(name).suffix.lower():
             case ".csv":

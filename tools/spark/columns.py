@@ -17,6 +17,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import accumulate
 from typing import Any, Final, NamedTuple
 
 import orjson
@@ -367,9 +368,20 @@ _NEGATIVE: Final = 1 << 63
 _MODULUS: Final = 1 << 64
 
 
-def arrow_schema(columns: Iterable[Column]) -> Any:
-    """The Arrow schema of some columns."""
-    return pa.schema([pa.field(column.name, ARROW_TYPES[column.type]) for column in columns])
+#: Columns of the records that usually have few values, and so may be dictionaries with numbers into them.
+CODED: Final = frozenset((
+    "store", "format", "queue", "journal", "file", "type", "checksum", "protocol", "exchange", "routing_key",
+    "content_type", "content_encoding", "user_id", "app_id",
+))  # fmt: skip
+CODED_TYPE: Final = pa.dictionary(pa.int32(), pa.string())
+
+
+def arrow_schema(columns: Iterable[Column], *, coded: bool = False) -> Any:
+    """The Arrow schema of some columns; `coded`: those in `CODED` have dictionaries."""
+    return pa.schema([
+        pa.field(column.name, CODED_TYPE if coded and column.name in CODED else ARROW_TYPES[column.type])
+        for column in columns
+    ])  # fmt: skip
 
 
 def array(kind: str, values: Sequence[Any]) -> Any:
@@ -426,9 +438,8 @@ def _maps(values: Sequence[dict[str, Any] | None]) -> Any:
     if values and values[0]:
         names = tuple(values[0])
         if all(value is not None and tuple(value) == names for value in values):
-            return maps_of(
-                names, [list(column) for column in zip(*(value.values() for value in values if value), strict=True)]
-            )
+            columns = [list(column) for column in zip(*(value.values() for value in values if value), strict=True)]
+            return maps_of(names, columns, len(values))
     offsets: list[int | None] = []
     keys: list[str] = []
     entries: list[Any] = []
@@ -444,16 +455,27 @@ def _maps(values: Sequence[dict[str, Any] | None]) -> Any:
     )
 
 
-def maps_of(names: tuple[str, ...], columns: Sequence[Sequence[Any]]) -> Any:
-    """Maps that all have the same keys, as those of a queue's messages often do: a third of the time of any others."""
-    count, width = len(columns[0]), len(names)
+def maps_of(names: tuple[str, ...], columns: Sequence[Sequence[Any]], count: int) -> Any:
+    """`count` maps that all have the same keys, as those of a queue's messages often do: a third of the time of others.
+
+    Args:
+        names: the keys.
+        columns: the values of each key: one for each map, or one for all.
+        count: number of maps.
+    """
+    width = len(names)
     texts = pa.concat_arrays([_entries(column) for column in columns])
-    numbers = pa.array(range(count * width), pa.int64())
-    rows = pc.divide(numbers, width)
-    places = pc.subtract(numbers, pc.multiply(rows, width))
-    keys = pa.array(_names(names), pa.string()).take(places)
     offsets = pa.array(range(0, count * width + 1, width), pa.int32())
-    return pa.MapArray.from_arrays(offsets, keys, texts.take(pc.add(pc.multiply(places, count), rows)))
+    rows = numbers = pa.array(range(count * width), pa.int64())
+    which = pa.repeat(pa.scalar(0, pa.int64()), count)
+    if width > 1:
+        rows = pc.divide(numbers, width)
+        which = pc.subtract(numbers, pc.multiply(rows, width))
+    if width > 1 or len(columns[0]) < count:
+        begins = pa.array(accumulate([len(column) for column in columns[:-1]], initial=0), pa.int64())
+        steps = pa.array([int(len(column) > 1) for column in columns], pa.int64())
+        texts = texts.take(pc.add(begins.take(which), pc.multiply(steps.take(which), rows)))
+    return pa.MapArray.from_arrays(offsets, pa.array(_names(names), pa.string()).take(which), texts)
 
 
 def _entries(values: Sequence[Any]) -> Any:

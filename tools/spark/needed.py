@@ -17,12 +17,16 @@ class SparkMissingError(ImportError):
     """A requirement of Spark is not installed; the text says what to do."""
 
 
-def missing() -> str | None:
-    """What must be installed before Spark can be used, in one line; None if nothing."""
+def missing(*, java: bool = True) -> str | None:
+    """What must be installed before Spark can be used, in one line; None if nothing.
+
+    Args:
+        java: whether Spark will be started, and not only its Python packages be used.
+    """
     absent = [name for name in _PACKAGES if importlib.util.find_spec(name) is None]
     if absent:
         return f"{' and '.join(absent)} not installed: pip install 'qstore[spark]'"
-    if not _has_java():
+    if java and not _has_java():
         return "Java is not installed: install version 17 or later (Debian: apt install openjdk-17-jre-headless)"
     return None
 

@@ -557,7 +557,7 @@ def gaps(records: DataFrame) -> DataFrame:
         store, after, before: the record ids on either side; missing: how many are between them.
     """
     rids = records.where(kind_is(*OPERATIONS, *ENDS) & sql.col("rid").isNotNull()).select("store", "rid")
-    return _by(rids, _OF_STORE, lambda _, rows: audit.gaps(rows["rid"].chunks), audit.GAPS)
+    return _by(rids, _OF_STORE, lambda _, rows: audit.gaps([audit.runs(rows["rid"])]), audit.GAPS)
 
 
 def dangling(found: DataFrame) -> DataFrame:

@@ -43,6 +43,7 @@ from qstore.store.journal.ring.records import Version1Records
 from qstore.tools.console.text import escape_names
 from qstore.tools.dump.rows import record_object
 from qstore.tools.spark.columns import (
+    CODED,
     MESSAGE_COLUMNS,
     Column,
     Selection,
@@ -75,6 +76,7 @@ def read_stretch(
     fillers: bool = False,
     body_limit: int = BODY_LIMIT,
     recovery: JournalRecovery | None = None,
+    coded: bool = False,
 ) -> Iterator[Any]:
     """The rows of a stretch as record batches.
 
@@ -86,14 +88,15 @@ def read_stretch(
         fillers: whether fillers are rows.
         body_limit: largest number of bytes read of a body.
         recovery: of a whole journal without fillers: gets its records, too.
+        coded: whether the columns `columns.CODED` have dictionaries.
     """
-    damage_rows = _DamageRows(stretch.source, stretch.journal, columns, selection)
+    damage_rows = _DamageRows(stretch.source, stretch.journal, columns, selection, coded=coded)
     yield from damage_rows.batch([(damage, None) for damage in stretch.damage])
     part = stretch.journal
     if part is None or stretch.begin >= stretch.end:
         return
     journal = part.open(disk)
-    rows = _Rows(part, journal, columns, selection, body_limit)
+    rows = _Rows(part, journal, columns, selection, body_limit, coded=coded)
     try:
         for slice_ in slices(journal, stretch.begin, stretch.end, part.closing, fillers=fillers, recovery=recovery):
             if slice_.places:
@@ -129,16 +132,18 @@ class _DamageRows:
     """Rows for damage."""
 
     def __init__(
-        self, source: Input, part: JournalPart | None, columns: tuple[Column, ...], selection: Selection
+        self, source: Input, part: JournalPart | None, columns: tuple[Column, ...], selection: Selection, *, coded: bool
     ) -> None:
         self._source, self._part, self._columns, self._selection = source, part, columns, selection
+        self._schema = arrow_schema(columns, coded=coded)
 
     def batch(self, found: Sequence[tuple[Damage, int | None]]) -> Iterator[Any]:
         """One batch, if any of the damage is selected."""
         wanted = [self._row(damage, size) for damage, size in found if self._is_wanted(damage)]
         if wanted:
             arrays = [array(column.type, [row.get(column.name) for row in wanted]) for column in self._columns]
-            yield pa.RecordBatch.from_arrays(arrays, schema=arrow_schema(self._columns))
+            plain = pa.RecordBatch.from_arrays(arrays, schema=arrow_schema(self._columns))
+            yield plain.cast(self._schema) if plain.schema != self._schema else plain
 
     def _is_wanted(self, damage: Damage) -> bool:
         selection, part = self._selection, self._part
@@ -189,8 +194,8 @@ class _HeadFormat(NamedTuple):
         rid: which number has the record id; the next two are xid size and data, in a dequeue the other way round, or,
             if there are flush numbers, xid size and flush in one number, and then data.
         has_flushes: whether they are.
-        sizes: letter -> bytes of the header.
-        known_flags: letter -> the flags that are defined; None for all.
+        sizes: by letter, bytes of the header.
+        known_flags: by letter, the flags that are defined, none for a filler; None for all of every record.
         tail_size: bytes of a record's tail.
         external: the flag of an enqueue whose data are not in the journal; 0 if the format has none.
         compressed: the flag of one whose content is compressed; 0 if the format has none.
@@ -199,8 +204,8 @@ class _HeadFormat(NamedTuple):
 
     rid: int
     has_flushes: bool
-    sizes: Mapping[int, int]
-    known_flags: Mapping[int, int] | None
+    sizes: Any
+    known_flags: Any
     tail_size: int
     external: int
     compressed: int
@@ -216,14 +221,19 @@ assert qls.COMMON.format == "<IHHQQ"
 _ALL: Final = 0xFFFF
 
 
-def _by_letter(of_kind: Callable[[Kind], int]) -> dict[int, int]:
-    return {letter: of_kind(kind) for letter, kind in _LETTERS.items()}
+def _by_letter(of_kind: Callable[[Kind], int]) -> Any:
+    """A number for each letter, as an array by letter: to take from it is a tenth of the time of `index_in`."""
+    return pa.array([of_kind(_LETTERS[letter]) if letter in _LETTERS else 0 for letter in range(256)], pa.int64())
+
+
+def _known_flags(records: type[Version1Records | LinearRecords], kind: Kind) -> int:
+    return 0 if kind is Kind.FILLER else records.known_flags.get(kind, _ALL)
 
 
 _FORMATS: Final[dict[JournalFormat, _HeadFormat]] = {
     JournalFormat.VERSION_1: _HeadFormat(
         1, False, _by_letter(lambda kind: rhm.LAYOUTS[1, kind].size),
-        _by_letter(lambda kind: Version1Records.known_flags.get(kind, _ALL)), rhm.TAIL_SIZE, EXTERNAL, 0,
+        _by_letter(lambda kind: _known_flags(Version1Records, kind)), rhm.TAIL_SIZE, EXTERNAL, 0,
         tail_always=False,
     ),
     JournalFormat.VERSION_2: _HeadFormat(
@@ -232,7 +242,7 @@ _FORMATS: Final[dict[JournalFormat, _HeadFormat]] = {
     ),
     JournalFormat.LINEAR: _HeadFormat(
         2, False, _by_letter(lambda kind: qls.HEADER_SIZES[kind]),
-        _by_letter(lambda kind: LinearRecords.known_flags.get(kind, _ALL)), qls.TAIL_SIZE, EXTERNAL, 0,
+        _by_letter(lambda kind: _known_flags(LinearRecords, kind)), qls.TAIL_SIZE, EXTERNAL, 0,
         tail_always=False,
     ),
 }  # fmt: skip
@@ -271,9 +281,7 @@ class _Heads:
         self.data = pc.if_else(is_filler, 1, pc.if_else(is_dequeue, one, other))
         self.rids = pc.if_else(is_filler, pa.scalar(None, pa.int64()), self.rids)
         assert layout.known_flags is not None
-        letters = list(layout.known_flags)
-        known = pa.array([0 if letter == _FILLER else layout.known_flags[letter] for letter in letters], pa.int64())
-        self.flags = pc.bit_wise_and(self.flags, known.take(pc.index_in(self.letters, pa.array(letters, pa.int64()))))
+        self.flags = pc.bit_wise_and(self.flags, layout.known_flags.take(self.letters))
 
     def filtered(self, wanted: list[int]) -> _Heads:
         """Those of some records."""
@@ -406,6 +414,12 @@ def _seconds(value: int | None, milliseconds: int | None) -> int | None:
     return value if milliseconds is None else milliseconds // _MILLISECONDS
 
 
+class _Same(NamedTuple):
+    """A column that has one value for all messages, as most columns of a queue's messages have."""
+
+    value: Any
+
+
 class _Decoded:
     """Messages of which each is decoded, as columns.
 
@@ -449,8 +463,8 @@ class _Decoded:
                 if header is not None and header.amqp_1_0 is not None:
                     found[index] = _OF_1_0[name](header)
         first = found[0]
-        if found.count(first) == count:  # of the messages of a queue, most columns have one value
-            return constant(column.type, first if convert is None else convert(first), count)
+        if found.count(first) == count:
+            return _Same(first if convert is None else convert(first))
         return array(column.type, found if convert is None else [convert(value) for value in found])
 
 
@@ -477,19 +491,19 @@ class _Alike:
         if name == "body_length":
             return pa.array(self._lengths, _INT64)
         if name == "body":
-            return pa.nulls(count, pa.binary()) if self._bodies is None else pa.array(self._bodies, pa.binary())
+            return _Same(None) if self._bodies is None else pa.array(self._bodies, pa.binary())
         if name in _OF_DAMAGE:
-            return pa.nulls(count, pa.string())
+            return _Same(None)
         if name == "headers" and self._entries:
             values = {
-                key: _values(*self._entries[key]) if key in self._entries else [value] * count
+                key: _values(*self._entries[key]) if key in self._entries else (value,)
                 for key, value in self._header.headers.items()
             }
-            return maps_of(tuple(values), list(values.values()))
+            return maps_of(tuple(values), list(values.values()), count)
         place, convert = _FIELDS.get(name, (name, None))
         if place not in self._fields:
             value = getattr(self._header, place)
-            return constant(column.type, value if convert is None else convert(value), count)
+            return _Same(value if convert is None else convert(value))
         field, raw = self._fields[place]
         if field.decode is plain_uuid:
             return uuids(b"".join(raw))
@@ -542,18 +556,27 @@ class _Messages:
 
     Args:
         parts: the messages, and the number of each among the enqueues.
+
+    Attributes:
+        order: of each enqueue the number of its value in a column; None if it is its own.
     """
 
     def __init__(self, parts: Sequence[tuple[_Decoded | _Alike, list[int]]]) -> None:
-        self._parts = [part for part, _ in parts]
-        self._order = None
+        self._parts = [(part, len(numbers)) for part, numbers in parts]
+        self.order = None
         if len(parts) > 1:
-            self._order = pc.sort_indices(pa.array([number for _, numbers in parts for number in numbers], _INT64))
+            self.order = pc.sort_indices(pa.array([number for _, numbers in parts for number in numbers], _INT64))
 
     def column(self, column: Column) -> Any:
-        """The values of a column."""
-        found = [part.column(column) for part in self._parts]
-        return found[0] if self._order is None else pa.concat_arrays(found).take(self._order)
+        """The values of a column: an array, or `_Same`."""
+        found = [(part.column(column), count) for part, count in self._parts]
+        first, _ = found[0]
+        if len(found) == 1 or (isinstance(first, _Same) and all(values == first for values, _ in found)):
+            return first
+        return pa.concat_arrays(
+            constant(column.type, values.value, count) if isinstance(values, _Same) else values
+            for values, count in found
+        )
 
 
 def _problem(message: _Message) -> str | None:
@@ -579,10 +602,12 @@ class _Rows:
     """Rows for the records of one journal."""
 
     def __init__(
-        self, part: JournalPart, journal: Journal, columns: tuple[Column, ...], selection: Selection, body_limit: int
-    ) -> None:
+        self, part: JournalPart, journal: Journal, columns: tuple[Column, ...], selection: Selection, body_limit: int,
+        *, coded: bool = False,
+    ) -> None:  # fmt: skip
         self._part, self._journal, self._columns, self._selection = part, journal, columns, selection
-        self._schema = arrow_schema(columns)
+        self._schema = arrow_schema(columns, coded=coded)
+        self._coded = CODED if coded else frozenset[str]()
         names = {column.name for column in columns}
         self._wants_messages = not part.is_prepared_list and bool(names & _MESSAGE_COLUMNS)
         self._body_limit = body_limit if "body" in names else 0
@@ -614,9 +639,11 @@ class _Rows:
         if self._wants_messages:
             enqueues = pc.indices_nonzero(rows.is_enqueue)
             messages = self._messages(rows, enqueues) if len(enqueues) else None
+            spread = None if messages is None else messages.order
             if len(enqueues) < len(places):  # null for records that are not enqueues
                 numbers = pc.subtract(pc.cumulative_sum(pc.cast(rows.is_enqueue, _INT64)), 1)
-                spread = pc.if_else(rows.is_enqueue, numbers, pa.scalar(None, _INT64))
+                numbers = pc.if_else(rows.is_enqueue, numbers, pa.scalar(None, _INT64))
+                spread = numbers if spread is None else spread.take(numbers)
         arrays = [self._column(column, rows, messages, spread) for column in self._columns]
         yield pa.RecordBatch.from_arrays(arrays, schema=self._schema)
 
@@ -643,47 +670,78 @@ class _Rows:
         ]
 
     def _column(self, column: Column, rows: _SliceRows, messages: _Messages | None, spread: Any) -> Any:
-        name, count = column.name, len(rows.places)
+        name = column.name
         if name in self._constants:
-            return constant(column.type, self._constants[name], count)
+            return self._same(column, self._constants[name], rows.zeros)
         if name in _MESSAGE_COLUMNS or name in _OF_DAMAGE:
-            if messages is None:
-                return constant(column.type, None, count)
-            values = messages.column(column)
-            return values if spread is None else values.take(spread)
+            values = _Same(None) if messages is None else messages.column(column)
+            if isinstance(values, _Same):
+                return self._same(column, values.value, rows.enqueue_zeros)
+            if spread is not None:
+                values = values.take(spread)
+            return values.dictionary_encode() if name in self._coded else values
         if name == "consequence":
-            return constant(column.type, None, count)
+            return self._same(column, None, rows.zeros)
         return _VALUES[name](self, rows)
+
+    def _same(self, column: Column, value: Any, zeros: Any) -> Any:
+        """A column with one value where `zeros` has a zero, and null where it has none."""
+        if value is None:
+            return pa.nulls(len(zeros), self._schema.field(column.name).type)
+        if column.name in self._coded:
+            return pa.DictionaryArray.from_arrays(zeros, array(column.type, [value]))
+        if not zeros.null_count:
+            return constant(column.type, value, len(zeros))
+        return array(column.type, [value]).take(zeros)
+
+    def _few(self, name: str, numbers: Any, values: Any) -> Any:
+        """A column of few values: their numbers, which are not null, and the values, each once."""
+        return pa.DictionaryArray.from_arrays(numbers, values) if name in self._coded else values.take(numbers)
 
     def files(self, rows: _SliceRows) -> Any:
         """The path of each record's file."""
-        return self._paths.take(pc.divide(rows.positions, self._journal.stream.data_size))
+        return self._few("file", pc.cast(self._file_numbers(rows), pa.int32()), self._paths)
 
     def offsets(self, rows: _SliceRows) -> Any:
         """For each record its offset in its file."""
-        size = self._journal.stream.data_size
-        begins = pc.multiply(pc.divide(rows.positions, size), size)
+        begins = pc.multiply(self._file_numbers(rows), self._journal.stream.data_size)
         return pc.add(pc.subtract(rows.positions, begins), self._journal.stream.geometry.header_size)
+
+    def _file_numbers(self, rows: _SliceRows) -> Any:
+        if rows.file_numbers is None:
+            rows.file_numbers = pc.divide(rows.positions, self._journal.stream.data_size)
+        return rows.file_numbers
+
+    def kinds(self, rows: _SliceRows) -> Any:
+        """The name of each record's type."""
+        return self._few("type", _KIND_NUMBERS.take(rows.heads.letters), _KIND_NAMES)
 
     def flags(self, rows: _SliceRows) -> Any:
         """For each record the names of its flags."""
-        return self._shown(rows, "flags", pa.list_(pa.string()))
+        numbers, shown = self._shown(rows)
+        return pa.array([each["flags"] for each in shown], pa.list_(pa.string())).take(numbers)
 
     def checksums(self, rows: _SliceRows) -> Any:
         """For each record what was verified."""
-        return self._shown(rows, "checksum", pa.string())
+        numbers, shown = self._shown(rows)
+        values = [each["checksum"] for each in shown]
+        once = list(dict.fromkeys(values))
+        places = pa.array([once.index(value) for value in values], pa.int32())
+        return self._few("checksum", places.take(numbers), pa.array(once, pa.string()))
 
-    def _shown(self, rows: _SliceRows, name: str, kind: Any) -> Any:
-        """Values derived from letters and flags, of which there are few combinations."""
-        heads = rows.heads
-        has_xid = pc.cast(pc.greater(heads.xid_sizes, 0), _INT64)
-        keys = pc.add(pc.add(heads.letters, pc.shift_left(heads.flags, 8)), pc.shift_left(has_xid, 24))
-        coded = keys.dictionary_encode()
-        shown = []
-        for key in coded.dictionary.to_pylist():
-            header = _header(self._journal.format, _LETTERS[key & 0xFF], key >> 8 & 0xFFFF, key >> 24)
-            shown.append(record_object("", header, b"", "", 0)[name])
-        return pa.array(shown, kind).take(coded.indices)
+    def _shown(self, rows: _SliceRows) -> tuple[Any, list[dict[str, Any]]]:
+        """Values derived from letters and flags: the numbers of the records' combinations, and what each shows."""
+        if rows.shown is None:
+            heads = rows.heads
+            has_xid = pc.cast(pc.greater(heads.xid_sizes, 0), _INT64)
+            keys = pc.add(pc.add(heads.letters, pc.shift_left(heads.flags, 8)), pc.shift_left(has_xid, 24))
+            coded = keys.dictionary_encode()
+            shown = []
+            for key in coded.dictionary.to_pylist():
+                header = _header(self._journal.format, _LETTERS[key & 0xFF], key >> 8 & 0xFFFF, key >> 24)
+                shown.append(record_object("", header, b"", "", 0))
+            rows.shown = coded.indices, shown
+        return rows.shown
 
     def prepared(self, rows: _SliceRows) -> Any:
         """For each enqueue in the prepared list whether its transaction is distributed."""
@@ -705,21 +763,32 @@ class _Rows:
         return self._buffer[at:end] if end <= len(self._buffer) else self._journal.stream.read(place, length)
 
     def _messages(self, rows: _SliceRows, enqueues: Any) -> _Messages:
-        places, sizes = rows.data_places.take(enqueues).to_pylist(), rows.stored_sizes.take(enqueues).to_pylist()
+        begins, stored = rows.data_places.take(enqueues), rows.stored_sizes.take(enqueues)
+        end, places, sizes = pc.max(pc.add(begins, stored)).as_py(), begins.to_pylist(), stored.to_pylist()
         compressed = None if rows.compressed is None else rows.compressed.take(enqueues).to_pylist()
         parts: list[tuple[_Decoded | _Alike, list[int]]] = []
         single: list[int] = []
         of_size: dict[int, list[int]] = {}
-        buffer, base, length = self._buffer, self._base, len(self._buffer)
-        for number, (place, size) in enumerate(zip(places, sizes, strict=True)):
-            at = place - base
-            if size > HEADER_SIZE_BYTES and at + size <= length and (compressed is None or not compressed[number]):
-                of_size.setdefault(_header_size(buffer, at)[0], []).append(number)
+        buffer, base, length, least = self._buffer, self._base, len(self._buffer), min(sizes)
+        if compressed is None and least > HEADER_SIZE_BYTES and end - base <= length:
+            in_front = [_header_size(buffer, place - base)[0] for place in places]
+            if in_front.count(in_front[0]) == len(in_front):
+                of_size[in_front[0]] = list(range(len(places)))
             else:
-                single.append(number)
+                for number, size in enumerate(in_front):
+                    of_size.setdefault(size, []).append(number)
+        else:
+            for number, (place, size) in enumerate(zip(places, sizes, strict=True)):
+                at = place - base
+                if size > HEADER_SIZE_BYTES and at + size <= length and (compressed is None or not compressed[number]):
+                    of_size.setdefault(_header_size(buffer, at)[0], []).append(number)
+                else:
+                    single.append(number)
         for size, numbers in of_size.items():
-            left = [each for each in numbers if HEADER_SIZE_BYTES + size <= sizes[each]]
-            single += [each for each in numbers if HEADER_SIZE_BYTES + size > sizes[each]]
+            left, needed = numbers, HEADER_SIZE_BYTES + size
+            if needed > least:
+                left = [each for each in numbers if needed <= sizes[each]]
+                single += [each for each in numbers if needed > sizes[each]]
             for _ in range(_LAYOUTS):
                 if len(left) < _FEW:
                     break
@@ -800,16 +869,31 @@ def _header(journal_format: JournalFormat, kind: Kind, flags: int, xid_size: int
     return rhm.RecordHeader(kind, int(journal_format), flags, xid_size=xid_size, blocks=kind is Kind.FILLER)
 
 
+_KIND_NAMES: Final = pa.array([kind.label for kind in _LETTERS.values()], pa.string())
+_KIND_NUMBERS: Final = pa.array(
+    [list(_LETTERS).index(letter) if letter in _LETTERS else None for letter in range(256)], pa.int32()
+)  # by letter
+
+
 class _SliceRows:
-    """The records of a slice that become rows."""
+    """The records of a slice that become rows.
+
+    Attributes:
+        file_numbers, shown: kept by `_Rows`, for several columns.
+        zeros: a zero for each record; `enqueue_zeros`: for each enqueue, null for others.
+    """
 
     def __init__(self, layout: _HeadFormat, places: list[int], heads: _Heads, xids: dict[int, bytes]) -> None:
         self.places, self.heads, self._xids = places, heads, xids
+        self.file_numbers: Any = None
+        self.shown: tuple[Any, list[dict[str, Any]]] | None = None
         self.positions = pa.array(places, _INT64)
         self.is_enqueue = pc.equal(heads.letters, _ENQUEUE)
-        letters = pa.array(list(layout.sizes), _INT64)
-        header_sizes = pa.array(list(layout.sizes.values()), _INT64).take(pc.index_in(heads.letters, letters))
-        in_front = pc.add(header_sizes, heads.xid_sizes)
+        self.zeros = pa.repeat(pa.scalar(0, pa.int32()), len(places))
+        self.enqueue_zeros = self.zeros
+        if pc.any(pc.invert(self.is_enqueue)).as_py():
+            self.enqueue_zeros = pc.if_else(self.is_enqueue, pa.scalar(0, pa.int32()), pa.scalar(None, pa.int32()))
+        in_front = pc.add(layout.sizes.take(heads.letters), heads.xid_sizes)
         self.data_places = pc.add(self.positions, in_front)
         stored = heads.data
         if layout.external:
@@ -823,12 +907,6 @@ class _SliceRows:
         sizes = _padded(pc.add(pc.add(in_front, self.stored_sizes), tails))
         blocks = pc.multiply(pc.if_else(pc.equal(heads.letters, _FILLER), heads.data, 0), BLOCK_SIZE)
         self.sizes = pc.if_else(pc.equal(heads.letters, _FILLER), blocks, sizes)
-
-    def kinds(self) -> Any:
-        """The name of each record's type."""
-        letters = list(_LETTERS)
-        names = pa.array([_LETTERS[letter].label for letter in letters], pa.string())
-        return names.take(pc.index_in(self.heads.letters, pa.array(letters, _INT64)))
 
     def dequeued(self) -> Any:
         """For each dequeue the record id of its message."""
@@ -848,7 +926,7 @@ _VALUES: Final[dict[str, Callable[[_Rows, _SliceRows], Any]]] = {
     "file": _Rows.files,
     "offset": _Rows.offsets,
     "position": lambda _, rows: rows.positions,
-    "type": lambda _, rows: rows.kinds(),
+    "type": _Rows.kinds,
     "rid": lambda _, rows: rows.heads.rids,
     "dequeued_rid": lambda _, rows: rows.dequeued(),
     "xid": lambda _, rows: rows.xids(),

@@ -69,6 +69,11 @@ class Request:
         return not self.is_remote and is_small(self.read)
 
     @property
+    def compares(self) -> bool:
+        """Whether ids are compared, for which Spark is needed."""
+        return self.publisher_log is not None or bool(self.compare)
+
+    @property
     def read(self) -> tuple[str, ...]:
         """All inputs that are read."""
         return (*self.inputs, *self.compare, *((self.publisher_log,) if self.publisher_log is not None else ()))
@@ -122,6 +127,20 @@ def _remove(path: Path) -> None:
         shutil.rmtree(path)
     else:
         path.unlink()
+
+
+# ---- where the work is done ----
+
+_LOCAL: Final = re.compile(r"local(\[(?P<count>\*|[1-9][0-9]{0,3})(, *[0-9]+)?\])?")
+
+
+def processes_of(master: str) -> int | None:
+    """The number of processes that a Spark master of this machine stands for; None for any other master."""
+    found = _LOCAL.fullmatch(master)
+    if found is None:
+        return None
+    count = found["count"] or "1"
+    return len(os.sched_getaffinity(0)) if count == "*" else int(count)
 
 
 # ---- the amount of data ----

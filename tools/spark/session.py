@@ -13,9 +13,9 @@ and PYSPARK_GATEWAY_SECRET), and ended here:
 Signals are deferred between the fork and the moment when the process is registered here. SIGPIPE is ignored while Java
 runs, and after an interruption until the end, because PySpark still writes to Java's socket after Java has ended.
 
-An analysis does its work in Python workers, and Spark only hands it out and compares tables of ids. So Java compiles
-quickly rather than well, and collects garbage in one thread. For small data queries are interpreted, too, and
-everything is one partition.
+An analysis does its work in Python workers, and Spark only hands it out in a cluster and compares tables of ids. So
+Java compiles quickly rather than well, and collects garbage in one thread. For small data queries are interpreted, too,
+and everything is one partition.
 """
 
 from __future__ import annotations

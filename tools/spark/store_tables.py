@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Final
 
 import pyarrow as pa
@@ -29,13 +29,28 @@ _ROWS: Final = 4096  # per batch
 
 def read_store(source: Input, table: str, columns: tuple[Column, ...], selection: Selection) -> Iterator[Any]:
     """The rows of one store in one of the tables, as record batches."""
+    rows = (row for _, row in _rows(source, {table: _reader(table, columns)}))
+    yield from _batches((row for row in rows if "queue" not in row or selection.wants_queue(row["queue"])), columns)
+
+
+def read_tables(source: Input, tables: Mapping[str, tuple[Column, ...]]) -> dict[str, list[Any]]:
+    """The rows of one store, which is opened once, in several of the tables: table -> record batches."""
+    rows: dict[str, list[Row]] = {table: [] for table in tables}
+    for table, row in _rows(source, {table: _reader(table, columns) for table, columns in tables.items()}):
+        rows[table].append(row)
+    return {table: list(_batches(rows[table], columns)) for table, columns in tables.items()}
+
+
+def _reader(table: str, columns: tuple[Column, ...]) -> Reader:
+    names = {column.name for column in columns}
+    return _unread_queues if table == "queues" and "messages" not in names else _TABLES[table]
+
+
+def _batches(rows: Iterable[Row], columns: tuple[Column, ...]) -> Iterator[Any]:
     schema = arrow_schema(columns)
     batch: list[Row] = []
-    names = {column.name for column in columns}
-    read = _unread_queues if table == "queues" and "messages" not in names else _TABLES[table]
-    for row in _rows(source, table, read):
-        if "queue" not in row or selection.wants_queue(row["queue"]):
-            batch.append(row)
+    for row in rows:
+        batch.append(row)
         if len(batch) >= _ROWS:
             yield _batch(batch, columns, schema)
             batch = []
@@ -48,18 +63,21 @@ def _batch(rows: list[Row], columns: tuple[Column, ...], schema: Any) -> Any:
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
-def _rows(source: Input, table: str, read: Reader) -> Iterator[Row]:
+def _rows(source: Input, readers: Mapping[str, Reader]) -> Iterator[tuple[str, Row]]:
     try:
         with opened(source) as store:
-            yield from read(source, store)
+            for table, read in readers.items():
+                for row in read(source, store):
+                    yield table, row
     except (UnusableInputError, NotAJournalError) as error:
         reason = str(error)
     except OSError as error:
         reason = f"{error.filename or source.path}: {error.strerror or error}"
     else:
         return
-    if table == "files":
-        yield {"store": source.path, "kind": "unusable", "queue": None, "file": source.path, "reason": reason}
+    if "files" in readers:
+        row = {"store": source.path, "kind": "unusable", "queue": None, "file": source.path, "reason": reason}
+        yield "files", row
 
 
 # ---- files ----

@@ -11,9 +11,12 @@ made of these columns before the next journal is read (`audit`):
     export                 all records with all columns
     work: enqueued         message ids, to compare them with those of a publisher or of another store
 
-Spark gets rows only for the summary and the report: a few for each queue. When its queries made the same tables of rows
-that were written for them, Java took 37 s of processor time for 30 stores of 1.36 GiB, and now 7, which it takes to
-start (`qstore-generate --stores 10 --bytes 512MiB --in-doubt 2 --damage 0.05` in each format; README of `tools`).
+What is handed back is a few rows for each queue, for the summary and the report. When Spark's queries made the same
+tables of rows that were written for them, Java alone took 37 s of processor time for 30 stores of 1.36 GiB.
+
+Memory: the messages of a journal are independent of each other, so those of a large one are made in `portions`, and
+what is to be in the order of the journal (depth, use) is put into portions by position. The outcomes of transactions,
+and recovery, are found while it is read.
 """
 
 from __future__ import annotations
@@ -21,6 +24,7 @@ from __future__ import annotations
 import gc
 import heapq
 import re
+from base64 import b64encode
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import sha256
@@ -37,10 +41,21 @@ from qstore.store.journal.recovery import JournalRecovery, Outcome
 from qstore.tools.report.content import MAX_AT, MAX_EXAMPLES, FindingKind
 from qstore.tools.spark import audit
 from qstore.tools.spark.audit import NAMES, QUEUE, named
-from qstore.tools.spark.columns import TABLES, Column, Selection, array, arrow_schema, table_columns
+from qstore.tools.spark.columns import (
+    CODED,
+    CODED_TYPE,
+    TABLES,
+    Column,
+    Selection,
+    array,
+    arrow_schema,
+    table_columns,
+)
 from qstore.tools.spark.inputs import Input, Output
+from qstore.tools.spark.portions import Portions, by_last_character, portions_of, remainders
 from qstore.tools.spark.records import read_places, read_stretch
 from qstore.tools.spark.recovery import (
+    FATES,
     IN_DOUBT,
     IN_DOUBT_DEQUEUE,
     IN_DOUBT_ENQUEUE,
@@ -49,13 +64,17 @@ from qstore.tools.spark.recovery import (
     NEEDED,
     PREPARED_LIST,
     Decision,
+    Fates,
     decisions,
+    is_kind,
     kept,
-    messages,
+    kept_places,
+    messages_among,
     one,
-    outcomes,
+    spread,
+    targets,
 )
-from qstore.tools.spark.store_tables import read_store
+from qstore.tools.spark.store_tables import read_tables
 from qstore.tools.spark.stretches import Stretch, stretches
 
 RECORDS: Final = "records"
@@ -89,6 +108,7 @@ _COUNTED: Final = {
     "overwritten": "overwritten_dequeues",
     "transactions": "transactions",
 }
+_MAX_RUNS: Final = 1 << 20  # runs of record ids of a store that are held before they are joined
 _WHOLE: Final = 1 << 62  # a journal is not split
 _BATCH_BYTES: Final = 16 << 20  # of rows that are written at once
 #: Columns that are read for recovery and the tables.
@@ -97,6 +117,9 @@ _READ: Final = (*NEEDED, "file", "offset", "flush", "damage", "damage_kind", "co
 _HELD: Final = (
     "position", "type", "rid", "dequeued_rid", "xid", "prepared", "flags", "size", "flush", "timestamp", "message_id",
 )  # fmt: skip
+#: What of `audit.LIFETIMES` is summed up for a queue.
+_OF_LIVES: Final = ["state", "dequeued", "timestamp", "size", "transactional", "distance", "waited"]
+_LIVES: Final = pa.schema([audit.LIFETIMES.field(name) for name in _OF_LIVES])
 _BINS: Final = 24  # of sizes that differ little
 _POWERS_FROM: Final = 16  # times the least size: from there on bins are powers of 2
 
@@ -181,10 +204,14 @@ def write_stores(job: Job, number: int, sources: Iterable[Input]) -> Iterator[Fo
             gc.enable()
 
 
+def write_groups(job: Job, number: int, groups: Iterable[list[Input]]) -> Iterator[Found]:
+    """The work of a task of Spark: `write_stores` of groups of stores."""
+    return write_stores(job, number, (source for group in groups for source in group))
+
+
 def _written(job: Job, tables: _Tables, name: str, source: Input) -> Found:
     rows: dict[str, list[dict[str, Any]]] = {}
-    for table in INVENTORY:
-        batches = list(read_store(source, table, tables.own_columns[table], Selection()))
+    for table, batches in read_tables(source, tables.own_columns).items():
         tables.write(table, pa.Table.from_batches(batches, schema=tables.schema(table)))
         rows[table] = [row for batch in batches for row in batch.to_pylist()]
     store = _Store(job, tables, name, source, rows["queues"], rows["files"])
@@ -223,8 +250,11 @@ class _Tables:
     def write(self, table: str, rows: Any, names: Sequence[str | None] = ()) -> None:
         """Write rows, with names as their first columns, if the table is wanted."""
         if table in self._files and rows.num_rows:
-            first = [pa.repeat(pa.scalar(name, pa.string()), rows.num_rows) for name in names]
-            self._files[table].write(pa.table([*first, *rows.columns], schema=self._schemas[table]))
+            count, file = rows.num_rows, self._files[table]
+            zeros = pa.repeat(pa.scalar(0, pa.int32()), count if names else 0)
+            first = [pa.DictionaryArray.from_arrays(zeros, pa.array([name], pa.string())) for name in names]
+            columns = zip([*first, *rows.columns], file.schema, strict=True)
+            file.write(pa.table([_with_type(column, of.type) for column, of in columns], schema=file.schema))
 
     def has(self, table: str) -> bool:
         """Whether a table is wanted."""
@@ -241,16 +271,34 @@ def details_of(job: Job) -> tuple[str, ...]:
     return (*DETAILS, "body") if job.bodies else DETAILS
 
 
+def _with_type(column: Any, kind: Any) -> Any:
+    """A column with or without dictionary, as it has to be."""
+    if column.type == kind:
+        return column
+    return column.dictionary_encode() if kind == CODED_TYPE else column.cast(kind)
+
+
 class _File:
-    """A Parquet file, whose rows are written when there are many."""
+    """A Parquet file, whose rows are written when there are many.
+
+    Columns in `columns.CODED` are given with dictionaries, which Parquet has anyway: to make one of each column is a
+    third of the time of writing. Readers get text.
+
+    Attributes:
+        schema: of the rows.
+    """
 
     def __init__(self, path: str, schema: Any) -> None:
         self._output = Output(path)
         # No reader selects by these, and each has its own in every row.
         plain = {"position", "offset", "rid", "message_id", "body", "dequeued_rid", "enqueued", "dequeued"}
         coded = [field.name for field in schema if field.name not in plain and not pa.types.is_map(field.type)]
-        self._writer = pq.ParquetWriter(self._output.file, schema, use_dictionary=coded)
-        self._schema = schema
+        self.schema = pa.schema(
+            [field.with_type(CODED_TYPE) if field.name in CODED and field.type == pa.string() else field
+             for field in schema],
+            {"ARROW:schema": b64encode(schema.serialize())},
+        )  # fmt: skip
+        self._writer = pq.ParquetWriter(self._output.file, self.schema, use_dictionary=coded, store_schema=False)
         self._held: list[Any] = []
         self._size = 0
 
@@ -271,7 +319,8 @@ class _File:
 
     def _flush(self) -> None:
         if self._held:
-            self._writer.write_table(pa.Table.from_batches(self._held, self._schema))
+            rows = pa.Table.from_batches(self._held, self.schema.remove_metadata())
+            self._writer.write_table(rows.unify_dictionaries() if len(self._held) > 1 else rows)
             self._held, self._size = [], 0
 
 
@@ -283,10 +332,125 @@ class _Queue:
     """What is known of a queue, whose name may be that of several journals."""
 
     journals: int
-    lives: list[Any] = field(default_factory=list)
-    ids: list[Any] = field(default_factory=list)
-    sizes: list[Any] = field(default_factory=list)
+    size: int = 0  # bytes of these
+    lives: Portions | None = None
+    ids: Portions | None = None
+    sizes: dict[int, int] | None = None
     row: dict[str, Any] = field(default_factory=dict)
+
+
+class _Journal:
+    """The records of a journal, and the outcomes of its transactions, in portions by message.
+
+    Attributes:
+        stretch: the whole journal.
+        records, found: the portions of its records, and of `FATES`.
+        recovery: of it.
+        fates: finds the outcomes.
+        names: its names, as in `JOURNAL`; empty without rows.
+        end: the position after its last record.
+    """
+
+    def __init__(self, stretch: Stretch, records: Portions, found: Portions) -> None:
+        self.stretch, self.records, self.found = stretch, records, found
+        self.recovery, self.fates = JournalRecovery(), Fates()
+        self.names: list[Any] = []
+        self.end: int | None = None
+
+    @property
+    def count(self) -> int:
+        """Number of portions."""
+        return self.records.count
+
+    @property
+    def size(self) -> int:
+        """Bytes of the journal."""
+        return 0 if self.stretch.journal is None else self.stretch.journal.size
+
+    def add(self, records: Any) -> None:
+        """Add the next records."""
+        self.records.add(records, remainders(targets(records), self.count) if self.count > 1 else None)
+        if not _is_prepared_list(self.stretch):
+            self.add_fates(self.fates.add(records))
+
+    def add_fates(self, found: Any) -> None:
+        """Add rows of `FATES`."""
+        self.found.add(found, remainders(one(found["target"]), self.count) if self.count > 1 else None)
+
+    def portions(self) -> Iterator[tuple[int, Any, list[Any]]]:
+        """Number, records and their outcomes, of each portion."""
+        for number in range(self.count):
+            records, found = self.records.read(number), self.found.read(number)
+            if records is None:
+                continue
+            yield number, records, spread(records, FATES.empty_table() if found is None else found)
+
+    def close(self) -> None:
+        """Remove temporary files."""
+        self.records.close()
+        self.found.close()
+
+
+class _Made:
+    """What is made of a journal's messages, a portion at a time.
+
+    Args:
+        count: number of portions.
+        size: bytes of the journal.
+
+    Attributes:
+        changes, reserved: from `audit.changes` and `audit.occupied`, in portions by position.
+        odd: from `audit.maybe_odd`.
+        seen: from `audit.seen_of`.
+        first: the lowest record id that is enqueued.
+        longest: from `audit.occupied`.
+        branches: of each transaction in doubt, the numbers of messages that it enqueues and dequeues.
+    """
+
+    def __init__(self, count: int, size: int) -> None:
+        self.changes, self.reserved, self.odd = Portions(count), Portions(count), Portions(count)
+        self.seen: dict[str, Any] = {}
+        self.first: int | None = None
+        self.longest: int | None = None
+        self.branches: dict[int, list[int]] = {}
+        self._width = -(-size // count)
+        self._before = self._length = 0
+
+    def add(self, every: Any, undone: Any, data_size: int | None) -> None:
+        """Add messages and undone enqueues; data_size: bytes of data in a file, None if unknown."""
+        self._place(self.changes, audit.changes(every))
+        if data_size is not None:
+            longest, reserved = audit.occupied(every, undone, data_size)
+            self.longest = max((each for each in (self.longest, longest) if each is not None), default=None)
+            self._place(self.reserved, reserved)
+        self._before += audit.initial_depth(every)
+        self._length = max(self._length, audit.length_of(every))
+        odd = audit.maybe_odd(every)
+        self.odd.add(odd, pa.repeat(pa.scalar(0, pa.int64()), odd.num_rows))
+        first, seen = audit.first_enqueued(every), audit.seen_of(every)
+        self.first = min((each for each in (self.first, first) if each is not None), default=None)
+        self.seen = audit.seen_together(self.seen, seen) if self.seen else seen
+        if one(every["branch"]).null_count < every.num_rows:
+            for row in every.filter(pc.is_valid(every["branch"])).select(["branch", "state"]).to_pylist():
+                own = self.branches.setdefault(row["branch"], [0, 0])
+                own[0] += row["state"] == IN_DOUBT_ENQUEUE
+                own[1] += row["state"] == IN_DOUBT_DEQUEUE
+
+    def series(self) -> Any:
+        """The depth: rows of `audit.DEPTH`."""
+        parts = list(self.changes.parts()) if self.changes.count == 1 else self.changes.parts()
+        return audit.series(parts, self._before, self._length or 1)
+
+    def close(self) -> None:
+        """Remove temporary files."""
+        for each in (self.changes, self.reserved, self.odd):
+            each.close()
+
+    def _place(self, portions: Portions, changes: Any) -> None:
+        number = None
+        if portions.count > 1:
+            number = pc.min_element_wise(pc.divide(one(changes["at"]), self._width), portions.count - 1)
+        portions.add(changes, number)
 
 
 class _Store:
@@ -310,6 +474,7 @@ class _Store:
         self._queues = {row["queue"]: _Queue(0, row={"store": self._path, "queue": row["queue"]}) for row in queues}
         for row in self._journals.values():
             self._queues[row["queue"]].journals += 1
+            self._queues[row["queue"]].size += (row["files"] or 0) * (row["file_size"] or 0)
         self._ages: dict[str, dict[int, int]] = {}
         self._file_sizes: dict[str, int] = {}
         for row in files:
@@ -324,7 +489,7 @@ class _Store:
         self._columns: tuple[Column, ...] = table_columns(RECORDS, ",".join(columns))
         self._held = [each for each in dict.fromkeys((*_HELD, *DETAILS)) if each in columns]
         self._decided: dict[str, Decision] = {}
-        self._rids: list[Any] = []
+        self._runs: list[Any] = []
         self._damage: list[dict[str, Any]] = []
         self._undecided: list[tuple[str, Any]] = []
         self._unread: set[str] = set(self._journals)
@@ -347,7 +512,7 @@ class _Store:
             self._size(self._journals[name], None, None)
         for queue in self._queues:
             self._finish_queue(queue)
-        missing = audit.gaps(self._rids) if self._rids and self._tables.has("gaps") else audit.GAPS.empty_table()
+        missing = audit.gaps(self._runs) if self._tables.has("gaps") else audit.GAPS.empty_table()
         self._count("gaps", missing, [self._path])
         open_now = audit.transactions(self._decided, self._undecided)
         self._count("transactions", open_now, [self._path])
@@ -365,40 +530,57 @@ class _Store:
 
     def _journal(self, index: int, stretch: Stretch) -> None:
         exported = _Export(self._job, f"{self._name}-{index:05}", self._columns)
-        batches: list[Any] = []
-        names: list[Any] = []
-        recovery = JournalRecovery()
+        is_list = _is_prepared_list(stretch)
+        count = 1 if is_list or stretch.journal is None else portions_of(stretch.journal.size)
+        journal = _Journal(stretch, Portions(count), Portions(count))
+        waiting: list[Any] = []
         disk, _ = stretch.source.disk()
-        for batch in read_stretch(stretch, disk, self._columns, Selection(), recovery=recovery):
-            exported.add(batch)
-            if batch.column("damage").null_count < batch.num_rows:
-                self._damage += batch.filter(pc.is_valid(batch.column("damage"))).to_pylist()
-            batches.append(batch.select(self._held))
-            if not names:
-                names = [batch.column(name)[0].as_py() for name in JOURNAL]
-        exported.close()
-        if not batches:
+        try:
+            for batch in read_stretch(stretch, disk, self._columns, Selection(), recovery=journal.recovery, coded=True):
+                exported.add(batch)
+                if batch.column("damage").null_count < batch.num_rows:
+                    self._damage += batch.filter(pc.is_valid(batch.column("damage"))).to_pylist()
+                if not journal.names:
+                    journal.names = [batch.column(name)[0].as_py() for name in JOURNAL]
+                waiting.append(batch.select(self._held))
+                if count > 1:
+                    self._add(journal, waiting)
+            self._add(journal, waiting)
+            exported.close()
+            if stretch.journal is not None and journal.names:
+                self._finish_journal(journal)
+        finally:
+            journal.close()
+
+    def _add(self, journal: _Journal, waiting: list[Any]) -> None:
+        """Add record batches to a journal, which are taken out of the list."""
+        if not waiting:
             return
-        records = pa.Table.from_batches(batches).combine_chunks()
-        batches.clear()
-        self._rids.append(audit.record_ids(records))
-        end = self._sum_up(names[2], records)
-        if stretch.journal is None:
-            return
-        if _is_prepared_list(stretch):
-            self._decided = decisions(recovery, records)
+        records = pa.Table.from_batches(waiting).combine_chunks()
+        waiting.clear()
+        self._runs.append(audit.runs(audit.record_ids(records)))
+        if sum(each.num_rows for each in self._runs) > _MAX_RUNS:
+            self._runs = [audit.joined_runs(pa.concat_tables(self._runs))]
+        self._sum_up(journal, records)
+        journal.add(records)
+
+    def _finish_journal(self, journal: _Journal) -> None:
+        if _is_prepared_list(journal.stretch):
+            self._decided = decisions(journal.recovery, journal.records.read(0))
             return
         known = {bytes.fromhex(xid): Outcome(each.outcome) for xid, each in self._decided.items()}
-        fates = outcomes(records, self._decided, recovery.resolve(known))
-        if names[3] in self._journals:
-            self._messages(names, records, fates, recovery, stretch, end)
+        journal.add_fates(journal.fates.rest(self._decided, journal.recovery.resolve(known)))
+        if journal.names[3] in self._journals:
+            self._messages(journal)
         elif self._job.every_journal:
-            self._enqueued(names[2], records, fates[0])
+            for _, records, fates in journal.portions():
+                self._enqueued(journal.names[2], audit.kept_enqueues(records, fates[0]))
 
-    def _sum_up(self, name: str | None, records: Any) -> int | None:
-        """Totals of all records; returns the position after the last one."""
-        kinds, sizes, stamps = one(records["type"]), one(records["size"]), one(records["timestamp"])
-        is_record = pc.not_equal(kinds, "damage")
+    def _sum_up(self, journal: _Journal, records: Any) -> None:
+        """Totals of all records, and the position after the last one."""
+        name = journal.names[2]
+        sizes, stamps = one(records["size"]), one(records["timestamp"])
+        is_record = pc.invert(is_kind(records, "damage"))
         count = _sum(is_record)
         size = _sum(sizes.filter(is_record))
         self._totals["records"] += count
@@ -409,8 +591,8 @@ class _Store:
                 pc.fill_null(pc.and_(pc.greater_equal(stamps, 1), pc.less_equal(stamps, int(MAX_AT["time"]))), False)
             )
             first, last = pc.min(sound).as_py(), pc.max(sound).as_py()
-            row["enqueues"] = row.get("enqueues", 0) + _sum(pc.equal(kinds, "enqueue"))
-            row["dequeues"] = row.get("dequeues", 0) + _sum(pc.equal(kinds, "dequeue"))
+            row["enqueues"] = row.get("enqueues", 0) + _sum(is_kind(records, "enqueue"))
+            row["dequeues"] = row.get("dequeues", 0) + _sum(is_kind(records, "dequeue"))
             row["record_bytes"] = row.get("record_bytes", 0) + size
             row["first_timestamp"] = min(
                 (each for each in (row.get("first_timestamp"), first) if each is not None), default=None
@@ -418,63 +600,83 @@ class _Store:
             row["last_timestamp"] = max(
                 (each for each in (row.get("last_timestamp"), last) if each is not None), default=None
             )
-        end: int | None = pc.max(pc.add(one(records["position"]), sizes).filter(is_record)).as_py()
-        return end
+        end = pc.max(pc.add(one(records["position"]), sizes).filter(is_record)).as_py()
+        journal.end = max((each for each in (journal.end, end) if each is not None), default=None)
 
-    def _messages(
-        self, names: list[Any], records: Any, fates: list[Any], recovery: JournalRecovery, stretch: Stretch,
-        end: int | None,
-    ) -> None:  # fmt: skip
-        _, journal_format, name, journal = names
-        every = messages(records, fates, recovery)
-        row = self._journals[journal]
+    def _messages(self, journal: _Journal) -> None:
+        """Write what is to be said of the messages of a journal that belongs to a queue."""
+        names = journal.names
+        row = self._journals[names[3]]
         queue = self._queues[row["queue"]]
-        self._outstanding(names, every, records, stretch)
-        self._enqueued(name, records, fates[0])
-        self._count(
-            "dangling",
-            (odd := audit.odd_dequeues(every)).filter(is_odd := pc.not_equal(odd["what"], audit.OVERWRITTEN)),
-            names,
-        )
-        self._count("overwritten", odd.filter(pc.invert(is_odd)), names)
-        for each in odd.filter(is_odd).to_pylist() if self._job.report else ():
-            where = f"{journal}, place {each['position']}"
-            self._note(row["queue"], FindingKind.DANGLING, where, f"message {each['rid']}: {each['what']}")
-        if fates[0].null_count < len(fates[0]):
-            self._undecided.append((name, audit.undecided(records, fates[0])))
-        if self._tables.has("lifetimes"):
-            header = audit.header_size(journal_format)
-            data_size = max(self._file_sizes.get(journal, header) - header, 0)
-            lives = audit.lifetimes(every, self._ages.get(journal, {}), data_size)
-            self._tables.write("lifetimes", lives, names)
-            queue.lives.append(lives)
-        if self._tables.has("duplicates"):
-            self._duplicates(name, audit.same_record_ids(records, fates[0]))
-            queue.ids.append(audit.message_ids(records, fates[0]))
-        if self._job.report:
-            sizes = one(every["size"]).filter(pc.is_valid(one(every["state"])))
-            queue.sizes.append(sizes)
-        self._in_doubt(row["queue"], every)
-        self._size(row, (names, every, audit.undone_enqueues(records, fates)), end)
+        there = kept_places(journal.recovery)
+        portion = remainders(there["rid"], journal.count) if journal.count > 1 else None
+        header = audit.header_size(names[1])
+        data_size = None if row["file_size"] is None else max(row["file_size"] - header, 1)
+        made = _Made(journal.count, journal.size)
+        try:
+            for number, records, fates in journal.portions():
+                some = there if portion is None else there.filter(pc.equal(portion, number))
+                every = messages_among(records, fates, some)
+                made.add(every, audit.undone_enqueues(records, fates), data_size)
+                kept_ones = audit.kept_enqueues(records, fates[0])
+                self._outstanding(journal, every, records)
+                self._enqueued(names[2], kept_ones)
+                if fates[0].null_count < len(fates[0]):
+                    self._undecided.append((names[2], audit.undecided(records, fates[0])))
+                self._of_queue(queue, journal, every, kept_ones)
+            self._odd(row["queue"], journal, made)
+            self._in_doubt(row["queue"], made.branches)
+            self._size(row, journal, made)
+        finally:
+            made.close()
         queue.journals -= 1
         if not queue.journals:
             self._finish_queue(row["queue"])
 
-    def _size(self, row: Mapping[str, Any], read: tuple[list[Any], Any, Any] | None, end: int | None) -> None:
-        """Depth, totals and sizing of a journal; `read`: its names, messages and undone enqueues, if it has records."""
+    def _of_queue(self, queue: _Queue, journal: _Journal, every: Any, kept_ones: Any) -> None:
+        """Write lifetimes and what is twice, of some messages, and keep what is to be said of their queue."""
+        names = journal.names
+        count = portions_of(queue.size)
+        if self._tables.has("lifetimes"):
+            header = audit.header_size(names[1])
+            data_size = max(self._file_sizes.get(names[3], header) - header, 0)
+            lives = audit.lifetimes(every, self._ages.get(names[3], {}), data_size)
+            self._tables.write("lifetimes", lives, names)
+            queue.lives = queue.lives or Portions(count)
+            queue.lives.add(lives.select(_OF_LIVES), pa.repeat(pa.scalar(0, pa.int64()), lives.num_rows))
+        if self._tables.has("duplicates"):
+            self._duplicates(names[2], audit.same_record_ids(kept_ones))
+            queue.ids = queue.ids or Portions(count)
+            ids = audit.message_ids(kept_ones)
+            queue.ids.add(ids, by_last_character(one(ids["message_id"]), count) if count > 1 else None)
+        if self._job.report:
+            queue.sizes = {} if queue.sizes is None else queue.sizes
+            for each in pc.value_counts(one(every["size"]).filter(pc.is_valid(one(every["state"])))).to_pylist():
+                queue.sizes[each["values"]] = queue.sizes.get(each["values"], 0) + each["counts"]
+
+    def _odd(self, queue: str, journal: _Journal, made: _Made) -> None:
+        for some in made.odd.pieces(0):
+            odd = audit.explained(some, made.first)
+            is_odd = pc.not_equal(odd["what"], audit.OVERWRITTEN)
+            self._count("dangling", odd.filter(is_odd), journal.names)
+            self._count("overwritten", odd.filter(pc.invert(is_odd)), journal.names)
+            for each in odd.filter(is_odd).to_pylist() if self._job.report else ():
+                where = f"{journal.names[3]}, place {each['position']}"
+                self._note(queue, FindingKind.DANGLING, where, f"message {each['rid']}: {each['what']}")
+
+    def _size(self, row: Mapping[str, Any], journal: _Journal | None, made: _Made | None) -> None:
+        """Depth, totals and sizing of a journal; without its messages if it has no records."""
         seen, journal_format = audit.NOTHING_OBSERVED, row["format"]
         self._unread.discard(row["journal"])
         queue = self._queues[row["queue"]]
-        if read is not None:
-            names, every, undone = read
-            journal_format = names[1]
-            series = audit.depth(every)
-            self._tables.write("depth", series, names)
+        if journal is not None and made is not None:
+            journal_format = journal.names[1]
+            series = made.series()
+            self._tables.write("depth", series, journal.names)
             peaks = {name: pc.max(series[name]).as_py() for name in ("peak", "peak_bytes", "peak_reserved")}
-            most = {}
-            if row["file_size"] is not None:
-                most = audit.use(every, undone, max(row["file_size"] - audit.header_size(journal_format), 1))
-            seen = audit.observed(every, peaks, most, end)
+            most = {"longest": made.longest, "reserved": audit.most_reserved(made.reserved.parts())}
+            end = made.seen["end"] if journal.end is None else journal.end
+            seen = made.seen | audit.seen_in_all(peaks, most, end)
             if peaks["peak"] is not None and self._tables.has("depth"):
                 queue.row["peak"] = max(queue.row.get("peak", peaks["peak"]), peaks["peak"])
         for name in ("outstanding", "in_doubt", "live_bytes"):
@@ -491,17 +693,19 @@ class _Store:
             self._totals[name] += bool(sized[name])
         self._totals["too_small"] += sized["large_enough"] is False
 
-    def _outstanding(self, names: list[Any], every: Any, records: Any, stretch: Stretch) -> None:
+    def _outstanding(self, journal: _Journal, every: Any, records: Any) -> None:
         if not self._tables.has(OUTSTANDING):
             return
+        names, stretch = journal.names, journal.stretch
         by_position = names[1] == JournalFormat.VERSION_1.label
         there = kept(every, self._decided, by_position=by_position)
         if not there.num_rows:
             return
         wanted = details_of(self._job)
         if all(name in self._held for name in wanted):
-            enqueues = records.filter(pc.equal(records["type"], "enqueue"))
-            rows = enqueues.select(wanted).take(pc.index_in(one(there["position"]), one(enqueues["position"])))
+            enqueues = pc.indices_nonzero(is_kind(records, "enqueue"))
+            where = pc.index_in(one(there["position"]), one(records["position"]).take(enqueues))
+            rows = records.select(wanted).take(enqueues.take(where))
             self._tables.write(
                 OUTSTANDING, pa.table([*there.columns, *rows.columns], names=[*there.column_names, *wanted]), names
             )
@@ -519,9 +723,9 @@ class _Store:
                 OUTSTANDING, pa.table([*some.columns, *rows.columns], names=[*there.column_names, *wanted]), names
             )
 
-    def _enqueued(self, name: str, records: Any, fates: Any) -> None:
+    def _enqueued(self, name: str, kept_ones: Any) -> None:
         if self._tables.has(ENQUEUED):
-            ids = audit.message_ids(records, fates)
+            ids = audit.message_ids(kept_ones)
             rows = pa.table(
                 [pa.repeat(pa.scalar(name), ids.num_rows), ids["message_id"]], names=["queue", "message_id"]
             )
@@ -539,15 +743,10 @@ class _Store:
                 text if each["message_id"] is None else f"{text} {each['message_id']}",
             )
 
-    def _in_doubt(self, name: str, every: Any) -> None:
-        """Note each transaction in doubt that holds messages of a queue."""
-        if not self._job.report or one(every["branch"]).null_count == every.num_rows:
+    def _in_doubt(self, name: str, held: Mapping[int, list[int]]) -> None:
+        """Note each transaction in doubt that holds messages of a queue; held: as `_Made.branches`."""
+        if not self._job.report:
             return
-        held: dict[int, list[int]] = {}
-        for row in every.filter(pc.is_valid(every["branch"])).select(["branch", "state"]).to_pylist():
-            own = held.setdefault(row["branch"], [0, 0])
-            own[0] += row["state"] == IN_DOUBT_ENQUEUE
-            own[1] += row["state"] == IN_DOUBT_DEQUEUE
         for xid, decision in self._decided.items():
             if decision.outcome == IN_DOUBT and decision.branch in held:
                 self._note(name, FindingKind.IN_DOUBT, xid, _would(*held[decision.branch]))
@@ -556,11 +755,12 @@ class _Store:
 
     def _finish_queue(self, name: str) -> None:
         queue = self._queues[name]
-        if queue.ids:
-            ids = pa.concat_tables(queue.ids)
-            self._duplicates(name, audit.same_message_ids(ids))
-        if queue.lives:
-            lives = pa.concat_tables(queue.lives)
+        if queue.ids is not None:
+            for ids in queue.ids.parts():
+                self._duplicates(name, audit.same_message_ids(ids))
+            queue.ids.close()
+        if queue.lives is not None:
+            lives = queue.lives.every(_LIVES)
             for table, schema, row in (
                 ("rates", audit.RATES, audit.rates(lives)),
                 ("waits", audit.WAITS, waited := audit.waits(lives)),
@@ -568,9 +768,10 @@ class _Store:
                 if row is not None:
                     self._tables.write(table, pa.Table.from_pylist([row], schema), [self._path, name])
             queue.row |= waited or {}
-        if queue.sizes:
-            queue.row["sizes"] = size_bins(pa.chunked_array(queue.sizes, pa.int64()))
-        queue.lives, queue.ids, queue.sizes = [], [], []
+            queue.lives.close()
+        if queue.sizes is not None:
+            queue.row["sizes"] = size_bins(queue.sizes)
+        queue.lives, queue.ids, queue.sizes = None, None, None
 
     def _finish(self, missing: Any, harm: Any) -> None:
         totals, found = self._totals, self.found
@@ -641,14 +842,13 @@ def shown(name: str) -> str:
     return str(array("string", [name])[0].as_py())
 
 
-def size_bins(sizes: Any) -> list[tuple[int, int, int]]:
-    """Messages by record size: low, high (bytes, exclusive), messages; bins without messages are left out.
+def size_bins(sizes: Mapping[int, int]) -> list[tuple[int, int, int]]:
+    """Messages by record size (size -> number): low, high (bytes, exclusive), messages; without empty bins.
 
     Sizes that are all alike are one bin of one byte. Sizes that differ by less than `_POWERS_FROM` times have bins of
     equal width in whole blocks, at most `_BINS`; others have powers of 2.
     """
-    counted = pc.value_counts(sizes.filter(pc.greater(sizes, 0)))
-    pairs = [(each["values"], each["counts"]) for each in counted.to_pylist()]
+    pairs = [(size, count) for size, count in sizes.items() if size > 0]
     if not pairs:
         return []
     least, most = min(pairs)[0], max(pairs)[0]

@@ -289,26 +289,28 @@ class _Collecting:
 class _Recovering(_Collecting):
     """The same, and recovery gets the records, too."""
 
-    __slots__ = ("_recovery",)
+    __slots__ = ("_dequeue", "_enqueue", "_record")
 
     def __init__(self, recovery: JournalRecovery) -> None:
         super().__init__()
-        self._recovery = recovery
+        self._enqueue, self._dequeue, self._record = recovery.enqueue, recovery.dequeue, recovery.record
 
     def enqueue(self, rid: int, place: int, blocks: int = 0) -> None:
         """A message."""
         self.places.append(place)
-        self._recovery.enqueue(rid, place, blocks)
+        self._enqueue(rid, place, blocks)
 
     def dequeue(self, rid: int, dequeued_rid: int, place: int) -> None:
         """A dequeue."""
         self.places.append(place)
-        self._recovery.dequeue(rid, dequeued_rid, place)
+        self._dequeue(rid, dequeued_rid, place)
 
     def record(self, header: RecordHeader, place: int, xid: bytes) -> None:
         """Any other record."""
-        super().record(header, place, xid)
-        self._recovery.record(header, place, xid)
+        self.places.append(place)
+        if xid:
+            self.xids[place] = xid
+        self._record(header, place, xid)
 
 
 class _Discarding:
