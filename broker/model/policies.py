@@ -99,6 +99,9 @@ _KEYS: Final[Mapping[str, _Key]] = {
     "dead-letter-routing-key": _Key(DEAD_KEY, is_operators=False),
     "alternate-exchange": _Key("alternate-exchange", is_operators=False, of_queues=False),
 }
+DESTINATIONS: Final = ("dead-letter-exchange", "alternate-exchange")
+"""Keys that send messages to an exchange."""
+
 IGNORED: Final = (
     "queue-mode", "queue-version", "queue-master-locator", "queue-leader-locator", "dead-letter-strategy",
     "target-group-size",

@@ -173,6 +173,7 @@ class Administration:
     async def set_policy(self, policy: Policy, caller: Caller, kind: str = POLICY) -> None:
         """Set a policy, and apply it."""
         self._control.check_administration(caller, POLICYMAKER if kind == POLICY else ADMINISTRATOR)
+        self._control.check_policy(caller, policy)
         await self._control.broker.policies.set(policy, kind)
         self._told(kind.removeprefix("qstore."), f"{policy.name} of {policy.host}", "set", caller)
 

@@ -20,6 +20,7 @@ import struct
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final, NamedTuple
+from unittest.mock import Mock
 from uuid import UUID
 
 import pytest
@@ -84,7 +85,7 @@ class Granted(NamedTuple):
 
 BARRED_BY_PERMISSIONS: Final = Granted(
     "^(?!secret$|kd$)", "", {"amq.default": "^(?!secret$)", "kx": "^(?!hot)", "qpid.management": "^(?!schema)"},
-    ("management",),
+    ("management", "policymaker"),
 )  # fmt: skip
 OPEN_BY_PERMISSIONS: Final = Granted("", "", {}, ("administrator",))
 
@@ -100,7 +101,9 @@ def permitted(broker: Broker, granted: Granted) -> AccessControl:
     for exchange, pattern in granted.topics.items():
         records[Record("qstore.topic-permission", ("bob", "/", exchange))] = {"write": pattern, "read": ".*"}
     control = control_access(broker, None)
-    control.permissions.tags_of = lambda user: granted.tags if user == "bob" else ("administrator",)
+    users: Any = Mock()
+    users.tags = control.permissions.tags_of = lambda user: granted.tags if user == "bob" else ("administrator",)
+    control.users = users
     control.recovered()
     return control
 
@@ -547,6 +550,27 @@ def _dead_of_created(stage: Stage, bob: Bob) -> None:
     bob.bind("his", "mine", EVERY_KEY)
     bob.publish("mine", "hot.1")
     bob.take("his", "reject")
+
+
+@road("dead letters by a policy of his")
+def _dead_by_policy(stage: Stage, bob: Bob) -> None:
+    definition = {"dead-letter-exchange": "kx", "dead-letter-routing-key": "hot.1"}
+    stage.create(bob, "policy", "his", pattern="^his$", definition=definition)
+    _die(stage, bob, "reject", "x", {})
+
+
+@road("dead letters with their own key by a policy of his")
+def _dead_with_own_key_by_policy(stage: Stage, bob: Bob) -> None:
+    bob.queue("his")
+    stage.create(bob, "policy", "his", pattern="^his$", definition={"dead-letter-exchange": ""})
+    _die(stage, bob, "reject", "secret", {})
+
+
+@road("an alternate exchange by a policy of his")
+def _alternate_by_policy(stage: Stage, bob: Bob) -> None:
+    stage.create(bob, "policy", "his", pattern="^mine$", definition={"alternate-exchange": "kx"})
+    bob.exchange("mine", "topic")
+    bob.publish("mine", "hot.1")
 
 
 # (c) bindings between exchanges

@@ -26,11 +26,12 @@ from pathlib import Path
 from typing import Any, Final
 
 from qstore.broker.log.logs import INFO, NOTICE, log_of
-from qstore.broker.model.authorization import ALLOW_ALL, Action, ObjectType, Publishing
+from qstore.broker.model.authorization import ALLOW_ALL, EVERY_KEY, Action, ObjectType, Publishing
 from qstore.broker.model.broker import Broker
 from qstore.broker.model.caller import BROKER, Caller
 from qstore.broker.model.errors import InvalidArgumentError, PreconditionFailedError, UnauthorizedError
 from qstore.broker.model.events import Allow, Deny, FileLoaded, FileLoadFailed
+from qstore.broker.model.policies import DESTINATIONS, Policy
 from qstore.broker.model.topology.checks import is_owned_by
 from qstore.broker.security.acl.engine import ANONYMOUS, Decision, Engine
 from qstore.broker.security.acl.rules import AclFileError, Counted, Problem, RuleSet
@@ -141,6 +142,22 @@ class AccessControl:
                     self.denied += 1
                     _LOG.info("%s from %s is refused: it needs the tag %s", caller.user, caller.remote_host, tag)
                 raise UnauthorizedError(f"{caller.user} is not allowed to do this: it needs the tag {tag}")
+
+    def check_policy(self, caller: Caller, policy: Policy) -> None:
+        """Check that a caller may publish where a policy of his sends messages, with every routing key.
+
+        The key may come from the queue or the message. Without rules, an administrator may: he can permit himself
+        everything.
+
+        Raises:
+            UnauthorizedError: the caller may not.
+        """
+        if not self.has_rules and ADMINISTRATOR in self._tags_of(name_of(caller.user)):
+            return
+        for key in DESTINATIONS:
+            exchange = policy.definition.get(key)
+            if isinstance(exchange, str):
+                self._authorization.check_forwarding(caller, exchange, EVERY_KEY, f'{key} of policy "{policy.name}"')
 
     # ---- reading the file ----
 
