@@ -442,7 +442,10 @@ class Tick:
             if residency is not None:
                 if queue.memory - queue.counted_memory > residency.stage_at:
                     residency.stage()
-                if queue.memory > residency.budget:
+                memory = queue.memory
+                if memory > residency.rest_at:
+                    residency.rest()
+                if memory > residency.budget:
                     residency.keep_within_budget()
             self._note_memory(queue)
         if self._memory.grown >= self._memory.step:

@@ -365,7 +365,7 @@ def read_records(
             head_crc, last = check(0, head), size
         body_at = at + HEADER_2.size + head_size
         body = content[body_at : body_at + size]
-        crc = check(head_crc, body + content[at : at + HEADER_2.size] + salt)
+        crc = check(check(head_crc, body), content[at : at + HEADER_2.size] + salt)
         if not content.startswith(head, at + HEADER_2.size) or unpack_tail(content, body_at + size) != (crc, rid):
             break
         bodies.append(body)

@@ -14,11 +14,13 @@ from typing import Any
 import pytest
 
 from qstore.broker.model.errors import InternalError, ModelError
+from qstore.broker.model.memory import MESSAGE_OVERHEAD
 from qstore.broker.model.queues.consumers import NOT_FOR_ME, REFUSED, TAKEN
 from qstore.broker.model.queues.entry import Entry
 from qstore.broker.model.queues.fifo import Fifo
 from qstore.broker.model.queues.queue import Queue
 from qstore.broker.model.residency.residency import Residency
+from qstore.broker.model.residency.stretch import PORTIONS
 from qstore.broker.model.settlement import Selection
 from qstore.broker.model.transactions.branch import Branch, Status
 from qstore.formats.broker_records.xids import encode_dtx_xid
@@ -27,6 +29,7 @@ from qstore.store.disk import OsFile, OsWritableFile
 from qstore.store.journal.write import version_2_writer
 from qstore.store.live.queue_journal import QueueJournal
 from tests.broker.wired_broker import Wired, wired
+from tests.support.compiled import is_compiled
 from tests.support.processes import PATIENCE_SECONDS
 
 COUNT = 1500
@@ -119,6 +122,53 @@ async def test_paged_out_messages_come_back_in_order(
         reader = await taken(world, queue, COUNT + 300 - 800)
         assert reader.bodies == [body(number) for number in range(800, COUNT + 300)]
         assert (queue.message_count, queue.message_bytes) == (0, 0)
+
+
+async def test_stored_messages_that_are_not_next_rest_in_the_journal(tmp_path: Path) -> None:
+    """Beyond some bytes, in a queue that has room for all of them in memory; and they come back in order."""
+    async with wired(tmp_path / "data") as world:
+        queue, residency = await made(world, 1 << 30)
+        assert residency.rest_at == PORTIONS.rest
+        residency.rest_at = 2000 * MESSAGE_OVERHEAD
+        await publish(world, 0, 1600)
+        assert residency.messages_out == 0
+        await publish(world, 1600, 3000)
+        away = residency.messages_out
+        assert away % PORTIONS.largest == 0
+        assert 4600 - PORTIONS.window - PORTIONS.largest < away <= 4600 - PORTIONS.window
+        assert queue.memory < away * 32 + (PORTIONS.window + PORTIONS.largest) * (MESSAGE_OVERHEAD + 4)
+        assert len(queue.journal.writer.records.resting) == away
+        assert (await taken(world, queue, 4600)).bodies == [body(number) for number in range(4600)]
+        assert (queue.memory, residency.memory_out) == (0, 0)
+
+
+async def test_what_is_not_stored_or_is_looked_at_does_not_rest(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nor is it searched for what could, again and again."""
+    walks: list[Entry] = []
+    fold_from = Residency._fold_from
+
+    def counted(self: Residency, entry: Entry, *rest: Any, **options: Any) -> int:
+        walks.append(entry)
+        return fold_from(self, entry, *rest, **options)
+
+    monkeypatch.setattr(Residency, "_fold_from", counted)
+    async with wired(tmp_path / "data") as world:
+        queue, residency = await made(world, 1 << 30)
+        residency.rest_at = 1000
+        for start in range(0, 6000, 20):
+            await world.publish("", "q", *map(body, range(start, start + 20)), persistent=False)
+        assert residency.messages_out == 0
+        assert is_compiled or 0 < len(walks) < 5
+        queue.purge(0)
+        queue.message_ttl = 1000.0
+        await publish(world, 0, 3000)
+        assert residency.messages_out == 0
+        queue.message_ttl = None
+        await publish(world, 3000, 600)
+        assert residency.messages_out > 2000
+        assert (await taken(world, queue, 3600)).bodies == [body(number) for number in range(3600)]
 
 
 async def test_a_start_reads_only_the_index(tmp_path: Path) -> None:

@@ -57,7 +57,7 @@ _MAX_TURNS: Final = 2000
 _DUE: Final = 0.2  # the chance that timers are due
 _SETTINGS: Final = BrokerSettings(auth=False)
 _PAGING: Final = BrokerSettings(auth=False, queue_memory_bytes=1)
-_TINY: Final = Portions(window=1, largest=3, smallest=1, least=1, bytes=1 << 20, patience=0)
+_TINY: Final = Portions(window=1, largest=3, smallest=1, least=1, bytes=1 << 20, patience=0, rest=0)
 
 
 @contextmanager

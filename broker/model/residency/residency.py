@@ -7,6 +7,9 @@ A queue has a memory budget; beyond it, and when the broker's memory is short, m
     references   single messages, whose entries stay (`references`); for all other orders, and for messages that are
                  passed over
 
+Stored messages of queues that handle runs do not wait for that: beyond some MiB, those that are not next for consumers
+rest (`rest`), as stretches. Their content is in the journal, and in the system's page cache, anyway.
+
 Only available messages leave memory, and only those before the first that waits for the disk. Consumers of stretches
 have the next ones read back while they still work on the previous ones (`serve`), so they rarely wait.
 
@@ -65,14 +68,15 @@ class Residency(Tally):
     Attributes:
         budget: as above.
         staging: as above; beyond all sizes for none.
+        rest_at: `rest` is called after a tick in which the queue's messages take more than this.
         stage_at: `stage` is called after a tick in which the queue has grown by more than this.
         references: the single messages out of memory.
     """
 
     __slots__ = (
         "_ahead", "_barriers", "_consumers", "_has_read", "_has_stretches", "_order", "_others", "_portions", "_queue",
-        "_read_to", "_referred_to", "_staged_to", "_stored", "_stretches", "_tail", "_walk_at",
-        "_was_urgent", "budget", "references", "stage_at", "staging",
+        "_read_to", "_referred_to", "_rest_from", "_staged_to", "_stored", "_stretches", "_tail", "_walk_at",
+        "_was_urgent", "budget", "references", "rest_at", "stage_at", "staging",
     )  # fmt: skip
 
     _queue: Queue
@@ -95,6 +99,8 @@ class Residency(Tally):
         self.references = References(stored, others, self)
         self._stored, self._others, self.budget = stored, others, budget
         self.staging = self.stage_at = staging or sys.maxsize
+        self.rest_at = portions.rest if has_stretches and stored is not None else sys.maxsize
+        self._rest_from = 0  # value of `_happened` from which on stored messages are looked for that can rest
         self._staged_to = 0  # up to this position large messages were moved out
         self._has_stretches = has_stretches
         self._stretches: list[Stretch] = []  # by position
@@ -133,6 +139,22 @@ class Residency(Tally):
         excess = self._queue.memory - self.budget
         if excess > 0:
             self.relieve(excess)
+
+    def rest(self) -> None:
+        """Move stored messages out of memory that are not next for consumers, if there are enough for a stretch."""
+        if self._queue.is_deleted or not self._folds or not self._queue.takes_runs:
+            return
+        portions, order, last = self._portions, self._order, self._stretches[-1] if self._stretches else None
+        begin = order.cursor.position + portions.window
+        end = min(self._barriers.limit, order.next_position)
+        if end - (begin if last is None else max(begin, last.last + 1)) < portions.largest:
+            return
+        if self._happened() < self._rest_from:
+            return
+        entry = last.next if last is not None and last.last >= begin else self._after_window(portions.window)
+        if not self._fold_from(entry, sys.maxsize, portions.largest, portions.smallest, is_stored=True):
+            resident = self._queue.message_count - (self.messages_out - self.messages_in)
+            self._rest_from = self._happened() + max(portions.patience, resident // 8)
 
     def stage(self) -> None:
         """Move large new messages out of memory, as references, unless they were consumed."""
@@ -211,7 +233,7 @@ class Residency(Tally):
         """Whether entries after the cursor can leave memory."""
         return self._has_stretches and not self._queue.refers_to_entries
 
-    def _fold_from(self, entry: Entry, excess: int, least: int, smallest: int) -> int:
+    def _fold_from(self, entry: Entry, excess: int, least: int, smallest: int, *, is_stored: bool = False) -> int:
         """Make stretches of the messages from an entry on.
 
         Args:
@@ -219,6 +241,7 @@ class Residency(Tally):
             excess: bytes to free.
             least: minimum number of messages in the last stretch.
             smallest: minimum number of messages in the others.
+            is_stored: only of those that are stored.
 
         Returns:
             Bytes that were freed.
@@ -238,12 +261,16 @@ class Residency(Tally):
                     following, gained = self._fold_part(entry, min(limit - entry.position, largest))
                     entry, freed = following, freed + gained
                     continue
+                if is_stored:
+                    entry = entry.next
+                    continue
                 was_shown = id(entry) in shown
                 entry = self._order.unfold_run(entry)
                 if was_shown:
                     shown.add(id(entry))  # the browser is at it now
             is_end = entry.state == END or entry.position >= limit
-            if not is_end and entry.state == AVAILABLE and entry.position >= cursor and id(entry) not in shown:
+            can_leave = not is_end and entry.state == AVAILABLE and entry.position >= cursor and id(entry) not in shown
+            if can_leave and (entry.rid or not is_stored):
                 if not run or can_join(entry, run[0]):
                     run.append(entry)
                     size += entry.message.size

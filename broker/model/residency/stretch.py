@@ -39,6 +39,7 @@ class Portions(NamedTuple):
         bytes: a stretch of this size gets no more messages.
         patience: minimum number of messages that come and go between two walks over the whole queue that find little;
             or `bytes`, if they are large.
+        rest: bytes of the messages of a queue from which on stored ones leave memory that are not next for consumers.
         together: bytes of references that are moved out and written together, or an eighth of the budget.
         ahead: bytes that are read back before the consumers need them, plus one stretch.
     """
@@ -51,6 +52,7 @@ class Portions(NamedTuple):
     patience: int = 2048
     ahead: int = 4 << 20
     together: int = 1 << 19
+    rest: int = 4 << 20
 
 
 PORTIONS: Final = Portions()
