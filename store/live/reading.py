@@ -122,6 +122,19 @@ class Wanted:
     def _spans(self, journal: QueueJournal) -> list[Span]:
         writer, places = journal.writer, self.places
         file, synced = writer.space.file, writer.unsynced_place
+        if self._is_in_order and places and places[0]:
+            start, last = places[0] >> SIZE_BITS, places[-1] >> SIZE_BITS
+            end = last + (places[-1] & SIZE_MASK)
+            holes = end - start - sum(map(SIZE_MASK.__and__, places))
+            if (
+                holes <= _MAX_HOLE
+                and end - start <= _MAX_SPAN_BLOCKS
+                and start // file == last // file
+                and last < synced
+            ):
+                only = Span(0, start, SALT.pack(writer.salt_at(start)))
+                only.last, only.end = len(places), end
+                return [only]  # as nearly always; what follows takes half a microsecond for each message
         spans: list[Span] = []
         span = Span(0, 0, b"")
         limit = file_end = span_end = 0  # the span's next record must end by `limit`, and begin before `file_end`

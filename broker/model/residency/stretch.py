@@ -52,7 +52,7 @@ class Portions(NamedTuple):
     patience: int = 2048
     ahead: int = 4 << 20
     together: int = 1 << 19
-    rest: int = 4 << 20
+    rest: int = 16 << 20
 
 
 PORTIONS: Final = Portions()
