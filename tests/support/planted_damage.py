@@ -495,6 +495,23 @@ def states(original: Original, shown: Dump, spoiled: Sequence[str] = ()) -> dict
     return found
 
 
+# ---- what the same damage changes in each format ----
+
+Changes = dict[str, str | None]
+NOTHING_READ: Final = "no data loss: this part is not used"
+LOST_FILE: Final = "records in it are lost"
+UNDONE: Final[Changes] = {**lost("local put"), **back("first"), "local": UNPREPARED}
+NOT_DOUBTFUL: Final[Changes] = {"branch": UNPREPARED, "fourth": OUTSTANDING, "branch put": None}
+UNDECIDED: Final[Changes] = {"decided": IN_DOUBT, "decided put": IN_DOUBT_PUT, "fifth": IN_DOUBT_TAKE}
+#: What `orders` loses with its first file, and what is left undone with its second.
+ORDERS_0: Final[Changes] = lost("third", "fourth", "sixth", "local put", "branch put")
+ORDERS_1: Final[Changes] = {
+    **lost("decided put", "closing put", "ninth", "tenth", "open"),
+    **back("fifth", "seventh", "eighth"),
+    "fourth": OUTSTANDING,
+}
+
+
 # ---- the undamaged stores, one of each format ----
 
 
@@ -506,7 +523,7 @@ VERSION_2_DIRECTORIES: Final = {"orders": "rhm/jrnl/1", "bills": "rhm/jrnl/2", "
 
 
 def version_1_store(path: Path, bills: int = BILLS) -> Original:
-    """A legacystore without Berkeley DB files: the journals tell the queues. So many bills have come."""
+    """A legacystore without Berkeley DB files: the journals name the queues. `bills` bills have come."""
     builders = _version_1_builders()
     histories = _told(builders, bills)
     for name, builder in builders.items():
@@ -523,7 +540,7 @@ def _version_1_builders() -> dict[str, JournalBuilder]:
 
 
 def earlier_file(version: int, number: int, bills: int) -> bytes:
-    """A file of `bills` as it was when so many had come."""
+    """A file of `bills` as it was when `bills` bills had come."""
     store = StoreBuilder(Path("/none"), orders_geometry=ORDERS_GEOMETRY)
     builders = {"orders": store.orders, "bills": store.bills, "prepared": store.prepared}
     builders = _version_1_builders() if version == 1 else builders

@@ -9,12 +9,16 @@ from typing import Final
 from tests.support.linear_builder import LinearBuilder
 from tests.support.planted_damage import (
     COMMITTING,
-    IN_DOUBT,
-    IN_DOUBT_PUT,
-    IN_DOUBT_TAKE,
-    OUTSTANDING,
+    LOST_FILE,
+    NOT_DOUBTFUL,
+    NOTHING_READ,
+    ORDERS_0,
+    ORDERS_1,
     SKIPPED,
+    UNDECIDED,
+    UNDONE,
     UNPREPARED,
+    Changes,
     Finding,
     Original,
     Plant,
@@ -32,22 +36,52 @@ from tests.support.planted_damage import (
     resize,
     zero,
 )
-from tests.support.planted_linear import (
-    BILLS,
-    DIRECTORY,
-    LOST_FILE,
-    NO_LIST,
-    ORDERS_0,
-    ORDERS_1,
-    gap,
-    link,
-    remove,
-    remove_with_link,
-    unlink,
-)
 
-NOTHING_READ: Final = "no data loss: this part is not used"
-Changes = dict[str, str | None]
+# ---- what is lost with each file, and its links ----
+
+NO_LIST: Final[Changes] = {
+    **lost("branch put", "decided put"),
+    **back("fourth", "fifth"),
+    "branch": UNPREPARED,
+    "decided": UNPREPARED,
+}
+#: What is lost with each file of `bills`; `bill 36` goes on from the second in the third.
+BILLS: Final[dict[int, Changes]] = {
+    17: lost("bill 34"),
+    18: lost("bill 35", "bill 36"),
+    19: lost("bill 36", "bill 37"),
+    20: {**lost("bill 38", "bill 39"), **back("bill 33")},
+}
+DIRECTORY: Final = "qls/jrnl2/c.q2"
+
+
+def link(original: Original, journal: str, number: int) -> str:
+    """The link to a file, below the store directory."""
+    directory = {"orders": "qls/jrnl2/c.q1", "bills": DIRECTORY, "prepared": "qls/tpl2"}[journal]
+    return f"{directory}/{PurePosixPath(original.files[journal][number]).name}"
+
+
+def remove(journal: str, number: int) -> Callable[[Planted], None]:
+    return lambda planted: planted.remove(planted.original.files[journal][number])
+
+
+def unlink(journal: str, number: int) -> Callable[[Planted], None]:
+    return lambda planted: planted.remove(link(planted.original, journal, number))
+
+
+def remove_with_link(journal: str, number: int) -> Callable[[Planted], None]:
+    def do(planted: Planted) -> None:
+        unlink(journal, number)(planted)
+        remove(journal, number)(planted)
+
+    return do
+
+
+def gap(number: int) -> list[Finding]:
+    """What is said of the files around one that is lost."""
+    missing = Finding(Spot(DIRECTORY, None), f"file {number + 1} is missing", LOST_FILE)
+    cut_off = Finding("bill 36", "enqueue record without its tail", SKIPPED)
+    return {18: [missing], 19: [missing, cut_off]}.get(number, [])
 
 
 # ---- one bit, anywhere in a record ----
@@ -103,9 +137,6 @@ def tail(at: int) -> list[Row]:
     ]
 
 
-UNDONE: Final[Changes] = {**lost("local put"), **back("first"), "local": UNPREPARED}
-NOT_DOUBTFUL: Final[Changes] = {"branch": UNPREPARED, "fourth": OUTSTANDING, "branch put": None}
-UNDECIDED: Final[Changes] = {"decided": IN_DOUBT, "decided put": IN_DOUBT_PUT, "fifth": IN_DOUBT_TAKE}
 NO_TARGET: Final = "nothing is removed; if the intended message still exists, it is delivered again"
 
 RECORDS: Final = [

@@ -10,12 +10,18 @@ from tests.support.planted_damage import (
     COMMITTING,
     IN_DOUBT,
     IN_DOUBT_PUT,
-    IN_DOUBT_TAKE,
+    LOST_FILE,
+    NOT_DOUBTFUL,
+    NOTHING_READ,
+    ORDERS_0,
     OUTSTANDING,
     SKIPPED,
+    UNDECIDED,
+    UNDONE,
     UNPREPARED,
     VERSION_1_DIRECTORIES,
     XIDS,
+    Changes,
     Finding,
     Plant,
     Planted,
@@ -35,7 +41,6 @@ from tests.support.planted_damage import (
     zero,
 )
 
-NOTHING_READ: Final = "no data loss: this part is not used"
 BY_NUMBER: Final = "the file's position is derived from its number"
 
 
@@ -73,19 +78,12 @@ END_OF_TRANSACTION: Final[list[Row]] = [
 ]
 
 
-def tail_flips(record: str, kind: str, tail_at: int, changes: dict[str, str | None]) -> Iterator[Plant]:
+def tail_flips(record: str, kind: str, tail_at: int, changes: Changes) -> Iterator[Plant]:
     broken = f"{kind} record without its tail"
     rows = [(f"{name} in the tail", tail_at + at, 1, 0, broken, SKIPPED) for name, at in (("magic", 0), ("rid", 4))]
     return flips(record, kind, rows, changes)
 
 
-UNDONE: Final[dict[str, str | None]] = {**lost("local put"), **back("first"), "local": UNPREPARED}
-NOT_DOUBTFUL: Final[dict[str, str | None]] = {"branch": UNPREPARED, "fourth": OUTSTANDING, "branch put": None}
-UNDECIDED: Final[dict[str, str | None]] = {
-    "decided": IN_DOUBT,
-    "decided put": IN_DOUBT_PUT,
-    "fifth": IN_DOUBT_TAKE,
-}
 NO_TARGET: Final = "nothing is removed; if the intended message still exists, it is delivered again"
 STAYS_OPEN: Final = "nothing is changed; if the intended transaction exists, it stays open"
 
@@ -397,17 +395,10 @@ UNSEEN: Final = [
 
 INFO: Final = f"{VERSION_1_DIRECTORIES['orders']}/JournalData.jinf"
 BILLS_INFO: Final = f"{VERSION_1_DIRECTORIES['bills']}/JournalData.jinf"
-LOST_FILE: Final = "records in it are lost"
 BY_FILES: Final = "name and geometry are taken from the journal's files"
 NO_PREPARED_LIST: Final = "their enqueues are omitted, and the messages that they dequeued are kept"
 
 #: What `orders` loses with its first file, and what is left undone with its second; with a file of `bills`.
-ORDERS_0: Final = {**lost("third", "fourth", "sixth", "local put", "branch put")}
-ORDERS_1: Final = {
-    **lost("decided put", "closing put", "ninth", "tenth", "open"),
-    **back("fifth", "seventh", "eighth"),
-    "fourth": OUTSTANDING,
-}
 BILLS_1: Final = {**lost("bill 34", "bill 35", "bill 36"), **back("bill 26", "bill 27", "bill 28", "bill 29")}
 BILLS_2: Final = {**lost("bill 37", "bill 38", "bill 39"), **back("bill 30", "bill 31", "bill 32", "bill 33")}
 
@@ -436,8 +427,8 @@ MISSING: Final = [
     ("bills", 1, BILLS_1),
     ("bills", 2, {**BILLS_2, **lost("bill 36")}),
     ("bills", 3, {}),
-    ("prepared", 0, {"branch": UNPREPARED, "fourth": OUTSTANDING, "branch put": None}),
-    ("prepared", 1, {"decided": IN_DOUBT, "decided put": IN_DOUBT_PUT, "fifth": IN_DOUBT_TAKE}),
+    ("prepared", 0, NOT_DOUBTFUL),
+    ("prepared", 1, UNDECIDED),
 ]
 ZEROS: Final = "file is all zeros, as if never written, but the later file "
 IN_PLACE: Final = "the header is trusted, because the records match it"
@@ -456,7 +447,7 @@ FILES: Final = [
         "zeroed sector: commit",
         zero("local commit", 512),
         [Finding("local commit", "unwritten space", SKIPPED)],
-        {**lost("local put"), **back("first"), "local": UNPREPARED},
+        UNDONE,
     ),
     *(
         Plant(
@@ -649,7 +640,7 @@ COPIES: Final = [
             "local commit",
             "is not open",
             STAYS_OPEN,
-            {**lost("local put"), **back("first"), "local": UNPREPARED},
+            UNDONE,
         ),
     )
 ]

@@ -16,13 +16,18 @@ from qstore.store.catalogue.catalogue import Catalogue
 from qstore.store.key_value import RocksKeyValue
 from tests.support.planted_damage import (
     COMMITTING,
-    IN_DOUBT,
-    IN_DOUBT_PUT,
-    IN_DOUBT_TAKE,
+    LOST_FILE,
+    NOT_DOUBTFUL,
+    NOTHING_READ,
+    ORDERS_0,
+    ORDERS_1,
     OUTSTANDING,
     SKIPPED,
+    UNDECIDED,
+    UNDONE,
     UNPREPARED,
     VERSION_2_DIRECTORIES,
+    Changes,
     Finding,
     Plant,
     Planted,
@@ -41,9 +46,6 @@ from tests.support.planted_damage import (
     resize,
     zero,
 )
-
-NOTHING_READ: Final = "no data loss: this part is not used"
-
 
 # ---- one bit, anywhere in a record ----
 
@@ -89,11 +91,6 @@ def tail(at: int) -> list[Row]:
     ]
 
 
-Changes = dict[str, str | None]
-UNDONE: Final[Changes] = {**lost("local put"), **back("first"), "local": UNPREPARED}
-NOT_DOUBTFUL: Final[Changes] = {"branch": UNPREPARED, "fourth": OUTSTANDING, "branch put": None}
-UNDECIDED: Final[Changes] = {"decided": IN_DOUBT, "decided put": IN_DOUBT_PUT, "fifth": IN_DOUBT_TAKE}
-
 RECORDS: Final = [
     *flips("third", "enqueue", [*ENQUEUE, *tail(293)], lost("third")),
     *flips("local put", "enqueue", [*ENQUEUE, XID, *tail(317)], lost("local put")),
@@ -122,12 +119,6 @@ RECORDS: Final = [
 # ---- file headers, sectors, whole files ----
 
 #: What is lost with a file's header, or with the whole file: a record that goes on in the file, besides.
-ORDERS_0: Final[Changes] = lost("third", "fourth", "sixth", "local put", "branch put")
-ORDERS_1: Final[Changes] = {
-    **lost("decided put", "closing put", "ninth", "tenth", "open"),
-    **back("fifth", "seventh", "eighth"),
-    "fourth": OUTSTANDING,
-}
 BILLS_1: Final[Changes] = {**lost("bill 34", "bill 35", "bill 36"), **back("bill 29")}
 BILLS_2: Final[Changes] = {**lost("bill 37", "bill 38", "bill 39"), **back("bill 30", "bill 31", "bill 32", "bill 33")}
 LOST_WITH_FILES: Final[list[tuple[str, int, Changes]]] = [
@@ -390,7 +381,6 @@ SECOND_COPIES: Final = [
     )
 ]
 
-LOST_FILE: Final = "records in it are lost"
 BILLS_2_AND_CUT_OFF: Final[Changes] = {
     **lost("bill 36", "bill 37", "bill 38", "bill 39"),
     **back("bill 30", "bill 31", "bill 32", "bill 33"),
