@@ -5,8 +5,10 @@ Name and password of a request are those of a login to the broker. A login that 
 ones takes it without another login. A password is in memory meanwhile, since each virtual host and the management need
 a connection of their own, and nowhere else: not in errors, logs or answers.
 
-Logins that fail are counted for each address: after `MAX_FAILURES` in `FAILURE_SECONDS`, further ones from there are
-refused before the broker sees them. What was valid stays valid.
+Logins that fail are counted for each host (an address, or a network of IPv6): after `MAX_FAILURES` in
+`FAILURE_SECONDS`, others from there are refused before the broker sees them. Those that are not answered yet count
+as failed: otherwise a host could have as many tried as it sends at the same time. The broker has at most `_MAX_OF_HOST`
+of a host at a time, so that others do not wait for them. What was valid stays valid.
 """
 
 from __future__ import annotations
@@ -23,6 +25,7 @@ from typing import Any, Final
 
 from qstore.broker.client import AuthenticationError, MessagingError, SessionError
 from qstore.broker.management.console.aio import Console
+from qstore.broker.network.clients import network_of
 from qstore.formats.amqp_0_9_1.codes import ReplyCode
 from qstore.formats.amqp_0_10.codes import ErrorCode
 from qstore.tools.web.amqp import (
@@ -43,6 +46,7 @@ MAX_FAILURES: Final = 10
 FAILURE_SECONDS: Final = 60.0
 _MAX_ADDRESSES: Final = 10_000
 _MAX_LOGINS: Final = 8  # at the same time
+_MAX_OF_HOST: Final = 2  # of them
 MAX_CREDENTIAL: Final = 1024
 """Characters of a name or a password."""
 
@@ -162,6 +166,22 @@ class Session:
                     await console.close()
 
 
+class _Host:
+    """Where logins come from that are not answered yet.
+
+    Attributes:
+        logins: how many.
+        few: held by those that the broker has.
+    """
+
+    def __init__(self) -> None:
+        self.logins = 0
+        self.few = asyncio.Semaphore(_MAX_OF_HOST)
+
+
+_NONE: Final[deque[float]] = deque()
+
+
 class Logins:
     """The users who have logged in.
 
@@ -191,6 +211,7 @@ class Logins:
         self._pending: dict[bytes, asyncio.Task[Session]] = {}
         self._failed: OrderedDict[str, deque[float]] = OrderedDict()
         self._few = asyncio.Semaphore(_MAX_LOGINS)
+        self._hosts: dict[str, _Host] = {}  # of logins that are not answered yet
         self.attempts = self.failures = 0
 
     def _key(self, user: str, password: str) -> bytes:
@@ -213,20 +234,30 @@ class Logins:
         if found is not None and self._clock() < found.until:
             self._sessions.move_to_end(key)
             return found
-        self._check_failures(peer)
+        name = network_of(peer)
         task = self._pending.get(key)
+        self._check_failures(name, is_new=task is None)
         if task is None:
-            task = asyncio.get_running_loop().create_task(self._log_in(key, user, password, peer))
+            host = self._hosts.setdefault(name, _Host())
+            host.logins += 1
+            task = asyncio.get_running_loop().create_task(self._log_in(key, user, password, peer, host))
             self._pending[key] = task
-            task.add_done_callback(lambda _: self._pending.pop(key, None))
+            task.add_done_callback(lambda _: self._ended(key, name, host))
         try:
             return await asyncio.shield(task)
         except LoginError:
-            self._note_failure(peer)
+            self._note_failure(name)
             raise
 
-    async def _log_in(self, key: bytes, user: str, password: str, peer: str) -> Session:
-        async with self._few:
+    def _ended(self, key: bytes, name: str, host: _Host) -> None:
+        """A login was answered."""
+        self._pending.pop(key, None)
+        host.logins -= 1
+        if not host.logins:
+            self._hosts.pop(name, None)
+
+    async def _log_in(self, key: bytes, user: str, password: str, peer: str, host: _Host) -> Session:
+        async with host.few, self._few:
             self.attempts += 1
             try:
                 connection = await UserConnection.log_in(
@@ -260,19 +291,18 @@ class Logins:
         if session is not None:
             await session.close()
 
-    def _check_failures(self, peer: str) -> None:
-        failed = self._failed.get(peer)
-        if failed is None:
-            return
-        now = self._clock()
+    def _check_failures(self, host: str, *, is_new: bool) -> None:
+        failed, now = self._failed.get(host, _NONE), self._clock()
         while failed and now - failed[0] > FAILURE_SECONDS:
             failed.popleft()
-        if len(failed) >= MAX_FAILURES:
-            raise TooManyFailuresError(max(1, round(FAILURE_SECONDS - (now - failed[0]))))
+        under_way = self._hosts.get(host)
+        count = len(failed) + (under_way.logins if under_way is not None and is_new else 0)
+        if count >= MAX_FAILURES:
+            raise TooManyFailuresError(max(1, round(FAILURE_SECONDS - (now - failed[0]))) if failed else 1)
 
-    def _note_failure(self, peer: str) -> None:
-        self._failed.setdefault(peer, deque(maxlen=MAX_FAILURES)).append(self._clock())
-        self._failed.move_to_end(peer)
+    def _note_failure(self, host: str) -> None:
+        self._failed.setdefault(host, deque(maxlen=MAX_FAILURES)).append(self._clock())
+        self._failed.move_to_end(host)
         while len(self._failed) > _MAX_ADDRESSES:
             self._failed.popitem(last=False)
 
