@@ -70,6 +70,8 @@ class BrokerSettings:
         access: what decides on operations: `acl`, the ACL file; `permissions`, those of users; or `auto`, the ACL file
             if there is one, else permissions once one has been set.
         acl_validation: the treatment of rules there that have no effect: `none`, `warn` or `fatal`.
+        strict_virtual_hosts: whether clients of AMQP 0-10 that name an unknown virtual host are refused, and not
+            connected to the default one.
         negotiate_seconds: a connection that is not open after this time is closed.
         max_frame: maximum frame size in bytes, offered in `tune`; 0-10 allows 65,535 (specification, 4.4.2).
         max_channels: maximum channels per connection, offered in `tune`.
@@ -134,6 +136,7 @@ class BrokerSettings:
     acl_file: str | None = None
     access: str = AUTO
     acl_validation: str = "warn"
+    strict_virtual_hosts: bool = False
     negotiate_seconds: float = 10.0
     max_frame: int = 65_535
     max_channels: int = 32_767

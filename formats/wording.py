@@ -20,7 +20,13 @@ def with_article(noun: str) -> str:
 
 
 def printable(text: str) -> str:
-    """`text` on one line: unprintable characters are escaped as in Python."""
+    """`text` on one line: unprintable characters are escaped as in Python.
+
+    Between a virtual host and a name there is a slash (`formats.broker_records.topology.full_name`).
+    """
     if text.isprintable():
         return text
+    host, separator, name = text.partition("\x1f")
+    if separator and host.isprintable() and name.isprintable():
+        return f"{host}/{name}"
     return "".join(one if one.isprintable() else one.encode("unicode_escape").decode() for one in text)

@@ -18,6 +18,7 @@ from qstore import __version__
 from qstore.broker.client import ConnectionFailedError
 from qstore.broker.client.address import word_value
 from qstore.broker.management.console import Console, Data, NoObjectError
+from qstore.formats.broker_records.topology import DEFAULT_HOST, full_name, split_name
 from qstore.tools.console.amounts import reference, shown
 from qstore.tools.console.broker import EXIT_CODES, BrokerOptions, broker_options, json_object, main_of, run_on_console
 from qstore.tools.console.command import JSON, SETTINGS
@@ -196,7 +197,7 @@ def attributes(data: Data, kind: str) -> Iterator[str]:
             yield f"--{option.name}={next(names, shown(value))}"
         elif value:
             yield f"--{option.name}"
-    if name := reference(data.get("altExchange")):
+    if name := split_name(reference(data.get("altExchange")))[1]:
         yield f"--alternate-exchange={shown(name)}"
     for order, name in _ORDERS.items():
         if arguments.pop(name, None):
@@ -213,21 +214,36 @@ _MATCHES: Final = ("all", "any")
 _ACL: Final = "org.apache.qpid.acl"
 
 
-def create(console: Console, kind: str, name: str, properties: Mapping[str, Any]) -> None:
-    """Create an object of any type."""
-    console.call("broker", "create", type=kind, name=name, properties=dict(properties), strict=False)
+_OF_HOSTS: Final = {
+    **dict.fromkeys((QUEUE, EXCHANGE, "topic", "binding", "exchange_binding"), "qstore.virtual-host"),
+    **dict.fromkeys(("policy", "operator-policy", "permission", "topic-permission", "vhost-limit"), "vhost"),
+}  # fmt: skip
+"""Type of objects of virtual hosts -> the property with the name of the host."""
 
 
-def delete(console: Console, kind: str, name: str, options: Mapping[str, Any]) -> None:
-    """Delete an object of any type."""
-    console.call("broker", "delete", type=kind, name=name, options=dict(options))
+def _of_host(kind: str, given: Mapping[str, Any], host: str | None) -> dict[str, Any]:
+    return dict(given) if host is None or kind not in _OF_HOSTS else {**given, _OF_HOSTS[kind]: host}
 
 
-def bind(console: Console, exchange: str, queue: str, rest: Sequence[str], query_file: str | None) -> None:
+def create(console: Console, kind: str, name: str, properties: Mapping[str, Any], host: str | None = None) -> None:
+    """Create an object of any type, in a virtual host."""
+    properties = _of_host(kind, properties, host)
+    console.call("broker", "create", type=kind, name=name, properties=properties, strict=False)
+
+
+def delete(console: Console, kind: str, name: str, options: Mapping[str, Any], host: str | None = None) -> None:
+    """Delete an object of any type, in a virtual host."""
+    console.call("broker", "delete", type=kind, name=name, options=_of_host(kind, options, host))
+
+
+def bind(
+    console: Console, exchange: str, queue: str, rest: Sequence[str], query_file: str | None, host: str | None = None
+) -> None:
     """Bind a queue to an exchange.
 
     Args:
         console: the console.
+        host: their virtual host; None for the default one.
         exchange: its name.
         queue: its name.
         rest: the key, and for a headers exchange `all` or `any` and NAME=VALUE.
@@ -237,7 +253,7 @@ def bind(console: Console, exchange: str, queue: str, rest: Sequence[str], query
         UsageError: the exchange is of another type than `rest` and `query_file` are for.
     """
     try:
-        kind = console.find(f"exchange:{exchange}").get("type")
+        kind = console.find(f"exchange:{full_name(host or DEFAULT_HOST, exchange)}").get("type")
     except NoObjectError:
         kind = None  # the broker finds it
     key, *conditions = rest or [""]
@@ -252,7 +268,7 @@ def bind(console: Console, exchange: str, queue: str, rest: Sequence[str], query
         arguments |= _header_conditions(conditions)
     elif conditions:
         raise click.UsageError(f"only a binding to a headers exchange has conditions: {' '.join(conditions)}")
-    create(console, "binding", f"{exchange}/{queue}/{key}", arguments)
+    create(console, "binding", f"{exchange}/{queue}/{key}", arguments, host)
 
 
 def _header_conditions(words: Sequence[str]) -> dict[str, Any]:
@@ -272,9 +288,9 @@ def _read(path: str) -> str:
     return sys.stdin.read() if path == "-" else Path(path).read_text()
 
 
-def unbind(console: Console, exchange: str, queue: str, key: str) -> None:
-    """Remove a binding."""
-    delete(console, "binding", f"{exchange}/{queue}/{key}", {})
+def unbind(console: Console, exchange: str, queue: str, key: str, host: str | None = None) -> None:
+    """Remove a binding, in a virtual host."""
+    delete(console, "binding", f"{exchange}/{queue}/{key}", {}, host)
 
 
 def show_log_levels(console: Console) -> None:
@@ -341,9 +357,17 @@ def show_summary(console: Console, *, is_json: bool) -> None:
         click.echo(f"{name:>{_SUMMARY_WIDTH}}: {count}" if name else "")
 
 
-def show_queues(console: Console, name_filter: str, *, is_recursive: bool, hides_default: bool, is_json: bool) -> None:
+def _is_shown(data: Data, name_filter: str, host: str | None) -> bool:
+    """Whether an object of a virtual host, or of any if it is None, has a part in its name."""
+    of, name = split_name(data.key)
+    return host in (None, of) and name_filter in name
+
+
+def show_queues(
+    console: Console, name_filter: str, host: str | None, *, is_recursive: bool, hides_default: bool, is_json: bool
+) -> None:
     """Queues whose names have a part. Raises NoObjectError if there are none."""
-    queues = [each for each in console.query(QUEUE) if name_filter in str(each.get("name"))]
+    queues = [each for each in console.query(QUEUE) if _is_shown(each, name_filter, host)]
     _check_found(queues, QUEUE, name_filter)
     if is_json or not is_recursive:
         _show(queues, QUEUE, ("Queue Name", "Attributes"), lambda _: (), is_json=is_json)
@@ -351,20 +375,20 @@ def show_queues(console: Console, name_filter: str, *, is_recursive: bool, hides
     bindings = _bindings(console, "queueRef")
     for queue in queues:
         click.echo(f"Queue '{shown(queue.get('name'))}'")
-        for binding in bindings.get(str(queue.get("name")), ()):
-            exchange = reference(binding.get("exchangeRef"))
+        for binding in bindings.get(queue.key, ()):
+            exchange = split_name(reference(binding.get("exchangeRef")))[1]
             if exchange or not hides_default:
                 click.echo(_binding_line(binding, shown(exchange) or "''"))
 
 
 def show_exchanges(
-    console: Console, name_filter: str, *, is_recursive: bool, hides_default: bool, is_json: bool
+    console: Console, name_filter: str, host: str | None, *, is_recursive: bool, hides_default: bool, is_json: bool
 ) -> None:
     """Exchanges whose names have a part. Raises NoObjectError if there are none."""
     exchanges = [
         each
         for each in console.query(EXCHANGE)
-        if name_filter in str(each.get("name")) and (each.get("name") or not hides_default)
+        if _is_shown(each, name_filter, host) and (split_name(each.key)[1] or not hides_default)
     ]
     _check_found(exchanges, EXCHANGE, name_filter)
     if is_json or not is_recursive:
@@ -374,10 +398,11 @@ def show_exchanges(
     bindings, onward = _bindings(console, "exchangeRef"), _bindings(console, "exchangeRef", "exchange_binding")
     for exchange in exchanges:
         click.echo(f"Exchange '{shown(exchange.get('name'))}' ({shown(exchange.get('type'))})")
-        for binding in bindings.get(str(exchange.get("name")), ()):
-            click.echo(_binding_line(binding, shown(reference(binding.get("queueRef")))))
-        for binding in onward.get(str(exchange.get("name")), ()):
-            click.echo(_binding_line(binding, f"exchange {shown(reference(binding.get('destinationRef')))}"))
+        for binding in bindings.get(exchange.key, ()):
+            click.echo(_binding_line(binding, shown(split_name(reference(binding.get("queueRef")))[1])))
+        for binding in onward.get(exchange.key, ()):
+            name = split_name(reference(binding.get("destinationRef")))[1]
+            click.echo(_binding_line(binding, f"exchange {shown(name)}"))
 
 
 def _check_found(objects: Sequence[Data], kind: str, name_filter: str) -> None:
@@ -468,6 +493,7 @@ qpid-config add exchange topic news --sequence --ive
 qpid-config bind amq.match orders key any color=red, size=3
 qpid-config del queue orders --force -b user/password@host:5672
 qpid-config queues -r --json
+qpid-config add vhost blue; qpid-config add queue orders --durable --virtual-host blue
 qpid-config list binding --show-property bindingKey --show-property msgMatched
 
 \b
@@ -486,6 +512,12 @@ class _Request(NamedTuple):
         """Whether to print JSON."""
         return bool(self.values["as_json"])
 
+    @property
+    def host(self) -> str | None:
+        """The virtual host, if one is given."""
+        name = self.values["virtual_host"]
+        return None if name is None else str(name)
+
 
 _Work = Callable[[Console], None]
 
@@ -501,6 +533,7 @@ def _show_kind(shown: Callable[..., None]) -> Callable[[_Request], _Work]:
         return lambda console: shown(
             console,
             name,
+            request.host,
             is_recursive=values["recursive"],
             hides_default=values["ignore_default"],
             is_json=request.is_json,
@@ -520,7 +553,7 @@ def _add(request: _Request) -> _Work:
     source = request.values["start_replica"]
     if source is not None:
         raise click.UsageError("--start-replica: this broker has no queues that replicate others")
-    return lambda console: create(console, kind, name, properties)
+    return lambda console: create(console, kind, name, properties, request.host)
 
 
 def _delete(request: _Request) -> _Work:
@@ -533,17 +566,17 @@ def _delete(request: _Request) -> _Work:
         options = dict.fromkeys(chosen, False) if values["force"] else chosen
     elif values["if_unused"]:
         options["if_unused"] = True
-    return lambda console: delete(console, kind, name, options)
+    return lambda console: delete(console, kind, name, options, request.host)
 
 
 def _bind(request: _Request) -> _Work:
     exchange, queue, *rest = _words(request, 2, 1000, "EXCHANGE QUEUE [KEY]", fill=False)
-    return lambda console: bind(console, exchange, queue, rest, request.values["file"])
+    return lambda console: bind(console, exchange, queue, rest, request.values["file"], request.host)
 
 
 def _unbind(request: _Request) -> _Work:
     exchange, queue, key = _words(request, 2, 3, "EXCHANGE QUEUE [KEY]")
-    return lambda console: unbind(console, exchange, queue, key)
+    return lambda console: unbind(console, exchange, queue, key, request.host)
 
 
 def _list(request: _Request) -> _Work:
@@ -594,6 +627,11 @@ def _words(request: _Request, least: int, most: int, syntax: str, *, fill: bool 
 @click.command(PROGRAM, epilog=_EPILOG, context_settings=SETTINGS)
 @click.argument("words", nargs=-1, metavar="[COMMAND]")
 @broker_options
+@click.option(
+    "--virtual-host",
+    metavar="NAME",
+    help="The virtual host of what is created, deleted or bound (default: /), or of what is shown (default: all).",
+)
 @click.option("-r", "--recursive", "--bindings", "recursive", is_flag=True, help="Also show the bindings.")
 @click.option("--ignore-default", is_flag=True, help="Do not show the default exchange.")
 @new_options

@@ -16,6 +16,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import quote
 
 import click
 
@@ -259,7 +260,7 @@ def make_server(
     url, connection = options.url, connection_options(options.connection)
     parsed = parse_url(url, is_encrypted=connection.transport == "ssl")
     endpoint = parsed.endpoints[0]
-    bare = url.rpartition("@")[2]
+    bare = url.rpartition("@")[2].removesuffix("/" + quote(parsed.virtual_host, safe=""))
     prefix = url.partition(":")[0] if url.startswith(("amqp:", "amqps:")) else ""
     own: dict[str, Any] = dict(options.connection)
     user = named or (None if parsed.username is None else (parsed.username, parsed.password or ""))

@@ -159,7 +159,7 @@ def command(
 
 def _check_queues(path: str, store: OfflineStore, selection: Selection) -> None:
     """Exit with an error if a requested queue does not exist."""
-    unknown = selection.queues - store.queue_names()
+    unknown = selection.unknown_queues(store.queue_names())
     if unknown:
         fail("qstore-dump", no_such_queue(path, min(unknown), store.queue_names()))
 

@@ -176,7 +176,7 @@ def _export(
     strict: bool,
 ) -> tuple[RecoveredStore, Mapping[str, int]]:
     with reading_progress(OsDisk()) as disk, contextlib.closing(_open(disk, source)) as store:
-        unknown = chosen.records.queues - store.queue_names()
+        unknown = chosen.records.unknown_queues(store.queue_names())
         if unknown:
             fail(_PROGRAM, no_such_queue(source, min(unknown), store.queue_names()))
         disk.expect("reading journals", store.size)

@@ -31,7 +31,7 @@ from qstore.tools.console.amounts import human
 from qstore.tools.console.command import DRY_RUN, EXIT_DAMAGE, JSON, SETTINGS, PathName, failing, log_printer, run, say
 from qstore.tools.console.rows import Cell, Column, Object, number, print_json, print_line, print_table
 from qstore.tools.console.text import printable, unescape_name
-from qstore.tools.dump.messages import no_such_queue
+from qstore.tools.dump.messages import no_such_queue, queues_named
 from qstore.tools.qstore_size import Wanted, exact_number, pages, size_queue
 
 _MIN_FILES = 4  # num-jfiles
@@ -171,6 +171,9 @@ def _run(path: str, request: _Request) -> int:
     discarded: list[str] = []
     rule: ByRule | None = None
     with StoreResize(environment, path, version, read_only=request.dry_run, log=log_printer("qstore-resize")) as resize:
+        request = request._replace(
+            names=tuple(each for name in request.names for each in queues_named([name], resize.queues))
+        )
         for name in request.names:
             if name not in resize.queues:
                 raise StoreError(no_such_queue(path, name, resize.queues))

@@ -50,6 +50,7 @@ from qstore.tools.console.command import EXIT_DAMAGE, JSON, QUEUES, SETTINGS, Pa
 from qstore.tools.console.progress import reading_progress
 from qstore.tools.console.rows import Cell, Column, Object, note, print_json, print_line, print_steps, print_table
 from qstore.tools.console.text import escape_name, printable, unescape_name
+from qstore.tools.dump.messages import queues_named
 from qstore.tools.dump.rows import STATES, damage_object, object_tables
 from qstore.tools.metrics import percent
 
@@ -249,6 +250,7 @@ def _show_store(path: str, wanted: Wanted, names: frozenset[str], *, as_json: bo
             store = open_store(disk, path, holder_of_store)
             disk.expect("reading journals", store.size)
             recovered = store.recover()
+            names = queues_named(names, store.queue_names())
             disk.expect("measuring", store.size)
             sizes = []
             for queue in recovered.queues:

@@ -25,6 +25,7 @@ import errno
 import ssl
 import uuid
 from collections.abc import Callable, Coroutine, Mapping
+from dataclasses import replace
 from enum import Enum, auto
 from typing import Any, Final, Protocol
 
@@ -121,6 +122,8 @@ class ConnectionCore:
     def __init__(self, url: str, options: Mapping[str, Any]) -> None:
         self.options = connection_options(options)
         parsed = parse_url(url, is_encrypted=self.options.transport == "ssl")
+        if parsed.virtual_host and not self.options.virtual_host:
+            self.options = replace(self.options, virtual_host=parsed.virtual_host)
         self._tls: ssl.SSLContext | None = None
         self._endpoints = parsed.endpoints + self.options.reconnect_urls
         self._username = parsed.username if self.options.username is None else self.options.username

@@ -3,10 +3,12 @@
 **URLs** have the syntax of the Qpid clients:
 
     url        = [ ( "amqp:" | "amqps:" ) [ "//" ] ] [ user [ ( "/" | ":" ) password ] "@" ] endpoint *( "," endpoint )
+                 [ "/" [ virtual-host ] ]                 percent-encoded
     endpoint   = [ "tcp:" | "ssl:" ] host [ ":" port ]       host may be an IPv6 address in brackets
 
 `amqps:` and `ssl:` are TLS, whose default port is another one. Examples: `localhost`, `10.1.1.7:10000`,
-`guest/guest@localhost`, `amqp:tcp:127.0.0.1:5672,tcp:other`, `amqps://example.com`, `ssl:example.com:5671`.
+`guest/guest@localhost`, `amqp://localhost/blue`, `amqp:tcp:127.0.0.1:5672,tcp:other`, `amqps://example.com`,
+`ssl:example.com:5671`.
 
 **Options** have the names of the Qpid Messaging API, in which `-` and `_` are equivalent. Values are Python values, or
 the words of a map in the syntax of address strings (`{reconnect: true, heartbeat: 10}`).
@@ -22,6 +24,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, NamedTuple
+from urllib.parse import unquote
 
 from qstore.broker.client.errors import ConnectError, UrlError
 from qstore.broker.security.sasl.kerberos import SERVICE
@@ -52,11 +55,13 @@ class Url(NamedTuple):
     Attributes:
         endpoints: hosts and ports in the order in which they are tried; at least one.
         username, password: None if they are not in the URL.
+        virtual_host: the virtual host; empty if it is not in the URL.
     """
 
     endpoints: tuple[Endpoint, ...]
     username: str | None = None
     password: str | None = None
+    virtual_host: str = ""
 
 
 def parse_url(text: str, *, is_encrypted: bool = False) -> Url:
@@ -72,15 +77,16 @@ def parse_url(text: str, *, is_encrypted: bool = False) -> Url:
     rest = text.strip()
     if rest.startswith("amqps:"):
         is_encrypted = True
-    rest = rest.removeprefix("amqps:").removeprefix("amqp:").removeprefix("//").rstrip("/")
+    rest = rest.removeprefix("amqps:").removeprefix("amqp:").removeprefix("//")
     user, at, hosts = rest.rpartition("@")
     username = password = None
     if at:
         found = re.fullmatch(r"([^/:]*)(?:[/:](.*))?", user, re.DOTALL)
         assert found is not None
         username, password = found[1], found[2]
+    hosts, _, path = hosts.partition("/")
     endpoints = tuple(_parse_endpoint(text, part.strip(), is_encrypted=is_encrypted) for part in hosts.split(","))
-    return Url(endpoints, username, password)
+    return Url(endpoints, username, password, unquote(path))
 
 
 def _parse_endpoint(text: str, endpoint: str, *, is_encrypted: bool) -> Endpoint:
@@ -109,7 +115,7 @@ class ConnectionOptions:
         username, password: for SASL; they take precedence over those in the URL.
         sasl_mechanisms: names of the mechanisms that may be used; None for all.
         sasl_service: the first part of the broker's Kerberos principal, for GSSAPI.
-        virtual_host: the virtual host to open.
+        virtual_host: the virtual host to open; it takes precedence over that in the URL.
         heartbeat: heartbeat interval in seconds; 0 for none. Two intervals without data end the connection.
         connect_timeout: time limit of one attempt to connect and open, in seconds.
         reconnect: whether to reconnect when the connection is lost.

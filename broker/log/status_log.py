@@ -12,7 +12,7 @@ only while it is on; the steps of the process are written by `process/runner`. N
 go to the outputs of the log, whatever its rules are. Of each message that clients cause, at most MAX_LINES are written
 in a minute, and then the number of further ones.
 
-Where this broker differs from the one that the messages were made for: there is one virtual host, `/`; a session is a
+Where this broker differs from the one that the messages were made for: lines name the virtual host `/`; a session is a
 channel, and has no prefetch when it is created; its flow is stopped by message.stop and started again by message.flow;
 management listens on the ports for clients; the options of the log are part of the broker's configuration file.
 

@@ -45,6 +45,7 @@ from qstore.broker.management.objects.store import (
 from qstore.broker.management.objects.system import (
     AGENT_CLASS,
     ALARMS_CLASS,
+    HOST_CLASS,
     LOG_CLASS,
     MEMORY_CLASS,
     SECURITY_CLASS,
@@ -105,6 +106,7 @@ CLASSES: Final = (
     PERMISSION_CLASS,
     TOPIC_PERMISSION_CLASS,
     APPLIED_POLICY_CLASS,
+    HOST_CLASS,
 )
 _BY_NAME: Final = {(each.package, each.name.lower()): each for each in CLASSES}
 

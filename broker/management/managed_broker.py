@@ -15,6 +15,7 @@ from uuid import UUID
 
 from qstore.broker.management.objects.backup import Snapshots
 from qstore.broker.model.counters import QueueTotals, difference_of, sum_of
+from qstore.formats.broker_records.topology import full_name
 
 if TYPE_CHECKING:
     from qstore.broker.log.sinks import Logging
@@ -69,7 +70,8 @@ class ListedSession(NamedTuple):
     @property
     def key(self) -> str:
         """Its name among all sessions of the broker."""
-        return f"{self.session.user}.{self.session.name.decode('utf-8', 'replace')}"
+        name = f"{self.session.user}.{self.session.name.decode('utf-8', 'replace')}"
+        return full_name(self.session.vhost, name)
 
     @property
     def peer(self) -> str:

@@ -35,6 +35,7 @@ from uuid import UUID
 
 from qstore.broker.model.counters import Watermark
 from qstore.broker.model.errors import NotImplementedByBrokerError
+from qstore.formats.broker_records.topology import DEFAULT_HOST, split_name
 from qstore.formats.qmf.v1 import expanded, text_bytes, typed
 from qstore.formats.values import MAP, STR16, TypedMap, TypedValue
 
@@ -315,6 +316,12 @@ def _text(value: str) -> str:
     )
 
 
+def shown_name(full: str) -> str:
+    """A full name as objects show it: `host/name`, or the name alone for the default virtual host."""
+    host, name = split_name(full)
+    return name if host == DEFAULT_HOST else f"{host}/{name}"
+
+
 # ---- names ----
 
 PACKAGE: Final = "org.apache.qpid.broker"
@@ -330,8 +337,18 @@ SESSION: Final = ClassName(PACKAGE, "session")
 SUBSCRIPTION: Final = ClassName(PACKAGE, "subscription")
 SYSTEM: Final = ClassName(PACKAGE, "system")
 VHOST: Final = ClassName(PACKAGE, "vhost")
-VHOST_KEY: Final = f"{BROKER.name_of(BROKER_NAME)},/"
-VHOST_REFERENCE: Final = VHOST.reference(VHOST_KEY)
+
+
+def vhost_key(host: str) -> str:
+    """The key of a virtual host among all objects of the class."""
+    return f"{BROKER.name_of(BROKER_NAME)},{host}"
+
+
+def vhost_reference(host: str) -> Reference:
+    """The reference to a virtual host."""
+    return VHOST.reference(vhost_key(host))
+
+
 BROKER_REFERENCE: Final = prop(
     "brokerRef", "objId", "RO index parent", always(BROKER.reference(BROKER_NAME)), "", "", f"{PACKAGE}:Broker"
 )

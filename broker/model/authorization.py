@@ -7,6 +7,7 @@
     ACCESS      EXCHANGE    its name; likewise; for a query about a binding, `queuename` and `routingkey`
     ACCESS      METHOD      its name; `schemapackage` and `schemaclass` of the object that has it
     ACCESS      QUERY       the name of the object; `schemaclass`; one of them may be empty
+    ACCESS      VIRTUAL_HOST its name: to connect to it, if it is not the default one
     ACCESS      TRANSACTION the owner of the branch, empty if unknown: to list another user's branch
     CREATE      CONNECTION  no name; `host`, the client's address. The user is empty before authentication
     CREATE      QUEUE       its name; its properties (`queue_properties`), even if it already exists
@@ -85,6 +86,7 @@ class ObjectType(Enum):
     QUERY = "query"
     QUEUE = "queue"
     TRANSACTION = "transaction"
+    VIRTUAL_HOST = "virtualhost"
 
 
 EVERY_KEY: Final = "#"

@@ -36,8 +36,9 @@ from qstore.broker.model.tick import Tick
 from qstore.broker.model.topology.changes import TopologyStorage
 from qstore.broker.model.transactions.distributed import DistributedTransactions
 from qstore.broker.model.transactions.local import LocalTransaction
-from qstore.broker.model.virtual_host import DEFAULT_HOST, VirtualHost
+from qstore.broker.model.virtual_host import VirtualHost, VirtualHosts
 from qstore.broker.settings import BrokerSettings
+from qstore.formats.broker_records.topology import DEFAULT_HOST
 
 _LOG: Final = log_of("Broker")
 
@@ -58,6 +59,7 @@ class Broker:
         settings, store, clock, monotonic: as above.
         hosts: name -> virtual host.
         default_host: the default one, which always exists.
+        virtual_hosts: creates, limits and deletes them.
         memory: the memory ceiling for messages, and current usage.
         transactions: open local transactions.
         distributed: distributed transactions.
@@ -121,7 +123,9 @@ class Broker:
         self.hosts: dict[str, VirtualHost] = {}
         self.policies = Policies(self.configuration, self.hosts, self.queue_factory)
         self.self_destruct: Callable[[VirtualHost, str], None] = lambda _host, _queue: None
-        self.default_host = self.add_host(DEFAULT_HOST, store)
+        self.default_host = self.hosts[DEFAULT_HOST] = self._make_host(DEFAULT_HOST)
+        self.virtual_hosts = VirtualHosts(self.configuration, self.hosts, self._make_host)
+        self.virtual_hosts.forgotten.append(self.policies.forget)
         if store is not None:
             store.on_refusal(lambda journal, is_full: call_soon(partial(self._journal_refuses, journal, is_full)))
         self._connections = 0
@@ -148,16 +152,9 @@ class Broker:
         factory.staging_bytes, factory.deliver_before_sync = settings.staging_bytes, settings.deliver_before_sync
         return factory
 
-    def add_host(self, name: str, store: Store | None = None) -> VirtualHost:
-        """Create a virtual host, with the standard exchanges.
-
-        Args:
-            name: its name.
-            store: persists its durable queues, exchanges and bindings; None to keep them in memory. Records of the
-                topology do not name a host: only the default one can have a store.
-        """
-        assert store is None or name == DEFAULT_HOST
-        host = self.hosts[name] = VirtualHost(
+    def _make_host(self, name: str) -> VirtualHost:
+        """Make a virtual host, with the standard exchanges."""
+        host = VirtualHost(
             name,
             self.settings,
             tick=self.tick,
@@ -165,7 +162,7 @@ class Broker:
             factory=self.queue_factory,
             policies=self.policies,
             authorization=self.authorization,
-            storage=TopologyStorage(store, self.events.emit),
+            storage=TopologyStorage(self.store, name, self.events.emit),
             quotas=self.quotas,
             events=self.events,
             arguments=self.arguments,
@@ -285,10 +282,11 @@ class Broker:
         self.queue_factory.use_restore(restore)
         self.configuration.recover()
         self.policies.recover()
+        self.virtual_hosts.recover()
         if self.store is not None:
             recovery = Recovery(
                 self.store,
-                self.default_host,
+                self.virtual_hosts.of_stored,
                 self.queue_factory,
                 restore,
                 self.tick.count_memory,

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple, Protocol
 
+from qstore.formats.broker_records.topology import DEFAULT_HOST
+
 
 class Caller(Protocol):
     """A caller. Queues can be exclusive to it for as long as it lives."""
@@ -20,6 +22,10 @@ class Caller(Protocol):
     def actor(self) -> str:
         """Its name in the operational log (`status_log`); empty for the broker itself."""
 
+    @property
+    def vhost(self) -> str:
+        """The name of the virtual host in which it acts."""
+
 
 class Publisher:
     """The client of one connection: identifies the messages that it publishes, and is the caller of their requests.
@@ -29,14 +35,15 @@ class Publisher:
         number: the connection's number, from 1.
 
     Attributes:
-        user, remote_host: as in `Caller`; the user is empty before authentication.
+        user, remote_host, vhost: as in `Caller`; the user is empty before authentication.
         number: as above.
     """
 
-    __slots__ = ("number", "remote_host", "user")
+    __slots__ = ("number", "remote_host", "user", "vhost")
 
     def __init__(self, remote_host: str, number: int = 0) -> None:
         self.user, self.remote_host, self.number = "", remote_host, number
+        self.vhost = DEFAULT_HOST
 
     @property
     def actor(self) -> str:
@@ -46,7 +53,7 @@ class Publisher:
     @property
     def connection(self) -> Client:
         """Its connection as a caller."""
-        return Client(self.user, self.remote_host, f"con:{self.number}({self.user}@{self.remote_host}/)")
+        return Client(self.user, self.remote_host, f"con:{self.number}({self.user}@{self.remote_host}/)", self.vhost)
 
 
 class Client(NamedTuple):
@@ -55,6 +62,12 @@ class Client(NamedTuple):
     user: str
     remote_host: str
     actor: str
+    vhost: str = DEFAULT_HOST
+
+
+def in_host(caller: Caller, host: str) -> Caller:
+    """A caller that acts in another virtual host than that of its connection, as management does."""
+    return caller if caller.vhost == host else Client(caller.user, caller.remote_host, caller.actor, host)
 
 
 class BrokerItself(NamedTuple):
@@ -63,6 +76,7 @@ class BrokerItself(NamedTuple):
     user: str = ""
     remote_host: str = ""
     actor: str = ""
+    vhost: str = DEFAULT_HOST
 
 
 BROKER: Final = BrokerItself()

@@ -248,6 +248,11 @@ class Policies:
         found.sort(key=lambda each: (-each.policy.priority, each.policy.name))
         self._by_kind[kind][host] = found
 
+    def forget(self, host: str) -> None:
+        """The policies of a virtual host were deleted with it."""
+        for ranked in self._by_kind.values():
+            ranked.pop(host, None)
+
     # ---- applying ----
 
     async def _apply(self, name: str) -> None:

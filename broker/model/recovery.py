@@ -26,6 +26,7 @@ from qstore.broker.model.store_protocol import (
 from qstore.broker.model.topology.bindings import recover_bindings, recover_exchange_bindings
 from qstore.broker.model.transactions.effects import Effects
 from qstore.broker.model.virtual_host import VirtualHost
+from qstore.formats.broker_records.topology import split_name
 from qstore.formats.errors import BrokerRecordError
 from qstore.formats.values import TypedMap
 from qstore.formats.wording import printable
@@ -62,7 +63,7 @@ class Recovery:
 
     Args:
         store: the store.
-        host: the virtual host that gets the store's exchanges and queues.
+        hosts: returns the virtual host of a name, for the exchanges and queues of it that the store has.
         factory: creates queues.
         restore: decodes a stored message.
         has_grown: counts the memory of a queue.
@@ -76,14 +77,16 @@ class Recovery:
     def __init__(
         self,
         store: Store,
-        host: VirtualHost,
+        hosts: Callable[[str], VirtualHost],
         factory: QueueFactory,
         restore: RestoreMessage,
         has_grown: Callable[[Queue], None],
         emit: Callable[[Event], None],
         progress: ReportProgress | None = None,
     ) -> None:
-        self._store, self._host, self._exchanges, self._queues = store, host, host.exchanges, host.queues
+        self._store, self._hosts = store, hosts
+        self._exchanges: dict[str, Exchange] = {}  # by full name
+        self._recovered = 0
         self._factory, self._restore, self._has_grown, self._emit = factory, restore, has_grown, emit
         self._tell = progress or (lambda _: None)
         self._messages = self._queue_count = self._message_count = 0
@@ -91,63 +94,71 @@ class Recovery:
 
     def run(self) -> None:
         """Recover everything."""
-        alternates: list[tuple[Exchange | Queue, str]] = []
+        alternates: list[tuple[Exchange | Queue, VirtualHost, str]] = []
         self._emit(RecoveryBegun())
         self._recover_exchanges(alternates)
         by_id: dict[int, Queue] = {}
         self._queue_count = len(self._store.recovered_queues)
         self._message_count = sum(found.journal.depth for found in self._store.recovered_queues)
         for found in self._store.recovered_queues:
-            queue = by_id[found.queue_id] = self._recover_queue(found)
-            alternates.append((queue, found.record.alternate_exchange or ""))
+            host, name = self._host_of(found.record.name)
+            queue = by_id[found.queue_id] = self._recover_queue(found, host, name)
+            alternates.append((queue, host, split_name(found.record.alternate_exchange or "")[1]))
         self._store.end_recovery()
         recover_bindings(self._store, self._exchanges, by_id)
         for bound in self._store.topology.bindings:
             if bound.record.arguments.entries:
-                what = f'Binding of queue "{bound.record.queue_name}" to exchange "{bound.exchange.name}"'
+                queue_name, exchange_name = printable(bound.record.queue_name), printable(bound.exchange.name)
+                what = f'Binding of queue "{queue_name}" to exchange "{exchange_name}"'
                 _log_lacking(Of.BINDING, what, bound.record.arguments)
-        for user, name in alternates:
-            if name in self._exchanges and name:
-                user.alternate = self._exchanges[name]
+        for user, host, name in alternates:
+            if name in host.exchanges and name:
+                user.alternate = host.exchanges[name]
             elif name:
-                self._host.topology.awaiting[user] = name
+                host.topology.awaiting[user] = name
         recover_exchange_bindings(self._store, self._exchanges)
         for queue in by_id.values():  # which may move messages to others
             queue.end_recovery()
         self._emit(RecoveryCompleted())
 
-    def _recover_exchanges(self, alternates: list[tuple[Exchange | Queue, str]]) -> None:
+    def _host_of(self, full: str) -> tuple[VirtualHost, str]:
+        host, name = split_name(full)
+        return self._hosts(host), name
+
+    def _recover_exchanges(self, alternates: list[tuple[Exchange | Queue, VirtualHost, str]]) -> None:
         for number, record in self._store.topology.exchanges.items():
-            exchange = self._exchanges.get(record.name)
+            host, name = self._host_of(record.name)
+            exchange = host.exchanges.get(name)
             if exchange is None:
                 try:
                     make = exchange_type(record.type)
                 except Exception as error:
-                    _LOG.warning('Exchange "%s" was not recovered: %s', record.name, error)
+                    _LOG.warning('Exchange "%s" was not recovered: %s', printable(record.name), error)
                     continue
                 exchange = make(
-                    record.name,
+                    name,
                     durable=True,
                     auto_delete=bool(record.auto_delete),
                     arguments=record.arguments,
                 )
-                join_host(exchange, self._queues)
-                _log_lacking(Of.EXCHANGE, f'Exchange "{record.name}"', record.arguments)
-                self._exchanges[record.name] = exchange
-                alternates.append((exchange, record.alternate_exchange or ""))
+                join_host(exchange, host.name, host.queues)
+                _log_lacking(Of.EXCHANGE, f'Exchange "{printable(record.name)}"', record.arguments)
+                host.exchanges[name] = exchange
+                alternates.append((exchange, host, split_name(record.alternate_exchange or "")[1]))
+            self._exchanges[record.name] = exchange
             exchange.store_id = number
 
-    def _recover_queue(self, found: RecoveredQueue) -> Queue:
-        record = found.record
-        self._emit(RecoveryBegun(record.name))
+    def _recover_queue(self, found: RecoveredQueue, host: VirtualHost, name: str) -> Queue:
+        record, shown = found.record, printable(found.record.name)
+        self._emit(RecoveryBegun(shown))
         self._report_progress(record.name)
         parsed, reasons = read_usable(record.arguments)
         for reason in reasons:  # qpidd or an earlier version has accepted the argument
-            _LOG.warning('Queue "%s": %s', record.name, reason)
-        _log_lacking(Of.QUEUE, f'Queue "{record.name}"', record.arguments)
+            _LOG.warning('Queue "%s": %s', shown, reason)
+        _log_lacking(Of.QUEUE, f'Queue "{shown}"', record.arguments)
         queue = self._factory.make(
-            self._host,
-            record.name,
+            host,
+            name,
             durable=True,
             auto_delete=bool(record.auto_delete),
             arguments=record.arguments,
@@ -170,9 +181,10 @@ class Recovery:
             )
         )
         queue.creator = record.owner or ""
-        self._queues[record.name] = queue
-        self._exchanges[""].binding_count.set(len(self._queues))
-        self._emit(QueueRecovered(record.name, queue.message_count))
+        host.queues[name] = queue
+        self._recovered += 1
+        host.exchanges[""].binding_count.set(len(host.queues))
+        self._emit(QueueRecovered(shown, queue.message_count))
         return queue
 
     def _recover_index(self, found: RecoveredQueue, queue: Queue, held: _Held) -> bool:
@@ -234,7 +246,7 @@ class Recovery:
         self._tell(
             lambda: (
                 f"recovered {self._messages:,} of {self._message_count:,} messages; at queue "
-                f'{len(self._queues) + 1:,} of {self._queue_count:,}, "{printable(name)}"'
+                f'{self._recovered + 1:,} of {self._queue_count:,}, "{printable(name)}"'
             )
         )
 

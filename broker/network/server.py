@@ -116,6 +116,7 @@ class Server:
         broker.memory.changed = self.clients.memory_changed
         broker.authorization.changed = self.clients.rules_changed
         broker.self_destruct = self._self_destruct
+        broker.virtual_hosts.end_connections = self._end_connections
         broker.unfinished_bytes = lambda: self.protocols.unfinished_bytes
         self.loop.set_exception_handler(self._log_defect)
 
@@ -133,8 +134,7 @@ class Server:
         if tls is not None and not is_shared:
             await self._listen_on(tls.port, Accepts(plain=False, tls=self._tls))
         self._watch_store()
-        for host in list(self.broker.hosts.values()):
-            await host.topology.store_standard_exchanges()
+        await self.broker.virtual_hosts.start()
         self._on_timer()
         gc.set_threshold(_GC_THRESHOLD, 100, 100)
         gc.freeze()
@@ -233,6 +233,21 @@ class Server:
 
     def _self_destruct(self, host: VirtualHost, queue: str) -> None:
         self.work.run(host.topology.self_destruct(queue), _ignore_result)
+
+    async def _end_connections(self, host: VirtualHost) -> None:
+        """Close the connections of a virtual host that is being deleted, and end its detached sessions."""
+        deadline = self.loop.time() + _CLOSE_SECONDS
+        while found := [each for each in self.clients.connections if each.is_of(host)]:
+            is_late = self.loop.time() > deadline
+            for connection in found:
+                if is_late:
+                    connection.abort()
+                else:
+                    connection.leave_host()
+            await asyncio.sleep(0.01)
+        for detached in self.protocols.detached_sessions():
+            if detached.session.vhost == host.name:
+                detached.end()
 
     # ---- unhandled exceptions and shutdown ----
 

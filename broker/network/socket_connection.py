@@ -30,6 +30,7 @@ from qstore.broker.security.sasl.exchange import Answer, PasswordCheck
 from qstore.broker.security.tls import ServerContexts, TlsSession, certificate_user
 
 if TYPE_CHECKING:
+    from qstore.broker.model.virtual_host import VirtualHost
     from qstore.broker.network.server import Work
 
 
@@ -413,6 +414,17 @@ class SocketConnection(asyncio.Protocol):
             self._machine.force_close("the broker is shutting down")
         else:
             self.close()
+
+    def is_of(self, host: VirtualHost) -> bool:
+        """Whether the connection is open, or being closed, in a virtual host."""
+        machine = self._machine
+        return machine is not None and not machine.is_negotiating and machine.vhost == host.name
+
+    def leave_host(self) -> None:
+        """Close the connection, since its virtual host is being deleted."""
+        machine = self._machine
+        if machine is not None and not machine.is_closing and not machine.is_closed:
+            machine.force_close(f"vhost '{machine.vhost}' is deleted")
 
     def abort(self) -> None:
         """Close the socket at once, without sending pending data."""

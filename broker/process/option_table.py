@@ -482,6 +482,11 @@ ACCESS: Final = Group(
             "not start, or keeps its rules", choices=("none", "warn", "fatal"),
         ),
         Option(
+            "virtual-hosts", Kind.TEXT, "MODE", "lax", "What becomes of clients of AMQP 0-10 that name a virtual host "
+            "that does not exist. lax: they are connected to /, as by qpidd; strict: they are refused, as those of "
+            "AMQP 0-9-1 always are", choices=("lax", "strict"),
+        ),
+        Option(
             "connection-limit-per-user", Kind.NUMBER, "N", "0", "Maximum number of connections of a user, unless the "
             "ACL file has a quota; 0: no limit", maximum=MAX_QUOTA,
         ),

@@ -213,6 +213,7 @@ def settings_of(values: Values, data_directory: str | None) -> BrokerSettings:
         acl_file=_acl_file(values.text("acl-file"), data_directory),
         access=values.word("access"),
         acl_validation=values.word("strict-acl-validation"),
+        strict_virtual_hosts=values.word("virtual-hosts") == "strict",
         connections_per_user=values.number("connection-limit-per-user"),
         connections_per_host=values.number("connection-limit-per-ip"),
         queues_per_user=values.number("max-queues-per-user"),

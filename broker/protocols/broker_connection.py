@@ -30,11 +30,13 @@ from qstore.broker.protocols.machine import ConnectionCounts, DetachedSession, H
 from qstore.broker.protocols.output import ROOM, Stream
 from qstore.broker.security.authentication import LoginAttempt
 from qstore.broker.security.sasl.exchange import Answer, Challenge, Failure, Outcome, PasswordCheck, Refused, Success
+from qstore.formats.broker_records.topology import DEFAULT_HOST
 from qstore.formats.values import EMPTY_MAP, TypedMap
 
 if TYPE_CHECKING:
     from qstore.broker.model.broker import Broker
     from qstore.broker.model.queues.queue import Queue
+    from qstore.broker.model.virtual_host import VirtualHost
     from qstore.broker.protocols.publishing import PublishChecks
     from qstore.broker.security.authentication import Authentication
 
@@ -183,6 +185,11 @@ class BrokerConnection(Connection):
             messages_sent=self.messages_sent + plain,
         )
 
+    @property
+    def vhost(self) -> str:
+        """As `Caller.vhost`."""
+        return self.virtual_host.name
+
     def watch_memory(self, *, is_short: bool) -> None:
         """As `Machine.watch_memory`."""
         self.publish_checks.watch_memory(is_short=is_short)
@@ -259,10 +266,12 @@ class BrokerConnection(Connection):
         self._shared.failed_logins.write(self._now(), text, self.peer, reason, described(self.client_properties))
         self._emit(ClientConnectFail(self.peer, "", reason, self.client_properties))
 
-    def admit(self) -> str:
-        """Why a client is refused although it is logged in; empty if it is admitted."""
-        refusal = self._refusal or self._shared.admission.refusal(self.publisher)
-        if refusal:
+    def admit(self, host: VirtualHost) -> str:
+        """Why a client is refused although it is logged in; empty if it is admitted, to a virtual host."""
+        refusal = self._refusal or self._shared.admission.refusal(self.publisher, host)
+        if not refusal:
+            self.virtual_host = host
+        else:
             self._emit(ClientConnectFail(self.peer, self.user, refusal, self.client_properties))
         return refusal
 
@@ -386,31 +395,41 @@ class Admission:
 
     def __init__(self, broker: Broker) -> None:
         self._authorization, self._quotas = broker.authorization, broker.quotas
-        self._admitted: set[Publisher] = set()
+        self._admitted: dict[Publisher, VirtualHost] = {}
 
     @property
     def checks_publish(self) -> bool:
         """Whether messages are checked at present."""
         return self._authorization.authorizer.checks_publish
 
-    def refusal(self, client: Publisher) -> str:
-        """Why a client is refused; empty if it is admitted, which counts it until it leaves."""
-        host = client.remote_host.rpartition(":")[0].strip("[]")
+    def refusal(self, client: Publisher, virtual_host: VirtualHost) -> str:
+        """Why a client is refused; empty if it is admitted to a virtual host, which counts it until it leaves."""
+        host, client.vhost = client.remote_host.rpartition(":")[0].strip("[]"), virtual_host.name
         try:
             self._authorization.check(client, Action.CREATE, ObjectType.CONNECTION, "", host=host)
+            if virtual_host.name != DEFAULT_HOST:
+                self._authorization.check(client, Action.ACCESS, ObjectType.VIRTUAL_HOST, virtual_host.name)
         except UnauthorizedError as error:
             self._quotas.denied(client.user, client.remote_host)
-            return f"{error} from {host}"
+            if virtual_host.name == DEFAULT_HOST:
+                return f"{error} from {host}"
+            return f"access to vhost '{virtual_host.name}' refused for user '{client.user}'"
+        if not virtual_host.has_room_for_connection:
+            self._quotas.denied(client.user, client.remote_host)
+            limit = f"connection limit ({virtual_host.max_connections}) is reached"
+            return f"access to vhost '{virtual_host.name}' refused for user '{client.user}': {limit}"
         if not self._quotas.log_in(client.user):
             self._quotas.denied(client.user, client.remote_host)
             return f'the limit of connections of user "{client.user}" is reached'
-        self._admitted.add(client)
+        self._admitted[client] = virtual_host
+        virtual_host.connection_count += 1
         return ""
 
     def leave(self, client: Publisher) -> None:
         """A client's connection is closed, whether or not it was admitted."""
-        if client in self._admitted:
-            self._admitted.discard(client)
+        host = self._admitted.pop(client, None)
+        if host is not None:
+            host.connection_count -= 1
             self._quotas.log_out(client.user)
 
 

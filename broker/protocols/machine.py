@@ -86,6 +86,10 @@ class ManagedSession(Protocol):
     txn_rejects: int
 
     @property
+    def vhost(self) -> str:
+        """The name of its virtual host."""
+
+    @property
     def subscriptions(self) -> Mapping[str, ManagedSubscription]:
         """Destination -> subscription."""
 
@@ -175,6 +179,10 @@ class Machine(Protocol):
     @property
     def protocol(self) -> str:
         """The name of its protocol."""
+
+    @property
+    def vhost(self) -> str:
+        """The name of its virtual host."""
 
     @property
     def mechanism(self) -> str:

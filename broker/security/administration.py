@@ -146,6 +146,7 @@ class Administration:
         self._control.check_administration(caller, ADMINISTRATOR)
         if not is_user_name(user):
             raise InvalidArgumentError(f"{printable(user)} is not the name of a user")
+        self._control.broker.virtual_hosts.get(host)
         users, permissions = self._control.users, self._control.permissions
         if exchange is None and not permissions.is_any_set and not self._control.has_rules:
             try:
@@ -168,11 +169,32 @@ class Administration:
         self._told_permission(user, host, exchange, "deleted", caller)
         self._control.permissions_changed()
 
+    # ---- virtual hosts ----
+
+    async def put_host(self, name: str, about: Mapping[str, str], caller: Caller) -> None:
+        """Create a virtual host, or change its description and tags."""
+        self._control.check_administration(caller, ADMINISTRATOR)
+        is_new = await self._control.broker.virtual_hosts.create(name, about)
+        self._told("virtual host", name, "created" if is_new else "changed", caller)
+
+    async def delete_host(self, name: str, caller: Caller) -> None:
+        """Delete a virtual host with everything in it. Raises NotFoundError: there is none."""
+        self._control.check_administration(caller, ADMINISTRATOR)
+        await self._control.broker.virtual_hosts.delete(name)
+        self._told("virtual host", name, "deleted", caller)
+
+    async def limit_host(self, name: str, limit: str, value: int | None, caller: Caller) -> None:
+        """Set a limit of a virtual host, or end it with None. Raises NotFoundError: there is no such host."""
+        self._control.check_administration(caller, ADMINISTRATOR)
+        await self._control.broker.virtual_hosts.limit(name, limit, value)
+        self._told("limit", f"{limit} of {name}", "cleared" if value is None else f"set to {value}", caller)
+
     # ---- policies ----
 
     async def set_policy(self, policy: Policy, caller: Caller, kind: str = POLICY) -> None:
         """Set a policy, and apply it."""
         self._control.check_administration(caller, POLICYMAKER if kind == POLICY else ADMINISTRATOR)
+        self._control.broker.virtual_hosts.get(policy.host)
         self._control.check_policy(caller, policy)
         await self._control.broker.policies.set(policy, kind)
         self._told(kind.removeprefix("qstore."), f"{policy.name} of {policy.host}", "set", caller)

@@ -13,7 +13,7 @@ are compiled here when they change; expressions that could take long are refused
     PUBLISH exchange                      write on the exchange; the topic permission to write, for the routing key
     CONSUME, PURGE queue                  read on its name
     MOVE, REDIRECT, REROUTE queue         read on its name, and write on the destination
-    CREATE connection                     a permission for the virtual host
+    CREATE connection, ACCESS virtualhost a permission for the virtual host
     ACCESS query, ACCESS method           one of the tags management, policymaker, monitoring, administrator; the
                                           objects concerned are checked besides
     ACCESS broker                         one of the tags monitoring, administrator
@@ -40,7 +40,6 @@ from qstore.broker.model.authorization import EVERY_KEY, Action, ObjectType
 from qstore.broker.model.configuration import Configuration, Record, Values
 from qstore.broker.model.errors import InvalidArgumentError, NotFoundError
 from qstore.broker.model.patterns import compile_pattern
-from qstore.broker.model.virtual_host import DEFAULT_HOST
 
 _LOG: Final = log_of("Security")
 
@@ -191,7 +190,7 @@ class Permissions:
             asked: further properties (`model/authorization`).
             is_owner: whether a queue is exclusive to the caller.
         """
-        if object_type is ObjectType.CONNECTION:
+        if object_type in (ObjectType.CONNECTION, ObjectType.VIRTUAL_HOST):
             return not user or (user, host) in self._of or ADMINISTRATOR in self.tags_of(user)
         if object_type in (ObjectType.QUEUE, ObjectType.EXCHANGE):
             if self._allows_on(user, host, action, object_type, name, asked):
@@ -272,8 +271,3 @@ def _topics(name: tuple[str, ...], values: Values) -> _Topics:
 def name_of(user: str) -> str:
     """The name of a user without the realm."""
     return user.rpartition("@")[0] or user
-
-
-def host_of(_caller: object) -> str:
-    """The virtual host of a caller."""
-    return DEFAULT_HOST

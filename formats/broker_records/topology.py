@@ -13,6 +13,13 @@ qpidd has no record for bindings between exchanges, and ignores objects of unkno
 
 The exchanges are identified by name, so that tools can copy these objects from one store to another like all others.
 
+**Virtual hosts.** Names are unique in a virtual host. Those of the default host, "/", are stored as they always were;
+the record of a queue, exchange or binding of another host has the host's name as its last field. Outside of the
+broker's model there is one name for both, the full name: `full_name` joins them with U+001F, which no new name has;
+`split_name` separates them, and people see a slash (`formats.wording.printable`). The fields `name`, `queue_name` and
+`alternate_exchange` of the classes here are full names, and so are the names in exchange bindings. Software that does
+not know the field refuses the whole store by its version (`formats.rhm.store_file`).
+
 What an operator configures while the broker runs is kept in general objects as well (`CONFIGURATION_KINDS`). Their name
 is a JSON list of the parts of the record's own name, their properties are texts (str16), numbers (int64) and flags.
 """
@@ -21,7 +28,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final, NamedTuple
 
 from qstore.formats.amqp_0_10.maps import encode_map, encode_value, read_map, read_value
@@ -33,6 +40,26 @@ from qstore.formats.wording import with_article
 
 MAX_NAME: Final = 255
 """Bytes of a name in UTF-8: records, AMQP 0-10 and AMQP 0-9-1 have one byte for its size."""
+
+
+DEFAULT_HOST: Final = "/"
+"""The name of the default virtual host."""
+
+HOST_SEPARATOR: Final = "\x1f"
+"""What separates a virtual host from a name in a full name."""
+
+
+def full_name(host: str, name: str) -> str:
+    """The full name of what has a name in a virtual host; empty if the name is empty."""
+    if host == DEFAULT_HOST:
+        return HOST_SEPARATOR + name if HOST_SEPARATOR in name else name
+    return f"{host}{HOST_SEPARATOR}{name}" if name else ""
+
+
+def split_name(full: str) -> tuple[str, str]:
+    """The virtual host and the name in it of a full name."""
+    host, separator, name = full.partition(HOST_SEPARATOR)
+    return (host or DEFAULT_HOST, name) if separator else (DEFAULT_HOST, full)
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +145,9 @@ class GeneralObject:
 
 
 def problem_of_new_name(name: str) -> str:
-    """Why no new queue or exchange can have this name: it is not 1 to 255 bytes of UTF-8, or has a control character.
+    """Why no new queue, exchange or virtual host can have this name.
+
+    It must have 1 to 255 bytes of UTF-8, and no control character.
 
     The one rule of names, for the protocols, management and imports. Stored names are not
     checked: earlier versions, and qpidd, took other names.
@@ -141,10 +170,10 @@ def problem_of_new_name(name: str) -> str:
     return f"its name contains the control character U+{ord(control):04X}" if control else ""
 
 
-def is_storable_name(name: str) -> bool:
-    """Whether a record can hold a name, even one that no new queue or exchange can have."""
+def is_storable_name(full: str) -> bool:
+    """Whether a record can hold a full name, even one that no new queue or exchange can have."""
     try:
-        return 0 < len(encode_name(name)) <= MAX_NAME
+        return all(0 < len(encode_name(name)) <= MAX_NAME for name in split_name(full))
     except Amqp010Error:
         return False
 
@@ -208,6 +237,8 @@ _BRIDGE_FIELDS: Final = (
     _Column("credit", "uint32"),
 )
 
+_HOST: Final = _Column("virtual_host", "str8")
+
 _GENERAL: Final = (_Column("name", "str16"), _Column("properties", "map"))
 
 _KIND: Final = _Column("kind", "str8")
@@ -238,7 +269,7 @@ def decode_queue(record: bytes) -> Queue:
     Raises:
         BrokerRecordError: the bytes are not one complete record of a queue.
     """
-    return Queue(**_decode("queue", _QUEUE, record))
+    return Queue(**_decode_of_host("queue", _QUEUE, record))
 
 
 def decode_exchange(record: bytes) -> Exchange:
@@ -247,7 +278,7 @@ def decode_exchange(record: bytes) -> Exchange:
     Raises:
         BrokerRecordError: the bytes are not one complete record of an exchange.
     """
-    return Exchange(**_decode("exchange", _EXCHANGE, record))
+    return Exchange(**_decode_of_host("exchange", _EXCHANGE, record))
 
 
 def decode_binding(record: bytes) -> Binding:
@@ -256,7 +287,7 @@ def decode_binding(record: bytes) -> Binding:
     Raises:
         BrokerRecordError: the bytes are not one complete record of a binding.
     """
-    return Binding(**_decode("binding", _BINDING, record))
+    return Binding(**_decode_of_host("binding", _BINDING, record))
 
 
 def decode_general(record: bytes) -> Link | Bridge | GeneralObject:
@@ -274,16 +305,43 @@ def decode_general(record: bytes) -> Link | Bridge | GeneralObject:
     return make(kind=kind, **values)
 
 
+def _decode_of_host(what: str, columns: tuple[_Column, ...], record: bytes) -> dict[str, Any]:
+    """Decode a record that may name a virtual host. The names get full names."""
+    values, offset = _read_columns(columns, record, 0)
+    host = DEFAULT_HOST
+    if offset < len(record) and record[offset] == len(record) - offset - 1:
+        host, offset = _read_column(_HOST, record, offset)
+        if host in ("", DEFAULT_HOST):
+            raise BrokerRecordError(f"the virtual host of {what!r} is {host!r}, which is not stored")
+    _check_end(what, record, offset)
+    for name in _FULL_NAMES:
+        if values.get(name):
+            values[name] = full_name(host, values[name])
+    return values
+
+
+_FULL_NAMES: Final = ("name", "queue_name", "alternate_exchange")
+
+
 def _decode(what: str, columns: tuple[_Column, ...], record: bytes, offset: int = 0) -> dict[str, Any]:
+    values, offset = _read_columns(columns, record, offset)
+    _check_end(what, record, offset)
+    return values
+
+
+def _read_columns(columns: tuple[_Column, ...], record: bytes, offset: int) -> tuple[dict[str, Any], int]:
     values: dict[str, Any] = {}
     for column in columns:
         if column.optional and offset == len(record):
             values[column.name] = None
             continue
         values[column.name], offset = _read_column(column, record, offset)
+    return values, offset
+
+
+def _check_end(what: str, record: bytes, offset: int) -> None:
     if offset != len(record):
         raise BrokerRecordError(f"{len(record) - offset} bytes follow the record of {what!r}", offset)
-    return values
 
 
 def _read_column(column: _Column, record: bytes, offset: int) -> tuple[Any, int]:
@@ -329,17 +387,17 @@ def encode_queue(queue: Queue) -> bytes:
     Raises:
         BrokerRecordError: a value does not fit its field, or a field follows one that is absent.
     """
-    return _encode(_QUEUE, queue)
+    return _encode_of_host(_QUEUE, queue, queue.name)
 
 
 def encode_exchange(exchange: Exchange) -> bytes:
     """The record of an exchange. Raises as `encode_queue` does."""
-    return _encode(_EXCHANGE, exchange)
+    return _encode_of_host(_EXCHANGE, exchange, exchange.name)
 
 
 def encode_binding(binding: Binding) -> bytes:
     """The record of a binding. Raises as `encode_queue` does."""
-    return _encode(_BINDING, binding)
+    return _encode_of_host(_BINDING, binding, binding.queue_name)
 
 
 def encode_general(record: Link | Bridge | GeneralObject) -> bytes:
@@ -355,6 +413,27 @@ def encode_general(record: Link | Bridge | GeneralObject) -> bytes:
         if getattr(record, name) is not None:
             raise BrokerRecordError(f"{with_article(record.kind)} has no {name}")
     return _encode((_KIND, *columns), record)
+
+
+def _encode_of_host(columns: tuple[_Column, ...], record: Queue | Exchange | Binding, full: str) -> bytes:
+    """The record of an object with a full name."""
+    if HOST_SEPARATOR not in full:
+        return _encode(columns, record)
+    host, _ = split_name(full)
+    names = {name: split_name(getattr(record, name, None) or "") for name in _FULL_NAMES}
+    for name, (of, local) in names.items():
+        if local and of != host:
+            raise BrokerRecordError(f"{name}: it is of virtual host {of!r}, and not {host!r}")
+    local_names: dict[str, Any] = {}
+    for name, (_, local) in names.items():
+        if getattr(record, name, None) is not None:
+            local_names[name] = local
+    encoded = _encode(columns, replace(record, **local_names))
+    if host == DEFAULT_HOST:
+        return encoded
+    if any(column.optional and getattr(record, column.name) is None for column in columns):
+        raise BrokerRecordError("a record of a virtual host cannot lack fields")
+    return encoded + _write_column(_HOST, host)
 
 
 def _encode(columns: tuple[_Column, ...], record: object) -> bytes:
@@ -389,6 +468,23 @@ CONFIGURATION_KINDS: Final = frozenset(
     f"qstore.{kind}" for kind in ("virtual-host", "policy", "operator-policy", "user", "permission", "topic-permission")
 )
 """The kinds of general objects that are configuration records."""
+
+HOST_KIND: Final = "qstore.virtual-host"
+"""The kind of those about virtual hosts; the first part of their name is the host's."""
+
+
+def names_a_host(record: Queue | Exchange | Link | Bridge | GeneralObject) -> bool:
+    """Whether an object is of a virtual host other than the default one, or is about one."""
+    if isinstance(record, Queue | Exchange):
+        return split_name(record.name)[0] != DEFAULT_HOST
+    if not isinstance(record, GeneralObject) or record.kind != HOST_KIND:
+        return False
+    try:
+        name = json.loads(record.name)
+    except ValueError:
+        return False
+    return isinstance(name, list) and name[:1] != [DEFAULT_HOST]
+
 
 # ---- bindings between exchanges ----
 

@@ -11,7 +11,7 @@ is exactly one way to write a given content, and anything else is refused:
     marked_at         when `clean_close` was set, UTC, as 2031-05-09T17:04:33.000250Z
     software_version  version of the software that set it: 1 to 64 of A-Z a-z 0-9 . + - _
     store_id          UUID of the store, lower case; the same as in the catalogue
-    version           2
+    version           2; 3 if the store has virtual hosts other than "/": software that does not know them refuses it
     close_record      true: there is a CLOSED file (`close_record`) next to it. Only if `clean_close` is true; stores
                       that were closed by older software do not have the key
 
@@ -37,6 +37,9 @@ FORMAT = "qstore"
 
 VERSION = 2
 """The value of `version`."""
+
+VERSION_WITH_HOSTS = 3
+"""The value of `version` of a store that has virtual hosts other than "/"."""
 
 MAX_SIZE = 4096
 """The longest STORE file, in bytes."""
@@ -64,6 +67,7 @@ class StoreFile:
         marked_at: when `clean_close` was set: an aware time, with microseconds.
         software_version: version of the software that set it.
         close_record: whether there is a CLOSED file about the clean close.
+        has_hosts: whether there may be virtual hosts other than "/".
     """
 
     store_id: UUID
@@ -71,6 +75,7 @@ class StoreFile:
     marked_at: datetime
     software_version: str
     close_record: bool = False
+    has_hosts: bool = False
 
 
 def encode(content: StoreFile) -> bytes:
@@ -88,7 +93,7 @@ def encode(content: StoreFile) -> bytes:
         "marked_at": marked_at.isoformat(timespec="microseconds") + "Z",
         "software_version": content.software_version,
         "store_id": str(content.store_id),
-        "version": VERSION,
+        "version": VERSION_WITH_HOSTS if content.has_hosts else VERSION,
     }
     if content.close_record:
         fields[_CLOSE_RECORD] = True
@@ -104,8 +109,9 @@ def decode(data: bytes) -> StoreFile:
     if fields.get("format") != FORMAT:
         raise StoreFileError(f"the format is {_shown(fields.get('format'))} and not {FORMAT!r}")
     version = fields.get("version")
-    if type(version) is not int or version != VERSION:
-        raise StoreFileError(f"unknown store format version {_shown(version)}; this software reads version {VERSION}")
+    if type(version) is not int or version not in (VERSION, VERSION_WITH_HOSTS):
+        read = f"versions {VERSION} and {VERSION_WITH_HOSTS}"
+        raise StoreFileError(f"unknown store format version {_shown(version)}; this software reads {read}")
     strange = (fields.keys() - {_CLOSE_RECORD}) ^ _KEYS
     if strange:
         raise StoreFileError(f"missing or unexpected keys: {_shown(', '.join(sorted(strange)))}")
@@ -143,7 +149,12 @@ def _content(fields: dict[str, Any]) -> StoreFile:
     if marked_at.tzinfo is not UTC:
         raise StoreFileError(f"marked_at is not UTC: {_shown(fields['marked_at'])}")
     return StoreFile(
-        store_id, fields["clean_close"], marked_at, fields["software_version"], close_record=_CLOSE_RECORD in fields
+        store_id,
+        fields["clean_close"],
+        marked_at,
+        fields["software_version"],
+        close_record=_CLOSE_RECORD in fields,
+        has_hosts=fields["version"] == VERSION_WITH_HOSTS,
     )
 
 

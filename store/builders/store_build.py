@@ -25,6 +25,7 @@ from qstore.formats.broker_records.topology import (
     encode_exchange,
     encode_general,
     encode_queue,
+    names_a_host,
 )
 from qstore.formats.catalogue import BindingEntry, ExchangeEntry, GeneralEntry, Kind, QueueEntry
 from qstore.formats.rhm.geometry import Geometry
@@ -206,8 +207,13 @@ class StoreBuild:
         remove_journal(self._environment.disk, self._new.prepared_list)
         build_prepared_list(self._environment, self._new.prepared_list, info, prepared, self._rids)
 
+    def _note(self, record: Queue | Exchange | Link | Bridge | GeneralObject) -> None:
+        """Note that the store will have virtual hosts, if the record is of one."""
+        self._new.has_hosts = self._new.has_hosts or names_a_host(record)
+
     def queue(self, queue: QueueToBuild) -> None:
         """Add a queue with its messages. Raises StoreError, CatalogueError, OSError."""
+        self._note(queue.record)
         record = encode_queue(queue.record)
         info = journal_info(
             self._environment,
@@ -234,6 +240,7 @@ class StoreBuild:
 
     def exchange(self, number: int, exchange: Exchange) -> None:
         """Add an exchange. Raises CatalogueError."""
+        self._note(exchange)
         self._catalogue.create_exchange(ExchangeEntry(number, encode_exchange(exchange)))
 
     def binding(self, exchange_id: int, binding: Binding) -> None:
@@ -244,4 +251,5 @@ class StoreBuild:
 
     def general(self, number: int, general: Link | Bridge | GeneralObject) -> None:
         """Add a link, a bridge or another object. Raises CatalogueError."""
+        self._note(general)
         self._catalogue.create_general(GeneralEntry(number, encode_general(general)))

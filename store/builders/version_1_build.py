@@ -39,6 +39,7 @@ from typing import Final
 from qstore.formats.amqp_0_10.types import encode_name
 from qstore.formats.bdb.writer import FILE_ID_SIZE, encode_btree, encode_empty_log
 from qstore.formats.broker_records.topology import (
+    DEFAULT_HOST,
     Binding,
     Bridge,
     Exchange,
@@ -49,6 +50,7 @@ from qstore.formats.broker_records.topology import (
     encode_exchange,
     encode_general,
     encode_queue,
+    split_name,
 )
 from qstore.formats.rhm.geometry import SECTOR_SIZE, Geometry
 from qstore.formats.rhm.jinf import DEFAULT_BASE_NAME, TPL_BASE_NAME, JournalInfo
@@ -141,7 +143,9 @@ def journal_path(name: str) -> str:
     """
     size = len(encode_name(name))
     parts = [part for part in name.split("/") if part]
-    if "\0" in name:
+    if split_name(name)[0] != DEFAULT_HOST:
+        reason = "it has no virtual hosts"
+    elif "\0" in name:
         reason = "it has a zero byte"
     elif not parts:
         reason = "no directory can have that name"

@@ -24,6 +24,7 @@ from __future__ import annotations
 
 import contextlib
 import posixpath
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from enum import Enum, auto
 from typing import Final
@@ -79,6 +80,7 @@ class StoreDirectory:
     Attributes:
         path: as above.
         root: the directory of the store itself, `rhm`.
+        has_hosts: whether the STORE file says that there may be virtual hosts other than "/".
     """
 
     def __init__(self, environment: Environment, path: str, software_version: str) -> None:
@@ -87,6 +89,7 @@ class StoreDirectory:
         self._software_version = software_version
         self.path = path
         self.root = self.below(ROOT)
+        self.has_hosts = False
 
     def below(self, *names: str) -> str:
         """A path below the store directory."""
@@ -308,19 +311,28 @@ class StoreDirectory:
         """The content of the STORE file. Raises StoreError."""
         path = posixpath.join(self.root, STORE)
         try:
-            return store_file.decode(read_whole(self._disk, path, store_file.MAX_SIZE + 1))
+            mark = store_file.decode(read_whole(self._disk, path, store_file.MAX_SIZE + 1))
         except store_file.StoreFileError as error:
             raise StoreError(f"{path}: {error}; {self._salvage_advice}") from error
         except OSError as error:
             hint = advice(error) or f"; {self._salvage_advice}"
             raise StoreError(f"{path}: cannot be read: {error.strerror}{hint}") from error
+        self.has_hosts = mark.has_hosts
+        return mark
 
     def mark(self, store_id: UUID, *, clean: bool, close_record: bool = False) -> None:
         """Mark whether the store is closed cleanly, and whether there is a record of that. Raises OSError."""
         marked_at = EPOCH + timedelta(microseconds=self._environment.clock() // 1000)
         version = self._software_version
-        content = store_file.encode(store_file.StoreFile(store_id, clean, marked_at, version, close_record))
-        self.replace(STORE, content)
+        mark = store_file.StoreFile(store_id, clean, marked_at, version, close_record, self.has_hosts)
+        self.replace(STORE, store_file.encode(mark))
+
+    def admit_hosts(self) -> None:
+        """Mark that there may be virtual hosts other than "/", before one is stored. Raises StoreError, OSError."""
+        if not self.has_hosts:
+            mark = self.read_mark()
+            self.replace(STORE, store_file.encode(replace(mark, has_hosts=True)))
+            self.has_hosts = True
 
     def replace(self, name: str, content: bytes) -> None:
         """Write a small file in the store's directory atomically; a directory in its place is kept. Raises OSError."""

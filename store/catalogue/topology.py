@@ -27,6 +27,7 @@ from qstore.formats.broker_records.topology import (
     decode_exchange,
     decode_general,
     decode_queue,
+    names_a_host,
 )
 from qstore.formats.catalogue import BindingEntry, Kind
 from qstore.formats.errors import BrokerRecordError
@@ -115,6 +116,12 @@ class Topology:
     complete: bool = True
     damage: list[Damage] = field(default_factory=list)
     notices: list[str] = field(default_factory=list)
+
+    @property
+    def has_hosts(self) -> bool:
+        """Whether it has virtual hosts other than "/", or objects of one."""
+        named = (*self.exchanges.values(), *self.general.values(), *(each.record for each in self.queues.values()))
+        return any(map(names_a_host, named))
 
     def _decode(self, decode: Callable[[bytes], _Record], record: bytes, file: str, title: str) -> _Record | None:
         try:

@@ -37,6 +37,7 @@ from qstore.formats.broker_records.topology import (
     encode_exchange,
     encode_general,
     encode_queue,
+    names_a_host,
 )
 from qstore.formats.catalogue import BindingEntry, ExchangeEntry, GeneralEntry, Kind, QueueEntry
 from qstore.formats.checksum import extend_crc32c
@@ -199,6 +200,9 @@ class ImportSwitch:
             StoreError, CatalogueError, OSError: it failed before anything was changed.
         """
         plan = self._plan
+        named = (*plan.exchanges, *plan.general, *(queue.record for queue in plan.queues.values()))
+        if any(map(names_a_host, named)):
+            self._store.directory.admit_hosts()
         self._stage("building journals", self._intake.size)
         built: list[_Built] = []
         try:

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 from uuid import UUID
 
-from qstore.formats.broker_records.topology import Queue, decode_queue
+from qstore.formats.broker_records.topology import Queue, decode_queue, split_name
 from qstore.formats.errors import BrokerRecordError
 from qstore.formats.rhm import store_file
 from qstore.formats.rhm.jinf import TPL_BASE_NAME
@@ -877,7 +877,7 @@ class OfflineStore:
         topology = self.topology
         if topology is not None:
             for queue in topology.queues.values():
-                key = queue.record.name if queue.journal_id is None else str(queue.journal_id)
+                key = split_name(queue.record.name)[1] if queue.journal_id is None else str(queue.journal_id)
                 own = journals.pop(key, None)
                 path = posixpath.join(posixpath.dirname(self.layout.catalogue or ""), "jrnl", key)
                 if own is None and self.layout.catalogue is not None and is_withdrawn(self._disk, path):

@@ -261,6 +261,7 @@ class MessageStore:
             self._background, self._log,
         )  # fmt: skip
         self._synced.begin(is_needed=started.has_replaced)
+        self.directory.has_hosts = self.topology.has_hosts
         self.directory.mark(self.store_id, clean=False)
         if started.has_replaced:
             remove_close_record(self._environment.disk, self.directory)
@@ -286,8 +287,9 @@ class MessageStore:
             self._environment, self.directory, self.parameters, catalogue, self._background, log
         )
         self.changes = Changes(
-            self._environment, stock, self.parameters, catalogue, TakenNames(self.topology), self._background,
-            flusher, self._expansion, compression, self.journals, held, log,
+            self._environment, stock, self.parameters, catalogue, TakenNames(self.topology),
+            self.directory.admit_hosts, self._background, flusher,
+            self._expansion, compression, self.journals, held, log,
         )  # fmt: skip
         self._snapshots = Snapshots(
             disk, self.directory, catalogue, self._background, flusher,

@@ -206,6 +206,7 @@ class Snapshot:
     Args:
         store_id: the store's unique id.
         software_version: the version that last marked the store.
+        has_hosts: whether there may be virtual hosts other than "/".
         catalogue: the directory of the catalogue's copy, removed when the snapshot is released.
         journals: those of the queues, by number.
         prepared_list: the prepared list's.
@@ -220,12 +221,13 @@ class Snapshot:
         self,
         store_id: UUID,
         software_version: str,
+        has_hosts: bool,
         catalogue: str,
         journals: Sequence[JournalSnapshot],
         prepared_list: JournalSnapshot,
         let_go: Callable[[Snapshot], None],
     ) -> None:
-        self.store_id, self.software_version = store_id, software_version
+        self.store_id, self.software_version, self.has_hosts = store_id, software_version, has_hosts
         self.catalogue = catalogue
         self.journals, self.prepared_list = journals, prepared_list
         self.is_released = False
@@ -368,8 +370,9 @@ class Snapshots:
                 if journal.directory in failures:
                     raise StoreError(str(failures[journal.directory]))
             snapshot = Snapshot(
-                mark.store_id, mark.software_version, checkpoint, journals, prepared_list, self._released
-            )
+                mark.store_id, mark.software_version, mark.has_hosts, checkpoint, journals, prepared_list,
+                self._released,
+            )  # fmt: skip
             if describe is not None:
                 describe(snapshot, self._catalogue.content())
         except BaseException:
@@ -513,7 +516,9 @@ class SharedSnapshots:
         content = encode_snapshot(snapshot.store_id, batch_of(entries), entries)
         write_new(disk, posixpath.join(path, TOPOLOGY), content + bytes(max(MIN_ROOM, len(content))))
         marked_at = EPOCH + timedelta(microseconds=self._environment.clock() // 1000)
-        mark = store_file.StoreFile(snapshot.store_id, False, marked_at, snapshot.software_version, False)
+        mark = store_file.StoreFile(
+            snapshot.store_id, False, marked_at, snapshot.software_version, has_hosts=snapshot.has_hosts
+        )
         write_new(disk, posixpath.join(path, STORE), store_file.encode(mark))
         write_new(disk, posixpath.join(path, CUT), encode_cut(snapshot, self._directory.root))
 
@@ -792,6 +797,7 @@ def _copy_to(environment: Environment, snapshot: Snapshot, directory: StoreDirec
         if environment.disk.is_directory(directory.root):
             raise StoreError(f"{directory.path}: already contains a complete copy; choose another directory")
         new = directory.in_the_making
+        new.has_hosts = snapshot.has_hosts
         _Copy(environment, snapshot, new, progress).make()
         directory.finish_new(new, snapshot.store_id)
     finally:

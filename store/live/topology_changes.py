@@ -37,6 +37,7 @@ from qstore.formats.broker_records.topology import (
     encode_exchange,
     encode_general,
     encode_queue,
+    names_a_host,
 )
 from qstore.formats.catalogue import BindingEntry, ExchangeEntry, GeneralEntry, Kind, QueueEntry
 from qstore.formats.rhm.geometry import Geometry
@@ -100,6 +101,7 @@ class Changes:
         parameters: the store's options.
         catalogue: the store's. Used only by the background thread from now on.
         names: the names taken in the catalogue; likewise.
+        admit_hosts: called in the background before a virtual host, or an object of one, is stored.
         background: runs the changes.
         flusher: flushes journals.
         expansion: grows journals.
@@ -116,6 +118,7 @@ class Changes:
         parameters: StoreParameters,
         catalogue: Catalogue,
         names: TakenNames,
+        admit_hosts: Callable[[], None],
         background: Background,
         flusher: Flusher,
         expansion: Expansion,
@@ -128,7 +131,7 @@ class Changes:
         self._catalogue, self._background, self._flusher = catalogue, background, flusher
         self._expansion, self._compression = expansion, compression
         self._journals, self._log = journals, log
-        self._names = names
+        self._names, self._admit_hosts = names, admit_hosts
         self._leaving: dict[str, QueueJournal] = {}  # queues to be deleted, waiting for their last flush
         self._held = held
         what = "queue journals cannot be created or removed"
@@ -142,6 +145,7 @@ class Changes:
 
         def add() -> _Added:
             self._names.check(record)
+            self._admit((record,))
             path, info, file = self._stock.take(record, geometry)
             number = info.queue_id
             try:
@@ -316,6 +320,7 @@ class Changes:
 
         def add() -> _Added:
             self._catalogue.check_general(deletes)  # all that can fail comes before the first change of the batch
+            self._admit(puts)
             held = [self._names.holder(record) for record, _ in encoded]
             numbers = [number or self._catalogue.take_id(Kind.GENERAL) for number in held]
             for number, known, (record, content) in zip(numbers, held, encoded, strict=True):
@@ -336,6 +341,7 @@ class Changes:
 
         def add() -> _Added:
             self._names.check(record)
+            self._admit((record,))
             number = self._catalogue.take_id(kind)
             create(number)
             self._names.add(kind, number, record)
@@ -344,6 +350,11 @@ class Changes:
         return add
 
     # ---- in the background ----
+
+    def _admit(self, records: Sequence[Record]) -> None:
+        """Objects of virtual hosts are stored in a store only that says so. Raises StoreError, OSError."""
+        if any(map(names_a_host, records)):
+            self._admit_hosts()
 
     def _change(self, what: str, add: _Change, done: Changed[_Made]) -> None:
         def made(result: _Made) -> None:

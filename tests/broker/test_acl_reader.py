@@ -151,7 +151,7 @@ def test_every_error_is_reported_with_its_line() -> None:
     ("line", "reason"),
     [
         ("acl allow all delete broker", "Broker never checks for rules with action: 'delete' and object: 'broker'"),
-        ("acl allow all access virtualhost", "rules with action: 'access' and object: 'virtualhost'"),
+        ("acl allow all access route", "rules with action: 'access' and object: 'route'"),
         ("acl allow all create queue exchangename=xyz", "will never match with property set: { exchangename=xyz }"),
         ("acl allow all access exchange alternate=abc queuename=xyz", "property set: { alternate=abc queuename=xyz }"),
         ("acl allow bob@QPID create exchange name=a passive=true", "property set: { name=a passive=true }"),
@@ -213,13 +213,14 @@ def test_version_3() -> None:
     assert found.version == 3
     assert found.default is Permission.ALLOW
     assert [str(each) for each in found.rules] == [
+        "allow adk@iterator access virtualhost",
         "allow-log adk@iterator bind exchange routingkey=adk.* name=amq.direct",
         "allow Writers create queue queuemaxcountupperlimit=5 durable=true",
         "deny-log all publish exchange name=a b#c",
         "deny all all all",
     ]
-    assert [(each.number, each.line) for each in found.rules] == [(2, 5), (3, 9), (4, 10), (5, 11)]
-    assert [each.line for each in found.warnings] == [2, 4]
+    assert [(each.number, each.line) for each in found.rules] == [(1, 4), (2, 5), (3, 9), (4, 10), (5, 11)]
+    assert [each.line for each in found.warnings] == [2]
     assert found.groups["Writers"] == {"adk@iterator", "kim@QPID"}
 
 

@@ -35,7 +35,7 @@ class Somebody:
     """A caller."""
 
     def __init__(self, user: str = "somebody", remote_host: str = "192.0.2.1:5") -> None:
-        self.user, self.remote_host = user, remote_host
+        self.user, self.remote_host, self.vhost = user, remote_host, "/"
 
 
 class PlainMessage(Message):

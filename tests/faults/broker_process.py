@@ -305,7 +305,7 @@ class BrokerProcess:
         try:
             self.broker.recover(restore_message)
             require(may_be_in_doubt or not self.broker.distributed.branches, "a transaction in doubt")
-            self.run(self.broker.default_host.topology.store_standard_exchanges(), self._kept)
+            self.run(self.broker.virtual_hosts.start(), self._kept)
             self.settle()
         except BaseException:
             self.discard()
@@ -464,7 +464,7 @@ class BrokerProcess:
         for wire in self.wires:
             if not wire.is_over:
                 wire.machine.closed()
-        self.run(self.broker.default_host.topology.finish(), lambda _: None)
+        self.run(self.broker.finish(), lambda _: None)
         for _ in range(_MAX_TURNS):
             if not self._tasks and not self.broker.tick.turns:
                 break

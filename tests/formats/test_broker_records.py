@@ -8,11 +8,12 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from qstore.formats.amqp_0_10.maps import decode_map
 from qstore.formats.broker_records.topology import (
+    HOST_SEPARATOR,
     Binding,
     Bridge,
     Exchange,
@@ -27,7 +28,10 @@ from qstore.formats.broker_records.topology import (
     encode_exchange,
     encode_general,
     encode_queue,
+    full_name,
+    names_a_host,
     problem_of_new_name,
+    split_name,
 )
 from qstore.formats.errors import BrokerRecordError
 from qstore.formats.values import TypedMap, typed_map
@@ -38,7 +42,9 @@ EXCHANGE = b"\x0aamq.direct\x01\x06direct\0\0\0\x1a\0\0\0\x01\x0eqpid.replicate\
 BINDING = b"\0\0\0\0\0\0\0\x02\x02q1\x02k1\0\0\0\x04\0\0\0\0"
 BRIDGE_FIELDS = b"\x01\x03src\x04dest\x03key\x01\x00\x03tag\x02ex\x01\x00\x05\x00\x00\x01\x00"
 
-NAMES = st.text(max_size=20) | st.binary(max_size=20).map(lambda raw: raw.decode("utf-8", "surrogateescape"))
+NAMES = (st.text(max_size=20) | st.binary(max_size=20).map(lambda raw: raw.decode("utf-8", "surrogateescape"))).filter(
+    lambda name: HOST_SEPARATOR not in name
+)
 ARGUMENTS = st.dictionaries(
     NAMES, st.integers(-(2**63), 2**64 - 1) | st.text(max_size=5) | st.booleans() | st.lists(st.none()), max_size=3
 ).map(typed_map) | st.just(TypedMap(bare=True))
@@ -113,6 +119,54 @@ def test_exchanges_come_back(
 @given(st.builds(Binding, st.integers(0, 2**64 - 1), NAMES, NAMES, ARGUMENTS))
 def test_bindings_come_back(binding: Binding) -> None:
     assert decode_binding(encode_binding(binding)) == binding
+
+
+@given(NAMES.filter(bool), NAMES.filter(bool), NAMES)
+def test_objects_of_a_virtual_host_come_back(host: str, name: str, alternate: str) -> None:
+    assume(host != "/")
+    full, other = full_name(host, name), full_name(host, alternate)
+    assert split_name(full) == (host, name)
+    queue = Queue(full, typed_map({"a": 1}), other, "me", True)
+    assert decode_queue(encode_queue(queue)) == queue
+    exchange = Exchange(full, True, "direct", typed_map({}), other, False)
+    assert decode_exchange(encode_exchange(exchange)) == exchange
+    binding = Binding(2, full, "k", typed_map({}))
+    assert decode_binding(encode_binding(binding)) == binding
+
+
+def test_the_default_host_is_not_in_records_and_the_name_of_another_is_their_end() -> None:
+    queue = Queue("q1", typed_map({}), "", "anonymous", False)
+    assert encode_queue(replace(queue, name=full_name("/", "q1"))) == QUEUE
+    assert encode_queue(replace(queue, name=full_name("blue", "q1"))) == QUEUE + b"\x04blue"
+    for host in (b"\x00", b"\x01/"):
+        with pytest.raises(BrokerRecordError, match="virtual host"):
+            decode_queue(QUEUE + host)
+
+
+def test_a_stored_name_with_the_separator_is_of_the_default_host() -> None:
+    stored = QUEUE.replace(b"\x02q1", b"\x03a\x1fb")
+    queue = decode_queue(stored)
+    assert split_name(queue.name) == ("/", "a\x1fb")
+    assert encode_queue(queue) == stored
+
+
+def test_records_that_mix_hosts_or_lack_fields_are_refused() -> None:
+    for queue in (
+        Queue(full_name("a", "q"), typed_map({}), full_name("b", "x"), "", False),
+        Queue(full_name("a", "q"), typed_map({}), full_name("a", "x"), None, None),
+    ):
+        with pytest.raises(BrokerRecordError):
+            encode_queue(queue)
+
+
+def test_which_objects_are_about_hosts() -> None:
+    about = [
+        GeneralObject("qstore.virtual-host", name) for name in ('["a"]', '["/", "limits"]', "x", '["a", "limits"]')
+    ]
+    assert [names_a_host(each) for each in about] == [True, False, False, True]
+    assert names_a_host(Queue(full_name("a", "q")))
+    assert not names_a_host(Queue("a/q"))
+    assert not names_a_host(GeneralObject("qstore.policy", '["a", "p"]'))
 
 
 @given(GENERAL)

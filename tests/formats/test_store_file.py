@@ -55,6 +55,13 @@ def test_the_layout_page() -> None:
     assert decode(TEXT) == CONTENT
     assert encode(replace(CONTENT, close_record=True)) == RECORDED
     assert decode(RECORDED) == replace(CONTENT, close_record=True)
+    hosts = replace(CONTENT, has_hosts=True)
+    assert json.loads(encode(hosts)) == {
+        **json.loads(TEXT),
+        "version": 3,
+        "crc32c": json.loads(encode(hosts))["crc32c"],
+    }
+    assert decode(encode(hosts)) == hosts
 
 
 @pytest.mark.parametrize(("old", "new"), [(b'record": true', b'record": false'), (b'_close": true', b'_close": false')])
@@ -111,7 +118,7 @@ def test_any_json_value_in_any_place_raises_only_the_formats_error(line: bytes, 
     [
         (b"true", b"false", "the checksum does not match"),
         (b'"qstore"', b'"other"', "the format is 'other' and not 'qstore'"),
-        (b": 2\n", b": 3\n", "unknown store format version 3; this software reads version 2"),
+        (b": 2\n", b": 4\n", "unknown store format version 4; this software reads versions 2 and 3"),
         (b": 2\n", b": 2.0\n", "unknown store format version 2.0"),
         (b": 2\n", b": true\n", "unknown store format version True"),
         (b'"crc32c"', b'"crc"', "missing or unexpected keys: 'crc, crc32c'"),

@@ -135,9 +135,9 @@ def test_expectations(file: Path, tmp_path: Path) -> None:
 def test_lookups() -> None:
     done = invoke("lookups")
     assert done.exit_code == 0
-    assert len(done.output.splitlines()) == 76
+    assert len(done.output.splitlines()) == 78
     assert " 3  access   exchange    name queuename routingkey\n    AMQP 0-10 query binding\n" in done.output
-    assert [each["number"] for each in lines(invoke("lookups", "--json"))] == list(range(1, 39))
+    assert [each["number"] for each in lines(invoke("lookups", "--json"))] == list(range(1, 40))
     assert "36  access   transaction name\n" in done.output
 
 

@@ -28,7 +28,12 @@ _CONTROL_ONLY: Final = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 
 
 def printable(text: str, limit: int | None = None) -> str:
-    """Text without control characters and lone surrogates, cut to `limit` characters."""
+    """Text without control characters and lone surrogates, cut to `limit` characters.
+
+    The full name of a queue or exchange of a virtual host has a slash in it (`formats.broker_records.topology`).
+    """
+    if text.count("\x1f") == 1:
+        text = text.replace("\x1f", "/")
     if limit is not None and len(text) > limit:
         text = text[: limit - 1] + "…"
     return _CONTROL.sub(_escaped, escape_name(text))

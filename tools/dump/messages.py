@@ -8,10 +8,10 @@ MessageReader               an enqueue record as a message; `message_object` is 
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import TYPE_CHECKING
 
-from qstore.tools.console.text import escape_name
+from qstore.tools.console.text import escape_name, printable
 
 if TYPE_CHECKING:
     from qstore.broker.model.selectors.selector import Selector
@@ -35,6 +35,7 @@ import click
 
 from qstore.formats.broker_records.message_header import Amqp10Message, MessageHeader
 from qstore.formats.broker_records.messages import HEADER_SIZE_BYTES, decode_message_header, header_size
+from qstore.formats.broker_records.topology import HOST_SEPARATOR
 from qstore.formats.errors import BrokerRecordError, RhmError
 from qstore.formats.plain import plain_bytes
 from qstore.formats.rhm.records import Kind
@@ -73,8 +74,14 @@ class Selection:
     kinds: frozenset[Kind] = field(default_factory=frozenset)
 
     def has_queue(self, name: str) -> bool:
-        """Whether a queue is shown."""
-        return not self.queues or name in self.queues
+        """Whether a queue is shown. One of a virtual host may be named as people see it, `host/name`."""
+        if not self.queues or name in self.queues:
+            return True
+        return HOST_SEPARATOR in name and printable(name) in self.queues
+
+    def unknown_queues(self, known: Collection[str]) -> frozenset[str]:
+        """The queues that were asked for and do not exist."""
+        return self.queues - queues_named(self.queues, known, as_given=True)
 
     def has_rid(self, rid: int) -> bool:
         """Whether a record id is shown."""
@@ -116,10 +123,24 @@ def _number(text: str) -> int:
     return number
 
 
+def queues_named(wanted: Iterable[str], known: Collection[str], *, as_given: bool = False) -> frozenset[str]:
+    """The queues that are meant by names as people see them: those of virtual hosts are shown as `host/name`.
+
+    Args:
+        wanted: the names.
+        known: the queues that there are.
+        as_given: return those that exist, as they were given; otherwise all, unknown ones as they were given.
+    """
+    shown = {printable(name): name for name in known if HOST_SEPARATOR in name}
+    if as_given:
+        return frozenset(name for name in wanted if name in known or name in shown)
+    return frozenset(name if name in known else shown.get(name, name) for name in wanted)
+
+
 def no_such_queue(where: str, name: str, known: Iterable[str]) -> str:
     """The error for a queue that does not exist: it lists queues with similar names, or those that there are."""
-    names = sorted(map(escape_name, known))
-    near = difflib.get_close_matches(escape_name(name), names, _MAX_NAMED)
+    names = sorted(map(printable, known))
+    near = difflib.get_close_matches(printable(name), names, _MAX_NAMED)
     listed = ", ".join(f'"{each}"' for each in near or names[:_MAX_NAMED])
     if near:
         what = f"did you mean {listed}?"

@@ -132,6 +132,17 @@ def _needed_any(body: Row, *names: str) -> None:
         raise bad_request(f"[{','.join(f'{{key_missing,{name}}}' for name in missing)}]")
 
 
+def _host_row(data: Data) -> Row:
+    about = plain(data.get("about") or {})
+    return {"name": data.get("name"), "description": about.get("description", ""), "tags": _tags(about.get("tags", ""))}
+
+
+def _host_properties(body: Row) -> Row:
+    body = {**body, **mapping(body, "metadata")} if "metadata" in body else body
+    found = {"description": text(body, "description")} if "description" in body else {}
+    return {**found, "tags": ",".join(_tags(body["tags"]))} if body.get("tags") else found
+
+
 _KINDS: Final[Mapping[str, _Kind]] = {
     "users": _Kind("user", "user", ("name",), _user_row, _user_properties),
     "permissions": _Kind(
@@ -150,8 +161,7 @@ _KINDS: Final[Mapping[str, _Kind]] = {
         "policy", "operator-policy", ("vhost", "name"), _policy_row,
         lambda body: _policy_properties(body, "queues"), lambda data: data.get("kind") == "operator-policy",
     ),
-    "vhosts": _Kind("vhost", "vhost", ("name",), lambda data: {"name": data.get("name")},
-                    lambda body: {name: text(body, name) for name in ("description",) if name in body}),
+    "vhosts": _Kind("virtual_host", "vhost", ("name",), _host_row, _host_properties),
 }  # fmt: skip
 
 
@@ -234,10 +244,6 @@ async def put(api: Api, kind: str, call: Call) -> Reply:
     if users and not any(row["name"] == wanted["user"] for row in users):
         raise bad_request("vhost_or_user_not_found")
     is_there = any(_is(row, wanted) for row in await rows_of(api, kind))
-    if kind == "vhosts":
-        if not is_there:
-            raise HttpError(501, "not_implemented", "this broker has one virtual host, which is called /")
-        return Reply(204)
     await create(api, kind, call, wanted, properties)
     return Reply(204 if is_there else 201)
 
@@ -257,9 +263,9 @@ async def delete(api: Api, kind: str, call: Call) -> Reply:
     found = [row for row in await rows_of(api, kind) if _is(row, wanted)]
     if not found:
         raise not_found()
-    if kind == "vhosts":
-        raise HttpError(501, "not_implemented", "this broker has one virtual host, which cannot be deleted")
     for row in found:
+        if kind == "vhosts":
+            await api.logins.leave(row["name"])
         await _delete_one(api, kind, call, row)
     return Reply(204)
 
@@ -274,6 +280,8 @@ async def _delete_one(api: Api, kind: str, call: Call, row: Row) -> None:
 def _has_changed(api: Api, kind: str, name: str) -> None:
     """Next time the broker is asked for all of these; a user who was changed has to log in again."""
     api.collector.changed(*(each.of for each in _KINDS.values()), "appliedPolicy", "queue", "exchange")
+    if kind == "vhosts":
+        api.collector.changed("vhost", "binding", "exchange_binding", "connection", "session", "subscription")
     if kind == "users":
         api.logins.forget(name)
 
@@ -293,13 +301,74 @@ async def import_all(api: Api, call: Call, kind: str, given: list[Row], vhost: s
     for each in given:
         named = {**each, "vhost": vhost} if vhost is not None else dict(each)
         wanted = _needed(named, *of.parts)
-        if kind == "vhosts":
-            if wanted["name"] not in await api.vhosts():
-                raise bad_request(f"this broker has one virtual host, which is called /, and no {wanted['name']}")
-            continue
         if each.get("name") in there and not each.get("password_hash"):
             named.pop("password_hash", None)  # an export of this broker has no hashes: the password stays
         await create(api, kind, call, wanted, of.properties(named))
+
+
+# ---- limits of virtual hosts ----
+
+_LIMITS: Final = "vhost-limits"
+_MAX_LIMIT: Final = (1 << 32) - 1
+
+
+async def about_hosts(api: Api) -> dict[str, Row]:
+    """What is set for each virtual host: its description and tags."""
+    return {str(data["name"]): plain(data.get("about") or {}) for data in await api.collector.get("virtual_host")}
+
+
+async def _limits_of(api: Api) -> list[Row]:
+    found = await api.collector.get("virtual_host")
+    rows = [{"vhost": str(data["name"]), "value": plain(data.get("limits") or {})} for data in found]
+    return sorted((row for row in rows if row["value"]), key=lambda row: str(row["vhost"]))
+
+
+async def limits(api: Api, call: Call) -> Reply:
+    """The limits, of all virtual hosts or of one."""
+    wanted = call.path.get("vhost")
+    if wanted is not None:
+        await api.check_vhost(wanted)
+    return Reply(value=listed(call, [row for row in await _limits_of(api) if wanted in (None, row["vhost"])]))
+
+
+async def put_limit(api: Api, call: Call) -> Reply:
+    """Set a limit; a negative value ends it."""
+    await api.check_vhost(call.path["vhost"], "vhost_not_found")
+    value = call.object("value")["value"]
+    if type(value) is not int or value > _MAX_LIMIT:
+        raise bad_request(["not_an_integer", "value"])
+    await _set_limit(api, call, call.path["vhost"], call.path["name"], value)
+    return Reply(204)
+
+
+async def delete_limit(api: Api, call: Call) -> Reply:
+    """Remove a limit."""
+    await api.check_vhost(call.path["vhost"])
+    await _set_limit(api, call, call.path["vhost"], call.path["name"], -1)
+    return Reply(204)
+
+
+async def _set_limit(api: Api, call: Call, vhost: str, name: str, value: int) -> None:
+    properties = {"vhost": vhost, "value": value}
+    arguments: dict[str, Any] = {"type": "vhost-limit", "name": name, "properties": properties, "strict": True}
+    await (await call.session.console()).call("broker", "create", arguments)
+    api.collector.changed("virtual_host")
+
+
+async def limit_parameters(api: Api, vhost: str | None) -> list[Row]:
+    """The limits as RabbitMQ's definitions have them: parameters of the component `vhost-limits`."""
+    found = [row for row in await _limits_of(api) if vhost in (None, row["vhost"])]
+    return [{"component": _LIMITS, "name": "limits", "value": row["value"], "vhost": row["vhost"]} for row in found]
+
+
+async def import_limits(api: Api, call: Call, parameters: list[Row], vhost: str | None) -> None:
+    """Set the limits that definitions have; other parameters are of plugins that are not here."""
+    for each in parameters:
+        if each.get("component") != _LIMITS:
+            continue
+        of = vhost if vhost is not None else _needed(each, "vhost")["vhost"]
+        for name, value in mapping(each, "value").items():
+            await _set_limit(api, call, of, name, value if isinstance(value, int) else -1)
 
 
 async def delete_users(api: Api, call: Call) -> Reply:

@@ -126,9 +126,8 @@ async def browse(api: Api, call: Call) -> Reply:
     """The first messages of a queue that can be delivered now."""
     await api.find_queue(call)
     count = min(call.count("count", 20), MAX_GET)
-    console = await call.session.console()
     found: list[Row] = []
-    async with await console.connection.session() as session:
+    async with call.session.connection(call.path["vhost"]) as connection, await connection.session() as session:
         receiver = await session.receiver(
             queue_address(call.path["name"], {"mode": "browse", "create": "never"}), capacity=min(count, 100)
         )

@@ -24,10 +24,12 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Any, Final
 
 from qstore.broker.client import AuthenticationError, MessagingError, SessionError
+from qstore.broker.client.aio import Connection
 from qstore.broker.management.console.aio import Console
 from qstore.broker.network.clients import network_of
 from qstore.formats.amqp_0_9_1.codes import ReplyCode
 from qstore.formats.amqp_0_10.codes import ErrorCode
+from qstore.formats.broker_records.topology import DEFAULT_HOST
 from qstore.tools.web.amqp import (
     OWN_PROPERTY,
     Channel,
@@ -128,14 +130,35 @@ class Session:
                 await oldest.close()
             return connection
 
+    @property
+    def _own_options(self) -> dict[str, Any]:
+        """The options of this user's connections of AMQP 0-10."""
+        named = {} if self._login is None else {"username": self._login, "password": self._password}
+        known = {"client_properties": {OWN_PROPERTY: True, "product": "qstore-console", "peer": self._peer}}
+        return self._options | named | known
+
+    @contextlib.asynccontextmanager
+    async def connection(self, vhost: str) -> AsyncIterator[Connection]:
+        """A connection of AMQP 0-10 of this user to a virtual host. Raises as `console`."""
+        if vhost == DEFAULT_HOST:
+            yield (await self.console()).connection
+            return
+        try:
+            connection = Connection(self._url, **(self._own_options | {"virtual_host": vhost}))
+            await connection.open()
+        except (MessagingError, OSError) as error:
+            raise UnreachableError(f"the broker cannot be reached: {error}") from None
+        try:
+            yield connection
+        finally:
+            await connection.close()
+
     async def console(self) -> Console:
         """The management of the broker, as this user. Raises LoginError, RefusedError, UnreachableError."""
         async with self._lock:
             if self._console is not None and self._console.connection.is_open:
                 return self._console
-            named = {} if self._login is None else {"username": self._login, "password": self._password}
-            known = {"client_properties": {OWN_PROPERTY: True, "product": "qstore-console", "peer": self._peer}}
-            console = Console(self._url, timeout=30.0, **(self._options | named | known))
+            console = Console(self._url, timeout=30.0, **self._own_options)
             try:
                 await console.open()
             except AuthenticationError as error:
@@ -146,6 +169,13 @@ class Session:
                 raise UnreachableError(f"the broker cannot be reached: {error}") from None
             self._console = console
             return console
+
+    async def leave(self, vhost: str) -> None:
+        """Close the connection to a virtual host that is about to be deleted."""
+        async with self._lock:
+            connection = self._open.pop(vhost, None)
+        if connection is not None:
+            await connection.close()
 
     async def drop_spare(self) -> None:
         """Close the connection of the login, if nothing has needed it."""
@@ -218,6 +248,11 @@ class Logins:
         name = user.encode("utf-8", "surrogateescape")
         secret = password.encode("utf-8", "surrogateescape")
         return hmac.digest(self._salt, len(name).to_bytes(4, "big") + name + secret, hashlib.sha256)
+
+    async def leave(self, vhost: str) -> None:
+        """Close all connections to a virtual host that is about to be deleted."""
+        for session in list(self._sessions.values()):
+            await session.leave(vhost)
 
     async def session(self, user: str, password: str, peer: str) -> Session:
         """The session of a user.

@@ -32,6 +32,7 @@ from qstore.broker.management.console import AgentError, Data, NoObjectError
 from qstore.broker.protocols.amqp_0_9_1.arguments import exchange_name
 from qstore.formats.amqp_0_9_1.codes import Amqp091Error, ReplyCode
 from qstore.formats.amqp_0_9_1.properties import PROPERTIES, Properties
+from qstore.formats.broker_records.topology import HOST_SEPARATOR, full_name, split_name
 from qstore.formats.errors import FormatError
 from qstore.formats.plain import plain_map
 from qstore.formats.quarantine_index import QuarantineEntry
@@ -233,7 +234,9 @@ class Api:
     async def journal_rows(self, age: float = 1.0) -> list[Row]:
         """All journals."""
         seen = await self.collector.get("journal", age)
-        return self._rows("journal", lambda: sorted(map(journal_row, seen), key=lambda row: str(row["name"])), seen.now)
+        return self._rows(
+            "journal", lambda: sorted(map(journal_row, seen), key=lambda row: (row["vhost"], row["name"])), seen.now
+        )
 
     async def quarantined(self) -> Row:
         """What the store has set aside, if it is on this machine and the console may read it."""
@@ -288,11 +291,7 @@ class Api:
     async def binding_rows(self) -> list[Row]:
         """All bindings."""
         queues, exchanges = await self.collector.get("binding"), await self.collector.get("exchange_binding")
-        places = await self.collector.get("exchange", 60)
-        vhosts = {data.key: rows.vhost_of(data) for data in places}
-        return self._rows(
-            "binding", lambda: list(rows.binding_rows(queues, exchanges, vhosts)), queues.now, exchanges.now
-        )
+        return self._rows("binding", lambda: list(rows.binding_rows(queues, exchanges)), queues.now, exchanges.now)
 
     async def connection_rows(self, age: float = 1.0, *, with_own: bool = False) -> list[Row]:
         """The connections, by default without those of consoles of this kind."""
@@ -337,19 +336,24 @@ class Api:
 
     async def find_queue(self, call: Call) -> tuple[Seen, Data]:
         """The queue that a path names, as it is now. Raises HttpError."""
-        data = await self.collector.one("queue", call.path["name"])
-        if data is None or rows.vhost_of(data) != call.path["vhost"]:
+        data = await self.collector.one("queue", full_name(call.path["vhost"], call.path["name"]))
+        if data is None:
             raise not_found()
         seen = await self.collector.get("queue", 3600)
         return (seen if data.key in seen.now.objects else Seen(seen.now._replace(objects={data.key: data}), None)), data
 
     async def find_exchange(self, call: Call) -> tuple[Seen, Data]:
         """The exchange that a path names, likewise."""
-        data = await self.collector.one("exchange", own_exchange(call.path["name"]))
-        if data is None or rows.vhost_of(data) != call.path["vhost"]:
+        data = await self.collector.one("exchange", exchange_key(call.path["vhost"], own_exchange(call.path["name"])))
+        if data is None:
             raise not_found()
         seen = await self.collector.get("exchange", 3600)
         return (seen if data.key in seen.now.objects else Seen(seen.now._replace(objects={data.key: data}), None)), data
+
+
+def exchange_key(vhost: str, name: str) -> str:
+    """The key of an exchange's object; the default one has no name."""
+    return full_name(vhost, name) or ("" if vhost == rows.DEFAULT_VHOST else vhost + HOST_SEPARATOR)
 
 
 def own_exchange(name: str) -> str:
@@ -637,16 +641,19 @@ async def nothing(_api: Api, call: Call) -> Reply:
 async def _vhost_rows(api: Api) -> list[Row]:
     node, queues = await api.node(), await api.queue_rows()
     connections = await api.connection_rows()
-    found = []
+    found, about = [], await access.about_hosts(api)
     for data in await api.collector.get("vhost"):
         name = str(data["name"])
+        told = about.get(name, {})
+        description = str(told.get("description") or "")
+        tags = [each for each in str(told.get("tags") or "").split(",") if each]
         mine = [each for each in queues if each["vhost"] == name]
         row: Row = {
             "name": name,
-            "description": data.get("description") or ("Default virtual host" if name == rows.DEFAULT_VHOST else ""),
-            "tags": [],
+            "description": description or ("Default virtual host" if name == rows.DEFAULT_VHOST else ""),
+            "tags": tags,
             "default_queue_type": "classic",
-            "metadata": {"description": data.get("description") or "", "tags": []},
+            "metadata": {"description": description, "tags": tags},
             "tracing": False,
             "cluster_state": {node: "running"},
         }
@@ -702,7 +709,7 @@ async def queue(api: Api, call: Call) -> Reply:
     seen, data = await api.find_queue(call)
     applied = await api.collector.get("appliedPolicy")
     row = rows.queue_row(seen, data, await api.node(), applied.now.objects)
-    name = data["name"]
+    name = row["name"]
     row["consumer_details"] = [
         each for each in await api.consumer_rows() if each["queue"] == {"name": name, "vhost": row["vhost"]}
     ]
@@ -723,8 +730,8 @@ async def put_queue(api: Api, call: Call) -> Reply:
     durable, auto_delete = boolean(body, "durable"), boolean(body, "auto_delete")
     arguments = mapping(body, "arguments")
     await api.check_vhost(vhost, "vhost_not_found")
-    is_there = await api.collector.one("queue", name)
-    if is_there is not None and rows.vhost_of(is_there) == vhost:
+    is_there = await api.collector.one("queue", full_name(vhost, name))
+    if is_there is not None:
         for what, given, current in (
             ("durable", durable, bool(is_there.get("durable"))),
             ("auto_delete", auto_delete, bool(is_there.get("autoDelete"))),
@@ -841,8 +848,8 @@ async def put_exchange(api: Api, call: Call) -> Reply:
     kind, durable = text(body, "type", "direct"), boolean(body, "durable")
     auto_delete, internal = boolean(body, "auto_delete"), boolean(body, "internal")
     await api.check_vhost(vhost, "vhost_not_found")
-    is_there = await api.collector.one("exchange", own_exchange(name))
-    if is_there is not None and rows.vhost_of(is_there) == vhost:
+    is_there = await api.collector.one("exchange", exchange_key(vhost, own_exchange(name)))
+    if is_there is not None:
         for what, given, current in (
             ("type", kind, is_there.get("type")),
             ("durable", durable, bool(is_there.get("durable"))),
@@ -868,7 +875,7 @@ async def put_exchange(api: Api, call: Call) -> Reply:
 
 async def delete_exchange(api: Api, call: Call) -> Reply:
     _, data = await api.find_exchange(call)
-    if not data["name"] or str(data["name"]).startswith(_STANDARD):
+    if not (name := rows.local(data.key)) or name.startswith(_STANDARD):
         raise HttpError(401, "not_authorised", "Access refused.")
     async with call.session.channel(call.path["vhost"]) as channel:
         await channel.call("exchange.delete", exchange=call.path["name"], if_unused=call.flag("if-unused"))
@@ -946,12 +953,14 @@ async def queue_bindings(api: Api, call: Call) -> Reply:
 
 async def bindings_of_source(api: Api, call: Call) -> Reply:
     _, data = await api.find_exchange(call)
-    return await _bindings(api, call, lambda row: (row["source"], row["vhost"]) == (data["name"], call.path["vhost"]))
+    return await _bindings(
+        api, call, lambda row: (row["source"], row["vhost"]) == (rows.local(data.key), call.path["vhost"])
+    )
 
 
 async def bindings_of_destination(api: Api, call: Call) -> Reply:
     _, data = await api.find_exchange(call)
-    place = "exchange", data["name"], call.path["vhost"]
+    place = "exchange", rows.local(data.key), call.path["vhost"]
     return await _bindings(api, call, lambda row: (row["destination_type"], row["destination"], row["vhost"]) == place)
 
 
@@ -1138,14 +1147,14 @@ async def definitions(api: Api, call: Call) -> Reply:
     if is_all:
         found |= {
             "users": await access.users_of(api, call),
-            "vhosts": [{"name": name} for name in await api.vhosts()],
+            "vhosts": await access.rows_of(api, "vhosts"),
             "permissions": await access.rows_of(api, "permissions"),
             "topic_permissions": await access.rows_of(api, "topic-permissions"),
             "global_parameters": [{"name": "cluster_name", "value": await api.node()}],
         }
     queue_names = ("name", "durable", "auto_delete", "arguments")
     found |= {
-        "parameters": [],
+        "parameters": await access.limit_parameters(api, vhost),
         "policies": [
             {name: value for name, value in row.items() if is_all or name != "vhost"}
             for row in await access.rows_of(api, "policies")
@@ -1205,6 +1214,7 @@ async def post_definitions(api: Api, call: Call) -> Reply:
                     continue
                 await channel.call(method, **arguments)
     await access.import_all(api, call, "policies", _list_of(body, "policies"), only)
+    await access.import_limits(api, call, _list_of(body, "parameters"), only)
     api.collector.changed("queue", "exchange", "binding", "exchange_binding")
     return Reply(204)
 
@@ -1251,8 +1261,11 @@ def journal_row(data: Data) -> Row:
         "waits_for_room": "writeWaitFailures", "shortages": "writeBusyFailures", "max_files": "maxFileCount",
         "available_files": "availableFileCount",
     }  # fmt: skip
+    vhost, name = split_name(data.key)
     return {
         **{name: data.get(source) for name, source in names.items()},
+        "name": name,
+        "vhost": vhost,
         "files": files,
         "free_files": free,
         "file_size": size,
@@ -1266,10 +1279,11 @@ async def journals(api: Api, call: Call) -> Reply:
 
 
 async def journal(api: Api, call: Call) -> Reply:
-    data = await api.collector.one("journal", call.path["name"], _LEGACY)
+    key = full_name(call.query.get("vhost", rows.DEFAULT_VHOST), call.path["name"])
+    data = await api.collector.one("journal", key, _LEGACY)
     if data is None:
         raise not_found()
-    files = await api.collector.one("journalFiles", call.path["name"], _QSTORE)
+    files = await api.collector.one("journalFiles", key, _QSTORE)
     return Reply(value={**journal_row(data), **({} if files is None else _files(files))})
 
 
@@ -1346,6 +1360,7 @@ async def object_of(api: Api, call: Call) -> Reply:
 OBJECTS: Final = (
     "acl", "agent", "alarms", "backup", "binding", "broker", "connection", "exchange", "exchange_binding", "flushes",
     "journal", "log", "memory", "queue", "security", "session", "store", "subscription", "system", "vhost",
+    "virtual_host",
 )  # fmt: skip
 """The classes that are shown as they are."""
 
@@ -1354,8 +1369,8 @@ async def move_messages(api: Api, call: Call) -> Reply:
     body = call.object("destination")
     await api.find_queue(call)
     arguments = {
-        "srcQueue": call.path["name"],
-        "destQueue": text(body, "destination"),
+        "srcQueue": full_name(call.path["vhost"], call.path["name"]),
+        "destQueue": full_name(call.path["vhost"], text(body, "destination")),
         "qty": whole(body, "count", 0, (1 << 32) - 1),
     }
     await (await call.session.console()).call("broker", "queueMoveMessages", arguments)
@@ -1366,7 +1381,7 @@ async def move_messages(api: Api, call: Call) -> Reply:
 async def history(api: Api, call: Call) -> Reply:
     """Points of all queues together, or of one: `age` seconds back."""
     name = call.query.get("queue")
-    series = TOTAL if name is None else f"queue {name}"
+    series = TOTAL if name is None else f"queue {full_name(call.query.get('vhost', rows.DEFAULT_VHOST), name)}"
     points = api.collector.history.points(series, call.count("age", 3600), api.now())
     return Reply(value={"series": list(SERIES), "points": [[at, *values] for at, values in points]})
 
@@ -1488,8 +1503,10 @@ ROUTES: Final = (
     Route("GET", "vhosts/{vhost}/permissions", ADMINISTRATOR, _of(access.all_of, "permissions"), "Its permissions"),
     Route("GET", "vhosts/{vhost}/topic-permissions", ADMINISTRATOR, _of(access.all_of, "topic-permissions"),
           "Its topic permissions"),
-    Route("GET", "vhost-limits", ADMINISTRATOR, nothing, "Limits of virtual hosts: none"),
-    Route("GET", "vhost-limits/{vhost}", ADMINISTRATOR, nothing, "Those of one"),
+    Route("GET", "vhost-limits", ADMINISTRATOR, access.limits, "Limits of virtual hosts"),
+    Route("GET", "vhost-limits/{vhost}", ADMINISTRATOR, access.limits, "Those of one"),
+    Route("PUT", "vhost-limits/{vhost}/{name}", ADMINISTRATOR, access.put_limit, "Set max-connections or max-queues"),
+    Route("DELETE", "vhost-limits/{vhost}/{name}", ADMINISTRATOR, access.delete_limit, "Remove a limit"),
 
     Route("GET", "users", ADMINISTRATOR, _of(access.all_of, "users"), "The users"),
     *_routes_of("users", ADMINISTRATOR, "{name}", "user"),

@@ -24,6 +24,7 @@ from orjson import OPT_SORT_KEYS, dumps
 
 from qstore.broker.management.console import Data
 from qstore.broker.protocols.amqp_0_9_1.arguments import client_key
+from qstore.formats.broker_records.topology import split_name
 from qstore.tools.console.amounts import plain, reference
 from qstore.tools.web.amqp import OWN_PROPERTY
 from qstore.tools.web.collector import Seen
@@ -47,6 +48,11 @@ def vhost_of(data: Data) -> str:
     return key.partition(",")[2] or DEFAULT_VHOST
 
 
+def local(full: str) -> str:
+    """The name in its virtual host of a queue or an exchange, from the key of its object."""
+    return split_name(full)[1]
+
+
 def user_name(identity: object) -> str:
     """A user's name without the realm."""
     text = identity if isinstance(identity, str) else ""
@@ -65,7 +71,7 @@ def properties_key(key: str, arguments: Mapping[str, Any]) -> str:
 
 def is_internal_queue(data: Data) -> bool:
     """Whether it is the queue of answers of a management console, such as this one."""
-    return bool(data.get("exclusive")) and _is_console_queue(str(data.get("name"))) is not None
+    return bool(data.get("exclusive")) and _is_console_queue(local(data.key)) is not None
 
 
 def is_own(data: Data) -> bool:
@@ -126,7 +132,7 @@ def queue_row(seen: Seen, data: Data, node: str, applied: Mapping[str, Data]) ->
     """A queue; `applied` are the policies that apply to queues."""
     values = data.values
     arguments = plain(values.get("arguments") or {})
-    policy = applied.get(f"queue,{vhost_of(data)},{values['name']}")
+    policy = applied.get(f"queue,{vhost_of(data)},{local(data.key)}")
     depth, size = number(data, "msgDepth"), number(data, "byteDepth")
     unacknowledged = min(depth, number(data, "unackedMessages"))
     ready = depth - unacknowledged
@@ -136,7 +142,7 @@ def queue_row(seen: Seen, data: Data, node: str, applied: Mapping[str, Data]) ->
     held = number(base, "unackedMessages")
     change_held = 0.0 if base is None or not seen.seconds else round((unacknowledged - held) / seen.seconds, 2)
     return {
-        "name": values["name"],
+        "name": local(data.key),
         "vhost": vhost_of(data),
         "durable": bool(values.get("durable")),
         "auto_delete": bool(values.get("autoDelete")),
@@ -171,7 +177,7 @@ def queue_row(seen: Seen, data: Data, node: str, applied: Mapping[str, Data]) ->
         "message_bytes_persistent": number(data, "bytePersistEnqueues") - number(data, "bytePersistDequeues"),
         "message_bytes_paged_out": paged_bytes,
         "message_stats": message_stats(seen, data),
-        "alternate_exchange": reference(values.get("altExchange")) or None,
+        "alternate_exchange": local(reference(values.get("altExchange"))) or None,
         "bindings": number(data, "bindingCount"),
         "discarded": {
             name.removeprefix("discards").lower(): number(data, name) for name in (*_DISCARDS, "discardsOverflow")
@@ -182,14 +188,14 @@ def queue_row(seen: Seen, data: Data, node: str, applied: Mapping[str, Data]) ->
 
 def exchange_row(seen: Seen, data: Data) -> Row:
     """An exchange."""
-    values, name = data.values, data["name"]
+    values, name = data.values, local(data.key)
     received, routed = number(data, "msgReceives"), number(data, "msgRoutes")
     stats = {
         **with_rate("publish_in", received, seen.rate(data.key, "msgReceives")),
         **with_rate("publish_out", routed, seen.rate(data.key, "msgRoutes")),
     }
     arguments = plain(values.get("arguments") or {})
-    alternate = reference(values.get("altExchange"))
+    alternate = local(reference(values.get("altExchange")))
     return {
         "name": name,
         "vhost": vhost_of(data),
@@ -218,21 +224,21 @@ def binding_row(vhost: str, source: str, destination: str, kind: str, key: str, 
     }
 
 
-def binding_rows(queues: Iterable[Data], exchanges: Iterable[Data], vhosts: Mapping[str, str]) -> Iterable[Row]:
+def binding_rows(queues: Iterable[Data], exchanges: Iterable[Data]) -> Iterable[Row]:
     """All bindings.
 
     Args:
         queues: the bindings to queues.
         exchanges: those to exchanges.
-        vhosts: key of an exchange -> its virtual host and name.
     """
     for kind, field, found in (("queue", "queueRef", queues), ("exchange", "destinationRef", exchanges)):
         for data in found:
-            source, target = reference(data.get("exchangeRef")), reference(data.get(field))
+            vhost, source = split_name(reference(data.get("exchangeRef")))
+            target = local(reference(data.get(field)))
             if kind == "queue" and _is_console_queue(target):
                 continue
             key = client_key(str(data.get("bindingKey") or ""))
-            yield binding_row(vhosts.get(source, DEFAULT_VHOST), source, target, kind, key, data.get("arguments") or {})
+            yield binding_row(vhost, source, target, kind, key, data.get("arguments") or {})
 
 
 # ---- connections, channels, consumers ----
@@ -315,7 +321,7 @@ def consumer_row(data: Data, channel: Row | None, vhost: str) -> Row:
     return {
         "consumer_tag": data.get("name"),
         "subscription": data.key,
-        "queue": {"name": reference(data.get("queueRef")), "vhost": vhost},
+        "queue": {"name": local(reference(data.get("queueRef"))), "vhost": vhost},
         "ack_required": bool(data.get("acknowledged")),
         "exclusive": bool(data.get("exclusive")),
         "active": True,

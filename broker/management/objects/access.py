@@ -10,6 +10,8 @@ They are created and deleted by the broker's methods `create` and `delete`, with
                                 password_hash (RabbitMQ's) and hashing_algorithm
     permission        the user  vhost, configure, write, read                              vhost
     topic-permission  the user  vhost, exchange, write, read                               vhost, exchange
+    vhost             its name  description, tags (text)
+    vhost-limit       its name  vhost, value (a negative one ends it)                      vhost
 
 `vhost` is "/" by default. What exists is changed. A user without password and hash keeps its password. Passwords are
 in no object; `exportPassword` tells an administrator the hash of one, and the log says so.
@@ -24,11 +26,11 @@ from qstore.broker.management.request import Arguments
 from qstore.broker.management.schema import ClassName, ManagedClass, arg, method, prop
 from qstore.broker.model.errors import InvalidArgumentError, ModelError, NotImplementedByBrokerError
 from qstore.broker.model.policies import OPERATOR_POLICY, POLICY, Policy, policy_of
-from qstore.broker.model.virtual_host import DEFAULT_HOST
 from qstore.broker.security.acl.control import AccessControl, control_of
 from qstore.broker.security.administration import Administration
 from qstore.broker.security.permissions import ADMINISTRATOR, PERMISSION, TOPIC_PERMISSION, name_of
 from qstore.broker.security.users.user_file import UserFileError
+from qstore.formats.broker_records.topology import DEFAULT_HOST
 from qstore.formats.values import EMPTY_MAP, TypedMap, typed_map
 from qstore.formats.wording import printable
 
@@ -45,6 +47,8 @@ TYPES: Final[Mapping[str, tuple[frozenset[str], frozenset[str]]]] = {
     "user": (frozenset(("tags", "password", "password_hash", "hashing_algorithm")), frozenset()),
     "permission": (frozenset(("vhost", "configure", "write", "read")), frozenset(("vhost",))),
     "topic-permission": (frozenset(("vhost", "exchange", "write", "read")), frozenset(("vhost", "exchange"))),
+    "vhost": (frozenset(("description", "tags")), frozenset()),
+    "vhost-limit": (frozenset(("vhost", "value")), frozenset(("vhost",))),
 }
 """Type -> the properties of create, and the options of delete."""
 
@@ -54,7 +58,11 @@ async def create_access(managed: ManagedBroker, kind: str, name: str, given: Typ
     values, administration = Arguments(_plain(given)), _administration(managed)
     _check_known(kind, values, TYPES[kind][0])
     host = values.text("vhost") or DEFAULT_HOST
-    if kind in ("policy", "operator-policy"):
+    if kind == "vhost":
+        await administration.put_host(name, {each: values.text(each) for each in values}, caller)
+    elif kind == "vhost-limit":
+        await administration.limit_host(host, name, _limit(values), caller)
+    elif kind in ("policy", "operator-policy"):
         await administration.set_policy(policy_of(host, name, values), caller, f"qstore.{kind}")
     elif kind == "user":
         await administration.put_user(
@@ -76,13 +84,24 @@ async def delete_access(managed: ManagedBroker, kind: str, name: str, options: T
     values, administration = Arguments(_plain(options)), _administration(managed)
     _check_known(kind, values, TYPES[kind][1])
     host = values.text("vhost") or DEFAULT_HOST
-    if kind in ("policy", "operator-policy"):
+    if kind == "vhost":
+        await administration.delete_host(name, caller)
+    elif kind == "vhost-limit":
+        await administration.limit_host(host, name, None, caller)
+    elif kind in ("policy", "operator-policy"):
         await administration.delete_policy(host, name, caller, f"qstore.{kind}")
     elif kind == "user":
         await administration.delete_user(name, caller)
     else:
         exchange = _exchange(values) if kind == "topic-permission" else None
         await administration.delete_permission(name, host, caller, exchange)
+
+
+def _limit(values: Arguments) -> int:
+    value = values.get("value")
+    if type(value) is not int:
+        raise InvalidArgumentError("a limit of a virtual host has a value, which is a whole number")
+    return value
 
 
 def _administration(managed: ManagedBroker) -> Administration:

@@ -22,6 +22,7 @@ a topic is an exchange without it.
 
 A `subscription`, whose name is the key of its object, is closed: permission to call its method `close` is needed, as
 if it had one.
+Objects of another virtual host than "/" have its name as the property, or option, `qstore.virtual-host`.
 
 Other options are refused: a misspelt one would delete what it should have kept.
 
@@ -50,10 +51,12 @@ from qstore.broker.management.schema import (
     arg,
     method,
     prop,
+    shown_name,
     stat,
 )
 from qstore.broker.model.arguments import Of, rows_of
 from qstore.broker.model.authorization import Action, ObjectType
+from qstore.broker.model.caller import in_host
 from qstore.broker.model.errors import (
     InvalidArgumentError,
     ModelError,
@@ -63,6 +66,7 @@ from qstore.broker.model.errors import (
 )
 from qstore.broker.model.queues.groups import GroupOrder
 from qstore.broker.model.topology.checks import check_private
+from qstore.formats.broker_records.topology import DEFAULT_HOST, split_name
 from qstore.formats.values import TypedMap, TypedValue
 from qstore.formats.wording import printable
 
@@ -123,6 +127,9 @@ _ABSENT: Final = {
 }
 """Type -> why there are no objects of it."""
 _EXTENSION: Final = "x-"
+HOST_PROPERTY: Final = "qstore.virtual-host"
+"""The property of create, and the option of delete, with the virtual host of the object; without it the default one."""
+
 _LOG: Final = log_of("Management")
 
 
@@ -130,7 +137,10 @@ async def create(managed: ManagedBroker, _broker: object, arguments: Arguments, 
     """Create an object."""
     kind, name = arguments.text("type"), arguments.text("name")
     properties, strict = _Properties(arguments.typed_map("properties")), arguments.flag("strict")
-    host = managed.broker.default_host
+    if kind not in _OF_HOSTS:
+        return await _create_other(managed, kind, name, arguments, caller)
+    host = managed.broker.virtual_hosts.get(properties.take_text(HOST_PROPERTY) or DEFAULT_HOST)
+    caller = in_host(caller, host.name)
     if kind == "queue":
         _check_new(name, host.queues)
         if properties.take_flag("exclusive"):
@@ -160,7 +170,15 @@ async def create(managed: ManagedBroker, _broker: object, arguments: Arguments, 
     elif kind == "exchange_binding":
         bound = _parts_of_binding(name, "SOURCE/DESTINATION/KEY")
         await host.exchange_bindings.bind(*bound, properties.rest(Of.BINDING, strict=False), caller=caller)
-    elif kind in TYPES:
+    return {}
+
+
+_OF_HOSTS: Final = ("queue", "exchange", "topic", "binding", "exchange_binding")
+"""The types of objects that a virtual host has."""
+
+
+async def _create_other(managed: ManagedBroker, kind: str, name: str, arguments: Arguments, caller: Caller) -> Results:
+    if kind in TYPES:
         await create_access(managed, kind, name, arguments.typed_map("properties"), caller)
     else:
         _refuse(managed, kind, "created", caller, Action.CREATE)
@@ -178,8 +196,11 @@ async def delete(managed: ManagedBroker, _broker: object, arguments: Arguments, 
         return {}
     options = arguments.map("options")
     host = managed.broker.default_host
+    if kind in _OPTIONS:
+        host = managed.broker.virtual_hosts.get(options.text(HOST_PROPERTY) or DEFAULT_HOST)
+    caller = in_host(caller, host.name)
     known = _OPTIONS.get(kind)
-    unknown = [] if known is None else [each for each in options if each not in known]
+    unknown = [] if known is None else [each for each in options if each not in (*known, HOST_PROPERTY)]
     if unknown:
         raise InvalidArgumentError(f"unknown option of delete: {printable(unknown[0])}")
     if kind == "queue":
@@ -193,10 +214,22 @@ async def delete(managed: ManagedBroker, _broker: object, arguments: Arguments, 
         await host.topology.unbind(queue, exchange, key, caller=caller)
     elif kind == "exchange_binding":
         bound = _parts_of_binding(name, "SOURCE/DESTINATION/KEY")
-        await host.exchange_bindings.unbind(*bound, arguments.typed_map("options"), caller=caller)
+        given = _Properties(arguments.typed_map("options"))
+        host = managed.broker.virtual_hosts.get(given.take_text(HOST_PROPERTY) or DEFAULT_HOST)
+        await host.exchange_bindings.unbind(
+            *bound, given.rest(Of.BINDING, strict=False), caller=in_host(caller, host.name)
+        )
     else:
         _refuse(managed, kind, "deleted", caller, Action.DELETE)
     return {}
+
+
+def _of_host(host: str, full: str) -> tuple[str, str]:
+    """The virtual host and the name in a full name, which must be of that host, or empty."""
+    other, name = split_name(full)
+    if name and other != host:
+        raise InvalidArgumentError(f'"{shown_name(full)}" is of another virtual host than "{host}"')
+    return host, name
 
 
 def _of_hosts(path: str) -> Callable[[ManagedBroker], int]:
@@ -379,7 +412,9 @@ async def set_timestamps(managed: ManagedBroker, _broker: object, arguments: Arg
 async def redirect(managed: ManagedBroker, _broker: object, arguments: Arguments, caller: Caller) -> Results:
     """Put the messages for a queue on another one from now on, or no longer."""
     source, target = arguments.text("sourceQueue"), arguments.text("targetQueue")
-    managed.broker.default_host.redirections.redirect(source, target, caller)
+    host, source = split_name(source)
+    _, target = _of_host(host, target)
+    managed.broker.virtual_hosts.get(host).redirections.redirect(source, target, in_host(caller, host))
     return {}
 
 

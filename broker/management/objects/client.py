@@ -18,13 +18,13 @@ from qstore.broker.management.schema import (
     QUEUE,
     SESSION,
     SUBSCRIPTION,
-    VHOST_REFERENCE,
     ManagedClass,
     Read,
     always,
     method,
     prop,
     stat,
+    vhost_reference,
 )
 from qstore.broker.model.authorization import Action, ObjectType
 from qstore.broker.model.errors import NotFoundError, PreconditionFailedError
@@ -95,7 +95,7 @@ async def close_connection(managed: ManagedBroker, machine: Machine, _arguments:
 CONNECTION_CLASS: Final = ManagedClass(
     CONNECTION,
     properties=(
-        prop("vhostRef", "objId", "RC index parent", always(VHOST_REFERENCE), "", "", "Vhost"),
+        prop("vhostRef", "objId", "RC index parent", lambda view: vhost_reference(view.machine.vhost), "", "", "Vhost"),
         prop("address", "sstr", "RC index", of("machine.peer")),
         prop("incoming", "bool", "RC", always(True)),
         prop("SystemConnection", "bool", "RC", always(False), "Deprecated"),
@@ -182,7 +182,7 @@ def _manage(managed: ManagedBroker, listed: ListedSession, action: SessionAction
 SESSION_CLASS: Final = ManagedClass(
     SESSION,
     properties=(
-        prop("vhostRef", "objId", "RC index parent", always(VHOST_REFERENCE), "", "", "Vhost"),
+        prop("vhostRef", "objId", "RC index parent", lambda each: vhost_reference(each.session.vhost), "", "", "Vhost"),
         prop("name", "sstr", "RC index", of("key")),
         prop("fullName", "lstr", "RO optional", of("key")),
         prop("channelId", "uint16", "RO", of("channel")),
@@ -232,7 +232,7 @@ AT_ONCE: Final = 64
 def _subscriptions(managed: ManagedBroker) -> Iterator[tuple[str, _Subscribed]]:
     for attached in managed.sessions():
         for subscription in list(attached.session.subscriptions.values()):
-            names = SESSION.name_of(attached.key), QUEUE.name_of(subscription.queue.name), subscription.destination
+            names = SESSION.name_of(attached.key), QUEUE.name_of(subscription.queue.full_name), subscription.destination
             yield ",".join(names), _Subscribed(attached, subscription)
 
 
@@ -263,7 +263,7 @@ SUBSCRIPTION_CLASS: Final = ManagedClass(
     properties=(
         prop("sessionRef", "objId", "RC index parent", lambda each: SESSION.reference(each.attached.key), "", "",
              "Session"),
-        prop("queueRef", "objId", "RC index", lambda each: QUEUE.reference(each.subscription.queue.name), "", "",
+        prop("queueRef", "objId", "RC index", lambda each: QUEUE.reference(each.subscription.queue.full_name), "", "",
              "Queue"),
         prop("name", "sstr", "RC index", of("subscription.destination")),
         prop("browsing", "bool", "RC", lambda each: not each.subscription.acquires),

@@ -13,14 +13,16 @@ from qstore.broker.management.schema import (
     BINDING,
     EXCHANGE,
     QUEUE,
-    VHOST_REFERENCE,
     ClassName,
     ManagedClass,
     always,
     prop,
+    shown_name,
     stat,
+    vhost_reference,
 )
 from qstore.broker.model.counters import Watermark
+from qstore.formats.broker_records.topology import split_name
 from qstore.formats.plain import plain_map
 
 if TYPE_CHECKING:
@@ -46,15 +48,21 @@ def _look(exchange: Exchange) -> _View:
 
 def _alternate(view: _View) -> Reference | None:
     alternate = view.exchange.alternate
-    return None if alternate is None else EXCHANGE.reference(alternate.name)
+    return None if alternate is None else EXCHANGE.reference(alternate.full_name)
 
 
 def _exchanges(managed: ManagedBroker) -> Iterable[tuple[str, Exchange]]:
-    return list(managed.broker.default_host.exchanges.items())
+    return [(exchange.full_name, exchange) for exchange in _all_exchanges(managed)]
+
+
+def _all_exchanges(managed: ManagedBroker) -> list[Exchange]:
+    return [exchange for host in managed.broker.hosts.values() for exchange in host.exchanges.values()]
 
 
 def _find_exchange(managed: ManagedBroker, key: str) -> Exchange | None:
-    return managed.broker.default_host.exchanges.get(key)
+    host, name = split_name(key)
+    found = managed.broker.hosts.get(host)
+    return None if found is None else found.exchanges.get(name)
 
 
 def _stored_id(exchange: Exchange) -> int:
@@ -65,8 +73,8 @@ def _stored_id(exchange: Exchange) -> int:
 EXCHANGE_CLASS: Final = ManagedClass(
     EXCHANGE,
     properties=(
-        prop("vhostRef", "objId", "RC index parent", always(VHOST_REFERENCE), "", "", "Vhost"),
-        prop("name", "sstr", "RC index", of("exchange.name")),
+        prop("vhostRef", "objId", "RC index parent", lambda view: vhost_reference(view.exchange.host), "", "", "Vhost"),
+        prop("name", "sstr", "RC index", lambda view: shown_name(view.exchange.full_name)),
         prop("type", "sstr", "RO", of("exchange.type_name")),
         prop("durable", "bool", "RO", of("exchange.durable")),
         prop("autoDelete", "bool", "RO", of("exchange.auto_delete")),
@@ -100,31 +108,32 @@ class _Bound(NamedTuple):
     @property
     def key(self) -> str:
         """Its key among all objects of the class."""
-        names = EXCHANGE.name_of(self.exchange.name), QUEUE.name_of(self.binding.queue.name), self.binding.key
+        names = EXCHANGE.name_of(self.exchange.full_name), QUEUE.name_of(self.binding.queue.full_name), self.binding.key
         return ",".join(names)
 
 
 def _bindings_of(managed: ManagedBroker, exchange: Exchange) -> Iterable[Binding]:
     if exchange.name:
         return list(exchange.bindings)
-    routes = (exchange.routes.get(name) or exchange.match(name) for name in list(managed.broker.default_host.queues))
+    names = list(managed.broker.hosts[exchange.host].queues)
+    routes = (exchange.routes.get(name) or exchange.match(name) for name in names)
     return (binding for route in routes for binding in route.bindings)
 
 
 def _bindings(managed: ManagedBroker) -> Iterator[tuple[str, _Bound]]:
-    for exchange in list(managed.broker.default_host.exchanges.values()):
+    for exchange in _all_exchanges(managed):
         for binding in _bindings_of(managed, exchange):
             bound = _Bound(exchange, binding)
             yield bound.key, bound
 
 
 def _find_binding(managed: ManagedBroker, key: str) -> _Bound | None:
-    for exchange in list(managed.broker.default_host.exchanges.values()):
-        begin = f"{EXCHANGE.name_of(exchange.name)},{QUEUE.name_of('')}"
+    for exchange in _all_exchanges(managed):
+        begin = f"{EXCHANGE.name_of(exchange.full_name)},{QUEUE.name_of('')}"
         if key.startswith(begin):
             for binding in _bindings_of(managed, exchange):
                 bound = _Bound(exchange, binding)
-                if key.startswith(binding.queue.name, len(begin)) and bound.key == key:
+                if key.startswith(binding.queue.full_name, len(begin)) and bound.key == key:
                     return bound
     return None
 
@@ -133,9 +142,10 @@ def _find_binding(managed: ManagedBroker, key: str) -> _Bound | None:
 BINDING_CLASS: Final = ManagedClass(
     BINDING,
     properties=(
-        prop("exchangeRef", "objId", "RC index parent", lambda bound: EXCHANGE.reference(bound.exchange.name), "", "",
-             "Exchange"),
-        prop("queueRef", "objId", "RC index", lambda bound: QUEUE.reference(bound.binding.queue.name), "", "", "Queue"),
+        prop("exchangeRef", "objId", "RC index parent", lambda bound: EXCHANGE.reference(bound.exchange.full_name),
+             "", "", "Exchange"),
+        prop("queueRef", "objId", "RC index", lambda bound: QUEUE.reference(bound.binding.queue.full_name), "", "",
+             "Queue"),
         prop("bindingKey", "lstr", "RC index", of("binding.key")),
         prop("arguments", "map", "RC", of("binding.arguments")),
         prop("origin", "sstr", "RO optional", always(None)),
@@ -152,14 +162,14 @@ BINDING_CLASS: Final = ManagedClass(
 
 
 def _onward(managed: ManagedBroker) -> Iterator[tuple[str, ExchangeBinding]]:
-    for exchange in list(managed.broker.default_host.exchanges.values()):
+    for exchange in _all_exchanges(managed):
         for binding in list(exchange.onward or ()):
             yield _onward_key(binding), binding
 
 
 def _onward_key(binding: ExchangeBinding) -> str:
     """Its key among all objects of the class: bindings may differ only in their arguments."""
-    names = [EXCHANGE.name_of(each.name) for each in (binding.source, binding.destination)]
+    names = [EXCHANGE.name_of(each.full_name) for each in (binding.source, binding.destination)]
     arguments = [str(plain_map(binding.arguments))] if binding.arguments.entries else []
     return ",".join((*names, binding.key, *arguments))
 
@@ -172,8 +182,9 @@ def _find_onward(managed: ManagedBroker, key: str) -> ExchangeBinding | None:
 EXCHANGE_BINDING_CLASS: Final = ManagedClass(
     ClassName("qstore", "exchange_binding"),
     properties=(
-        prop("exchangeRef", "objId", "RC index", lambda bound: EXCHANGE.reference(bound.source.name), "The source"),
-        prop("destinationRef", "objId", "RC index", lambda bound: EXCHANGE.reference(bound.destination.name)),
+        prop("exchangeRef", "objId", "RC index", lambda bound: EXCHANGE.reference(bound.source.full_name),
+             "The source"),
+        prop("destinationRef", "objId", "RC index", lambda bound: EXCHANGE.reference(bound.destination.full_name)),
         prop("bindingKey", "lstr", "RC index", of("key")),
         prop("arguments", "map", "RC", of("arguments")),
     ),

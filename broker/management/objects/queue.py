@@ -22,7 +22,6 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from qstore.broker.management.schema import (
     EXCHANGE,
     QUEUE,
-    VHOST_REFERENCE,
     ManagedClass,
     Samples,
     always,
@@ -30,14 +29,18 @@ from qstore.broker.management.schema import (
     level,
     method,
     prop,
+    shown_name,
     stat,
+    vhost_reference,
 )
 from qstore.broker.model.authorization import Action, ObjectType
+from qstore.broker.model.caller import in_host
 from qstore.broker.model.errors import InvalidArgumentError, ModelError, PreconditionFailedError
 from qstore.broker.model.exchanges.matching import MAX_STEPS
 from qstore.broker.model.exchanges.route import Binding, Route
 from qstore.broker.model.settlement import MOVED_AT_ONCE, Selection
 from qstore.broker.model.topology.checks import check_private
+from qstore.formats.broker_records.topology import full_name, split_name
 from qstore.formats.values import STR16, TypedValue
 
 if TYPE_CHECKING:
@@ -114,8 +117,10 @@ class _QueueAlone:
 
 async def move_messages(managed: ManagedBroker, _broker: object, arguments: Arguments, caller: Caller) -> Results:
     """Move messages from one queue to another."""
-    topology = managed.broker.default_host.topology
-    source, target = arguments.text("srcQueue"), arguments.text("destQueue")
+    (host, source), (other, target) = (split_name(arguments.text(each)) for each in ("srcQueue", "destQueue"))
+    if other != host:
+        raise InvalidArgumentError("messages cannot be moved to a queue of another virtual host")
+    topology, caller = managed.broker.virtual_hosts.get(host).topology, in_host(caller, host)
     managed.broker.authorization.check(caller, Action.MOVE, ObjectType.QUEUE, source, queuename=target)
     managed.broker.authorization.check_publish(caller, "", target)
     queue, destination = topology.find_queue(source), topology.find_queue(target)
@@ -129,10 +134,13 @@ async def move_messages(managed: ManagedBroker, _broker: object, arguments: Argu
 async def reroute(managed: ManagedBroker, queue: Queue, arguments: Arguments, caller: Caller) -> Results:
     """Move messages from a queue to an exchange."""
     uses_alternate, name = arguments.flag("useAltExchange"), arguments.text("exchange")
+    caller = in_host(caller, queue.host)
     if uses_alternate:
         name = "" if queue.alternate is None else queue.alternate.name
     managed.broker.authorization.check(caller, Action.REROUTE, ObjectType.QUEUE, queue.name, exchangename=name)
-    exchange = queue.alternate if uses_alternate else managed.broker.default_host.topology.find_exchange(name)
+    exchange = (
+        queue.alternate if uses_alternate else managed.broker.virtual_hosts.get(queue.host).topology.find_exchange(name)
+    )
     if exchange is None:
         raise PreconditionFailedError(f'queue "{queue.name}" has no alternate exchange')
     check_private(queue, caller)
@@ -142,7 +150,7 @@ async def reroute(managed: ManagedBroker, queue: Queue, arguments: Arguments, ca
 
 async def purge(managed: ManagedBroker, queue: Queue, arguments: Arguments, caller: Caller) -> Results:
     """Remove messages from a queue."""
-    tick = managed.broker.tick
+    tick, caller = managed.broker.tick, in_host(caller, queue.host)
     managed.broker.authorization.check(caller, Action.PURGE, ObjectType.QUEUE, queue.name)
     check_private(queue, caller)
     waiting, selection = Waiting(), Selection(queue, arguments.count("request"), arguments.filter())
@@ -225,7 +233,7 @@ def _look(queue: Queue) -> _View:
 
 def _alternate(view: _View) -> Reference | None:
     alternate = view.queue.alternate
-    return None if alternate is None else EXCHANGE.reference(alternate.name)
+    return None if alternate is None else EXCHANGE.reference(full_name(view.queue.host, alternate.name))
 
 
 def _redirect_peer(view: _View) -> str:
@@ -234,11 +242,13 @@ def _redirect_peer(view: _View) -> str:
 
 
 def _objects(managed: ManagedBroker) -> Iterable[tuple[str, Queue]]:
-    return list(managed.broker.default_host.queues.items())
+    return [(queue.full_name, queue) for queue in managed.broker.all_queues()]
 
 
 def _find(managed: ManagedBroker, key: str) -> Queue | None:
-    return managed.broker.default_host.queues.get(key)
+    host, name = split_name(key)
+    found = managed.broker.hosts.get(host)
+    return None if found is None else found.queues.get(name)
 
 
 def _created(queue: Queue) -> float:
@@ -253,8 +263,8 @@ def _stored_id(queue: Queue) -> int:
 QUEUE_CLASS: Final = ManagedClass(
     QUEUE,
     properties=(
-        prop("vhostRef", "objId", "RC index parent", always(VHOST_REFERENCE), "", "", "Vhost"),
-        prop("name", "sstr", "RC index", of("queue.name")),
+        prop("vhostRef", "objId", "RC index parent", lambda view: vhost_reference(view.queue.host), "", "", "Vhost"),
+        prop("name", "sstr", "RC index", lambda view: shown_name(view.queue.full_name)),
         prop("durable", "bool", "RC", of("queue.durable")),
         prop("autoDelete", "bool", "RC", of("queue.auto_delete")),
         prop("exclusive", "bool", "RO", lambda view: view.queue.owner is not None),

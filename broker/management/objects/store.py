@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import islice
-from operator import attrgetter as of_name
 from operator import itemgetter as of
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -26,10 +25,12 @@ from qstore.broker.management.schema import (
     method,
     not_available,
     prop,
+    shown_name,
     stat,
 )
 from qstore.broker.model.queues.entry import ACQUIRED, AVAILABLE, HELD, RUN
 from qstore.broker.model.run import RunEntry
+from qstore.formats.broker_records.topology import split_name
 from qstore.formats.values import typed_map, typed_value
 
 if TYPE_CHECKING:
@@ -155,13 +156,15 @@ FLUSHES_CLASS: Final = ManagedClass(
 
 
 def _journals(managed: ManagedBroker) -> Iterator[tuple[str, Any]]:
-    for name, queue in list(managed.broker.default_host.queues.items()):
+    for queue in list(managed.broker.all_queues()):
         if queue.journal is not None:
-            yield name, (managed.broker.store, queue.journal)
+            yield queue.full_name, (managed.broker.store, queue.journal)
 
 
 def _find_journal(managed: ManagedBroker, key: str) -> Any:
-    queue = managed.broker.default_host.queues.get(key)
+    host, name = split_name(key)
+    own = managed.broker.hosts.get(host)
+    queue = None if own is None else own.queues.get(name)
     return None if queue is None or queue.journal is None else (managed.broker.store, queue.journal)
 
 
@@ -194,7 +197,7 @@ JOURNAL_CLASS: Final = ManagedClass(
     ClassName(_LEGACY, "journal"),
     properties=(
         prop("queueRef", "objId", "RO general", lambda view: QUEUE.reference(view["name"]), "", "", "qpid.Queue"),
-        prop("name", "sstr", "RO index", of("name")),
+        prop("name", "sstr", "RO index", lambda view: shown_name(view["name"])),
         prop("directory", "sstr", "RO", of("directory"), "Directory containing journal files"),
         prop("baseFileName", "sstr", "RO", of("base_file_name"), "Base filename prefix for journal"),
         prop("writePageSize", "uint32", "RO", of("write_page_size"), "Page size in write-page-cache", "byte"),
@@ -242,20 +245,22 @@ class _Files(NamedTuple):
 
 
 def _queues_with_journals(managed: ManagedBroker) -> Iterator[tuple[str, Any]]:
-    for name, queue in list(managed.broker.default_host.queues.items()):
+    for queue in list(managed.broker.all_queues()):
         if queue.journal is not None:
-            yield name, (managed.broker.store, queue)
+            yield queue.full_name, (managed.broker.store, queue)
 
 
 def _find_queue_with_journal(managed: ManagedBroker, key: str) -> Any:
-    queue = managed.broker.default_host.queues.get(key)
+    host, name = split_name(key)
+    own = managed.broker.hosts.get(host)
+    queue = None if own is None else own.queues.get(name)
     return None if queue is None or queue.journal is None else (managed.broker.store, queue)
 
 
 def _look_at_files(target: Any) -> _Files:
     store, queue = target
     found = store.journal_files(queue.journal)
-    return _Files(queue.name, found, _state_of(queue, found["rid"]) if found["held_by"] == "message" else "")
+    return _Files(queue.full_name, found, _state_of(queue, found["rid"]) if found["held_by"] == "message" else "")
 
 
 _LOOKED_AT: Final = 1000  # entries of a queue
@@ -276,7 +281,7 @@ JOURNAL_FILES_CLASS: Final = ManagedClass(
     ClassName("qstore", "journalFiles"),
     properties=(
         prop("queueRef", "objId", "RO general", lambda view: QUEUE.reference(view.name), "", "", "Queue"),
-        prop("name", "sstr", "RO index", of_name("name")),
+        prop("name", "sstr", "RO index", lambda view: shown_name(view.name)),
     ),
     statistics=(
         stat("files", "list", lambda view: [typed_value(each) for each in view.found["files"]],
@@ -299,7 +304,7 @@ LINEAR_JOURNAL_CLASS: Final = ManagedClass(
     ClassName(_LINEAR, "journal"),
     properties=(
         prop("queueRef", "objId", "RO general", lambda view: QUEUE.reference(view["name"]), "", "", "qpid.Queue"),
-        prop("queueName", "sstr", "RC index", of("name")),
+        prop("queueName", "sstr", "RC index", lambda view: shown_name(view["name"])),
         prop("directory", "sstr", "RO", of("directory"), "Directory containing journal files"),
         prop("writePageSize", "uint32", "RO", of("write_page_size"), "Deprecated", "byte"),
         prop("writePages", "uint32", "RO", of("write_pages"), "Deprecated", "wpage"),

@@ -24,7 +24,6 @@ from qstore.broker.management.schema import (
     MEMORY,
     SYSTEM,
     VHOST,
-    VHOST_KEY,
     ClassName,
     ManagedClass,
     always,
@@ -32,12 +31,14 @@ from qstore.broker.management.schema import (
     method,
     prop,
     stat,
+    vhost_key,
+    vhost_reference,
 )
 from qstore.broker.model.authorization import Action, ObjectType
 from qstore.broker.model.errors import InvalidArgumentError, NotImplementedByBrokerError
 from qstore.broker.model.heap import Allocated, allocated
 from qstore.broker.security.tls import TlsConfigurationError
-from qstore.formats.values import typed_value
+from qstore.formats.values import TypedMap, typed_map, typed_value
 
 if TYPE_CHECKING:
     from qstore.broker.log.status_log import StatusLog
@@ -47,6 +48,7 @@ if TYPE_CHECKING:
     from qstore.broker.management.schema import Results
     from qstore.broker.model.caller import Caller
     from qstore.broker.model.memory import MemoryCeiling
+    from qstore.broker.model.virtual_host import VirtualHost
     from qstore.broker.network.server import Server
 
 
@@ -57,8 +59,29 @@ def _system(managed: ManagedBroker) -> Iterable[tuple[str, ManagedBroker]]:
     return ((str(managed.system_id), managed),)
 
 
-def _vhost(managed: ManagedBroker) -> Iterable[tuple[str, ManagedBroker]]:
-    return ((VHOST_KEY, managed),)
+class _Host(NamedTuple):
+    """A virtual host, and its broker."""
+
+    managed: ManagedBroker
+    host: VirtualHost
+
+    @property
+    def about(self) -> TypedMap:
+        """Its description and tags, as far as they are set."""
+        return typed_map(dict(self.managed.broker.virtual_hosts.about(self.host.name)))
+
+    @property
+    def limits(self) -> TypedMap:
+        """Its limits, as far as they are set."""
+        return typed_map(dict(self.managed.broker.virtual_hosts.limits(self.host.name)))
+
+
+def _hosts(managed: ManagedBroker) -> Iterable[tuple[str, _Host]]:
+    return [(vhost_key(name), _Host(managed, host)) for name, host in managed.broker.hosts.items()]
+
+
+def _host_created(of_host: _Host) -> float:
+    return of_host.host.created_at
 
 
 def _brokers(managed: ManagedBroker) -> Iterable[tuple[str, ManagedBroker]]:
@@ -121,10 +144,25 @@ VHOST_CLASS: Final = ManagedClass(
     VHOST,
     properties=(
         prop("brokerRef", "objId", "RC index parent", always(BROKER.reference(BROKER_NAME)), "", "", "Broker"),
-        prop("name", "sstr", "RC index", always("/")),
-        prop("federationTag", "sstr", "RO", of("federation_tag")),
+        prop("name", "sstr", "RC index", of("host.name")),
+        prop("federationTag", "sstr", "RO", of("managed.federation_tag")),
     ),
-    objects=_vhost, created=started,
+    objects=_hosts, created=_host_created,
+)
+
+HOST_CLASS: Final = ManagedClass(
+    ClassName("qstore", "virtual_host"),
+    properties=(
+        prop("vhostRef", "objId", "RC index parent", lambda each: vhost_reference(each.host.name), "", "", "Vhost"),
+        prop("name", "sstr", "RC index", of("host.name")),
+        prop("about", "map", "RO", of("about"), "Description and tags, as far as they are set"),
+        prop("limits", "map", "RO", of("limits"), "max-connections and max-queues, as far as they are set"),
+    ),
+    statistics=(
+        stat("connectionCount", "count32", of("host.connection_count"), "Open connections", "connection"),
+        stat("queueCount", "count64", lambda each: len(each.host.queues), "Queues", "queue"),
+    ),
+    objects=_hosts, created=_host_created,
 )
 # fmt: on
 

@@ -33,6 +33,7 @@ from qstore.broker.model.counters import Watermark
 from qstore.broker.model.errors import NotImplementedByBrokerError, RoutingLimitError
 from qstore.broker.model.exchanges.matching import MAX_STEPS, Criteria, Steps, TopicIndex, comparable, parse_criteria
 from qstore.broker.model.exchanges.route import Binding, Route, RoutedCounts
+from qstore.formats.broker_records.topology import DEFAULT_HOST, HOST_SEPARATOR, full_name
 from qstore.formats.values import BOOLEAN, EMPTY_MAP, TypedMap, TypedValue
 
 if TYPE_CHECKING:
@@ -190,6 +191,7 @@ class Exchange(ABC):
         arguments: the declaration's.
 
     Attributes:
+        host: the name of its virtual host.
         type_name: the name of its type in the protocols.
         is_keyed: whether the type uses only the routing key.
         routes_by_key: whether `routes` and `find` are enough to route a message.
@@ -212,8 +214,9 @@ class Exchange(ABC):
 
     __slots__ = (
         "__weakref__", "_by_key", "_by_queue", "_counted", "_live", "_routed", "_sharing", "alternate",
-        "arguments", "auto_delete", "binding_count", "durable", "has_policy_alternate", "is_deleted", "is_internal",
-        "name", "no_route", "onward", "policy", "receiver", "routes", "routes_by_key", "sent", "steps", "store_id",
+        "arguments", "auto_delete", "binding_count", "durable", "has_policy_alternate", "host", "is_deleted",
+        "is_internal", "name", "no_route", "onward", "policy", "receiver", "routes",
+        "routes_by_key", "sent", "steps", "store_id",
     )  # fmt: skip
 
     def __init__(
@@ -227,6 +230,7 @@ class Exchange(ABC):
     ) -> None:
         self.name, self.durable, self.auto_delete = name, durable, auto_delete
         self.alternate, self.arguments = alternate, arguments
+        self.host = DEFAULT_HOST
         self.sent = sent_messages(arguments)
         self.routes_by_key = self.is_keyed and self.sent is None
         self.receiver: Receiver | None = None
@@ -349,6 +353,13 @@ class Exchange(ABC):
         is_dynamic = self.onward is not None and self.onward.is_dynamic
         self.routes_by_key = self.is_keyed and self.sent is None and self.receiver is None and not is_dynamic
         self.forget_routes()
+
+    @property
+    def full_name(self) -> str:
+        """Its name and its virtual host's in one (`formats.broker_records.topology`)."""
+        if not self.name and self.host != DEFAULT_HOST:
+            return self.host + HOST_SEPARATOR  # the default exchange, which no record names
+        return full_name(self.host, self.name)
 
     @property
     def counts(self) -> RoutedCounts:

@@ -68,7 +68,8 @@ def exchange_type(type_name: str) -> type[Exchange]:
     return found
 
 
-def join_host(exchange: Exchange, queues: Mapping[str, Queue]) -> None:
-    """Let a new exchange find the queues of its virtual host by name, if its type needs that."""
+def join_host(exchange: Exchange, host: str, queues: Mapping[str, Queue]) -> None:
+    """Make a new exchange one of a virtual host, whose queues it finds by name, if its type needs that."""
+    exchange.host = host
     if isinstance(exchange, ReplicationExchange):
         exchange.replica.queues = queues

@@ -207,6 +207,7 @@ class QueueFactory:
             is_single_active=parsed.is_single_active,
             clock=self._clock,
         )
+        queue.host = host.name
         queue.auto_delete_seconds, queue.sequence_header = parsed.auto_delete_seconds, parsed.sequence_header
         queue.policy, queue.expiries = policy, self.expiries
         self._set_times(host, queue, parsed)

@@ -65,6 +65,7 @@ from qstore.broker.model.queues.flow_control import DepthWatch
 from qstore.broker.model.residency.references import Reference
 from qstore.broker.model.residency.stretch import Stretch
 from qstore.broker.model.run import MIN_RUN, MessageRun, RunEntry
+from qstore.formats.broker_records.topology import DEFAULT_HOST, full_name
 from qstore.formats.values import EMPTY_MAP, TypedMap
 
 if TYPE_CHECKING:
@@ -111,6 +112,7 @@ class Queue:
     Attributes:
         name, durable, auto_delete, arguments, store, journal, is_single_active: as above.
         order, limit, displacements, eligibility, watch, residency: its parts.
+        host: the name of its virtual host.
         created_at: when it was created or recovered, in seconds since 1970.
         creator: the user who declared it.
         messages_enqueued, messages_dequeued: messages enqueued and dequeued so far.
@@ -144,7 +146,7 @@ class Queue:
         "_unsynced", "alternate", "arguments", "auto_delete", "auto_delete_seconds", "binding_count",
         "bytes_dequeued", "bytes_enqueued", "consumer_marks", "counted_memory", "counters", "created_at", "creator",
         "dead_letter", "deletion", "delivery_limit", "displacements", "durable", "eligibility", "exclusive_consumer",
-        "expires_seconds", "expiries", "is_browse_only", "is_deleted", "is_early", "is_kept_until_empty",
+        "expires_seconds", "expiries", "host", "is_browse_only", "is_deleted", "is_early", "is_kept_until_empty",
         "is_private", "is_redirect_source", "is_single_active", "journal", "limit", "message_ttl",
         "messages_dequeued", "messages_enqueued", "name", "order", "owner", "policy", "redirect_peer", "residency",
         "sequence_header", "store", "uncommitted", "uncommitted_bytes", "watch",
@@ -171,6 +173,7 @@ class Queue:
     ) -> None:
         self.name, self.durable, self.auto_delete, self.arguments = name, durable, auto_delete, arguments
         self._tick, self._clock = tick, clock
+        self.host = DEFAULT_HOST
         self.created_at, self.creator = clock(), ""
 
         self.store, self.journal = store, journal
@@ -467,6 +470,11 @@ class Queue:
         """
         self._barriers = Barriers()
         self.is_early = True
+
+    @property
+    def full_name(self) -> str:
+        """Its name and its virtual host's in one (`formats.broker_records.topology`)."""
+        return full_name(self.host, self.name)
 
     @property
     def is_held(self) -> bool:

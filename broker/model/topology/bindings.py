@@ -128,7 +128,7 @@ def recover_bindings(store: Store, exchanges: Mapping[str, Exchange], queues: Ma
 
     Args:
         store: the store, which deletes duplicates and replaced bindings.
-        exchanges: name -> exchange.
+        exchanges: full name -> exchange.
         queues: id in the store -> queue.
     """
     for found in store.topology.bindings:
@@ -290,7 +290,7 @@ def recover_exchange_bindings(store: Store, exchanges: Mapping[str, Exchange]) -
 
     Args:
         store: the store.
-        exchanges: name -> exchange; all of them.
+        exchanges: full name -> exchange; all of them.
     """
     for number, record in store.topology.general.items():
         stored = exchange_binding_of(record)

@@ -32,7 +32,7 @@ from qstore.broker.model.queues.queue import Queue
 from qstore.broker.model.store_protocol import Changed, Journal, Store
 from qstore.formats.broker_records import topology as records
 from qstore.formats.broker_records.topology import ExchangeBinding as StoredExchangeBinding
-from qstore.formats.broker_records.topology import exchange_binding_object
+from qstore.formats.broker_records.topology import exchange_binding_object, full_name
 from qstore.formats.errors import BrokerRecordError
 from qstore.formats.values import TypedMap
 
@@ -140,15 +140,17 @@ def of_one_queue(
 
 
 class TopologyStorage:
-    """Makes changes in a store. Each raises InternalError with the store's text if the store fails.
+    """Makes the changes of a virtual host in a store. Each raises InternalError with its text if the store fails.
 
     Args:
         store: the store; None without persistence.
+        host: the name of the virtual host.
         emit: emits events of new journals.
     """
 
-    def __init__(self, store: Store | None, emit: Callable[[Event], None]) -> None:
+    def __init__(self, store: Store | None, host: str, emit: Callable[[Event], None]) -> None:
         self._store, self._emit = store, emit
+        self._full = functools.partial(full_name, host)
 
     async def create_queue(self, name: str, alternate: str, arguments: TypedMap, user: str, auto_delete: bool) -> Any:
         """Store a queue. Returns its journal; None without a store.
@@ -167,7 +169,7 @@ class TopologyStorage:
         except store.argument_error as error:
             raise InvalidArgumentError(f'queue "{name}": {error}') from error
         owner = user if records.is_storable_name(user) else ""
-        record = records.Queue(name, arguments, alternate, owner, auto_delete)
+        record = records.Queue(self._full(name), arguments, self._full(alternate), owner, auto_delete)
         journal: Journal = await self._make(lambda done: store.changes.create_queue(record, geometry, done))
         self._emit(JournalCreated(name, journal.geometry.data_size, journal.geometry.files))
         return journal
@@ -184,7 +186,12 @@ class TopologyStorage:
         if store is None:
             return
         record = records.Exchange(
-            exchange.name, exchange.durable, exchange.type_name, exchange.arguments, alternate, exchange.auto_delete
+            self._full(exchange.name),
+            exchange.durable,
+            exchange.type_name,
+            exchange.arguments,
+            self._full(alternate),
+            exchange.auto_delete,
         )
         exchange.store_id = await self._make(lambda done: store.changes.create_exchange(record, done))
 
@@ -203,7 +210,8 @@ class TopologyStorage:
         store, source, destination = self._store, binding.source, binding.destination
         if store is None or source.store_id is None or destination.store_id is None:
             return
-        stored = StoredExchangeBinding(source.name, destination.name, binding.key, binding.arguments)
+        names = self._full(source.name), self._full(destination.name)
+        stored = StoredExchangeBinding(*names, binding.key, binding.arguments)
         binding.store_id = await self._make(
             lambda done: store.changes.create_general(exchange_binding_object(stored), done)
         )
@@ -219,7 +227,7 @@ class TopologyStorage:
         store, number, queue = self._store, exchange.store_id, binding.queue
         if store is None or number is None or queue.journal is None:
             return
-        record = records.Binding(queue.journal.queue_id, queue.name, binding.key, binding.arguments)
+        record = records.Binding(queue.journal.queue_id, self._full(queue.name), binding.key, binding.arguments)
         binding.entry = await self._make(lambda done: store.changes.create_binding(number, record, done))
 
     async def delete_binding(self, binding: Binding) -> None:

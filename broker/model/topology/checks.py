@@ -373,7 +373,7 @@ def owner_of(caller: Caller) -> Caller | None:
 def check_queue_alike(queue: Queue, durable: bool, auto_delete: bool, exclusive: bool, arguments: TypedMap) -> None:
     """Raise PreconditionFailedError unless a queue was declared like this."""
     _check_alike(
-        f"queue '{queue.name}' in vhost '/'",
+        f"queue '{queue.name}' in vhost '{queue.host}'",
         (queue.arguments, arguments),
         durable=(queue.durable, durable),
         auto_delete=(queue.auto_delete, auto_delete),
@@ -386,7 +386,7 @@ def check_exchange_alike(
 ) -> None:
     """Raise PreconditionFailedError unless an exchange was declared like this."""
     _check_alike(
-        f"exchange '{exchange.name}' in vhost '/'",
+        f"exchange '{exchange.name}' in vhost '{exchange.host}'",
         (exchange.arguments, arguments),
         type=(exchange.type_name, type_name),
         durable=(exchange.durable, durable),

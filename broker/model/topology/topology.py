@@ -84,6 +84,9 @@ if TYPE_CHECKING:
 
 _LOG: Final = log_of("Model")
 
+_DELETED_AT_ONCE: Final = 100
+"""Queues of a virtual host that are deleted together."""
+
 #: Changes that follow from another one.
 Following: TypeAlias = "Sequence[asyncio.Task[None]]"
 
@@ -113,6 +116,7 @@ class Topology:
         awaiting: exchange or queue -> the name of its alternate exchange, which does not exist yet; it is set when an
             exchange with that name is declared.
         exchange_created: called with each new exchange.
+        max_queues: the most queues that the virtual host may have; None for no limit.
     """
 
     def __init__(
@@ -141,6 +145,8 @@ class Topology:
         self.changes = bound_exchanges.changes
         self._arguments = arguments
         self.awaiting: dict[Exchange | Queue, str] = {}
+        self.max_queues: int | None = None
+        self._being_made = 0
         self.exchange_created: Callable[[Exchange], None] = lambda _exchange: None
 
     async def finish(self) -> None:
@@ -220,10 +226,12 @@ class Topology:
             queue = self.find_queue(name)
         wanted = self.find_exchange(alternate) if alternate else None
         if queue is None:
+            self._check_room(name)
             self._quotas.check_queue(caller, name)
             if not is_server_named:
                 check_name("queue", name, QUEUE_NAMES)
             self._quotas.queue_created(caller.user)  # it counts from now on: others are declared at the same time
+            self._being_made += 1
             try:
                 parsed = self._factory.read(name, arguments, durable=durable)
                 check_queue_type(
@@ -234,6 +242,8 @@ class Topology:
             except BaseException:
                 self._quotas.queue_deleted(caller.user)
                 raise
+            finally:
+                self._being_made -= 1
             queue.alternate, queue.creator = wanted, caller.user
             self._queues[name] = queue
             self._exchanges[""].binding_count.set(len(self._queues))
@@ -254,6 +264,12 @@ class Topology:
         event = QueueDeclare(host, user, name, durable, exclusive, auto_delete, alternate, arguments, is_new)
         self._events.emit(event, caller)
         return queue
+
+    def _check_room(self, name: str) -> None:
+        """Raise PreconditionFailedError if the virtual host may not have another queue."""
+        if self.max_queues is not None and len(self._queues) + self._being_made >= self.max_queues:
+            limit = f"the limit of its virtual host, {plural(self.max_queues, 'queue')}, is reached"
+            raise PreconditionFailedError(f'queue "{name}" cannot be declared: {limit}')
 
     async def _make_queue(
         self,
@@ -421,7 +437,7 @@ class Topology:
                 check_awaited(f'exchange "{name}"', alternate)
             self._arguments.check(Of.EXCHANGE, f'exchange "{name}"', arguments)
             exchange = make(name, durable=durable, auto_delete=auto_delete, alternate=wanted, arguments=arguments)
-            join_host(exchange, self._queues)
+            join_host(exchange, self._exchanges[""].host, self._queues)
             if durable:
                 await self._storage.create_exchange(exchange, alternate)
             self._exchanges[name] = exchange
@@ -507,6 +523,36 @@ class Topology:
         self._events.emit(ExchangeDelete(caller.remote_host, caller.user, exchange.name), caller)
         for source in sources:
             await self._delete_if_unbound(source)
+
+    async def clear(self) -> None:
+        """Delete all queues and exchanges, also the standard ones, of a virtual host that is being deleted.
+
+        No message is moved anywhere.
+
+        Raises:
+            InternalError: the store cannot delete them.
+        """
+        while self._queues:
+            names = list(self._queues)
+            deleted = [self._delete_of_host(name) for name in names[:_DELETED_AT_ONCE]]
+            failed = [each for each in await asyncio.gather(*deleted, return_exceptions=True) if each is not None]
+            if failed:
+                raise failed[0]
+        await self.finish()
+        await self._clear_exchanges()
+
+    @of_one_queue
+    async def _delete_of_host(self, name: str) -> None:
+        queue = self._queues.get(name)
+        if queue is not None:
+            queue.alternate = None
+            await self._delete_queue(queue, BROKER)
+
+    @serialized
+    async def _clear_exchanges(self) -> None:
+        for exchange in list(self._exchanges.values()):
+            if exchange.name and self._exchanges.get(exchange.name) is exchange:
+                await self._delete_exchange(exchange, BROKER)
 
     async def _emit_removed(self, exchange: Exchange, bindings: list[Binding], caller: Caller) -> None:
         """Emit events for bindings that have ended without a request, in portions."""

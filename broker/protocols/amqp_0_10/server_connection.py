@@ -52,12 +52,12 @@ from qstore.formats.amqp_0_10.frames import (
     Frame,
     decode_frame,
 )
+from qstore.formats.broker_records.topology import DEFAULT_HOST
 from qstore.formats.errors import FormatError
 from qstore.formats.kernels.bodies import Bodies, SizeField
 from qstore.formats.values import EMPTY_MAP
 
 _LOG: Final = log_of("Protocol")
-_VIRTUAL_HOST: Final = "/"
 _STARTS_KEPT: Final = 8  # combinations of mechanisms: with and without encryption, before and after a reload
 
 
@@ -217,20 +217,27 @@ class ServerConnection(BrokerConnection):
         elif name == "connection.tune-ok" and self.user and not self._is_tuned:
             self._tune(values)
         elif name == "connection.open" and self._is_tuned and self.phase is Phase.NEGOTIATING:
-            refusal = self.admit()
-            if refusal:  # not earlier: clients would report an authentication failure
-                self.close(CloseCode.CONNECTION_FORCED, refusal)
-                return
-            if values["virtual_host"] not in (None, "", _VIRTUAL_HOST):
-                why = f"there is only one virtual host, {_VIRTUAL_HOST}, and the client is connected to it"
-                self._shared.broker.arguments.field_ignored(
-                    f"Client {self.peer}", "virtual-host", values["virtual_host"], why
-                )
-            self.phase = Phase.OPEN
-            self.send_control("connection.open-ok")
-            self.announce()
+            self._open(values["virtual_host"] or DEFAULT_HOST)
         else:
             raise FramingError(f"{name} is unexpected in this state")
+
+    def _open(self, name: str) -> None:
+        """Open the connection to the virtual host of that name; to the default one, if there is none."""
+        broker = self._shared.broker
+        host = broker.virtual_hosts.find(name)
+        if host is None and broker.settings.strict_virtual_hosts:
+            self.close(CloseCode.INVALID_PATH, f'there is no virtual host "{name}"')
+            return
+        refusal = self.admit(host or broker.default_host)
+        if refusal:  # not earlier: clients would report an authentication failure
+            self.close(CloseCode.CONNECTION_FORCED, refusal)
+            return
+        if host is None:
+            why = f"there is none of that name, and the client is connected to {DEFAULT_HOST}; see --virtual-hosts"
+            broker.arguments.field_ignored(f"Client {self.peer}", "virtual-host", name, why)
+        self.phase = Phase.OPEN
+        self.send_control("connection.open-ok")
+        self.announce()
 
     def send_challenge(self, data: bytes) -> None:
         """As `BrokerConnection.send_challenge`."""

@@ -236,6 +236,11 @@ class ServerSession(Session):
         return f"{self.connection.actor}/ch:{self.channel}"
 
     @property
+    def vhost(self) -> str:
+        """As `Caller.vhost`."""
+        return self.virtual_host.name
+
+    @property
     def publisher(self) -> object:
         """Identifies messages published over its current or last connection."""
         return self.connection.transfers.publisher

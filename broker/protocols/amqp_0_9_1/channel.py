@@ -146,6 +146,11 @@ class Channel:
         return f"{self.connection.actor}/ch:{self.number}"
 
     @property
+    def vhost(self) -> str:
+        """As `Caller.vhost`."""
+        return self.virtual_host.name
+
+    @property
     def can_answer(self) -> bool:
         """Whether a method with content may be sent: as `can_send`, but ignoring channel.flow."""
         return self.is_open and self._stream is None and self.connection.can_send
@@ -262,8 +267,8 @@ class Channel:
             return queue
         self.broker.authorization.check(self.connection, action, ObjectType.QUEUE, name)
         if queue is None:
-            raise missing("queue", name)
-        raise locked(name)
+            raise missing("queue", name, self.vhost)
+        raise locked(name, self.vhost)
 
     def drop_consumer(self, consumer: BasicConsumer) -> None:
         """End a consumer; its deliveries stay unacknowledged."""

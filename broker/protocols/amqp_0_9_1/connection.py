@@ -99,8 +99,6 @@ MAX_CHANNELS: Final = 2_047
 HEARTBEAT_SECONDS: Final = 60
 """The heartbeat interval that is offered, as in RabbitMQ. The client decides."""
 
-VIRTUAL_HOST: Final = "/"
-
 _HEADS: Final = 256 * 1024  # bytes: at most two frames, basic.publish and the content header
 _MAX_REASON: Final = 255  # bytes
 _STARTS_KEPT: Final = 8  # combinations of mechanisms: with and without encryption, before and after a reload
@@ -520,10 +518,10 @@ class ServerConnection(BrokerConnection):
     def _on_open(self, values: _Values) -> None:
         if not self._is_tuned:
             raise HardError(ReplyCode.COMMAND_INVALID, "connection.open before connection.tune-ok")
-        name = values["virtual_host"]
-        if name != VIRTUAL_HOST:
-            raise HardError(ReplyCode.NOT_ALLOWED, f"there is no vhost '{name}'; the only one is '{VIRTUAL_HOST}'")
-        refusal = self.admit()
+        host = self._shared.broker.virtual_hosts.find(values["virtual_host"])
+        if host is None:
+            raise HardError(ReplyCode.NOT_ALLOWED, f"vhost '{values['virtual_host']}' not found")
+        refusal = self.admit(host)
         if refusal:
             raise HardError(ReplyCode.NOT_ALLOWED, refusal)
         self.phase = Phase.OPEN
@@ -536,7 +534,7 @@ class ServerConnection(BrokerConnection):
         """Close the channel, or the connection, after a method of a channel has failed."""
         if not channel.is_open or self.phase is not Phase.OPEN:
             return
-        answer = coded_error(error)
+        answer = coded_error(error, self.vhost)
         _LOG.info("Client %s, channel %d: %s", self.peer, channel.number, answer.reply_text)
         if not isinstance(answer, SoftError):
             self.close(answer.code, answer.reply_text, payload)

@@ -95,27 +95,27 @@ def malformed(error: Exception) -> HardError:
     return HardError(ReplyCode.UNEXPECTED_FRAME if is_unexpected else ReplyCode.FRAME_ERROR, str(error))
 
 
-def missing(kind: str, name: str) -> SoftError:
-    """The error for a queue or exchange that does not exist."""
-    return SoftError(ReplyCode.NOT_FOUND, f"no {kind} '{name}' in vhost '/'")
+def missing(kind: str, name: str, vhost: str) -> SoftError:
+    """The error for a queue or exchange that does not exist in a virtual host."""
+    return SoftError(ReplyCode.NOT_FOUND, f"no {kind} '{name}' in vhost '{vhost}'")
 
 
-def locked(name: str) -> SoftError:
+def locked(name: str, vhost: str) -> SoftError:
     """The error for a queue that belongs to another connection, or cannot become exclusive."""
     why = "it belongs to another connection, or was declared without exclusive"
     return SoftError(
-        ReplyCode.RESOURCE_LOCKED, f"cannot obtain exclusive access to locked queue '{name}' in vhost '/': {why}"
+        ReplyCode.RESOURCE_LOCKED, f"cannot obtain exclusive access to locked queue '{name}' in vhost '{vhost}': {why}"
     )
 
 
-def coded_error(error: Exception) -> CodedError:
-    """The error that a client gets for an error of the model or the store."""
+def coded_error(error: Exception, vhost: str) -> CodedError:
+    """The error that a client of a virtual host gets for an error of the model or the store."""
     if isinstance(error, CodedError):
         return error
     if isinstance(error, Amqp091Error):
         return malformed(error)
     if isinstance(error, errors.NotFoundError) and error.kind:
-        return missing(error.kind, error.name)
+        return missing(error.kind, error.name, vhost)
     code = _CODES[type(error)] if isinstance(error, errors.ModelError) else ReplyCode.INTERNAL_ERROR
     return (HardError if code in HARD_ERRORS else SoftError)(code, str(error))
 

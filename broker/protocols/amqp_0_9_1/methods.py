@@ -146,7 +146,7 @@ def _subscribed(channel: Channel, tag: str, queue: Queue, values: _Values) -> Ba
             exclusive=exclusive, arguments=arguments, protocol=AMQP_0_9_1,
         )  # fmt: skip
     except ResourceLockedError as error:
-        text = f"queue '{queue.name}' in vhost '/' in exclusive use: {error}"
+        text = f"queue '{queue.name}' in vhost '{channel.vhost}' in exclusive use: {error}"
         raise SoftError(ReplyCode.ACCESS_REFUSED, text) from error
     return consumer
 
@@ -385,20 +385,20 @@ def _check_access(channel: Channel, name: str, *, exclusive: bool | None) -> Non
         exclusive: whether the queue is to be exclusive; None if that does not matter.
     """
     if not name:
-        raise missing("queue", name)
+        raise missing("queue", name, channel.vhost)
     queue = channel.virtual_host.queues.get(name)
     if queue is None:
         return
     is_owned = queue.owner is not None
     if queue.owner not in (None, channel.connection) or exclusive not in (None, is_owned):
         channel.broker.authorization.check(channel.connection, Action.ACCESS, ObjectType.QUEUE, name)
-        raise locked(name)
+        raise locked(name, channel.vhost)
 
 
 def _declare_replies(channel: Channel, name: str, *, nowait: bool) -> None:
     """Declare a reply queue, passively: it can only be checked for existence."""
     if not channel.virtual_host.replies.has(name):
-        raise missing("queue", name)
+        raise missing("queue", name, channel.vhost)
     if not nowait:
         channel.send("queue.declare-ok", queue=name, message_count=0, consumer_count=1)
 

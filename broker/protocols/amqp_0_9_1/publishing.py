@@ -252,9 +252,9 @@ def publish(channel: Channel, payload: bytes, header: bytes, body: Content) -> N
         target = publishing.read_target(payload)
     exchange = channel.virtual_host.exchanges.get(target.exchange)
     if exchange is None:
-        raise missing("exchange", target.named)
+        raise missing("exchange", target.named, channel.vhost)
     if exchange.is_internal:
-        text = f"cannot publish to internal exchange '{target.named}' in vhost '/'"
+        text = f"cannot publish to internal exchange '{target.named}' in vhost '{channel.vhost}'"
         raise SoftError(ReplyCode.ACCESS_REFUSED, text)
     message = publishing.read(target, header, body, broker.clock, channel.reply_to)
     if publishing.has_rare:

@@ -36,7 +36,7 @@ from qstore.broker.model.topology.checks import is_owned_by
 from qstore.broker.security.acl.engine import ANONYMOUS, Decision, Engine
 from qstore.broker.security.acl.rules import AclFileError, Counted, Problem, RuleSet
 from qstore.broker.security.acl.tables import EVERY, asked_values
-from qstore.broker.security.permissions import ADMINISTRATOR, Permissions, host_of, name_of
+from qstore.broker.security.permissions import ADMINISTRATOR, Permissions, name_of
 from qstore.broker.security.users.user_file import UserFileError, Users
 from qstore.broker.settings import AUTO, PERMISSIONS
 from qstore.formats.values import typed_map
@@ -69,6 +69,7 @@ class AccessControl:
         self.denied = 0
         self.users = Users(self._settings.user_file) if self._settings.user_file and self._settings.auth else None
         self.permissions = Permissions(broker.configuration, self._tags_of)
+        broker.virtual_hosts.forgotten.append(self._host_forgotten)
         self._limits: dict[Counted, tuple[dict[str, int], int | None]] = {}
         self._lock = asyncio.Lock()
         self._reload: asyncio.Task[None] | None = None
@@ -85,6 +86,10 @@ class AccessControl:
         except UserFileError as error:
             _LOG.error("The tags of user %s are not known: %s", user, error)
             return ()
+
+    def _host_forgotten(self, _host: str) -> None:
+        self.permissions.load()
+        self.permissions_changed()
 
     # ---- what is in force ----
 
@@ -233,10 +238,11 @@ class AccessControl:
                 return True
 
             def is_owner(queue: str) -> bool:
-                found = self.broker.default_host.queues.get(queue)
+                own = self.broker.hosts.get(caller.vhost)
+                found = None if own is None else own.queues.get(queue)
                 return found is not None and is_owned_by(found, caller)
 
-            user, host = name_of(caller.user), host_of(caller)
+            user, host = name_of(caller.user), caller.vhost
             allows = self.permissions.allows(user, host, action, object_type, name, asked, is_owner=is_owner)
             return allows or self._refuse(caller, action, object_type, name, asked)
         assert self.engine is not None
@@ -250,7 +256,7 @@ class AccessControl:
         if not self.has_rules:
             if not self.has_permissions:
                 return Publishing.ALWAYS
-            user, host = name_of(caller.user), host_of(caller)
+            user, host = name_of(caller.user), caller.vhost
             if self.permissions.allows_publishing(user, host, exchange, routing_key):
                 return Publishing.ALWAYS
             self._refuse(caller, Action.PUBLISH, ObjectType.EXCHANGE, exchange, asked)
@@ -268,7 +274,7 @@ class AccessControl:
         if not self.has_rules:
             if not self.has_permissions:
                 return True
-            user, host = name_of(caller.user), host_of(caller)
+            user, host = name_of(caller.user), caller.vhost
             allows = self.permissions.allows_forwarding(user, host, exchange, pattern)
             return allows or self._refuse(caller, Action.PUBLISH, ObjectType.EXCHANGE, exchange, asked)
         assert self.engine is not None

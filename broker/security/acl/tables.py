@@ -121,7 +121,7 @@ EVERY: Final = "everyroutingkey"
 
 NEVER_ASKED: Final = frozenset(("passive", "owner", "nolocal", "noack", "nowait", "internal", "temporary"))
 """Properties of older manuals: a rule that has one never matches."""
-OLD_OBJECTS: Final = frozenset(("virtualhost", "route", "topic", "object", "user", "log", "config"))
+OLD_OBJECTS: Final = frozenset(("route", "topic", "object", "user", "log", "config"))
 """Objects of older manuals, likewise."""
 OLD_ACTIONS: Final = frozenset(("connect", "execute", "admin"))
 """Actions of older manuals, likewise."""
@@ -224,6 +224,7 @@ LOOKUPS: Final[Mapping[int, Lookup]] = dict(
             _lookup("AMQP 0-10 listing of another user's branch", _A.ACCESS, _O.TRANSACTION, "name"),
             _lookup("Use of another user's branch", _A.UPDATE, _O.TRANSACTION, "name"),
             _lookup("Declaration that forwards messages", _A.PUBLISH, _O.EXCHANGE, "name routingkey"),
+            _lookup("Opening a virtual host other than /", _A.ACCESS, _O.VIRTUAL_HOST, "name"),
         ),
         1,
     )

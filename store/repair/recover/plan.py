@@ -26,7 +26,9 @@ from qstore.formats.broker_records.topology import (
     GeneralObject,
     Link,
     Queue,
+    full_name,
     is_storable_name,
+    split_name,
 )
 from qstore.formats.rhm.geometry import MAX_PAGES, PAGE_SIZE, Geometry
 from qstore.formats.rhm.jinf import TPL_BASE_NAME
@@ -243,7 +245,7 @@ class _Planning:
                 continue
             new = self._number(number)
             if problem is not None:
-                name = self._unique(str(new))
+                name = full_name(split_name(name)[0], self._unique(str(new)))
                 self._plan.damage.append(problem.with_effect(Effect.MESSAGES_GO_UNBOUND, renamed=name))
             elif position < len(known):
                 self._numbers[number] = new
@@ -360,7 +362,7 @@ class _Planning:
         known = {exchange.name for exchange in plan.exchanges.values()}
         for queue in plan.queues:
             alternate = queue.queue.record.alternate_exchange
-            if alternate and alternate not in known and not alternate.startswith("amq."):
+            if alternate and alternate not in known and not split_name(alternate)[1].startswith("amq."):
                 known.add(alternate)
                 plan.lost_exchanges.append((alternate, f'queue "{queue.name}" names it as its alternate exchange'))
 

@@ -80,12 +80,12 @@ class BasicClient(BasicWire):
 
     # ---- opening ----
 
-    def open(self, *channels: int, heartbeat: int = 0, frame_max: int = FRAME_MIN_SIZE) -> BasicClient:
+    def open(self, *channels: int, heartbeat: int = 0, frame_max: int = FRAME_MIN_SIZE, host: str = "/") -> BasicClient:
         """Open the connection, and channels: number 1 if none is given."""
         self.start()
         self.method("connection.tune-ok", 0, channel_max=100, frame_max=frame_max, heartbeat=heartbeat)
         self.max_frame = frame_max or MAX_FRAME
-        opened = self.call("connection.open", 0, virtual_host="/")
+        opened = self.call("connection.open", 0, virtual_host=host)
         assert opened.name == "connection.open-ok", opened
         for channel in channels or (1,):
             assert self.call("channel.open", channel).name == "channel.open-ok"

@@ -78,7 +78,7 @@ def test_another_virtual_host_is_refused(name: str) -> None:
     client.method("connection.open", 0, virtual_host=name)
     code, text = closed(client)
     assert code == 530
-    assert text == f"NOT_ALLOWED - there is no vhost '{name}'; the only one is '/'"
+    assert text == f"NOT_ALLOWED - vhost '{name}' not found"
 
 
 def test_refusal_of_a_client_beyond_a_limit_names_the_limit() -> None:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
+from qstore.broker.model.authorization import AllowAll, ObjectType
 from qstore.broker.model.exchanges.replication import ReplicationExchange
 from qstore.broker.model.replies import REPLY_TO
 from qstore.broker.model.virtual_host import VirtualHost
+from qstore.broker.settings import BrokerSettings
 from qstore.formats.amqp_0_9_1.properties import Properties
 from qstore.formats.values import typed_map
 from tests.broker.protocols.basic_client import BasicClient
@@ -15,21 +19,19 @@ from tests.broker.protocols.world import Client, World
 
 @pytest.fixture
 def other(world: World) -> VirtualHost:
-    return world.broker.add_host("other")
+    asyncio.run(world.broker.virtual_hosts.create("other"))
+    return world.broker.virtual_hosts.get("other")
 
 
 def basic(world: World, host: VirtualHost, *channels: int) -> BasicClient:
     """A client of AMQP 0-9-1 in a host."""
-    client = BasicClient(world)
-    client.machine.virtual_host = host
-    return client.open(*channels)
+    return BasicClient(world).open(*channels, host=host.name)
 
 
 def modern(world: World, host: VirtualHost, name: bytes = b"session", timeout: int = 0) -> Client:
     """A client of AMQP 0-10 in a host."""
     client = world.connect()
-    client.machine.virtual_host = host
-    client.negotiate()
+    client.negotiate(host.name)
     client.attach(name, timeout=timeout)
     return client
 
@@ -189,3 +191,87 @@ def test_memory_and_expiry_count_the_queues_of_all_hosts(world: World, other: Vi
 def test_changes_of_one_host_do_not_wait_for_those_of_another(world: World, other: VirtualHost) -> None:
     assert other.topology.changes is not world.broker.default_host.topology.changes
     assert other.exchange_bindings.changes is other.topology.changes
+
+
+# ---- opening ----
+
+
+class Guard(AllowAll):
+    """Lets nobody into a virtual host."""
+
+    def __init__(self) -> None:
+        self.asked: list[str] = []
+
+    def allows(self, *asked: object) -> bool:
+        """Whether it is about something else."""
+        if asked[2] is ObjectType.VIRTUAL_HOST:
+            self.asked.append(str(asked[3]))
+        return asked[2] is not ObjectType.VIRTUAL_HOST
+
+
+def refused(client: BasicClient, host: str) -> tuple[int, str]:
+    """The answer to a client of AMQP 0-9-1 that opens a host."""
+    client.start()
+    client.method("connection.tune-ok", 0, channel_max=100, frame_max=0, heartbeat=0)
+    client.method("connection.open", 0, virtual_host=host)
+    (closed,) = client.take("connection.close")
+    return closed.values["reply_code"], closed.values["reply_text"]
+
+
+def test_a_host_is_opened_by_those_who_may_only(world: World, other: VirtualHost) -> None:
+    guard = world.broker.authorization.authorizer = Guard()
+    assert refused(BasicClient(world), "other") == (
+        530, "NOT_ALLOWED - access to vhost 'other' refused for user 'anonymous@QPID'"
+    )  # fmt: skip
+    client = world.connect()
+    with pytest.raises(AssertionError):
+        client.negotiate("other")
+    assert client.close_code() == 320
+    assert guard.asked == ["other", "other"]
+    BasicClient(world).open()
+    world.open_client()
+    assert guard.asked == ["other", "other"]
+    assert other.connection_count == 0
+
+
+def test_an_unknown_host_is_refused_to_0_9_1_and_is_the_default_one_for_0_10(world: World) -> None:
+    assert refused(BasicClient(world), "none") == (530, "NOT_ALLOWED - vhost 'none' not found")
+    client = world.connect()
+    client.negotiate("none")
+    assert client.machine.virtual_host is world.broker.default_host
+
+
+def test_an_unknown_host_is_refused_to_0_10_too_if_hosts_are_strict() -> None:
+    world = World(BrokerSettings(auth=False, strict_virtual_hosts=True))
+    client = world.connect()
+    with pytest.raises(AssertionError):
+        client.negotiate("none")
+    assert client.close_code() == 402
+    world.open_client()
+
+
+def test_a_host_that_is_being_deleted_is_not_opened(world: World, other: VirtualHost) -> None:
+    other.is_leaving = True
+    assert refused(BasicClient(world), "other")[0] == 530
+
+
+def test_connections_of_a_host_are_counted_and_limited(world: World, other: VirtualHost) -> None:
+    asyncio.run(world.broker.virtual_hosts.limit("other", "max-connections", 1))
+    first = basic(world, other)
+    assert other.connection_count == 1
+    code, text = refused(BasicClient(world), "other")
+    assert code == 530
+    assert text.endswith("connection limit (1) is reached")
+    first.machine.closed()
+    first.machine.dismantle()
+    assert other.connection_count == 0
+    basic(world, other)
+    asyncio.run(world.broker.virtual_hosts.limit("other", "max-connections", None))
+    basic(world, other)
+
+
+def test_errors_name_the_host(world: World, other: VirtualHost) -> None:
+    client = basic(world, other)
+    client.method("queue.declare", queue="q", passive=True)
+    (closed,) = client.take("channel.close")
+    assert closed.values["reply_text"] == "NOT_FOUND - no queue 'q' in vhost 'other'"

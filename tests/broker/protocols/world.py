@@ -424,12 +424,12 @@ class Client:
 
     # ---- what nearly every test does ----
 
-    def negotiate(self) -> None:
-        """Open the connection."""
+    def negotiate(self, host: str = "") -> None:
+        """Open the connection to a virtual host."""
         self.send(PROTOCOL_HEADER)
         self.control("connection.start-ok", client_properties={}, mechanism="ANONYMOUS", locale="en_US")
         self.control("connection.tune-ok", channel_max=100, max_frame_size=65535, heartbeat=0)
-        self.control("connection.open", virtual_host="")
+        self.control("connection.open", virtual_host=host)
         self.sync()
         assert self.controls[-1][1] == "connection.open-ok"
 

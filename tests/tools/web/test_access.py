@@ -165,14 +165,14 @@ async def test_definitions_have_the_hashes_of_passwords_if_an_administrator_want
         await ask(client, 200, "GET", "whoami", user=("bob", "bob's"))
 
 
-async def test_there_is_one_virtual_host(running: RunningBroker) -> None:
+async def test_the_default_virtual_host_stays(running: RunningBroker) -> None:
     async with console_on(f"127.0.0.1:{running.port}", named=ADMIN) as client:
         await ask(client, 204, "PUT", "vhosts/%2F", {})
-        assert (await ask(client, 501, "PUT", "vhosts/other", {}))["error"] == "not_implemented"
         await ask(client, 404, "DELETE", "vhosts/other")
-        await ask(client, 501, "DELETE", "vhosts/%2F")
-        await ask(client, 204, "POST", "definitions", {"vhosts": [{"name": "/"}]})
-        await ask(client, 400, "POST", "definitions", {"vhosts": [{"name": "other"}]})
+        refused = await ask(client, 400, "DELETE", "vhosts/%2F")
+        assert "is the default one and cannot be deleted" in refused["reason"]
+        await ask(client, 204, "POST", "definitions", {"vhosts": [{"name": "/"}, {"name": "other"}]})
+        assert [row["name"] for row in await ask(client, 200, "GET", "vhosts")] == ["/", "other"]
 
 
 async def test_an_acl_file_decides_instead_of_tags(make_broker: BrokerMaker, tmp_path: Path) -> None:

@@ -148,7 +148,14 @@ def test_users_permissions_and_policies(make_broker: BrokerMaker, tmp_path: Path
         ctl("clear_permissions", "alice")
         ctl("delete_user", "alice")
         ctl("delete_user", "alice", code=1)
-        assert "one virtual host" in ctl("add_vhost", "other", code=1).stderr
+        ctl("add_vhost", "other")
+        assert {row["name"] for row in listed("list_vhosts")} == {"/", "other"}
+        ctl("set_permissions", "-p", "other", "root", ".*", ".*", "")
+        assert [row["read"] for row in listed("list_permissions", "-p", "other")] == [""]
+        ctl("delete_vhost", "other")
+        ctl("delete_vhost", "other", code=1)
+        assert {row["name"] for row in listed("list_vhosts")} == {"/"}
+        assert listed("list_permissions", "-p", "other") == []
         for word in ("wonder", "land", "secret"):
             assert word not in running.log_text()
     finally:

@@ -29,11 +29,11 @@ function features(row) {
 }
 
 /** Plots of depth and rates, with the choice of how far back they go. Returns [element, refresh]. */
-function plots(series) {
+function plots(series, vhost) {
   let age = 3600;
   const place = h("div", { class: "pair" });
   const show = async () => {
-    const history = await ask(`qstore/history?age=${age}${series ? `&queue=${encodeURIComponent(series)}` : ""}`);
+    const history = await ask(`qstore/history?age=${age}${series ? `&queue=${encodeURIComponent(series)}&vhost=${encodeURIComponent(vhost)}` : ""}`);
     place.replaceChildren(
       plot("Messages", [
         { label: "ready", points: level(history, "messages_ready") },
@@ -129,7 +129,7 @@ function alarmNote(each) {
 
 function overview(place, ctx) {
   ctx.title("Overview");
-  const [drawn, draw] = plots("");
+  const [drawn, draw] = plots("", "");
   const top = h("div");
   const notes = h("div");
   const rest = h("div", { class: "pair" });
@@ -255,7 +255,7 @@ function queue(place, ctx, vhost, name) {
   ctx.title(name);
   const path = `queues/${part(vhost, name)}`;
   const own = `qstore/${path}`;
-  const [drawn, draw] = plots(name);
+  const [drawn, draw] = plots(name, vhost);
   const top = h("div");
   const lower = h("div");
   const found = h("div");
@@ -289,7 +289,7 @@ function queue(place, ctx, vhost, name) {
     h("details", { class: "card" }, h("summary", {}, "Publish a message"), publishForm));
   return async () => {
     const [row, bindings, journal] = await Promise.all([
-      ask(path), ask(`${path}/bindings`), ask(`qstore/journals/${part(name)}`).catch(() => null), draw(),
+      ask(path), ask(`${path}/bindings`), ask(`qstore/journals/${part(name)}?vhost=${encodeURIComponent(vhost)}`).catch(() => null), draw(),
     ]);
     const stats = row.message_stats ?? {};
     top.replaceChildren(
@@ -606,7 +606,7 @@ function channels(place, ctx) {
 function store(place, ctx) {
   ctx.title("Store");
   const [listed, show] = list(ctx, "qstore/journals", "Journals", [
-    { label: "Queue", key: "name", cell: (row) => queueLink("/", row.name) },
+    { label: "Queue", key: "name", cell: (row) => queueLink(row.vhost || "/", row.name) },
     { label: "Fill", key: "fill", cell: (row) => [meter(row.fill, `${Math.round(row.fill * 100)} % in use`), h("span", { class: "quiet" }, `${Math.round(row.fill * 100)} %`)] },
     { label: "Files", key: "files", num: true, cell: (row) => `${count(row.files - row.free_files)} of ${count(row.files)}` },
     { label: "Capacity", key: "capacity", num: true, cell: (row) => bytes(row.capacity) },
