@@ -155,6 +155,8 @@ def _session(processors: int) -> Any:
         SparkSession.builder.master(f"local[{processors}]")
         .appName("bench_spark")
         .config("spark.driver.memory", "2g")
+        .config("spark.driver.extraJavaOptions", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+        .config("spark.sql.adaptive.enabled", "false")
         .config("spark.ui.enabled", "false")
         .config("spark.ui.showConsoleProgress", "false")
         .config("spark.sql.shuffle.partitions", "16")
@@ -211,7 +213,7 @@ def _spark(small: Path, directory: Path, only: list[str], split: int, rounds: in
 
 
 @click.command()
-@click.option("--gib", default=1.0, show_default=True, help="GiB of journal.")
+@click.option("--gib", default=0.25, show_default=True, help="GiB of journal.")
 @click.option("--split-mib", default=0, show_default=True, help="MiB of a partition; 0 for the data source's choice.")
 @click.option("--rounds", default=2, show_default=True)
 @click.option("--only", default=",".join(_MIN_SHARE), show_default=True, help="What Spark does, by commas.")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import json
 import re
 from pathlib import Path
 from typing import Any
@@ -11,7 +13,12 @@ import pytest
 pytest.importorskip("pyspark", reason="pyspark not installed: pip install 'qstore[spark]'")
 
 from pyspark.errors import AnalysisException
+from pyspark.sql.datasource import DataSourceReader
 
+from qstore.store.disk import OsDisk
+from qstore.store.inspect.layout import UnusableInputError
+from qstore.tools.spark.columns import OptionError
+from qstore.tools.spark.data_source import QstoreDataSource
 from tests.support.fixtures import StoreOpener
 from tests.support.profiles import only_on_its_day
 
@@ -218,3 +225,86 @@ def test_options_with_secrets_are_not_in_the_schema(spark: Any, open_fixture: St
     frame = spark.read.format("qstore").option("storage_options", '{"secret": "s3cr3t"}').load(path)
     assert path in frame.schema.json()
     assert "s3cr3t" not in frame.schema.json()
+
+
+# ---- options ----
+
+
+def stages(**options: str) -> int:
+    """The rows of a table, read without Spark. Raises OptionError and UnusableInputError."""
+    schema = QstoreDataSource(options).schema()
+    reader = QstoreDataSource(options).reader(schema)
+    return sum(batch.num_rows for partition in reader.partitions() for batch in reader.read(partition))
+
+
+@pytest.mark.parametrize(
+    ("options", "what"),
+    [
+        ({}, "no input: name a path"),
+        ({"path": ""}, "a path is empty"),
+        ({"paths": "/a,/b"}, "option paths: must be a JSON list of paths, not '/a,/b'"),
+        ({"paths": "{}"}, "option paths: must be a JSON list"),
+        ({"paths": '["/a", ["/b"]]'}, "option paths: must be a JSON list"),
+        ({"path": "/a", "storage_options": "[1]"}, "option storage_options: must be a JSON object"),
+        ({"path": "/a", "split_bytes": "1MiB"}, "option split_bytes: must be a number of bytes above 0, not '1MiB'"),
+        ({"path": "/a", "body_limit": "-1"}, "option body_limit: must be a number"),
+        ({"path": "/a", "fillers": "yes"}, "option fillers: must be true or false, not 'yes'"),
+        ({"path": "/a", "pushdown": "1"}, "option pushdown: must be true or false"),
+        ({"path": "/a", "queue": " , "}, "option queue: must be one or more values"),
+        ({"path": "/a", "type": "enqueues"}, 'there is no type "enqueues"'),
+        ({"path": "/a", "xid": "0x1f"}, "option xid: must be transaction ids in hex, not '0x1f'"),
+        ({"path": "/a", "rids": "9-1"}, "option rids: must be record ids or ranges"),
+        ({"path": "/a", "columns": "rid,rid"}, "names no column, or one of them twice"),
+        ({"path": "/a", "table": "queues", "type": "enqueue"}, "option type: the table queues does not have it"),
+        ({"path": "/a", "table": "exchanges", "queue": "a"}, "option queue: the table exchanges does not have it"),
+    ],
+)
+def test_a_wrong_option_is_refused_before_a_table_is_created(options: dict[str, str], what: str) -> None:
+    with pytest.raises(OptionError, match=re.escape(what)):
+        QstoreDataSource(options).schema()
+
+
+@pytest.mark.parametrize("table", ["records", "queues", "transactions"])
+def test_a_folder_without_a_store_is_an_error_in_every_table_but_files(tmp_path: Path, table: str) -> None:
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "file").touch()
+    paths = json.dumps([str(tmp_path / name) for name in ("empty", "file", "nowhere")])
+    with pytest.raises(UnusableInputError, match=r"no input is a store: .*empty: the directory is empty \(and 2 more"):
+        stages(paths=paths, table=table)
+    assert stages(paths=paths, table="files") == 3
+
+
+def test_a_folder_that_cannot_be_read_is_an_error_with_its_reason(
+    open_fixture: StoreOpener, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = str(open_fixture("legacy-c-localtx").path)
+
+    def denied(*_: Any) -> None:
+        raise PermissionError(errno.EACCES, "Permission denied", path)
+
+    monkeypatch.setattr(OsDisk, "names", denied)
+    for table in ("records", "queues"):
+        with pytest.raises(UnusableInputError, match=f"no input is a store: {path}: Permission denied"):
+            stages(path=path, table=table)
+
+
+def test_the_option_queue_selects_in_every_table_with_that_column(open_fixture: StoreOpener) -> None:
+    path = str(open_fixture("legacy-c-localtx").path)
+    assert stages(path=path, table="queues") == 2
+    assert stages(path=path, table="queues", queue="c.q1") == 1
+    assert 0 < stages(path=path, table="files", queue="c.q1") < stages(path=path, table="files")
+
+
+def test_filters_are_pushed_by_default_where_spark_keeps_them_with_their_scan(
+    open_fixture: StoreOpener, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = QstoreDataSource({"path": str(open_fixture("legacy-c-localtx").path)})
+    off = QstoreDataSource({**source.options, "pushdown": "false"})
+    for is_safe in (False, True):
+        if is_safe:
+            monkeypatch.setattr(DataSourceReader, "pushLimit", lambda *_: False, raising=False)
+        else:
+            monkeypatch.delattr(DataSourceReader, "pushLimit", raising=False)
+        pushed = type(source.reader(source.schema())).pushFilters is not DataSourceReader.pushFilters
+        assert pushed == is_safe
+        assert type(off.reader(off.schema())).pushFilters is DataSourceReader.pushFilters

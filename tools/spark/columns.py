@@ -249,6 +249,7 @@ class Selection:
 
 
 _RANGE: Final = re.compile(r"(?P<low>[0-9]{1,19})(-(?P<high>[0-9]{0,19}))?")
+_HEX: Final = re.compile("([0-9A-Fa-f]{2})+")
 _SETS: Final = {"queue": "queues", "type": "kinds", "xid": "xids", "rid": "rids"}
 
 
@@ -265,7 +266,11 @@ def chosen(options: Mapping[str, str]) -> Selection:
     unknown = sorted((kinds or frozenset()) - frozenset(ROW_TYPES))
     if unknown:
         raise OptionError(f'option type: there is no type "{unknown[0]}"; the types are {", ".join(ROW_TYPES)}')
-    return _with_rids(Selection(_texts(options, "queue"), kinds, _texts(options, "xid")), options)
+    xids = _texts(options, "xid")
+    if xids is not None and not all(_HEX.fullmatch(xid) for xid in xids):
+        raise OptionError(f"option xid: must be transaction ids in hex, not {options['xid']!r}")
+    lower = None if xids is None else frozenset(xid.lower() for xid in xids)
+    return _with_rids(Selection(_texts(options, "queue"), kinds, lower), options)
 
 
 def _texts(options: Mapping[str, str], name: str) -> frozenset[str] | None:

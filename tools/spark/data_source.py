@@ -10,17 +10,19 @@ Options; a name that is not among them is an error:
     path, paths      what to read, as in load(…); paths is a JSON list
     table            records (default), files, queues, exchanges, bindings, transactions
     columns          names, separated by commas: only these are read. Without message columns no message is decoded;
-                     without `body` no body is copied
+                     without `body` no body is copied. Spark (4.0 to 4.3) does not tell a Python data source which
+                     columns a query uses, so they must be named here
     split_bytes      largest size of a partition; by default chosen by the amount of data, 32 to 128 MiB
     body_limit       largest number of bytes read of a body; 128 MiB by default
     fillers          true: fillers are rows too
     storage_options  JSON object with options for fsspec
 
-    queue            names, separated by commas (or a JSON array): only records of these queues
+    queue            names, separated by commas (or a JSON array): only records of these queues; also in the tables
+                     files, queues and bindings
     type             types of records, likewise; `damage` is one of them
     xid              transaction ids in hex, likewise
     rids             record ids and ranges of them: "7,100-200,300-"
-    pushdown         true: filters on queue, type, rid and xid are pushed down; false by default
+    pushdown         true: filters on queue, type, rid and xid are pushed down; by default where Spark does it safely
 
 The options queue, type, xid and rids select what is read, for every query on the result, and so only that is read.
 Push-down makes Spark select by a query's own filters, which `explain("formatted")` shows; `register` enables it in the
@@ -30,7 +32,8 @@ or none, then silently gets the rows of the first filters only. The data source 
 Nor does it help to leave every filter to Spark as well: of a scan without filters the data source is not asked, and
 Spark reads the partitions of an earlier scan that were narrowed (4.3.0, with 4 partitions of 10 rows each: after a
 count of one of them the whole has 10 rows, and `df.where("v = 1").union(df)` has 20 instead of 50).
-So push-down is off by default, and a DataFrame loaded with it must be used in one query, and once in that: load it
+Spark keeps the filters with the scan since it can push down limits (SPARK-58551, after 4.3): there push-down is on
+by default. Before, it is off, and a DataFrame loaded with it must be used in one query, and once in that: load it
 again for the next. A table of the catalogue is loaded for each query, so there only the second condition matters.
 Always safe is to select when loading: `spark.read.format("qstore").option("queue", "orders").load(…)`.
 
@@ -52,7 +55,6 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from difflib import get_close_matches
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from qstore.tools.spark.needed import SparkMissingError, missing
@@ -75,10 +77,10 @@ except ImportError:
 
 from qstore.store.inspect.layout import UnusableInputError
 from qstore.tools.spark.columns import Column, OptionError, Selection, chosen, push, table_columns
-from qstore.tools.spark.inputs import Input, named_inputs
+from qstore.tools.spark.inputs import Input, named_inputs, named_patterns
 from qstore.tools.spark.records import BODY_LIMIT, read_stretch
 from qstore.tools.spark.store_tables import read_store
-from qstore.tools.spark.stretches import Stretch, partitions, stretches
+from qstore.tools.spark.stretches import Stretch, check_usable, partitions, stretches
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -94,6 +96,8 @@ OPTIONS: Final = (
     "path", "paths", "table", "columns", "split_bytes", "body_limit", "fillers", "storage_options", "queue", "type",
     "xid", "rids", "pushdown",
 )  # fmt: skip
+#: Those that only the table of records has; `queue` is one of any table with such a column.
+_OF_RECORDS: Final = ("split_bytes", "body_limit", "fillers", "queue", "type", "xid", "rids", "pushdown")
 #: Types of `columns.TYPES` -> Spark's.
 _TYPES: Final = {
     "string": StringType(), "long": LongType(), "int": IntegerType(), "boolean": BooleanType(), "binary": BinaryType(),
@@ -140,6 +144,7 @@ class QstoreDataSource(DataSource):
         """The table's columns, or the chosen ones, and the options in their metadata. Raises OptionError."""
         with _plainly():
             options = self._options()
+            _check(options)
             fields = [StructField(column.name, _TYPES[column.type]) for column in _columns(options)]
             carried = {name: value for name, value in options.items() if name != _NOT_CARRIED}
             fields[0].metadata = {_CARRIED: json.dumps(carried, sort_keys=True)}
@@ -149,13 +154,14 @@ class QstoreDataSource(DataSource):
         """A reader of the table. Raises OptionError."""
         with _plainly():
             options = _carried(schema) | self._options()
+            _check(options)
             columns = _columns(options)
             if schema.names != [column.name for column in columns]:
                 raise OptionError('select columns with the option columns; "qstore" does not accept a schema')
             table = options.get("table", RECORDS)
             if table != RECORDS:
                 return _TableReader(options, columns, table)
-            filtering = _flag(options, "pushdown") and not _must_not_filter()
+            filtering = _flag(options, "pushdown", default=_is_safe()) and not _must_not_filter()
             return (_FilteringReader if filtering else _RecordsReader)(options, columns)
 
     def _options(self) -> dict[str, str]:
@@ -176,6 +182,30 @@ def _of_catalogue(properties: Mapping[str, str]) -> dict[str, str]:
     if "path" in properties:  # also of the clause LOCATION; Spark makes a URI of it
         options["path"] = re.sub("^file:(//)?(?=/)", "", properties["path"])
     return options
+
+
+def _check(options: Mapping[str, str]) -> None:
+    """Check everything that can be checked without reading, so that a table with a wrong option is not created.
+
+    Raises:
+        OptionError: an option is unusable, or the table does not have it.
+    """
+    table = options.get("table", RECORDS)
+    names = {column.name for column in table_columns(table)}
+    for name in options if table != RECORDS else ():
+        if name in _OF_RECORDS and not (name == "queue" and name in names):
+            raise OptionError(f"option {name}: the table {table} does not have it")
+    named_patterns(options)
+    chosen(options)
+    for name in ("split_bytes", "body_limit"):
+        _size(options, name, None)
+    for name in ("fillers", "pushdown"):
+        _flag(options, name)
+
+
+def _is_safe() -> bool:
+    """Whether Spark keeps pushed filters with the scan that they are of, as it does since it can push limits."""
+    return hasattr(DataSourceReader, "pushLimit")
 
 
 def _columns(options: Mapping[str, str]) -> tuple[Column, ...]:
@@ -242,23 +272,20 @@ class _TableReader(DataSourceReader):
     def __init__(self, options: Mapping[str, str], columns: tuple[Column, ...], table: str) -> None:
         self._inputs = named_inputs(options)
         self._columns = columns
+        self._selection = Selection(queues=chosen(options).queues)
         self._table = table
 
     def partitions(self) -> list[InputPartition]:
         """The stores. Raises UnusableInputError."""
         with _plainly():
-            if self._table != _OF_UNUSABLE and not any(map(_may_exist, self._inputs)):
-                raise UnusableInputError(f"no input is a store: {self._inputs[0].path}: no such file or directory")
+            if self._table != _OF_UNUSABLE:
+                check_usable(self._inputs)
         return [InputPartition(source) for source in self._inputs]
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         """The rows of one store, as record batches."""
         source: Input = partition.value
-        yield from read_store(source, self._table, self._columns, Selection())
-
-
-def _may_exist(source: Input) -> bool:
-    return source.is_remote or Path(source.path).exists()
+        yield from read_store(source, self._table, self._columns, self._selection)
 
 
 def _size(options: Mapping[str, str], name: str, default: int | None) -> int | None:
@@ -270,8 +297,8 @@ def _size(options: Mapping[str, str], name: str, default: int | None) -> int | N
     return int(text)
 
 
-def _flag(options: Mapping[str, str], name: str) -> bool:
-    text = options.get(name, "false").lower()
+def _flag(options: Mapping[str, str], name: str, *, default: bool = False) -> bool:
+    text = options.get(name, str(default)).lower()
     if text not in _TRUTH:
         raise OptionError(f"option {name}: must be true or false, not {text!r}")
     return _TRUTH[text]

@@ -237,15 +237,8 @@ def named_inputs(options: Mapping[str, str]) -> list[Input]:
     Raises:
         OptionError: there are none, or an option cannot be parsed.
     """
+    patterns = named_patterns(options)
     storage_options = _storage_options(options.get("storage_options"))
-    patterns = [options["path"]] if "path" in options else []
-    if "paths" in options:
-        try:
-            patterns += [str(path) for path in json.loads(options["paths"])]
-        except (ValueError, TypeError):
-            raise OptionError("option paths: must be a JSON list of paths") from None
-    if not patterns:
-        raise OptionError("no input: name a path, a glob, or a list of them in load(…)")
     found: dict[str, Input] = {}
     for pattern in patterns:
         for path in _matches(Input(pattern, storage_options)):
@@ -253,6 +246,29 @@ def named_inputs(options: Mapping[str, str]) -> list[Input]:
     if not found:
         raise OptionError(f"no input: nothing matches {', '.join(patterns)}")
     return list(found.values())
+
+
+def named_patterns(options: Mapping[str, str]) -> list[str]:
+    """The paths, globs and URLs in the options `path` and `paths`.
+
+    Raises:
+        OptionError: there are none, or one of these options, or `storage_options`, cannot be parsed.
+    """
+    _storage_options(options.get("storage_options"))
+    patterns: list[Any] = [options["path"]] if "path" in options else []
+    if "paths" in options:
+        try:
+            paths = json.loads(options["paths"])
+        except ValueError:
+            paths = None
+        if not isinstance(paths, list) or not all(isinstance(path, str) for path in paths):
+            raise OptionError(f"option paths: must be a JSON list of paths, not {options['paths']!r}")
+        patterns += paths
+    if not patterns:
+        raise OptionError("no input: name a path, a glob, or a list of them, in load(…) or OPTIONS (path …)")
+    if not all(patterns):
+        raise OptionError("no input: a path is empty")
+    return patterns
 
 
 def _storage_options(text: str | None) -> tuple[tuple[str, Any], ...]:

@@ -122,10 +122,35 @@ def stretches(inputs: Iterable[Input], queues: frozenset[str] | None, split_byte
         except OSError as error:
             reasons.append(f"{error.filename or source.path}: {error.strerror or error}")
     if not usable:
-        more = f" (and {len(reasons) - 1} more)" if len(reasons) > 1 else ""
-        raise UnusableInputError(f"no input is a store: {reasons[0]}{more}")
+        raise _no_store(reasons)
     most = split_bytes or chosen_split(sum(stretch.end for stretch in found))
     return [part for stretch in found for part in _split(stretch, most)]
+
+
+def check_usable(inputs: Iterable[Input]) -> None:
+    """Check that there is a store among the inputs.
+
+    Raises:
+        UnusableInputError: there is none.
+    """
+    reasons: list[str] = []
+    for source in inputs:
+        try:
+            opened = open_journals(*layout_of(source))
+        except (UnusableInputError, NotAJournalError) as error:
+            reasons.append(str(error))
+        except OSError as error:
+            reasons.append(f"{error.filename or source.path}: {error.strerror or error}")
+        else:
+            for journal in (*opened.journals, *([] if opened.prepared_list is None else [opened.prepared_list])):
+                journal.close()
+            return
+    raise _no_store(reasons)
+
+
+def _no_store(reasons: list[str]) -> UnusableInputError:
+    more = f" (and {len(reasons) - 1} more)" if len(reasons) > 1 else ""
+    return UnusableInputError(f"no input is a store: {reasons[0]}{more}")
 
 
 def chosen_split(size: int) -> int:
