@@ -56,8 +56,9 @@ from qstore.broker.model.queues.arguments import (
     read_arguments,
 )
 from qstore.broker.model.queues.queue import Queue
-from qstore.formats.broker_records.topology import MAX_NAME, GeneralObject
+from qstore.formats.broker_records.topology import GeneralObject, problem_of_new_name
 from qstore.formats.values import TypedMap, typed_map, typed_value
+from qstore.formats.wording import printable
 
 if TYPE_CHECKING:
     from qstore.broker.model.queues.composition import QueueFactory
@@ -335,9 +336,11 @@ class Policies:
 
 def check_policy(policy: Policy, kind: str, noticed: set[str]) -> None:
     """Raise InvalidArgumentError if a policy is not valid. `noticed` has the ignored keys that were logged already."""
-    what = f'{_described(kind)} "{policy.name}"'
-    if not policy.name or len(policy.name.encode()) > MAX_NAME:
-        raise InvalidArgumentError(f"the name of a policy has 1 to {MAX_NAME} bytes")
+    what = f'{_described(kind)} "{printable(policy.name)}"'
+    for which, name in (("the name of a policy", policy.name), (f"{what}: the virtual host", policy.host)):
+        problem = problem_of_new_name(name)
+        if problem:
+            raise InvalidArgumentError(f"{which} is not valid: {problem}")
     compile_pattern(f"{what}: its pattern", policy.pattern)
     if policy.apply_to not in APPLIES_TO:
         reason = _APPLIES_TO_REFUSED.get(policy.apply_to, f"it is one of {', '.join(APPLIES_TO)}")
@@ -369,9 +372,14 @@ def _check_key(what: str, kind: str, key: str, value: object, noticed: set[str])
     if kind == OPERATOR_POLICY and not known.is_operators:
         raise InvalidArgumentError(f"{what}: {key} cannot be set by an operator policy")
     if not known.of_queues:
-        if not isinstance(value, str) or not 0 < len(value.encode()) <= MAX_NAME:
-            raise InvalidArgumentError(f"{what}: {key} is not the name of an exchange")
+        problem = problem_of_new_name(value) if isinstance(value, str) else "its name is not a text"
+        if problem:
+            raise InvalidArgumentError(f"{what}: {key} is not the name of an exchange: {problem}")
         return
+    if known.argument == DEAD_EXCHANGE and isinstance(value, str) and value:
+        problem = problem_of_new_name(value)
+        if problem:
+            raise InvalidArgumentError(f"{what}: {key} is not the name of an exchange: {problem}")
     if known.is_number and (isinstance(value, bool) or not isinstance(value, int)):
         raise InvalidArgumentError(f"{what}: {key} is {value!a:.64}, not a whole number")
     arguments = {known.argument: value}

@@ -24,6 +24,7 @@ from qstore.broker.security.acl.control import AccessControl
 from qstore.broker.security.permissions import ADMINISTRATOR
 from qstore.broker.security.users.user_file import UserFileError, Users
 from qstore.broker.security.users.verifiers import DEFAULT_MECHANISMS, Verifiers, is_password, is_user_name
+from qstore.formats.broker_records.topology import problem_of_new_name
 from qstore.formats.wording import printable
 
 _LOG: Final = log_of("Security")
@@ -147,6 +148,9 @@ class Administration:
         if not is_user_name(user):
             raise InvalidArgumentError(f"{printable(user)} is not the name of a user")
         self._control.broker.virtual_hosts.get(host)
+        problem = problem_of_new_name(exchange) if exchange else ""
+        if problem:
+            raise InvalidArgumentError(f"there can be no exchange {printable(exchange or '')}: {problem}")
         users, permissions = self._control.users, self._control.permissions
         if exchange is None and not permissions.is_any_set and not self._control.has_rules:
             try:

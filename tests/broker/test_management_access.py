@@ -141,3 +141,34 @@ def test_a_broker_without_access_control_says_so() -> None:
         assert "no access control" in await create(console, "policy", "p", pattern="", definition={"max-length": 1})
 
     play_with_console(scene)
+
+
+@pytest.mark.parametrize(
+    ("name", "problem"),
+    [
+        ("a\0b", "the control character U+0000"),
+        ("a\nb", "the control character U+000A"),
+        ("a\x85", "the control character U+0085"),
+        ("x" * 256, "its name has 256 bytes"),
+    ],
+)
+def test_names_that_no_object_can_have_are_refused(tmp_path: Path, name: str, problem: str) -> None:
+    async def scene(stage: Wired, console: Console) -> None:
+        use(stage, tmp_path / "users")
+        limit = {"pattern": "^q$", "definition": {"max-length": 5}}
+        topic = {"exchange": "x", "write": "", "read": ""}
+        errors = [
+            await create(console, "policy", name, **limit),
+            await create(console, "operator-policy", name, **limit, apply_to="queues"),
+            await create(console, "policy", "fine", **limit, vhost=name),
+            await create(console, "policy", "fine", pattern="^x$", definition={"alternate-exchange": name}),
+            await create(console, "policy", "fine", pattern="^x$", definition={"dead-letter-exchange": name}),
+            await create(console, "permission", "guest", **ALL, vhost=name),
+            await create(console, "topic-permission", "guest", **topic, vhost=name),
+            await create(console, "topic-permission", "guest", **topic | {"exchange": name}),
+        ]
+        assert [each for each in errors if problem not in each] == []
+        for kind in ("policy", "permission", "topicPermission"):
+            assert await values(console, kind) == []
+
+    play_with_console(scene)
