@@ -199,6 +199,7 @@ class Administration:
         """Set a policy, and apply it."""
         self._control.check_administration(caller, POLICYMAKER if kind == POLICY else ADMINISTRATOR)
         self._control.broker.virtual_hosts.get(policy.host)
+        self._control.check_policies_of(caller, policy.host)
         self._control.check_policy(caller, policy)
         await self._control.broker.policies.set(policy, kind)
         self._told(kind.removeprefix("qstore."), f"{policy.name} of {policy.host}", "set", caller)
@@ -206,6 +207,7 @@ class Administration:
     async def delete_policy(self, host: str, name: str, caller: Caller, kind: str = POLICY) -> None:
         """Delete a policy, and apply the others. Raises NotFoundError: there is none."""
         self._control.check_administration(caller, POLICYMAKER if kind == POLICY else ADMINISTRATOR)
+        self._control.check_policies_of(caller, host)
         await self._control.broker.policies.delete(host, name, kind)
         self._told(kind.removeprefix("qstore."), f"{name} of {host}", "deleted", caller)
 

@@ -224,6 +224,10 @@ class Permissions:
             return topics is None or topics[1].search(asked.get("routingkey", "")) is not None
         return True
 
+    def has(self, user: str, host: str) -> bool:
+        """Whether a user has any permission for a virtual host."""
+        return (user, host) in self._of
+
     def allows_publishing(self, user: str, host: str, exchange: str, key: str) -> bool:
         """Whether a user may publish to an exchange with a routing key."""
         exchange = exchange or _DEFAULT_EXCHANGE

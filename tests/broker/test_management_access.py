@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from qstore.broker.model.configuration import Record
 from qstore.broker.model.queues.limits import Limit, OverflowLimit
 from qstore.broker.security.acl.control import control_access
 from qstore.broker.security.users.user_file import Users
@@ -167,8 +168,36 @@ def test_names_that_no_object_can_have_are_refused(tmp_path: Path, name: str, pr
             await create(console, "topic-permission", "guest", **topic, vhost=name),
             await create(console, "topic-permission", "guest", **topic | {"exchange": name}),
         ]
-        assert [each for each in errors if problem not in each] == []
+        assert [each for each in errors if problem not in each and "there is no virtual host" not in each] == []
+        assert sum(problem in each for each in errors) >= 5
         for kind in ("policy", "permission", "topicPermission"):
             assert await values(console, kind) == []
+
+    play_with_console(scene)
+
+
+def test_a_policymaker_needs_a_permission_for_the_virtual_host(tmp_path: Path) -> None:
+    async def scene(stage: Wired, console: Console) -> None:
+        use(stage, tmp_path / "users", ("policymaker", "management"))
+        await stage.broker.virtual_hosts.create("other", {})
+        records = stage.broker.configuration._records
+        records[Record("qstore.permission", ("console", "/"))] = ALL
+        records[Record("qstore.policy", ("other", "there"))] = {
+            "pattern": "^q$", "apply-to": "all", "priority": 0, "definition": {"max-length": 5}
+        }  # fmt: skip
+        control = control_access(stage.broker, None)
+        control.recovered()
+        limit = {"pattern": "^q$", "definition": {"max-length": 5}}
+        dead = {"pattern": "^q$", "definition": {"dead-letter-exchange": "kx"}}
+        assert await create(console, "policy", "p", **limit) == ""
+        assert await create(console, "policy", "p", **dead) == ""
+        refused = 'has no permission for virtual host "other"'
+        assert refused in await create(console, "policy", "p", **limit, vhost="other")
+        assert refused in await delete(console, "policy", "there", vhost="other")
+        records[Record("qstore.permission", ("console", "other"))] = ALL | {"write": "^q$"}
+        control.recovered()
+        assert "is not allowed to publish" in await create(console, "policy", "p", **dead, vhost="other")
+        assert await create(console, "policy", "p", **limit, vhost="other") == ""
+        assert await delete(console, "policy", "there", vhost="other") == ""
 
     play_with_console(scene)

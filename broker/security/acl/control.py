@@ -28,7 +28,7 @@ from typing import Any, Final
 from qstore.broker.log.logs import INFO, NOTICE, log_of
 from qstore.broker.model.authorization import ALLOW_ALL, EVERY_KEY, Action, ObjectType, Publishing
 from qstore.broker.model.broker import Broker
-from qstore.broker.model.caller import BROKER, Caller
+from qstore.broker.model.caller import BROKER, Caller, in_host
 from qstore.broker.model.errors import InvalidArgumentError, PreconditionFailedError, UnauthorizedError
 from qstore.broker.model.events import Allow, Deny, FileLoaded, FileLoadFailed
 from qstore.broker.model.policies import DESTINATIONS, Policy
@@ -162,7 +162,21 @@ class AccessControl:
         for key in DESTINATIONS:
             exchange = policy.definition.get(key)
             if isinstance(exchange, str):
-                self._authorization.check_forwarding(caller, exchange, EVERY_KEY, f'{key} of policy "{policy.name}"')
+                purpose = f'{key} of policy "{policy.name}"'
+                self._authorization.check_forwarding(in_host(caller, policy.host), exchange, EVERY_KEY, purpose)
+
+    def check_policies_of(self, caller: Caller, host: str) -> None:
+        """Check that a caller who may change policies may change those of a virtual host.
+
+        Raises:
+            UnauthorizedError: without rules, the caller has no permission for it, and is no administrator.
+        """
+        if self.has_rules or not self.has_permissions or caller is BROKER:
+            return
+        user = name_of(caller.user)
+        if ADMINISTRATOR not in self._tags_of(user) and not self.permissions.has(user, host):
+            self.denied += 1
+            raise UnauthorizedError(f'{caller.user} has no permission for virtual host "{host}"')
 
     # ---- reading the file ----
 
