@@ -159,6 +159,7 @@ class AccessControl:
         """
         if not self.has_rules and ADMINISTRATOR in self._tags_of(name_of(caller.user)):
             return
+        caller = in_host(caller, policy.host)
         for key in DESTINATIONS:
             exchange = policy.definition.get(key)
             if isinstance(exchange, str):

@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+from unittest.mock import Mock
 
 import pytest
 
 from qstore.broker.model.authorization import AllowAll, ObjectType
+from qstore.broker.model.caller import Client as Caller
+from qstore.broker.model.configuration import Record
+from qstore.broker.model.errors import UnauthorizedError
 from qstore.broker.model.exchanges.replication import ReplicationExchange
+from qstore.broker.model.policies import Policy
 from qstore.broker.model.replies import REPLY_TO
 from qstore.broker.model.virtual_host import VirtualHost
+from qstore.broker.security.acl.control import control_access
 from qstore.broker.settings import BrokerSettings
 from qstore.formats.amqp_0_9_1.properties import Properties
 from qstore.formats.values import typed_map
@@ -275,3 +281,17 @@ def test_errors_name_the_host(world: World, other: VirtualHost) -> None:
     client.method("queue.declare", queue="q", passive=True)
     (closed,) = client.take("channel.close")
     assert closed.values["reply_text"] == "NOT_FOUND - no queue 'q' in vhost 'other'"
+
+
+def test_where_a_policy_sends_messages_is_checked_in_its_host(world: World, other: VirtualHost) -> None:
+    may = {"configure": "", "write": ".*", "read": ""}
+    asyncio.run(world.broker.configuration.change({Record("qstore.permission", ("bob", other.name)): may}))
+    control, users = control_access(world.broker, None), Mock()
+    users.tags = lambda _user: ("policymaker",)
+    control.users = users
+    control.recovered()
+    bob = Caller("bob@QPID", "192.0.2.1:5", "")
+    policy = Policy(other.name, "p", ".*", "queues", 0, {"dead-letter-exchange": "x"})
+    control.check_policy(bob, policy)
+    with pytest.raises(UnauthorizedError):
+        control.check_policy(bob, policy._replace(host="/"))
