@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import re
 import shutil
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -189,6 +190,45 @@ def test_a_consumer_is_closed_from_the_page_of_its_queue(
     connection.process_data_events(1)
     assert channel.consumer_tags == []
     connection.close()
+
+
+MANY = 1500
+MAX_CALLS, MAX_BYTES = 16, 400_000
+"""Of a page, however many queues there are."""
+
+
+def test_pages_stay_small_with_many_queues(
+    chromium: Any, make_broker: BrokerMaker, capsys: pytest.CaptureFixture[str]
+) -> None:
+    import pika
+
+    running = make_broker().start()
+    connection = pika.BlockingConnection(pika.ConnectionParameters("127.0.0.1", running.port, heartbeat=0))
+    channel = connection.channel()
+    for number in range(MANY):
+        channel.queue_declare(f"queue.{number:05}")
+        channel.queue_bind(f"queue.{number:05}", "amq.topic", f"key.{number}")
+    one = RunningConsole("-b", f"127.0.0.1:{running.port}", "--no-history")
+    try:
+        assert one.ask("GET", "/api/overview")[1]["object_totals"]["queues"] == MANY
+        assert len(one.ask("GET", "/api/bindings")[1]) == 2 * MANY
+        with window(chromium, one) as shown:
+            sizes: list[int] = []
+            shown.page.on("response", lambda answer: sizes.append(len(answer.body())))
+            for path in (*PAGES, "queue/%2F/queue.00000", "exchange/%2F/amq.topic"):
+                sizes.clear()
+                began = time.perf_counter()
+                shown.show(path)
+                seconds = time.perf_counter() - began
+                shown.page.wait_for_load_state("networkidle")
+                with capsys.disabled():
+                    print(f"{path or 'overview'}: {seconds:.2f} s, {len(sizes)} calls, {sum(sizes):,} bytes")
+                assert len(sizes) <= MAX_CALLS, path
+                assert sum(sizes) <= MAX_BYTES, path
+    finally:
+        one.process.kill()
+        one.process.communicate()
+        connection.close()
 
 
 def test_lists_are_paged_sorted_and_filtered(chromium: Any, console: RunningConsole) -> None:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
 
+from qstore.broker.management.console import Data, ObjectId
 from qstore.tools.web.calls import Call, HttpError, boolean, listed, mapping, text, whole
+from qstore.tools.web.collector import Sample
+from qstore.tools.web.resources import SampledRows
 
 ROWS: list[dict[str, Any]] = [
     {"name": f"q{number}", "messages": number % 3, "message_stats": {"publish_details": {"rate": number / 10}}}
@@ -120,3 +124,36 @@ def test_fields_have_their_types() -> None:
         lambda: whole({"a": True}, "a", 0, 9),
     ):
         assert refusal(read) == (400, "bad_request")
+
+
+async def test_rows_of_objects_that_have_not_changed_are_used_again() -> None:
+    made: list[str] = []
+
+    def make(data: Data) -> dict[str, Any] | None:
+        made.append(data.values["name"])
+        return None if data.values.get("hidden") else {"name": data.values["name"], "depth": data.values["depth"]}
+
+    def sample(**depths: int) -> Sample:
+        objects = {
+            name: Data({"name": name, "depth": depth}, ObjectId(f"p:queue:{name}")) for name, depth in depths.items()
+        }
+        return Sample(0.0, 0.0, objects)
+
+    sampled, first, second = SampledRows(), sample(b=1, a=1), sample(b=2, a=1, c=5)
+
+    async def build(now: Sample, *, is_still: bool = True) -> list[dict[str, Any]]:
+        objects = now.objects.values()
+        return await sampled.build(
+            (now,), objects, lambda data: (data.values, "policy") if is_still else None, make, lambda row: row["name"]
+        )
+
+    both = await asyncio.gather(build(first), build(first))
+    assert both[0] is both[1]
+    assert made == ["b", "a"]
+    made.clear()
+    assert await build(second) == [{"name": "a", "depth": 1}, {"name": "b", "depth": 2}, {"name": "c", "depth": 5}]
+    assert made == ["b", "c"]
+    made.clear()
+    await build(sample(b=2, a=1, c=5), is_still=False)  # some rate is not 0
+    assert made == ["b", "a", "c"]
+    assert await build(sample()) == []
