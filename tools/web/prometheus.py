@@ -141,6 +141,13 @@ JOURNALS: Final = (
 # fmt: on
 
 
+_NOT_COUNTED: Final = (
+    "received_confirm", "confirmed", "unroutable_returned", "delivered_consume_auto_ack", "delivered_get_manual_ack",
+    "delivered_get_auto_ack", "get_empty",
+)  # fmt: skip
+"""Counters of RabbitMQ, which its dashboards ask for."""
+
+
 class _Kind(NamedTuple):
     """The objects of a table.
 
@@ -316,6 +323,14 @@ async def _broker(api: Api) -> list[Metric]:
                rows.message_stats(seen, data)["ack"]),
         _plain(counter, "rabbitmq_global_messages_unroutable_dropped", "Messages that no queue wanted",
                rows.number(data, "discardsNoRoute")),
+        _plain(gauge, "rabbitmq_global_consumers", "Consumers currently connected",
+               sum(row["consumer_count"] for _, row in channels)),
+        _plain(gauge, "rabbitmq_global_publishers", "Connections that have published",
+               sum(row["messages_received"] > 0 for row in connections)),
+        _plain(counter, "rabbitmq_global_messages_delivered_consume_manual_ack",
+               "Messages delivered to consumers, whatever they acknowledge", rows.number(data, "acquires")),
+        *(_plain(counter, f"rabbitmq_global_messages_{name}", "Always 0: not counted apart by this broker", 0)
+          for name in _NOT_COUNTED),
         _plain(gauge, "qstore_transactions_in_doubt", "Prepared branches of distributed transactions",
                sum(each.get("state") == "PREPARED" for each in transactions)),
         _plain(gauge, "qstore_paged_out_messages", "Messages whose content is on disk only",

@@ -320,7 +320,7 @@ class Api:
         policies, base = applied.now.objects, {} if seen.base is None else seen.base.objects
 
         def inputs(data: Data) -> Inputs:
-            policy = policies.get(f"queue,{rows.vhost_of(data)},{data.values['name']}")
+            policy = policies.get(f"queue,{rows.vhost_of(data)},{rows.local(data.key)}")
             before = base.get(data.key)
             is_still = before is None or before.values == data.values  # all its rates are 0
             change = None if before is None or is_still else (before.values, seen.seconds)

@@ -488,6 +488,30 @@ async def test_the_dashboard_draws_what_is_there(url: str) -> None:
     assert len(places) == len(set(places))
 
 
+OVERVIEW = """
+    identity_info build_info queue_messages_ready queue_messages_unacked queues queues_declared_total
+    queues_created_total queues_deleted_total channels channels_opened_total channels_closed_total connections
+    connections_opened_total connections_closed_total consumers process_resident_memory_bytes
+    resident_memory_limit_bytes disk_space_available_bytes disk_space_available_limit_bytes process_max_fds
+    process_open_fds process_max_tcp_sockets process_open_tcp_sockets global_publishers global_consumers
+    global_messages_received_total global_messages_received_confirm_total global_messages_confirmed_total
+    global_messages_routed_total global_messages_unroutable_dropped_total global_messages_unroutable_returned_total
+    global_messages_redelivered_total global_messages_delivered_total global_messages_acknowledged_total
+    global_messages_delivered_consume_manual_ack_total global_messages_delivered_consume_auto_ack_total
+    global_messages_delivered_get_manual_ack_total global_messages_delivered_get_auto_ack_total
+    global_messages_get_empty_total
+"""
+"""Metrics that RabbitMQ's dashboard RabbitMQ-Overview asks for, without the prefix."""
+
+
+async def test_rabbitmqs_dashboard_has_data(url: str) -> None:
+    async with console_on(url) as client:
+        there = await metrics(client, "/metrics")
+    assert {f"rabbitmq_{name}" for name in OVERVIEW.split()} - there.keys() == set()
+    (identity,) = [labels for labels, _ in there["rabbitmq_identity_info"]]
+    assert identity.keys() >= {"rabbitmq_node", "rabbitmq_cluster"}
+
+
 async def test_metrics_are_closed_where_others_can_reach_them(url: str) -> None:
     async with console_on(url, ServerSettings(open_metrics=False)) as client:
         assert (await client.ask("GET", "/metrics", user=None)).status == 401
