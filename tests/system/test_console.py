@@ -21,7 +21,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
+from qstore.tools.qstore_passwd import command as qstore_passwd
 from tests.support.processes import PATIENCE_SECONDS, children_of
 from tests.support.running_broker import BrokerMaker, RunningBroker
 from tests.tools.test_commands import command
@@ -229,6 +231,43 @@ def test_rabbitmqadmin(make_broker: BrokerMaker, start: Start, tmp_path: Path) -
     admin(console, "import", str(exported))
     assert "orders" in admin(console, "list", "queues")
     admin(console, "delete", "queue", "name=none", code=1)
+
+
+@needs_admin
+def test_rabbitmqadmin_changes_users_and_policies(make_broker: BrokerMaker, start: Start, tmp_path: Path) -> None:
+    users, credentials = tmp_path / "users", tmp_path / "secret"
+    made = CliRunner().invoke(
+        qstore_passwd, ["--tags", "administrator", "--stdin", str(users), "guest"], input="guest\n"
+    )
+    assert made.exit_code == 0
+    credentials.write_text("guest:guest\n")
+    credentials.chmod(0o600)
+    broker = make_broker("--auth", "yes", "--user-file", str(users)).start()
+    console = start(broker, "--no-history", "--credentials-file", str(credentials))
+    everything = ("configure=.*", "write=.*", "read=.*")
+    admin(console, "declare", "permission", "vhost=/", "user=guest", *everything)
+    admin(console, "declare", "queue", "name=q", "queue_type=quorum")
+    admin(console, "declare", "user", "name=bob", "password=b", "tags=monitoring")
+    admin(console, "declare", "permission", "vhost=/", "user=bob", *everything)
+    limit = 'definition={"max-length":5}'
+    for kind in ("policy", "operator_policy"):
+        admin(console, "declare", kind, "name=p", "pattern=^q", limit, "apply-to=queues")
+    listed = json.loads(
+        admin(console, "-f", "raw_json", "list", "queues", "name", "policy", "operator_policy", "leader")
+    )
+    assert [(each["policy"], each["operator_policy"]) for each in listed] == [("p", "p")]
+    assert listed[0]["leader"].startswith("qstore@")
+    for what in ("users", "permissions", "parameters", "policies", "operator_policies", "vhost_limits"):
+        admin(console, "list", what)
+    admin(console, "declare", "parameter", "component=federation", "name=f", 'value={"uri":"amqp://x"}', code=1)
+    admin(console, "-V", "/", "export", str(tmp_path / "one.json"))
+    for kind in ("policy", "operator_policy"):
+        admin(console, "delete", kind, "name=p")
+    admin(console, "-V", "/", "import", str(tmp_path / "one.json"))
+    assert '"max-length": 5' in admin(console, "list", "policies")
+    admin(console, "delete", "permission", "vhost=/", "user=bob")
+    admin(console, "delete", "user", "name=bob")
+    assert "bob" not in admin(console, "list", "users")
 
 
 # ---- other programs ----

@@ -262,7 +262,7 @@ class Api:
         except RefusedError as error:
             raise refused(error) from None
         except LoginError:
-            raise HttpError(401, "not_authorised", "Login failed") from None
+            raise HttpError(401, "not_authorized", "Login failed") from None
         except (UnavailableError, UnreachableError) as error:
             raise HttpError(503, "service_unavailable", str(error)) from None
         except NoObjectError:
@@ -607,7 +607,11 @@ async def node_row(api: Api, age: float = 1.0) -> Row:
     free = rows.number(state, "diskFree") if state is not None else -1
     used = process.memory or rows.number(allocated, "malloc_arena") + rows.number(allocated, "malloc_hblkhd")
     churn = api.collector.churn
+    levels = ("mem_used", "disk_free", "fd_used", "sockets_used", "proc_used")
+    counters = [f"{name}_{what}" for name in ("connection", "channel") for what in ("created", "closed")]
+    counters += ["queue_created", "queue_declared", "queue_deleted"]
     return {
+        **{f"{name}_details": {"rate": 0.0} for name in (*levels, *counters)},
         "name": await api.node(),
         "type": "disc",
         "running": True,
@@ -618,7 +622,7 @@ async def node_row(api: Api, age: float = 1.0) -> Row:
         "run_queue": 0,
         "rates_mode": "basic",
         "mem_used": used,
-        "mem_used_details": {"rate": 0.0},
+        "mem_calculation_strategy": "rss",
         "mem_limit": rows.number(state, "memoryLimit"),
         "mem_alarm": "memory" in found,
         "disk_free": free if free >= 0 else process.disk_free,
@@ -698,6 +702,14 @@ async def extensions(_api: Api, _call: Call) -> Reply:
 
 async def global_parameters(api: Api, call: Call) -> Reply:
     return Reply(value=listed(call, [{"name": "cluster_name", "value": await api.node()}]))
+
+
+async def no_parameter(_api: Api, _call: Call) -> Reply:
+    raise not_found()
+
+
+async def no_component(_api: Api, call: Call) -> Reply:
+    raise bad_request(f"Validation failed\n\ncomponent {call.path['component']} not found\n")
 
 
 async def nothing(_api: Api, call: Call) -> Reply:
@@ -1586,6 +1598,7 @@ ROUTES: Final = (
     Route("GET", "users/{user}/topic-permissions", ADMINISTRATOR, _of(access.all_of, "topic-permissions"),
           "Which routing keys a user may use"),
     Route("GET", "user-limits", ADMINISTRATOR, nothing, "Limits of users: none"),
+    Route("GET", "user-limits/{user}", ADMINISTRATOR, nothing, "Those of one: none"),
     Route("GET", "permissions", ADMINISTRATOR, _of(access.all_of, "permissions"), "The permissions"),
     *_routes_of("permissions", ADMINISTRATOR, "{vhost}/{user}", "permission"),
     Route("GET", "topic-permissions", ADMINISTRATOR, _of(access.all_of, "topic-permissions"), "The topic permissions"),
@@ -1605,6 +1618,10 @@ ROUTES: Final = (
     *_routes_of("operator-policies", ADMINISTRATOR, "{vhost}/{name}", "operator policy"),
     Route("GET", "parameters", POLICYMAKER, nothing, "Parameters of components: none"),
     Route("GET", "parameters/{component}", POLICYMAKER, nothing, "Those of a component: none"),
+    Route("GET", "parameters/{component}/{vhost}", POLICYMAKER, nothing, "Those of a virtual host: none"),
+    Route("GET", "parameters/{component}/{vhost}/{name}", POLICYMAKER, no_parameter, "There are none"),
+    Route("PUT", "parameters/{component}/{vhost}/{name}", POLICYMAKER, no_component, "No component has parameters"),
+    Route("DELETE", "parameters/{component}/{vhost}/{name}", POLICYMAKER, no_parameter, "There are none"),
     Route("GET", "global-parameters", POLICYMAKER, global_parameters, "Global parameters: the cluster's name"),
 
     Route("GET", "queues", MANAGEMENT, queues, "The queues: in pages, sorted, filtered, with columns"),

@@ -141,7 +141,9 @@ def queue_row(seen: Seen, data: Data, node: str, applied: Mapping[str, Data]) ->
     change = 0.0 if base is None or not seen.seconds else round((depth - number(base, "msgDepth")) / seen.seconds, 2)
     held = number(base, "unackedMessages")
     change_held = 0.0 if base is None or not seen.seconds else round((unacknowledged - held) / seen.seconds, 2)
+    is_quorum = arguments.get("x-queue-type") == "quorum"
     return {
+        **({"leader": node, "members": [node], "online": [node]} if is_quorum else {}),
         "name": local(data.key),
         "vhost": vhost_of(data),
         "durable": bool(values.get("durable")),

@@ -370,7 +370,7 @@ def _login_errors() -> Iterator[None]:
     try:
         yield
     except LoginError:
-        raise HttpError(401, "not_authorised", "Login failed", {"WWW-Authenticate": _REALM}) from None
+        raise HttpError(401, "not_authorized", "Login failed", {"WWW-Authenticate": _REALM}) from None
     except TooManyFailuresError as error:
         headers = {"Retry-After": str(error.seconds)}
         raise HttpError(429, "too_many_requests", str(error), headers) from None
@@ -385,7 +385,7 @@ def _shown_path(request: web.BaseRequest) -> str:
 def _credentials(request: web.BaseRequest) -> tuple[str, str]:
     """Name and password of a request. Raises HttpError."""
     kind, _, encoded = request.headers.get("Authorization", "").partition(" ")
-    missing = HttpError(401, "not_authorised", "Login failed", {"WWW-Authenticate": _REALM})
+    missing = HttpError(401, "not_authorized", "Login failed", {"WWW-Authenticate": _REALM})
     if kind.lower() != "basic":
         raise missing
     try:

@@ -262,7 +262,7 @@ async def test_without_a_login_nothing_is_disclosed(url: str) -> None:
     async with console_on(url) as client:
         for path in ("/api/overview", "/api/queues", "/api/whoami", "/api/qstore/journals"):
             answer = await client.ask("GET", path, user=None)
-            assert (answer.status, answer.value["error"]) == (401, "not_authorised")
+            assert (answer.status, answer.value["error"]) == (401, "not_authorized")
             assert answer.headers["www-authenticate"].startswith("Basic ")
         assert (await client.ask("GET", "/api/openapi.json", user=None)).status == 200
 
@@ -293,7 +293,7 @@ async def test_users_are_those_of_the_broker(make_broker: BrokerMaker, tmp_path:
         assert (answer.status, answer.value["error"]) == (401, "not_authorised")
         assert (await client.ask("PUT", "/api/queues/%2F/q", {}, user=("writer", "writer"))).status == 201
         wrong = await client.ask("GET", "/api/whoami", user=("reader", "writer"))
-        assert (wrong.status, wrong.value) == (401, {"error": "not_authorised", "reason": "Login failed"})
+        assert (wrong.status, wrong.value) == (401, {"error": "not_authorized", "reason": "Login failed"})
 
 
 async def test_failed_logins_are_limited_and_valid_ones_stay(make_broker: BrokerMaker, tmp_path: Path) -> None:
