@@ -57,13 +57,16 @@ _MAX_TURNS: Final = 2000
 _DUE: Final = 0.2  # the chance that timers are due
 _SETTINGS: Final = BrokerSettings(auth=False)
 _PAGING: Final = BrokerSettings(auth=False, queue_memory_bytes=1)
-_TINY: Final = Portions(window=1, largest=3, smallest=1, least=1, bytes=1 << 20, patience=0, rest=0)
+_TINY: Final = Portions(window=1, largest=3, smallest=1, least=1, bytes=1 << 20, patience=0)
 
 
 @contextmanager
-def tiny_portions(largest: int = _TINY.largest) -> Iterator[None]:
-    """Messages go out of memory `largest` at a time, if they do, and nearly all that nobody has."""
-    with patch.object(composition, "PORTIONS", _TINY._replace(largest=largest)):
+def tiny_portions(largest: int = _TINY.largest, rest: int = _TINY.rest) -> Iterator[None]:
+    """Messages go out of memory `largest` at a time, if they do, and nearly all that nobody has.
+
+    Stored ones of a queue do so beyond `rest` bytes, even if there is enough memory.
+    """
+    with patch.object(composition, "PORTIONS", _TINY._replace(largest=largest, rest=rest)):
         yield
 
 
