@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import gc
+import os
 from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
@@ -251,6 +252,16 @@ def test_path_without_a_store_does_not_stop_the_others(open_fixture: StoreOpener
     assert {row["store"] for row in rows} == {path, str(tmp_path / "nothing")}
     assert found[1].totals["records"] == 53
     assert gc.isenabled()
+
+
+def test_a_path_that_is_not_utf_8_is_escaped(open_fixture: StoreOpener, tmp_path: Path) -> None:
+    strange = tmp_path / os.fsdecode(b"s\xff<b>")
+    strange.symlink_to(open_fixture("legacy-c-localtx").path)
+    (found,) = list(stores.write_stores(job(tmp_path / "out"), 0, [Input(str(strange))]))
+    assert (found.problem, found.totals["records"], found.totals["damage"]) == (None, 53, 0)
+    written = ds.dataset(tmp_path / "out" / "export").to_table()
+    assert set(written["store"].to_pylist()) == {found.store} == {f"{tmp_path}/s\\xff<b>"}
+    assert all(str(each).startswith(f"{found.store}/") for each in written["file"].to_pylist())
 
 
 @pytest.fixture

@@ -618,7 +618,7 @@ class _Rows:
             "queue": part.name,
             "journal": source.shown(part.path),
         }
-        self._paths = pa.array([source.shown(file.path) for file in journal.stream.files], pa.string())
+        self._paths = array("string", [source.shown(file.path) for file in journal.stream.files])
         self._layout = _FORMATS[journal.format]
         self._decompressor = Decompressor()
         self._buffer, self._base = b"", 0
