@@ -422,6 +422,7 @@ def test_a_message_that_reaches_too_many_exchanges_is_refused() -> None:
         routed(made[0], "key")
 
 
+@replaces
 def test_routes_over_many_exchanges_are_dropped_soon(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(exchange_module, "MAX_ROUTED", 1_000)
     made = chain(60)

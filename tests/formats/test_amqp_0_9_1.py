@@ -55,6 +55,7 @@ from qstore.formats.amqp_0_9_1.properties import (
 from qstore.formats.amqp_0_9_1.tables import MAX_DEPTH, encode_table
 from qstore.formats.values import TYPES, TypedArray, TypedMap, TypedValue, typed_map
 from tests.formats.amqp_0_9_1_values import PROPERTY_SETS, TABLES, TEXT, decode_table, fields_of
+from tests.support.compiled import replaces
 
 SPECIFICATION = Path(__file__).parents[1] / "fixtures" / "amqp" / "amqp-0-9-1-stripped.xml"
 #: What the XML calls otherwise: names of AMQP 0-9.
@@ -359,6 +360,7 @@ def _amount(value: Any) -> int:
     return len(value) + sum(map(_amount, value)) if isinstance(value, list) else 0
 
 
+@replaces
 @given(st.dictionaries(st.text("abc", max_size=3), _NESTED, max_size=5))
 def test_values_are_counted_without_being_decoded(values: dict[str, Any]) -> None:
     raw, amount = encode_table(typed_map(values)), _amount(values)
