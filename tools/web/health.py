@@ -48,12 +48,14 @@ class Alarm(NamedTuple):
         subject: the name of a queue, or empty.
         text: what is wrong, and what to do.
         is_warning: whether it is no alarm yet.
+        vhost: the virtual host of the queue.
     """
 
     resource: str
     subject: str
     text: str
     is_warning: bool = False
+    vhost: str = "/"
 
 
 def alarms_of(state: Data | None, files: int, file_limit: int) -> list[Alarm]:
@@ -112,11 +114,11 @@ async def _warnings(api: Api) -> list[Alarm]:
     for row in journals[:MAX_SHOWN]:
         if row["fill"] >= NEAR:
             text = f"Its journal is {row['fill']:.0%} full: consume messages, or enlarge it with qstore-resize."
-            found.append(Alarm("journal", row["name"], text, is_warning=True))
+            found.append(Alarm("journal", row["name"], text, is_warning=True, vhost=row["vhost"]))
     stopped = [row for row in await api.queue_rows(5) if row["state"] == "flow"]
     for row in stopped[:MAX_SHOWN]:
         text = "Its publishers wait until messages are consumed."
-        found.append(Alarm("queue", row["name"], text, is_warning=True))
+        found.append(Alarm("queue", row["name"], text, is_warning=True, vhost=row["vhost"]))
     aside = await api.quarantined()
     number = len(aside["files"]) + len(aside["records"])
     if number or aside["problem"]:
@@ -139,7 +141,7 @@ async def list_alarms(api: Api, _call: Call) -> Reply:
     process = await api.process(1.0)
     shown = [
         {
-            "resource": each.resource, "queue": each.subject, "text": each.text,
+            "resource": each.resource, "queue": each.subject, "vhost": each.vhost, "text": each.text,
             "level": "warning" if each.is_warning else "alarm",
             "since": None if each.is_warning else int(api.alarms_since[each.resource, each.subject]),
         }

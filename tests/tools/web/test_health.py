@@ -125,8 +125,8 @@ async def test_a_nearly_full_journal_is_a_warning_and_no_alarm(broker: RunningBr
         while (await client.ask("POST", "/api/exchanges/%2F/amq.default/publish", body)).status == 200:
             pass
         found = await client.becomes("qstore/alarms", lambda found: found["alarms"])
-        assert [(each["resource"], each["queue"], each["level"]) for each in found["alarms"]] == [
-            ("journal", "full", "warning")
+        assert [(each["resource"], each["vhost"], each["queue"], each["level"]) for each in found["alarms"]] == [
+            ("journal", "/", "full", "warning")
         ]
         assert await client.get("health/checks/alarms") == {"status": "ok"}
         await client.ask("DELETE", "/api/queues/%2F/full")

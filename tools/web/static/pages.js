@@ -122,7 +122,7 @@ const MAX_NOTES = 6;
 
 /** An alarm or a warning, as a line. */
 function alarmNote(each) {
-  const about = each.queue ? [queueLink("/", each.queue), ": "] : [];
+  const about = each.queue ? [queueLink(each.vhost, each.queue), ": "] : [];
   const more = each.resource === "quarantine" ? [" ", link("store", "Look at it")] : [];
   return h("p", { class: each.level === "alarm" ? "note serious" : "note" }, each.level === "alarm" ? h("b", {}, "Alarm. ") : null, about, each.text, more);
 }
@@ -689,7 +689,7 @@ function alarms(place, ctx) {
       serious.length ? h("div", {}, serious.map(alarmNote)) : h("p", { class: "note fine" }, "✓ No alarm is on."),
       serious.length ? table("Alarms", [
         { label: "What", cell: (each) => tag(each.resource.replace("_", " "), "bad") },
-        { label: "Queue", cell: (each) => (each.queue ? queueLink("/", each.queue) : "–") },
+        { label: "Queue", cell: (each) => (each.queue ? queueLink(each.vhost, each.queue) : "–") },
         { label: "Since", cell: (each) => moment(each.since * 1000) },
       ], serious) : "",
       h("h2", {}, "Warnings"), warnings.length ? h("div", {}, warnings.map(alarmNote)) : h("p", { class: "quiet" }, "There are none."),
