@@ -5,14 +5,14 @@
     ACTOR    who has caused it: con:1(guest@QPID@192.0.2.1:41234/)/ch:0, or mng:USER(ADDRESS) for a console;
              omitted if it is the broker itself
     SUBJECT  what it is about: vh(/), vh(/)/ms, vh(/)/qu(NAME), vh(/)/ex(NAME), vh(/)/ex(NAME)/qu(NAME)/bd(KEY),
-             sub:1:qu(NAME); omitted if it is the actor, or the broker
+             sub:1:qu(NAME); omitted if it is the actor, or the broker. Another virtual host is vh(/HOST)
 
 It is off unless `--log-status` or management has switched it on. It watches the same events that QMF publishes, and
 only while it is on; the steps of the process are written by `process/runner`. Nothing is written per message. The lines
 go to the outputs of the log, whatever its rules are. Of each message that clients cause, at most MAX_LINES are written
 in a minute, and then the number of further ones.
 
-Where this broker differs from the one that the messages were made for: lines name the virtual host `/`; a session is a
+Where this broker differs from the one that the messages were made for: a session is a
 channel, and has no prefetch when it is created; its flow is stopped by message.stop and started again by message.flow;
 management listens on the ports for clients; the options of the log are part of the broker's configuration file.
 
@@ -51,6 +51,7 @@ from qstore.broker.model.events import (
     Unbind,
     Unsubscribe,
 )
+from qstore.formats.broker_records.topology import DEFAULT_HOST
 from qstore.formats.values import TypedMap
 from qstore.formats.wording import plural
 
@@ -187,9 +188,11 @@ class StatusLog:
         """Write a line about the store."""
         self.write(number, *values, subject=_STORE)
 
-    def exchange(self, type_name: str, name: str, *, durable: bool, actor: str = "") -> None:
+    def exchange(self, type_name: str, name: str, *, durable: bool, actor: str = "", host: str = DEFAULT_HOST) -> None:
         """Write that there is an exchange now."""
-        self.write("EXH-1001", "Durable " if durable else "", type_name, name, actor=actor, subject=_exchange(name))
+        self.write(
+            "EXH-1001", "Durable " if durable else "", type_name, name, actor=actor, subject=_exchange(name, host)
+        )
 
     def _on_event(self, event: Event, caller: Caller) -> None:
         write = _WRITERS.get(type(event))
@@ -241,33 +244,33 @@ class StatusLog:
             words.append(f"Priority:{levels}")
         if event.user:
             words.append(f"Owner:{event.user}")
-        self.write("QUE-1001", " ".join(words), actor=caller.actor, subject=_queue(event.queue))
+        self.write("QUE-1001", " ".join(words), actor=caller.actor, subject=_queue(event.queue, caller.vhost))
 
     def _queue_delete(self, event: QueueDelete, caller: Caller) -> None:
-        self.write("QUE-1002", actor=caller.actor, subject=_queue(event.queue))
+        self.write("QUE-1002", actor=caller.actor, subject=_queue(event.queue, caller.vhost))
 
     def _exchange_declare(self, event: ExchangeDeclare, caller: Caller) -> None:
         if event.is_new:
-            self.exchange(event.type_name, event.exchange, durable=event.durable, actor=caller.actor)
+            self.exchange(event.type_name, event.exchange, durable=event.durable, actor=caller.actor, host=caller.vhost)
 
     def _exchange_delete(self, event: ExchangeDelete, caller: Caller) -> None:
-        self.write("EXH-1002", actor=caller.actor, subject=_exchange(event.exchange))
+        self.write("EXH-1002", actor=caller.actor, subject=_exchange(event.exchange, caller.vhost))
 
     def _bind(self, event: Bind, caller: Caller) -> None:
         arguments = _arguments(event.arguments)
         text = f" : Arguments : {arguments}" if arguments else ""
-        self.write("BND-1001", text, actor=caller.actor, subject=_binding(event))
+        self.write("BND-1001", text, actor=caller.actor, subject=_binding(event, caller.vhost))
 
     def _unbind(self, event: Unbind | BindingRemoved, caller: Caller) -> None:
-        self.write("BND-1002", actor=caller.actor, subject=_binding(event))
+        self.write("BND-1002", actor=caller.actor, subject=_binding(event, caller.vhost))
 
     def _exchange_bind(self, event: ExchangeBind, caller: Caller) -> None:
         arguments = _arguments(event.arguments)
         text = f" : Arguments : {arguments}" if arguments else ""
-        self.write("BND-1001", text, actor=caller.actor, subject=_exchange_binding(event))
+        self.write("BND-1001", text, actor=caller.actor, subject=_exchange_binding(event, caller.vhost))
 
     def _exchange_unbind(self, event: ExchangeUnbind, caller: Caller) -> None:
-        self.write("BND-1002", actor=caller.actor, subject=_exchange_binding(event))
+        self.write("BND-1002", actor=caller.actor, subject=_exchange_binding(event, caller.vhost))
 
     # ---- recovery ----
 
@@ -308,20 +311,24 @@ _WRITERS: Final[dict[type[Event], _Writer]] = {
 }
 
 
-def _queue(name: str) -> str:
-    return f"{_HOST}/qu({name})"
+def _in_host(host: str) -> str:
+    return _HOST if host == DEFAULT_HOST else f"vh(/{host})"
 
 
-def _exchange(name: str) -> str:
-    return f"{_HOST}/ex({name})"
+def _queue(name: str, host: str) -> str:
+    return f"{_in_host(host)}/qu({name})"
 
 
-def _binding(event: Bind | Unbind | BindingRemoved) -> str:
-    return f"{_exchange(event.exchange)}/qu({event.queue})/bd({event.key})"
+def _exchange(name: str, host: str) -> str:
+    return f"{_in_host(host)}/ex({name})"
 
 
-def _exchange_binding(event: ExchangeBind | ExchangeUnbind) -> str:
-    return f"{_exchange(event.source)}/ex({event.destination})/bd({event.key})"
+def _binding(event: Bind | Unbind | BindingRemoved, host: str) -> str:
+    return f"{_exchange(event.exchange, host)}/qu({event.queue})/bd({event.key})"
+
+
+def _exchange_binding(event: ExchangeBind | ExchangeUnbind, host: str) -> str:
+    return f"{_exchange(event.source, host)}/ex({event.destination})/bd({event.key})"
 
 
 def _arguments(arguments: TypedMap, *others: str) -> str:

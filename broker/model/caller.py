@@ -53,7 +53,9 @@ class Publisher:
     @property
     def connection(self) -> Client:
         """Its connection as a caller."""
-        return Client(self.user, self.remote_host, f"con:{self.number}({self.user}@{self.remote_host}/)", self.vhost)
+        host = "" if self.vhost == DEFAULT_HOST else self.vhost
+        actor = f"con:{self.number}({self.user}@{self.remote_host}/{host})"
+        return Client(self.user, self.remote_host, actor, self.vhost)
 
 
 class Client(NamedTuple):

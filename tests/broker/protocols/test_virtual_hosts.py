@@ -7,6 +7,8 @@ from unittest.mock import Mock
 
 import pytest
 
+from qstore.broker.log.logs import STATUS
+from qstore.broker.log.status_log import StatusLog
 from qstore.broker.model.authorization import AllowAll, ObjectType
 from qstore.broker.model.caller import Client as Caller
 from qstore.broker.model.configuration import Record
@@ -60,6 +62,20 @@ def test_equal_names_are_different_queues_for_both_protocols(world: World, other
     assert bodies(default, "q") == []
     assert world.broker.queue_count == 2
     assert world.broker.totals.messages_enqueued == 4
+
+
+def test_the_operational_log_names_the_host(world: World, other: VirtualHost, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", STATUS)
+    StatusLog(is_on=True).follow(world.broker.events)
+    for host in (world.broker.default_host, other):
+        client = basic(world, host)
+        client.call("queue.declare", queue="q")
+        client.call("queue.bind", queue="q", exchange="amq.topic", routing_key="k")
+    lines = [record.getMessage() for record in caplog.records if "BND-1001" in record.getMessage()]
+    assert [line.split(" ] ")[1] for line in lines] == [
+        f"[ vh(/{name})/ex(amq.topic)/qu(q)/bd(k)" for name in ("", other.name)
+    ]
+    assert f"/{other.name})" in lines[1].split(" ] ")[0]
 
 
 def test_a_queue_of_another_host_is_not_found(world: World, other: VirtualHost) -> None:
