@@ -223,7 +223,7 @@ async def exposition(
         found = {name: [row for row in each if row.get("vhost") in vhosts] for name, each in found.items()}
     metrics: list[Metric] = []
     if path != DETAILED:
-        metrics += await _broker(api)
+        metrics += await _broker(api, "aggregated" if path == TOTALS else "per-object")
     for name, kind in TABLES.items():
         if path == TOTALS:
             metrics += _sums(kind, found[name])
@@ -263,8 +263,13 @@ def _plain(kind: Any, name: str, text: str, value: float) -> Metric:
     return metric
 
 
-async def _broker(api: Api) -> list[Metric]:
-    """The metrics of the broker itself."""
+async def _broker(api: Api, endpoint: str) -> list[Metric]:
+    """The metrics of the broker itself.
+
+    Args:
+        api: the API.
+        endpoint: RabbitMQ's word for what is scraped; its dashboards show one of them.
+    """
     from qstore.tools.web.resources import API_VERSION, node_row
 
     age = api.collector.interval
@@ -347,11 +352,11 @@ async def _broker(api: Api) -> list[Metric]:
         alarms.add_metric((resource,), resource in found_alarms)
     version = GaugeMetricFamily("rabbitmq_build_info", "Versions", labels=("rabbitmq_version", "qstore_version"))
     version.add_metric((API_VERSION, str(data.get("version") or __version__)), 1)
-    identity = GaugeMetricFamily(
-        "rabbitmq_identity_info", "Names", labels=("rabbitmq_node", "rabbitmq_cluster", "rabbitmq_cluster_permanent_id")
-    )
+    labels = ("rabbitmq_node", "rabbitmq_cluster", "rabbitmq_cluster_permanent_id", "rabbitmq_endpoint")
+    identity = GaugeMetricFamily("rabbitmq_identity_info", "Names", labels=labels)
     vhost = next(iter(await api.collector.get("vhost", 60)), None)
-    identity.add_metric((node["name"], node["name"], "" if vhost is None else str(vhost.get("federationTag"))), 1)
+    tag = "" if vhost is None else str(vhost.get("federationTag"))
+    identity.add_metric((node["name"], node["name"], tag, endpoint), 1)
     discards = CounterMetricFamily("qstore_messages_discarded", "Messages discarded", labels=("reason",))
     for reason in ("NoRoute", "Ttl", "Ring", "Lvq", "Overflow", "Subscriber", "Purge"):
         discards.add_metric((reason.lower(),), rows.number(data, f"discards{reason}"))

@@ -505,11 +505,13 @@ OVERVIEW = """
 
 
 async def test_rabbitmqs_dashboard_has_data(url: str) -> None:
-    async with console_on(url) as client:
-        there = await metrics(client, "/metrics")
-    assert {f"rabbitmq_{name}" for name in OVERVIEW.split()} - there.keys() == set()
-    (identity,) = [labels for labels, _ in there["rabbitmq_identity_info"]]
-    assert identity.keys() >= {"rabbitmq_node", "rabbitmq_cluster"}
+    for path, endpoint in (("/metrics", "aggregated"), ("/metrics/per-object", "per-object")):
+        async with console_on(url) as client:
+            there = await metrics(client, path)
+        assert {f"rabbitmq_{name}" for name in OVERVIEW.split()} - there.keys() == set()
+        (identity,) = [labels for labels, _ in there["rabbitmq_identity_info"]]
+        assert identity.keys() >= {"rabbitmq_node", "rabbitmq_cluster"}
+        assert identity["rabbitmq_endpoint"] == endpoint  # the dashboard shows one of them
 
 
 async def test_metrics_are_closed_where_others_can_reach_them(url: str) -> None:
