@@ -15,6 +15,7 @@ from qstore.broker.management.request import status_of
 from qstore.broker.management.schema import ManagedClass
 from qstore.broker.model.errors import NotImplementedByBrokerError
 from qstore.broker.protocols.machine import ConnectionCounts
+from qstore.formats.broker_records.topology import DEFAULT_HOST
 from qstore.formats.qmf.v1 import ObjectId, encode
 from qstore.formats.values import EMPTY_MAP, TypedMap, typed_map
 from tests.broker.test_management_acl import use
@@ -112,10 +113,11 @@ class Machine:
     def __init__(self) -> None:
         self.peer, self.done = "192.0.2.1:5", list[object]()
         self.user, self.mechanism, self.protocol = "kim@QPID", "PLAIN", "AMQP 0-10"
+        self.vhost = DEFAULT_HOST
         self.created_at, self.is_closing, self.client_properties = 1.0, False, EMPTY_MAP
         self.counts = ConnectionCounts(0, 0, 0, 0, 0, 0)
         counters = dict.fromkeys(("timeout", "txn_starts", "txn_commits", "txn_rejects", "unsettled_count"), 0)
-        session = SimpleNamespace(user="kim@QPID", name=b"work", subscriptions={}, credit=0, **counters)
+        session = SimpleNamespace(user="kim@QPID", vhost="/", name=b"work", subscriptions={}, credit=0, **counters)
         session.outstanding_commands = 0
         self.sessions = {3: session}
 

@@ -182,7 +182,7 @@ def test_pika_gets_the_reason_of_a_refusal(channel: BlockingChannel, queue: str)
         channel.connection.channel().queue_declare(queue, passive=True)
     assert caught.value.reply_code == 404
     parameters = pika.ConnectionParameters("127.0.0.1", channel.connection._impl.params.port, "other")
-    with pytest.raises(pika.exceptions.ProbableAccessDeniedError, match=r"530.*there is no vhost 'other'"):
+    with pytest.raises(pika.exceptions.ProbableAccessDeniedError, match=r"530.*vhost 'other' not found"):
         pika.BlockingConnection(parameters)
 
 

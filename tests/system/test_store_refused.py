@@ -150,7 +150,7 @@ def test_no_directory_above(tmp_path: Path) -> None:
 
 def other_version(rhm: Path) -> None:
     text = (rhm / "STORE").read_text()
-    (rhm / "STORE").write_text(text.replace('"version": 2', '"version": 3'))
+    (rhm / "STORE").write_text(text.replace('"version": 2', '"version": 4'))
 
 
 def other_mark(rhm: Path) -> None:
@@ -207,7 +207,7 @@ CATALOGUE: Final = "STORE/rhm/catalogue: "
 @pytest.mark.parametrize(
     ("change", "kind", "text"),
     [
-        (other_version, StoreError, "STORE/rhm/STORE: STORE file: unknown store format version 3; this software"),
+        (other_version, StoreError, "STORE/rhm/STORE: STORE file: unknown store format version 4; this software"),
         (other_mark, StoreError, "STORE/rhm/STORE: STORE file: close_record can only be true, in a store that was"),
         (lambda rhm: (rhm / "STORE").write_bytes(b""), StoreError, "STORE/rhm/STORE: STORE file: not JSON: Input is"),
         (lambda rhm: (rhm / "STORE").write_bytes(b"{}" * 9999), StoreError, "STORE/rhm/STORE: STORE file: 4,097 bytes"),
