@@ -129,6 +129,7 @@ def test_promises_hold_for_messages_that_are_handled_as_runs() -> None:
     assert crashes.counts["runs"] > 20
 
 
+@replaces
 def test_promises_hold_for_runs_that_are_read_back() -> None:
     crashes = BrokerCrashes(share=0.1, uniform=True)
     with tiny_portions(12, rest=0):
@@ -230,6 +231,7 @@ def test_a_broker_that_reads_runs_wrongly_is_found_out(name: str) -> None:
     assert PLANTED_RUNS_READ.is_found(name)
 
 
+@replaces
 @pytest.mark.parametrize("name", PLANTED_SORTING.bugs)
 def test_a_broker_with_broken_sorting_is_detected(name: str) -> None:
     assert PLANTED_SORTING.is_found(name)

@@ -284,9 +284,9 @@ JOURNAL_FILES_CLASS: Final = ManagedClass(
         prop("name", "sstr", "RO index", lambda view: shown_name(view.name)),
     ),
     statistics=(
-        stat("files", "list", lambda view: [typed_value(each) for each in view.found["files"]],
+        stat("files", "list", lambda view: tuple([typed_value(each) for each in view.found["files"]]),
              "Numbers of its files, from the oldest one in use on"),
-        stat("live", "list", lambda view: [typed_value(each) for each in view.found["live"]],
+        stat("live", "list", lambda view: tuple([typed_value(each) for each in view.found["live"]]),
              "How many live records touch each of them"),
         stat("used", "uint32", lambda view: view.found["used"], "How many of them cannot be overwritten", "file"),
         stat("oldestRid", "uint64", lambda view: view.found["rid"], "The record that holds the oldest file"),

@@ -282,7 +282,7 @@ ALARMS_CLASS: Final = ManagedClass(
         stat("diskTotal", "uint64", lambda view: view.disk["total"], "Size of that disk", "octet"),
         stat("diskKept", "uint64", lambda view: view.disk["kept"], "Below so many free ones, journals do not grow",
              "octet"),
-        stat("slowedJournals", "list", lambda view: [typed_value(each) for each in view.slowed],
+        stat("slowedJournals", "list", lambda view: tuple([typed_value(each) for each in view.slowed]),
              "Queues whose publishers are slowed down: their journals cannot grow"),
         stat("storeFailure", "lstr", lambda view: view.disk["failure"], "Why the store can no longer write"),
     ),
