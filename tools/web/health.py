@@ -8,8 +8,9 @@ An alarm is a resource that the broker runs short of, so that it slows publisher
     store            the store can no longer write
     file_descriptor  nearly all descriptors of the broker's process are in use
 
-A warning is what becomes one, or what somebody has to look at: a journal that is nearly full, publishers of a queue
-that wait, content that was set aside, a certificate that ends soon. Alarms fail the health checks, warnings do not.
+A warning is a condition that may become an alarm, or needs attention: a journal that is nearly full, publishers of a
+queue that wait, content that was set aside, a certificate that expires soon. Alarms fail the health checks; warnings
+do not.
 """
 
 from __future__ import annotations

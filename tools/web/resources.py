@@ -5,7 +5,7 @@ OpenAPI document and the page of the API are made from it.
 
     {vhost}, {name} …   a part of the path; `/` in it is written `%2F`
     role                whose users may use it: those with one of these tags, where users have tags. On a broker without
-                        tags, whoever may log in may ask, and the broker decides what is done
+                        tags, all users may ask, and the broker decides what is done
 
 What is read comes from the collector's samples, on which all requests draw; what is changed is done over connections of
 the request's own user, so that the broker's rules decide. RabbitMQ has the paths, names, statuses and errors; those

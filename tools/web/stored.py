@@ -64,10 +64,10 @@ class StoredUser(NamedTuple):
 
 
 class TokenLogins:
-    """The one login: whoever has the token.
+    """The only login: by a token.
 
     Attributes:
-        token: to be told to whoever may use the console.
+        token: the secret for the users of the console.
     """
 
     def __init__(self) -> None:
