@@ -35,6 +35,7 @@ from qstore.broker.model.virtual_host import VirtualHost
 from qstore.broker.network.clients import Clients
 from qstore.broker.network.listeners import Listeners
 from qstore.broker.network.login_checks import LoginChecks
+from qstore.broker.network.outgoing import OutgoingConnections
 from qstore.broker.network.socket_connection import Accepts, SocketConnection
 from qstore.broker.protocols.amqp_0_10.message import new_transfer
 from qstore.broker.protocols.table import Protocols
@@ -75,6 +76,7 @@ class Server:
         protocols: the supported protocols.
         clients: the connected clients.
         work: slow work for the clients.
+        outgoing: connects links to other brokers.
         agent: the management agent; None without management.
         listeners: the listening sockets.
     """
@@ -97,6 +99,7 @@ class Server:
         self.protocols = Protocols(broker, self.authentication)
         self.clients = Clients(broker, settings, self.protocols, self.loop)
         self.work = Work(self.loop, broker.memory, settings)
+        self.outgoing = OutgoingConnections(self.clients, self.work)
         self.listeners = Listeners(self.loop, broker.memory, settings.interfaces, settings.backlog)
         self.agent: Agent | None = None
         if settings.management:

@@ -23,7 +23,7 @@ from qstore.broker.model.memory import State
 from qstore.broker.network.clients import Clients, network_of
 from qstore.broker.network.login_checks import LoginCheck
 from qstore.broker.network.tls_layer import TlsLayer
-from qstore.broker.protocols.machine import Machine, Peer
+from qstore.broker.protocols.machine import Host, Machine, Peer
 from qstore.broker.protocols.table import HEADER_BYTES, TLS_HELLO, foreign_client
 from qstore.broker.security.authentication import Link
 from qstore.broker.security.sasl.exchange import Answer, PasswordCheck
@@ -56,6 +56,20 @@ class Accepts(NamedTuple):
     tls: ServerContexts | None = None
 
 
+class Outgoing(NamedTuple):
+    """A connection that the broker opens itself (`outgoing`).
+
+    Attributes:
+        make: makes its machine.
+        lost: called once with the reason when it has ended.
+        is_encrypted: whether the transport has a layer of TLS.
+    """
+
+    make: Callable[[Host], Machine]
+    lost: Callable[[str], None]
+    is_encrypted: bool
+
+
 class SocketConnection(asyncio.Protocol):
     """One socket and its protocol machine.
 
@@ -63,10 +77,11 @@ class SocketConnection(asyncio.Protocol):
         clients: all clients of the server.
         work: runs slow work.
         accepts: the clients that its listener accepts.
+        outgoing: if the broker opens the connection itself.
     """
 
-    def __init__(self, clients: Clients, work: Work, accepts: Accepts) -> None:
-        self._clients, self._work, self._accepts = clients, work, accepts
+    def __init__(self, clients: Clients, work: Work, accepts: Accepts, outgoing: Outgoing | None = None) -> None:
+        self._clients, self._work, self._accepts, self._outgoing = clients, work, accepts, outgoing
         self._transport: asyncio.Transport | None = None
         self._socket = -1  # its descriptor
         self._descriptor = -1  # the same, of a socket without TLS
@@ -91,6 +106,9 @@ class SocketConnection(asyncio.Protocol):
         address = _shown(peer)
         host = self._host = str(peer[0]) if peer else ""
         self._network = network_of(host)
+        if self._outgoing is not None:
+            self._begin_outgoing(self._outgoing, Peer(address, Link(is_local=bool(peer) and _is_loopback(host))))
+            return
         if not clients.admits(host, address):
             self._transport.abort()
             return
@@ -106,13 +124,28 @@ class SocketConnection(asyncio.Protocol):
             clients.half_open.add(self._network, self)
             self._is_counted = True
             _LOG.debug("Client %s: connected", address)
-        self._transport.set_write_buffer_limits(_HIGH_WATER)
-        own = transport.get_extra_info("socket")
-        with contextlib.suppress(OSError):
-            own.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, int(clients.settings.tcp_nodelay))
-        self._socket = self._descriptor = own.fileno()
+        self._set_up_socket()
         is_local = bool(peer) and _is_loopback(host)
         self._peer = Peer(address, Link(is_local), refusal)
+
+    def _set_up_socket(self) -> None:
+        assert self._transport is not None
+        self._transport.set_write_buffer_limits(_HIGH_WATER)
+        own = self._transport.get_extra_info("socket")
+        with contextlib.suppress(OSError):
+            own.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, int(self._clients.settings.tcp_nodelay))
+        self._socket = self._descriptor = own.fileno()
+
+    def _begin_outgoing(self, outgoing: Outgoing, peer: Peer) -> None:
+        """The broker has connected to another one: no limit for clients applies, and the protocol is known."""
+        self._clients.connections[self] = None
+        self._set_up_socket()
+        if outgoing.is_encrypted:
+            self._descriptor = -1
+        self._peer = peer
+        machine = self._machine = outgoing.make(self)
+        if self._clients.broker.memory.state is not State.AMPLE:
+            machine.watch_memory(is_short=True)
 
     @property
     def machine(self) -> Machine | None:
@@ -276,7 +309,7 @@ class SocketConnection(asyncio.Protocol):
         except MemoryError:
             self.abort()
 
-    def connection_lost(self, _error: Exception | None) -> None:
+    def connection_lost(self, error: Exception | None) -> None:
         """The socket is closed."""
         level = INFO if self._machine is not None and self._machine.user else DEBUG
         _LOG.log(level, "Client %s: disconnected", self._peer.address)
@@ -294,6 +327,9 @@ class SocketConnection(asyncio.Protocol):
         self._reasons.clear()  # some of them refer to this object
         if machine is not None:
             machine.dismantle()
+        outgoing, self._outgoing = self._outgoing, None
+        if outgoing is not None:
+            outgoing.lost(_why_lost(machine, error))
 
     def pause_writing(self) -> None:
         """The socket's send buffer is full."""
@@ -408,10 +444,10 @@ class SocketConnection(asyncio.Protocol):
         before, self._unsent = self._unsent, self._transport.get_write_buffer_size()
         return self._unsent < before or bool(self._reasons - {self})
 
-    def shut_down(self) -> None:
-        """Close the connection, since the broker is shutting down."""
+    def shut_down(self, text: str = "the broker is shutting down") -> None:
+        """Close the connection, since the broker is shutting down, or for another reason."""
         if self._machine is not None:
-            self._machine.force_close("the broker is shutting down")
+            self._machine.force_close(text)
         else:
             self.close()
 
@@ -443,3 +479,11 @@ def _shown(peer: tuple[Any, ...] | None) -> str:
         return "unknown address"
     host, port = peer[:2]
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def _why_lost(machine: Machine | None, error: Exception | None) -> str:
+    """Why a connection that the broker has opened has ended."""
+    reason = "" if machine is None else machine.end_reason
+    if not reason and isinstance(error, OSError) and error.errno is not None:
+        reason = os.strerror(error.errno)
+    return reason or "Closed by peer"

@@ -163,6 +163,11 @@ class BrokerConnection(Connection):
         return self.phase is Phase.CLOSED
 
     @property
+    def end_reason(self) -> str:
+        """As `Machine.end_reason`."""
+        return self.close_text
+
+    @property
     def remote_host(self) -> str:
         """Address and port of the client."""
         return self.peer

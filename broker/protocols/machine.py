@@ -216,6 +216,10 @@ class Machine(Protocol):
     def is_closed(self) -> bool:
         """Whether the connection is closed."""
 
+    @property
+    def end_reason(self) -> str:
+        """Why the connection was closed, by either end; empty if no reason was given."""
+
     def receive(self, data: bytes) -> None:
         """Process bytes from the socket; an empty read is a sign of life only: nothing is processed."""
 

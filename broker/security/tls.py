@@ -233,6 +233,28 @@ def _make_context(settings: TlsSettings) -> ssl.SSLContext:
     return context
 
 
+def client_context(settings: TlsSettings | None) -> ssl.SSLContext:
+    """The context of connections that the broker opens: the peer's certificate must be valid for its host.
+
+    Raises:
+        TlsConfigurationError: a file cannot be used.
+    """
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    if settings is not None:
+        _load_certificate(context, settings)
+    if settings is None or settings.authority_file is None:
+        context.load_default_certs()
+        return context
+    _check_readable(settings.authority_file, "--ssl-ca")
+    try:
+        context.load_verify_locations(settings.authority_file)
+    except ssl.SSLError as error:
+        text = f"{settings.authority_file}: no certificates in PEM format: {tls_reason(error)}; see --ssl-ca"
+        raise TlsConfigurationError(text) from None
+    return context
+
+
 def _load_certificate(context: ssl.SSLContext, settings: TlsSettings) -> None:
     certificate, key = settings.certificate_file, settings.key_file
     _check_readable(certificate, "--ssl-cert")

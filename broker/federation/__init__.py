@@ -1,0 +1,1 @@
+"""Links of the broker to other brokers, and what runs over them."""
