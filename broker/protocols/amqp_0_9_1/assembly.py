@@ -30,7 +30,7 @@ from qstore.broker.protocols.amqp_0_9_1.message import SIZE_FIELD
 from qstore.broker.protocols.assembly import Assembler, Budget, Partial, Receiver
 from qstore.formats.amqp_0_9_1.codes import ReplyCode
 from qstore.formats.amqp_0_9_1.frames import BODY, FRAME, FRAME_END, HEADER, HEARTBEAT, METHOD, OVERHEAD
-from qstore.formats.amqp_0_9_1.methods import ACK, ACK_FRAME_SIZE, PUBLISH, count_acks
+from qstore.formats.amqp_0_9_1.methods import ACK, ACK_FRAME_SIZE, BY_NAME, PUBLISH, count_acks
 from qstore.formats.amqp_0_9_1.properties import body_size
 from qstore.formats.kernels import sort_messages
 from qstore.formats.kernels.bodies import Bodies, SizeField
@@ -40,6 +40,10 @@ _SIZE_END: Final = 12  # in a content header: class, weight, size of the body
 _FRAME_SIZE_FIELD: Final = SizeField(3, 4)  # in a frame header
 _unpack: Final = FRAME.unpack_from
 _PUBLISH_SIZE_FIELD: Final = SizeField(3, 4, len(PUBLISH))  # in the header of a frame with basic.publish
+
+_TO_CLIENT: Final = frozenset(
+    BY_NAME[name].code.to_bytes(4, "big") for name in ("basic.deliver", "basic.return", "basic.get-ok")
+)
 
 MAX_MIXED: Final = 256
 """Messages that are sorted at once: the work for them takes 2 ms in pure Python."""
@@ -313,3 +317,64 @@ class MethodAssembler(Assembler[_Partial]):
         self._count(-partial.held_bytes)
         self.messages += 1
         self._receiver.command(channel, partial.payload, partial.header, partial.body.content())
+
+
+class DeliveryAssembler(MethodAssembler):
+    """Assembles the input of a client, whose methods with content are those that a broker sends.
+
+    Each has a delivery tag of its own: no two are alike, so that there are no patterns or runs of them.
+    """
+
+    __slots__ = ()
+
+    def _take(self, data: bytes, at: int, end: int) -> int:
+        kind, channel, size = _unpack(data, at)
+        following: int = at + size + OVERHEAD
+        if size + OVERHEAD > self.max_frame and (kind != BODY or size > self.max_frame):
+            raise HardError(
+                ReplyCode.FRAME_ERROR, f"a frame of {size + OVERHEAD} bytes; the maximum is {self.max_frame}"
+            )
+        if following > end:
+            return 0
+        if data[following - 1] != FRAME_END:
+            raise HardError(ReplyCode.FRAME_ERROR, f"a frame ends with 0x{data[following - 1]:02x}")
+        if kind == METHOD and channel not in self._partial:
+            method = data[at + _HEAD : at + _HEAD + 4]
+            if method in _TO_CLIENT:
+                after = self._take_delivery(data, at, following, end, channel)
+                if after:
+                    return after
+            elif method == ACK and following - at == ACK_FRAME_SIZE:
+                return at + self._take_acks(data, at, end, channel) * ACK_FRAME_SIZE
+            else:
+                self._receiver.frame(channel, data[at + _HEAD : following - 1])
+                return following
+        return following if self._takes_frame(kind, channel, data[at + _HEAD : following - 1]) else 0
+
+    def _take_delivery(self, data: bytes, at: int, header_at: int, end: int, channel: int) -> int:
+        """Pass on a message whose three frames are all in the buffer. Returns where it ends; 0 if it is not one."""
+        if header_at + OVERHEAD > end or channel in self._dropping:
+            return 0
+        kind, header_channel, size = _unpack(data, header_at)
+        body_at = header_at + size + OVERHEAD
+        if kind != HEADER or header_channel != channel or size + OVERHEAD > self.max_frame or body_at + OVERHEAD > end:
+            return 0
+        kind, body_channel, size = _unpack(data, body_at)
+        after: int = body_at + size + OVERHEAD
+        if (
+            kind != BODY
+            or not size
+            or body_channel != channel
+            or after > end
+            or size > self.max_frame
+            or data[body_at - 1] != FRAME_END
+            or data[after - 1] != FRAME_END
+        ):
+            return 0
+        header = data[header_at + _HEAD : body_at - 1]
+        if body_size(header) != size or size > self.max_body:
+            return 0
+        self.frames += 2
+        self.messages += 1
+        self._receiver.command(channel, data[at + _HEAD : header_at - 1], header, data[body_at + _HEAD : after - 1])
+        return after
