@@ -198,6 +198,7 @@ _LISTS: Final[Mapping[str, _List]] = {
                                     "List the operator policies."),
     "list_global_parameters": _List("global-parameters", "name value", "List the global parameters.",
                                     is_of_vhost=False),
+    "list_parameters": _List("parameters", "component name value", "List the parameters of components."),
     "list_journals": _List("qstore/journals", "name records fill files capacity", "List the journals.",
                            is_of_vhost=False),
     "list_transactions": _List("qstore/transactions", "xid user state", "List branches of distributed transactions.",
@@ -271,6 +272,13 @@ _CHANGES: Final[Mapping[str, _Change]] = {
         "DELETE", _path("policies", vhost, given["name"]), None)),
     "clear_operator_policy": _Change(("NAME",), "Delete an operator policy.", "limits", lambda given, vhost: (
         "DELETE", _path("operator-policies", vhost, given["name"]), None)),
+    "clear_parameter": _Change(("COMPONENT", "NAME"), "Delete a parameter of a component.", "shovel orders",
+                               lambda given, vhost: (
+        "DELETE", _path("parameters", given["component"], vhost, given["name"]), None)),
+    "clear_global_parameter": _Change(("NAME",), "Delete a global parameter.", "site", lambda given, _: (
+        "DELETE", _path("global-parameters", given["name"]), None)),
+    "set_cluster_name": _Change(("NAME",), "Name the broker.", "orders@berlin", lambda given, _: (
+        "PUT", "cluster-name", {"name": given["name"]})),
     "add_vhost": _Change(("NAME",), "Create a virtual host.", "test",
                          lambda given, _: ("PUT", _path("vhosts", given["name"]), {})),
     "delete_vhost": _Change(("NAME",), "Delete a virtual host with all that is in it.", "test",
@@ -278,6 +286,10 @@ _CHANGES: Final[Mapping[str, _Change]] = {
     "purge_queue": _Change(("QUEUE",), "Remove all messages of a queue.", "orders", lambda given, vhost: (
         "DELETE", _path("queues", vhost, given["queue"], "contents"), None)),
 }  # fmt: skip
+
+
+_OF_BROKER: Final = ("delete_user", "add_vhost", "delete_vhost", "clear_global_parameter", "set_cluster_name")
+"""The changes that are of no virtual host."""
 
 
 # ---- the command ----
@@ -360,7 +372,7 @@ def _add_change(verb: str, change: _Change) -> None:
     made: Any = run
     for name in reversed(change.arguments):
         made = click.argument(name.lower(), metavar=name)(made)
-    is_of_vhost = verb not in ("delete_user", "add_vhost", "delete_vhost")
+    is_of_vhost = verb not in _OF_BROKER
     command.command(
         verb, help=change.help, context_settings=SETTINGS, epilog=examples(f"{PROGRAM} {verb} {change.example}")
     )(_VHOST(made) if is_of_vhost else made)
@@ -499,6 +511,38 @@ for _kind, _name, _title in (
     )(_VHOST(_made))  # fmt: skip
 
 
+# ---- parameters ----
+
+
+def _json_value(text: str) -> object:
+    try:
+        return json.loads(text)
+    except ValueError as error:
+        raise click.UsageError(f"the value is not JSON: {error}") from None
+
+
+@_verb("set_parameter", """federation-upstream hub '{"uri": "amqp://hub"}'""")
+@click.argument("component")
+@click.argument("name")
+@click.argument("value")
+@_VHOST
+@click.pass_obj
+def set_parameter(ctl: Ctl, *, component: str, name: str, value: str, vhost: str) -> None:
+    """Set a parameter of a component; VALUE is JSON."""
+    body = {"value": _json_value(value)}
+    _do(lambda: ctl.ask("PUT", _path("parameters", component, vhost, name), body))
+
+
+@_verb("set_global_parameter", """site '"berlin"'""")
+@click.argument("name")
+@click.argument("value")
+@click.pass_obj
+def set_global_parameter(ctl: Ctl, *, name: str, value: str) -> None:
+    """Set a global parameter, which tools can read; VALUE is JSON."""
+    body = {"value": _json_value(value)}
+    _do(lambda: ctl.ask("PUT", _path("global-parameters", name), body))
+
+
 # ---- queues, connections ----
 
 
@@ -602,8 +646,8 @@ def await_startup(ctl: Ctl, *, within: float) -> None:
 
 _REPORTED: Final = (
     "list_vhosts", "list_queues", "list_exchanges", "list_bindings", "list_connections", "list_channels",
-    "list_consumers", "list_users", "list_permissions", "list_policies", "list_operator_policies", "list_journals",
-    "list_transactions",
+    "list_consumers", "list_users", "list_permissions", "list_policies", "list_operator_policies",
+    "list_global_parameters", "list_journals", "list_transactions",
 )  # fmt: skip
 
 

@@ -23,6 +23,8 @@ from qstore.broker.management.objects.absent import (
 )
 from qstore.broker.management.objects.access import (
     APPLIED_POLICY_CLASS,
+    GLOBAL_PARAMETER_CLASS,
+    PARAMETER_CLASS,
     PERMISSION_CLASS,
     POLICY_CLASS,
     TOPIC_PERMISSION_CLASS,
@@ -106,6 +108,8 @@ CLASSES: Final = (
     PERMISSION_CLASS,
     TOPIC_PERMISSION_CLASS,
     APPLIED_POLICY_CLASS,
+    PARAMETER_CLASS,
+    GLOBAL_PARAMETER_CLASS,
     HOST_CLASS,
 )
 _BY_NAME: Final = {(each.package, each.name.lower()): each for each in CLASSES}

@@ -22,6 +22,7 @@ from qstore.broker.model.events import Events, JournalEnqThresholdExceeded, Jour
 from qstore.broker.model.exchanges.exchange import Exchange
 from qstore.broker.model.memory import QUEUE_OVERHEAD, MemoryCeiling
 from qstore.broker.model.message import Message, RestoreMessage
+from qstore.broker.model.parameters import Parameters
 from qstore.broker.model.policies import Policies
 from qstore.broker.model.queues.composition import QueueFactory, WatchFactory
 from qstore.broker.model.queues.expiry import Expiries, expire_in_turns
@@ -72,7 +73,8 @@ class Broker:
         started_at, started: start time, by `clock` and by `monotonic`.
         has_timestamps: whether messages of new connections get their time of arrival.
         authorization: checks operations.
-        configuration: policies, permissions and other records that are set while the broker runs.
+        configuration: policies, permissions, parameters and other records that are set while the broker runs.
+        parameters: what components are configured with while the broker runs.
         policies: what operators set for queues and exchanges by the patterns of their names.
         quotas: counts connections and queues of users, and limits them.
         events: emits events to listeners.
@@ -92,6 +94,7 @@ class Broker:
         self.settings, self.store, self.clock, self.monotonic = settings, store, clock, monotonic
         self.authorization = Authorization()
         self.configuration = Configuration(store)
+        self.parameters = Parameters(self.configuration)
         self.events = Events()
         self.events.listen(log_event)
         self.quotas = Quotas(self.events.emit, settings.connections_per_host)
@@ -125,7 +128,7 @@ class Broker:
         self.self_destruct: Callable[[VirtualHost, str], None] = lambda _host, _queue: None
         self.default_host = self.hosts[DEFAULT_HOST] = self._make_host(DEFAULT_HOST)
         self.virtual_hosts = VirtualHosts(self.configuration, self.hosts, self._make_host)
-        self.virtual_hosts.forgotten.append(self.policies.forget)
+        self.virtual_hosts.forgotten += [self.policies.forget, self.parameters.forget]
         if store is not None:
             store.on_refusal(lambda journal, is_full: call_soon(partial(self._journal_refuses, journal, is_full)))
         self._connections = 0
@@ -282,6 +285,7 @@ class Broker:
         self.queue_factory.use_restore(restore)
         self.configuration.recover()
         self.policies.recover()
+        self.parameters.recover()
         self.virtual_hosts.recover()
         if self.store is not None:
             recovery = Recovery(

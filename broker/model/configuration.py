@@ -1,4 +1,4 @@
-"""Configuration records: policies, permissions, the tags of users, and whatever else is set while the broker runs.
+"""Configuration records: policies, permissions, parameters, virtual hosts: whatever is set while the broker runs.
 
 A record is a kind, a name of one or more parts, and a small map of text, numbers and flags. It is stored as a general
 object of the catalogue (`qstore.policy`, ...), so that copies, snapshots and backups contain it like the topology; its
@@ -130,7 +130,7 @@ class Configuration:
         if store is None:
             if not self._has_noticed:
                 self._has_noticed = True
-                _LOG.notice("Policies, permissions and users' tags are kept in memory only: no store is loaded")
+                _LOG.notice("Policies, permissions and parameters are kept in memory only: no store is loaded")
             return
         objects = [object_of(each, values) for each, values in puts.items()]
         numbers = [self._numbers[record] for record in gone]

@@ -9,8 +9,8 @@
 A host other than "/" is a configuration record, which is on the disk before the host exists; with the next start or
 creation its standard exchanges are stored too. It is deleted in these steps:
 
-    1  the record is marked, and the records about the host (limits, policies, permissions) are deleted, in one batch:
-       the commit point. No connection can open it any more
+    1  the record is marked, and the records about the host (limits, policies, permissions, parameters) are deleted, in
+       one batch: the commit point. No connection can open it any more
     2  its connections are closed, and its detached sessions end
     3  its queues and exchanges are deleted
     4  the record is deleted: from now on a host of that name can be created
@@ -50,7 +50,7 @@ from qstore.broker.model.topology.checks import Access
 from qstore.broker.model.topology.deletion import QueueRemoval
 from qstore.broker.model.topology.redirection import Redirections
 from qstore.broker.model.topology.topology import Topology
-from qstore.formats.broker_records.topology import DEFAULT_HOST, HOST_KIND, problem_of_new_name
+from qstore.formats.broker_records.topology import DEFAULT_HOST, HOST_KIND, PARAMETER, problem_of_new_name
 
 if TYPE_CHECKING:
     from qstore.broker.model.arguments import Applied, ArgumentCheck
@@ -359,7 +359,9 @@ class VirtualHosts:
 
 
 _LEAVING: Final = "is-being-deleted"
-_PLACES: Final = {"qstore.policy": 0, "qstore.operator-policy": 0, "qstore.permission": 1, "qstore.topic-permission": 1}
+_PLACES: Final = {
+    "qstore.policy": 0, "qstore.operator-policy": 0, "qstore.permission": 1, "qstore.topic-permission": 1, PARAMETER: 0,
+}  # fmt: skip
 """The kinds of records that are about a host: where it is in their name."""
 
 

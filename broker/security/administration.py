@@ -1,8 +1,9 @@
-"""Changes of users, permissions and policies while the broker runs: who may make them, and the record of who has.
+"""Changes of users, permissions, policies and parameters of a running broker: who may make them, and who has made them.
 
-Each change is checked (`AccessControl.check_administration`: users and permissions need the tag administrator, policies
-that or policymaker), made, and then logged at level notice and emitted as an event. Neither contains passwords, or
-anything that is derived from them. A change that is answered is on the disk.
+Each change is checked (`AccessControl.check_administration`: users, permissions and global parameters need the tag
+administrator, policies and parameters of components that or policymaker), made, and then logged at level notice and
+emitted as an event. Neither contains passwords, or anything that is derived from them. A change that is answered is on
+the disk.
 
 Users are lines of the user file (`users/user_file`), which qstore-passwd changes as well; the line has the tags. All
 else are configuration records. A user is deleted after its permissions: a crash in between leaves a user who may do
@@ -19,6 +20,7 @@ from qstore.broker.log.logs import log_of
 from qstore.broker.model.caller import Caller
 from qstore.broker.model.errors import InvalidArgumentError, NotFoundError, PreconditionFailedError
 from qstore.broker.model.events import AccessChanged
+from qstore.broker.model.parameters import Parameter
 from qstore.broker.model.policies import POLICY, Policy
 from qstore.broker.security.acl.control import AccessControl
 from qstore.broker.security.permissions import ADMINISTRATOR
@@ -210,6 +212,35 @@ class Administration:
         self._control.check_policies_of(caller, host)
         await self._control.broker.policies.delete(host, name, kind)
         self._told(kind.removeprefix("qstore."), f"{name} of {host}", "deleted", caller)
+
+    # ---- parameters ----
+
+    async def set_parameter(self, host: str, component: str, name: str, value: object, caller: Caller) -> None:
+        """Set a parameter of a component, which works for the caller from then on."""
+        self._control.check_administration(caller, POLICYMAKER)
+        self._control.broker.virtual_hosts.get(host)
+        self._control.check_policies_of(caller, host)
+        await self._control.broker.parameters.set(Parameter(host, component, name, value, caller.user))
+        self._told("parameter", f"{component}/{name} of {host}", "set", caller)
+
+    async def delete_parameter(self, host: str, component: str, name: str, caller: Caller) -> None:
+        """Delete a parameter of a component. Raises NotFoundError: there is none."""
+        self._control.check_administration(caller, POLICYMAKER)
+        self._control.check_policies_of(caller, host)
+        await self._control.broker.parameters.delete(host, component, name)
+        self._told("parameter", f"{component}/{name} of {host}", "deleted", caller)
+
+    async def set_global_parameter(self, name: str, value: object, caller: Caller) -> None:
+        """Set a global parameter."""
+        self._control.check_administration(caller, ADMINISTRATOR)
+        await self._control.broker.parameters.set_global(name, value)
+        self._told("global parameter", name, "set", caller)
+
+    async def delete_global_parameter(self, name: str, caller: Caller) -> None:
+        """Delete a global parameter. Raises NotFoundError: there is none."""
+        self._control.check_administration(caller, ADMINISTRATOR)
+        await self._control.broker.parameters.delete_global(name)
+        self._told("global parameter", name, "deleted", caller)
 
     def _told_permission(self, user: str, host: str, exchange: str | None, what: str, caller: Caller) -> None:
         if exchange is None:

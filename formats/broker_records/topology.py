@@ -465,9 +465,18 @@ def _write_column(column: _Column, value: Any) -> bytes:
 # ---- configuration ----
 
 CONFIGURATION_KINDS: Final = frozenset(
-    f"qstore.{kind}" for kind in ("virtual-host", "policy", "operator-policy", "user", "permission", "topic-permission")
-)
+    f"qstore.{kind}"
+    for kind in (
+        "virtual-host", "policy", "operator-policy", "user", "permission", "topic-permission", "parameter",
+        "global-parameter",
+    )
+)  # fmt: skip
 """The kinds of general objects that are configuration records."""
+
+PARAMETER: Final = "qstore.parameter"
+"""The kind of the parameters of components: virtual host, component and name."""
+
+GLOBAL_PARAMETER: Final = "qstore.global-parameter"
 
 HOST_KIND: Final = "qstore.virtual-host"
 """The kind of those about virtual hosts; the first part of their name is the host's."""

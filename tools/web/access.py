@@ -1,4 +1,4 @@
-"""Users, permissions, policies and virtual hosts: what RabbitMQ's API and the management of the broker call them.
+"""Users, permissions, policies, parameters, virtual hosts: what RabbitMQ's API and the broker's management call them.
 
 Each kind is a row of `_KINDS`: its class of QMF, which lists its objects, its type for the methods `create` and
 `delete` of the broker, which change them, and RabbitMQ's fields of an object. Changes are made as the user of the
@@ -10,10 +10,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from orjson import JSONDecodeError, loads
+from orjson import JSONDecodeError, dumps, loads
 
 from qstore.broker.client import SessionError
-from qstore.broker.management.console import Data
+from qstore.broker.management.console import AgentError, Data
+from qstore.broker.model.errors import InvalidArgumentError
 from qstore.tools.console.amounts import plain
 from qstore.tools.web.calls import Call, HttpError, Reply, Row, bad_request, listed, mapping, not_found, text, whole
 
@@ -355,20 +356,164 @@ async def _set_limit(api: Api, call: Call, vhost: str, name: str, value: int) ->
     api.collector.changed("virtual_host")
 
 
-async def limit_parameters(api: Api, vhost: str | None) -> list[Row]:
-    """The limits as RabbitMQ's definitions have them: parameters of the component `vhost-limits`."""
-    found = [row for row in await _limits_of(api) if vhost in (None, row["vhost"])]
-    return [{"component": _LIMITS, "name": "limits", "value": row["value"], "vhost": row["vhost"]} for row in found]
+# ---- parameters ----
+#
+# They may have passwords: the broker is asked for them as the user of the request, and tells each what it may see.
+
+CLUSTER_NAME: Final = "cluster_name"
 
 
-async def import_limits(api: Api, call: Call, parameters: list[Row], vhost: str | None) -> None:
-    """Set the limits that definitions have; other parameters are of plugins that are not here."""
-    for each in parameters:
-        if each.get("component") != _LIMITS:
-            continue
-        of = vhost if vhost is not None else _needed(each, "vhost")["vhost"]
-        for name, value in mapping(each, "value").items():
-            await _set_limit(api, call, of, name, value if isinstance(value, int) else -1)
+async def parameters_of(api: Api, call: Call, vhost: str | None = None) -> list[Row]:
+    """The parameters of components, of all virtual hosts or of one; limits of hosts are some of `vhost-limits`."""
+    console = await call.session.console()
+    found = [
+        {"value": loads(data["value"]), **{name: data.get(name) for name in ("vhost", "component", "name")}}
+        async for data in console.query("parameter")
+    ]
+    limits_too = await _limits_of(api)
+    found += [{"component": _LIMITS, "name": "limits", **row} for row in limits_too]
+    found = [row for row in found if vhost in (None, row["vhost"])]
+    return sorted(found, key=lambda row: [row[part] for part in ("vhost", "component", "name")])
+
+
+async def parameters(api: Api, call: Call) -> Reply:
+    """Parameters: all, those of a component, those of one in a virtual host."""
+    if "vhost" in call.path:
+        await api.check_vhost(call.path["vhost"])
+    return Reply(value=listed(call, [row for row in await parameters_of(api, call) if _is(row, call.path)]))
+
+
+async def parameter(api: Api, call: Call) -> Reply:
+    """One parameter."""
+    return Reply(value=await _one_parameter(api, call))
+
+
+async def _one_parameter(api: Api, call: Call) -> Row:
+    row = next((row for row in await parameters_of(api, call) if _is(row, call.path)), None)
+    if row is None:
+        raise not_found()
+    return row
+
+
+async def put_parameter(api: Api, call: Call) -> Reply:
+    """Set a parameter."""
+    value = call.object("value")["value"]
+    await api.check_vhost(call.path["vhost"], "vhost_not_found")
+    is_there = any(_is(row, call.path) for row in await parameters_of(api, call))
+    await _set_parameter(api, call, call.path, value)
+    return Reply(204 if is_there else 201)
+
+
+async def _set_parameter(api: Api, call: Call, named: Mapping[str, str], value: object) -> None:
+    if named["component"] != _LIMITS:
+        properties = {**named, "value": dumps(value).decode()}
+        name = properties.pop("name")
+        await _create_parameter(call, {"type": "parameter", "name": name, "properties": properties})
+        return
+    if not isinstance(value, dict):
+        raise bad_request(["not_an_object", "value"])
+    for name, limit in value.items():
+        if type(limit) is not int or limit > _MAX_LIMIT:
+            raise bad_request(["not_an_integer", name])
+        await _set_limit(api, call, named["vhost"], name, limit)
+
+
+async def _create_parameter(call: Call, arguments: Row) -> None:
+    """Let the broker set a parameter; what it refuses is said in RabbitMQ's words."""
+    try:
+        await (await call.session.console()).call("broker", "create", {**arguments, "strict": True})
+    except AgentError as error:
+        if error.values.get("error_class") == InvalidArgumentError.__name__:
+            raise bad_request(f"Validation failed\n\n{error}\n") from None
+        raise
+
+
+async def delete_parameter(api: Api, call: Call) -> Reply:
+    """Delete a parameter."""
+    row = await _one_parameter(api, call)
+    if row["component"] == _LIMITS:
+        for name in row["value"]:
+            await _set_limit(api, call, row["vhost"], name, -1)
+        return Reply(204)
+    options = {"vhost": row["vhost"], "component": row["component"]}
+    arguments: dict[str, Any] = {"type": "parameter", "name": row["name"], "options": options}
+    await (await call.session.console()).call("broker", "delete", arguments)
+    return Reply(204)
+
+
+async def import_parameters(api: Api, call: Call, given: list[Row], vhost: str | None) -> None:
+    """Set the parameters that definitions have. Raises HttpError if the broker has not the component of one."""
+    for each in given:
+        named = _needed({**each, "vhost": vhost} if vhost is not None else each, "vhost", "component", "name")
+        if "value" not in each:
+            raise bad_request("[{key_missing,value}]")
+        await _set_parameter(api, call, named, each["value"])
+
+
+async def global_rows(api: Api) -> list[Row]:
+    """The global parameters; the name of the broker is one of them, whether or not it was set."""
+    found = {str(data["name"]): loads(data["value"]) for data in await api.collector.get("globalParameter", 5)}
+    found.setdefault(CLUSTER_NAME, await api.node())
+    return [{"name": name, "value": value} for name, value in sorted(found.items())]
+
+
+async def name_of_broker(api: Api) -> str:
+    """What tools call the broker: as the global parameter says, or its name as a node."""
+    return next(str(row["value"]) for row in await global_rows(api) if row["name"] == CLUSTER_NAME)
+
+
+async def global_parameters(api: Api, call: Call) -> Reply:
+    """The global parameters."""
+    return Reply(value=listed(call, await global_rows(api)))
+
+
+async def global_parameter(api: Api, call: Call) -> Reply:
+    """One of them."""
+    row = next((row for row in await global_rows(api) if row["name"] == call.path["name"]), None)
+    if row is None:
+        raise not_found()
+    return Reply(value=row)
+
+
+async def put_global_parameter(api: Api, call: Call) -> Reply:
+    """Set a global parameter."""
+    name, value = call.path["name"], call.object("value")["value"]
+    is_there = any(row["name"] == name for row in await global_rows(api))
+    await set_global(api, call, name, value)
+    return Reply(204 if is_there else 201)
+
+
+async def put_cluster_name(api: Api, call: Call) -> Reply:
+    """Name the broker."""
+    await set_global(api, call, CLUSTER_NAME, call.object("name")["name"])
+    return Reply(204)
+
+
+async def set_global(api: Api, call: Call, name: str, value: object) -> None:
+    """Set a global parameter."""
+    arguments: dict[str, Any] = {"type": "global-parameter", "name": name, "strict": True}
+    arguments["properties"] = {"value": dumps(value).decode()}
+    await (await call.session.console()).call("broker", "create", arguments)
+    api.collector.changed("globalParameter")
+
+
+async def delete_global_parameter(api: Api, call: Call) -> Reply:
+    """Delete a global parameter."""
+    arguments: dict[str, Any] = {"type": "global-parameter", "name": call.path["name"], "options": {}}
+    await (await call.session.console()).call("broker", "delete", arguments)
+    api.collector.changed("globalParameter")
+    return Reply(204)
+
+
+async def import_globals(api: Api, call: Call, given: list[Row]) -> None:
+    """Set the global parameters that definitions have, but the names of the broker they come from."""
+    for each in given:
+        name = _needed(each, "name")["name"]
+        if name not in _OF_THEIR_BROKER and "value" in each:
+            await set_global(api, call, name, each["value"])
+
+
+_OF_THEIR_BROKER: Final = (CLUSTER_NAME, "internal_cluster_id")
 
 
 async def delete_users(api: Api, call: Call) -> Reply:

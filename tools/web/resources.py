@@ -536,7 +536,7 @@ async def overview(api: Api, call: Call) -> Reply:
         "product_version": data.get("version") or __version__,
         "product_name": "qstore",
         "rabbitmq_version": API_VERSION,
-        "cluster_name": node,
+        "cluster_name": await access.name_of_broker(api),
         "erlang_version": "",
         "erlang_full_version": "",
         "disable_stats": False,
@@ -679,7 +679,7 @@ async def node_memory(api: Api, call: Call) -> Reply:
 
 
 async def cluster_name(api: Api, _call: Call) -> Reply:
-    return Reply(value={"name": await api.node()})
+    return Reply(value={"name": await access.name_of_broker(api)})
 
 
 async def whoami(api: Api, call: Call) -> Reply:
@@ -698,18 +698,6 @@ async def auth(_api: Api, _call: Call) -> Reply:
 
 async def extensions(_api: Api, _call: Call) -> Reply:
     return Reply(value=[])
-
-
-async def global_parameters(api: Api, call: Call) -> Reply:
-    return Reply(value=listed(call, [{"name": "cluster_name", "value": await api.node()}]))
-
-
-async def no_parameter(_api: Api, _call: Call) -> Reply:
-    raise not_found()
-
-
-async def no_component(_api: Api, call: Call) -> Reply:
-    raise bad_request(f"Validation failed\n\ncomponent {call.path['component']} not found\n")
 
 
 async def nothing(_api: Api, call: Call) -> Reply:
@@ -1231,11 +1219,14 @@ async def definitions(api: Api, call: Call) -> Reply:
             "vhosts": await access.rows_of(api, "vhosts"),
             "permissions": await access.rows_of(api, "permissions"),
             "topic_permissions": await access.rows_of(api, "topic-permissions"),
-            "global_parameters": [{"name": "cluster_name", "value": await api.node()}],
+            "global_parameters": await access.global_rows(api),
         }
     queue_names = ("name", "durable", "auto_delete", "arguments")
     found |= {
-        "parameters": await access.limit_parameters(api, vhost),
+        "parameters": [
+            {name: value for name, value in row.items() if is_all or name != "vhost"}
+            for row in await access.parameters_of(api, call, vhost)
+        ],
         "policies": [
             {name: value for name, value in row.items() if is_all or name != "vhost"}
             for row in await access.rows_of(api, "policies")
@@ -1295,7 +1286,9 @@ async def post_definitions(api: Api, call: Call) -> Reply:
                     continue
                 await channel.call(method, **arguments)
     await access.import_all(api, call, "policies", _list_of(body, "policies"), only)
-    await access.import_limits(api, call, _list_of(body, "parameters"), only)
+    await access.import_parameters(api, call, _list_of(body, "parameters"), only)
+    if only is None:
+        await access.import_globals(api, call, _list_of(body, "global_parameters"))
     api.collector.changed("queue", "exchange", "binding", "exchange_binding")
     return Reply(204)
 
@@ -1564,7 +1557,8 @@ def _answers(route: Route) -> Row:
 # fmt: off
 ROUTES: Final = (
     Route("GET", "overview", MANAGEMENT, overview, "The broker: messages, rates, numbers of objects, listeners"),
-    Route("GET", "cluster-name", MANAGEMENT, cluster_name, "The broker's name as a node"),
+    Route("GET", "cluster-name", MANAGEMENT, cluster_name, "The broker's name"),
+    Route("PUT", "cluster-name", ADMINISTRATOR, access.put_cluster_name, "Name the broker"),
     Route("GET", "nodes", MONITORING, nodes, "The broker as a node: memory, disk, descriptors"),
     Route("GET", "nodes/{name}", MONITORING, nodes, "One node"),
     Route("GET", "nodes/{name}/memory", MONITORING, node_memory, "What the memory is used for"),
@@ -1616,13 +1610,18 @@ ROUTES: Final = (
     Route("GET", "operator-policies/{vhost}", MANAGEMENT, _of(access.all_of, "operator-policies"),
           "Those of a virtual host"),
     *_routes_of("operator-policies", ADMINISTRATOR, "{vhost}/{name}", "operator policy"),
-    Route("GET", "parameters", POLICYMAKER, nothing, "Parameters of components: none"),
-    Route("GET", "parameters/{component}", POLICYMAKER, nothing, "Those of a component: none"),
-    Route("GET", "parameters/{component}/{vhost}", POLICYMAKER, nothing, "Those of a virtual host: none"),
-    Route("GET", "parameters/{component}/{vhost}/{name}", POLICYMAKER, no_parameter, "There are none"),
-    Route("PUT", "parameters/{component}/{vhost}/{name}", POLICYMAKER, no_component, "No component has parameters"),
-    Route("DELETE", "parameters/{component}/{vhost}/{name}", POLICYMAKER, no_parameter, "There are none"),
-    Route("GET", "global-parameters", POLICYMAKER, global_parameters, "Global parameters: the cluster's name"),
+    Route("GET", "parameters", POLICYMAKER, access.parameters, "Parameters of components"),
+    Route("GET", "parameters/{component}", POLICYMAKER, access.parameters, "Those of a component"),
+    Route("GET", "parameters/{component}/{vhost}", POLICYMAKER, access.parameters, "Those in a virtual host"),
+    Route("GET", "parameters/{component}/{vhost}/{name}", POLICYMAKER, access.parameter, "One parameter"),
+    Route("PUT", "parameters/{component}/{vhost}/{name}", POLICYMAKER, access.put_parameter,
+          "Create or replace a parameter"),
+    Route("DELETE", "parameters/{component}/{vhost}/{name}", POLICYMAKER, access.delete_parameter,
+          "Delete a parameter"),
+    Route("GET", "global-parameters", POLICYMAKER, access.global_parameters, "Global parameters"),
+    Route("GET", "global-parameters/{name}", POLICYMAKER, access.global_parameter, "One of them"),
+    Route("PUT", "global-parameters/{name}", ADMINISTRATOR, access.put_global_parameter, "Create or replace one"),
+    Route("DELETE", "global-parameters/{name}", ADMINISTRATOR, access.delete_global_parameter, "Delete one"),
 
     Route("GET", "queues", MANAGEMENT, queues, "The queues: in pages, sorted, filtered, with columns"),
     Route("GET", "queues/{vhost}", MANAGEMENT, queues, "Those of a virtual host"),

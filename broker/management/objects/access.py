@@ -1,4 +1,4 @@
-"""Policies, users and permissions: what is set, and what policies give each queue and exchange.
+"""Policies, users, permissions and parameters: what is set, and what policies give each queue and exchange.
 
 They are created and deleted by the broker's methods `create` and `delete`, with these properties and options:
 
@@ -12,6 +12,8 @@ They are created and deleted by the broker's methods `create` and `delete`, with
     topic-permission  the user  vhost, exchange, write, read                               vhost, exchange
     vhost             its name  description, tags (text)
     vhost-limit       its name  vhost, value (a negative one ends it)                      vhost
+    parameter         its name  vhost, component, value (JSON, as text)                    vhost, component
+    global-parameter  its name  value (likewise)
 
 `vhost` is "/" by default. What exists is changed. A user without password and hash keeps its password. Passwords are
 in no object; `exportPassword` tells an administrator the hash of one, and the log says so.
@@ -20,14 +22,18 @@ in no object; `exportPassword` tells an administrator the hash of one, and the l
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import cache
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from orjson import JSONDecodeError, dumps, loads
 
 from qstore.broker.management.request import Arguments
 from qstore.broker.management.schema import ClassName, ManagedClass, arg, method, prop
 from qstore.broker.model.errors import InvalidArgumentError, ModelError, NotImplementedByBrokerError
+from qstore.broker.model.parameters import MAX_VALUE
 from qstore.broker.model.policies import OPERATOR_POLICY, POLICY, Policy, policy_of
 from qstore.broker.security.acl.control import AccessControl, control_of
-from qstore.broker.security.administration import Administration
+from qstore.broker.security.administration import POLICYMAKER, Administration
 from qstore.broker.security.permissions import ADMINISTRATOR, PERMISSION, TOPIC_PERMISSION, name_of
 from qstore.broker.security.users.user_file import UserFileError
 from qstore.formats.broker_records.topology import DEFAULT_HOST
@@ -39,6 +45,7 @@ if TYPE_CHECKING:
     from qstore.broker.management.schema import Results
     from qstore.broker.model.caller import Caller
     from qstore.broker.model.configuration import Values
+    from qstore.broker.model.parameters import Parameter
 
 _PACKAGE: Final = "qstore"
 TYPES: Final[Mapping[str, tuple[frozenset[str], frozenset[str]]]] = {
@@ -49,6 +56,8 @@ TYPES: Final[Mapping[str, tuple[frozenset[str], frozenset[str]]]] = {
     "topic-permission": (frozenset(("vhost", "exchange", "write", "read")), frozenset(("vhost", "exchange"))),
     "vhost": (frozenset(("description", "tags")), frozenset()),
     "vhost-limit": (frozenset(("vhost", "value")), frozenset(("vhost",))),
+    "parameter": (frozenset(("vhost", "component", "value")), frozenset(("vhost", "component"))),
+    "global-parameter": (frozenset(("value",)), frozenset()),
 }
 """Type -> the properties of create, and the options of delete."""
 
@@ -62,6 +71,10 @@ async def create_access(managed: ManagedBroker, kind: str, name: str, given: Typ
         await administration.put_host(name, {each: values.text(each) for each in values}, caller)
     elif kind == "vhost-limit":
         await administration.limit_host(host, name, _limit(values), caller)
+    elif kind == "parameter":
+        await administration.set_parameter(host, values.text("component"), name, _json(values), caller)
+    elif kind == "global-parameter":
+        await administration.set_global_parameter(name, _json(values), caller)
     elif kind in ("policy", "operator-policy"):
         await administration.set_policy(policy_of(host, name, values), caller, f"qstore.{kind}")
     elif kind == "user":
@@ -88,6 +101,10 @@ async def delete_access(managed: ManagedBroker, kind: str, name: str, options: T
         await administration.delete_host(name, caller)
     elif kind == "vhost-limit":
         await administration.limit_host(host, name, None, caller)
+    elif kind == "parameter":
+        await administration.delete_parameter(host, values.text("component"), name, caller)
+    elif kind == "global-parameter":
+        await administration.delete_global_parameter(name, caller)
     elif kind in ("policy", "operator-policy"):
         await administration.delete_policy(host, name, caller, f"qstore.{kind}")
     elif kind == "user":
@@ -102,6 +119,17 @@ def _limit(values: Arguments) -> int:
     if type(value) is not int:
         raise InvalidArgumentError("a limit of a virtual host has a value, which is a whole number")
     return value
+
+
+def _json(values: Arguments) -> object:
+    """The value of a parameter, which comes as JSON: QMF cannot express all of it."""
+    text = values.text("value")
+    if len(text) > MAX_VALUE:
+        raise InvalidArgumentError(f"the value of a parameter has more than {MAX_VALUE:,} bytes")
+    try:
+        return loads(text)
+    except JSONDecodeError as error:
+        raise InvalidArgumentError(f"the value of a parameter is not JSON: {error}") from None
 
 
 def _administration(managed: ManagedBroker) -> Administration:
@@ -168,6 +196,11 @@ class _Granted(NamedTuple):
     values: Values
 
 
+class _Global(NamedTuple):
+    name: str
+    value: Any
+
+
 class _Effective(NamedTuple):
     kind: str
     host: str
@@ -209,6 +242,37 @@ def _effective(managed: ManagedBroker) -> Iterator[tuple[str, _Effective]]:
             for target in targets:
                 if target.policy.policy or target.policy.operator_policy:
                     yield f"{kind},{host.name},{target.name}", _Effective(kind, host.name, target)
+
+
+def _parameters(managed: ManagedBroker) -> Iterator[tuple[str, Parameter]]:
+    for each in managed.broker.parameters.all():
+        yield dumps(each[:3]).decode(), each
+
+
+def _global_parameters(managed: ManagedBroker) -> Iterator[tuple[str, _Global]]:
+    for name, value in managed.broker.parameters.all_global():
+        yield name, _Global(name, value)
+
+
+def _parameters_seen_by(managed: ManagedBroker, caller: Caller) -> Callable[[Any], bool]:
+    """Parameters may have passwords: they are seen by those who may set them."""
+    control = control_of(managed.broker)
+    if control is None:
+        return lambda _target: True
+    try:
+        control.check_administration(caller, POLICYMAKER, is_counted=False)
+    except ModelError:
+        return lambda _target: False
+
+    @cache
+    def sees(host: str) -> bool:
+        try:
+            control.check_policies_of(caller, host, is_counted=False)
+        except ModelError:
+            return False
+        return True
+
+    return lambda target: sees(target.host)
 
 
 def _seen_by(managed: ManagedBroker, caller: Caller) -> Callable[[Any], bool]:
@@ -284,6 +348,25 @@ TOPIC_PERMISSION_CLASS: Final = ManagedClass(
         prop("read", "lstr", "RO", lambda each: str(each.values.get("read", "")), "Regular expression"),
     ),
     objects=_granted(TOPIC_PERMISSION), seen_by=_seen_by,
+)
+PARAMETER_CLASS: Final = ManagedClass(
+    ClassName(_PACKAGE, "parameter"),
+    properties=(
+        prop("vhost", "sstr", "RC index", lambda each: each.host, "Virtual host"),
+        prop("component", "sstr", "RC index", lambda each: each.component, "What it configures"),
+        prop("name", "sstr", "RC index", lambda each: each.name),
+        prop("value", "lstr", "RO", lambda each: dumps(each.value).decode(), "JSON"),
+        prop("user", "sstr", "RO", lambda each: each.user, "Who has set it, and for whom the component works"),
+    ),
+    objects=_parameters, seen_by=_parameters_seen_by,
+)
+GLOBAL_PARAMETER_CLASS: Final = ManagedClass(
+    ClassName(_PACKAGE, "globalParameter"),
+    properties=(
+        prop("name", "sstr", "RC index", lambda each: each.name),
+        prop("value", "lstr", "RO", lambda each: dumps(each.value).decode(), "JSON"),
+    ),
+    objects=_global_parameters,
 )
 APPLIED_POLICY_CLASS: Final = ManagedClass(
     ClassName(_PACKAGE, "appliedPolicy"),

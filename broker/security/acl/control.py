@@ -166,8 +166,10 @@ class AccessControl:
                 purpose = f'{key} of policy "{policy.name}"'
                 self._authorization.check_forwarding(in_host(caller, policy.host), exchange, EVERY_KEY, purpose)
 
-    def check_policies_of(self, caller: Caller, host: str) -> None:
-        """Check that a caller who may change policies may change those of a virtual host.
+    def check_policies_of(self, caller: Caller, host: str, *, is_counted: bool = True) -> None:
+        """Check that a caller who may change policies and parameters may change those of a virtual host.
+
+        A refusal is counted if `is_counted`.
 
         Raises:
             UnauthorizedError: without rules, the caller has no permission for it, and is no administrator.
@@ -176,7 +178,7 @@ class AccessControl:
             return
         user = name_of(caller.user)
         if ADMINISTRATOR not in self._tags_of(user) and not self.permissions.has(user, host):
-            self.denied += 1
+            self.denied += is_counted
             raise UnauthorizedError(f'{caller.user} has no permission for virtual host "{host}"')
 
     # ---- reading the file ----

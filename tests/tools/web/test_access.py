@@ -192,3 +192,51 @@ async def test_an_acl_file_decides_instead_of_tags(make_broker: BrokerMaker, tmp
             client, 401, "PUT", "policies/%2F/p", {"pattern": "x", "definition": {}}, user=("bob", "bob")
         )
         assert refused["error"] == "not_authorised"
+
+
+async def test_parameters(running: RunningBroker) -> None:
+    async with console_on(f"127.0.0.1:{running.port}", named=ADMIN) as client:
+        refused = await ask(client, 400, "PUT", "parameters/colour/%2F/a", {"value": {}})
+        assert refused["error"] == "bad_request"
+        assert refused["reason"].startswith("Validation failed\n\ncomponent colour not found")
+        refused = await ask(client, 400, "PUT", "parameters/colour/%2F/a", {})
+        assert refused["reason"] == "[{key_missing,value}]"
+        assert (await ask(client, 404, "PUT", "parameters/colour/none/a", {"value": 1}))["reason"] == "vhost_not_found"
+        for path in ("parameters/colour/%2F/a", "parameters/colour/none"):
+            await ask(client, 404, "GET", path)
+        await ask(client, 404, "DELETE", "parameters/colour/%2F/a")
+        assert await ask(client, 200, "GET", "parameters") == []
+        limits = {"vhost": "/", "component": "vhost-limits", "name": "limits", "value": {"max-queues": 5}}
+        await ask(client, 201, "PUT", "parameters/vhost-limits/%2F/limits", {"value": {"max-queues": 5}})
+        for path in ("parameters", "parameters/vhost-limits", "parameters/vhost-limits/%2F"):
+            assert await ask(client, 200, "GET", path) == [limits]
+        assert await ask(client, 200, "GET", "parameters/vhost-limits/%2F/limits") == limits
+        assert (await ask(client, 200, "GET", "vhost-limits"))[0]["value"] == {"max-queues": 5}
+        await ask(client, 204, "DELETE", "parameters/vhost-limits/%2F/limits")
+        assert await ask(client, 200, "GET", "vhost-limits") == []
+
+
+async def test_global_parameters_name_the_broker_and_survive_a_restart(running: RunningBroker) -> None:
+    async with console_on(f"127.0.0.1:{running.port}", named=ADMIN) as client:
+        (first,) = await ask(client, 200, "GET", "global-parameters")
+        assert first == {"name": "cluster_name", "value": (await ask(client, 200, "GET", "cluster-name"))["name"]}
+        await ask(client, 201, "PUT", "global-parameters/site", {"value": {"city": ["Berlin", 1.5, None]}})
+        await ask(client, 204, "PUT", "global-parameters/site", {"value": {"city": "Bonn"}})
+        await ask(client, 204, "PUT", "cluster-name", {"name": "orders@bonn"})
+        await ask(client, 201, "PUT", "global-parameters/gone", {"value": 1})
+        await ask(client, 204, "DELETE", "global-parameters/gone")
+        await ask(client, 404, "DELETE", "global-parameters/gone")
+        await ask(client, 404, "GET", "global-parameters/gone")
+        await ask(client, 201, "PUT", "users/bob", {"password": "bob", "tags": "policymaker"})
+        await ask(client, 401, "PUT", "global-parameters/site", {"value": 1}, user=("bob", "bob"))
+        exported = await ask(client, 200, "GET", "definitions")
+    running.kill()
+    running.start()
+    async with console_on(f"127.0.0.1:{running.port}", named=ADMIN) as client:
+        assert await ask(client, 200, "GET", "global-parameters") == exported["global_parameters"] == [
+            {"name": "cluster_name", "value": "orders@bonn"}, {"name": "site", "value": {"city": "Bonn"}},
+        ]  # fmt: skip
+        assert (await ask(client, 200, "GET", "overview"))["cluster_name"] == "orders@bonn"
+        await ask(client, 204, "DELETE", "global-parameters/site")
+        await ask(client, 204, "POST", "definitions", exported)
+        assert (await ask(client, 200, "GET", "global-parameters/site"))["value"] == {"city": "Bonn"}

@@ -177,3 +177,20 @@ def test_wrong_command_lines_are_said_in_one_line(api: str, tmp_path: Path) -> N
     secret.chmod(0o600)
     run(api, "--login-file", str(secret), "status")
     run(api, "authenticate_user", "guest", "--password-stdin", stdin="guest\n")
+
+
+def test_parameters(api: str) -> None:
+    run(api, "set_global_parameter", "site", '{"city": "Bonn"}')
+    run(api, "set_cluster_name", "orders@bonn")
+    assert rows(api, "list_global_parameters")[-1]["value"] == {"city": "Bonn"}
+    assert rows(api, "list_global_parameters")[0]["value"] == "orders@bonn"
+    run(api, "clear_global_parameter", "site")
+    refused = run(api, "set_parameter", "colour", "a", '{"x": 1}', code=1)
+    assert "component colour not found" in refused.stderr
+    run(api, "set_parameter", "vhost-limits", "limits", '{"max-queues": 1000}', "-p", "/")
+    assert rows(api, "list_parameters") == [
+        {"kind": "parameter", "component": "vhost-limits", "name": "limits", "value": {"max-queues": 1000}}
+    ]
+    run(api, "clear_parameter", "vhost-limits", "limits")
+    assert rows(api, "list_parameters") == []
+    assert "not JSON" in run(api, "set_parameter", "colour", "a", "{", code=2).stderr
