@@ -17,13 +17,17 @@ from typing import Any
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from qstore.broker.model.message import PLAIN_HANDLING
 from qstore.broker.model.queues.barriers import Barrier
-from qstore.broker.model.queues.consumers import PerConsumerOrder
+from qstore.broker.model.queues.consumers import FOREMOST, PerConsumerOrder
 from qstore.broker.model.queues.entry import ACQUIRED, AVAILABLE, FOLDED, GONE, Entry
 from qstore.broker.model.queues.expiry import expire_heads
 from qstore.broker.model.queues.fifo import Fifo
+from qstore.broker.model.queues.priority import PriorityOrder
 from qstore.broker.model.queues.queue import Queue
 from qstore.broker.model.residency.residency import Residency
+from qstore.broker.model.residency.sources import JournalSource
+from qstore.broker.model.residency.stretch import Portions
 from tests.broker.wired_broker import PlainMessage
 from tests.support.fake_store import FakeStore, Model, Recorder
 from tests.support.profiles import examples
@@ -466,3 +470,314 @@ def test_backlogs_of_different_kinds_take_turns() -> None:
     consumer_of(1, 3)
     model.run()
     assert given == [2, 1, 4, 3]
+
+
+# ---- priority queues ----
+# Each consumer is given the one message that it must get: of those that it can take, the oldest of the level whose turn
+# it is.
+
+
+class Rounds:
+    """Whose turn it is, with limits for some levels."""
+
+    def __init__(self, limits: list[int]) -> None:
+        self.limits = limits
+        self.begin()
+
+    def begin(self) -> None:
+        self.level, self.left = len(self.limits) - 1, self.limits[-1]
+
+    def next_level(self, there: set[int]) -> int:
+        """Of the levels that have something, which is next."""
+        level = self.level
+        if self.limits[level] and not self.left:
+            level -= 1
+        for _ in self.limits:
+            level %= len(self.limits)
+            if level in there:
+                return level
+            level -= 1
+        raise AssertionError("nothing is there")
+
+    def took(self, level: int) -> None:
+        if level != self.level or (self.limits[level] and not self.left):
+            self.level, self.left = level, self.limits[level]
+        self.left -= 1
+
+
+class PriorityMachine(QueueMachine):
+    @initialize(
+        levels=st.integers(2, 10),
+        limits=st.none() | st.lists(st.integers(0, 3), min_size=10, max_size=10),
+        priorities=st.lists(st.integers(0, 9), min_size=1, max_size=12),
+        is_capped=st.booleans(),
+    )
+    def begin(self, levels: int, limits: list[int] | None, priorities: list[int], is_capped: bool) -> None:
+        self.levels, self.priorities, self.is_capped = levels, priorities, is_capped
+        self.limits = [0] * levels if limits is None else limits[:levels]
+        self.rounds = Rounds(self.limits) if any(self.limits) else None
+        self.asked: set[Kind] = set()
+        self.begin_with_nothing()
+
+    def new_order(self) -> PriorityOrder:
+        return PriorityOrder(self.levels, self.limits, is_capped=self.is_capped)
+
+    def level(self, place: int) -> int:
+        """By the rule priority-level-implementation, in its own words."""
+        priority, levels = self.priorities[place % len(self.priorities)], self.levels
+        if self.is_capped:
+            return priority if priority < levels else levels - 1
+        distinct = list(range(5 - -(-levels // 2), 4 + levels // 2 + 1))
+        assert len(distinct) == levels
+        return distinct.index(min(max(priority, distinct[0]), distinct[-1]))
+
+    def new_message(self, *, kept: bool, lasts: float) -> tuple[TrackedMessage, Item]:
+        message, item = super().new_message(kept=kept, lasts=lasts)
+        message.handling = PLAIN_HANDLING._replace(priority=self.priorities[item.place % len(self.priorities)])
+        return message, item
+
+    def to_purge(self, places: list[int]) -> list[int]:
+        return sorted(places, key=lambda place: (self.level(place), place))
+
+    @rule(count=st.integers(2, 12))
+    def burst(self, count: int) -> None:
+        for _ in range(count):
+            self.publish(kept=False, lasts=0)
+
+    @rule(count=st.integers(2, 12), credit=st.integers(3, 12))
+    def burst_for_all(self, count: int, credit: int) -> None:
+        self.burst(count=count)
+        for consumer in self.consumers:
+            consumer.give(credit)
+        self.dispatch()
+
+    def got(self, kind: Kind, entry: Entry) -> None:
+        there: dict[int, list[int]] = {}
+        for place, item in self.items.items():
+            if item.state == WAITING and place < self.limit and not self.is_expired(item) and kind.takes(place):
+                there.setdefault(self.level(place), []).append(place)
+        level = max(there) if self.rounds is None else self.rounds.next_level(set(there))
+        assert entry.position == min(there[level])
+        if self.rounds is not None:
+            self.rounds.took(level)
+        super().got(kind, entry)
+
+    def check_order(self, kind: Kind, item: Item) -> None:
+        """Was checked by `got`."""
+
+    @rule()
+    def dispatch(self) -> None:
+        self.asked.update(
+            each.wants
+            for each in self.consumers
+            if each.acquires and each.is_waiting and self.may_get(each) and isinstance(each.wants, Kind)
+        )
+        self.dispatch_and_look()
+        left = [place for place, item in self.items.items() if item.state == WAITING and place < self.limit]
+        if self.rounds is not None and all(
+            kind in self.declined.get(place, ()) for place in left for kind in self.asked
+        ):
+            self.rounds.begin()
+
+
+TestPriorityMachine = PriorityMachine.TestCase
+TestPriorityMachine.settings = examples(150, stateful_step_count=60)
+
+
+# ---- queues whose messages leave memory at any time and come back ----
+
+
+class ResidencyMachine(QueueMachine):
+    """Stretches of one to three messages."""
+
+    def new_residency(self) -> Residency:
+        any_store: Any = self.store
+        source = JournalSource(any_store, self.journal, "q", self.restored)
+        return Residency(
+            source,
+            None,
+            1 << 40,
+            has_stretches=type(self.new_order()) is Fifo,
+            portions=Portions(1, 3, 1, 1, 1 << 20, 0),
+        )
+
+    def restored(self, data: bytes, begin: int = 0, end: int = -1, /) -> TrackedMessage:
+        any_store: Any = self.store
+        body = (data if end < 0 else data[begin:end]).partition(b"\0")[2]
+        message = TrackedMessage("q", body, store=any_store)
+        message.expires_at = self.expiries[len(body)]
+        return message
+
+    @property
+    def residency(self) -> Residency:
+        assert self.queue.residency is not None
+        return self.queue.residency
+
+    @rule(excess=st.sampled_from([1, 400, 1 << 40]), is_urgent=st.booleans())
+    def memory_is_short(self, excess: int, is_urgent: bool) -> None:
+        self.residency.relieve(excess, is_urgent=is_urgent)
+
+    @rule(reads_at_once=st.booleans())
+    def the_disk_is_cached(self, reads_at_once: bool) -> None:
+        self.store.is_immediate = reads_at_once
+
+    @rule(data=st.data())
+    def something_was_read(self, data: st.DataObject) -> None:
+        if self.store.reads:
+            self.store.reads.pop(data.draw(st.integers(0, len(self.store.reads) - 1)))()
+
+    def dispatch_and_look(self) -> None:
+        """Whatever can be out is, first."""
+        self.residency.relieve(1 << 40, is_urgent=True)
+        super().dispatch_and_look()
+
+    @invariant()
+    def order_and_counts(self) -> None:
+        """Not each time: it looks at every entry, for which stretches are unfolded."""
+        if self.places % 3 == 0:
+            super().order_and_counts()
+
+    @invariant()
+    def what_is_out_is_counted(self) -> None:
+        if not hasattr(self, "queue"):
+            return
+        parts = list(self.queue.order.parts())
+        inside = self.residency.messages_out - self.residency.messages_in
+        assert inside == sum(getattr(part, "count", 0) or type(part.message).__name__ == "Reference" for part in parts)
+        assert 0 <= self.residency.memory_out <= self.queue.message_bytes + 320 * self.queue.message_count
+        if not inside:
+            assert self.residency.memory_out == 0
+
+
+class PriorityResidencyMachine(ResidencyMachine):
+    """Entries stay, references stand for messages."""
+
+    def new_order(self) -> Fifo:
+        return PriorityOrder(2)
+
+    def check_order(self, kind: Kind, item: Item) -> None:
+        """Priorities have a machine of their own."""
+
+
+TestResidencyMachine = ResidencyMachine.TestCase
+TestResidencyMachine.settings = examples(150, stateful_step_count=60)
+TestPriorityResidencyMachine = PriorityResidencyMachine.TestCase
+TestPriorityResidencyMachine.settings = examples(50, stateful_step_count=60)
+
+
+# ---- consumers with priorities, or of which one is active ----
+# A consumer is given no message while another one comes before it.
+
+
+STEPS = 50
+
+
+class Prioritized(QueueMachine):
+    """Consumers with priorities."""
+
+    def begin_with_nothing(self) -> None:
+        super().begin_with_nothing()
+        self.ranks: dict[Recorder, int] = {}  # in the order in which they came
+
+    @rule(credit=st.integers(0, 4), odd=st.sampled_from([None, None, True, False]), rank=st.integers(-1, 2))
+    def subscribe(self, credit: int, odd: bool | None, rank: int = 0) -> None:
+        if len(self.ranks) == 5:
+            return
+        self.take_part(credit, odd, rank)
+
+    def take_part(self, credit: int, odd: bool | None, rank: int) -> Recorder:
+        kind = self.kinds[odd]
+        consumer = Recorder(self.queue, credit, wants=kind)
+        consumer.on_delivery = partial(self.given, consumer, kind)
+        self.consumers.append(consumer)
+        self.ranks[consumer] = rank
+        self.queue.add_consumer(consumer, rank)
+        self.queue.wake(consumer)
+        return consumer
+
+    @precondition(lambda self: self.consumers)
+    @rule(data=st.data())
+    def unsubscribe(self, data: st.DataObject) -> None:
+        before = list(self.consumers)
+        super().unsubscribe(data)
+        for consumer in before:
+            if consumer not in self.consumers:
+                self.ranks.pop(consumer, None)
+                self.left(consumer)
+
+    def left(self, consumer: Recorder) -> None:
+        """A consumer has left."""
+
+    @precondition(lambda self: not self.seen)  # browsers begin again
+    @rule()
+    def deletion_fails(self) -> None:
+        self.queue.begin_deletion()
+        self.queue.undo_deletion()
+
+    @rule(odd=st.sampled_from([None, True]))
+    def get_one(self, odd: bool | None) -> None:
+        """Somebody takes one message, and then does not wait for any."""
+        getter = self.take_part(1, odd, FOREMOST)
+        self.dispatch()
+        self.queue.remove_consumer(getter)
+        self.consumers.remove(getter)
+        del self.ranks[getter]
+        del getter.on_delivery
+
+    def given(self, consumer: Recorder, kind: Kind, entry: Entry) -> None:
+        rank = self.ranks[consumer]
+        for other, its in self.ranks.items():
+            if rank < its < FOREMOST:
+                assert not (other.credit and self.kinds_take(other, entry)), "another comes first"
+        self.got(kind, entry)
+
+    @staticmethod
+    def kinds_take(consumer: Recorder, entry: Entry) -> bool:
+        kind = consumer.kind
+        assert isinstance(kind, Kind)
+        return kind.takes(entry.position)
+
+
+class OneActive(Prioritized):
+    """Consumers of which one is active."""
+
+    def begin_with_nothing(self) -> None:
+        super().begin_with_nothing()
+        self.active: Recorder | None = None
+
+    def is_single_active(self) -> bool:
+        return True
+
+    def may_get(self, consumer: Recorder) -> bool:
+        return consumer is self.active or not consumer.acquires or self.ranks[consumer] == FOREMOST
+
+    def take_part(self, credit: int, odd: bool | None, rank: int) -> Recorder:
+        consumer = super().take_part(credit, odd, rank)
+        if self.active is None and rank != FOREMOST:
+            self.active = consumer
+        return consumer
+
+    def left(self, consumer: Recorder) -> None:
+        if consumer is self.active:
+            highest = max(self.ranks.values(), default=0)
+            self.active = next((each for each, rank in self.ranks.items() if rank == highest), None)
+
+    def given(self, consumer: Recorder, kind: Kind, entry: Entry) -> None:
+        assert self.may_get(consumer), "another is active"
+        self.got(kind, entry)
+
+
+class PrioritizedOfLevels(Prioritized, PriorityMachine):
+    """Priorities of messages, too."""
+
+
+class OneActiveOfLevels(OneActive, PriorityMachine):
+    """Likewise."""
+
+
+TestPrioritized = Prioritized.TestCase
+TestOneActive = OneActive.TestCase
+TestPrioritizedOfLevels = PrioritizedOfLevels.TestCase
+TestOneActiveOfLevels = OneActiveOfLevels.TestCase
+TestPrioritized.settings = TestOneActive.settings = examples(25, stateful_step_count=STEPS)
+TestPrioritizedOfLevels.settings = TestOneActiveOfLevels.settings = examples(15, stateful_step_count=STEPS)

@@ -460,3 +460,22 @@ def test_a_channel_whose_session_the_client_has_detached() -> None:
     client.sync()
     assert [each["code"] for each in client.of("session.detached")] == [DetachCode.NORMAL, DetachCode.NOT_ATTACHED]
     assert client.close_code() is None
+
+
+# ---- sessions that another connection takes over while a command is under way ----
+
+
+def test_all_connections_go_on_when_the_command_is_done() -> None:
+    """A session that is taken over twice during a declaration: the connection in the middle is read again, too."""
+    world = World()
+    clients = [world.open_client(name=None) for _ in range(3)]
+    clients[0].attach(b"wanted", timeout=60)
+    clients[0].command("queue.declare", queue="q")
+    for client in clients[1:]:
+        client.control("session.attach", on=1, name=b"wanted", force=True)
+    assert [client.machine.is_paused for client in clients] == [True] * 3
+    world.run()
+    assert [client.machine.is_paused for client in clients] == [False] * 3
+    for number, client in enumerate(clients):
+        client.attach(b"%d" % number, on=2)
+        assert client.call("queue.query", on=2, queue="q")["queue"] == "q"

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import uuid
+from enum import IntEnum
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qstore.formats.amqp_0_10 import structs
+from qstore.formats.amqp_0_10 import codes, frames, structs
 from qstore.formats.amqp_0_10.commands import (
     BY_NAME,
     COMMAND_BY_CODE,
@@ -498,3 +499,53 @@ def test_completed_of_too_many_ranges() -> None:
         encode_completed([(1, 2)] * 8192, timely_reply=False)
     with pytest.raises(Amqp010Error):
         encode_completed([(1, 1 << 32)], timely_reply=False)
+
+
+# ---- the enumerations of AMQP 0-10 against the specification ----
+
+
+ENUMERATIONS: dict[str, type[IntEnum]] = {
+    "connection.close-code": codes.CloseCode,
+    "session.detach-code": codes.DetachCode,
+    "execution.error-code": codes.ErrorCode,
+    "message.accept-mode": codes.AcceptMode,
+    "message.acquire-mode": codes.AcquireMode,
+    "message.reject-code": codes.RejectCode,
+    "message.delivery-mode": codes.DeliveryMode,
+    "message.delivery-priority": codes.DeliveryPriority,
+    "message.flow-mode": codes.FlowMode,
+    "message.credit-unit": codes.CreditUnit,
+    "dtx.xa-status": codes.XaStatus,
+    "file.return-code": codes.ReturnCode,
+    "stream.return-code": codes.ReturnCode,
+}
+
+OF_FRAMES = {
+    "segment-type": {
+        "control": frames.CONTROL,
+        "command": frames.COMMAND,
+        "header": frames.HEADER,
+        "body": frames.BODY,
+    },
+    "track": {"control": frames.TRACK_CONTROL, "command": frames.TRACK_COMMAND},
+}
+
+
+def test_every_choice_of_the_specification_is_there() -> None:
+    assert set(ENUMERATIONS) | set(OF_FRAMES) == set(specification().choices)
+    defined = {
+        value for value in vars(codes).values() if isinstance(value, type) and value.__module__ == codes.__name__
+    }
+    assert defined == set(ENUMERATIONS.values())
+
+
+@pytest.mark.parametrize("domain", ENUMERATIONS)
+def test_names_and_numbers_are_the_specifications(domain: str) -> None:
+    members = [(member.name.lower().replace("_", "-"), member.value) for member in ENUMERATIONS[domain]]
+    assert members == list(specification().choices[domain].items())
+
+
+def test_segment_types_tracks_and_the_smallest_maximum_are_the_specifications() -> None:
+    for domain, numbers in OF_FRAMES.items():
+        assert numbers == specification().choices[domain]
+    assert specification().constants == {"MIN-MAX-FRAME-SIZE": frames.MIN_MAX_FRAME_SIZE}

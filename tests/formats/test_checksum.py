@@ -1,9 +1,10 @@
-"""Both implementations of CRC-32C against each other, and what is left when one cannot be loaded."""
+"""CRC-32C: both implementations against each other, and check words of records; zeros are recognized."""
 
 from __future__ import annotations
 
 import subprocess
 import sys
+import tracemalloc
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from qstore.formats.checksum import extend_crc32c, independent_crc32c
+from qstore.formats.rhm.headers import HEADER_2, RecordChecksums
+from qstore.formats.rhm.records import SALT, version_2_check
+from qstore.formats.zeros import is_zero
 from tests.support.processes import PATIENCE_SECONDS
 
 ROOT = Path(__file__).parents[2]
@@ -81,3 +85,60 @@ def test_crcmod_without_its_extension() -> None:
     command = [sys.executable, "-W", "error", "-c", PLAIN_CRCMOD]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE_SECONDS)
     assert (done.returncode, done.stderr) == (0, "")
+
+
+# ---- check words from the table, against the CRC function ----
+
+
+_U32 = st.integers(0, (1 << 32) - 1)
+_U64 = st.integers(0, (1 << 64) - 1)
+_XIDS = st.one_of(st.binary(max_size=40), st.sampled_from([bytes(140), b"x" * 256, b"y" * 257, b"z" * 5000]))
+_RUNS = st.tuples(_XIDS, _U32, _U64)  # xid, flush, salt
+_RECORDS = st.tuples(
+    st.one_of(st.sampled_from([1, 2]), _U64), _U64, st.one_of(_U64, _U32), _U32
+)  # word, rid, datum, crc
+
+
+@given(st.lists(st.tuples(_RUNS, st.lists(_RECORDS, min_size=1, max_size=4)), min_size=1, max_size=4))
+def test_the_same_as_calculated(
+    runs: list[tuple[tuple[bytes, int, int], list[tuple[int, int, int, int]]]],
+) -> None:
+    checksums = RecordChecksums()
+    for (xid, flush, salt), records in runs:
+        packed = SALT.pack(salt)
+        for word, rid, datum, crc in records:
+            head = HEADER_2.pack(word, rid, len(xid), flush, datum)
+            found = checksums.check(word, rid, xid, flush, datum, crc, packed)
+            assert found == version_2_check(head, xid, crc, salt)
+
+
+def test_the_table_is_shared() -> None:
+    """A broker has a journal for each of tens of thousands of queues: none may have its own."""
+    journals = [RecordChecksums() for _ in range(2000)]
+    journals[0].check(1, 2, b"", 3, 4, 5, bytes(8))
+    tracemalloc.start()
+    for checksums in journals:
+        checksums.check(1, 2, b"", 3, 4, 5, bytes(8))
+    taken, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert taken < 2000 * 1024
+
+
+# ---- bytes that are all zero ----
+
+
+@pytest.mark.parametrize("size", [0, 1, 511, 1 << 16, (1 << 16) + 1, 5 << 16])
+def test_every_byte_counts(size: int) -> None:
+    content = bytearray(size)
+    assert is_zero(bytes(content))
+    for place in {0, size // 2, (1 << 16) - 1, 1 << 16, size - 1} & set(range(size)):
+        content[place] = 1
+        assert not is_zero(bytes(content))
+        assert is_zero(bytes(content), place + 1)
+        assert is_zero(bytes(content), 0, place)
+        content[place] = 0
+
+
+@given(st.lists(st.sampled_from(b"\0\0\0\0\1"), max_size=12), st.integers(0, 14), st.integers(0, 14))
+def test_a_part(content: list[int], begin: int, end: int) -> None:
+    assert is_zero(bytes(content), begin, end) == (not any(content[begin:end]))

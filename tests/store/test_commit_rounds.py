@@ -11,10 +11,11 @@ import pytest
 
 from qstore.store.disk import WritableFile
 from qstore.store.environment import tool_environment
+from qstore.store.errors import JournalError, JournalFailedError
 from qstore.store.live.queue_journal import QueueJournal
 from qstore.store.sync import Completion, FileWrite, InlineSync
 from qstore.store.sync.driver import sync_all
-from tests.support.opened_store import Calls, OpenedStore, enqueued
+from tests.support.opened_store import PARAMETERS, Calls, OpenedStore, enqueued
 
 
 class HeldSync(InlineSync):
@@ -178,3 +179,358 @@ def test_failed_prepared_list_fails_all_waiting_commits(rounds: Rounds) -> None:
     assert len(rounds.calls) == 4
     assert isinstance(rounds.calls[3], Exception)
     rounds.end()
+
+
+# ---- transactions over the same journals share flushes and list entries ----
+
+
+class Shop:
+    """A store with three queues, whose syncs are held."""
+
+    def __init__(self, path: Path) -> None:
+        self.path, self.driver = path, HeldSync()
+        environment = replace(tool_environment(), make_driver=lambda _: self.driver)
+        self.opened = OpenedStore(environment, path, PARAMETERS)
+        self.journals = [self.opened.make_queue(name) for name in ("a", "b", "c")]
+        self.calls = Calls()
+        self.driver.is_held = True
+
+    def commit(self, data: bytes, *queues: int, removes: tuple[tuple[int, int], ...] = ()) -> list[int]:
+        puts = [enqueued(self.journals[queue], data) for queue in queues]
+        takes = [(self.journals[queue], rid) for queue, rid in removes]
+        return self.opened.store.transactions.commit(puts, takes, self.calls)
+
+    def sync(self) -> None:
+        self.opened.store.start()
+        self.driver.let_go()
+        self.opened.store.collect()
+
+    def open_xids(self) -> list[int]:
+        return [len(journal.writer.transactions) for journal in self.journals]
+
+    def end(self, expected: dict[str, list[bytes]]) -> None:
+        """Everything is synced; what is recovered then."""
+        self.driver.is_held = False
+        self.opened.wait(self.calls)
+        assert self.opened.store.close()
+        again = OpenedStore(tool_environment(), self.path)
+        assert again.recovered_data() == expected
+        again.store.close()
+
+
+@pytest.fixture
+def shop(path: Path) -> Shop:
+    return Shop(path)
+
+
+def test_those_of_one_batch_are_one_transaction(shop: Shop) -> None:
+    for number in range(5):
+        shop.commit(b"%d" % number, *((0, 1) if number % 2 else (1, 0)))
+    assert shop.open_xids() == [1, 1, 0]
+    for _ in range(4):  # in a new journal the first flush is written in two steps
+        assert shop.calls == []
+        shop.sync()
+    assert shop.calls == [None] * 5
+    assert shop.opened.store.transactions.prepares == 1
+    numbers = [b"%d" % number for number in range(5)]
+    shop.end({"a": numbers, "b": numbers, "c": []})
+
+
+def test_other_journals_and_later_batches_are_other_transactions(shop: Shop) -> None:
+    shop.commit(b"1", 0, 1)
+    shop.commit(b"2", 0, 2)
+    shop.commit(b"3", 0, 1, 2)
+    shop.commit(b"4", 0, 1)
+    assert shop.open_xids() == [3, 2, 2]
+    shop.opened.store.start()
+    shop.commit(b"5", 0, 1)
+    assert shop.open_xids() == [4, 3, 2]
+    for _ in range(6):
+        shop.sync()
+    assert shop.calls == [None] * 5
+    assert shop.opened.store.transactions.prepares == 4
+    shop.end({"a": [b"1", b"2", b"3", b"4", b"5"], "b": [b"1", b"3", b"4", b"5"], "c": [b"2", b"3"]})
+
+
+def test_a_batch_that_only_one_of_the_journals_has_begun_ends_the_group(shop: Shop) -> None:
+    shop.commit(b"1", 0, 1)
+    shop.opened.store.flush((shop.journals[0],), lambda _: None)
+    shop.commit(b"2", 0, 1)
+    assert len(shop.journals[0].writer.transactions) == 2
+    for _ in range(6):
+        shop.sync()
+    assert shop.calls == [None] * 2
+    shop.end({"a": [b"1", b"2"], "b": [b"1", b"2"], "c": []})
+
+
+def test_one_that_is_refused_leaves_the_others(shop: Shop) -> None:
+    (first, _) = shop.commit(b"1", 0, 1)
+    with pytest.raises(JournalError, match="is locked by an open transaction"):
+        shop.commit(b"2", 1, removes=((0, first),))
+    shop.commit(b"3", 0, 1)
+    for _ in range(4):
+        shop.sync()
+    assert shop.calls == [None] * 2
+    shop.end({"a": [b"1", b"3"], "b": [b"1", b"3"], "c": []})
+
+
+def test_two_may_not_remove_the_same_message(shop: Shop) -> None:
+    rid = shop.opened.enqueue(shop.journals[0], b"0")
+    shop.commit(b"1", 1, removes=((0, rid),))
+    with pytest.raises(JournalError, match="is locked by an open transaction"):
+        shop.commit(b"2", 1, removes=((0, rid),))
+    for _ in range(4):
+        shop.sync()
+    assert shop.calls == [None]
+    shop.end({"a": [], "b": [b"1"], "c": []})
+
+
+def test_one_that_fills_the_write_cache_is_whole(shop: Shop) -> None:
+    """Its journals are flushed when all of it is appended, not in between."""
+    large = b"x" * 6000
+    for journal in shop.journals:
+        journal.bound = 4096
+    shop.commit(b"1", 0, 1)
+    shop.commit(large, 0, 1)
+    shop.commit(b"3", 0, 1)
+    for _ in range(8):
+        shop.sync()
+    assert shop.calls == [None] * 3
+    shop.end({"a": [b"1", large, b"3"], "b": [b"1", large, b"3"], "c": []})
+
+
+def test_a_failing_disk_before_the_commit_point_leaves_none_of_them(shop: Shop) -> None:
+    for number in range(3):
+        shop.commit(b"%d" % number, 0, 1)
+    shop.opened.store.start()
+    shop.driver.let_go(lambda _: True)
+    shop.opened.store.collect()
+    assert len(shop.calls) == 3
+    assert all(isinstance(error, JournalError) for error in shop.calls)
+    shop.driver.is_held = False
+    shop.opened.store.close()
+    again = OpenedStore(tool_environment(), shop.path)
+    assert again.recovered_data() == {"a": [], "b": [], "c": []}
+    again.store.close()
+
+
+# ---- two halves of the sessions that take turns at the disk ----
+
+
+class Sessions:
+    """A store with one queue, whose syncs are held, and the event loop's next iteration.
+
+    Attributes:
+        soon: what the next iteration calls.
+        calls: the outcomes of the transactions.
+    """
+
+    def __init__(self, path: Path, *, is_watched: bool = True) -> None:
+        self.driver = HeldSync()
+        self.opened = OpenedStore(replace(tool_environment(), make_driver=lambda _: self.driver), path)
+        self.queue = self.opened.make_queue("one")
+        self.soon: list[Callable[[], None]] = []
+        self.calls = Calls()
+        if is_watched:
+            self.opened.store.is_watched(self.soon.append, lambda _seconds, _function: None)
+        self.commit(1)
+        self.opened.wait(self.calls)
+        self.calls.clear()
+        self.driver.is_held = True
+
+    @property
+    def is_flushed(self) -> bool:
+        """Whether a flush of the queue's journal is under way."""
+        return self.queue.writer.is_under_way
+
+    def commit(self, count: int) -> None:
+        """Let `count` transactions arrive, and end a tick."""
+        for _ in range(count):
+            self.opened.store.transactions.commit([enqueued(self.queue, b"m")], [], self.calls)
+        self.end_tick()
+
+    def end_tick(self) -> None:
+        """As a broker does at the end of a tick."""
+        self.opened.store.flush((), lambda _: None)
+
+    def iterate(self) -> None:
+        """The next iteration of the event loop."""
+        soon, self.soon[:] = list(self.soon), []
+        for call in soon:
+            call()
+
+    def sync(self) -> None:
+        """What is under way is synced."""
+        self.driver.let_go()
+        self.opened.store.collect()
+
+    def commit_together(self, count: int) -> None:
+        """Commit `count` transactions in one flush."""
+        self.commit(1)
+        self.commit(count)
+        self.sync()
+        assert self.is_flushed
+        self.sync()
+        assert self.calls == [None] * (1 + count)
+        self.calls.clear()
+
+    def end(self) -> None:
+        """Everything is synced, and the store closed."""
+        self.driver.is_held = False
+        self.opened.store.close()
+
+
+@pytest.fixture
+def sessions(path: Path) -> Sessions:
+    return Sessions(path)
+
+
+def test_a_flush_waits_for_half_as_many(sessions: Sessions) -> None:
+    sessions.commit_together(8)
+    sessions.commit(1)
+    sessions.commit(2)
+    assert not sessions.is_flushed
+    sessions.commit(1)
+    assert sessions.is_flushed
+    sessions.commit(3)
+    sessions.sync()
+    assert sessions.calls == [None] * 4
+    assert sessions.is_flushed, "three are more than half of four"
+    sessions.sync()
+    assert sessions.calls == [None] * 7
+    sessions.end()
+
+
+def test_the_next_flush_waits_likewise_when_one_is_synced(sessions: Sessions) -> None:
+    sessions.commit(1)
+    sessions.commit(8)
+    sessions.sync()
+    sessions.commit(2)  # while the eight are on the way
+    sessions.sync()
+    assert not sessions.is_flushed
+    sessions.commit(2)
+    assert sessions.is_flushed
+    sessions.end()
+
+
+def test_not_if_nothing_more_comes(sessions: Sessions) -> None:
+    """In the first iteration answers are sent, to which the next transactions are the reaction."""
+    sessions.commit_together(8)
+    sessions.commit(1)
+    sessions.iterate()
+    assert not sessions.is_flushed
+    sessions.commit(1)
+    sessions.iterate()
+    assert not sessions.is_flushed, "one more has come"
+    sessions.iterate()
+    assert sessions.is_flushed
+    assert not sessions.soon
+    sessions.sync()
+    assert sessions.calls == [None] * 2
+    sessions.commit(1)
+    assert sessions.is_flushed, "one is half of two"
+    sessions.end()
+
+
+def test_one_look_an_iteration(sessions: Sessions) -> None:
+    """A flush that begins before the look that was asked for leaves none behind that ends the next wait early."""
+    sessions.commit_together(8)
+    sessions.commit(1)
+    sessions.commit(3)
+    assert sessions.is_flushed
+    sessions.sync()
+    sessions.commit(1)
+    assert not sessions.is_flushed
+    assert len(sessions.soon) == 1
+    sessions.iterate()
+    sessions.iterate()
+    assert sessions.is_flushed
+    sessions.end()
+
+
+def test_ending_completes_a_commit_that_waits_for_others(sessions: Sessions) -> None:
+    sessions.commit_together(8)
+    sessions.commit(1)
+    assert not sessions.is_flushed
+    sessions.end()
+    assert sessions.calls == [None]
+
+
+def test_messages_outside_of_transactions_do_not_wait(sessions: Sessions) -> None:
+    sessions.commit_together(8)
+    store = sessions.opened.store
+    store.append.enqueue(sessions.queue, *enqueued(sessions.queue, b"m")[1][0])
+    store.flush((sessions.queue,), sessions.calls)
+    assert sessions.is_flushed
+    sessions.sync()
+    assert sessions.calls == [None]
+    sessions.end()
+
+
+def test_a_queue_that_is_deleted_meanwhile(sessions: Sessions) -> None:
+    sessions.commit_together(8)
+    sessions.commit(1)
+    sessions.driver.is_held = False
+    deleted = Calls()
+    sessions.opened.store.changes.delete_queue(sessions.queue, deleted)
+    sessions.iterate()
+    sessions.iterate()
+    assert not sessions.soon
+    sessions.opened.wait(deleted)
+    assert (sessions.calls, deleted) == ([None], [(None, None)])
+    sessions.end()
+
+
+def test_a_failing_disk_after_the_wait(sessions: Sessions) -> None:
+    """All waiters get the error, and none waits for others any more."""
+    sessions.commit_together(8)
+    sessions.commit(1)
+    sessions.commit(1)
+    sessions.iterate()
+    sessions.iterate()
+    assert sessions.is_flushed
+    sessions.driver.let_go(lambda _: True)
+    sessions.opened.store.collect()
+    assert [type(each) for each in sessions.calls] == [JournalFailedError] * 2
+    sessions.iterate()
+    assert not sessions.soon
+    sessions.end()
+
+
+def test_without_an_event_loop_nothing_waits(path: Path) -> None:
+    sessions = Sessions(path, is_watched=False)
+    sessions.commit_together(8)
+    sessions.commit(1)
+    assert sessions.is_flushed
+    sessions.end()
+
+
+def test_transactions_over_several_queues(path: Path) -> None:
+    """A group waits for as many as the last one, as long as more come."""
+    sessions = Sessions(path)
+    store, other = sessions.opened.store, sessions.opened.make_queue("two")
+
+    def commit(count: int) -> None:
+        for _ in range(count):
+            enqueues = [enqueued(journal, b"m") for journal in (sessions.queue, other)]
+            store.transactions.commit(enqueues, [], sessions.calls)
+        sessions.end_tick()
+
+    commit(1)
+    commit(7)  # while the first one's records are on the way
+    for _ in range(8):
+        sessions.sync()
+    assert sessions.calls == [None] * 8
+    commit(2)
+    sessions.iterate()
+    commit(4)
+    sessions.iterate()
+    assert not sessions.is_flushed, "seven were in the last group"
+    commit(1)
+    sessions.iterate()
+    assert sessions.is_flushed
+    assert other.writer.is_under_way
+    sessions.sync()
+    sessions.sync()
+    assert sessions.calls == [None] * 15
+    sessions.end()

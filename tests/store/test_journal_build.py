@@ -11,8 +11,9 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from qstore.formats.rhm.geometry import BLOCK_SIZE, PAGE_SIZE, Geometry
-from qstore.formats.rhm.headers import data_crc
-from qstore.formats.rhm.jinf import JournalInfo
+from qstore.formats.rhm.headers import data_crc, record_blocks
+from qstore.formats.rhm.jinf import TPL_BASE_NAME, JournalInfo
+from qstore.formats.rhm.records import COMMIT_DECISION
 from qstore.store.builders.journal_build import (
     JournalBuild,
     JournalTooSmallError,
@@ -22,14 +23,17 @@ from qstore.store.disk import OsDisk
 from qstore.store.environment import Environment, tool_environment
 from qstore.store.errors import JournalBusyError, StoreError
 from qstore.store.journal.directory import open_journal
-from qstore.store.journal.recovery import JournalRecovery
+from qstore.store.journal.recovery import JournalRecovery, Outcome
 from qstore.store.journal.write.storage import create_journal
 from qstore.store.journal.write.version_2_writer import new_state
 from qstore.store.live.queue_journal import resume_journal
-from qstore.store.recovery.journal_content import FLUSH_BYTES, JournalContent, described, fitting_geometry
+from qstore.store.recovery.close_record import Closing
+from qstore.store.recovery.journal_content import FLUSH_BYTES, JournalContent, content_of, described, fitting_geometry
+from qstore.store.recovery.journal_recovery import RecoveredJournal, recover_directory
 from qstore.store.sync.driver import sync_all
 from tests.faults.simulated_disk import SimulatedDisk
 from tests.faults.store_simulation import simulated_environment
+from tests.support.journal_builder import DIRECTORY, JournalBuilder
 from tests.support.profiles import examples
 
 NEW = "/new"
@@ -214,3 +218,71 @@ def test_flushes_of_version_1_end_with_a_sector_where_records_do(tmp_path: Path)
     assert count * blocks * BLOCK_SIZE > 2 * FLUSH_BYTES
     assert end is not None
     assert end.place == count * blocks * BLOCK_SIZE
+
+
+# ---- content of a journal that a new one is to take: the same before transactions are resolved and afterwards ----
+
+
+TRANSACTION, OTHER = b"transaction", b"another"
+CONTENT_RING = Geometry(4, 8192)
+
+
+def recovered(builder: JournalBuilder) -> RecoveredJournal:
+    builder.flush()
+    return recover_directory(builder.disk(), DIRECTORY, "orders", Closing(is_clean=False))
+
+
+def branch() -> JournalBuilder:
+    """Two messages, one of which a branch dequeues; it enqueues two, one of which it dequeues, and misses one."""
+    builder = JournalBuilder(2, CONTENT_RING)
+    first = builder.enqueue(b"m" * 300).header.rid
+    builder.enqueue(b"m" * 400)
+    own = builder.enqueue(b"m" * 500, xid=TRANSACTION).header.rid
+    builder.enqueue(b"m" * 600, xid=TRANSACTION)
+    builder.dequeue(first, xid=TRANSACTION)
+    builder.dequeue(own, xid=TRANSACTION)
+    builder.dequeue(99_999, xid=TRANSACTION)
+    return builder
+
+
+@pytest.mark.parametrize("is_resolved", [False, True])
+def test_a_branch_in_doubt_counts_once(*, is_resolved: bool) -> None:
+    found = recovered(branch())
+    if is_resolved:
+        found.recovery.resolve({TRANSACTION: Outcome.IN_DOUBT})
+    expected = JournalContent()
+    for size in (300, 400):
+        expected.message(size)
+    expected.transaction(len(TRANSACTION))
+    for size in (500, 600):
+        expected.message(size, len(TRANSACTION))
+    expected.removal(len(TRANSACTION))
+    expected.removal(len(TRANSACTION))
+    assert content_of(found.journal, found.recovery) == expected
+
+
+def test_resolved_transaction_counts_by_its_outcome() -> None:
+    found = recovered(branch())
+    found.recovery.resolve({TRANSACTION: Outcome.COMMITTING})
+    expected = JournalContent()
+    for size in (400, 600):
+        expected.message(size)
+    assert content_of(found.journal, found.recovery) == expected
+
+
+def test_a_transaction_that_has_nothing_left_counts_for_nothing() -> None:
+    builder = JournalBuilder(2, CONTENT_RING)
+    builder.dequeue(99_999, xid=OTHER)
+    found = recovered(builder)
+    assert content_of(found.journal, found.recovery) == JournalContent()
+
+
+def test_a_decision_without_its_prepare_record_gets_one() -> None:
+    builder = JournalBuilder(2, CONTENT_RING, queue_name="TplStore", base_name=TPL_BASE_NAME)
+    prepare = builder.enqueue(b"\1", xid=TRANSACTION).header.rid
+    builder.dequeue(prepare, xid=TRANSACTION, flags=COMMIT_DECISION)
+    builder.dequeue(99_999, xid=OTHER, flags=COMMIT_DECISION)
+    found = recovered(builder)
+    content = content_of(found.journal, found.recovery, is_prepared_list=True)
+    assert (content.messages, content.transactions) == (2, 2)
+    assert content.removal_blocks == record_blocks(0, len(TRANSACTION)) + record_blocks(0, len(OTHER))

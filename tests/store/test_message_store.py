@@ -2,20 +2,36 @@
 
 from __future__ import annotations
 
+import asyncio
+import errno
 import os
-from collections.abc import Sequence
+import select
+import shutil
+import signal
+import stat
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+import qstore.store.log_lines as log_lines
 from qstore.formats.broker_records.topology import Binding, Bridge, Exchange, GeneralObject, Link, Queue
+from qstore.formats.rhm import store_file
 from qstore.formats.rhm.geometry import Geometry
 from qstore.formats.rhm.headers import data_crc
-from qstore.store.environment import Environment
-from qstore.store.errors import JournalError, JournalFullError, StoreError
+from qstore.store.environment import Environment, system_environment, tool_environment
+from qstore.store.errors import JournalError, JournalFailedError, JournalFullError, StoreError, ThresholdError
 from qstore.store.journal.recovery import LIVE, LOCKED, PENDING
 from qstore.store.live.queue_journal import QueueJournal
-from tests.support.opened_store import Calls, OpenedStore, enqueued
+from qstore.store.log_lines import Level
+from qstore.store.parameters import StoreParameters
+from qstore.store.sync import HelperProcessSync, supervision
+from tests.support.opened_store import GEOMETRY, PARAMETERS, Calls, OpenedStore, enqueued
+from tests.support.processes import PATIENCE_SECONDS, children_of, is_running, stop_process
+from tests.support.sync_files import IO_URING
 
 ORDERS = Queue("orders", owner="somebody")
 EXCHANGE = Exchange("trade", True, "topic")
@@ -369,3 +385,578 @@ def test_a_queue_that_is_deleted_with_a_transaction_under_way(environment: Envir
     assert opened.recovered_data() == {"one": [b"local", b"branch"]}
     assert opened.store.transactions.in_doubt == []
     assert opened.store.close()
+
+
+# ---- the store as a whole: its start, its end, its event loop, what is under way, and what it leaves behind ----
+
+
+# ---- start and end ----
+
+
+def test_truncating(environment: Environment, path: Path) -> None:
+    opened = OpenedStore(environment, path)
+    first_id = opened.store.store_id
+    opened.enqueue(opened.make_queue("orders"), b"message")
+    opened.store.close()
+    parameters = StoreParameters(truncate=True, tpl_num_jfiles=4, tpl_jfile_size_pgs=1)
+    opened = OpenedStore(environment, path, parameters)
+    assert f"Store truncated; dir={path}" in opened.texts
+    assert (opened.store.topology.queues, opened.recovered()) == ({}, {})
+    assert opened.store.store_id != first_id
+    opened.store.close()
+    assert sorted(os.listdir(path)) == ["rhm", "rhm.lock"]
+    assert os.listdir(path / "rhm" / "jrnl") == []
+
+
+def test_the_lines_of_a_start(environment: Environment, path: Path) -> None:
+    parameters = StoreParameters(mst_log=True, num_jfiles=4, jfile_size_pgs=1, tpl_num_jfiles=4, tpl_jfile_size_pgs=1)
+    opened = OpenedStore(environment, path, parameters)
+    opened.enqueue(opened.make_queue("orders"), b"message")
+    opened.make_queue("empty\n")
+    assert opened.store.close()
+    lines = [text for text in opened.texts if not text.startswith(">")]
+    assert [line for line in lines if line.startswith("MST")] == [
+        "MST-1001 : Created : qstore.MessageStore",
+        f"MST-1002 : Store location : {path}",
+        "MST-1004 : Recovery Start",
+        "MST-1006 : Recovery Complete",
+        "MST-1003 : Closed",
+    ]
+    rest = [line for line in lines if not line.startswith("MST")]
+    assert rest[-3:] == [
+        f"Store module initialized; dir={path}",
+        'Journal "orders": Created',
+        'Journal "empty\\n": Created',
+    ]
+
+    opened = OpenedStore(environment, path, parameters)
+    opened.store.close()
+    assert [line for line in opened.texts if line.startswith(("MST", "Recovered", "Store"))] == [
+        "MST-1001 : Created : qstore.MessageStore",
+        f"MST-1002 : Store location : {path}",
+        "MST-1004 : Recovery Start",
+        "MST-1004 : Recovery Start : orders",
+        'Recovered queue "orders": 1 messages recovered; 0 messages in-doubt.',
+        "MST-1005 : Recovered 1 message for queue orders",
+        "MST-1006 : Recovery Complete : orders",
+        "MST-1004 : Recovery Start : empty\\n",
+        'Recovered queue "empty\\n": 0 messages recovered; 0 messages in-doubt.',
+        "MST-1005 : Recovered 0 messages for queue empty\\n",
+        "MST-1006 : Recovery Complete : empty\\n",
+        "MST-1006 : Recovery Complete",
+        f"Store module initialized; dir={path}",
+        "MST-1003 : Closed",
+    ]
+
+
+def test_file_modes_do_not_depend_on_the_umask(environment: Environment, path: Path) -> None:
+    """RocksDB's files have modes of their own; their directory keeps other users out."""
+    before = os.umask(0)
+    try:
+        opened = OpenedStore(environment, path)
+        opened.enqueue(opened.make_queue("orders"), b"message")
+        opened.store.close({1: [1]})
+    finally:
+        os.umask(before)
+    modes = {each.relative_to(path): stat.S_IMODE(each.stat().st_mode) for each in (path, *path.rglob("*"))}
+    assert Path("rhm/DELIVERED") in modes
+    for name, mode in modes.items():
+        if (path / name).is_dir():
+            assert mode == 0o700, name
+        elif name.parent != Path("rhm/catalogue"):
+            assert mode == 0o600, name
+
+
+def test_delivered_messages_come_back_as_redelivered(environment: Environment, path: Path, tmp_path: Path) -> None:
+    opened = OpenedStore(environment, path)
+    orders, bills = opened.make_queue("orders"), opened.make_queue("bills")
+    rids = [opened.enqueue(orders, b"message") for _ in range(5)]
+    other = opened.enqueue(bills, b"message")
+    assert opened.store.close({orders.queue_id: [rids[3], rids[1], 999], 77: [1]})
+
+    opened = OpenedStore(environment, path)
+    assert opened.store.was_clean
+    found = opened.recovered()
+    assert [message.rid for message in found["orders"] if message.redelivered] == [rids[1], rids[3]]
+    assert [(message.rid, message.redelivered) for message in found["bills"]] == [(other, False)]
+    shutil.copytree(path, tmp_path / "killed")  # as it would be found if the process was killed now
+    assert opened.store.close()
+
+    opened = OpenedStore(environment, path)
+    assert not any(message.redelivered for messages in opened.recovered().values() for message in messages)
+    opened.store.close()
+
+    opened = OpenedStore(environment, tmp_path / "killed")
+    assert not opened.store.was_clean
+    found = opened.recovered()
+    assert [len(messages) for messages in found.values()] == [5, 1]
+    assert all(message.redelivered for messages in found.values() for message in messages)
+    assert opened.store.close()
+
+
+def test_the_clean_mark(environment: Environment, path: Path) -> None:
+    opened = OpenedStore(environment, path)
+    assert not store_file.decode((path / "rhm" / "STORE").read_bytes()).clean_close
+    assert opened.store.close()
+    assert store_file.decode((path / "rhm" / "STORE").read_bytes()).clean_close
+    opened = OpenedStore(environment, path, PARAMETERS)
+    assert opened.store.was_clean
+    assert not store_file.decode((path / "rhm" / "STORE").read_bytes()).clean_close
+    assert opened.store.close()
+
+
+def test_nothing_stays_open(environment: Environment, path: Path) -> None:
+    before = len(os.listdir("/proc/self/fd"))
+    for number in range(3):
+        opened = OpenedStore(environment, path)
+        opened.recovered()
+        for name in ("a", "b", "c"):
+            journal = opened.make_queue(f"{name}{number}")
+            opened.enqueue(journal, b"message")
+            opened.flush(journal)
+        opened.store.fileno()
+        assert opened.store.close()
+        assert len(os.listdir("/proc/self/fd")) == before
+
+
+@pytest.mark.parametrize(
+    "what",
+    ["qstore.store.live.message_store.write_delivered", "qstore.store.catalogue.store_directory.StoreDirectory.mark"],
+)
+def test_a_disk_that_is_full_at_the_end(
+    environment: Environment, path: Path, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    """All messages are there, but the store is not clean, and says so."""
+    before = len(os.listdir("/proc/self/fd"))
+    opened = OpenedStore(environment, path)
+    opened.enqueue(opened.make_queue("orders"), b"message")
+
+    def full(*arguments: object, **more: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "somewhere")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(what, full)
+        assert not opened.store.close()
+    assert len(os.listdir("/proc/self/fd")) == before
+    (text,) = [line.text for line in opened.lines if line.level is Level.CRITICAL]
+    assert text.startswith("the store cannot be closed cleanly: ")
+    assert text.endswith("No space left on device: 'somewhere'")
+    opened = OpenedStore(environment, path)
+    assert not opened.store.was_clean
+    assert [(message.data, message.redelivered) for message in opened.recovered()["orders"]] == [(b"message", True)]
+    assert opened.store.close()
+
+
+# ---- at work ----
+
+
+def assert_bounded(journal: QueueJournal, largest: int) -> None:
+    """One record may be over the bound, and what fills up the last block of a flush."""
+    assert journal.writer.unsynced <= PARAMETERS.write_cache_bytes + largest + 4096
+
+
+def test_unsynced_bytes_are_bounded(environment: Environment, path: Path) -> None:
+    """Endless appends are held back, messages and removals alike, whatever their size."""
+    opened = OpenedStore(environment, path)
+    journal = opened.make_queue("orders", Geometry.from_pages(8, 16))
+    for size in (0, 10, 100, 1000, 20_000):
+        for _ in range(3000 if size < 1000 else 30):
+            opened.enqueue(journal, b"x" * size)
+            assert_bounded(journal, size + 256)
+    for rid in list(journal.writer.live):
+        opened.store.append.dequeue(journal, rid)
+        assert_bounded(journal, 128)
+    assert opened.store.close()
+
+
+@pytest.mark.parametrize("sync", ["process", "thread", "inline"])
+def test_on_an_event_loop(path: Path, sync: str) -> None:
+    """The loop sleeps until the descriptor is readable, and everything comes by that way."""
+    parameters = replace(PARAMETERS, sync=sync)
+    opened, calls = OpenedStore(system_environment(), path, parameters), Calls()
+    store = opened.store
+
+    async def run() -> None:
+        loop = asyncio.get_running_loop()
+        loop.add_reader(store.fileno(), store.collect)
+
+        async def waited(begin: Callable[[Callable[..., None]], object]) -> object:
+            future = loop.create_future()
+            begin(lambda *result: future.set_result(result))
+            store.start()
+            result = await asyncio.wait_for(future, PATIENCE_SECONDS)
+            assert result[-1] is None
+            return result[0]
+
+        journals = []
+        for name in ("one", "two"):
+            journal = await waited(lambda done, name=name: store.changes.create_queue(Queue(name), GEOMETRY, done))  # type: ignore[misc]
+            assert isinstance(journal, QueueJournal)
+            journals.append(journal)
+        for number in range(100):
+            rid = opened.enqueue(journals[number % 2], b"message")
+            await waited(lambda done: store.flush(journals, done))
+            if number % 3 == 0:
+                await waited(
+                    lambda done: store.transactions.commit(
+                        [enqueued(each, b"more") for each in journals],
+                        [(journals[number % 2], rid)],  # noqa: B023
+                        done,
+                    )
+                )
+        await waited(lambda done: store.changes.create_exchange(Exchange("trade", True, "direct"), done))
+        await waited(lambda done: store.transactions.prepare(b"xid", [enqueued(journals[0], b"in")], [], done))
+        await waited(lambda done: store.transactions.commit_prepared(b"xid", done))
+        await waited(lambda done: store.changes.delete_queue(journals[1], done))
+        loop.remove_reader(store.fileno())
+
+    asyncio.run(run())
+    assert calls == []
+    assert store.close()
+    opened = OpenedStore(tool_environment(), path)
+    assert opened.recovered_data()["one"].count(b"more") == 34
+    opened.store.close()
+
+
+def test_an_event_loop_that_has_nothing_to_do_sleeps(path: Path) -> None:
+    opened, calls = OpenedStore(system_environment(), path), Calls()
+    journal = opened.make_queue("orders")
+    opened.flush(journal)
+
+    async def run() -> None:
+        loop = asyncio.get_running_loop()
+
+        def woken() -> None:
+            opened.store.collect()
+            calls(1)
+
+        loop.add_reader(opened.store.fileno(), woken)
+        for _ in range(5):
+            await asyncio.sleep(0.005)
+        loop.remove_reader(opened.store.fileno())
+
+    asyncio.run(run())
+    assert len(calls) <= 1
+    opened.store.close()
+
+
+def open_with_helper(path: Path) -> tuple[OpenedStore, QueueJournal, int]:
+    """A store with a queue, and its helper's process id."""
+    children = set(children_of(os.getpid()))
+    opened = OpenedStore(system_environment(), path, replace(PARAMETERS, sync="process"))
+    journal = opened.make_queue("orders")
+    opened.flush(journal)
+    (helper,) = set(children_of(os.getpid())) - children
+    return opened, journal, helper
+
+
+def is_waking(opened: OpenedStore, seconds: float = 0.0) -> bool:
+    """Whether the store's descriptor is readable."""
+    return bool(select.select([opened.store.fileno()], [], [], seconds)[0])
+
+
+def collect_until_told(opened: OpenedStore) -> None:
+    """Until a critical line is logged; what is done in the background may wake the store before."""
+    while not any(line.level == Level.CRITICAL for line in opened.lines):
+        assert is_waking(opened, PATIENCE_SECONDS)
+        opened.store.collect()
+
+
+def collect_until_quiet(opened: OpenedStore) -> None:
+    """Until nothing wakes the store any more, as a dead helper would do for ever."""
+    end = time.monotonic() + PATIENCE_SECONDS
+    while is_waking(opened):
+        assert time.monotonic() < end
+        opened.store.collect()
+
+
+def test_a_helper_that_dies_at_rest_is_replaced(path: Path) -> None:
+    opened, journal, helper = open_with_helper(path)
+    os.kill(helper, signal.SIGKILL)
+    collect_until_told(opened)
+    assert opened.store.failure is None
+    collect_until_quiet(opened)
+    (line,) = [line for line in opened.lines if line.level == Level.CRITICAL]
+    assert f"sync helper process {helper} ended (killed by signal 9)" in line.text
+    opened.enqueue(journal, b"message")
+    opened.flush(journal)
+    opened.make_queue("another")
+    assert opened.store.close()
+    opened = OpenedStore(tool_environment(), path)
+    assert opened.store.was_clean
+    assert opened.store.close()
+
+
+def test_a_helper_that_dies_at_work_is_replaced_wherever_that_is_noticed(path: Path) -> None:
+    """While somebody waits for the descriptor, for room, or for the store to be closed."""
+    opened, journal, helper = open_with_helper(path)
+    children = set(children_of(os.getpid())) - {helper}
+    messages = [b"%d" % number for number in range(12)]
+    for number, message in enumerate(messages):
+        (helper,) = set(children_of(os.getpid())) - children
+        stop_process(helper)
+        opened.enqueue(journal, message)
+        calls = Calls()
+        opened.store.flush((journal,), calls)
+        os.kill(helper, signal.SIGKILL)
+        if number % 3 == 0:
+            opened.wait(calls)
+            assert calls == [None]
+        elif number % 3 == 1:
+            opened.store._flusher.drain((journal,))
+    assert opened.store.close()
+    opened = OpenedStore(tool_environment(), path)
+    assert opened.recovered_data()["orders"] == messages
+    assert opened.store.close()
+
+
+def test_when_there_is_no_other_helper_the_store_has_failed_and_changes_go_on(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened, journal, helper = open_with_helper(path)
+    monkeypatch.setattr(sys, "executable", "/nowhere/python")
+    os.kill(helper, signal.SIGKILL)
+    collect_until_told(opened)
+    assert "/nowhere/python: cannot start a sync helper" in str(opened.store.failure)
+    assert "/nowhere/python" in opened.lines[-1].text
+    assert opened.lines[-1].level == Level.CRITICAL
+    calls = Calls()
+    opened.enqueue(journal, b"message")
+    opened.store.flush((journal,), calls)
+    opened.wait(calls)
+    assert isinstance(calls[0], JournalFailedError)
+    opened.make_queue("another")
+    collect_until_quiet(opened)
+    assert not opened.store.close()
+    assert sum("the store was not closed cleanly" in text for text in opened.texts) == 1
+    opened = OpenedStore(tool_environment(), path)
+    assert not opened.store.was_clean
+    assert opened.store.close()
+
+
+@pytest.mark.parametrize("is_dirty", [True, False])
+def test_a_helper_that_is_stopped_does_not_hold_up_the_end(
+    path: Path, monkeypatch: pytest.MonkeyPatch, is_dirty: bool
+) -> None:
+    monkeypatch.setattr(supervision, "PATIENCE_SECONDS", 1.0)
+    monkeypatch.setattr(supervision, "SLOW_SECONDS", 0.5)
+    opened, journal, helper = open_with_helper(path)
+    stop_process(helper)
+    if is_dirty:
+        opened.enqueue(journal, b"message")
+    assert opened.store.close()
+    assert any(f"{helper} (stopped)" in text for text in opened.texts)
+    assert not is_running(helper)
+    opened = OpenedStore(tool_environment(), path)
+    assert opened.store.was_clean
+    assert opened.recovered_data()["orders"] == [b"message"] * is_dirty
+    assert opened.store.close()
+
+
+def test_helpers_that_are_all_stopped_do_not_hold_up_the_end(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first is killed, and its successor, which does nothing either; what was not synced is not called clean."""
+    monkeypatch.setattr(supervision, "PATIENCE_SECONDS", 0.6)
+    opened, journal, helper = open_with_helper(path)
+    stop_process(helper)
+    successor = HelperProcessSync.successor
+
+    def stopped(driver: HelperProcessSync) -> HelperProcessSync:
+        made = successor(driver)
+        stop_process(made.pid)
+        return made
+
+    monkeypatch.setattr(HelperProcessSync, "successor", stopped)
+    calls = Calls()
+    opened.enqueue(journal, b"message")
+    opened.store.flush((journal,), calls)
+    assert not opened.store.close()
+    assert isinstance(calls[0], JournalFailedError)
+    opened = OpenedStore(tool_environment(), path)
+    assert not opened.store.was_clean
+    assert opened.store.close()
+
+
+def test_a_helper_that_is_stopped_while_the_store_is_used_is_replaced(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(supervision, "PATIENCE_SECONDS", 0.3)
+    opened, journal, helper = open_with_helper(path)
+    stop_process(helper)
+    calls = Calls()
+    opened.enqueue(journal, b"message")
+    opened.store.flush((journal,), calls)
+    end = time.monotonic() + PATIENCE_SECONDS
+    while not calls and time.monotonic() < end:
+        opened.store.look()
+        opened.store.collect()
+        time.sleep(0.01)
+    assert calls == [None]
+    assert not is_running(helper)
+    assert opened.store.close()
+
+
+def test_the_tools_store_has_no_descriptor(path: Path) -> None:
+    opened = OpenedStore(tool_environment(), path)
+    assert opened.store.fileno() == -1
+    opened.store.close()
+
+
+def test_closing_with_everything_under_way(environment: Environment, path: Path) -> None:
+    """Whatever was asked for is finished, and everybody is called, before the store is closed."""
+    opened, calls = OpenedStore(environment, path), Calls()
+    one, two = opened.make_queue("one"), opened.make_queue("two")
+    store = opened.store
+    made: list[QueueJournal | None] = []
+    for number in range(20):
+        rid = opened.enqueue(one, b"plain %d" % number)
+        store.flush((one, two), calls)
+        store.transactions.commit([enqueued(one, b"both"), enqueued(two, b"both")], [(one, rid)], calls)
+        store.transactions.prepare(b"branch %d" % number, [enqueued(two, b"in doubt")], [], calls)
+    store.changes.create_queue(Queue("three"), GEOMETRY, lambda journal, error: made.append(journal))
+    store.changes.create_exchange(Exchange("trade", True, "direct"), lambda number, error: made.append(None))
+    opened.enqueue(two, b"nobody waits")
+    assert store.close()
+    assert calls == [None] * 60
+    assert len(made) == 2
+    opened = OpenedStore(environment, path)
+    found = opened.recovered()
+    assert [message.data for message in found["one"]] == [b"both"] * 20
+    live = [message.data for message in found["two"] if message.xid is None]
+    assert live == [b"both"] * 20 + [b"nobody waits"]
+    assert len(opened.store.transactions.in_doubt) == 20
+    assert found["three"] == []
+    assert len(opened.store.topology.exchanges) == 1
+    opened.store.close()
+
+
+@pytest.mark.parametrize("sync", [IO_URING, "process", "thread", "inline"])
+@pytest.mark.parametrize("is_idle", [True, False])
+def test_a_closed_store_writes_nothing_more(path: Path, sync: str, *, is_idle: bool) -> None:
+    """An event loop may call what it was asked to before: another process may have the store by then."""
+    opened = OpenedStore(system_environment(), path, replace(PARAMETERS, sync=sync))
+    store, told = opened.store, Calls()
+    journals = [opened.make_queue(name) for name in ("one", "two")]
+    rids = [opened.enqueue(journal, b"message") for journal in journals]
+    opened.flush(*journals)
+    assert store.fileno() >= 0 or sync == "inline"
+    assert store.close()
+    before = {file: file.read_bytes() for file in path.rglob("*.jdat")}
+    for journal, rid in zip(journals, rids, strict=True):
+        with pytest.raises(JournalFailedError, match="the store is closed"):
+            opened.enqueue(journal, b"too late")
+        with pytest.raises(JournalFailedError, match="the store is closed"):
+            store.append.dequeue(journal, rid)
+    store.flush(journals[:1], told, is_idle=is_idle)
+    store.flush(journals, told, is_idle=is_idle)
+    store.start(is_idle=is_idle)
+    store.drained(is_idle=is_idle, is_urgent=True)
+    store.collect()
+    store.look()
+    assert [type(error) for error in told] == [JournalFailedError] * 2
+    assert store.fileno() == -1
+    assert {file: file.read_bytes() for file in path.rglob("*.jdat")} == before
+    assert opened.texts[-1:] != [str(told[0])]
+
+
+def test_callbacks_that_append_again(environment: Environment, path: Path) -> None:
+    """A chain of a hundred flushes, each asked for by the callback of the one before; half of it while closing."""
+    opened, called = OpenedStore(environment, path), Calls()
+    journal = opened.make_queue("orders")
+
+    def again(error: Exception | None) -> None:
+        called(error)
+        if len(called) < 100:
+            opened.enqueue(journal, b"%d" % len(called))
+            opened.store.flush((journal,), again)
+
+    again(None)
+    opened.wait(called, 50)
+    assert opened.store.close()
+    assert called == [None] * 100
+    opened = OpenedStore(environment, path)
+    assert opened.recovered_data() == {"orders": [b"%d" % number for number in range(1, 100)]}
+    opened.store.close()
+
+
+def test_a_callback_that_raises_does_not_keep_the_store_from_closing(environment: Environment, path: Path) -> None:
+    opened, calls = OpenedStore(environment, path), Calls()
+    journal = opened.make_queue("orders")
+
+    def faulty(*arguments: object) -> None:
+        raise RuntimeError("a fault of the program")
+
+    opened.store.changes.create_exchange(Exchange("one", True, "direct"), faulty)
+    opened.store.changes.create_exchange(Exchange("two", True, "direct"), calls)
+    with pytest.raises(RuntimeError, match="a fault of the program"):
+        opened.wait(calls)
+    opened.wait(calls)
+    opened.enqueue(journal, b"message")
+    assert opened.store.close()
+
+
+def test_two_stores_in_one_process(environment: Environment, tmp_path: Path) -> None:
+    stores = [OpenedStore(environment, tmp_path / name) for name in ("left", "right")]
+    queues = [opened.make_queue("orders") for opened in stores]
+    data = (b"one ", b"message")
+    for number in range(50):
+        for opened, journal in zip(stores, queues, strict=True):
+            rid = opened.store.append.enqueue(journal, data, 11, data_crc(data))
+            assert rid == number + 1
+            if number % 10 == 0:
+                opened.flush(journal)
+    assert [opened.store.close() for opened in stores] == [True, True]
+    assert stores[0].store.store_id != stores[1].store.store_id
+    for name in ("left", "right"):
+        opened = OpenedStore(environment, tmp_path / name)
+        assert opened.recovered_data() == {"orders": [b"one message"] * 50}
+        opened.store.close()
+
+
+@pytest.mark.parametrize(
+    ("refusal", "line"),
+    [
+        (JournalFullError("whatever it says"), log_lines.journal_full("orders")),
+        (ThresholdError("Journal full, it says"), log_lines.threshold_exceeded("orders")),
+    ],
+)
+def test_refusal_is_logged_by_its_type_and_not_its_text(
+    path: Path, refusal: JournalFullError, line: log_lines.LogLine
+) -> None:
+    opened = OpenedStore(tool_environment(), path)
+    journal = opened.make_queue("orders")
+    heard: list[tuple[str, bool]] = []
+    opened.store.on_refusal(lambda name, is_full: heard.append((name, is_full)))
+
+    def refuse() -> None:
+        raise refusal
+
+    opened.lines.clear()
+    with pytest.raises(type(refusal)):
+        opened.store.append.with_room(journal, refuse)
+    assert opened.lines == [line]
+    assert heard == [("orders", type(refusal) is JournalFullError)]
+
+
+def test_a_refusal_is_logged_once_until_something_is_taken(path: Path) -> None:
+    opened = OpenedStore(tool_environment(), path)
+    journal = opened.make_queue("orders")
+    rids: list[int] = []
+
+    def fill() -> None:
+        while True:
+            rids.append(opened.enqueue(journal, b"x" * 1000))
+
+    with pytest.raises(JournalFullError, match="Enqueue capacity threshold exceeded"):
+        fill()
+    refusals = [line for line in opened.lines if "threshold exceeded" in line.text]
+    assert refusals == [log_lines.threshold_exceeded("orders")]
+    for _ in range(3):
+        with pytest.raises(JournalFullError):
+            opened.enqueue(journal, b"x" * 1000)
+    assert opened.texts.count(refusals[0].text) == 1
+    for rid in rids[:20]:
+        opened.store.append.dequeue(journal, rid)
+    with pytest.raises(JournalFullError):
+        fill()
+    assert opened.texts.count(refusals[0].text) == 2
+    opened.store.close()

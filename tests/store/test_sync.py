@@ -1,4 +1,4 @@
-"""The sync drivers: one contract for all, and what belongs to each."""
+"""The sync drivers: one contract for all, and what belongs to each; syncs in the background."""
 
 from __future__ import annotations
 
@@ -7,14 +7,23 @@ import errno
 import os
 import select
 import signal
+import socket
 import subprocess
 import sys
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from unittest.mock import patch
 
 import pytest
 
-from qstore.store.disk import OsWritableFile, WritableFile
+from qstore.store.disk import OsWritableDisk, OsWritableFile, WritableFile
+from qstore.store.environment import Background, InlineBackground, ThreadBackground, tool_environment
+from qstore.store.errors import StoreError, disk_advice
+from qstore.store.key_value import CatalogueError, WatchedKeyValue
+from qstore.store.log_lines import Level, LogLine, Outage
 from qstore.store.sync import (
     SYNC_DRIVERS,
     Completion,
@@ -28,6 +37,9 @@ from qstore.store.sync import (
     helper,
     process,
 )
+from qstore.store.sync.supervision import StartingDriver
+from tests.support.memory_disk import MemoryKeyValue
+from tests.support.opened_store import OpenedStore
 from tests.support.processes import PATIENCE_SECONDS, comes, is_running, stop_process
 from tests.support.sync_files import IO_URING, FileMaker, PipeFile, collect, has_io_uring, needs_io_uring
 
@@ -418,3 +430,248 @@ def test_threads_where_no_process_can_be_started(monkeypatch: pytest.MonkeyPatch
 def test_a_driver_that_is_not_known() -> None:
     with pytest.raises(ValueError, match="'uring' is unknown: choose one of auto, io-uring, process, thread, inline"):
         choose_sync_driver("uring")
+
+
+# ---- one sync for many files: the helper's side of a request that many files came with ----
+
+
+@pytest.fixture
+def own_files(make_files: FileMaker) -> list[int]:
+    return [file.fileno() for file in make_files(40)]
+
+
+def test_many_files_of_an_ext4_are_synced_at_once(own_files: list[int], tmp_path: Path) -> None:
+    name = subprocess.run(["df", "--output=fstype", tmp_path], capture_output=True, check=True, text=True).stdout
+    expected = [0] * 40 if name.split()[-1] == "ext4" else None
+    assert helper.FileSystemSync().sync(own_files) == expected
+
+
+def test_files_of_several_file_systems_are_not(own_files: list[int], pipe_file: PipeFile) -> None:
+    assert helper.FileSystemSync().sync([*own_files, pipe_file.fileno()]) is None
+
+
+@pytest.mark.parametrize(
+    ("release", "tells"), [("4.19.0", False), ("5.7.9-x", False), ("5.8-rc1", True), ("6.1", True)]
+)
+def test_a_kernel_whose_syncfs_tells_no_errors_is_not_asked(
+    monkeypatch: pytest.MonkeyPatch, pipe_file: PipeFile, release: str, tells: bool
+) -> None:
+    monkeypatch.setattr(helper, "file_system_kind", lambda device: "ext4")
+    monkeypatch.setattr(os, "uname", lambda: os.uname_result(("Linux", "", release, "", "")))
+    assert (helper.FileSystemSync().sync([pipe_file.fileno()]) is not None) == tells
+
+
+def test_each_file_is_asked_for_its_own_error(monkeypatch: pytest.MonkeyPatch, pipe_file: PipeFile) -> None:
+    """A pipe's file system can be synced, the pipe itself has nothing to ask: ESPIPE."""
+    monkeypatch.setattr(helper, "file_system_kind", lambda device: "ext4")
+    assert helper.FileSystemSync().sync([pipe_file.fileno()] * 2) == [errno.ESPIPE] * 2
+
+
+def test_after_a_failed_syncfs_each_file_is_synced_by_itself(
+    monkeypatch: pytest.MonkeyPatch, own_files: list[int]
+) -> None:
+    monkeypatch.setattr(helper, "file_system_kind", lambda device: "ext4")
+    at_once = helper.FileSystemSync()
+    monkeypatch.setattr(at_once, "_libc", SimpleNamespace(syncfs=lambda descriptor: -1))
+    assert at_once.sync(own_files) is None
+
+
+def test_a_file_system_that_cannot_be_synced_at_once_is_synced_file_by_file(
+    monkeypatch: pytest.MonkeyPatch, make_files: FileMaker, pipe_file: PipeFile
+) -> None:
+    """The helper's side alone, in this process, as on a file system that is not ext4."""
+    asked: list[int] = []
+
+    def sync_file(descriptor: int) -> int:
+        asked.append(descriptor)
+        return 0
+
+    monkeypatch.setattr(helper, "sync_file", sync_file)
+    monkeypatch.setattr(helper.FileSystemSync, "sync", lambda _, descriptors: None)
+    descriptors = [file.fileno() for file in make_files(100)]
+    near, far = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with near, far:
+        assert helper.Helper(far).sync(descriptors) == [0] * 100
+    assert sorted(asked) == sorted(descriptors)
+
+
+# ---- files that are synced while something else is done ----
+
+
+def files_in(directory: Path, count: int) -> list[OsWritableFile]:
+    disk = OsWritableDisk()
+    return [disk.create(str(directory / f"file-{number}"), 4096) for number in range(count)]
+
+
+def test_work_is_done_while_each_file_is_being_synced(tmp_path: Path) -> None:
+    files = files_in(tmp_path, 3)
+    worked, began, synced = threading.Event(), threading.Semaphore(0), list[int]()
+
+    def sync(descriptor: int) -> None:
+        began.release()
+        assert worked.wait(10)
+        synced.append(descriptor)
+
+    def work() -> None:
+        assert all(began.acquire(timeout=10) for _ in files)
+        worked.set()
+
+    with patch.object(os, "fdatasync", sync):
+        assert OsWritableDisk().sync_during(files, work) is None
+    assert sorted(synced) == sorted(file.fileno() for file in files)
+
+
+@pytest.mark.parametrize("count", [0, 1, 40])
+def test_all_files_are_synced_however_many_they_are(tmp_path: Path, count: int) -> None:
+    files, synced, done = files_in(tmp_path, count), set[int](), list[str]()
+    with (
+        patch.object(os, "fdatasync", synced.add),
+        patch.object(OsWritableDisk, "_sync_at_once", lambda *_: False),
+    ):
+        assert OsWritableDisk().sync_during(files, lambda: done.append("work")) is None
+    assert synced == {file.fileno() for file in files}
+    assert done == ["work"]
+
+
+def test_without_threads_files_are_synced_first(tmp_path: Path) -> None:
+    files, done = files_in(tmp_path, 2), list[object]()
+    with (
+        patch.object(os, "fdatasync", done.append),
+        patch.object(threading.Thread, "start", side_effect=RuntimeError),
+    ):
+        assert OsWritableDisk().sync_during(files, lambda: done.append("work")) is None
+    assert done == [*(file.fileno() for file in files), "work"]
+
+
+def test_an_error_of_a_sync_is_returned_and_one_of_the_work_is_raised_after_the_syncs(tmp_path: Path) -> None:
+    files, synced = files_in(tmp_path, 2), list[int]()
+
+    def fails(descriptor: int) -> None:
+        synced.append(descriptor)
+        raise OSError(errno.EIO, "broken")
+
+    def refuses() -> None:
+        raise ValueError("refused")
+
+    with patch.object(os, "fdatasync", fails):
+        error = OsWritableDisk().sync_during(files, lambda: None)
+        assert error is not None
+        assert error.errno == errno.EIO
+        assert len(synced) == 2
+        with pytest.raises(ValueError, match="refused"):
+            OsWritableDisk().sync_during(files, refuses)
+    assert len(synced) == 4
+
+
+# ---- a sync driver that starts during recovery ----
+
+
+class Noted(InlineSync):
+    """A driver that notes that it was closed."""
+
+    is_closed = False
+
+    def close(self) -> None:
+        self.is_closed = True
+        super().close()
+
+
+@pytest.mark.parametrize("make_background", [InlineBackground, ThreadBackground])
+def test_it_is_taken_or_closed(make_background: Callable[[], Background]) -> None:
+    driver = Noted()
+    starting = StartingDriver(make_background(), lambda: driver)
+    assert starting.take() is driver
+    starting.close()
+    assert not driver.is_closed
+    starting = StartingDriver(make_background(), lambda: driver)
+    starting.close()
+    assert driver.is_closed
+
+
+def refuse() -> SyncDriver:
+    raise SyncDriverError("too many processes")
+
+
+@pytest.mark.parametrize("make_background", [InlineBackground, ThreadBackground])
+def test_one_that_does_not_start(make_background: Callable[[], Background]) -> None:
+    starting = StartingDriver(make_background(), refuse)
+    with pytest.raises(SyncDriverError, match="too many processes"):
+        starting.take()
+    starting.close()
+    StartingDriver(make_background(), refuse).close()
+
+
+def test_a_store_without_a_driver_is_not_opened(tmp_path: Path) -> None:
+    environment = replace(tool_environment(), make_driver=lambda _: refuse(), make_background=ThreadBackground)
+    with pytest.raises(StoreError, match="too many processes"):
+        OpenedStore(environment, tmp_path / "store")
+
+
+def test_a_store_that_cannot_be_opened_leaves_no_driver(tmp_path: Path) -> None:
+    driver = Noted()
+    environment = replace(tool_environment(), make_driver=lambda _: driver, make_background=ThreadBackground)
+    opened = OpenedStore(tool_environment(), tmp_path / "store")
+    assert opened.store.close()
+    (tmp_path / "store" / "rhm" / "STORE").write_bytes(b"nonsense")
+    with pytest.raises(StoreError):
+        OpenedStore(environment, tmp_path / "store")
+    assert driver.is_closed
+
+
+# ---- outages are logged when they begin, and when they are over ----
+
+
+class FailingKeyValue(MemoryKeyValue):
+    """A map that can be full."""
+
+    is_full = False
+
+    def write(self, changes: object) -> None:
+        if self.is_full:
+            raise CatalogueError("/store/catalogue: RocksDB cannot write: No space left on device")
+        super().write(changes)  # type: ignore[arg-type]
+
+
+def test_each_outage_is_reported_when_it_begins_and_when_it_is_over() -> None:
+    lines: list[LogLine] = []
+    outage = Outage("it cannot be done", "it can be done again", lines.append)
+    outage.worked()
+    for _ in range(2):
+        for _ in range(3):
+            outage.failed("no room", "make room")
+        for _ in range(3):
+            outage.worked()
+    told = [
+        LogLine(Level.CRITICAL, "it cannot be done: no room; make room"),
+        LogLine(Level.NOTICE, "it can be done again"),
+    ]
+    assert lines == told * 2
+
+
+def test_a_catalogue_that_cannot_be_written() -> None:
+    lines: list[LogLine] = []
+    inner = FailingKeyValue()
+    watched = WatchedKeyValue(inner, lines.append)
+    watched.write({b"a": b"1"})
+    inner.is_full = True
+    for _ in range(2):
+        with pytest.raises(CatalogueError, match="No space left"):
+            watched.write({b"b": b"2"})
+    assert (watched.get(b"a"), watched.get(b"b"), dict(watched.items(b""))) == (b"1", None, {b"a": b"1"})
+    inner.is_full = False
+    watched.write({b"b": b"2"})
+    assert [line.level for line in lines] == [Level.CRITICAL, Level.NOTICE]
+    assert "No space left on device; check whether the disk is full" in lines[0].text
+
+
+@pytest.mark.parametrize(
+    ("code", "what"),
+    [
+        (errno.ENOSPC, "free some space"),
+        (errno.EROFS, "read-only"),
+        (errno.EIO, "the disk is failing"),
+        (errno.EPERM, "check whether"),
+    ],
+)
+def test_the_advice_is_that_for_the_error(code: int, what: str) -> None:
+    assert what in disk_advice(OSError(code, os.strerror(code)))

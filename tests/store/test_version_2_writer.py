@@ -1,26 +1,46 @@
-"""The version-2 writer: bytes, flushes, steps, and its answers. What it takes is in `test_version_2_admission`."""
+"""The version-2 writer: bytes, flushes, steps, its answers, and which records it admits."""
 
 from __future__ import annotations
 
+import ast
 import errno
 import random
+from collections import Counter
 from collections.abc import Iterator
+from itertools import product
+from pathlib import Path
+from typing import Final
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+import qstore.store.journal
 from qstore.formats.broker_records.messages import encode_message
 from qstore.formats.rhm.file_header import FileHeader, decode_file_header
 from qstore.formats.rhm.geometry import BLOCK_SIZE, DATA_OFFSET, Geometry
+from qstore.formats.rhm.headers import FIXED_SIZE, data_crc
 from qstore.formats.rhm.records import COMMIT_DECISION, LAST_OF_FLUSH, MOVED, SEAL, Kind, RecordHeader, decode_record
-from qstore.store.errors import JournalError, JournalFailedError
+from qstore.store.errors import JournalError, JournalFailedError, JournalFullError
 from qstore.store.inspect.check import check_store
 from qstore.store.inspect.offline import open_store
 from qstore.store.journal.directory import open_journal
+from qstore.store.journal.files import JournalFormat
 from qstore.store.journal.recovery import JournalRecovery
-from qstore.store.journal.write.space import THRESHOLD_PERCENT
+from qstore.store.journal.write.flushes import Flush, FlushQueue, Pieces
+from qstore.store.journal.write.live_records import LiveRecords
+from qstore.store.journal.write.space import (
+    THRESHOLD_PERCENT,
+    FileRing,
+    RingSpace,
+    enqueue_limit,
+    over_threshold,
+    threshold,
+)
 from tests.support.journal_builder import DIRECTORY, JournalBuilder
 from tests.support.memory_disk import MemoryDisk
 from tests.support.memory_ring import CLOCK, MemoryRing
+from tests.support.profiles import examples, today
 
 RING = Geometry(4, 4096)
 BLOCKS = 4096 // BLOCK_SIZE
@@ -413,3 +433,343 @@ def test_a_check_finds_nothing_wrong(seed: int, is_clean: bool) -> None:
     assert checked.damage == []
     assert checked.records > 30
     assert {rid for rid, _, _ in recovered(ring).messages.in_rid_order()} == set(ring.writer.live)
+
+
+# ---- the parts of a version-2 writer: what each keeps by itself, and that they do not reach into one another ----
+
+
+PARTS = (
+    "flushes",
+    "space",
+    "live_records",
+    "compaction",
+    "version_2_writer",
+)
+FOLDER = Path(qstore.store.journal.__file__).parent / "write"
+
+
+def reaches(source: str) -> list[str]:
+    """Private names that are used of another object, and classes that inherit from one of another module."""
+    tree = ast.parse(source)
+    imported = {
+        alias.asname or alias.name
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("qstore.store.")
+        for alias in node.names
+    }
+    found = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ClassDef):
+            found += [f"{node.name}({base})" for base in map(ast.unparse, node.bases) if base in imported]
+        elif isinstance(node, ast.Attribute) and node.attr.startswith("_") and not node.attr.startswith("__"):
+            found += [] if ast.unparse(node.value) == "self" else [ast.unparse(node)]
+    return found
+
+
+@pytest.mark.parametrize("part", PARTS)
+def test_no_part_inherits_from_another_or_uses_its_private_names(part: str) -> None:
+    assert reaches((FOLDER / f"{part}.py").read_text()) == []
+
+
+def test_the_check_itself_finds_both() -> None:
+    source = "from qstore.store.journal.x import Base\n"
+    source += "class A(Base):\n    def f(self):\n        return self._a, self.b._c"
+    assert reaches(source) == ["A(Base)", "self.b._c"]
+
+
+# ---- live records ----
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_the_records_account_is_that_of_a_reopened_journal(seed: int) -> None:
+    """Whatever was enqueued, dequeued, committed, aborted and copied; and the oldest file is the same."""
+    ring, rng = MemoryRing(Geometry(4, 16384), seed=seed), random.Random(seed)
+    for number in range(1500):
+        chance, free = rng.random(), ring.free
+        xid = rng.choice((b"", b"", b"one", b"two" * 100))
+        if chance < 0.5 or not free:
+            ring.enqueue(rng.randint(1 + len(xid) // 100, 9), xid)
+        elif chance < 0.95:
+            target = rng.choice(free[1:] or free)
+            ring.dequeue_in(xid, target) if xid and chance < 0.6 else ring.dequeue(target)
+        elif ring.writer.transactions:
+            ring.end(rng.choice(list(ring.writer.transactions)), commits=rng.random() < 0.5)
+        if number % 3 == 0:
+            ring.drain()
+        writer, space = ring.writer, RingSpace(ring.geometry, ring.alignment, 128)
+        kept, fresh = writer.records, LiveRecords(writer.batch, space, dict(writer.live), writer.transactions)
+        for name in ("room", "blocks", "messages", "outcomes", "escorts", "locked", "pending"):
+            assert getattr(kept, name) == getattr(fresh, name), (number, name)
+        assert kept.largest >= fresh.largest
+        if not writer.is_dirty:
+            assert writer.space.oldest == space.oldest
+    assert ring.writer.compactor.copied > 50
+    assert ring.laps > 5
+
+
+# ---- flushes ----
+
+
+def test_a_flush_is_synced_with_its_last_step_and_the_next_one_follows() -> None:
+    queue = FlushQueue(Geometry(4, 512), FileRing(range(4)), page=65536, synced=6, place=3)
+    assert queue.next_step() is None
+    assert (queue.is_empty, queue.last, queue.synced_place) == (True, 6, 3)
+    queue.add(Flush(7, 3, 6, [bytes(3 * BLOCK_SIZE)], {1: (0, b"header")}, {}, [], {}))
+    queue.add(Flush(8, 6, 7, [bytes(BLOCK_SIZE)], {}, {}, [], {}))
+    assert (queue.is_empty, queue.last) == (False, 8)
+    first = queue.next_step()
+    assert first is not None
+    assert [(file, offset) for file, offset, _ in first.writes] == [(0, DATA_OFFSET + 3 * BLOCK_SIZE), (1, 0)]
+    assert queue.next_step() is None, "one step at a time"
+    assert queue.step_synced() is None
+    assert queue.synced == 6
+    assert queue.next_step() is not None
+    flush = queue.step_synced()
+    assert flush is not None
+    assert (flush.number, queue.synced, queue.synced_place, queue.is_empty) == (7, 7, 6, False)
+    assert queue.next_step() is not None
+    queue.step_lost()
+    assert (queue.is_under_way, queue.is_empty, queue.last) == (False, False, 8)
+
+
+@pytest.mark.parametrize(
+    ("start", "blocks", "is_joined"), [(3, 20, False), (0, 20, True), (3, 61, False), (3, 62, True)]
+)
+def test_many_pieces_are_joined_only_where_the_flush_enters_a_file(start: int, blocks: int, is_joined: bool) -> None:
+    queue = FlushQueue(Geometry(4, 8192), FileRing(range(4)), page=65536, synced=6, place=start)
+    pieces = [bytes([number]) * (BLOCK_SIZE // 4) for number in range(4 * blocks)]
+    entered = {index: (0, b"header") for index in range(2) if start <= 64 * index < start + blocks}
+    queue.add(Flush(7, start, start + blocks, pieces, entered, {}, [], {}))
+    files = [bytearray(DATA_OFFSET + 8192) for _ in range(2)]
+    joined = True
+    while step := queue.next_step():
+        for file, offset, content in step.writes:
+            joined = joined and not isinstance(content, Pieces)
+            files[file][offset : offset + len(content)] = bytes(content)
+        queue.step_synced()
+    stream = files[0][DATA_OFFSET:] + files[1][DATA_OFFSET:]
+    assert stream[start * BLOCK_SIZE :][: blocks * BLOCK_SIZE] == b"".join(pieces)
+    assert joined is is_joined
+
+
+# ---- admission ----
+
+
+def test_breaking_a_pin_does_not_count_open_dequeues_twice() -> None:
+    """A ring with a pin takes, once it is broken, what the same ring without one takes."""
+    ring = MemoryRing(Geometry(8, 512 * BLOCK_SIZE), page=32768)
+    ring.enqueue(500)
+    ring.drain()
+    pin = ring.writer.cut().pin
+    ring.dequeue(1)
+    targets = []
+    for number in range(800):
+        assert ring.enqueue(1)
+        targets.append(ring.rid)
+        if number % 50 == 0:
+            ring.drain()
+    for target in targets[:10]:
+        ring.dequeue_in(b"x" * 60 * BLOCK_SIZE, target)
+    ring.drain()
+    while pin.holds:
+        ring.rid += 1
+        ring.writer.enqueue(ring.rid, (bytes(6000),), 6000, 0)
+        ring.dequeue(ring.rid)
+        ring.drain()
+
+
+# ---- admission to a version-2 journal: dequeues, commits and aborts always; enqueues up to 80 % of the ring ----
+# The rings here have legal proportions: files of many flushes, records of at most a fifth of a file.
+
+
+ORDERS: Final = ("first", "last", "any", "stuck")
+
+
+def history(ring: MemoryRing, rng: random.Random, operations: int, order: str, largest: int, alone: float) -> None:
+    """Random records; nothing but enqueues, and dequeues of transactions, may be refused."""
+    share = 0.5
+    for _ in range(operations):
+        writer = ring.writer
+        if rng.random() < 0.03:
+            share = rng.choice((0.1, 0.5, 0.5, 0.9))
+        chance, free = rng.random(), ring.free
+        xid = rng.choice((b"one", b"two", b"three"))
+        if chance < 0.03 and writer.transactions:
+            xid = rng.choice(list(writer.transactions))
+            ring.end(xid, commits=rng.random() < 0.5)
+        elif chance < 0.06 and free:
+            ring.dequeue_in(xid, rng.choice(free))
+        elif rng.random() < share:
+            ring.enqueue(rng.choice((1, rng.randint(1, largest), largest)), xid if chance < 0.15 else b"")
+        elif len(free) > (order == "stuck"):
+            at = {"first": 0, "last": -1, "any": rng.randrange(len(free)), "stuck": min(1, len(free) - 1)}[order]
+            ring.dequeue(free[at])
+        if rng.random() < alone:
+            ring.drain()
+        elif rng.random() < 0.2:
+            if ring.writer.is_under_way:
+                ring.writer.flushed()
+            else:
+                ring.step()
+        if rng.random() < 0.003:
+            ring.restart(sealed=rng.random() < 0.5)
+
+
+def empty(ring: MemoryRing, rng: random.Random) -> None:
+    """End all transactions and dequeue all messages, each in a flush of its own, with a few restarts."""
+    for xid in list(ring.writer.transactions):
+        ring.end(xid, commits=False)
+        ring.drain()
+    for target in rng.sample(ring.free, len(ring.free)):
+        ring.dequeue(target)
+        ring.drain()
+        if rng.random() < 0.02:
+            ring.restart()
+    assert not ring.writer.live
+
+
+@examples(60)
+@given(
+    files=st.sampled_from([4, 4, 5, 6, 8, 16]),
+    flushes=st.sampled_from([16, 17, 20, 32, 64]),
+    alignment=st.sampled_from([512, 512, 512, 4096]),
+    page=st.sampled_from([1024, 4096, 32768]),
+    part=st.sampled_from([5, 5, 10, 40, 1000]),
+    order=st.sampled_from(ORDERS),
+    alone=st.sampled_from([0, 0.05, 0.3, 1]),
+    seed=st.integers(0, 1 << 30),
+)
+def test_dequeues_and_outcomes_always_fit(
+    files: int, flushes: int, alignment: int, page: int, part: int, order: str, alone: float, seed: int
+) -> None:
+    geometry = Geometry(files, flushes * alignment)
+    ring, rng = MemoryRing(geometry, alignment, page), random.Random(seed)
+    history(ring, rng, 500, order, max(1, geometry.data_size // BLOCK_SIZE // part), alone)
+    empty(ring, rng)
+
+
+def test_the_histories_are_hard_enough() -> None:
+    """Full rings, relocation, many laps; and transactions' dequeues are hardly ever refused."""
+    total: Counter[str] = Counter()
+    laps = 0.0
+    for seed in range(24):
+        ring, rng = MemoryRing(Geometry(4 + seed % 3, 512 * 128), 512, 32768), random.Random(seed)
+        history(ring, rng, 1500, ORDERS[seed % 4], (102, 20, 5)[seed % 3], 0.3)
+        laps += ring.laps
+        ring.restart()
+        empty(ring, rng)
+        total += ring.counts
+    assert laps > 150
+    assert total["relocated"] > 1000
+    assert total["refused"] > 1000
+    assert total["refused in transactions"] < total["dequeues in transactions"] // 50
+
+
+# ---- the threshold ----
+
+
+def filled(geometry: Geometry, blocks: int) -> MemoryRing:
+    ring = MemoryRing(geometry, 512, 32768)
+    while ring.enqueue(blocks):
+        if ring.rid % 64 == 0:
+            ring.drain()
+    return ring
+
+
+@pytest.mark.parametrize("blocks", [1, 2, 5, 9, 16, 50, 102])
+@pytest.mark.parametrize("files", [4, 5, 6, 8])
+def test_an_empty_ring_takes_enqueues_up_to_the_threshold(files: int, blocks: int) -> None:
+    geometry = Geometry(files, 65536)
+    ring = filled(geometry, blocks)
+    live, count = ring.fill - len(ring.free), len(ring.free)
+    found = threshold(geometry, JournalFormat.VERSION_2, oldest=0, end=0, live=count, live_bytes=live * BLOCK_SIZE)
+    assert found is not None
+    assert found.limit == enqueue_limit(geometry, JournalFormat.VERSION_2)
+    assert found.used <= found.limit
+    if files > 4 or not 4 < blocks < 12:
+        assert found.room < (blocks + 1) * BLOCK_SIZE
+    else:  # the smallest ring of all: the module docstring of `space`
+        assert found.used > 0.91 * found.limit
+
+
+def test_the_error_of_a_full_journal() -> None:
+    ring = filled(Geometry(4, 65536), 100)
+    with pytest.raises(JournalFullError) as caught:
+        ring.do(lambda rid: ring.writer.enqueue(rid, (b"x" * 9000,), 9000, 0))
+    assert str(caught.value) == (
+        'Enqueue capacity threshold exceeded on queue "q". Consume messages; or stop the broker and enlarge the '
+        "journal: qstore-resize DATA-DIR QUEUE --num-jfiles 8; or declare queues with a larger qpid.file_count or "
+        "qpid.file_size"
+    )
+
+
+def test_the_remedy_stays_within_the_largest_journal() -> None:
+    assert "--num-jfiles 64;" in str(over_threshold("q", 40, 1))
+    assert "--jfile-size-pgs 48;" in str(over_threshold("q", 64, 24))
+
+
+def test_room_comes_back_with_dequeues() -> None:
+    ring = filled(Geometry(6, 65536), 10)
+    assert not ring.enqueue(10)
+    ring.dequeue(ring.free[3])
+    assert ring.enqueue(10)
+    assert not ring.enqueue(10)
+
+
+# ---- a message that is not dequeued ----
+
+
+RINGS = [(4, 64, 3), (4, 512, 1), (4, 512, 20), (5, 64, 12), (8, 128, 9), (16, 64, 2)]
+TRAFFIC = ["first in, first out", "last in, first out", "any order"]
+
+
+@pytest.mark.parametrize(("traffic", "shape"), today([*product(TRAFFIC, RINGS)], 9))
+def test_a_stuck_oldest_message_does_not_stop_the_ring(traffic: str, shape: tuple[int, int, int]) -> None:
+    """At the threshold, enqueue and dequeue for 50 laps: no dequeue is refused, and the ring stays well filled."""
+    files, file_blocks, blocks = shape
+    ring = filled(Geometry(files, file_blocks * BLOCK_SIZE), blocks)
+    stuck, rng = ring.free[0], random.Random(1)
+    messages = ring.free[1:]
+    count = len(messages)
+    while ring.laps < 51:
+        at = {"first in, first out": 0, "last in, first out": -1, "any order": rng.randrange(len(messages))}[traffic]
+        ring.dequeue(messages.pop(at))
+        if rng.random() < 0.3:
+            ring.drain()
+        if ring.enqueue(blocks):
+            messages.append(ring.rid)
+    assert stuck in ring.writer.live
+    assert ring.writer.compactor.copied >= 40
+    # Where four files are full to more than three, compaction has no room to begin: new messages wait for old ones.
+    dense = (files, blocks, traffic) == (4, 20, "last in, first out")
+    assert len(messages) > (2 if dense else count * 0.6)
+
+
+# ---- other limits ----
+
+
+def test_an_idle_journal_does_not_relocate() -> None:
+    ring = filled(Geometry(4, 65536), 5)
+    ring.drain()
+    assert not ring.step()
+
+
+def test_records_larger_than_the_ring_are_refused() -> None:
+    ring = MemoryRing(Geometry(4, 65536))
+    assert not ring.enqueue(4 * 512)
+    assert not ring.enqueue(1 << 24)
+    assert ring.enqueue(100)
+
+
+def test_a_transaction_is_admitted_whole_or_not() -> None:
+    ring = filled(Geometry(6, 65536), 10)
+    for target in ring.free[:4]:
+        ring.dequeue(target)
+    ring.drain()
+    size = 10 * BLOCK_SIZE - FIXED_SIZE - 1
+    with pytest.raises(JournalFullError, match="Enqueue capacity threshold"):
+        ring.writer.admit_transaction(b"x", [size] * 5, 0)
+    ring.do(lambda rid: ring.writer.admit_transaction(b"x", [size] * 3, 2))
+    for _ in range(3):
+        ring.do(lambda rid: ring.writer.enqueue_in(b"x", rid, (bytes(size),), size, data_crc((bytes(size),))))
+    ring.do(lambda rid: ring.writer.admit_transaction(b"y", [], 5))

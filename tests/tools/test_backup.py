@@ -5,7 +5,11 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Callable
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,14 +18,23 @@ import zstandard
 from click.testing import CliRunner, Result
 
 from qstore.formats.values import typed_map
-from qstore.store.backup.repository import CHUNK_SIZE
-from qstore.store.disk import OsDisk
+from qstore.store.backup.repository import (
+    CHUNK_SIZE,
+    DiskRepository,
+    backup_names,
+    check_mark,
+    read_manifest,
+    verify_chunks,
+)
+from qstore.store.disk import OsDisk, OsWritableDisk
 from qstore.store.environment import tool_environment
+from qstore.store.errors import StoreError
 from qstore.tools.qstore_backup import command as backup_command
 from qstore.tools.qstore_check import command as check_command
 from qstore.tools.qstore_restore import command as restore_command
 from tests.support.dump import dump
 from tests.support.fixtures import LEGACY_STORES, LINEAR_STORES, StoreFixture, StoreOpener, snapshot
+from tests.support.forked import ROOT
 from tests.support.opened_store import OpenedStore, message
 from tests.support.profiles import today
 
@@ -293,3 +306,116 @@ def test_manifests_and_chunks_that_are_cut_or_changed(tmp_path: Path, store: Pat
     chunk.write_bytes(whole)
     assert restore(place, tmp_path / "r").exit_code == 0, "goes on with what is there"
     assert bytes_of(tmp_path / "r") == bytes_of(store)
+
+
+# ---- backups that are cut off or damaged ----
+
+
+__all__ = ["store"]
+
+
+def is_refused(path: Path, content: bytes, read: Callable[[], object], same: object = ...) -> bool:
+    """Whether a file with this content is refused, in one line; or has the `same` meaning.
+
+    Some changes of zstd's output leave what it unpacks to as it was: a match that is found elsewhere, too.
+    """
+    path.write_bytes(content)
+    problem = ""
+    try:
+        if read() == same:
+            return True
+    except StoreError as error:
+        problem = str(error)
+    assert "\n" not in problem
+    return bool(problem)
+
+
+@pytest.mark.parametrize("part", ["the mark", "the manifest", "a chunk"])
+def test_every_byte_counts(tmp_path: Path, store: Path, part: str) -> None:
+    place = tmp_path / "place"
+    made(store, place)
+    repository = DiskRepository(OsWritableDisk(), str(place))
+    (name,) = backup_names(repository)
+    manifest = read_manifest(repository, name)
+    path, read = {
+        "the mark": (place / "qstore-backup.json", lambda: check_mark(repository)),
+        "the manifest": (next(place.glob("backups/*.manifest")), lambda: read_manifest(repository, name)),
+        "a chunk": (
+            min(place.glob("chunks/*/*"), key=lambda chunk: chunk.stat().st_size),
+            lambda: verify_chunks(repository, manifest, lambda _: None),
+        ),
+    }[part]
+    whole = path.read_bytes().removesuffix(b"}\n") + b"}" if part == "the mark" else path.read_bytes()
+    assert not is_refused(path, whole, read)
+    assert [end for end in range(len(whole)) if not is_refused(path, whole[:end], read)] == []
+    changed = [whole[:at] + bytes([whole[at] ^ 0x11]) + whole[at + 1 :] for at in range(len(whole))]
+    assert [at for at, content in enumerate(changed) if not is_refused(path, content, read, manifest)] == []
+    assert is_refused(path, whole + b"x", read)
+
+
+# ---- an S3-compatible server (moto, on loopback) ----
+
+
+@pytest.fixture
+def url(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """A bucket of a server of its own."""
+    # Here, and not when tests are collected: the packages take most of a second to import.
+    pytest.importorskip("s3fs", reason="backups to S3 need s3fs: pip install -e '.[dev]'")
+    pytest.importorskip("moto.server", reason="the S3 server of these tests is moto: pip install -e '.[dev]'")
+    from boto3 import client
+    from moto.server import ThreadedMotoServer
+
+    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    server.start()
+    host, port = server.get_host_and_port()
+    endpoint = f"http://{host}:{port}"
+    for name, value in (
+        ("AWS_ENDPOINT_URL", endpoint), ("AWS_ACCESS_KEY_ID", "a"), ("AWS_SECRET_ACCESS_KEY", "b"),
+        ("AWS_DEFAULT_REGION", "us-east-1"), ("AWS_EC2_METADATA_DISABLED", "true"),
+    ):  # fmt: skip
+        monkeypatch.setenv(name, value)
+    client("s3", endpoint_url=endpoint).create_bucket(Bucket="bucket")
+    yield "s3://bucket/backups"
+    server.stop()
+
+
+@pytest.mark.soak
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+@pytest.mark.filterwarnings("ignore::ResourceWarning")
+def test_a_store_at_s3(tmp_path: Path, store: Path, url: str) -> None:
+    before = bytes_of(store)
+    code = (
+        "import sys, time, qstore.tools.backup_places as remote\n"
+        "put, count = remote.RemoteRepository.put, []\n"
+        "def stall(self, name, content):\n"
+        "    put(self, name, content)\n"
+        "    count.append(name)\n"
+        "    if len(count) == 5:\n"
+        "        print('stalled', flush=True)\n"
+        "        time.sleep(600)\n"
+        "remote.RemoteRepository.put = stall\n"
+        "from qstore.tools.qstore_backup import main\nmain()"
+    )
+    process = subprocess.Popen([sys.executable, "-c", code, str(store), url], cwd=ROOT, stdout=subprocess.PIPE)
+    assert process.stdout is not None
+    assert process.stdout.readline() == b"stalled\n"
+    process.send_signal(signal.SIGKILL)
+    process.communicate()
+    refused(restore(url, tmp_path / "none"), "there is no backup")
+    began = time.time()
+    first = made(store, url, "--verify")
+    assert first["written_bytes"] > 0
+    assert first["new_bytes"] < first["bytes"]  # what was there before the kill was used
+    assert first["created"] >= int(began)
+    enqueue(store, "busy", "more")
+    second = made(store, url)
+    assert second["based_on"] == first["id"]
+    assert restore(url, "--verify").exit_code == 0
+    assert restore(url, tmp_path / "first", "--backup", first["id"]).exit_code == 0
+    assert bytes_of(tmp_path / "first") == before
+    kept = made(store, url, "--keep", "1")
+    assert kept["removed"] == [first["id"], second["id"]]
+    assert kept["removed_chunks"] > 0
+    assert restore(url, tmp_path / "last").exit_code == 0
+    assert bytes_of(tmp_path / "last") == bytes_of(store)
+    refused(backup(store, "s3://no-such-bucket/x"), "no-such-bucket")

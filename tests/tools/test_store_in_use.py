@@ -1,4 +1,4 @@
-"""A store that a broker has open is said to be, with the process; and looking does not keep a broker from starting."""
+"""Stores that a broker has open: tools name the process, do not recover them, and never delay a broker's start."""
 
 from __future__ import annotations
 
@@ -11,10 +11,14 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from qstore.store.catalogue.store_directory import StoreDirectory
+from qstore.store.environment import tool_environment
 from qstore.store.inspect.layout import holder_of_lock
 from qstore.tools import qstore_check, qstore_dump, qstore_size
-from tests.support.fixtures import CopyOpener
+from tests.support.fixtures import CopyOpener, snapshot
+from tests.support.planted_damage import version_2_store
 from tests.support.raw_peer import RawPeer
+from tests.support.recover_runs import recover
 from tests.support.running_broker import BrokerMaker, make_broker
 
 __all__ = ["make_broker"]
@@ -89,3 +93,20 @@ def test_a_file_of_the_same_number_on_another_disk(tmp_path: Path, monkeypatch: 
         assert holder_of_lock(path) == os.getpid()
     with other.open("w"):
         assert holder_of_lock(path) is None
+
+
+# ---- A store that a broker has is not recovered: it changes while it is read ----
+
+
+def test_a_store_that_a_broker_has(tmp_path: Path) -> None:
+    store = version_2_store(tmp_path / "store").copy(tmp_path / "copy").path
+    lock = StoreDirectory(tool_environment(), str(store), "").lock()
+    before = snapshot(store)
+    for source in (store, store / "rhm", store / "rhm" / "jrnl" / "1"):
+        recovery = recover(source, tmp_path / "new")
+        assert recovery.report.code == 2
+        assert "a broker is running on this store" in recovery.report.errors
+    lock.release()
+    assert snapshot(store) == before
+    assert recover(store, tmp_path / "new").report.code == 0
+    assert os.path.lexists(store / "rhm.lock")

@@ -445,3 +445,162 @@ def test_a_run_to_very_many_queues_is_published_singly_and_in_turns(
         assert runs_on(side.queue(name)) == []
         assert [body for _, body, *_ in side.messages(name)] == bodies(20)
     assert side.client.take("basic.ack")[-1].values["delivery_tag"] == 20
+
+
+# ---- messages for several queues in turns: a run for each ----
+
+
+KEYS = ("d", "t", "e")  # two durable queues, and a transient one between them
+KEPT = frozenset(("basic.ack", "basic.nack"))
+
+
+class MixedSide(BasicSide):
+    """A client whose confirms are compared as a whole, since sorted messages are confirmed together."""
+
+    def __init__(self, *, reads_together: bool, most_of_run: int = 1_000_000) -> None:
+        super().__init__(reads_together=reads_together, most_of_run=most_of_run)
+        self.world.durable_queue("e")
+
+    def publish_in_turns(self, keys: list[str], sizes: list[bytes], properties: Properties) -> None:
+        self.send(
+            [
+                self.client.message(keys[number % len(keys)], body, properties, exchange="")
+                for number, body in enumerate(sizes)
+            ]
+        )
+
+    def confirmed(self) -> dict[int, bool]:
+        """Of each number that was confirmed since the channel was opened, whether by basic.ack, which came first.
+
+        Which ones were before it was closed depends on what was on the disk by then.
+        """
+        found: dict[int, bool] = {}
+        reached = 0
+        for each in self.client.received:
+            if each.name == "channel.open-ok" and each.channel == 1:
+                found, reached = {}, 0
+            elif each.name in KEPT and each.channel == 1:
+                number = each.values["delivery_tag"]
+                of = range(reached + 1, number + 1) if each.values["multiple"] else [number]
+                found.update((one, each.name == "basic.ack") for one in of if one not in found)
+                reached = max(reached, number) if each.values["multiple"] else reached
+        return found
+
+    def messages(self, name: str) -> list[Any]:
+        """As `Side.messages`, without record ids: the records of several journals are numbered in one sequence."""
+        return [(position, body, bool(rid), *rest) for position, body, rid, *rest in super().messages(name)]
+
+    def state(self) -> dict[str, Any]:
+        state = super().state()
+        enqueued = state["enqueued"]
+        state["dequeued"] = sorted(enqueued[rid - 1] for rid in state["dequeued"])
+        state["enqueued"] = sorted(enqueued)
+        state["received"] = [each for each in state["received"] if each.name not in KEPT or each.channel != 1]
+        return state | {"confirmed": self.confirmed()}
+
+
+class MixedScript(BasicScript):
+    def publish_in_turns(self, keys: list[str], count: int, spread: int, properties: Properties) -> None:
+        self.side.publish_in_turns(keys, bodies(count, 4, self.published, spread), properties)
+        self.published += count
+
+
+@given(
+    st.lists(
+        st.one_of(
+            OPERATIONS.filter(bool).map(lambda operations: operations[0]),
+            st.tuples(
+                st.just("publish in turns"),
+                st.lists(st.sampled_from(KEYS), min_size=1, max_size=5),
+                st.integers(1, 60),
+                st.sampled_from((0, 0, 50)),
+                st.sampled_from((PERSISTENT, PERSISTENT, TRANSIENT)),
+            ),
+        ),
+        max_size=20,
+    ),
+    st.sampled_from((1_000_000, 7, 3)),
+)
+def test_no_client_can_tell_sorted_messages_from_single_ones(operations: list[Any], most_of_run: int) -> None:
+    together = MixedSide(reads_together=True, most_of_run=most_of_run)
+    singly = MixedSide(reads_together=False)
+    assert_alike((MixedScript(together), MixedScript(singly)), operations)
+
+
+@pytest.fixture
+def mixed() -> MixedSide:
+    return MixedSide(reads_together=True)
+
+
+def learn(mixed: MixedSide, *keys: str) -> None:
+    """Publish one message with each key, and another one, so that the broker knows their basic.publish and header."""
+    for key in (*keys, keys[0]):
+        mixed.publish(key, bodies(1), PERSISTENT)
+    mixed.rest()
+    for key in keys:
+        mixed.client.method("queue.purge", 1, queue=key)
+    mixed.rest()
+    mixed.client.received.clear()
+
+
+def test_messages_for_several_queues_in_turns_are_a_run_on_each(mixed: MixedSide) -> None:
+    learn(mixed, *KEYS)
+    sent = bodies(60)
+    mixed.publish_in_turns(list(KEYS), sent, PERSISTENT)
+    mixed.rest()
+    for number, key in enumerate(KEYS):
+        assert max(count for state, count in runs_on(mixed.queue(key)) if state == RUN) >= 19
+        assert [body for _, body, *_ in mixed.messages(key)] == sent[number::3]
+    assert mixed.confirmed()[64] is True
+    assert set(range(5, 65)) <= set(mixed.confirmed())
+
+
+def test_nothing_of_what_was_sorted_is_confirmed_before_all_of_it_is_on_the_disk(mixed: MixedSide) -> None:
+    """A number may stand for a message on another queue than that of the message that was sent with it."""
+    learn(mixed, *KEYS)
+    mixed.publish_in_turns(list(KEYS), bodies(60), PERSISTENT)
+    mixed.client.sync()
+    assert runs_on(mixed.queue("t"))
+    assert set(mixed.confirmed()) <= {6}  # the first two were taken by themselves
+    mixed.rest()
+    assert set(mixed.confirmed()) == set(range(1, 65))
+
+
+def test_messages_without_room_are_refused_by_their_own_numbers(mixed: MixedSide) -> None:
+    learn(mixed, "d", "e")
+    mixed.queue("e").journal = journal = object()
+    mixed.world.store.room[journal] = 5
+    mixed.publish_in_turns(["d", "e"], bodies(40), PERSISTENT)
+    mixed.rest()
+    on_e = [int.from_bytes(body) for _, body, *_ in mixed.messages("e")]
+    assert len(on_e) == 5
+    refused = {number for number, is_done in mixed.confirmed().items() if not is_done}
+    assert refused == {4 + number for number in range(40) if number % 2 and number not in on_e}
+    assert len(mixed.messages("d")) == 20
+
+
+@pytest.mark.parametrize("exchange", ["amq.direct", "amq.topic"])
+def test_messages_for_the_same_queue_by_different_keys_keep_their_order(mixed: MixedSide, exchange: str) -> None:
+    for key in ("a", "b"):
+        mixed.client.call("queue.bind", queue="d", exchange=exchange, routing_key=key)
+    sent = bodies(50)
+    mixed.send(
+        [
+            mixed.client.message("ab"[number % 2], body, PERSISTENT, exchange=exchange)
+            for number, body in enumerate(sent)
+        ]
+    )
+    mixed.rest()
+    assert [body for _, body, *_ in mixed.messages("d")] == sent
+
+
+def test_messages_of_a_transaction_are_not_sorted(mixed: MixedSide) -> None:
+    sent = bodies(40)
+    for number, body in enumerate(sent):
+        mixed.client.publish("de"[number % 2], body, channel=2)
+    mixed.rest()
+    assert not mixed.messages("d")
+    mixed.client.method("tx.commit", 2)
+    mixed.rest()
+    assert [body for _, body, *_ in mixed.messages("d")] == sent[::2]
+    assert [body for _, body, *_ in mixed.messages("e")] == sent[1::2]
