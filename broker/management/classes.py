@@ -55,7 +55,7 @@ from qstore.broker.management.objects.system import (
     VHOST_CLASS,
 )
 from qstore.broker.management.objects.transaction import TRANSACTION_CLASS
-from qstore.broker.management.request import Arguments, ForbiddenError, UnknownMethodError
+from qstore.broker.management.request import Arguments, ForbiddenError, UnknownMethodError, UnknownObjectError
 from qstore.broker.management.schema import ManagedClass
 from qstore.broker.model.authorization import Action, ObjectType
 from qstore.broker.model.errors import InvalidArgumentError, UnauthorizedError
@@ -179,16 +179,11 @@ async def prepare(managed: ManagedBroker, classes: Iterable[ManagedClass]) -> No
 def all_of(managed: ManagedBroker, classes: Iterable[ManagedClass], caller: Caller) -> Iterator[ManagedObject]:
     """All objects of these classes that a caller may see. They may come and go between one and the next."""
     for of in classes:
-        if of.seen_by is None:
+        sees = of.sight(managed, caller)
+        if sees is None:
             yield from objects_of(managed, of)
         else:
-            may_see = of.seen_by(managed, caller)
-            yield from (each for each in objects_of(managed, of) if may_see(each.target))
-
-
-def may_see(managed: ManagedBroker, of: ManagedClass, target: object, caller: Caller) -> bool:
-    """Whether a caller may see an object."""
-    return of.seen_by is None or of.seen_by(managed, caller)(target)
+            yield from (each for each in objects_of(managed, of) if sees(each.target))
 
 
 async def call(
@@ -215,4 +210,6 @@ async def call(
     unknown = arguments.keys() - {argument.name for argument in found.arguments}
     if unknown:
         raise InvalidArgumentError(f"the method {name} has no argument {printable(min(unknown))}")
+    if not of.is_seen_by(managed, caller, each.target):
+        raise UnknownObjectError(f"there is no object {printable(each.name)}")
     return await found.call(managed, each.target, Arguments(arguments), caller)

@@ -173,7 +173,7 @@ class Publisher:
     def _changes_of(self, of: ManagedClass) -> list[Changes]:
         """Where the changed objects of a class go; empty if no queue is bound for them."""
         broker = self._managed.broker
-        if not broker.settings.management_publish or (of.seen_by is not None and broker.authorization.is_on):
+        if not broker.settings.management_publish or (of.is_published_on_request and broker.authorization.is_on):
             return []
         return [found for each in self._versions if (found := each.changes_of(of)) is not None]
 

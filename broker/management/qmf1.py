@@ -66,7 +66,6 @@ from qstore.broker.management.classes import (
     call,
     check_query,
     classes_named,
-    may_see,
     prepare,
 )
 from qstore.broker.management.events import EVENT_CLASSES
@@ -241,7 +240,7 @@ class Qmf1:
         if identity is not None:
             object_id = identity if isinstance(identity, ObjectId) else _object_id(identity)
             found = None if object_id is None else self._registry.find(object_id)
-            if found is not None and not may_see(self._managed, found.of, found.target, request.caller):
+            if found is not None and not found.of.is_seen_by(self._managed, request.caller, found.target):
                 found = None
             return ((), ()) if found is None else ((found.of,), (found,))
         if not class_name:

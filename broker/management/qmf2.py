@@ -54,7 +54,6 @@ from qstore.broker.management.classes import (
     check_query,
     classes_named,
     find_object,
-    may_see,
     prepare,
 )
 from qstore.broker.management.events import EVENT_CLASSES, EventClass
@@ -242,7 +241,7 @@ class Qmf2:
         if isinstance(identity, TypedMap):
             name = _text(identity, "_object_name")
             one = find_object(managed, name)
-            if one is not None and not may_see(managed, one.of, one.target, caller):
+            if one is not None and not one.of.is_seen_by(managed, caller, one.target):
                 one = None
             classes = [] if one is None else [one.of]
             found = iter(() if one is None else (one,))

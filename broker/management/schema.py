@@ -35,6 +35,7 @@ from uuid import UUID
 
 from qstore.broker.model.counters import Watermark
 from qstore.broker.model.errors import NotImplementedByBrokerError
+from qstore.broker.security.acl.control import control_of
 from qstore.formats.broker_records.topology import DEFAULT_HOST, split_name
 from qstore.formats.qmf.v1 import expanded, text_bytes, typed
 from qstore.formats.values import MAP, STR16, TypedMap, TypedValue
@@ -198,9 +199,11 @@ class ManagedClass:
         prepare: work to do before objects are looked at, in time slices.
         seen_by: returns, for a caller, whether that user may see an object; None if all may. If it is given, objects
             are published only on request where there are access rules.
+        belongs: returns the virtual host of an object, and the user whose client it is or belongs to, empty for none:
+            permissions decide who sees it. None for objects that belong to no virtual host.
 
     Attributes:
-        package, name, properties, objects, look, stored_id, created, prepare, seen_by: as above.
+        package, name, properties, objects, look, stored_id, created, prepare: as above.
         declared: the statistics as they are declared, one row each.
         statistics: the statistics as consoles get them: a `hilo` or `mma` row makes several.
         methods: by name.
@@ -208,8 +211,8 @@ class ManagedClass:
     """
 
     __slots__ = (
-        "_find", "created", "declared", "hash", "look", "methods", "name", "objects", "package", "prepare",
-        "properties", "seen_by", "statistics", "stored_id",
+        "_belongs", "_find", "_seen_by", "created", "declared", "hash", "look", "methods", "name", "objects",
+        "package", "prepare", "properties", "statistics", "stored_id",
     )  # fmt: skip
 
     def __init__(
@@ -226,13 +229,15 @@ class ManagedClass:
         created: Callable[[Any], float] = lambda _target: 0,
         prepare: Callable[[ManagedBroker], Awaitable[None]] | None = None,
         seen_by: Callable[[ManagedBroker, Caller], Callable[[Any], bool]] | None = None,
+        belongs: Callable[[Any], tuple[str, str]] | None = None,
     ) -> None:
         self.package, self.name = name
         self.properties, self.declared = properties, statistics
         self.statistics = tuple(each for row in statistics for each in _expand(row))
         self.methods: Mapping[str, Method] = {each.name: each for each in methods}
         self.objects, self._find, self.look = objects, find, look
-        self.stored_id, self.created, self.prepare, self.seen_by = stored_id, created, prepare, seen_by
+        self.stored_id, self.created, self.prepare = stored_id, created, prepare
+        self._seen_by, self._belongs = seen_by, belongs
         self.hash = self._hash()
 
     def _hash(self) -> UUID:
@@ -253,6 +258,26 @@ class ManagedClass:
         if self._find is not None:
             return self._find(broker, key)
         return next((target for own, target in self.objects(broker) if own == key), None)
+
+    @property
+    def is_published_on_request(self) -> bool:
+        """Whether objects are published only on request where there are access rules."""
+        return self._seen_by is not None
+
+    def sight(self, managed: ManagedBroker, caller: Caller) -> Callable[[Any], bool] | None:
+        """Whether a caller may see an object of this class; None if it may see all."""
+        if self._seen_by is not None:
+            return self._seen_by(managed, caller)
+        control, belongs = control_of(managed.broker), self._belongs
+        sees = None if control is None or belongs is None else control.sight(caller)
+        if sees is None or belongs is None:
+            return None
+        return lambda target: sees(*belongs(target))
+
+    def is_seen_by(self, managed: ManagedBroker, caller: Caller, target: Any) -> bool:
+        """Whether a caller may see an object of this class."""
+        sees = self.sight(managed, caller)
+        return sees is None or sees(target)
 
     def values(self, target: Any) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
         """The current values of all properties and of all statistics, in the order of the tables."""

@@ -17,6 +17,11 @@ are compiled here when they change; expressions that could take long are refused
     ACCESS query, ACCESS method           one of the tags management, policymaker, monitoring, administrator; the
                                           objects concerned are checked besides
     ACCESS broker                         one of the tags monitoring, administrator
+    seeing and closing other users'       to see them one of the tags monitoring, administrator; to close them the tag
+    connections, sessions, consumers      administrator
+    seeing objects of a virtual host      a permission for it, or one of the tags monitoring, administrator
+    BIND an exchange of management        for keys of its publications, which are about the whole broker, also one of
+                                          the tags monitoring, administrator
     everything else                       the tag administrator: UPDATE broker, CREATE link, others' transactions
 
 The default exchange is called amq.default. An empty expression matches nothing. In topic permissions {username} and
@@ -33,13 +38,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from typing import Final
+from typing import Final, TypeAlias
 
 from qstore.broker.log.logs import log_of
 from qstore.broker.model.authorization import EVERY_KEY, Action, ObjectType
 from qstore.broker.model.configuration import Configuration, Record, Values
 from qstore.broker.model.errors import InvalidArgumentError, NotFoundError
 from qstore.broker.model.patterns import compile_pattern
+from qstore.formats.broker_records.topology import DEFAULT_HOST
 
 _LOG: Final = log_of("Security")
 
@@ -64,6 +70,11 @@ _ON_TARGET: Final = {
 }  # fmt: skip
 _WILDCARDS: Final = frozenset("*#")
 _MANAGEMENT: Final = ("qmf.", "qpid.management")
+_PUBLICATIONS: Final[Mapping[str, str]] = {"qmf.default.topic": "agent", "qpid.management": "console"}
+"""Exchange of management -> the first word of the keys of what is published there about all of the broker."""
+
+Sight: TypeAlias = Callable[[str, str], bool]
+"""Whether a user sees an object, by its virtual host and the user whose client it belongs to; empty for no client's."""
 
 
 class _Compiled:
@@ -220,6 +231,8 @@ class Permissions:
             if to and not own.of(to) & _WRITE:
                 return False
         if action is Action.BIND and object_type is ObjectType.EXCHANGE:
+            if _hears_publications(host, name, asked) and _WATCHERS.isdisjoint(self.tags_of(user)):
+                return False
             topics = self._topics.get((user, host, name))
             return topics is None or topics[1].search(asked.get("routingkey", "")) is not None
         return True
@@ -227,6 +240,17 @@ class Permissions:
     def has(self, user: str, host: str) -> bool:
         """Whether a user has any permission for a virtual host."""
         return (user, host) in self._of
+
+    def sight(self, user: str) -> Sight | None:
+        """What a user sees of the broker's objects; None for everything."""
+        if not _WATCHERS.isdisjoint(self.tags_of(user)):
+            return None
+        hosts = frozenset(host for of, host in self._of if of == user)
+        return lambda host, owner: host in hosts and (not owner or name_of(owner) == user)
+
+    def may_close(self, user: str, owner: str) -> bool:
+        """Whether a user may close the connections, sessions and consumers of another one, or its own."""
+        return name_of(owner) == user or ADMINISTRATOR in self.tags_of(user)
 
     def allows_publishing(self, user: str, host: str, exchange: str, key: str) -> bool:
         """Whether a user may publish to an exchange with a routing key."""
@@ -259,6 +283,14 @@ def _manages(
     if action in (Action.BIND, Action.UNBIND):
         return is_management and is_owner(asked.get("queuename", ""))
     return action is Action.ACCESS and is_management
+
+
+def _hears_publications(host: str, exchange: str, asked: Mapping[str, str]) -> bool:
+    """Whether a binding may match what management publishes about all of the broker."""
+    word = _PUBLICATIONS.get(exchange) if host == DEFAULT_HOST else None
+    if word is None:
+        return False
+    return asked.get("routingkey", "").partition(".")[0] in (word, *_WILDCARDS)
 
 
 def _topics(name: tuple[str, ...], values: Values) -> _Topics:

@@ -60,6 +60,33 @@ def controlled(
 ALL = {"configure": ".*", "write": ".*", "read": ".*"}
 
 
+PUBLICATIONS = ("console.#", "console.obj.#", "#", "*.obj", "agent.ind.#")
+
+
+@pytest.mark.parametrize("exchange", ["qpid.management", "qmf.default.topic"])
+def test_only_who_monitors_the_broker_binds_to_what_management_publishes_about_all_of_it(exchange: str) -> None:
+    async def story(stage: Wired) -> None:
+        tags = {"watcher": ("monitoring",), "seer": ("management",)}
+        permissions = Permissions(stage.broker.configuration, lambda user: tags.get(user, ()))
+
+        def binds(user: str, key: str, host: str = "/") -> bool:
+            asked = {"queuename": "q", "routingkey": key}
+            return permissions.allows(user, host, Action.BIND, ObjectType.EXCHANGE, exchange, asked)
+
+        for user in ("watcher", "seer", "joe"):
+            await permissions.set(user, "/", ALL)
+            await permissions.set(user, "blue", ALL)
+        heard = {key for key in PUBLICATIONS if not binds("joe", key)}
+        assert heard == {"#", "*.obj"} | (
+            {"console.#", "console.obj.#"} if exchange == "qpid.management" else {"agent.ind.#"}
+        )
+        assert all(not binds("seer", key) and binds("watcher", key) and binds("joe", key, "blue") for key in heard)
+        assert binds("joe", "schema.#")
+        assert binds("joe", "console.request.agent_locate") is (exchange == "qmf.default.topic")
+
+    play(story)
+
+
 class TestDecisions:
     @pytest.fixture
     def permissions(self) -> Permissions:

@@ -16,6 +16,7 @@ from qstore.broker.client import SessionError
 from qstore.broker.management.console import AgentError, Data
 from qstore.broker.model.errors import InvalidArgumentError
 from qstore.tools.console.amounts import plain
+from qstore.tools.web.amqp import RefusedError
 from qstore.tools.web.calls import Call, HttpError, Reply, Row, bad_request, listed, mapping, not_found, text, whole
 
 if TYPE_CHECKING:
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from qstore.tools.web.resources import Api
 
 ADMINISTRATOR: Final = "administrator"
+_WATCHERS: Final = frozenset(("monitoring", ADMINISTRATOR))
 
 
 class _Kind(NamedTuple):
@@ -549,6 +551,55 @@ async def check_role(api: Api, included: frozenset[str], role: str, session: Ses
     """Raise HttpError unless a user has one of the tags that include a role."""
     if not included.intersection(await tags_of(api, session)):
         raise HttpError(401, "not_authorised", f"Not {role} user")
+
+
+class Sight(NamedTuple):
+    """What a user sees who is neither `monitoring` nor `administrator`.
+
+    Attributes:
+        user: its own connections, channels and consumers.
+        hosts: what is in these virtual hosts.
+    """
+
+    user: str
+    hosts: frozenset[str]
+
+    def sees(self, row: Row) -> bool:
+        """Whether the user sees a row of a list, which may be of a consumer."""
+        vhost = row.get("queue", row).get("vhost") if "channel_details" in row else row.get("vhost")
+        if vhost is not None and vhost not in self.hosts:
+            return False
+        user = row.get("channel_details", row).get("user")
+        return user is None or bool(user == self.user)
+
+    def check(self, row: Row) -> None:
+        """Raise HttpError unless the user sees a row."""
+        if not self.sees(row):
+            raise HttpError(401, "not_authorised", "User not authorised to access object")
+
+    def check_vhost(self, vhost: str) -> None:
+        """Raise HttpError unless the user may access a virtual host."""
+        if vhost not in self.hosts:
+            raise HttpError(401, "not_authorised", "User not authorised to access virtual host")
+
+
+async def sight_of(api: Api, session: Session) -> Sight | None:
+    """What a user sees; None for everything.
+
+    Where permissions decide, that is what is in the virtual hosts that the user has a permission for. The console may
+    not see permissions of others, but each user sees its own.
+    """
+    if not _WATCHERS.isdisjoint(await tags_of(api, session)):
+        return None
+    granted = await rows_of(api, "permissions")
+    hosts = {row["vhost"] for row in granted if row["user"] == session.user}
+    if not hosts and not any(row["user"] == session.user for row in await rows_of(api, "users")):
+        try:
+            console = await session.console()
+            hosts = {str(data["vhost"]) async for data in console.query("permission")}
+        except RefusedError:
+            hosts = set()
+    return Sight(session.user, frozenset(hosts)) if hosts or granted else None
 
 
 async def check_reading(api: Api, session: Session) -> None:

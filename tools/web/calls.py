@@ -18,6 +18,7 @@ import regex
 from orjson import JSONDecodeError, dumps, loads
 
 if TYPE_CHECKING:
+    from qstore.tools.web.access import Sight
     from qstore.tools.web.logins import Session
     from qstore.tools.web.stored import StoredUser
 
@@ -112,6 +113,11 @@ class Call:
 
         assert isinstance(self.given, Session)
         return self.given
+
+    @property
+    def sight(self) -> Sight | None:
+        """What the user sees; None for everything."""
+        return getattr(self.given, "sight", None)
 
     def object(self, *needed: str) -> Row:
         """The body, a JSON object; empty if there is none. Raises HttpError if it lacks one of the fields."""
@@ -248,6 +254,8 @@ def _matcher(call: Call, *, is_paged: bool) -> Callable[[str], bool]:
 def listed(call: Call, rows: Sequence[Row]) -> Any:
     """A list as the parameters of a request want it: all of it, or a page."""
     is_paged = "page" in call.query
+    if call.sight is not None:
+        rows = [row for row in rows if call.sight.sees(row)]
     matches = _matcher(call, is_paged=is_paged)
     found = [row for row in rows if matches(str(row.get("name", "")))] if call.query.get("name") else list(rows)
     sort = call.query.get("sort")

@@ -21,7 +21,7 @@ import secrets
 import time
 from collections import OrderedDict, deque
 from collections.abc import AsyncIterator, Callable, Mapping
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from qstore.broker.client import AuthenticationError, MessagingError, SessionError
 from qstore.broker.client.aio import Connection
@@ -39,6 +39,9 @@ from qstore.tools.web.amqp import (
     UnreachableError,
     UserConnection,
 )
+
+if TYPE_CHECKING:
+    from qstore.tools.web.access import Sight
 
 KEPT_SECONDS: Final = 60.0
 """How long a login is valid after it was checked."""
@@ -80,6 +83,7 @@ class Session:
         user: the user's name; `anonymous` for one without.
         until: when the login has to be checked again, on the monotonic clock.
         has_read: whether the broker has let the user read.
+        sight: what the user sees, as of the last request; None for everything.
     """
 
     def __init__(
@@ -95,6 +99,7 @@ class Session:
         self.user = user or "anonymous"
         self.until = 0.0
         self.has_read = False
+        self.sight: Sight | None = None
         self._place, self._url, self._peer = place, url, peer
         self._login, self._password = user, password
         self._options = dict(options)

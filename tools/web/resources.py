@@ -258,6 +258,8 @@ class Api:
                 await check_role(self, route.role, call.session)
                 if route.role and route.method == "GET":
                     await access.check_reading(self, call.session)
+                if route.role:
+                    await self._look(call)
             return await route.handler(self, call)
         except RefusedError as error:
             raise refused(error) from None
@@ -273,6 +275,13 @@ class Api:
             raise bad_request(f"AMQP cannot carry this: {error}") from None
         except MessagingError as error:
             raise HttpError(503, "service_unavailable", str(error)) from None
+
+    async def _look(self, call: Call) -> None:
+        """Find out what the user sees. Raises HttpError: not what is in the virtual host of the path."""
+        sight = call.session.sight = await access.sight_of(self, call.session)
+        vhost = call.path.get("vhost")
+        if sight is not None and vhost is not None and vhost in await self.vhosts():
+            sight.check_vhost(vhost)
 
     # ---- what is there ----
 
@@ -743,7 +752,9 @@ async def _vhost_rows(api: Api) -> list[Row]:
 
 
 async def vhosts(api: Api, call: Call) -> Reply:
-    found = await _vhost_rows(api)
+    found, sight = await _vhost_rows(api), call.sight
+    if sight is not None:
+        found = [each for each in found if each["name"] in sight.hosts]
     name = call.path.get("vhost")
     if name is None:
         return Reply(value=listed(call, found))
@@ -1128,6 +1139,8 @@ async def _connection(api: Api, call: Call) -> Row:
     wanted = call.path["name"]
     for row in await api.connection_rows(with_own=True):
         if wanted in (row["name"], row["name"].partition(" -> ")[0]):
+            if call.sight is not None:
+                call.sight.check(row)
             return row
     raise not_found()
 
@@ -1174,6 +1187,8 @@ async def channel(api: Api, call: Call) -> Reply:
     row = next((row for _, row in await api.channel_rows() if row["name"] == call.path["name"]), None)
     if row is None:
         raise not_found()
+    if call.sight is not None:
+        call.sight.check(row)
     found = [each for each in await api.consumer_rows() if each["channel_details"]["name"] == row["name"]]
     return Reply(value={**row, "consumer_details": found})
 

@@ -310,7 +310,7 @@ POLICY_CLASS: Final = ManagedClass(
         prop("priority", "int64", "RO", lambda each: each.policy.priority, "The highest that matches applies"),
         prop("definition", "map", "RO", lambda each: _definition(each.policy.definition), "Key and value"),
     ),
-    objects=_policies,
+    objects=_policies, belongs=lambda each: (each.policy.host, ""),
 )
 USER_CLASS: Final = ManagedClass(
     ClassName(_PACKAGE, "user"),
@@ -378,6 +378,6 @@ APPLIED_POLICY_CLASS: Final = ManagedClass(
         prop("operatorPolicy", "sstr", "RO", lambda each: each.target.policy.operator_policy, "Likewise"),
         prop("definition", "map", "RO", lambda each: _definition(each.target.policy.definition), "Of both together"),
     ),
-    objects=_effective,
+    objects=_effective, belongs=lambda each: (each.host, ""),
 )
 # fmt: on

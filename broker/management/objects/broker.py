@@ -303,10 +303,11 @@ async def query(managed: ManagedBroker, _broker: object, arguments: Arguments, c
     if not classes:
         raise _unknown_type(kind)
     if kind.lower() in ("queue", "exchange"):
-        managed.broker.authorization.check(caller, Action.ACCESS, ObjectType(kind.lower()), name)
+        host, local = split_name(name)
+        managed.broker.authorization.check(in_host(caller, host), Action.ACCESS, ObjectType(kind.lower()), local)
     for managed_class in classes:
         target = managed_class.target(managed, name)
-        if target is not None and (managed_class.seen_by is None or managed_class.seen_by(managed, caller)(target)):
+        if target is not None and managed_class.is_seen_by(managed, caller, target):
             if managed_class.prepare is not None:
                 await managed_class.prepare(managed)
             results: Results = {**managed_class.map_of(*managed_class.values(target))}

@@ -29,6 +29,7 @@ from qstore.broker.management.schema import (
 from qstore.broker.model.authorization import Action, ObjectType
 from qstore.broker.model.errors import NotFoundError, PreconditionFailedError
 from qstore.broker.protocols.machine import SessionAction
+from qstore.broker.security.acl.control import control_of
 from qstore.formats.wording import printable
 
 if TYPE_CHECKING:
@@ -84,8 +85,16 @@ def _client_number(name: str) -> Read:
     return read
 
 
-async def close_connection(managed: ManagedBroker, machine: Machine, _arguments: Arguments, _caller: Caller) -> Results:
+def _check_closing(managed: ManagedBroker, caller: Caller, owner: str) -> None:
+    """Raise UnauthorizedError unless the caller may close what the clients of a user have."""
+    control = control_of(managed.broker)
+    if control is not None:
+        control.check_closing(caller, owner)
+
+
+async def close_connection(managed: ManagedBroker, machine: Machine, _arguments: Arguments, caller: Caller) -> Results:
     """Close a connection."""
+    _check_closing(managed, caller, machine.user)
     machine.force_close("closed by management")
     managed.broker.tick.schedule()
     return {}
@@ -127,6 +136,7 @@ CONNECTION_CLASS: Final = ManagedClass(
         method("close", "", (), close_connection),
     ),
     objects=_connections, look=_look, created=_connected_at,
+    belongs=lambda machine: (machine.vhost, machine.user),
 )
 # fmt: on
 
@@ -139,9 +149,10 @@ def _sessions(managed: ManagedBroker) -> Iterator[tuple[str, ListedSession]]:
 
 
 async def close_session(
-    managed: ManagedBroker, listed: ListedSession, _arguments: Arguments, _caller: Caller
+    managed: ManagedBroker, listed: ListedSession, _arguments: Arguments, caller: Caller
 ) -> Results:
     """End a session, attached or detached: its unsettled messages are available again."""
+    _check_closing(managed, caller, listed.session.user)
     if listed.detached is not None:
         listed.detached.end()
         managed.broker.tick.schedule()
@@ -150,9 +161,10 @@ async def close_session(
 
 
 async def detach_session(
-    managed: ManagedBroker, listed: ListedSession, _arguments: Arguments, _caller: Caller
+    managed: ManagedBroker, listed: ListedSession, _arguments: Arguments, caller: Caller
 ) -> Results:
     """Detach a session."""
+    _check_closing(managed, caller, listed.session.user)
     return _manage(managed, listed, SessionAction.DETACH)
 
 
@@ -162,9 +174,10 @@ async def solicit_ack(managed: ManagedBroker, listed: ListedSession, _arguments:
 
 
 async def reset_lifespan(
-    _managed: ManagedBroker, listed: ListedSession, _arguments: Arguments, _caller: Caller
+    managed: ManagedBroker, listed: ListedSession, _arguments: Arguments, caller: Caller
 ) -> Results:
     """Begin the timeout of a detached session anew: that of an attached one has not begun."""
+    _check_closing(managed, caller, listed.session.user)
     if listed.detached is not None:
         listed.detached.extend()
     return {}
@@ -210,7 +223,7 @@ SESSION_CLASS: Final = ManagedClass(
         method("resetLifespan", "", (), reset_lifespan),
         method("close", "", (), close_session),
     ),
-    objects=_sessions,
+    objects=_sessions, belongs=lambda listed: (listed.session.vhost, listed.session.user),
 )
 # fmt: on
 
@@ -240,7 +253,7 @@ async def close_subscription(managed: ManagedBroker, key: str, caller: Caller) -
     """Close a subscription, as its client would: qpidd's class has no method for it.
 
     Raises:
-        UnauthorizedError: the caller may not call a method `close` of the class.
+        UnauthorizedError: the caller may not call a method `close` of the class, or not close those of this client.
         NotFoundError: there is none with this key.
     """
     of = SUBSCRIPTION_CLASS
@@ -249,6 +262,9 @@ async def close_subscription(managed: ManagedBroker, key: str, caller: Caller) -
     )
     for number, (name, found) in enumerate(of.objects(managed)):
         if name == key:
+            if not of.is_seen_by(managed, caller, found):
+                break
+            _check_closing(managed, caller, found.attached.session.user)
             found.attached.session.close_subscription(found.subscription.destination)
             managed.broker.tick.schedule()
             return
@@ -277,5 +293,6 @@ SUBSCRIPTION_CLASS: Final = ManagedClass(
         stat("delivered", "count64", of("subscription.delivered"), "Messages delivered", "message"),
     ),
     objects=_subscriptions,
+    belongs=lambda each: (each.attached.session.vhost, each.attached.session.user),
 )
 # fmt: on

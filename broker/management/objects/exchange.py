@@ -92,6 +92,7 @@ EXCHANGE_CLASS: Final = ManagedClass(
         stat("byteRoutes", "count64", of("counts.bytes_routed"), "Total routed bytes"),
     ),
     objects=_exchanges, find=_find_exchange, look=_look, stored_id=_stored_id,
+    belongs=lambda exchange: (exchange.host, ""),
 )
 # fmt: on
 
@@ -153,7 +154,7 @@ BINDING_CLASS: Final = ManagedClass(
     statistics=(
         stat("msgMatched", "count64", of("binding.messages_matched")),
     ),
-    objects=_bindings, find=_find_binding,
+    objects=_bindings, find=_find_binding, belongs=lambda bound: (bound.exchange.host, ""),
 )
 # fmt: on
 
@@ -188,6 +189,6 @@ EXCHANGE_BINDING_CLASS: Final = ManagedClass(
         prop("bindingKey", "lstr", "RC index", of("key")),
         prop("arguments", "map", "RC", of("arguments")),
     ),
-    objects=_onward, find=_find_onward,
+    objects=_onward, find=_find_onward, belongs=lambda binding: (binding.source.host, ""),
 )
 # fmt: on

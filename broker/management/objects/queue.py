@@ -336,5 +336,6 @@ QUEUE_CLASS: Final = ManagedClass(
         ), reroute),
     ),
     objects=_objects, find=_find, look=_look, stored_id=_stored_id, created=_created,
+    belongs=lambda queue: (queue.host, ""),
 )
 # fmt: on

@@ -229,6 +229,7 @@ JOURNAL_CLASS: Final = ManagedClass(
         ), _EXPAND),
     ),
     objects=_journals, find=_find_journal, look=_look_at_journal, stored_id=_stored_id,
+    belongs=lambda target: (split_name(target[1].name)[0], ""),
 )
 # fmt: on
 
@@ -298,6 +299,7 @@ JOURNAL_FILES_CLASS: Final = ManagedClass(
              "A message that keeps it: waiting, delivered (and not acknowledged), or unknown"),
     ),
     objects=_queues_with_journals, find=_find_queue_with_journal, look=_look_at_files,
+    belongs=lambda target: (target[1].host, ""),
 )
 
 LINEAR_JOURNAL_CLASS: Final = ManagedClass(

@@ -147,7 +147,7 @@ VHOST_CLASS: Final = ManagedClass(
         prop("name", "sstr", "RC index", of("host.name")),
         prop("federationTag", "sstr", "RO", of("managed.federation_tag")),
     ),
-    objects=_hosts, created=_host_created,
+    objects=_hosts, created=_host_created, belongs=lambda each: (each.host.name, ""),
 )
 
 HOST_CLASS: Final = ManagedClass(
@@ -162,7 +162,7 @@ HOST_CLASS: Final = ManagedClass(
         stat("connectionCount", "count32", of("host.connection_count"), "Open connections", "connection"),
         stat("queueCount", "count64", lambda each: len(each.host.queues), "Queues", "queue"),
     ),
-    objects=_hosts, created=_host_created,
+    objects=_hosts, created=_host_created, belongs=lambda each: (each.host.name, ""),
 )
 # fmt: on
 

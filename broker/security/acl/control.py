@@ -36,7 +36,7 @@ from qstore.broker.model.topology.checks import is_owned_by
 from qstore.broker.security.acl.engine import ANONYMOUS, Decision, Engine
 from qstore.broker.security.acl.rules import AclFileError, Counted, Problem, RuleSet
 from qstore.broker.security.acl.tables import EVERY, asked_values
-from qstore.broker.security.permissions import ADMINISTRATOR, Permissions, name_of
+from qstore.broker.security.permissions import ADMINISTRATOR, Permissions, Sight, name_of
 from qstore.broker.security.users.user_file import UserFileError, Users
 from qstore.broker.settings import AUTO, PERMISSIONS
 from qstore.formats.values import typed_map
@@ -165,6 +165,26 @@ class AccessControl:
             if isinstance(exchange, str):
                 purpose = f'{key} of policy "{policy.name}"'
                 self._authorization.check_forwarding(in_host(caller, policy.host), exchange, EVERY_KEY, purpose)
+
+    def sight(self, caller: Caller) -> Sight | None:
+        """What a caller sees of the broker's objects; None for everything. Rules know no objects of their own."""
+        if caller is BROKER or self.has_rules or not self.has_permissions:
+            return None
+        return self.permissions.sight(name_of(caller.user))
+
+    def check_closing(self, caller: Caller, owner: str) -> None:
+        """Check that a caller may close the connections, sessions and consumers of a user.
+
+        Raises:
+            UnauthorizedError: by permissions, only administrators may close those of other users.
+        """
+        if caller is BROKER or self.has_rules or not self.has_permissions:
+            return
+        if not self.permissions.may_close(name_of(caller.user), owner):
+            self.denied += 1
+            raise UnauthorizedError(
+                f"{caller.user} is not allowed to close what clients of {owner} have: it needs the tag {ADMINISTRATOR}"
+            )
 
     def check_policies_of(self, caller: Caller, host: str, *, is_counted: bool = True) -> None:
         """Check that a caller who may change policies and parameters may change those of a virtual host.

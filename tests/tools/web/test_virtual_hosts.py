@@ -8,12 +8,14 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import pika
 import pytest
 from click.testing import CliRunner
 
 from qstore.broker.client import Connection, ConnectionFailedError, MessagingError
+from qstore.broker.management.console import AgentError, Console
 from qstore.tools import qpid_config, qstore_dump
 from qstore.tools.qstore_passwd import command
 from tests.support.running_broker import BrokerMaker, RunningBroker, make_broker
@@ -135,6 +137,79 @@ async def test_permissions_are_those_of_one_host(running: RunningBroker) -> None
         await in_thread(refusal, running, "/", "bob")
         await ask(client, 400, "PUT", "permissions/none/bob", ALL)
         await ask(client, 404, "PUT", "policies/none/p", {"pattern": ".*", "definition": {"max-length": 5}})
+
+
+def by_management(running: RunningBroker, user: str) -> tuple[dict[str, list[Any]], list[str]]:
+    """The names of objects that a user sees by QMF; and what the user is refused of what concerns the host blue."""
+    secret, broker, refused = "blue\x1fsecret", "broker:amqp-broker", list[str]()
+    with Console(f"{user}/{user}@127.0.0.1:{running.port}") as console:
+        seen = {of: [each.values for each in console.query(of)] for of in _SEEN}
+        clients = [each for each in console.query("connection") if each.values["authIdentity"] == "root@QPID"]
+        attempts: dict[str, tuple[Any, str, dict[str, Any]]] = {
+            "query queue": (broker, "query", {"type": "queue", "name": secret}),
+            "query exchange": (broker, "query", {"type": "exchange", "name": "blue\x1fx"}),
+            "purge": (f"queue:{secret}", "purge", {"request": 0}),
+            "reroute": (f"queue:{secret}", "reroute", {"request": 0, "useAltExchange": False, "exchange": "x"}),
+            **{f"close {number}": (each, "close", {}) for number, each in enumerate(clients)},
+        }
+        for name, (target, method, arguments) in attempts.items():
+            try:
+                console.call(target, method, **arguments)
+            except AgentError:
+                refused.append(name)
+    return seen, refused
+
+
+_SEEN = ("queue", "exchange", "binding", "policy", "connection", "session", "subscription", "vhost", "journal")
+
+
+async def test_users_see_what_is_in_virtual_hosts_that_they_have_a_permission_for(running: RunningBroker) -> None:
+    async with console_on(f"127.0.0.1:{running.port}", named=ADMIN) as client:
+        await ask(client, 201, "PUT", "vhosts/blue", {})
+        for vhost, user in (("%2F", "root"), ("blue", "root"), ("%2F", "bob")):
+            await ask(client, 201, "PUT", f"permissions/{vhost}/{user}", ALL)
+        await ask(client, 201, "PUT", "queues/%2F/own", {"durable": True})
+        await ask(client, 201, "PUT", "queues/blue/secret", {"durable": True})
+        await ask(client, 201, "PUT", "exchanges/blue/x", {"type": "topic"})
+        await ask(client, 201, "POST", "bindings/blue/e/x/q/secret", {"routing_key": "k"})
+        await ask(client, 201, "PUT", "policies/blue/p", {"pattern": "none", "definition": {"max-length": 5}})
+        roots, bobs = await in_thread(connect, running, "blue"), await in_thread(connect, running, "/", "bob")
+        await in_thread(lambda: roots.channel().basic_consume("secret", lambda *_: None))
+        seen, refused = await in_thread(by_management, running, "bob")
+        assert "blue" not in str(seen)
+        assert {each["authIdentity"] for each in seen["connection"]} == {"bob@QPID"}
+        assert refused == ["query queue", "query exchange", "purge", "reroute"]
+        bob = ("bob", "bob")
+
+        async def has_clients() -> bool:
+            users = {each["user"] for each in await ask(client, 200, "GET", "connections")}
+            return users >= {"root", "bob"} and bool(await ask(client, 200, "GET", "consumers"))
+
+        async with asyncio.timeout(60):
+            while not await has_clients():
+                await asyncio.sleep(0.2)
+        for path in ("queues", "exchanges", "bindings", "policies", "vhosts", "channels", "consumers", "connections"):
+            assert "blue" not in str(await ask(client, 200, "GET", path, user=bob)), path
+        assert [each["name"] for each in await ask(client, 200, "GET", "queues", user=bob)] == ["own"]
+        assert {each["user"] for each in await ask(client, 200, "GET", "connections", user=bob)} == {"bob"}
+        for path in ("queues/blue", "queues/blue/secret", "exchanges/blue/x", "bindings/blue", "policies/blue"):
+            await ask(client, 401, "GET", path, user=bob)
+        (root,) = [
+            each["name"]
+            for each in await ask(client, 200, "GET", "connections")
+            if each["user"] == "root" and each["vhost"] == "blue"
+        ]
+        await ask(client, 401, "GET", f"connections/{quote(root, safe='')}", user=bob)
+        await ask(client, 401, "DELETE", f"connections/{quote(root, safe='')}", user=bob)
+        await in_thread(roots.process_data_events)
+        assert roots.is_open
+        await ask(client, 204, "PUT", "users/bob", {"password": "bob", "tags": "monitoring"})
+        seen, refused = await in_thread(by_management, running, "bob")
+        assert "blue" in str(seen)
+        assert [each for each in refused if each.startswith("close")], "only administrators close others' connections"
+        await in_thread(roots.process_data_events)
+        await in_thread(roots.close)
+        await in_thread(bobs.close)
 
 
 async def test_limits_of_a_host_hold(running: RunningBroker) -> None:
