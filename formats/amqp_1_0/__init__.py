@@ -8,7 +8,7 @@ A value is a constructor and its bytes, big endian. A constructor is one byte, w
     0xe_ u8 size, u8 count, constructor, values      0xf_ u32 size, u32 count, ...
     0x00 a descriptor (a whole value), then the constructor of the described value
 
-Modules: `errors`, `values`.
+Modules: `values`, and `neutral`, the same as neutral values.
 
 Source: the AMQP 1.0 specification as XML, part "types".
 """

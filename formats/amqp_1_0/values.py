@@ -23,7 +23,7 @@ import uuid
 from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
-from qstore.formats.amqp_1_0.errors import Amqp10Error
+from qstore.formats.errors import FormatError
 from qstore.formats.plain import Plain, plain_bytes, plain_float
 from qstore.formats.wording import with_article
 
@@ -34,6 +34,12 @@ MAX_DEPTH: Final = 32
 MAX_EMPTY_VALUES: Final = 16
 
 _DESCRIBED: Final = 0x00
+
+
+class Amqp10Error(FormatError):
+    """Bytes that are not AMQP 1.0."""
+
+    format_name = "AMQP 1.0"
 
 
 class Constructor(NamedTuple):

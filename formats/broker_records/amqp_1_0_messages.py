@@ -21,9 +21,9 @@ from __future__ import annotations
 
 from typing import Any, Final, NamedTuple
 
-from qstore.formats.amqp_1_0.errors import Amqp10Error
 from qstore.formats.amqp_1_0.neutral import neutral_map, neutral_value
 from qstore.formats.amqp_1_0.values import (
+    Amqp10Error,
     Constructor,
     Value,
     find_payload,

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Final
 
 from tests.bench.load_generator import BACKLOG, CHUNK, MARK, NUMBER, Consumer, Link, Publisher
+from tests.support.processes import memory_of
 from tests.support.raw_peer import RawPeer
 
 WINDOW: Final = 4000
@@ -147,14 +148,7 @@ def _drive(link: Link, done: Callable[[], int], wanted: int, meanwhile: Callable
 
 def peak_bytes(pid: int) -> int:
     """The most memory that a process ever held (VmHWM), shared pages of files included."""
-    return _status(pid, "VmHWM")
-
-
-def _status(pid: int, name: str) -> int:
-    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
-        if line.startswith(f"{name}:"):
-            return int(line.split()[1]) << 10
-    raise AssertionError(f"process {pid} has no memory")
+    return memory_of(pid, "VmHWM")
 
 
 def files_below(directory: Path) -> tuple[int, int]:

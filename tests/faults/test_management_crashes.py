@@ -25,7 +25,8 @@ from qstore.formats.amqp_0_10.structs import DELIVERY_PROPERTIES, MESSAGE_PROPER
 from qstore.formats.values import typed_map
 from tests.faults.broker_clients import OneSession
 from tests.faults.broker_process import BrokerProcess
-from tests.faults.simulated_disk import Call, SimulatedDisk
+from tests.faults.simulated_disk import SimulatedDisk
+from tests.faults.simulation import left_by
 from tests.support.compiled import ClientSession
 from tests.support.management_console import managed
 from tests.support.profiles import today
@@ -171,24 +172,7 @@ def work(seed: int) -> list[Left]:
 def one_call(operator: Operator, process: BrokerProcess, disk: SimulatedDisk, seed: int) -> list[Left]:
     before = state_of(process)
     method, target, arguments = operator.deed(before)
-    visited: list[tuple[SimulatedDisk, bool]] = []
-    answers: list[int] = []
-
-    def visit(call: Call) -> None:
-        kills = (call.killed(seed + call.number, power_loss=power_loss) for power_loss in (False, True))
-        visited.extend((disk, bool(answers)) for disk in kills)
-
-    def keep() -> None:
-        answers.append(1)
-        for power_loss in (False, True):
-            ended = disk.copy(seed, {})
-            ended.crash(power_loss=power_loss)
-            visited.append((ended, True))
-
-    disk.watch = visit
-    operator.call(method, target, arguments, keep)
-    disk.watch = None
-    assert answers
+    visited = left_by(disk, seed, lambda answered: operator.call(method, target, arguments, answered))
     after = state_of(process)
     return [Left(left, before, after, is_answered, method) for left, is_answered in visited]
 

@@ -26,7 +26,8 @@ from qstore.formats.values import EMPTY_MAP
 from qstore.store.catalogue.store_directory import StoreDirectory
 from qstore.store.disk import read_whole
 from tests.faults.broker_process import BrokerProcess
-from tests.faults.simulated_disk import Call, SimulatedDisk
+from tests.faults.simulated_disk import SimulatedDisk
+from tests.faults.simulation import left_by
 from tests.faults.store_simulation import PATH
 from tests.support.compiled import replaces
 from tests.support.profiles import today
@@ -117,27 +118,10 @@ def work(seed: int, number: int) -> list[Left]:
     try:
         before = state_of(process)
         assert len({each for each in before if each[0] == "message"}) == 2 * len(HOSTS)
-        visited: list[tuple[SimulatedDisk, bool]] = []
-        answers: list[int] = []
-
-        def visit(call: Call) -> None:
-            kills = (call.killed(seed + call.number, power_loss=power_loss) for power_loss in (False, True))
-            visited.extend((each, bool(answers)) for each in kills)
-
-        def keep() -> None:
-            answers.append(1)
-            for power_loss in (False, True):
-                ended = disk.copy(seed, {})
-                ended.crash(power_loss=power_loss)
-                visited.append((ended, True))
-
         asked = changes(process.broker.virtual_hosts)
         for other in [each for place, each in enumerate(asked) if place != number]:
             other.close()
-        disk.watch = visit
-        do(process, asked[number], keep)
-        disk.watch = None
-        assert answers
+        visited = left_by(disk, seed, lambda answered: do(process, asked[number], answered))
         after = state_of(process)
     finally:
         process.discard()

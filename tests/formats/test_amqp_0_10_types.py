@@ -28,7 +28,7 @@ from qstore.formats.amqp_0_10.types import BY_CODE, BY_NAME, TABLE, Amqp010Error
 from qstore.formats.plain import plain_bytes, plain_map, plain_typed_value
 from qstore.formats.values import EMPTY_MAP, TypedMap, TypedValue, UntypedValueError, typed_map, typed_value
 from tests.formats.plain_tables import decode_plain_map, map_types
-from tests.support.coded import coded, coded_array
+from tests.support.coded import NESTED, amount_of, coded, coded_array
 from tests.support.profiles import examples
 
 # name, code, width (fixed) or width of the size prefix (variable), as the specification's XML has them
@@ -360,22 +360,9 @@ def test_value_out_of_range_for_its_type_is_refused(typed: TypedValue) -> None:
         encode_map(TypedMap((("x", typed),)))
 
 
-_NESTED = st.recursive(
-    st.sampled_from([1, True, None, "text", b"bytes"]),
-    lambda inner: st.lists(inner, max_size=5) | st.dictionaries(st.text("ab", max_size=2), inner, max_size=5),
-    max_leaves=20,
-)
-
-
-def _amount(value: Any) -> int:
-    if isinstance(value, dict):
-        return len(value) + sum(map(_amount, value.values()))
-    return len(value) + sum(map(_amount, value)) if isinstance(value, list) else 0
-
-
-@given(st.dictionaries(st.text("abc", max_size=3), _NESTED, max_size=5))
+@given(st.dictionaries(st.text("abc", max_size=3), NESTED, max_size=5))
 def test_values_are_counted_without_being_decoded(values: dict[str, Any]) -> None:
-    raw, amount = encode_map(typed_map(values)), _amount(values)
+    raw, amount = encode_map(typed_map(values)), amount_of(values)
     assert check_amount(BY_NAME["map"], raw, 0, len(raw), amount) == 0
     if amount:
         with pytest.raises(TooManyValuesError):

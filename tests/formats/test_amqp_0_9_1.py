@@ -55,6 +55,7 @@ from qstore.formats.amqp_0_9_1.properties import (
 from qstore.formats.amqp_0_9_1.tables import MAX_DEPTH, encode_table
 from qstore.formats.values import TYPES, TypedArray, TypedMap, TypedValue, typed_map
 from tests.formats.amqp_0_9_1_values import PROPERTY_SETS, TABLES, TEXT, decode_table, fields_of
+from tests.support.coded import NESTED, amount_of
 from tests.support.compiled import replaces
 
 SPECIFICATION = Path(__file__).parents[1] / "fixtures" / "amqp" / "amqp-0-9-1-stripped.xml"
@@ -347,23 +348,10 @@ def _handling(payload: bytes) -> None:
     read_handling(payload)
 
 
-_NESTED = st.recursive(
-    st.sampled_from([1, True, None, "text", b"bytes"]),
-    lambda inner: st.lists(inner, max_size=5) | st.dictionaries(st.text("ab", max_size=2), inner, max_size=5),
-    max_leaves=20,
-)
-
-
-def _amount(value: Any) -> int:
-    if isinstance(value, dict):
-        return len(value) + sum(map(_amount, value.values()))
-    return len(value) + sum(map(_amount, value)) if isinstance(value, list) else 0
-
-
 @replaces
-@given(st.dictionaries(st.text("abc", max_size=3), _NESTED, max_size=5))
+@given(st.dictionaries(st.text("abc", max_size=3), NESTED, max_size=5))
 def test_values_are_counted_without_being_decoded(values: dict[str, Any]) -> None:
-    raw, amount = encode_table(typed_map(values)), _amount(values)
+    raw, amount = encode_table(typed_map(values)), amount_of(values)
     with patch.object(tables, "MAX_VALUES", amount):
         assert not tables.has_too_many_values(raw, 0, len(raw))
     if not amount:

@@ -10,8 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qstore.formats.amqp_1_0.errors import Amqp10Error
-from qstore.formats.amqp_1_0.values import MAX_DEPTH, Described, Value, plain_value, read_value
+from qstore.formats.amqp_1_0.values import MAX_DEPTH, Amqp10Error, Described, Value, plain_value, read_value
 from qstore.formats.broker_records.amqp_1_0_messages import MAX_DECODED_SECTION
 from qstore.formats.broker_records.message_header import MessageHeader, UnknownStruct
 from qstore.formats.broker_records.messages import decode_message_header, encode_message, header_size

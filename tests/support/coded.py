@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from hypothesis import strategies as st
+
 from qstore.formats.amqp_0_10.types import BY_CODE
 from qstore.formats.values import Family, TypedArray, TypedValue, ValueType
 
@@ -22,3 +24,18 @@ def coded(code: int, value: Any) -> TypedValue:
 def coded_array(code: int, values: tuple[Any, ...]) -> TypedArray:
     """An array of such values."""
     return TypedArray(coded_type(code), values)
+
+
+NESTED = st.recursive(
+    st.sampled_from([1, True, None, "text", b"bytes"]),
+    lambda inner: st.lists(inner, max_size=5) | st.dictionaries(st.text("ab", max_size=2), inner, max_size=5),
+    max_leaves=20,
+)
+"""Plain values, and lists and maps of such."""
+
+
+def amount_of(value: Any) -> int:
+    """How many values a plain map or list has, on all levels."""
+    if isinstance(value, dict):
+        return len(value) + sum(map(amount_of, value.values()))
+    return len(value) + sum(map(amount_of, value)) if isinstance(value, list) else 0

@@ -32,6 +32,14 @@ def state_of(pid: int) -> str:
     return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
 
 
+def memory_of(pid: int, kind: str) -> int:
+    """Bytes of memory of a process, by its name in `man proc_pid_status`: VmHWM is the most that it ever held."""
+    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+        if line.startswith(f"{kind}:"):
+            return int(line.split()[1]) << 10
+    raise AssertionError(f"process {pid} has no memory")
+
+
 class Signalled(Protocol):
     """A process that was started, as `subprocess.Popen`."""
 

@@ -21,7 +21,6 @@ import zlib
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
-from pathlib import Path
 from typing import Any, Final, NamedTuple, Self
 
 from qstore.formats.amqp_0_10.commands import (
@@ -661,11 +660,3 @@ def receive_large(peer: RawPeer, *, most: int | None = None) -> Content:
             checksum = zlib.crc32(frame.payload, checksum)
         if (frame.flags & LAST_SEGMENT and frame.flags & LAST_FRAME) or (most is not None and size >= most):
             return Content(size, checksum)
-
-
-def most_resident_bytes(pid: int) -> int:
-    """The most memory that a process ever held."""
-    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
-        if line.startswith("VmHWM:"):
-            return int(line.split()[1]) << 10
-    raise AssertionError(f"process {pid} has no memory")

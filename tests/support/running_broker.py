@@ -21,7 +21,7 @@ from typing import Final
 import pytest
 
 from tests.support.forked import ROOT, Forked
-from tests.support.processes import PATIENCE_SECONDS, children_of, goes, is_running
+from tests.support.processes import PATIENCE_SECONDS, children_of, goes, is_running, memory_of
 
 _TICKS: Final = os.sysconf("SC_CLK_TCK")
 
@@ -160,7 +160,7 @@ class RunningBroker:
 
     def resident_bytes(self) -> int:
         """The memory that the process holds, without pages that it shares with files."""
-        return resident_bytes(self.pid)
+        return memory_of(self.pid, "RssAnon")
 
     def cpu_seconds(self) -> float:
         """The processor time that the process has used."""
@@ -169,14 +169,6 @@ class RunningBroker:
     def open_files(self) -> int:
         """Descriptors that the process holds."""
         return len(os.listdir(f"/proc/{self.pid}/fd"))
-
-
-def resident_bytes(pid: int) -> int:
-    """Anonymous memory of a process."""
-    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
-        if line.startswith("RssAnon:"):
-            return int(line.split()[1]) << 10
-    raise AssertionError(f"process {pid} has no memory")
 
 
 def cpu_seconds(pid: int) -> float:

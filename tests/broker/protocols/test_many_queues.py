@@ -208,11 +208,8 @@ def test_a_rejected_message_leaves_its_queue_when_all_queues_have_it(world: Worl
     assert source.message_count == 0
 
 
-def test_a_dead_message_for_which_a_queue_becomes_full_meanwhile_is_dropped(world: World) -> None:
-    queues = bound(world)
-    full(world, COUNT - 1)
-    world.broker.default_host.queues[f"q{COUNT - 1}"].purge()
-    client, other = BasicClient(world).open(), publish_0_10(world)
+def reject_dead(world: World, client: BasicClient, other: Callable[[str, bytes], object]) -> None:
+    """A rejected message goes to all queues, in turns; meanwhile another is published to them."""
     client.call("queue.declare", queue="q", arguments={"x-dead-letter-exchange": "amq.fanout"})
     client.publish("q", b"x", TRANSIENT)
     client.method("basic.consume", queue="q", consumer_tag="c")
@@ -220,6 +217,14 @@ def test_a_dead_message_for_which_a_queue_becomes_full_meanwhile_is_dropped(worl
     client.method("basic.reject", delivery_tag=1, requeue=False)
     other("", b"y")
     world.run()
+
+
+def test_a_dead_message_for_which_a_queue_becomes_full_meanwhile_is_dropped(world: World) -> None:
+    queues = bound(world)
+    full(world, COUNT - 1)
+    world.broker.default_host.queues[f"q{COUNT - 1}"].purge()
+    client, other = BasicClient(world).open(), publish_0_10(world)
+    reject_dead(world, client, other)
     assert bodies(queues[0]) == [b"x"]
     assert world.broker.default_host.queues["q"].message_count == 0
 
@@ -237,13 +242,7 @@ def test_a_full_queue_that_is_declared_so_sends_a_dead_message_on_in_a_later_tur
     full_goes_on = {"x-overflow": "reject-publish-dlx", "x-dead-letter-exchange": "next" if is_there else "nowhere"}
     client.call("queue.declare", queue=last, arguments={"x-max-length": 1} | full_goes_on)
     client.call("queue.bind", queue=last, exchange="amq.fanout")
-    client.call("queue.declare", queue="q", arguments={"x-dead-letter-exchange": "amq.fanout"})
-    client.publish("q", b"x", TRANSIENT)
-    client.method("basic.consume", queue="q", consumer_tag="c")
-    client.sync()
-    client.method("basic.reject", delivery_tag=1, requeue=False)
-    other("", b"y")
-    world.run()
+    reject_dead(world, client, other)
     assert bodies(queues[0]) == [b"x"]
     assert bodies(world.broker.default_host.queues[last]) == [b"y"]
     assert world.broker.default_host.queues["q"].message_count == 0
@@ -262,13 +261,7 @@ def test_a_dead_message_is_sent_on_in_later_turns_only_so_often(world: World) ->
     back = {"x-max-length": 1, "x-overflow": "reject-publish-dlx", "x-dead-letter-exchange": "amq.fanout"}
     client.call("queue.declare", queue=last, arguments=back)
     client.call("queue.bind", queue=last, exchange="amq.fanout")
-    client.call("queue.declare", queue="q", arguments={"x-dead-letter-exchange": "amq.fanout"})
-    client.publish("q", b"x", TRANSIENT)
-    client.method("basic.consume", queue="q", consumer_tag="c")
-    client.sync()
-    client.method("basic.reject", delivery_tag=1, requeue=False)
-    other("", b"y")
-    world.run()
+    reject_dead(world, client, other)
     assert world.broker.default_host.queues["q"].message_count == 0
     assert not world.broker.tick.turns
     assert 1 <= len(bodies(queues[0])) <= MAX_REFUSALS

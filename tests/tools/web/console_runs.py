@@ -9,14 +9,30 @@ import json
 from base64 import b64encode
 from collections.abc import AsyncIterator
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import aiohttp
+from click.testing import CliRunner
 
 from qstore.tools.console.broker import BrokerOptions
 from qstore.tools.qstore_console import make_server
+from qstore.tools.qstore_passwd import command
 from qstore.tools.web.server import Server, ServerSettings
 from tests.support.processes import PATIENCE_SECONDS
+from tests.support.running_broker import BrokerMaker, RunningBroker
+
+ADMIN = ("root", "root")
+ALL = {"configure": ".*", "write": ".*", "read": ".*"}
+
+
+def broker_with_users(make_broker: BrokerMaker, directory: Path, **tags: str) -> RunningBroker:
+    """A broker with a user file; each user has its name as password, and these tags."""
+    file = directory / "users"
+    for name, each in tags.items():
+        made = CliRunner().invoke(command, ["--tags", each, "--stdin", str(file), name], input=f"{name}\n")
+        assert made.exit_code == 0, made.output
+    return make_broker("--auth", "yes", "--user-file", str(file)).start()
 
 
 class Answer(NamedTuple):
@@ -102,3 +118,10 @@ async def console_on(
             yield Client(server, session, "https" if settings.certificate else "http")
     finally:
         await server.close()
+
+
+async def ask(client: Client, status: int, method: str, path: str, body: Any = None, user: Any = ADMIN) -> Any:
+    """What a request to the API is answered with, which must have this status."""
+    answer = await client.ask(method, f"/api/{path}", body, user=user)
+    assert answer.status == status, (path, answer)
+    return answer.value

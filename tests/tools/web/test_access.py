@@ -4,34 +4,21 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Any
 
 import pytest
 from click.testing import CliRunner
 
 from qstore.tools.qstore_passwd import command
 from tests.support.running_broker import BrokerMaker, RunningBroker, make_broker
-from tests.tools.web.console_runs import Client, console_on
+from tests.tools.web.console_runs import ADMIN, ALL, ask, broker_with_users, console_on
 
 __all__ = ["make_broker"]
-
-ADMIN = ("root", "root")
-ALL = {"configure": ".*", "write": ".*", "read": ".*"}
 
 
 @pytest.fixture
 def running(make_broker: BrokerMaker, tmp_path: Path) -> RunningBroker:
     """A broker whose user root is an administrator."""
-    file = tmp_path / "users"
-    made = CliRunner().invoke(command, ["--tags", "administrator", "--stdin", str(file), "root"], input="root\n")
-    assert made.exit_code == 0, made.output
-    return make_broker("--auth", "yes", "--user-file", os.fspath(file)).start()
-
-
-async def ask(client: Client, status: int, method: str, path: str, body: Any = None, user: Any = ADMIN) -> Any:
-    answer = await client.ask(method, f"/api/{path}", body, user=user)
-    assert answer.status == status, (path, answer)
-    return answer.value
+    return broker_with_users(make_broker, tmp_path, root="administrator")
 
 
 async def test_users_permissions_and_tags(running: RunningBroker) -> None:

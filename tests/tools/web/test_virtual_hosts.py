@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,30 +16,16 @@ from click.testing import CliRunner
 from qstore.broker.client import Connection, ConnectionFailedError, MessagingError
 from qstore.broker.management.console import AgentError, Console
 from qstore.tools import qpid_config, qstore_dump
-from qstore.tools.qstore_passwd import command
 from tests.support.running_broker import BrokerMaker, RunningBroker, make_broker
-from tests.tools.web.console_runs import Client, console_on
+from tests.tools.web.console_runs import ADMIN, ALL, ask, broker_with_users, console_on
 
 __all__ = ["make_broker"]
-
-ADMIN = ("root", "root")
-ALL = {"configure": ".*", "write": ".*", "read": ".*"}
 
 
 @pytest.fixture
 def running(make_broker: BrokerMaker, tmp_path: Path) -> RunningBroker:
     """A broker whose user root is an administrator; bob is not."""
-    file = tmp_path / "users"
-    for name, tags in (("root", ["--tags", "administrator"]), ("bob", ["--tags", "management"])):
-        made = CliRunner().invoke(command, [*tags, "--stdin", str(file), name], input=f"{name}\n")
-        assert made.exit_code == 0, made.output
-    return make_broker("--auth", "yes", "--user-file", os.fspath(file)).start()
-
-
-async def ask(client: Client, status: int, method: str, path: str, body: Any = None, user: Any = ADMIN) -> Any:
-    answer = await client.ask(method, f"/api/{path}", body, user=user)
-    assert answer.status == status, (path, answer)
-    return answer.value
+    return broker_with_users(make_broker, tmp_path, root="administrator", bob="management")
 
 
 def connect(running: RunningBroker, vhost: str, user: str = "root") -> pika.BlockingConnection:
