@@ -174,9 +174,9 @@ class Unrun:
         self._skipped.setdefault(reason, []).append(report.nodeid)
 
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
-        told = getattr(session.config, "workeroutput", None)
-        if told is not None:
-            told[_LEFT_OUT] = self.left_out
+        reported = getattr(session.config, "workeroutput", None)
+        if reported is not None:
+            reported[_LEFT_OUT] = self.left_out
         elif os.environ.get(STRICT) and self.refused:
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
 

@@ -90,9 +90,9 @@ def dotted(path: Path) -> str:
     return ".".join((PACKAGE, *path.with_suffix("").parts))
 
 
-def is_called_by_base(path: Path, told: str) -> bool:
+def is_called_by_base(path: Path, reported: str) -> bool:
     """Whether a method overrides one of a base class."""
-    owner, _, method = told.partition(".")
+    owner, _, method = reported.partition(".")
     if not method:
         return False
     kind = getattr(importlib.import_module(dotted(path)), owner)
@@ -107,18 +107,18 @@ def dead_names(trees: dict[Path, ast.Module]) -> list[str]:
     for path, tree in trees.items():
         if str(path) in TABLES or str(path) in AHEAD:
             continue
-        for told, name in definitions(tree):
+        for reported, name in definitions(tree):
             is_special = name.startswith("__") and name.endswith("__")
             if (
                 used[name]
                 or name in begun
                 or is_special
-                or told in AHEAD
+                or reported in AHEAD
                 or is_told(name)
-                or is_called_by_base(path, told)
+                or is_called_by_base(path, reported)
             ):
                 continue
-            found.append(f"{path}: {told}")
+            found.append(f"{path}: {reported}")
     return found
 
 
@@ -147,9 +147,9 @@ def test_no_dead_names() -> None:
 
 def test_exceptions_are_needed() -> None:
     files = {str(path) for path in MODULES}
-    told = {told for tree in all_trees().values() for told, _ in definitions(tree)}
+    reported = {reported for tree in all_trees().values() for reported, _ in definitions(tree)}
     assert {*PUBLIC_MODULES, *TABLES} <= files
-    assert set(AHEAD) <= files | told
+    assert set(AHEAD) <= files | reported
 
 
 def test_the_check_itself_finds_dead_names() -> None:

@@ -240,10 +240,10 @@ def test_the_check_itself_finds_decisions_that_hang_on_prose(source: str) -> Non
 
 
 def test_the_check_allows_prose_in_messages() -> None:
-    told = (
+    reported = (
         "text = f'{damage.what}: {damage.consequence}'\nif error.what is None or damage.kind is KIND: pass\nstr(error)"
     )
-    assert decided_by_prose(told) == []
+    assert decided_by_prose(reported) == []
 
 
 LAYOUT_FREE: Final = Path("store/journal")

@@ -307,8 +307,8 @@ class VirtualHosts:
             host.is_leaving = True
 
         await self._configuration.change(mark, gone, then=marked)
-        for told in self.forgotten:
-            told(host.name)
+        for forget in self.forgotten:
+            forget(host.name)
 
     async def _finish_deletion(self, host: VirtualHost) -> None:
         await self.end_connections(host)

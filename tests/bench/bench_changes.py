@@ -255,11 +255,11 @@ def main(
         for number in range(rounds):
             for checkout in checkouts if number % 2 else reversed(checkouts):
                 results[checkout].append(one_round(checkout, LOADS[name], seconds, options.split(), directory))
-        told = []
+        reported = []
         for checkout in checkouts:
             rate, cpu = (median(values) for values in zip(*results[checkout], strict=True))
-            told.append(f"{rate:9,.0f}/s {cpu:8,.1f} µs")
-        click.echo(f"{name:10s} {'   now '.join(told)}")
+            reported.append(f"{rate:9,.0f}/s {cpu:8,.1f} µs")
+        click.echo(f"{name:10s} {'   now '.join(reported)}")
 
 
 if __name__ == "__main__":

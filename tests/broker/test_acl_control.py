@@ -1,4 +1,4 @@
-"""The rules in force: what they refuse is counted, logged and told; new ones hold for clients that are there."""
+"""ACL rules in force: refusals are counted, logged and published; new rules apply to connected clients."""
 
 from __future__ import annotations
 

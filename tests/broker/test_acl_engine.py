@@ -160,13 +160,13 @@ def test_substitution(user: str, names: dict[str, str]) -> None:
     assert publishes(by, user, "mixed", f"{names['user']}_{names['domain']}") == "deny"
 
 
-def test_a_name_is_no_wildcard() -> None:
+def test_a_name_is_not_a_wildcard() -> None:
     by = engine("acl allow all create queue name=${user}", "acl allow all publish exchange routingkey=${user}.x")
     assert decides(by, "a*@R", "create queue abc") == "deny"
     assert publishes(by, "*@R", "X", "victim.x") == "deny"
 
 
-def test_a_name_is_no_word_that_stands_for_one() -> None:
+def test_a_name_is_not_a_keyword() -> None:
     by = engine("acl allow all create queue name=${user}-q")
     assert decides(by, "${domain}@victim", "create queue victim-q") == "deny"
     assert decides(by, "${domain}@victim", "create queue ${domain}-q") == "allow"

@@ -1,4 +1,4 @@
-"""Each operation asks for what the table of lookups says, with exactly those values."""
+"""Each operation asks the ACL exactly what the table of lookups says."""
 
 from __future__ import annotations
 

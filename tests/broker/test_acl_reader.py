@@ -184,7 +184,7 @@ def test_limits(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         read_file(str(file))
 
 
-def test_path_that_is_no_file_is_refused(tmp_path: Path) -> None:
+def test_path_that_is_not_a_file_is_refused(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "fifo")
     for name, reason in (("missing", "No such file"), (".", "Is a directory|is not a file"), ("fifo", "is not a file")):
         with pytest.raises(AclFileError, match=reason):

@@ -1,4 +1,4 @@
-"""Arguments that ask for what this broker does not have: refused, told in the log, or asking for nothing after all."""
+"""Arguments that this broker does not support: refused, logged, or without effect."""
 
 from __future__ import annotations
 

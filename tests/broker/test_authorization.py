@@ -1,4 +1,4 @@
-"""Every operation asks the broker's authorizer who may do it, and is done only then; what is done is an event."""
+"""Every operation asks the broker's authorizer first, and raises an event when it is done."""
 
 from __future__ import annotations
 

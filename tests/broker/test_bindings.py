@@ -1,4 +1,4 @@
-"""How bindings come to be: initial values, exclusive bindings, and what the store has of both."""
+"""New bindings: initial values, exclusive bindings, and their records in the store."""
 
 from __future__ import annotations
 

@@ -291,7 +291,7 @@ def test_a_branch_that_exists_is_not_begun_again(stage: Stage) -> None:
         stage.distributed.start(b"x")
 
 
-def test_there_is_a_limit_of_branches(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_branches_are_limited(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(distributed, "MAX_BRANCHES", 2)
     stage.branch(b"1", moves=0)
     branch = stage.branch(b"2", moves=0)
@@ -513,7 +513,7 @@ def _decide(stage: Stage, branch: Branch, *, commits: bool) -> None:
         branch.roll_back(stage.done)
 
 
-def test_a_commit_in_one_phase_for_which_there_is_no_room_after_all_is_undone(stage: Stage) -> None:
+def test_a_commit_in_one_phase_without_room_is_undone(stage: Stage) -> None:
     branch = stage.branch()
     branch.commit(stage.done, one_phase=True)
     stage.model.store.complete(error=FakeFullError("the prepared list is full"))

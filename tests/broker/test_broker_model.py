@@ -56,7 +56,7 @@ def test_a_transient_queue_alone_waits_for_nothing(model: Model) -> None:
 
 
 @pytest.mark.parametrize("trouble", ["is_full", "has_failed"])
-def test_one_journal_that_takes_nothing_and_no_queue_gets_it(model: Model, trouble: str) -> None:
+def test_no_queue_gets_a_message_that_one_journal_refuses(model: Model, trouble: str) -> None:
     queues = [model.queue("a", durable=True), model.queue("b"), model.queue("c", durable=True)]
     bound(model, "amq.fanout", *queues)
     setattr(queues[2].journal, trouble, True)
@@ -70,7 +70,7 @@ def test_one_journal_that_takes_nothing_and_no_queue_gets_it(model: Model, troub
     assert bodies(*queues) == [[b"2"]] * 3
 
 
-def test_one_queue_that_is_too_deep_and_no_queue_gets_it() -> None:
+def test_no_queue_gets_a_message_that_one_full_queue_refuses() -> None:
     model = Model(BrokerSettings(queue_limit_bytes=2 * MESSAGE_OVERHEAD + 5))
     queues = [model.queue("a", durable=True), model.queue("b"), model.queue("c")]
     bound(model, "amq.fanout", *queues)
@@ -329,7 +329,7 @@ def test_only_committed_transactions_survive_a_restart(tmp_path: Path) -> None:
     asyncio.run(second())
 
 
-def test_a_record_that_is_no_message_is_left_where_it_is(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_record_that_is_not_a_message_stays(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     async def first() -> None:
         async with wired(tmp_path) as found:
             await found.topology.declare_queue("q", durable=True)

@@ -1,4 +1,4 @@
-"""When the event loop stays awake after a tick: with a clock and a loop turned by hand."""
+"""When the event loop polls after a tick, with a clock and a loop that the tests advance."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def test_a_client_that_begins_to_answer_at_once_is_noticed() -> None:
     assert loop.awake > 0
 
 
-def test_vain_polling_is_bounded() -> None:
+def test_fruitless_polling_is_bounded() -> None:
     """At worst there is a long gap for each two short ones."""
     loop = Loop()
     loop.tick(*[SOON, SOON, LATE] * 100)
@@ -113,7 +113,7 @@ def test_a_loop_that_waited_for_the_disk_has_slept() -> None:
         loop.now += IDLE_GAP * 2  # the disk
 
 
-def test_long_work_is_no_sleep() -> None:
+def test_long_work_does_not_count_as_sleep() -> None:
     loop = Loop()
     loop.now += IDLE_GAP * 2
     for _ in range(FEW + 1):

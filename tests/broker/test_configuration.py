@@ -103,7 +103,7 @@ def test_changes_of_one_record_are_made_in_order(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("values", [{"a": "x" * (MAX_TEXT + 1)}, {"a": "\ud800"}, {"a": 1 << 63}])
-def test_what_cannot_be_stored_is_refused(values: dict[str, Any]) -> None:
+def test_records_that_cannot_be_stored_are_refused(values: dict[str, Any]) -> None:
     async def story() -> None:
         with pytest.raises(InvalidArgumentError):
             await Configuration(None).change({LIMITS: values})

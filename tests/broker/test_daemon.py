@@ -58,7 +58,7 @@ def test_looking_does_not_keep_anybody_from_taking_it(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("content", [b"", b"x", b"-1", b"1 2", b"9" * 100])
-def test_a_file_that_is_held_and_tells_no_number(tmp_path: Path, content: bytes) -> None:
+def test_a_locked_file_without_a_number(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "pid"
     path.write_bytes(content)
     with path.open() as file:

@@ -24,7 +24,7 @@ from tests.broker.holder import kill, start_holder
 NOBODY = 65534
 
 
-def test_it_is_made_for_its_owner_alone(tmp_path: Path) -> None:
+def test_a_directory_is_created_for_its_owner_alone(tmp_path: Path) -> None:
     held = DataDirectory(str(tmp_path / "a" / "data"))
     assert held.path == str(tmp_path / "a" / "data")
     assert Path(held.path).stat().st_mode & 0o777 == 0o700
@@ -33,7 +33,7 @@ def test_it_is_made_for_its_owner_alone(tmp_path: Path) -> None:
     assert Path(held.path, "lock").read_text() == ""
 
 
-def test_one_that_is_there_is_left_as_it_is(tmp_path: Path) -> None:
+def test_an_existing_directory_is_left_as_it_is(tmp_path: Path) -> None:
     tmp_path.chmod(0o750)
     DataDirectory(str(tmp_path)).release()
     assert tmp_path.stat().st_mode & 0o777 == 0o750
@@ -46,7 +46,7 @@ def test_a_relative_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     held.release()
 
 
-def test_one_broker_has_it_at_a_time(tmp_path: Path) -> None:
+def test_one_broker_at_a_time_has_a_directory(tmp_path: Path) -> None:
     process = start_holder(tmp_path / "lock")
     wanted = rf"^Cannot lock {tmp_path}/lock: Resource temporarily unavailable; process {process.pid} is using it: "
     with pytest.raises(DataDirectoryError, match=wanted):

@@ -23,14 +23,14 @@ def test_a_message_is_delivered_at_once_and_its_publisher_waits(model: Model) ->
     queue = early(model)
     consumer = model.consumer(queue)
     assert model.publish("q", b"1") == [True]
-    told: list[Exception | None] = []
-    model.tick.when_synced(told.append)
+    reported: list[Exception | None] = []
+    model.tick.when_synced(reported.append)
     model.run()
     assert consumer.bodies == [b"1"]
-    assert told == []
+    assert reported == []
     assert len(model.store.waiting) == 1
     model.store.complete()
-    assert told == [None]
+    assert reported == [None]
 
 
 def test_an_idle_loop_delivers_first_and_does_not_block(model: Model) -> None:
@@ -68,14 +68,14 @@ def test_messages_of_a_transaction_wait_and_none_overtakes_them(model: Model) ->
     consumer = model.consumer(queue)
     transaction = model.broker.begin_transaction(0)
     transaction.publish(model.message("q", b"1"), model.broker.default_host.exchanges[""])
-    told: list[Exception | None] = []
-    transaction.commit(told.append)
+    reported: list[Exception | None] = []
+    transaction.commit(reported.append)
     model.publish("q", b"2")
     model.run()
     assert consumer.bodies == []
     assert queue.is_held
     model.sync()
-    assert told == [None]
+    assert reported == [None]
     assert consumer.bodies == [b"1", b"2"]
     assert not queue.is_held
 
@@ -95,12 +95,12 @@ def test_a_message_whose_record_cannot_be_written_cannot_be_accepted(model: Mode
     queue = early(model)
     consumer = model.consumer(queue)
     model.publish("q", b"1")
-    told: list[Exception | None] = []
-    model.tick.when_synced(told.append)
+    reported: list[Exception | None] = []
+    model.tick.when_synced(reported.append)
     model.run()
     queue.journal.has_failed = True
     model.store.complete(error=FakeFailedError("the disk has failed"))
-    assert str(told[0]) == "the disk has failed"
+    assert str(reported[0]) == "the disk has failed"
     with pytest.raises(InternalError, match="failed"):
         queue.dequeue(consumer.entries[0])
 

@@ -1,4 +1,4 @@
-"""Bindings between exchanges: where messages come to, that no route is outdated, and that restarts keep them."""
+"""Bindings between exchanges: routes, their invalidation, and restarts."""
 
 from __future__ import annotations
 
@@ -363,10 +363,10 @@ def test_binding_of_a_missing_exchange_is_deleted_at_start(tmp_path: Path) -> No
 
 
 def test_the_last_binding_of_an_auto_delete_exchange() -> None:
-    told: list[Any] = []
+    reported: list[Any] = []
 
     async def scenario() -> None:
-        async with wired(None, told.append) as world:
+        async with wired(None, reported.append) as world:
             topology, links = world.topology, world.broker.default_host.exchange_bindings
             for name in ("a", "b", "c"):
                 await topology.declare_exchange(name, "fanout", auto_delete=name != "c")
@@ -380,8 +380,8 @@ def test_the_last_binding_of_an_auto_delete_exchange() -> None:
             assert not {"a", "b", "c"} & world.broker.default_host.exchanges.keys()
 
     asyncio.run(scenario())
-    assert [each.destination for each in told if isinstance(each, ExchangeBind)] == ["b", "c"]
-    assert [each.destination for each in told if isinstance(each, ExchangeUnbind)] == ["c", "b"]
+    assert [each.destination for each in reported if isinstance(each, ExchangeBind)] == ["b", "c"]
+    assert [each.destination for each in reported if isinstance(each, ExchangeUnbind)] == ["c", "b"]
 
 
 async def test_invalid_exchange_binding_is_refused() -> None:

@@ -1,4 +1,4 @@
-"""`bound`: every combination of what can be asked, of every type, against a search through all bindings."""
+"""`exchange.bound`: every combination of its fields, for every type, against a search through all bindings."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The headers exchange: what bindings ask for, and what headers have."""
+"""The headers exchange: arguments of bindings against headers of messages."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class TestAllAndAny:
         assert routed(exchange, headers={"name": None}) == "a"
         assert routed(exchange, headers={"other": "fred"}) == ""
 
-    def test_a_void_header_is_no_value(self) -> None:
+    def test_a_void_header_is_not_a_value(self) -> None:
         assert routed(bound(asks("all", n=0)), headers={"n": None}) == ""
 
     def test_names_with_x_say_nothing(self) -> None:

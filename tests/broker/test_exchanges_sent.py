@@ -63,7 +63,9 @@ class TestArguments:
 
     @pytest.mark.parametrize("kind", EXCHANGE_TYPES.values())
     @pytest.mark.parametrize("arguments", [NUMBERED, INITIAL, BOTH])
-    def test_one_that_does_is_asked_about_each_message(self, kind: type[Exchange], arguments: TypedMap) -> None:
+    def test_an_exchange_that_keeps_messages_is_asked_about_each(
+        self, kind: type[Exchange], arguments: TypedMap
+    ) -> None:
         exchange = kind("x", arguments=arguments)
         assert exchange.sent is not None
         assert not exchange.routes_by_key

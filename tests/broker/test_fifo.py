@@ -1,4 +1,4 @@
-"""The order of a queue against a plain list: what comes, is taken, comes back and goes, in whatever order."""
+"""The FIFO order against a plain list: messages arrive, are taken, come back and go, in any order."""
 
 from __future__ import annotations
 

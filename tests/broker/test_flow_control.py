@@ -1,4 +1,4 @@
-"""Flow control of one queue: its thresholds, when it goes on and off, and what its watch does not look at."""
+"""Flow control of one queue: thresholds, when it stops and resumes publishers, and what it costs."""
 
 from __future__ import annotations
 
@@ -185,7 +185,7 @@ def test_the_example_of_both_measures() -> None:
     assert stand.queue.watch.stopped_count == 2
 
 
-def test_it_is_off_only_below_both() -> None:
+def test_flow_resumes_only_below_both_thresholds() -> None:
     stand = Stand(flow=FlowArguments(4, 3, 1000, 100))
     stand.publish(5)
     stand.publish(message=PlainMessage("q", b"x" * 500, persistent=False))
@@ -239,7 +239,7 @@ def test_purging_and_messages_of_transactions_count() -> None:
 # ---- what the watch does not look at ----
 
 
-def test_it_seldom_looks_at_a_queue_with_room() -> None:
+def test_a_queue_with_room_is_seldom_checked() -> None:
     stand = Stand()
     watch, marks = stand.queue.watch, set()
     for _ in range(20_000):
@@ -261,7 +261,7 @@ _LIMIT = st.integers(0, 12)
     st.tuples(_LIMIT, _LIMIT, st.integers(0, 300), st.integers(0, 300), st.sampled_from([0, 7])),
     st.lists(st.one_of(st.integers(0, 60), st.sampled_from(["take", "take last"])), max_size=60),
 )
-def test_it_misses_nothing(
+def test_flow_control_misses_no_change(
     flow: tuple[int, int, int, int, int], alert: tuple[int, int, int, int, int], steps: list[int | str]
 ) -> None:
     """However seldom the watch looks: flow control and alerts are as if it looked at each message."""

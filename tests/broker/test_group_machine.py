@@ -1,5 +1,4 @@
-"""Message groups against a list: each message is given to a consumer that may have it, the oldest first, and nobody is
-left without one that could have it."""
+"""Message groups against a list: each consumer gets the oldest message that it may have."""
 
 from __future__ import annotations
 
@@ -352,7 +351,7 @@ def test_kinds_that_are_gone_are_forgotten() -> None:
 
 @replaces
 @pytest.mark.parametrize("is_new", [True, False], ids=["of a new group", "of a group that is there"])
-def test_a_message_for_which_there_is_no_memory_was_never_there(is_new: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_message_without_memory_was_never_queued(is_new: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     model = Model()
     queue = grouped(model)
     consumer = model.consumer(queue)

@@ -1,4 +1,4 @@
-"""Which half-open connection is displaced; and how long that takes, whatever number of hosts there are."""
+"""Which half-open connection is displaced, and that finding it takes the same time for any number of hosts."""
 
 from __future__ import annotations
 

@@ -97,7 +97,7 @@ def test_memory_reused_and_freed_is_returned_again() -> None:
     assert process.resident() == 130 * MIB
 
 
-def test_it_takes_little_of_the_time() -> None:
+def test_trimming_takes_little_time() -> None:
     process = Process()
     process.takes(1000 * MIB)
     process.frees(100 * MIB)
@@ -150,7 +150,7 @@ def test_memory_of_others_is_not_returned() -> None:
     assert not process.look()
 
 
-def test_an_allocator_that_tells_nothing() -> None:
+def test_an_allocator_without_figures() -> None:
     process = Process(is_told=False)
     process.takes(100 * MIB)
     process.frees(100 * MIB)

@@ -154,7 +154,7 @@ def test_few_operations_are_large_if_they_are_for_many_queues(
 
 
 @pytest.mark.usefixtures("two_queues_at_once")
-def test_one_turn_changes_few_queues_whatever_a_transaction_is_for(model: Model, results: Results) -> None:
+def test_a_turn_changes_few_queues_in_any_transaction(model: Model, results: Results) -> None:
     """Six messages and six accepted ones, each of another queue."""
     transaction = model.broker.begin_transaction(0)
     for number in range(6):

@@ -302,7 +302,7 @@ def test_the_last_lines_are_kept_in_numbers_and_in_size(monkeypatch: pytest.Monk
     log.close()
 
 
-def test_a_reader_that_is_gone_is_no_trouble(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_reader_that_is_gone_is_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
     class Gone(io.StringIO):
         def write(self, text: str) -> int:
             raise BrokenPipeError
@@ -348,7 +348,7 @@ def test_syslog(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert lines == [b"<157>broker1: [Broker] notice one\0", b"<159>broker1: [Broker] trace two\0"]  # 19 * 8 + 5, + 7
 
 
-def test_a_facility_that_is_none() -> None:
+def test_an_unknown_facility() -> None:
     with pytest.raises(LogError, match="LOG_X"):
         Logging(Rules(["notice+"]), Sinks(stderr=False, syslog=True, syslog_facility="LOG_X"), PLAIN)
 

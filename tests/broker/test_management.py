@@ -190,13 +190,13 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
 ]
 
 
-@pytest.mark.parametrize(("method", "arguments", "told"), REFUSED)
-def test_failed_method_returns_an_exception(method: str, arguments: dict[str, Any], told: str) -> None:
+@pytest.mark.parametrize(("method", "arguments", "reported"), REFUSED)
+def test_failed_method_returns_an_exception(method: str, arguments: dict[str, Any], reported: str) -> None:
     async def scene(stage: Wired, console: Console) -> None:
         before = stage.broker.default_host.queues.keys() | stage.broker.default_host.exchanges.keys()
         reply = await console.call(method, **arguments)
         assert reply.headers["qmf.opcode"] == "_exception"
-        assert told in reply.values["error_text"]
+        assert reported in reply.values["error_text"]
         assert stage.broker.default_host.queues.keys() | stage.broker.default_host.exchanges.keys() == before
 
     play_with_console(scene)

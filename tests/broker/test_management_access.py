@@ -1,4 +1,4 @@
-"""Policies, users and permissions over management: created, changed, listed, deleted; their effect; who sees them."""
+"""Policies, users and permissions over management: changes, lists, effects, and who may see them."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ def test_users_and_permissions(tmp_path: Path) -> None:
     play_with_console(scene)
 
 
-def test_others_see_only_themselves_and_change_nothing(tmp_path: Path) -> None:
+def test_ordinary_users_see_only_themselves_and_change_nothing(tmp_path: Path) -> None:
     path = tmp_path / "users"
 
     async def scene(stage: Wired, console: Console) -> None:

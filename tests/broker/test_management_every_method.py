@@ -1,4 +1,4 @@
-"""Every method of every class is called, in both versions of QMF: it works, or is answered with the reason why not."""
+"""Every method of every class is called, in both versions of QMF: it works, or the answer says why not."""
 
 from __future__ import annotations
 
@@ -175,9 +175,9 @@ class Stage:
             if "I" in each.direction
         )
         (reply,) = await ask(self.console, "M", identity, of.package, of.name, class_hash, name, rest=rest)
-        told = str(reply.fields["text"])
-        assert (reply.fields["status"] == 0) == (told == "OK")
-        return "" if told == "OK" else told
+        reported = str(reply.fields["text"])
+        assert (reply.fields["status"] == 0) == (reported == "OK")
+        return "" if reported == "OK" else reported
 
     async def in_version_2(self, of: ManagedClass, name: str, arguments: dict[str, Any]) -> str:
         """Likewise."""
@@ -209,13 +209,13 @@ async def test_every_method_works_or_says_why_not(version: int, tmp_path: Path) 
         call = stage.in_version_1 if version == 1 else stage.in_version_2
         for (package, class_name, method), calls in _CALLS.items():
             for arguments, refusal in calls:
-                told = await call(by_name[package, class_name], method, arguments)
+                reported = await call(by_name[package, class_name], method, arguments)
                 if refusal == _GONE:
-                    assert told, method
+                    assert reported, method
                 elif refusal:
-                    assert refusal in told, (method, arguments)
+                    assert refusal in reported, (method, arguments)
                 else:
-                    assert told == "", (method, arguments)
+                    assert reported == "", (method, arguments)
         assert len(stage.machine.done) == 5  # timestamps; solicit, detach and close; the connection
         while not stage.endings:
             await asyncio.sleep(0.02)

@@ -36,9 +36,9 @@ def test_messages_for_each_of_two_queues_are_put_on_the_other_one_until_that_is_
         await stage.publish("", "b", b"2")
         await stage.publish("amq.fanout", "", b"3")  # matches both, and is put on each once
         assert (stage.bodies("a"), stage.bodies("b")) == ([b"0", b"2", b"3"], [b"1", b"3"])
-        told = {each["_values"]["name"]: each["_values"] for each in await console.query("queue")}
-        assert (told["a"]["redirectPeer"], told["a"]["redirectSource"]) == ("b", True)
-        assert (told["b"]["redirectPeer"], told["b"]["redirectSource"]) == ("a", False)
+        reported = {each["_values"]["name"]: each["_values"] for each in await console.query("queue")}
+        assert (reported["a"]["redirectPeer"], reported["a"]["redirectSource"]) == ("b", True)
+        assert (reported["b"]["redirectPeer"], reported["b"]["redirectSource"]) == ("a", False)
         reply = await console.call("queueRedirect", sourceQueue="b", targetQueue="")
         assert 'cancel it at its source, "a"' in reply.values["error_text"]
         await console.do("queueRedirect", sourceQueue="a", targetQueue="")
@@ -138,7 +138,7 @@ def test_queues_that_cannot_be_redirected() -> None:
             await stage.topology.declare_queue(name)
         await stage.topology.declare_queue("passing", auto_delete=True)
         await console.do("queueRedirect", sourceQueue="a", targetQueue="b")
-        for source, target, told in (
+        for source, target, reported in (
             ("a", "c", "already part of a redirection"),
             ("c", "b", "already part of a redirection"),
             ("b", "c", "already part of a redirection"),
@@ -148,7 +148,7 @@ def test_queues_that_cannot_be_redirected() -> None:
             ("c", "", "not redirected"),
         ):
             reply = await console.call("queueRedirect", sourceQueue=source, targetQueue=target)
-            assert told in reply.values["error_text"]
+            assert reported in reply.values["error_text"]
 
     play_with_console(scene)
 

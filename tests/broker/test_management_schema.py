@@ -76,8 +76,8 @@ def test_no_class_is_forgotten() -> None:
 
 def test_statistics_are_expanded_and_have_types_of_both_versions() -> None:
     for of in CLASSES:
-        told = [(name, kind) for each in of.declared for _, name, kind in expanded(each.name, each.type)]
-        assert [(each.name, each.type) for each in of.statistics] == told
+        reported = [(name, kind) for each in of.declared for _, name, kind in expanded(each.name, each.type)]
+        assert [(each.name, each.type) for each in of.statistics] == reported
         assert {each.type for each in (*of.properties, *of.statistics)} <= QMF_TYPES.keys()
     assert list(expanded("a", "mmaTime")) == [
         ("Samples", "aSamples", "uint64"), ("Min", "aMin", "deltaTime"), ("Max", "aMax", "deltaTime"),
@@ -92,8 +92,8 @@ def test_events_are_those_of_the_schema() -> None:
         described = root.find("eventArguments")
         if described is None:
             continue
-        told = {str(each.get("name")): (each.get("type"), each.get("desc") or "") for each in described}
-        assert dict(ARGUMENTS[package]) == told
+        reported = {str(each.get("name")): (each.get("type"), each.get("desc") or "") for each in described}
+        assert dict(ARGUMENTS[package]) == reported
         for each in root.iter("event"):
             names = [part.strip() for part in str(each.get("args")).split(",")]
             expected[package, each.get("name")] = each.get("sev"), names

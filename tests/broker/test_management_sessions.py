@@ -1,4 +1,4 @@
-"""Sessions as management shows them, attached and detached, and what it does to them."""
+"""Sessions over management: attached and detached ones, and methods on them."""
 
 from __future__ import annotations
 

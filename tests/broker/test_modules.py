@@ -138,7 +138,7 @@ def test_a_directory_without_modules(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["none", "file", "n\0l"])
-def test_a_directory_that_is_none(tmp_path: Path, name: str) -> None:
+def test_a_module_directory_that_cannot_be_read(tmp_path: Path, name: str) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(ModuleError, match=r"--module-dir .*: cannot be read: ") as refusal:
         modules_in(str(tmp_path / name))

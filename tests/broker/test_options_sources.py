@@ -111,7 +111,7 @@ def test_files_that_are_no_configuration(file: Path, data: bytes, text: str) -> 
         read_config_file(str(file), is_optional=True)
 
 
-def test_path_that_is_no_file_is_refused(tmp_path: Path) -> None:
+def test_path_that_is_not_a_file_is_refused(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     for path in (str(tmp_path), str(tmp_path / "pipe"), "/dev/zero"):
         with pytest.raises(OptionError, match="not a configuration file, but a directory or a device"):

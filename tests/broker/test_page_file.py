@@ -1,4 +1,4 @@
-"""The paging file of a queue: messages come back as they were, space is given back, failures cost what they must."""
+"""The paging file of a queue: messages come back unchanged, space is released, failures lose little."""
 
 from __future__ import annotations
 

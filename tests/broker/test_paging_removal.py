@@ -1,4 +1,4 @@
-"""Paging files are removed piece by piece: by looks, by a stop, and by the process after a kill; never another's."""
+"""Paging files are removed piece by piece, also at a stop, and after a kill by the next process; others' files stay."""
 
 from __future__ import annotations
 
@@ -228,7 +228,7 @@ def test_page_file_that_cannot_be_removed_is_left() -> None:
     assert len(disk.contents) == 4
 
 
-def test_a_thread_that_was_not_heard_of_loses_nothing() -> None:
+def test_a_thread_that_has_not_reported_loses_nothing() -> None:
     disk, runs = MemoryPagingDisk(), LateRuns()
     page_out(process(disk), 5)
     directory = process(disk, run=runs)

@@ -75,7 +75,7 @@ def check_looking_through(model: Model, queue: Queue, *, acquires: bool) -> int:
     return ticks
 
 
-def test_a_slow_consumer_beside_one_that_wants_nothing_of_it(model: Model) -> None:
+def test_a_slow_consumer_beside_one_that_wants_no_message(model: Model) -> None:
     check_a_slow_consumer(model, model.queue("q"), lambda: model.publish("q", *[b"b"] * MANY))
 
 

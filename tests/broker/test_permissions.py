@@ -64,7 +64,7 @@ PUBLICATIONS = ("console.#", "console.obj.#", "#", "*.obj", "agent.ind.#")
 
 
 @pytest.mark.parametrize("exchange", ["qpid.management", "qmf.default.topic"])
-def test_only_who_monitors_the_broker_binds_to_what_management_publishes_about_all_of_it(exchange: str) -> None:
+def test_only_monitoring_users_bind_to_management_events_of_the_whole_broker(exchange: str) -> None:
     async def story(stage: Wired) -> None:
         tags = {"watcher": ("monitoring",), "seer": ("management",)}
         permissions = Permissions(stage.broker.configuration, lambda user: tags.get(user, ()))
@@ -190,7 +190,7 @@ class TestDecisions:
         assert not permissions.allows_publishing("admin", "/", "orders", "broker")
         assert not permissions.allows_publishing("watcher", "/", "qmf.default.direct", "broker")
 
-    def test_what_is_remembered_is_bounded(self, permissions: Permissions) -> None:
+    def test_remembered_decisions_are_bounded(self, permissions: Permissions) -> None:
         for number in range(MAX_REMEMBERED + 10):
             permissions.allows("joe", "/", Action.CREATE, ObjectType.QUEUE, f"joe.{number}", {})
         assert len(permissions._of["joe", "/"]._known) <= MAX_REMEMBERED
@@ -217,7 +217,7 @@ class TestInForce:
 
         play(tmp_path / "store", story)
 
-    def test_they_are_there_again_after_a_restart(self, tmp_path: Path) -> None:
+    def test_permissions_survive_a_restart(self, tmp_path: Path) -> None:
         users = user_file(tmp_path)
 
         async def story(stage: Wired) -> None:
@@ -253,7 +253,7 @@ class TestInForce:
 
         play(None, story)
 
-    def test_the_first_is_refused_if_nobody_could_correct_it(self, tmp_path: Path) -> None:
+    def test_the_first_permission_needs_an_administrator_who_could_correct_it(self, tmp_path: Path) -> None:
         async def story(stage: Wired) -> None:
             name = str(tmp_path / "none")
             Users(name).put_all({"joe": Verifiers.make("x", "secret", "QPID", ["PLAIN"])})
@@ -412,16 +412,16 @@ class TestAdministration:
 
         play(None, story)
 
-    def test_changes_are_logged_and_told_without_passwords(
+    def test_changes_are_logged_and_published_without_passwords(
         self, tmp_path: Path, caplog: pytest.LogCaptureFixture
     ) -> None:
         caplog.set_level(logging.DEBUG)
         caplog.set_level(INFO)
-        told: list[Any] = []
+        reported: list[Any] = []
 
         async def story(stage: Wired) -> None:
             _, administration = controlled(stage, user_file(tmp_path))
-            stage.broker.events.listen(told.append)
+            stage.broker.events.listen(reported.append)
             await administration.put_user("new", ADMIN, password="hunter2")
             await administration.put_user("new", ADMIN, password_hash=HASH)
             await administration.set_permission("new", "/", ALL, ADMIN)
@@ -430,7 +430,7 @@ class TestAdministration:
             await administration.delete_user("new", ADMIN)
 
         play(None, story)
-        found = [each for each in told if isinstance(each, AccessChanged)]
+        found = [each for each in reported if isinstance(each, AccessChanged)]
         assert [(each.kind, each.name, each.what) for each in found] == [
             ("user", "new", "added"), ("user", "new", "changed"), ("permission", "new for /", "set"),
             ("topic-permission", "new for t of /", "set"), ("policy", "p of /", "set"), ("user", "new", "deleted"),

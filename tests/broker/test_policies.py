@@ -338,7 +338,7 @@ class TestRunning:
 
 
 class TestAlternateExchanges:
-    def test_it_comes_and_goes(self, tmp_path: Path) -> None:
+    def test_policies_come_and_go(self, tmp_path: Path) -> None:
         async def story(stage: Wired) -> None:
             topology, broker = stage.topology, stage.broker
             exchange = await topology.declare_exchange("x", "direct", durable=True)

@@ -52,10 +52,10 @@ def answer(*pieces: bytes, **settings: Any) -> bytes:
 def test_a_client_of_another_protocol_is_named_and_answered(begin: bytes, caplog: pytest.LogCaptureFixture) -> None:
     assert foreign_client(begin) == FOREIGN[begin]
     assert answer(begin + b"more", protocols=("0-10",)) == PROTOCOL_HEADER
-    told = [(each.name, each.levelname, each.getMessage()) for each in caplog.records if each.name == "Protocol"]
-    assert len(told) == 1
-    assert told[0][:2] == ("Protocol", "WARNING")
-    begins, _, ends = told[0][2].partition(" from 127.0.0.1:")
+    reported = [(each.name, each.levelname, each.getMessage()) for each in caplog.records if each.name == "Protocol"]
+    assert len(reported) == 1
+    assert reported[0][:2] == ("Protocol", "WARNING")
+    begins, _, ends = reported[0][2].partition(" from 127.0.0.1:")
     assert begins == f"Refused {FOREIGN[begin]}"
     assert ends.endswith(": this broker supports AMQP 0-10")
 

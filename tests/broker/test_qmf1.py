@@ -102,10 +102,10 @@ def test_broker_packages_and_classes() -> None:
         assert packages[0] == PACKAGE
         assert set(packages) == {each.package for each in (*CLASSES, *EVENT_CLASSES)}
         replies = await ask(console, "Q", PACKAGE)
-        told = [(each.fields["kind"], each.fields["class"], each.fields["hash"]) for each in replies[:-1]]
+        reported = [(each.fields["kind"], each.fields["class"], each.fields["hash"]) for each in replies[:-1]]
         expected = [(1, each.name, each.hash.bytes) for each in CLASSES if each.package == PACKAGE]
         expected += [(2, each.name, each.hash.bytes) for each in EVENT_CLASSES if each.package == PACKAGE]
-        assert told == expected
+        assert reported == expected
         (end,) = await ask(console, "Q", "org.example")
         assert (end.opcode, end.fields) == ("z", {"status": 0, "text": "OK"})
         (end,) = await ask(console, "h", 7)
@@ -121,26 +121,26 @@ def test_schemas() -> None:
         assert (reply.opcode, reply.fields["kind"]) == ("s", 1)
         counts = struct.unpack_from(">HHH", reply.rest)
         assert counts == (len(queue.properties), len(queue.statistics), 2)
-        told, end = maps(reply.rest[6:], counts[0] + counts[1] + 2 + 2 + 4)
+        reported, end = maps(reply.rest[6:], counts[0] + counts[1] + 2 + 2 + 4)
         assert end == len(reply.rest) - 6
-        assert told[0] == {
+        assert reported[0] == {
             "name": "vhostRef", "type": 10, "access": 1, "index": 1, "optional": 0,
             "refPackage": PACKAGE, "refClass": "vhost",
         }  # fmt: skip
-        assert told[1] == {"name": "name", "type": 6, "access": 1, "index": 1, "optional": 0}
-        assert told[counts[0]] == {
+        assert reported[1] == {"name": "name", "type": 6, "access": 1, "index": 1, "optional": 0}
+        assert reported[counts[0]] == {
             "name": "msgTotalEnqueues", "type": 4, "unit": "message", "desc": "Total messages enqueued",
         }  # fmt: skip
-        assert told[-5]["name"] == "reroute"
-        assert told[-5]["argCount"] == 4
-        assert [(each["name"], each["type"], each["dir"]) for each in told[-4:]] == [
+        assert reported[-5]["name"] == "reroute"
+        assert reported[-5]["argCount"] == 4
+        assert [(each["name"], each["type"], each["dir"]) for each in reported[-4:]] == [
             ("request", 3, "I"), ("useAltExchange", 11, "I"), ("exchange", 6, "I"), ("filter", 15, "I"),
         ]  # fmt: skip
         event = next(each for each in EVENT_CLASSES if each.name == "queueThresholdExceeded")
         (reply,) = await ask(console, "S", PACKAGE, event.name, event.hash.bytes)
         (count,) = struct.unpack_from(">H", reply.rest)
-        told, end = maps(reply.rest[2:], count)
-        assert [(each["name"], each["type"]) for each in told] == [("qName", 6), ("msgDepth", 4), ("byteDepth", 4)]
+        reported, end = maps(reply.rest[2:], count)
+        assert [(each["name"], each["type"]) for each in reported] == [("qName", 6), ("msgDepth", 4), ("byteDepth", 4)]
         for package, name in ((PACKAGE, "queue"), ("x", "queue"), (PACKAGE, "")):
             (reply,) = await ask(console, "S", package, name, bytes(16))
             assert (reply.opcode, reply.fields["status"]) == ("z", 1)
@@ -395,8 +395,8 @@ def test_an_agent_of_others_is_seen_and_its_schema_is_reported() -> None:
         (wanted,) = await ask(console, "q", 1, "com.example", "sensor", _HASH, publisher=_AGENT)
         assert (wanted.opcode, wanted.fields["class"]) == ("S", "sensor")
         schema = struct.pack(">HHH", 0, 0, 0)
-        told = encode_message("s", wanted.sequence, 1, "com.example", "sensor", _HASH, rest=schema)
-        console.send(None, told, exchange=VERSION_1, publisher=_AGENT)
+        reported = encode_message("s", wanted.sequence, 1, "com.example", "sensor", _HASH, rest=schema)
+        console.send(None, reported, exchange=VERSION_1, publisher=_AGENT)
         await console.settle()
         assert [message.opcode for message, _ in split(bodies(heard))] == ["p", "q"]
         assert "com.example" in [each.fields.get("package") for each in await ask(console, "P")]
@@ -438,8 +438,8 @@ def test_invalid_schema_answers_of_an_agent_are_ignored() -> None:
         for sequence, size, publisher in (
             (wanted.sequence + 1, 6, _AGENT), (wanted.sequence, 6, stranger), (wanted.sequence, 1 << 17, _AGENT),
         ):  # fmt: skip
-            told = encode_message("s", sequence, 1, "com.example", "sensor", _HASH, rest=bytes(size))
-            console.send(None, told, exchange=VERSION_1, publisher=publisher)
+            reported = encode_message("s", sequence, 1, "com.example", "sensor", _HASH, rest=bytes(size))
+            console.send(None, reported, exchange=VERSION_1, publisher=publisher)
         await console.settle()
         assert len(await ask(console, "Q", "com.example")) == 1
 

@@ -56,7 +56,7 @@ def test_the_turn_continues_where_it_was(model: Model) -> None:
     assert [len(consumer.entries) for consumer in consumers] == [10, 10, 10]
 
 
-def test_one_without_credit_costs_the_others_nothing(model: Model) -> None:
+def test_a_consumer_without_credit_costs_others_nothing(model: Model) -> None:
     queue = model.queue("q")
     poor, rich, other = model.consumer(queue, 2), model.consumer(queue), model.consumer(queue)
     model.publish("q", *(b"%d" % number for number in range(12)))

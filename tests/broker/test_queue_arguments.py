@@ -1,4 +1,4 @@
-"""Arguments of a declaration: whole numbers in any dress, policies by name, and nothing besides."""
+"""Arguments of a declaration: integers of any type or as text, policies by name, and nothing else."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ def test_no_count(name: str, value: Any) -> None:
 
 
 @pytest.mark.parametrize(("code", "value"), [(FLOAT, 3.0), (DOUBLE, 3.14159), (BOOLEAN, True)])
-def test_a_count_of_a_type_that_is_none(code: int, value: object) -> None:
+def test_a_count_of_an_unsuitable_type(code: int, value: object) -> None:
     with pytest.raises(InvalidArgumentError, match=r"qpid\.max_size"):
         read_arguments(TypedMap((("qpid.max_size", coded(code, value)),)))
 
@@ -220,7 +220,7 @@ def test_usable_arguments_are_kept_and_others_left_out(
     assert [reason.removeprefix("ignoring ").partition(": ")[0] for reason in reasons] == left_out
 
 
-def test_if_no_single_one_is_to_blame_all_are_left_out() -> None:
+def test_all_are_left_out_if_no_single_one_is_at_fault() -> None:
     twice = typed_map({"qpid.max_count": 5, "qpid.priorities": -1}).entries
     found, reasons = read_usable(TypedMap((*twice, twice[-1])))
     assert found == NO_ARGUMENTS

@@ -1,5 +1,4 @@
-"""Queues that hold so many messages, or drop what their owner's connection publishes; and how long queues stay that
-nobody uses."""
+"""Queues with limits, queues with no-local, and how long unused queues stay."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""A queue against a list: whatever happens to it, and in whatever order, messages keep their places and are offered
-when they may be, and what is gone is freed at once.
+"""A queue against a list: messages keep their places and are offered when they may be, and removed ones are freed at
+once, after any operations in any order.
 
 The model knows of each message its place, who has it, and from which place on things wait for the disk. What a consumer
 gets is not predicted: it is checked that it was allowed, that the order was kept, and that nobody who could have got

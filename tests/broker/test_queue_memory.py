@@ -1,4 +1,4 @@
-"""Memory of a queued message beside its content, taken in by a connection as they all are."""
+"""Memory that a queued message takes besides its content."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Refused requests leave nothing in memory: neither the error, nor the queue and the messages that it was about."""
+"""Refused requests leave nothing in memory: no error, queue or message."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Durable queues whose messages are out of memory, on a store: order, restarts, what cannot be read."""
+"""Durable queues whose messages are out of memory, on a store: order, restarts, unreadable records."""
 
 from __future__ import annotations
 
@@ -142,9 +142,7 @@ async def test_stored_messages_that_are_not_next_rest_in_the_journal(tmp_path: P
         assert (queue.memory, residency.memory_out) == (0, 0)
 
 
-async def test_what_is_not_stored_or_is_looked_at_does_not_rest(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_unstored_or_browsed_messages_do_not_rest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nor is it searched for what could, again and again."""
     walks: list[Entry] = []
     fold_from = Residency._fold_from

@@ -192,7 +192,7 @@ def test_not_true(text: str) -> None:
 
 
 @pytest.mark.parametrize("text", ["", " ", "\n\t"])
-def test_a_blank_one_is_none(text: str) -> None:
+def test_a_blank_text_is_not_a_selector(text: str) -> None:
     assert selector(text) is None
     assert read_selector(TypedMap(), "x-apache-selector") is None
     assert read_selector(typed_map({"x-apache-selector": None}), "x-apache-selector") is None

@@ -1,4 +1,4 @@
-"""Allocations that fail in the server and in the event loop: what was not done then is done later, or is undone."""
+"""Allocations that fail in the server and in the event loop: the work is done later, or undone."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def check_refused(connecting: FailsOnce) -> None:
     run(test())
 
 
-def test_a_connection_that_there_is_no_memory_for_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_connection_without_memory_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
     connect = FailsOnce(server_module.SocketConnection)
     monkeypatch.setattr(server_module, "SocketConnection", connect)
     check_refused(connect)
@@ -105,7 +105,7 @@ def accept(monkeypatch: pytest.MonkeyPatch) -> FailsOnce:
     return accept
 
 
-def test_a_socket_that_the_event_loop_accepts_nothing_from_is_listened_on_again(accept: FailsOnce) -> None:
+def test_a_socket_that_stopped_accepting_listens_again(accept: FailsOnce) -> None:
     async def test() -> None:
         async with served() as found:
             report(found)
@@ -117,7 +117,7 @@ def test_a_socket_that_the_event_loop_accepts_nothing_from_is_listened_on_again(
     run(test())
 
 
-def test_that_nothing_is_accepted_is_noticed_when_another_client_waits(accept: FailsOnce) -> None:
+def test_a_waiting_client_reveals_that_nothing_is_accepted(accept: FailsOnce) -> None:
     """The failure could not even be reported."""
 
     async def test() -> None:

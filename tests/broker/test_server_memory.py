@@ -1,4 +1,4 @@
-"""Memory that is short, with real sockets: publishers wait, consumers go on, and what is too much is refused."""
+"""Short memory, with real sockets: publishers wait, consumers go on, and excess is refused."""
 
 from __future__ import annotations
 

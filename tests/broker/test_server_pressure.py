@@ -1,6 +1,6 @@
 """The server with real sockets: clients that do not read, commands that take time, and disks that are slow or fail.
 
-Whoever is too fast is stopped; the others go on, and memory stays bounded.
+Clients that outpace the broker are throttled; others go on, and memory stays bounded.
 """
 
 from __future__ import annotations
@@ -127,7 +127,7 @@ async def test_client_that_does_not_read_costs_little() -> None:
             peer.close()
 
 
-async def test_one_that_asks_for_much_and_does_not_read_is_not_read() -> None:
+async def test_input_of_a_client_that_does_not_read_waits() -> None:
     """Not only messages: results of commands fill the socket, too."""
     async with served() as found:
         helper = await other(found)
@@ -379,12 +379,12 @@ async def test_clients_of_amqp_0_9_1_are_blocked_while_the_disk_is_short(tmp_pat
         await found.broker.default_host.topology.declare_queue("q", durable=True)
         journal = found.broker.default_host.queues["q"].journal
         journal.is_tight, journal.low_room, journal.runs_low = True, 1 << 40, lambda _: None
-        told: list[str] = []
+        reported: list[str] = []
 
         def publish() -> None:
             with pika.BlockingConnection(pika.ConnectionParameters("127.0.0.1", found.port)) as connection:
-                connection.add_on_connection_blocked_callback(lambda _, frame: told.append(frame.method.reason))
-                connection.add_on_connection_unblocked_callback(lambda _, _frame: told.append("unblocked"))
+                connection.add_on_connection_blocked_callback(lambda _, frame: reported.append(frame.method.reason))
+                connection.add_on_connection_unblocked_callback(lambda _, _frame: reported.append("unblocked"))
                 channel = connection.channel()
                 channel.confirm_delivery()
                 for _ in range(3):
@@ -392,11 +392,11 @@ async def test_clients_of_amqp_0_9_1_are_blocked_while_the_disk_is_short(tmp_pat
                     connection.process_data_events(0.1)
                 journal.is_tight = False
                 for _ in range(300):
-                    if told[-1:] != ["unblocked"]:
+                    if reported[-1:] != ["unblocked"]:
                         connection.process_data_events(0.1)
 
         await client(publish)
-        reason, end = told
+        reason, end = reported
         assert reason.startswith("The disk of the broker is nearly full (--disk-free-limit)")
         assert end == "unblocked"
         await found.until(lambda: not found.server.clients.connections)

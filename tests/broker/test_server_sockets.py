@@ -1,4 +1,4 @@
-"""The server with real sockets: who is let in, who is thrown out, and the end."""
+"""The server with real sockets: connections that are accepted, refused and closed, and shutdown."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ async def test_expired_messages_are_purged_periodically(monkeypatch: pytest.Monk
     assert bool(looks) is bool(seconds)
 
 
-async def test_one_that_does_not_open_its_connection_in_time() -> None:
+async def test_a_client_that_does_not_open_its_connection_in_time() -> None:
     async with served(negotiate_seconds=0.1) as found:
         with await client(RawPeer, found.port) as opened:
             with await client(RawConnection, found.port) as silent:
@@ -229,7 +229,7 @@ async def stuck(found: Served, *, heartbeat: int = 0) -> RawPeer:
     return peer
 
 
-async def test_one_that_is_done_and_does_not_read_is_not_kept_for_ever() -> None:
+async def test_a_finished_client_that_does_not_read_is_closed() -> None:
     """Its socket cannot be closed before what waits for it is sent, which never happens."""
     async with served() as found:
         peer = await stuck(found)
@@ -265,7 +265,7 @@ async def test_silence_does_not_count_while_the_broker_does_not_read() -> None:
             assert "nothing received for" in str(await client(read_to_the_end, peer))
 
 
-async def test_one_that_does_not_read_and_says_nothing_is_taken_for_dead() -> None:
+async def test_a_silent_client_that_does_not_read_counts_as_dead() -> None:
     async with served() as found:
         peer = await stuck(found, heartbeat=1)
         connection = found.connection_of(peer)

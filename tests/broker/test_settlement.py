@@ -1,4 +1,4 @@
-"""Settlement of messages while their queue is being deleted: until that is done, a crash brings them back."""
+"""Settlement of messages while their queue is being deleted: a crash before the end brings them back."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def delivered(model: Model, name: str, *bodies: bytes, durable: bool = True) -> 
     return queue, consumer
 
 
-def test_it_is_done_when_the_queue_is_gone(settle: Settle) -> None:
+def test_settlement_ends_when_the_queue_is_deleted(settle: Settle) -> None:
     model, results = Model(), Results()
     queue, consumer = delivered(model, "q", b"1")
     queue.begin_deletion()
@@ -80,7 +80,7 @@ def test_after_a_deletion_that_failed_the_journal_fails_too(settle: Settle) -> N
     assert [type(error) for error in results] == [InternalError]
 
 
-def test_it_waits_for_records_of_other_queues_too(settle: Settle) -> None:
+def test_settlement_waits_for_records_of_other_queues(settle: Settle) -> None:
     model, results = Model(), Results()
     leaving, first = delivered(model, "leaving", b"1")
     other, second = delivered(model, "other", b"2")

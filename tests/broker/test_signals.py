@@ -1,4 +1,4 @@
-"""The watchdog: whatever hangs while a broker ends, its process ends."""
+"""The watchdog ends a process that hangs during shutdown."""
 
 from __future__ import annotations
 

@@ -69,6 +69,6 @@ def test_progress_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, i
 
 
 @pytest.mark.parametrize("name", ["", "relative", "/nowhere/notify", "/" + "x" * 200])
-def test_one_that_is_not_there(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+def test_a_service_manager_that_is_not_there(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     monkeypatch.setenv("NOTIFY_SOCKET", name)
     service_manager.notify("READY=1")

@@ -21,8 +21,8 @@ _CALLER = Client("guest", "192.0.2.1:5", "con:1(guest@192.0.2.1:5/)")
 
 def messages(caplog: pytest.LogCaptureFixture, *numbers: str) -> list[str]:
     """The lines with these ids, or all, from the subject on."""
-    told = [record.getMessage() for record in caplog.records if record.name == STATUS]
-    return [line for line in told if not numbers or any(number in line for number in numbers)]
+    reported = [record.getMessage() for record in caplog.records if record.name == STATUS]
+    return [line for line in reported if not numbers or any(number in line for number in numbers)]
 
 
 def followed(world: World) -> StatusLog:

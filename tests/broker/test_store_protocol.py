@@ -1,4 +1,4 @@
-"""The store has the shape that the broker wants: mypy checks this file, and its tests use nothing but that shape."""
+"""The store satisfies the broker's Protocol: mypy checks this file, whose tests use nothing else."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A tick's end: in which order things are done, and what is promised when the disk is slow, fails, or is quick."""
+"""The end of a tick: the order of its steps, and completions on disks that are slow, fast or fail."""
 
 from __future__ import annotations
 

@@ -206,7 +206,7 @@ class TestDeleteQueue:
 
         play(scene)
 
-    def test_messages_that_are_held_count_unless_told_otherwise(self, play: Play, durable: bool) -> None:
+    def test_held_messages_count_unless_excluded(self, play: Play, durable: bool) -> None:
         async def scene(stage: Wired) -> None:
             queue = await stage.topology.declare_queue("q", durable=durable)
             await stage.publish("", "q", b"x")
@@ -363,7 +363,7 @@ class TestDeclareExchange:
 
         play(scene)
 
-    def test_otherwise_than_before(self, play: Play, durable: bool) -> None:
+    def test_declaring_again_with_other_properties(self, play: Play, durable: bool) -> None:
         async def scene(stage: Wired) -> None:
             declare = stage.topology.declare_exchange
             await declare("x", "direct", durable=durable, alternate="amq.topic")
@@ -460,7 +460,7 @@ class TestAlternateExchangesThatAreMissing:
 
         play(scene)
 
-    def test_in_a_circle(self, play: Play, durable: bool) -> None:
+    def test_alternate_exchanges_in_a_circle(self, play: Play, durable: bool) -> None:
         async def scene(stage: Wired) -> None:
             topology, exchanges = stage.topology, stage.broker.default_host.exchanges
             for name, alternate in (("x", "y"), ("y", "x"), ("z", "z")):

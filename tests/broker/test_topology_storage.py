@@ -1,4 +1,4 @@
-"""The topology and the store: what is kept, what a failing store leaves, and changes that come together."""
+"""The topology and the store: stored objects, failures, and concurrent changes."""
 
 from __future__ import annotations
 
@@ -415,7 +415,7 @@ class TestTogether:
 
         play(tmp_path, scene)
 
-    def test_an_exchange_goes_with_its_last_binding_whoever_removes_it(self, tmp_path: Path) -> None:
+    def test_an_exchange_goes_with_its_last_binding(self, tmp_path: Path) -> None:
         async def scene(stage: Wired) -> None:
             topology, names = stage.topology, [f"q{number}" for number in range(4)]
             await topology.declare_exchange("x", "direct", durable=True, auto_delete=True)

@@ -1,4 +1,4 @@
-"""Logins over real sockets: with a user file, without one, and what a user's name is good for."""
+"""Logins over real sockets: with a user file and without one, and uses of the user's name."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ def test_a_client_that_knows_only_amqplain(broker: RunningBroker) -> None:
         amqp.Connection(where, authentication=amqp.sasl.AMQPLAIN("anna", "wrong")).connect()
 
 
-def test_the_client_tells_why_it_was_refused(full_broker: str) -> None:
+def test_the_client_reports_why_it_was_refused(full_broker: str) -> None:
     with pytest.raises(AuthenticationError, match="Authentication failed"):
         Connection.establish(full_broker, username="anna", password="wrong")
     with pytest.raises(AuthenticationError, match="a user name and a password are required"):

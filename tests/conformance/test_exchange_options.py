@@ -287,7 +287,7 @@ class TestExclusiveBinding:
         assert received(client, "a") == received(client, "b") == [(b"1", None)]
 
     @pytest.mark.parametrize("exchange", ["amq.topic", "amq.fanout"])
-    def test_means_nothing_to_other_types(self, client: Client, exchange: str) -> None:
+    def test_exclusive_bindings_mean_nothing_to_other_types(self, client: Client, exchange: str) -> None:
         for name in ("a", "b"):
             client.declare(name)
             client.command("exchange.bind", exchange=exchange, queue=name, binding_key="k", arguments=ALONE)

@@ -39,7 +39,7 @@ class TestDeclare:
         assert (found["type"], found["durable"], found["not_found"]) == ("topic", True, False)
         assert found["arguments"] == arguments
 
-    def test_again_with_other_arguments_is_no_error_and_changes_nothing(self, client: Client) -> None:
+    def test_declaring_again_with_other_arguments_changes_nothing(self, client: Client) -> None:
         client.command("exchange.declare", exchange="x", type="direct")
         client.command("exchange.declare", exchange="x", type="direct", arguments=typed_map({"qpid.ive": 1}))
         assert len(client.call("exchange.query", name="x")["arguments"] or ()) == 0

@@ -52,14 +52,14 @@ def test_transfers_wait_from_above_the_stop_threshold_to_below_the_resume_thresh
     numbers = publish(here, 5)
     assert waiting(here, numbers) == numbers[3:]
     assert bodies(world, "q") == [b"0", b"1", b"2", b"3", b"4"]
-    told = statistics(QUEUE_CLASS, world.broker.default_host.queues["q"])
-    assert (told["flowStopped"], told["flowStoppedCount"]) == (True, 1)
+    reported = statistics(QUEUE_CLASS, world.broker.default_host.queues["q"])
+    assert (reported["flowStopped"], reported["flowStoppedCount"]) == (True, 1)
     drain(there, count=3)
     assert waiting(here, numbers) == numbers[3:]
     drain(there)
     assert waiting(here, numbers) == []
-    told = statistics(QUEUE_CLASS, world.broker.default_host.queues["q"])
-    assert (told["flowStopped"], told["flowStoppedCount"]) == (False, 1)
+    reported = statistics(QUEUE_CLASS, world.broker.default_host.queues["q"])
+    assert (reported["flowStopped"], reported["flowStoppedCount"]) == (False, 1)
     publish(here, 3)
     assert statistics(QUEUE_CLASS, world.broker.default_host.queues["q"])["flowStoppedCount"] == 2
 

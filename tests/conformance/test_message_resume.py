@@ -70,7 +70,7 @@ def test_the_rest_follows() -> None:
 
 
 @given(st.lists(st.integers(1, 4), max_size=4))
-def test_however_often_it_is_interrupted(parts: list[int]) -> None:
+def test_a_message_interrupted_any_number_of_times(parts: list[int]) -> None:
     world = World()
     declared(world).machine.closed()
     at = 0
@@ -182,7 +182,7 @@ def test_a_message_that_gets_too_large() -> None:
     assert bodies(world) == []
 
 
-def test_a_header_that_cannot_be_read_is_no_reason_to_fall() -> None:
+def test_a_connection_that_ends_after_an_unreadable_header() -> None:
     world = World()
     client = declared(world)
     payload = encode_command("message.transfer", destination="")

@@ -1,4 +1,4 @@
-"""When an auto-delete queue goes, what becomes of its messages, and how long it stays if it is to stay for a while."""
+"""Auto-delete queues: when they are deleted, with or without a delay, and what becomes of their messages."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ def test_messages_of_the_owners_connection_are_dropped(how: str, value: Any) -> 
     assert not here.exceptions
 
 
-def test_it_keeps_nothing_from_others() -> None:
+def test_messages_of_others_are_kept() -> None:
     world, here, there = furnished()
     here.declare("plain")
     for queue in ("q", "plain"):
@@ -53,7 +53,7 @@ def test_without_an_owner_it_is_a_queue_like_others() -> None:
     assert here.take() == [b"1"]
 
 
-def test_it_is_dropped_however_it_comes_and_when_its_publisher_is_gone() -> None:
+def test_own_messages_are_dropped_on_any_way_and_when_the_publisher_is_gone() -> None:
     world, here, there = furnished()
     here.command("exchange.bind", queue="q", exchange="amq.fanout", binding_key="")
     there.declare("holding", alternate_exchange="amq.fanout")

@@ -1,5 +1,5 @@
-"""Options of a publisher for a message: discard-unroutable and immediate; and what it may not: the time
-at which it came, where the broker sets it, and more than a queue holds."""
+"""Options of a published message: discard-unroutable and immediate; the broker's own timestamp; and messages larger
+than a queue."""
 
 from __future__ import annotations
 

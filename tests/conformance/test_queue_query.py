@@ -40,7 +40,7 @@ def test_a_plain_one() -> None:
     assert found["alternate_exchange"] is None
 
 
-def test_one_that_is_not_there_is_no_error() -> None:
+def test_a_missing_queue_is_not_an_error() -> None:
     _world, here, _there = clients()
     assert not any(here.call("queue.query", queue="q").values())
     assert not here.exceptions

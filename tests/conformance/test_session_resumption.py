@@ -158,7 +158,7 @@ def test_a_result_that_was_on_its_way_comes_again() -> None:
 
 
 @pytest.mark.parametrize("point", ["as before", "all again"])
-def test_commands_are_executed_once_however_much_is_sent_again(point: str) -> None:
+def test_repeated_commands_are_executed_once(point: str) -> None:
     world = World()
     client = world.open_client(timeout=60)
     number = client.declare("q")
@@ -306,7 +306,7 @@ def test_a_session_that_could_not_keep_all_it_sent_is_not_resumed_for_a_new_time
     assert (queue.message_count, queue.acquired_count) == (40, 0)
 
 
-def test_one_message_can_be_sent_again_however_large() -> None:
+def test_a_message_of_any_size_can_be_sent_again() -> None:
     world = World()
     client = world.open_client(timeout=60)
     client.declare("q")

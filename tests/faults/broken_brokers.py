@@ -120,7 +120,7 @@ def _drop_rejected(
 
 
 def _write_one_by_one(
-    self: LocalTransaction, planned: Planned, told: Callable[[Exception | None], None]
+    self: LocalTransaction, planned: Planned, reported: Callable[[Exception | None], None]
 ) -> Rids | None:
     """A transaction's records are written as if there was none."""
     store, tick = self._store, self._tick
@@ -143,7 +143,7 @@ def _write_one_by_one(
     if not is_written:
         return None
     tick.transactions_under_way += 1
-    tick.when_synced(told)
+    tick.when_synced(reported)
     return rids
 
 

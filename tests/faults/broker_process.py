@@ -279,8 +279,8 @@ class BrokerProcess:
         with patch.object(version_2_writer, "MAX_AWAKE", 1 if pages else version_2_writer.MAX_AWAKE):
             self.store = SimulatedStore.open(environment, PATH, TinyParameters(), "test", log=self.lines.append)
         self.store.geometry, self.store.away = _SMALL if pages else GEOMETRY, {}
-        told = [line.text for line in self.lines if line.level in (Level.CRITICAL, Level.WARNING)]
-        require(len(told) <= len(names_in(self.store, "orphans")), f"damage is reported: {told}")
+        reported = [line.text for line in self.lines if line.level in (Level.CRITICAL, Level.WARNING)]
+        require(len(reported) <= len(names_in(self.store, "orphans")), f"damage is reported: {reported}")
         require(self.store.was_clean or not must_be_clean, "the store was closed cleanly, and is not clean")
         self._loop = asyncio.SelectorEventLoop()
         self._loop.set_exception_handler(self._failed)

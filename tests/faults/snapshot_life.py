@@ -114,8 +114,8 @@ def check_copy(disk: SimulatedDisk, model: Model, *, told_of: str = "nothing") -
     environment = simulated_environment(disk, random.Random(1))
     store = MessageStore.open(environment, BACKUP, TinyParameters(), "test", log=lines.append)
     model.check(look(store), must_be_clean=False)
-    told = [line.text for line in lines if line.level in (Level.CRITICAL, Level.WARNING)]
-    assert [text for text in told if told_of not in text] == []
+    reported = [line.text for line in lines if line.level in (Level.CRITICAL, Level.WARNING)]
+    assert [text for text in reported if told_of not in text] == []
     assert store._ids.next > model.highest_rid
     assert store.close()
 

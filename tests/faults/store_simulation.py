@@ -686,14 +686,14 @@ class StoreLife:
         except StoreError as error:
             require(faults, f"the store cannot be opened: {error}")
             raise
-        told = [line.text for line in self.lines if line.level in (Level.CRITICAL, Level.WARNING)]
+        reported = [line.text for line in self.lines if line.level in (Level.CRITICAL, Level.WARNING)]
         if faults:  # a start reserves record ids, and records how far it is synced: it says what it cannot write
             unwritten = ("the second copy of the topology cannot be written", "it cannot be recorded how far the store")
-            told = [text for text in told if not any(each in text for each in unwritten)]
-        told = [text for text in told if not any(_is_about(text, queue) for queue in model.queues.values())]
+            reported = [text for text in reported if not any(each in text for each in unwritten)]
+        reported = [text for text in reported if not any(_is_about(text, queue) for queue in model.queues.values())]
         orphans = len(names_in(self.store, "orphans")) - model.orphans
-        require(is_damaged is not False or len(told) <= orphans, f"damage is reported: {told}")
-        require(not is_damaged or bool(told), "a damaged catalogue is not reported")
+        require(is_damaged is not False or len(reported) <= orphans, f"damage is reported: {reported}")
+        require(not is_damaged or bool(reported), "a damaged catalogue is not reported")
         found = look(self.store)
         model.check(found, must_be_clean=must_be_clean)
         first = self.store._ids.next

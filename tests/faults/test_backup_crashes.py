@@ -1,7 +1,7 @@
-"""Backups and restores that are killed at every call: the store is untouched, and what is there is whole; repeated,
-they finish.
+"""Backups and restores that are killed at every call: the store is untouched, backups are whole, and a second run
+finishes.
 
-Which calls, is a matter of the day: see `tests/support/profiles.py`.
+`tests/support/profiles.py` says which calls are tried.
 """
 
 from __future__ import annotations

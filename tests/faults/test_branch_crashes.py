@@ -1,6 +1,6 @@
 """Distributed transactions, from the client to the disk and back: see `branch_simulation`.
 
-Other histories belong to every day's run: see `tests/support/profiles.py`. `QSTORE_SOAK_SEEDS=1000 pytest -m soak` has
+`tests/support/profiles.py` says which histories are run. `QSTORE_SOAK_SEEDS=1000 pytest -m soak` has
 thousands.
 """
 

@@ -1,4 +1,4 @@
-"""Races in a broker: a queue that is deleted while somebody settles its messages, and the end.
+"""Races in a broker: a queue that is deleted while a client settles its messages, and shutdown.
 
 Each test goes through the moments one by one.
 """
@@ -120,7 +120,7 @@ def test_a_message_that_is_rejected_while_its_queue_goes_is_moved_once(start: St
 
 
 @pytest.mark.parametrize(("moment", "seed"), today([*product(MOMENTS, range(4))], 28))
-def test_a_commit_while_a_queue_goes_is_no_error(start: Start, moment: int, seed: int) -> None:
+def test_a_commit_during_a_deletion_succeeds(start: Start, moment: int, seed: int) -> None:
     process = start(SimulatedDisk(seed), seed)
     manager, consumer = with_dead_letters(process), Peer(process, "consumer")
     consumer.ask("tx.select")

@@ -71,7 +71,7 @@ def test_changes_survive_crashes_whole() -> None:
     run(seeds_of_the_day(25))
 
 
-def test_something_was_there() -> None:
+def test_runs_leave_records() -> None:
     assert run(range(40)) > 20
 
 

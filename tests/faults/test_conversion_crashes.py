@@ -1,7 +1,7 @@
 """A store of version 1 whose conversion is killed, at every call, and killed again while it is converted once more.
 
 Whatever happens, the old store is there as it was, under its own name or as the one that was kept; and once a start
-gets through, the new store is whole. Which calls, is a matter of the day: see `tests/support/profiles.py`.
+gets through, the new store is whole. `tests/support/profiles.py` says which calls are tried.
 """
 
 from __future__ import annotations

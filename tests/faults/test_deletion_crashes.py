@@ -66,8 +66,8 @@ def removed_in(shop: Shop) -> list[int]:
 
 
 def is_sound(shop: Shop, *, may_have: bool) -> None:
-    told = [line.text for line in shop.lines if line.level in (Level.CRITICAL, Level.WARNING)]
-    assert told == []
+    reported = [line.text for line in shop.lines if line.level in (Level.CRITICAL, Level.WARNING)]
+    assert reported == []
     assert names_in(shop.store, "orphans") == []
     assert shop.found["queue-0"] == [b"queue-0"]
     if "deep" in shop.found:

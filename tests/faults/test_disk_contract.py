@@ -160,7 +160,7 @@ class TestFiles:
         writes=st.lists(st.tuples(st.integers(0, 3000), st.binary(max_size=700), st.booleans()), max_size=6),
         reads=st.lists(st.tuples(st.integers(0, 5000), st.integers(0, 2000)), max_size=4),
     )
-    def test_it_is_an_array_of_bytes(
+    def test_file_behaves_like_an_array_of_bytes(
         self, place: Place, writes: list[tuple[int, bytes, bool]], reads: list[tuple[int, int]]
     ) -> None:
         file = place.disk.create(place("array"), 600)

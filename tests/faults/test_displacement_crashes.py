@@ -1,4 +1,4 @@
-"""Ring and last value queues when the power fails: what has to be there is there, and nothing else.
+"""Ring and last value queues when the power fails: exactly the promised messages are there.
 
 A publisher has been told that a message is stored. The next start finds it, or a newer one that displaces it.
 """

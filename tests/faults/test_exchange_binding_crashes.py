@@ -1,4 +1,4 @@
-"""Bindings between exchanges when the power fails: what was promised is there, and goes with its exchange."""
+"""Bindings between exchanges when the power fails: completed ones are there, and go with their exchange."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def test_completed_bindings_survive_crashes() -> None:
     run(seeds_of_the_day(25))
 
 
-def test_something_was_promised() -> None:
+def test_runs_leave_completed_bindings() -> None:
     assert run(range(100)) > 20
 
 

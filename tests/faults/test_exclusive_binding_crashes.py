@@ -1,8 +1,8 @@
 """Exclusive bindings and a broker that dies: the old bindings are there, or the new one; never none, never both.
 
 A manager binds and unbinds three queues under one key, by chance. During each of its commands every kill point is
-visited: a broker that starts on what it leaves has the bindings from before the command, or those after it. Which of
-them, is a matter of the day: see `tests/support/profiles.py`.
+visited: a broker that starts on what it leaves has the bindings from before the command, or those after it.
+`tests/support/profiles.py` says which kill points are checked.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """A disk that runs full at any call of a start, a conversion or a copy: room is given back, and nothing is lost.
 
-At which of the calls, is a matter of the day: see `tests/support/profiles.py`.
+`tests/support/profiles.py` says at which of the calls.
 """
 
 from __future__ import annotations
@@ -41,15 +41,15 @@ def test_a_conversion(needs_room: Callable[[str], bool]) -> None:
         try:
             started(disk)
         except (StoreError, OSError) as error:
-            told = error
+            reported = error
         else:
             break
-        if isinstance(told, StoreError):
-            assert_told(told, STORE)
+        if isinstance(reported, StoreError):
+            assert_told(reported, STORE)
         disk.full_from = None
         name = assert_kept(disk)
         if name == "rhm":
-            assert sizes(disk, STORE) == before, (number, told)
+            assert sizes(disk, STORE) == before, (number, reported)
         seen[name] += 1
         disk.crash(power_loss=bool(number % 2))
         started(disk)

@@ -1,6 +1,6 @@
 """The tools on a disk that runs full at any call: one line, the room given back, all messages there, and once more.
 
-At which of the calls, is a matter of the day: see `tests/support/profiles.py`.
+`tests/support/profiles.py` says at which of the calls.
 """
 
 from __future__ import annotations

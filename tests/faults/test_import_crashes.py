@@ -1,7 +1,7 @@
 """An import that is killed at every call, or whose disk fails at one: the store has all of it or nothing, and it can be
 repeated: then the store has it once.
 
-Which calls, is a matter of the day: see `tests/support/profiles.py`.
+`tests/support/profiles.py` says which calls are tried.
 """
 
 from __future__ import annotations

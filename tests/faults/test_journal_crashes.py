@@ -1,6 +1,6 @@
 """One journal under crashes, and the broken writers that the simulation has to catch.
 
-Each day has other histories: see `tests/support/profiles.py`.
+`tests/support/profiles.py` says which histories are run.
 """
 
 from __future__ import annotations
@@ -216,7 +216,7 @@ def test_a_ring_that_grows_wrongly_is_caught(name: str) -> None:
 # ---- what the simulation found ----
 
 
-def test_files_that_a_torn_flush_entered_in_vain() -> None:
+def test_files_entered_by_a_torn_flush() -> None:
     """A flush over three files is torn in the second; the next life enters that one again, the third not yet."""
     vain = 0
     for seed in range(40):
@@ -286,7 +286,7 @@ def failure(crashes: JournalCrashes, seed: int) -> AssertionError | None:
 
 
 @pytest.mark.parametrize("alignment", [512, 4096])
-def test_one_crash_loses_nothing_in_silence(alignment: int) -> None:
+def test_a_crash_loses_nothing_silently(alignment: int) -> None:
     shape = Shape(4, 128, 2000, "any", alignment=alignment, sector=alignment, powersafe=False)
     crashes = JournalCrashes(shape=shape, share=0.7, continued=0.0)
     reported = [error for seed in range(60) if (error := failure(crashes, seed)) is not None]

@@ -137,7 +137,7 @@ class TestContract:
         ),
         prefix=st.binary(max_size=2),
     )
-    def test_it_is_a_sorted_dict(
+    def test_map_behaves_like_a_sorted_dict(
         self, key_value: KeyValue, batches: list[dict[bytes, bytes | None]], prefix: bytes
     ) -> None:
         key_value.write({key: None for key, _ in key_value.items(b"")})
@@ -160,12 +160,12 @@ class TestOpening:
         assert (list(second.items(b"")), second.damage) == ([(b"b", b"2")], ())
         second.close()
 
-    def test_there_must_be_one_to_open(self, opens: Opener) -> None:
+    def test_opening_a_missing_map_is_refused(self, opens: Opener) -> None:
         with pytest.raises(CatalogueError, match=r"map: not a RocksDB database: the file CURRENT is missing"):
             opens()
         opens(create=True).close()
 
-    def test_there_must_be_none_to_create(self, opens: Opener) -> None:
+    def test_creating_over_an_existing_map_is_refused(self, opens: Opener) -> None:
         first = opens(create=True)
         first.write({b"a": b"1"})
         first.close()
@@ -175,7 +175,7 @@ class TestOpening:
         assert second.get(b"a") == b"1"
         second.close()
 
-    def test_it_is_open_once(self, opens: Opener) -> None:
+    def test_map_is_open_only_once(self, opens: Opener) -> None:
         first = opens(create=True)
         with pytest.raises(CatalogueError, match=r"map: RocksDB cannot open it: .*lock"):
             opens()
@@ -223,7 +223,7 @@ class TestCheckpoints:
         with pytest.raises(CatalogueError, match="closed"):
             first.checkpoint(copy_path + "-3")
 
-    def test_other_users_cannot_read_it(self, tmp_path: Path) -> None:
+    def test_other_users_cannot_read_a_map(self, tmp_path: Path) -> None:
         key_value = RocksKeyValue.open(tmp_path / "map", create=True)
         key_value.write({b"a": b"1"})
         key_value.checkpoint(str(tmp_path / "copy"))
@@ -374,7 +374,7 @@ class TestCrashes:
             found.add(SimulatedKeyValue.open(disk, "/map").get(b"a"))
         assert found == {b"1", b"2"}
 
-    def test_it_follows_its_directory(self) -> None:
+    def test_map_follows_its_renamed_directory(self) -> None:
         disk = SimulatedDisk(1)
         disk.make_directory("/new")
         key_value = SimulatedKeyValue.open(disk, "/new/map", create=True)

@@ -85,10 +85,10 @@ WHOLE: Final = [*MESSAGES, b"branch"]
 def test_a_queue_that_only_its_journal_knows_is_made_again(clean: bool) -> None:
     disk = lost("queue-0", "queue-1", clean=clean)
     shop = Shop(disk)
-    told = [text for text in shop.critical() if "the queue is recreated" in text]
-    assert len(told) == 2
-    assert f'{ROOT}/jrnl/1: queue "queue-0" is not in the catalogue, but its journal holds {HELD}' in told[0]
-    assert "bindings" in told[0]
+    reported = [text for text in shop.critical() if "the queue is recreated" in text]
+    assert len(reported) == 2
+    assert f'{ROOT}/jrnl/1: queue "queue-0" is not in the catalogue, but its journal holds {HELD}' in reported[0]
+    assert "bindings" in reported[0]
     assert [queue.record.name for queue in shop.store.topology.queues.values()] == ["queue-0", "queue-1", "queue-2"]
     check(lost("queue-0", "queue-1", clean=clean), {"queue-0": WHOLE, "queue-1": WHOLE, "queue-2": []})
 
@@ -175,7 +175,7 @@ def test_the_copy_of_a_journal_in_use_is_kept_aside_or_refused_as_configured() -
     assert any('moved to the directory "orphans"' in text for text in shop.critical())
 
 
-def test_a_journal_that_was_replaced_is_no_damage() -> None:
+def test_a_replaced_journal_is_not_damage() -> None:
     """A resize was killed after its switch, before the old journal was moved."""
 
     def change(disk: SimulatedDisk) -> None:
@@ -190,8 +190,8 @@ def test_a_journal_that_was_replaced_is_no_damage() -> None:
     assert shop.critical() == []
     assert shop.found["queue-0"] == WHOLE
     assert [line.text for line in shop.lines if line.level is Level.WARNING and "journal of queue" in line.text] == []
-    told = [line.text for line in shop.lines if line.level is Level.NOTICE and "journal of queue" in line.text]
-    assert len(told) == 1
-    assert f'unused second journal of queue "queue-0", with {HELD}' in told[0]
+    reported = [line.text for line in shop.lines if line.level is Level.NOTICE and "journal of queue" in line.text]
+    assert len(reported) == 1
+    assert f'unused second journal of queue "queue-0", with {HELD}' in reported[0]
     assert "1-0" in names_in(shop.store, "resized")
     assert names_in(shop.store, "orphans") == []

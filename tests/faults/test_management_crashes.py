@@ -3,7 +3,7 @@
 An operator calls methods by chance: queues, exchanges and bindings are created and deleted, messages are moved,
 rerouted and purged. During each call every kill point is visited. A broker that starts on what it leaves has the
 topology from before the call or from after it; each message that was moved is at its source or at its destination; and
-if the call was answered, everything is as after it. Which kill points are checked is a matter of the day.
+if the call was answered, everything is as after it. `tests/support/profiles.py` says which kill points are checked.
 """
 
 from __future__ import annotations

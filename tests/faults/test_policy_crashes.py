@@ -128,7 +128,7 @@ def check(seeds: Iterable[int], *, moves: bool = False) -> int:
     return displaced
 
 
-def test_only_what_a_stored_policy_displaces_is_gone() -> None:
+def test_only_messages_displaced_by_a_stored_policy_are_gone() -> None:
     assert check(seeds_of_the_day(40))
 
 

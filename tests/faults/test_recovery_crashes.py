@@ -1,4 +1,4 @@
-"""A recovery that is killed at every call of the disk, with the power going or staying: what bears a name is whole."""
+"""A recovery that is killed at every call of the disk, with and without a power loss: files with a name are whole."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """A store whose journals are resized, killed at every call: the next start has the old or the new journal, whole.
 
-Which calls, is a matter of the day: see `tests/support/profiles.py`.
+`tests/support/profiles.py` says which calls are tried.
 """
 
 from __future__ import annotations
@@ -209,7 +209,7 @@ def test_a_resize_that_is_broken_is_detected(broken: str, monkeypatch: pytest.Mo
 
 
 # ---- A store whose disk runs full at any call of a resize: what was allocated is given back, and nothing is lost ----
-# Which calls, is a matter of the day: see `tests/support/profiles.py`.
+# `tests/support/profiles.py` says which calls are tried.
 
 
 JOURNALS = f"{PATH}/rhm/jrnl"
@@ -243,11 +243,11 @@ def test_a_resize_on_a_disk_that_runs_full(needs_room: Callable[[str], bool], se
         try:
             resize(disk, seed)
         except StoreError as error:
-            told = assert_told(error, PATH)
+            reported = assert_told(error, PATH)
         else:
             break
         found = outcome(left, disk)
-        assert found != "begun" or "had been switched before" in told
+        assert found != "begun" or "had been switched before" in reported
         seen[found] += 1
         assert not disk.held
         assert len(marked(disk)) <= 1

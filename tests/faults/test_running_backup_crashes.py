@@ -1,6 +1,6 @@
 """Backups of a running store on a simulated disk: what is restored is the store at the cut, whatever goes on meanwhile.
 
-Each day has its part of the cases: see `tests/support/profiles.py`.
+`tests/support/profiles.py` says which cases are run.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Names after a power loss: all that it may, over seeds, and nothing that it may not."""
+"""File names after a power loss: over all seeds exactly the allowed outcomes."""
 
 from __future__ import annotations
 

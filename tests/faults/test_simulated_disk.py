@@ -1,4 +1,4 @@
-"""Files after a SIGKILL or a power loss: all that they may, over seeds, and nothing that they may not."""
+"""Files after a SIGKILL or a power loss: over all seeds exactly the allowed outcomes."""
 
 from __future__ import annotations
 

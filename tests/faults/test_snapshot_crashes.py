@@ -1,6 +1,6 @@
 """Snapshots on a simulated disk: the copy is the store as it was at the cut, whatever goes on, fails or crashes.
 
-Each day has its part of the cases: see `tests/support/profiles.py`.
+`tests/support/profiles.py` says which cases are run.
 """
 
 from __future__ import annotations

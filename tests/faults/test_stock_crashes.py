@@ -91,8 +91,8 @@ def copy_of(shop: Shop, name: str) -> str:
 def started(disk: SimulatedDisk, *, has: set[str] = frozenset(), may: set[str] = frozenset()) -> Shop:  # type: ignore[assignment]
     """The store after a crash: sound, with nothing left behind, and its info files written."""
     shop = Shop(disk)
-    told = [line.text for line in shop.lines if line.level in (Level.CRITICAL, Level.WARNING)]
-    assert told == []
+    reported = [line.text for line in shop.lines if line.level in (Level.CRITICAL, Level.WARNING)]
+    assert reported == []
     assert has <= set(shop.found) <= has | may
     in_use = {each.directory.rsplit("/", 1)[1] for each in shop.store.journals.values()}
     assert set(disk.names(JOURNALS)) == in_use

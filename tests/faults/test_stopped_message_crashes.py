@@ -1,7 +1,6 @@
 """Changes of a stopped store's messages, killed at every call or failed at one: all of a change is there, or nothing.
 
-What a shell does to a store: copy, move, remove, add, resolve. Which calls, is a matter of the day: see
-`tests/support/profiles.py`.
+What a shell does to a store: copy, move, remove, add, resolve. `tests/support/profiles.py` says which calls are tried.
 """
 
 from __future__ import annotations
@@ -174,16 +173,16 @@ def test_a_failing_call_is_reported_and_loses_nothing(name: str, code: int) -> N
     for number in today(range(done.calls), 10):
         disk = original.copy(number)
         disk.fail_at = {number: code}
-        told = ""
+        reported = ""
         try:
             change(disk, name, rids)
         except StoreError as error:
-            told = str(error)
+            reported = str(error)
         disk.fail_at = {}
         assert not disk.held
         disk.crash(power_loss=bool(number % 2))
-        assert unmarked(content(disk)) in ((before, after) if told else (after,))
-        assert "\n" not in told
+        assert unmarked(content(disk)) in ((before, after) if reported else (after,))
+        assert "\n" not in reported
 
 
 def test_moves_in_portions_lose_and_double_nothing(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,6 +1,6 @@
 """The whole store on a disk that fails, is full or lies, and with a sync driver that dies.
 
-Whoever waits is told; what was promised stays; what goes on can; and the next start, on a sound disk, finds what the
+Waiters are notified, promises hold, unaffected journals work on; and the next start, on a sound disk, finds what the
 model allows.
 """
 
@@ -229,7 +229,7 @@ def fail_once(disk: SimulatedDisk, name: str, part: str, code: int) -> None:
 
 
 @pytest.mark.parametrize("call", ["write", "sync"])
-def test_one_journal_that_fails_leaves_the_others_at_work(call: str) -> None:
+def test_other_journals_work_on_when_one_fails(call: str) -> None:
     disk = SimulatedDisk()
     shop = Shop(disk, 3)
     fail_once(disk, call, "/jrnl/1/", errno.EIO)

@@ -1,7 +1,7 @@
 """`rhm/SYNCED` under crashes: a store that records all the time is killed at each call that changes the disk.
 
 No bound is ever ahead of what is found afterwards: that would be reported as damage, for which `StoreLife` looks.
-Bounds that are written before their time are found out. Each day has other histories: see `tests/support/profiles.py`.
+Bounds that are written before their time are found out. `tests/support/profiles.py` says which histories are run.
 """
 
 from __future__ import annotations

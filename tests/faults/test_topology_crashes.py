@@ -3,7 +3,7 @@
 A store makes, binds and deletes, with a copy that is soon full and written anew, and is killed at each call that
 changes the disk. What is left is opened as it is: no false damage. And it is opened after its catalogue was emptied,
 put back to an earlier state, removed, or damaged in an entry: everything that was acknowledged is there, and it is
-told. Restoring is killed too. Each day has other histories: see `tests/support/profiles.py`.
+told. Restoring is killed too. `tests/support/profiles.py` says which histories are run.
 """
 
 from __future__ import annotations
@@ -278,10 +278,10 @@ def test_without_catalogue_and_copy_all_queues_are_there_and_the_rest_is_reporte
     assert store._ids.next > model.highest_rid
     assert store.close()
     disk.crash(power_loss=True)
-    told: list[object] = []
-    again = MessageStore.open(simulated_environment(disk, rng), PATH, TinyParameters(), "test", log=told.append)
+    reported: list[object] = []
+    again = MessageStore.open(simulated_environment(disk, rng), PATH, TinyParameters(), "test", log=reported.append)
     assert {queue.record.name for queue in again.recovered_queues} == set(found)
-    assert not [line for line in told if getattr(line, "level", "") == "critical"]
+    assert not [line for line in reported if getattr(line, "level", "") == "critical"]
 
 
 def test_a_queue_that_was_deleted_does_not_come_back_without_the_catalogue() -> None:

@@ -82,18 +82,22 @@ def test_each_state(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for state in states_of(root, monkeypatch):
         entries, summary = listed(state)
         there = in_queue(state)
-        told: Counter[str] = Counter()
+        reported: Counter[str] = Counter()
         for number, bodies in BODIES.items():
             injected = entries[number]["injected"]
             known = "not" if injected is None else "yes" if injected["is_known"] else "unknown"
             copies = {there[message(body)] for body in bodies}
             assert copies <= {"not": {0}, "yes": {1}, "unknown": {0, 1}}[known], (state, number)
             assert len(copies) == 1, (state, number)
-            told[known] += 1
+            reported[known] += 1
             seen[known] += number in WISHED
-        assert (summary["entries"], summary["injected"], summary["unknown"]) == (4, told["yes"], told["unknown"])
+        assert (summary["entries"], summary["injected"], summary["unknown"]) == (
+            4,
+            reported["yes"],
+            reported["unknown"],
+        )
         text = Run("list", state / "quarantine").text
-        assert ("an interrupted injection may have taken place" in text) == (told["unknown"] > 0), state
+        assert ("an interrupted injection may have taken place" in text) == (reported["unknown"] > 0), state
         again = {line["number"]: line for line in inject(state, *WISHED).lines}
         for number in WISHED:
             before = entries[number]["injected"]

@@ -104,9 +104,11 @@ def assert_not_taken_for_a_store(path: Path, root: Path) -> None:
         if not (path / name).is_dir():
             continue
         for found in (check(path / name), dump(path / name, "--outstanding", "--json")):
-            told = found.errors + "".join(f"{line['what']}: {line['consequence']}" for line in found.lines("damage"))
+            reported = found.errors + "".join(
+                f"{line['what']}: {line['consequence']}" for line in found.lines("damage")
+            )
             assert found.code in (1, 2), (path, name)
-            assert AGAIN in told, (path, name, told)
+            assert AGAIN in reported, (path, name, reported)
         taken = recover(path / name, root / "taken")
         assert taken.report.code in (1, 2)
         assert AGAIN in taken.report.errors + taken.loss()

@@ -1,8 +1,8 @@
 """Every state that a kill leaves of a resize, a conversion, a rebuild, a recovery: what the tools that read make of it.
 
 The disk is a real one, and so is the catalogue: before each change of a name in the store the whole of it is copied, as
-a kill would leave it there. In each copy nothing is damaged, nothing counts twice, nothing is missing, whoever looks.
-Each day has its part of the copies: see `tests/support/profiles.py`.
+a kill would leave it there. For every tool nothing in a copy is damaged, counted twice or missing.
+`tests/support/profiles.py` says which copies are checked.
 """
 
 from __future__ import annotations
@@ -53,11 +53,11 @@ def opened(path: Path) -> Iterator[LogLine]:
 
 def assert_sound(states: list[Path], expected: Messages, recovered: Path) -> Counter[str]:
     """In each state nothing is damaged, missing, or there twice. Returns how often each notice was there."""
-    told: Counter[str] = Counter()
+    reported: Counter[str] = Counter()
     for state in states:
         checked = check(state)
         assert (checked.code, checked.lines("damage")) == (0, []), (state, checked.lines("damage"), checked.errors)
-        told.update(line["text"].partition(": ")[2] for line in checked.lines("notice"))
+        reported.update(line["text"].partition(": ")[2] for line in checked.lines("notice"))
     for state in today(states, 3):
         assert messages(state) == expected, state
         recovery = invoke(state, recovered, "--orphans", "recover")
@@ -68,7 +68,7 @@ def assert_sound(states: list[Path], expected: Messages, recovered: Path) -> Cou
         assert critical == [], state
         assert messages(state) == expected, state
         assert not (state / "rhm/orphans").exists()
-    return told
+    return reported
 
 
 @pytest.fixture
@@ -101,8 +101,8 @@ def test_a_conversion(old: Path, watched: Any, tmp_path: Path) -> None:
     MessageStore.open(environment, str(old), PARAMETERS, VERSION, log=lambda _: None).close()
     names = [frozenset(path.name for path in state.iterdir()) for state in disk.states]
     assert any({"rhm.version-1", "rhm.new"} <= each and "rhm" not in each for each in names), "between the two renames"
-    told = assert_sound(disk.states, expected, tmp_path / "recovered")
-    assert any("is not renamed yet" in text for text in told)
+    reported = assert_sound(disk.states, expected, tmp_path / "recovered")
+    assert any("is not renamed yet" in text for text in reported)
 
 
 def test_a_resize(store: Path, watched: Any, tmp_path: Path) -> None:
@@ -112,10 +112,10 @@ def test_a_resize(store: Path, watched: Any, tmp_path: Path) -> None:
         plans = resize.plan(resize.queues, lambda *_: Geometry.from_pages(5, 9), prepared_list=True)
         resize.resize(plans)
         resize.discard_old()
-    told = assert_sound(disk.states, expected, tmp_path / "recovered")
-    assert any("was replaced by another one" in text for text in told), "behind the switch"
-    assert any("an interrupted resize" in text for text in told), "before it"
-    assert any("complete transaction prepared list" in text for text in told)
+    reported = assert_sound(disk.states, expected, tmp_path / "recovered")
+    assert any("was replaced by another one" in text for text in reported), "behind the switch"
+    assert any("an interrupted resize" in text for text in reported), "before it"
+    assert any("complete transaction prepared list" in text for text in reported)
 
 
 class RefusingKeyValue:
@@ -160,8 +160,8 @@ def test_a_queue_that_is_refused(store: Path, watched: Any, tmp_path: Path, *, w
     held.close()
     assert 'queue "refused" cannot be created' in str(got[0])
     assert list((store / "rhm/jrnl").rglob("*/deleted"))
-    told = assert_sound(disk.states[begun:], expected, tmp_path / "recovered")
-    assert any("was refused because the catalogue could not be written" in text for text in told) is written
+    reported = assert_sound(disk.states[begun:], expected, tmp_path / "recovered")
+    assert any("was refused because the catalogue could not be written" in text for text in reported) is written
 
 
 def test_a_store_that_is_made_and_truncated(watched: Any, tmp_path: Path) -> None:

@@ -67,8 +67,8 @@ def look(disk: SimulatedDisk, seen: Counter[str]) -> None:
 def started(disk: SimulatedDisk, seen: Counter[str]) -> Shop:
     """The store, as it must be."""
     shop = Shop(disk)
-    told = [line.text for line in shop.lines if line.level in (Level.CRITICAL, Level.WARNING)]
-    assert told == []
+    reported = [line.text for line in shop.lines if line.level in (Level.CRITICAL, Level.WARNING)]
+    assert reported == []
     found = dict(shop.found)
     assert found.pop("queue-0") == KEPT
     assert set(found) <= {"refused", "another"}

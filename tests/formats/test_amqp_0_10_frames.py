@@ -1,4 +1,4 @@
-"""Frames of AMQP 0-10: their bytes, how segments are split over them, and what is no frame."""
+"""Frames of AMQP 0-10: their bytes, how segments are split over them, and bytes that are not a frame."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ def test_the_largest_frame() -> None:
 
 
 @pytest.mark.parametrize("length", range(len(HEARTBEAT)))
-def test_a_frame_that_has_not_come_in_whole_is_none(length: int) -> None:
+def test_an_incomplete_frame_is_not_decoded(length: int) -> None:
     assert decode_frame(HEARTBEAT[:length]) is None
     assert decode_frame(b"xyz" + HEARTBEAT[:length], 3) is None
 

@@ -365,7 +365,7 @@ def told(log: Log, lsns: dict[tuple[str, int], Lsn], file_id: bytes = FILE_ID) -
     return [(each.name, each.page) for each in found]
 
 
-def test_a_file_that_is_older_than_the_checkpoint_is_no_matter_of_a_crash() -> None:
+def test_a_crash_does_not_explain_a_file_older_than_the_checkpoint() -> None:
     log, last = committed_log()
     older, page = Lsn(1, last - 1), ("queues.db", 1)
     assert told(log, {page: older}) == []  # the change may be nowhere but in the log
@@ -381,7 +381,7 @@ def test_a_file_that_is_older_than_the_checkpoint_is_no_matter_of_a_crash() -> N
     assert told(log, {page: older}) == []
 
 
-def test_a_page_that_is_newer_than_the_log_is_no_matter_of_a_crash() -> None:
+def test_a_crash_does_not_explain_a_page_newer_than_the_log() -> None:
     log, _ = committed_log()
     page = ("queues.db", 1)
     assert told(log, {page: Lsn(1, log.last)}) == []

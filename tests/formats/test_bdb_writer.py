@@ -152,7 +152,7 @@ def test_the_metadata_are_those_of_qpidd() -> None:
     assert (metadata.root_page, metadata.page_size, metadata.file_id) == (1, QPIDD_PAGE_SIZE, FILE_ID)
 
 
-def test_but_for_log_and_id_an_empty_file_is_one_of_qpidd(legacy_store: StoreFixture) -> None:
+def test_an_empty_file_equals_qpidds_but_for_log_and_id(legacy_store: StoreFixture) -> None:
     """config.db and mappings.db are never written to; of a page, what is above the header is not cleared."""
     for name, several in (("config.db", False), ("mappings.db", True)):
         theirs = (legacy_store.path / "rhm" / "dat" / name).read_bytes()

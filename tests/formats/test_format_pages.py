@@ -108,14 +108,14 @@ def test_every_printed_layout_is_compared() -> None:
 
 
 def test_ring_geometry() -> None:
-    told = {row["quantity"]: row["value"] for row in table("rhm", "1.2")}
-    assert told["block"] == f"{geometry.BLOCK_SIZE} bytes"
-    assert told["sector"] == f"{geometry.SECTOR_SIZE} bytes"
-    assert told["file header area"] == f"{geometry.FILE_HEADER_SIZE} bytes"
-    assert told["page"] == f"{geometry.PAGE_SIZE} bytes"
-    assert f"to {geometry.MAX_FILES}," in told["files in a ring"]
+    reported = {row["quantity"]: row["value"] for row in table("rhm", "1.2")}
+    assert reported["block"] == f"{geometry.BLOCK_SIZE} bytes"
+    assert reported["sector"] == f"{geometry.SECTOR_SIZE} bytes"
+    assert reported["file header area"] == f"{geometry.FILE_HEADER_SIZE} bytes"
+    assert reported["page"] == f"{geometry.PAGE_SIZE} bytes"
+    assert f"to {geometry.MAX_FILES}," in reported["files in a ring"]
     largest = (geometry.MAX_FILE_SIZE - geometry.FILE_HEADER_SIZE) // geometry.PAGE_SIZE
-    assert f"up to {largest} " in told["data area in pages"]
+    assert f"up to {largest} " in reported["data area in pages"]
     assert f"{geometry.Geometry.from_pages(8, 24).file_size:,} bytes" in section("rhm", "1.2")
 
 
@@ -136,14 +136,19 @@ def test_ring_headers_end_where_the_page_says(number: str, version: int, kind: K
 
 def test_ring_last_header_field_of_version_2_by_kind() -> None:
     datum = table("rhm", "8.3")[3]["meaning"]
-    told = {"enqueue": Kind.ENQUEUE, "dequeue": Kind.DEQUEUE, "filler": Kind.FILLER, "commit and abort": Kind.COMMIT}
-    for words, kind in told.items():
+    reported = {
+        "enqueue": Kind.ENQUEUE,
+        "dequeue": Kind.DEQUEUE,
+        "filler": Kind.FILLER,
+        "commit and abort": Kind.COMMIT,
+    }
+    for words, kind in reported.items():
         assert f"{words}: {rhm.LAYOUTS[2, kind].fields[3]}" in datum
 
 
 @pytest.mark.parametrize("version", [1, 2])
 def test_ring_sizes_of_records(version: int) -> None:
-    told = {row["record"]: row[f"version {version}"] for row in table("rhm", "2.6", 2)}
+    reported = {row["record"]: row[f"version {version}"] for row in table("rhm", "2.6", 2)}
     xid, data = 1000, 50_000
     for name, header in {
         "enqueue": rhm.RecordHeader(Kind.ENQUEUE, version, 0, xid_size=xid, data_size=data),
@@ -152,9 +157,9 @@ def test_ring_sizes_of_records(version: int) -> None:
         "commit, abort": rhm.RecordHeader(Kind.ABORT, version, 0, xid_size=xid),
     }.items():
         terms = {"x": xid, "d": data}
-        size = sum(terms[term] if term in terms else int(term) for term in told[name].split(" + "))
+        size = sum(terms[term] if term in terms else int(term) for term in reported[name].split(" + "))
         assert size == header.tail_offset + (rhm.TAIL_SIZE if header.has_tail else 0)
-    assert told["filler"] == (str(geometry.BLOCK_SIZE) if version == 1 else "any number of blocks")
+    assert reported["filler"] == (str(geometry.BLOCK_SIZE) if version == 1 else "any number of blocks")
 
 
 def test_ring_check_words() -> None:
@@ -219,19 +224,19 @@ def test_ring_numbers_of_version_2_in_the_text() -> None:
 
 
 def test_linear_geometry() -> None:
-    told = {row["quantity"]: row["value"] for row in table("qls", "1.2")}
-    assert told["block"] == f"{geometry.BLOCK_SIZE} bytes"
-    assert told["sector"] == f"{qls.SECTOR_SIZE} bytes"
-    assert told["file header area"] == f"{qls_file.FILE_HEADER_SIZE} bytes"
-    assert f"{qls_file.linear_geometry(1, 2048 << 10).file_size:,} by default" in told["file"]
+    reported = {row["quantity"]: row["value"] for row in table("qls", "1.2")}
+    assert reported["block"] == f"{geometry.BLOCK_SIZE} bytes"
+    assert reported["sector"] == f"{qls.SECTOR_SIZE} bytes"
+    assert reported["file header area"] == f"{qls_file.FILE_HEADER_SIZE} bytes"
+    assert f"{qls_file.linear_geometry(1, 2048 << 10).file_size:,} by default" in reported["file"]
     assert f"at most {qls_file.MAX_NAME_SIZE}," in table("qls", "2.2")[-1]["meaning"]
     assert f"Offset {qls_file.NAME_OFFSET}: " in section("qls", "2.2")
 
 
 def test_linear_kinds_and_flags() -> None:
     rows = table("qls", "2.1", 1)
-    told = {Kind[row["kind"]]: int(row["magic as little-endian u32"], 16) for row in rows}
-    assert told == qls.MAGICS
+    reported = {Kind[row["kind"]]: int(row["magic as little-endian u32"], 16) for row in rows}
+    assert reported == qls.MAGICS
     for row in rows:
         assert int.from_bytes(row["magic as bytes"].encode(), "little") == qls.MAGICS[Kind[row["kind"]]]
     for row in table("qls", "2.6"):
@@ -269,17 +274,17 @@ def test_linear_tail_marks() -> None:
     [("2.2", "bit", pages.MetadataFlag), ("3.2", "value", pages.PageType), ("4.1", "value", pages.ItemType)],
 )
 def test_bdb_numbers(number: str, column: str, numbers: Any) -> None:
-    told = {row["name"]: int(row[column], 0) for row in table("bdb", number)}
-    assert told == {each.name: each.value for each in numbers}
+    reported = {row["name"]: int(row[column], 0) for row in table("bdb", number)}
+    assert reported == {each.name: each.value for each in numbers}
 
 
 def test_bdb_metadata_and_log_have_the_numbers_of_the_code() -> None:
-    told = {row["field"]: row["meaning"] for row in table("bdb", "2.1")}
-    assert told["magic"].startswith(f"0x{pages.BTREE_MAGIC:08x}")
-    assert told["version"] == str(pages.SUPPORTED_VERSION)
-    assert told["page_type"] == str(pages.PageType.BTREE_METADATA.value)
-    assert told["page_size"].startswith(f"{min(pages.PAGE_SIZES)} to {max(pages.PAGE_SIZES)},")
-    assert told["page_size"].endswith(f"qpidd: {writer.QPIDD_PAGE_SIZE}")
+    reported = {row["field"]: row["meaning"] for row in table("bdb", "2.1")}
+    assert reported["magic"].startswith(f"0x{pages.BTREE_MAGIC:08x}")
+    assert reported["version"] == str(pages.SUPPORTED_VERSION)
+    assert reported["page_type"] == str(pages.PageType.BTREE_METADATA.value)
+    assert reported["page_size"].startswith(f"{min(pages.PAGE_SIZES)} to {max(pages.PAGE_SIZES)},")
+    assert reported["page_size"].endswith(f"qpidd: {writer.QPIDD_PAGE_SIZE}")
     first = {row["field"]: row["meaning"] for row in table("bdb", "5.1", 1)}
     assert (first["magic"], first["version"]) == (f"0x{log.LOG_MAGIC:08x}", str(log.LOG_VERSION))
     assert f"Offset {pages.HEADER_SIZE}: the index" in section("bdb", "3.1")
@@ -343,10 +348,10 @@ def test_type_codes() -> None:
 
 
 def test_widths_of_type_codes() -> None:
-    told = {row["codes"]: row["width"] for row in table("broker_records", "2.2")}
+    reported = {row["codes"]: row["width"] for row in table("broker_records", "2.2")}
     for nibble in range(16):
         wire_type = BY_CODE[nibble << 4 | 7]
-        width = told.get(f"0x{nibble:x}_")
+        width = reported.get(f"0x{nibble:x}_")
         if wire_type is None:
             assert width is None
         elif wire_type.fixed is not None:

@@ -53,7 +53,7 @@ def test_messages_come_back(compressor: PayloadCompressor | None) -> None:
     assert (len(content) < 300) is (compressor is not None)
 
 
-def test_where_everything_is() -> None:
+def test_layout() -> None:
     content = encoded()
     assert content[:4] == b"QPG2"
     assert int.from_bytes(content[4:8], "little") == 3

@@ -78,7 +78,7 @@ def test_a_map_is_read_as_the_exact_reader_reads_it(table: TypedMap) -> None:
 
 
 @given(st.lists(VALUES, max_size=5))
-def test_so_is_a_list(values: list[TypedValue]) -> None:
+def test_a_list_is_read_as_the_exact_reader_reads_it(values: list[TypedValue]) -> None:
     raw = encode_value(BY_NAME["list"], tuple(values))
     assert python_list(raw) == exact_list(raw) == [python_value(each) for each in values]
 

@@ -91,7 +91,7 @@ def test_a_pooled_file_is_reset() -> None:
 
 
 @pytest.mark.parametrize("field", ["serial", "rid", "seconds", "nanoseconds", "file_number"])
-def test_one_field_that_is_not_zero_makes_a_header_of_use(field: str) -> None:
+def test_a_single_field_that_is_not_zero_marks_a_header_as_used(field: str) -> None:
     reset = decode_file_header(reset_file())
     assert not dataclasses.replace(reset, **{field: 1}).is_reset  # type: ignore[arg-type]
     assert not dataclasses.replace(reset, queue_name="q").is_reset

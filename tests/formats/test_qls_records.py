@@ -1,4 +1,4 @@
-"""Linearstore records: round trips, bytes that a real qpidd wrote, bytes that are no records, continued checksums."""
+"""Linearstore records: round trips, bytes that a real qpidd wrote, bytes that are not records, continued checksums."""
 
 from __future__ import annotations
 
@@ -146,7 +146,7 @@ def test_every_truncation_is_reported(record: Whole, data: st.DataObject) -> Non
         decode_record(encode_record(*record)[:size])
 
 
-# ---- bytes that are no records ----
+# ---- bytes that are not records ----
 
 
 def error_of(decode: Callable[[bytes, int], object], content: bytes, offset: int) -> QlsError | None:
@@ -367,8 +367,8 @@ def test_all_records_that_qpidd_wrote_decode(open_fixture: StoreOpener, name: st
         rebuilt = LinearBuilder(queue_name, first.data_size // KIB, first.file_number)
         for record in records:
             rebuilt.append(*record)
-        told = [(header.first_record_offset, header.rid, header.file_number) for header, _ in files]
-        assert [(head.first_record_offset, head.rid, head.file_number) for head in rebuilt.headers] == told
+        reported = [(header.first_record_offset, header.rid, header.file_number) for header, _ in files]
+        assert [(head.first_record_offset, head.rid, head.file_number) for head in rebuilt.headers] == reported
     assert ends <= {"unwritten space", ENDS.get(name)}
     assert tuple(counts[kind] for kind in (Kind.ENQUEUE, Kind.DEQUEUE, Kind.COMMIT, Kind.ABORT)) == COUNTS[name]
 

@@ -87,7 +87,7 @@ def test_a_damaged_line_costs_one_line(data: st.DataObject) -> None:
 
 
 @given(st.binary(max_size=300), st.integers(1, 50))
-def test_nothing_does_harm(content: bytes, step: int) -> None:
+def test_hostile_lines_do_no_harm(content: bytes, step: int) -> None:
     chunks = [content[at : at + step] for at in range(0, len(content), step)]
     for found in decode_index(chunks):
         assert isinstance(found, IndexProblem)
@@ -151,7 +151,7 @@ def test_numbers_only_go_up() -> None:
     ]
 
 
-def test_a_line_without_end_is_no_memory() -> None:
+def test_an_endless_line_takes_bounded_memory() -> None:
     piece = b" " * 100_000
 
     def chunks() -> list[bytes]:

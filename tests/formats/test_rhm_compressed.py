@@ -42,7 +42,7 @@ def test_compressed_data_is_restored(header: bytes, piece: bytes, count: int) ->
         assert Decompressor().restore(found) == data
 
 
-def test_where_everything_is() -> None:
+def test_layout() -> None:
     found = compressed(CONTENT)
     start = 4 + len(HEADER)
     assert found[start] == ZSTD == 1

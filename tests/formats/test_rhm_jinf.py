@@ -174,7 +174,7 @@ def test_hostile_bytes(content: bytes) -> None:
         decode_jinf(content)
 
 
-def test_nested_json_is_refused_however_deep() -> None:
+def test_nested_json_is_refused_at_any_depth() -> None:
     for depth in range(sys.getrecursionlimit() + 10):
         content = b'{"journal_version":2,"x":' + b"[" * depth + b"]" * depth + b"}"
         with pytest.raises(RhmError):

@@ -1,4 +1,4 @@
-"""Journal records: round trips, qpidd's own bytes, and bytes that are no records."""
+"""Journal records: round trips, qpidd's own bytes, and bytes that are not records."""
 
 from __future__ import annotations
 

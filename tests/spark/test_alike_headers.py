@@ -1,4 +1,4 @@
-"""Messages with headers of one layout: what is read of them is what decoding each of them would give."""
+"""Messages with headers of one layout: reading them together equals decoding each."""
 
 from __future__ import annotations
 

@@ -61,7 +61,7 @@ def test_processes_read_without_spark_and_say_the_same(
 
     done: list[tuple[int, int]] = []
     engine = Local(2, lambda complete, every: done.append((complete, every)))
-    told = []
+    reported = []
     for name, most in (("small", request_module.SMALL_BYTES), ("large", 0)):
         monkeypatch.setattr(request_module, "SMALL_BYTES", most)
         request = Request((*fleet.paths, fleet.nothing), str(tmp_path / name), bodies=True, report=True)
@@ -70,8 +70,8 @@ def test_processes_read_without_spark_and_say_the_same(
         tables = ("queues", "files", "sizing", "outstanding", "export", "audit/lifetimes", "audit/damage")
         rows = [sorted(map(repr, ds.dataset(request.path(each)).to_table().to_pylist())) for each in tables]
         assert summary.report is not None
-        told.append((summary.fields(), summary.queue_rows, summary.report.queues, rows))
-    assert told[0] == told[1]
+        reported.append((summary.fields(), summary.queue_rows, summary.report.queues, rows))
+    assert reported[0] == reported[1]
     assert done == [(number, 5) for number in range(1, 6)]
 
 
@@ -126,10 +126,10 @@ def check_missing(spark: Any, analysis: Analysis) -> None:
 
 
 def check_damage(spark: Any, analysis: Analysis) -> None:
-    told = analysis.table(spark, "audit", "damage")
-    assert analysis.summary.fields()["damage"] == len(told)
+    reported = analysis.table(spark, "audit", "damage")
+    assert analysis.summary.fields()["damage"] == len(reported)
     assert analysis.summary.has_losses
-    files = {each.file for each in told}
+    files = {each.file for each in reported}
     assert analysis.fleet.nothing in files
     for path in analysis.fleet.paths:
         planted = listed(Path(path), "damage") if Path(f"{path}.jsonl").exists() else []
@@ -189,11 +189,11 @@ def test_a_failure_of_spark_is_one_line(spark: Any, tmp_path: Path) -> None:
         spark.read.format("qstore").load(str(tmp_path / "empty")).collect()
     with pytest.raises(UnusableRequestError) as unusable:
         analyzed(spark, Request((str(tmp_path / "empty"),), str(tmp_path / "out")))
-    told = reason(raised.value)
-    assert told == str(unusable.value)
-    assert told.startswith("no input is a store: ")
-    assert str(tmp_path / "empty") in told
-    assert "\n" not in told
+    reported = reason(raised.value)
+    assert reported == str(unusable.value)
+    assert reported.startswith("no input is a store: ")
+    assert str(tmp_path / "empty") in reported
+    assert "\n" not in reported
 
 
 # ---- the command ----
@@ -248,8 +248,8 @@ NO_PYSPARK = "import sys; sys.modules['pyspark'] = None; from qstore.tools.qstor
 
 def test_missing_extra_gives_a_one_line_install_hint(tmp_path: Path) -> None:
     done = child(["-c", NO_PYSPARK, "store", "--out", str(tmp_path / "out")], dict(os.environ))
-    told = b"qstore-analyze: pyspark not installed: pip install 'qstore[spark]'\n"
-    assert (done.returncode, done.stdout, done.stderr) == (2, b"", told)
+    reported = b"qstore-analyze: pyspark not installed: pip install 'qstore[spark]'\n"
+    assert (done.returncode, done.stdout, done.stderr) == (2, b"", reported)
     assert not (tmp_path / "out").exists()
 
 
@@ -258,8 +258,8 @@ def test_missing_java_gives_a_one_line_install_hint(tmp_path: Path) -> None:
     without = {name: value for name, value in os.environ.items() if name != "JAVA_HOME"} | {"PATH": str(tmp_path)}
     options = ["store", "--compare", "other", "--out", str(tmp_path / "out")]
     done = child(["-m", "qstore.tools.qstore_analyze", *options], without)
-    told = b"Java is not installed: install version 17 or later (Debian: apt install openjdk-17-jre-headless)\n"
-    assert (done.returncode, done.stdout, done.stderr) == (2, b"", b"qstore-analyze: " + told)
+    reported = b"Java is not installed: install version 17 or later (Debian: apt install openjdk-17-jre-headless)\n"
+    assert (done.returncode, done.stdout, done.stderr) == (2, b"", b"qstore-analyze: " + reported)
     assert not (tmp_path / "out").exists()
 
 
@@ -278,9 +278,9 @@ def test_the_command_answers_and_is_quiet(fleet: Fleet, tmp_path: Path) -> None:
     environment = {**os.environ, "SPARK_SUBMIT_OPTS": SHORT_LIVED}
     done = child(["-m", "qstore.tools.qstore_analyze", *options, store, "--out", str(out)], environment)
     assert (done.returncode, done.stderr) == (0, b"")
-    told = json.loads(done.stdout)
-    assert told["outstanding"] + told["in_doubt"] == len(fleet.messages(store)) > 0
-    assert json.loads((out / "summary.json").read_text()) == told
+    reported = json.loads(done.stdout)
+    assert reported["outstanding"] + reported["in_doubt"] == len(fleet.messages(store)) > 0
+    assert json.loads((out / "summary.json").read_text()) == reported
     with (out / "queues.csv").open() as file:
         queues = [each["queue"] for each in csv.DictReader(file)]
     assert queues == ["c.q1", "c.q2"]

@@ -1,4 +1,4 @@
-"""Tables, their schemas, and what options may say."""
+"""Tables, their schemas and options."""
 
 from __future__ import annotations
 

@@ -59,13 +59,13 @@ def from_dump(line: dict[str, Any]) -> Row:
 
 def from_table(row: Row) -> Row:
     """The same of a row."""
-    told = {name: row[name] for name in (*_SAME, "dequeued_rid", "prepared")}
-    told["has_message"] = row["body"] is not None
+    reported = {name: row[name] for name in (*_SAME, "dequeued_rid", "prepared")}
+    reported["has_message"] = row["body"] is not None
     if row["body"] is not None:
         names = (*_OF_MESSAGE, *_PROPERTIES, "headers", "durable", "protocol")
-        told |= {name: row[name] for name in names}
-        told["body"] = hashlib.sha256(row["body"]).hexdigest()
-    return told
+        reported |= {name: row[name] for name in names}
+        reported["body"] = hashlib.sha256(row["body"]).hexdigest()
+    return reported
 
 
 @ALL

@@ -135,7 +135,7 @@ def test_crash_leftovers_of_a_queue_are_no_damage(tmp_path: Path, how: str) -> N
     assert found, "the catalogue knows this one"
 
 
-def test_one_store_among_others_is_enough_and_none_is_an_error(tmp_path: Path) -> None:
+def test_one_readable_store_is_enough_and_none_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     journal(tmp_path / "q")
     inputs = named_inputs({"path": str(tmp_path / "*")})

@@ -289,10 +289,10 @@ def test_a_queue_with_a_transaction_in_doubt_is_not_called_fine(outputs: Outputs
                 if line["kind"] == "message" and line["state"] != "outstanding"}  # fmt: skip
     assert len(doubtful) > 6
     for queue in outputs.report.queues:
-        told = {finding.kind: finding for finding in queue.findings}
-        assert (FindingKind.IN_DOUBT in told) == ((queue.store, queue.queue) in doubtful)
-        if FindingKind.IN_DOUBT in told:
-            assert told[FindingKind.IN_DOUBT].count == len(branches(outputs, queue))
+        reported = {finding.kind: finding for finding in queue.findings}
+        assert (FindingKind.IN_DOUBT in reported) == ((queue.store, queue.queue) in doubtful)
+        if FindingKind.IN_DOUBT in reported:
+            assert reported[FindingKind.IN_DOUBT].count == len(branches(outputs, queue))
 
 
 def branches(outputs: Outputs, queue: QueueReport) -> set[str]:

@@ -152,13 +152,13 @@ def by_spark(spark: Any, rows: list[Row]) -> dict[str, dict[str, set[tuple[Any, 
         "duplicates": (duplicates(found), audit.DUPLICATES.names),
         "gaps": (gaps(records), audit.GAPS.names),
     }
-    told: dict[str, dict[str, set[tuple[Any, ...]]]] = {}
+    reported: dict[str, dict[str, set[tuple[Any, ...]]]] = {}
     for name, (table, columns) in tables.items():
-        told[name] = defaultdict(set)
+        reported[name] = defaultdict(set)
         for row in table.select("store", *columns).collect():
-            told[name][row[0]].add(tuple(row[1:]))
+            reported[name][row[0]].add(tuple(row[1:]))
     spark.catalog.clearCache()
-    return told
+    return reported
 
 
 def history(seed: int) -> list[Row]:
@@ -184,12 +184,12 @@ def test_columns_are_those_of_a_plain_walk(seeds: range) -> None:
 
 def test_outcomes_are_those_of_the_pipeline(spark: Any) -> None:
     histories = [history(seed) for seed in range(40)]
-    told = by_spark(spark, [row for each in histories for row in each])
+    reported = by_spark(spark, [row for each in histories for row in each])
     for each in histories:
         expected = by_walk(each)
-        for name, found in told.items():
+        for name, found in reported.items():
             assert found[each[0]["store"]] == expected[name], (name, each[0]["store"])
-    assert all(any(found.values()) for found in told.values())
+    assert all(any(found.values()) for found in reported.values())
 
 
 def rows_of(table: Any) -> list[str]:

@@ -29,26 +29,26 @@ def by_spark(spark: Any, paths: list[str], **options: Any) -> Told:
     reader = spark.read.format("qstore")
     records = reader.option("columns", ",".join((*NEEDED, *details))).load(paths)
     queues = spark.read.format("qstore").option("table", "queues").load(paths)
-    told: Told = {}
+    reported: Told = {}
     for each in outstanding(records, queues, columns=details, **options).orderBy("delivery").collect():
         message = (each.rid, each.state, each.xid, *(each[name] for name in details))
-        told.setdefault((each.store, each.queue), []).append(message)
-    return told
+        reported.setdefault((each.store, each.queue), []).append(message)
+    return reported
 
 
 def by_dump(paths: list[str]) -> Told:
     """The same, as `qstore-dump` has it; a priority queue's messages in the order of their record ids."""
-    told: Told = {}
+    reported: Told = {}
     for path in paths:
         shown = dump(path, "--outstanding", "--json", "--body", "none")
         ordered = {line["name"]: line["arguments"] or {} for line in shown.lines("queue")}
         for line in shown.lines("message"):
             message = tuple(line[name] for name in ("rid", "state", "xid", "message_id", "body_length"))
-            told.setdefault((path, line["queue"]), []).append(message)
+            reported.setdefault((path, line["queue"]), []).append(message)
         for queue, arguments in ordered.items():
-            if (path, queue) in told and "qpid.priorities" in arguments:
-                told[path, queue].sort()
-    return told
+            if (path, queue) in reported and "qpid.priorities" in arguments:
+                reported[path, queue].sort()
+    return reported
 
 
 @only_on_its_day(2, 4)
@@ -76,9 +76,9 @@ def test_histories_end_as_recovery_has_them(spark: Any) -> None:
 
 def test_real_stores_have_the_messages_that_a_dump_shows(spark: Any, open_fixture: StoreOpener) -> None:
     paths = [str(open_fixture(name).path) for name in today(LEGACY_STORES + LINEAR_STORES, 7)]
-    told = by_spark(spark, paths)
-    assert told == by_dump(paths)
-    assert len(told) > len(paths)
+    reported = by_spark(spark, paths)
+    assert reported == by_dump(paths)
+    assert len(reported) > len(paths)
 
 
 def test_bodies_come_back_where_they_are_asked_for(spark: Any, open_fixture: StoreOpener) -> None:

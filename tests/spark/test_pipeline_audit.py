@@ -266,7 +266,7 @@ def test_export_has_a_directory_for_each_store_and_queue(spark: Any, tmp_path: P
 
 
 @only_on_its_day(1, 4)
-def test_nothing_in_gives_nothing_out(spark: Any) -> None:
+def test_empty_input_gives_empty_output(spark: Any) -> None:
     records = frame(spark, [])
     found = messages(records)
     lives = lifetimes(found)

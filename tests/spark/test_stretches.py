@@ -1,4 +1,4 @@
-"""However a journal is cut into stretches, they have together what a walk over the whole journal has, once."""
+"""Stretches of a journal, cut anywhere, give together the same as a walk over the whole journal."""
 
 from __future__ import annotations
 
@@ -258,14 +258,14 @@ def test_a_journal_that_ends_before_it_was_synced_is_reported_once() -> None:
         builder.flush()
     disk = builder.disk()
     closing = Closing(is_clean=False, synced=[SyncedJournal(7, 7, 1, 21)])
-    told = []
+    reported = []
     for begin in range(0, 1 << 16, 1 << 13):
         journal = open_journal(disk, DIRECTORY)
         journal.path = "/store/jrnl/7"
         for part in slices(journal, begin, begin + (1 << 13), closing.about(journal)):
-            told += [damage.kind for damage, _ in part.damage]
+            reported += [damage.kind for damage, _ in part.damage]
         journal.close()
-    assert told == [DamageKind.SYNCED_FLUSHES_LOST]
+    assert reported == [DamageKind.SYNCED_FLUSHES_LOST]
 
 
 def take(found: Iterator[qstore.tools.spark.stretches.Slice]) -> Iterator[qstore.tools.spark.stretches.Slice]:

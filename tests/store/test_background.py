@@ -54,69 +54,69 @@ def raise_value_error() -> int:
 
 def test_work_and_its_callbacks_run_in_order(background: Background) -> None:
     done: list[int] = []
-    told: list[int] = []
+    reported: list[int] = []
     for number in range(1000):
 
         def work(number: int = number) -> int:
             done.append(number)
             return number * number
 
-        background.run(work, told.append, unexpected)
-    collect_until(background, lambda: len(told) == 1000)
+        background.run(work, reported.append, unexpected)
+    collect_until(background, lambda: len(reported) == 1000)
     assert done == list(range(1000))
-    assert told == [number * number for number in range(1000)]
+    assert reported == [number * number for number in range(1000)]
     background.wait()  # who is told may come before the thread has counted
     assert not background.is_busy
 
 
 def test_an_error_is_reported_and_the_next_work_is_done(background: Background) -> None:
-    told: list[object] = []
-    background.run(raise_value_error, told.append, told.append)
-    background.run(lambda: 7, told.append, unexpected)
-    collect_until(background, lambda: len(told) == 2)
-    assert isinstance(told[0], ValueError)
-    assert told[1] == 7
+    reported: list[object] = []
+    background.run(raise_value_error, reported.append, reported.append)
+    background.run(lambda: 7, reported.append, unexpected)
+    collect_until(background, lambda: len(reported) == 2)
+    assert isinstance(reported[0], ValueError)
+    assert reported[1] == 7
 
 
 def test_callbacks_run_only_in_collect(background: Background) -> None:
-    told: list[int] = []
-    background.run(lambda: 1, told.append, unexpected)
+    reported: list[int] = []
+    background.run(lambda: 1, reported.append, unexpected)
     background.wait()
-    assert told == []
+    assert reported == []
     assert background.is_busy
     background.collect()
-    assert told == [1]
+    assert reported == [1]
     assert not background.is_busy
 
 
 def test_callback_may_run_further_work(background: Background) -> None:
-    told: list[int] = []
+    reported: list[int] = []
 
     def again(number: int) -> None:
-        told.append(number)
+        reported.append(number)
         if number < 100:
             background.run(lambda: number + 1, again, unexpected)
 
     background.run(lambda: 1, again, unexpected)
-    collect_until(background, lambda: len(told) == 100)
-    assert told == list(range(1, 101))
+    collect_until(background, lambda: len(reported) == 100)
+    assert reported == list(range(1, 101))
 
 
 def test_error_in_one_callback_does_not_lose_the_others(background: Background) -> None:
     """The caller gets the error; the next `collect` goes on, and nothing waits forever."""
-    told: list[int] = []
+    reported: list[int] = []
 
     def faulty(result: int) -> None:
         raise RuntimeError("a fault of the program")
 
     background.run(lambda: 1, faulty, unexpected)
-    background.run(lambda: 2, told.append, unexpected)
+    background.run(lambda: 2, reported.append, unexpected)
     background.wait()
     with pytest.raises(RuntimeError, match="a fault of the program"):
         background.collect()
     assert background.is_busy
     background.collect()
-    assert told == [2]
+    assert reported == [2]
     assert not background.is_busy
 
 
@@ -146,12 +146,12 @@ def test_the_thread_is_another_and_the_caller_does_not_wait(threaded: ThreadBack
 
 
 def test_the_descriptor_is_readable_only_while_a_caller_waits(threaded: ThreadBackground) -> None:
-    told: list[int] = []
+    reported: list[int] = []
     for number in range(200):
-        threaded.run(lambda number=number: number, told.append, unexpected)  # type: ignore[misc]
+        threaded.run(lambda number=number: number, reported.append, unexpected)  # type: ignore[misc]
         if number % 2:
             assert is_readable(threaded.fileno(), PATIENCE_SECONDS)
-        while len(told) == number:
+        while len(reported) == number:
             threaded.collect()  # it may find what is done before the descriptor is readable
         threaded.wait()
         threaded.collect()
@@ -176,49 +176,49 @@ def test_closing_waits_for_work_and_lets_everything_go() -> None:
 
 
 def test_work_that_fails_is_forgotten(background: Background) -> None:
-    told: list[str] = []
+    reported: list[str] = []
 
     def work() -> None:
         raise OSError("no")
 
     with no_garbage(OSError, FunctionType):
-        background.run(work, lambda _: None, lambda error: told.append(str(error)))
-        collect_until(background, lambda: bool(told))
-    assert told == ["no"]
+        background.run(work, lambda _: None, lambda error: reported.append(str(error)))
+        collect_until(background, lambda: bool(reported))
+    assert reported == ["no"]
 
 
 def test_items_that_wait_are_done_together_and_other_work_keeps_its_place(threaded: ThreadBackground) -> None:
     groups: list[list[int]] = []
-    told: list[int | str] = []
+    reported: list[int | str] = []
     begin = threading.Event()
 
     def together(items: Sequence[int]) -> list[int]:
         groups.append(list(items))
         return [item * 10 for item in items]
 
-    threaded.run(begin.wait, lambda _: told.append("begun"), unexpected)
+    threaded.run(begin.wait, lambda _: reported.append("begun"), unexpected)
     for number in range(3):
-        threaded.run_together(together, number, told.append, unexpected)
-    threaded.run(lambda: groups.append([]), lambda _: told.append("between"), unexpected)
+        threaded.run_together(together, number, reported.append, unexpected)
+    threaded.run(lambda: groups.append([]), lambda _: reported.append("between"), unexpected)
     for number in range(3, 3 + MAX_TOGETHER + 1):
-        threaded.run_together(together, number, told.append, unexpected)
+        threaded.run_together(together, number, reported.append, unexpected)
     begin.set()
-    collect_until(threaded, lambda: len(told) == 5 + MAX_TOGETHER + 1)
+    collect_until(threaded, lambda: len(reported) == 5 + MAX_TOGETHER + 1)
     assert [len(group) for group in groups] == [3, 0, MAX_TOGETHER, 1]
-    assert told == ["begun", 0, 10, 20, "between", *(10 * number for number in range(3, 4 + MAX_TOGETHER))]
+    assert reported == ["begun", 0, 10, 20, "between", *(10 * number for number in range(3, 4 + MAX_TOGETHER))]
     assert not threaded.is_busy
 
 
 def test_an_item_that_fails_fails_alone(background: Background) -> None:
-    told: list[object] = []
+    reported: list[object] = []
 
     def together(items: Sequence[int]) -> list[int | Exception]:
         return [ValueError("odd") if item % 2 else item for item in items]
 
     for number in range(4):
-        background.run_together(together, number, told.append, lambda error: told.append(str(error)))
-    collect_until(background, lambda: len(told) == 4)
-    assert told == [0, "odd", 2, "odd"]
+        background.run_together(together, number, reported.append, lambda error: reported.append(str(error)))
+    collect_until(background, lambda: len(reported) == 4)
+    assert reported == [0, "odd", 2, "odd"]
 
 
 def test_items_are_done_before_a_close(threaded: ThreadBackground) -> None:

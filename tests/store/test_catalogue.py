@@ -118,7 +118,7 @@ class TestBatches:
         assert catalogue.take_id(Kind.QUEUE) == number + 1
         assert catalogue.check() == []
 
-    def test_nothing_gathered_is_no_batch(self, catalogue: Catalogue, key_value: MemoryKeyValue) -> None:
+    def test_an_empty_batch_is_not_written(self, catalogue: Catalogue, key_value: MemoryKeyValue) -> None:
         before = key_value.batches
         catalogue.begin()
         catalogue.commit()
@@ -281,7 +281,7 @@ class TestDamage:
             copy.close()
         assert by_census
 
-    def test_an_empty_map_is_no_catalogue(self, key_value: MemoryKeyValue) -> None:
+    def test_an_empty_map_is_not_a_catalogue(self, key_value: MemoryKeyValue) -> None:
         catalogue = Catalogue(key_value)
         assert catalogue.meta() is None
         assert list(catalogue.queues()) == []

@@ -111,7 +111,7 @@ def test_few_that_arrive_during_the_second_round_of_many_begin_after_it(rounds: 
     rounds.end()
 
 
-def test_as_many_begin_at_once(rounds: Rounds) -> None:
+def test_transactions_that_arrive_together_begin_at_once(rounds: Rounds) -> None:
     rounds.commit(1)
     rounds.sync()
     rounds.commit(1)
@@ -123,7 +123,7 @@ def test_as_many_begin_at_once(rounds: Rounds) -> None:
     rounds.end()
 
 
-def test_they_begin_when_as_many_have_arrived(rounds: Rounds) -> None:
+def test_a_half_begins_when_its_sessions_have_arrived(rounds: Rounds) -> None:
     rounds.commit(3)
     rounds.sync()
     rounds.commit(2)

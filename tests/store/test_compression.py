@@ -116,10 +116,12 @@ def test_damaged_content_is_never_delivered_and_stays(environment: Environment, 
     for _ in range(2):
         opened = OpenedStore(environment, path)
         assert opened.recovered_data() == {"orders": MESSAGES}
-        told = [line.text for line in opened.lines if line.level is Level.CRITICAL]
-        assert len(told) == 2
-        assert all(text.startswith("Message 0x") and 'of queue "orders" is not delivered: ' in text for text in told)
-        assert "the limit is 16,777,216" in told[1]
+        reported = [line.text for line in opened.lines if line.level is Level.CRITICAL]
+        assert len(reported) == 2
+        assert all(
+            text.startswith("Message 0x") and 'of queue "orders" is not delivered: ' in text for text in reported
+        )
+        assert "the limit is 16,777,216" in reported[1]
         journal = opened.journal("orders")
         with pytest.raises(JournalError, match="is damaged: compressed content"):
             journal.load(list(journal.writer.live)[-1])

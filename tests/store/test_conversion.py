@@ -1,4 +1,4 @@
-"""Stores of qpidd, those that it left behind and such as tests lay out, converted."""
+"""Conversion of stores that qpidd wrote and of stores that tests lay out."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def new_store(legacy_store: StoreFixture, tmp_path_factory: pytest.TempPathFacto
 # ---- what qpidd left behind ----
 
 
-def test_everything_of_a_store_of_qpidd_is_there(old_store: Path) -> None:
+def test_a_converted_store_has_everything(old_store: Path) -> None:
     before = content_of(old_store)
     files = snapshot(old_store / "rhm")
     lines: list[LogLine] = []
@@ -125,7 +125,7 @@ def test_a_sound_store_is_not_refused(old_store: Path) -> None:
     assert content_of(old_store) == before
 
 
-def test_it_is_done_once(old_store: Path) -> None:
+def test_a_store_is_converted_once(old_store: Path) -> None:
     converted(old_store)
     after = snapshot(old_store)
     with pytest.raises(StoreError, match="no store of version 1"):
@@ -145,7 +145,7 @@ def test_kept_store_is_marked_with_its_origin(new_store: Path) -> None:
     assert stat.S_IMODE(mark.stat().st_mode) == 0o600
 
 
-def test_one_can_go_back(old_store: Path) -> None:
+def test_a_conversion_can_be_undone(old_store: Path) -> None:
     before = content_of(old_store)
     converted(old_store)
     (old_store / "rhm").rename(old_store / "elsewhere")

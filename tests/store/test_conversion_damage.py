@@ -193,7 +193,7 @@ def test_a_converted_store_that_is_there_already_is_not_overwritten(old: OldStor
     assert snapshot(path) == before
 
 
-def test_where_nothing_is(tmp_path: Path) -> None:
+def test_a_missing_store(tmp_path: Path) -> None:
     with pytest.raises(StoreError, match="no store of version 1"):
         converted(tmp_path)
 

@@ -1,4 +1,4 @@
-"""Damage as a value: its kinds, what each of them costs, and the words that are made of it."""
+"""Damage as a value: its kinds, the loss that each means, and its texts."""
 
 from __future__ import annotations
 
@@ -201,12 +201,12 @@ def test_every_kind_is_found_somewhere_and_every_effect_belongs_to_a_kind() -> N
     assert {effect for effect in Effect if not any(effect in kind.effects for kind in DamageKind)} == set()
 
 
-def test_an_effect_that_is_not_the_usual_one_is_named_by_somebody() -> None:
+def test_unusual_effects_are_used() -> None:
     others = {effect.name for kind in DamageKind for effect in kind.effects[1:]}
     assert others - used("Effect") == set()
 
 
-def test_labels_are_stable_and_told_apart() -> None:
+def test_labels_are_stable_and_distinct() -> None:
     assert len({kind.label for kind in DamageKind}) == len(DamageKind)
     assert DamageKind.FILE_OF_OTHER_QUEUE.label == "file-of-other-queue"
     assert all(kind.label.endswith("checksum") for kind in CHECKSUM_KINDS)

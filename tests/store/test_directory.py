@@ -56,10 +56,10 @@ def test_without_an_info_file_the_files_tell_number_and_size(builder: JournalBui
     assert rids(journal) == all_rids(builder)
 
 
-@pytest.mark.parametrize("told", [Geometry(4, 2048), Geometry(4, 512), Geometry(3, 1024), Geometry(2, 4096)])
-def test_an_info_file_that_the_files_contradict_is_not_believed(builder: JournalBuilder, told: Geometry) -> None:
+@pytest.mark.parametrize("reported", [Geometry(4, 2048), Geometry(4, 512), Geometry(3, 1024), Geometry(2, 4096)])
+def test_an_info_file_that_the_files_contradict_is_not_believed(builder: JournalBuilder, reported: Geometry) -> None:
     disk = builder.disk()
-    tell(disk, builder, told)
+    tell(disk, builder, reported)
     journal = open_journal(disk, DIRECTORY)
     assert journal.files.geometry == builder.geometry
     (damage,) = journal.damage
@@ -89,7 +89,7 @@ def test_a_stray_file_with_a_high_number_is_not_read(builder: JournalBuilder) ->
     assert open_journal(disk, DIRECTORY).files.geometry == builder.geometry
 
 
-def test_where_nothing_tells_the_size_there_is_no_journal() -> None:
+def test_without_any_size_there_is_no_journal() -> None:
     disk = MemoryDisk({INFO: b"", f"{DIRECTORY}/JournalData.0000.jdat": bytes(100)})
     with pytest.raises(NotAJournalError, match="neither an info file nor a journal file"):
         open_journal(disk, DIRECTORY)

@@ -246,12 +246,12 @@ def test_failed_sync_is_reported_to_all_waiters(
     flusher.when_synced((broken,), lambda error: called.append(("later", error)))
     driver.let_go(min(driver.waiting), FULL)
     finish(flusher, driver)
-    told = dict(called)
+    reported = dict(called)
     assert len(called) == 4
-    assert told["queue-2"] is None
+    assert reported["queue-2"] is None
     for name in ("queue-1", "both", "later"):
-        assert isinstance(told[name], JournalFailedError), name
-        assert "Input/output error" in str(told[name])
+        assert isinstance(reported[name], JournalFailedError), name
+        assert "Input/output error" in str(reported[name])
     with pytest.raises(JournalFailedError, match="queue-1"):
         broken.writer.enqueue(4, (DATA,), len(DATA), CRC)
     flusher.when_synced((broken,), lambda error: called.append(("after", error)))
@@ -566,15 +566,15 @@ def test_a_store_that_is_closed_starts_no_other_driver(
     flusher: Flusher, driver: ManualDriver, journal: QueueJournal, lines: list[LogLine]
 ) -> None:
     driver.successors = [InlineSync()]
-    told: list[Exception | None] = []
+    reported: list[Exception | None] = []
     flusher.close()
     driver.death = "it is closed"
     append(flusher, journal, 1)
-    flusher.when_synced((journal,), told.append)
+    flusher.when_synced((journal,), reported.append)
     flusher.start()
     flusher.collect()
-    assert len(told) == 1
-    assert isinstance(told[0], Exception)
+    assert len(reported) == 1
+    assert isinstance(reported[0], Exception)
     assert (len(driver.successors), lines) == (1, [])
 
 
@@ -1025,7 +1025,7 @@ def test_draining_begins_all_at_once(flusher: Flusher, driver: ManualDriver, jou
 
 @replaces
 @pytest.mark.usefixtures("few_at_once")
-def test_those_that_linger_begin_a_few_at_a_time(
+def test_lingering_records_are_flushed_a_few_at_a_time(
     flusher: Flusher, driver: ManualDriver, journals: list[QueueJournal], timers: Timers
 ) -> None:
     for rid, journal in enumerate(journals, 1):

@@ -162,7 +162,7 @@ def test_marks(tmp_path: Path) -> None:
     assert identity.new_id().version == 4
 
 
-def test_nothing_is_marked_clean_that_is_not_there(tmp_path: Path) -> None:
+def test_a_missing_store_is_not_marked_clean(tmp_path: Path) -> None:
     identity = identity_in(tmp_path)
     identity.mark_dirty(CLUSTER)
     for make in (lambda: None, (tmp_path / "rhm").mkdir):

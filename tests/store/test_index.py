@@ -422,8 +422,8 @@ def test_a_full_disk_costs_nothing_but_the_index(
         opened.store.look()
         opened.store.collect()
     assert opened.store.close()
-    told = [line for line in opened.lines if "index" in line.text]
-    assert [line.level for line in told] == [Level.WARNING]
+    reported = [line for line in opened.lines if "index" in line.text]
+    assert [line.level for line in reported] == [Level.WARNING]
     monkeypatch.undo()
     assert not index_file(path).exists()
     again = OpenedStore(environment, path)

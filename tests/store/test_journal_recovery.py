@@ -279,8 +279,8 @@ def test_as_a_set_of_sectors(regions: list[tuple[int, int]]) -> None:
         bad.add(1, begin, begin + size, "why")
         expected.update(range(begin // SECTOR_SIZE, -(-(begin + size) // SECTOR_SIZE)))
     assert bool(bad) == bool(expected)
-    told = [each for run in bad.take_new() for each in range(run.begin // SECTOR_SIZE, run.end // SECTOR_SIZE)]
-    assert told == sorted(expected)
+    reported = [each for run in bad.take_new() for each in range(run.begin // SECTOR_SIZE, run.end // SECTOR_SIZE)]
+    assert reported == sorted(expected)
     assert list(bad.take_new()) == []
     for sector in range(SECTORS + 10):
         assert bad.touches(1, sector * SECTOR_SIZE, (sector + 1) * SECTOR_SIZE) == (sector in expected)

@@ -116,7 +116,7 @@ class TestOpenCopy:
                 path.unlink()
         assert read_copy(database) == (310, ())
 
-    def test_a_torn_tail_of_the_log_is_no_damage(self, database: Path) -> None:
+    def test_a_torn_tail_of_the_log_is_not_damage(self, database: Path) -> None:
         log = only(database, "*.log")
         os.truncate(log, log.stat().st_size - 30)
         assert read_copy(database) == (309, ())

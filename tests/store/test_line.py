@@ -146,7 +146,7 @@ def test_a_line_whose_head_was_given_back(store: Path) -> None:
     assert not result.store.journals[0].holds_everything
 
 
-def test_an_unwritten_file_is_no_part_of_the_line(store: Path) -> None:
+def test_an_unwritten_file_does_not_belong_to_the_line(store: Path) -> None:
     line_of(2).write(store)
     (path,) = add_pooled_files(store, data_size=KIB, where="in_use")
     os.symlink(f"/nowhere/{path.name}", store / "qls/jrnl2/q1" / path.name)
@@ -272,7 +272,7 @@ def test_a_lost_directory_does_not_lose_the_journal(store: Path) -> None:
     assert [entry.what for entry in result.store.damage] == ["the journal's directory has no link to this file"] * 3
 
 
-def test_a_file_on_its_way_back_is_no_damage(store: Path) -> None:
+def test_a_file_on_its_way_back_is_not_damage(store: Path) -> None:
     """The head of the line, unlinked by a broker that was killed before it could give the file back."""
     line = line_of(3)
     for rid in range(1, 5):
@@ -576,7 +576,7 @@ def test_transient_and_external_records() -> None:
 
 
 @given(st.data())
-def test_a_torn_last_flush_is_no_damage(data: st.DataObject) -> None:
+def test_a_torn_last_flush_is_not_damage(data: st.DataObject) -> None:
     """Cut at any byte of the last record, and whatever stood there before behind the cut."""
     builder, records = some_records()
     last = builder.enqueue(5, b"five" * data.draw(st.sampled_from([1, 100, 1000, 3000])))

@@ -1,4 +1,4 @@
-"""Measures of a journal, against what its builder wrote."""
+"""Measurements of a journal, against what its builder wrote."""
 
 from __future__ import annotations
 
@@ -256,7 +256,7 @@ def test_a_drained_journal(version: int) -> None:
     assert (found.depth, found.span, found.end) == (0, 0, builder.position)
 
 
-def test_a_file_by_itself_is_no_ring() -> None:
+def test_a_single_file_is_not_a_ring() -> None:
     builder = JournalBuilder(1, RING)
     builder.enqueue(message(1, 1))
     builder.flush()
@@ -423,13 +423,13 @@ def test_real_stores(qpidd_store: StoreFixture) -> None:
     names = []
     for name, journal, found in queues_of(qpidd_store):
         names.append(name)
-        told = expected[name]
+        reported = expected[name]
         # What is in doubt the linearstore commits (formats/qls/README.md, 5).
         committed = found.pending if journal.format is JournalFormat.LINEAR else 0
-        assert found.live + committed == told["message_count"]
+        assert found.live + committed == reported["message_count"]
         assert found.headers.count == found.depth
-        if found.depth == len(told["messages"]):
-            bodies = sum(body["body_len"] for body in told["messages"])
+        if found.depth == len(reported["messages"]):
+            bodies = sum(body["body_len"] for body in reported["messages"])
             assert found.data.total == bodies + found.headers.total + 4 * found.depth
         assert found.live_bytes <= found.span <= found.capacity
         if journal.format is JournalFormat.LINEAR:

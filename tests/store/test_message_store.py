@@ -710,7 +710,7 @@ def test_a_helper_that_dies_at_work_is_replaced_wherever_that_is_noticed(path: P
     assert opened.store.close()
 
 
-def test_when_there_is_no_other_helper_the_store_has_failed_and_changes_go_on(
+def test_without_another_helper_the_store_fails_and_changes_of_topology_continue(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     opened, journal, helper = open_with_helper(path)

@@ -284,8 +284,8 @@ def test_a_cache_has_as_many_pages_as_qpidd_gives_it(page: int, pages: int) -> N
     parameters, _ = parse_parameters({"wcache-page-size": page, "tpl-wcache-page-size": page})
     assert (parameters.wcache_num_pages, parameters.tpl_wcache_num_pages) == (pages, pages)
     assert parameters.write_cache_bytes == page * 1024 * pages
-    told, _ = parse_parameters({"wcache-page-size": page, "wcache-num-pages": "5"})
-    assert told.write_cache_bytes == page * 1024 * 5
+    reported, _ = parse_parameters({"wcache-page-size": page, "wcache-num-pages": "5"})
+    assert reported.write_cache_bytes == page * 1024 * 5
 
 
 @pytest.mark.parametrize("name", ["store-dir", "store-directory"])

@@ -78,7 +78,7 @@ def test_names_never_come_from_data(path: str) -> None:
     assert entry_of(path, 1).queue == "../../evil/\0"
 
 
-def test_an_entry_that_cannot_be_read_is_none(path: str) -> None:
+def test_an_unreadable_entry_is_skipped(path: str) -> None:
     def failing() -> Iterator[bytes]:
         yield b"beginning"
         raise OSError(errno.EIO, "bad sector", "/f")
@@ -153,7 +153,7 @@ def test_links_are_not_followed(path: str, tmp_path: Path) -> None:
         entries(path)
 
 
-def test_an_index_of_terabytes_is_none(path: str) -> None:
+def test_an_index_of_terabytes_is_not_read(path: str) -> None:
     filled(path)
     with Path(path, INDEX).open("r+b") as file:
         file.truncate(1 << 40)

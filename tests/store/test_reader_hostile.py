@@ -137,7 +137,7 @@ def test_hostile_sizes(version: int, field: str, size: int) -> None:
 
 
 @BOTH
-def test_an_xid_too_long_is_none(version: int) -> None:
+def test_an_xid_that_is_too_long_is_not_read(version: int) -> None:
     builder = JournalBuilder(version, Geometry(4, 20 * PAGE_SIZE))
     longest = builder.enqueue(b"longest", xid=b"x" * 2**20)
     builder.flush()

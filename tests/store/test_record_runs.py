@@ -1,4 +1,4 @@
-"""Runs of record ids are as sets of them; and a journal knows by them which messages are of open transactions."""
+"""Runs of record ids behave like sets; a journal knows by them which messages belong to open transactions."""
 
 from __future__ import annotations
 

@@ -46,7 +46,7 @@ def _state(writer: Version2Writer) -> dict[str, object]:
 
 
 @pytest.mark.parametrize("seed", range(2))
-def test_in_one_go_is_as_one_by_one(seed: int) -> None:
+def test_appending_at_once_equals_appending_one_by_one(seed: int) -> None:
     rng = random.Random(seed)
     rings = MemoryRing(Geometry(8, 65536), seed=seed), MemoryRing(Geometry(8, 65536), seed=seed)
     crossed, whole, at_once, file = 0, 0, 0, rings[0].writer.space.file

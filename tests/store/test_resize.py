@@ -68,7 +68,7 @@ def resized(path: Path, geometry: Geometry, *, prepared_list: bool = False) -> d
 
 
 @pytest.mark.parametrize("geometry", [LARGER, Geometry.from_pages(4, 2), Geometry.from_pages(64, 1)])
-def test_everything_moves(path: Path, geometry: Geometry) -> None:
+def test_all_messages_move(path: Path, geometry: Geometry) -> None:
     delivered = filled(path)
     kept = resized(path, geometry, prepared_list=True)
     messages, in_doubt, geometries, told = found(path)
@@ -313,7 +313,7 @@ def test_only_stores_of_version_2_are_resized(path: Path, names: list[str], text
     assert {each.name for each in path.iterdir()} == {name.split("/")[0] for name in names}
 
 
-def test_there_is_no_such_directory(path: Path) -> None:
+def test_a_missing_directory_is_reported(path: Path) -> None:
     with pytest.raises(StoreError, match="no such directory"):
         holding(path)
     assert not path.exists()

@@ -1,4 +1,4 @@
-"""Runs of messages beside the same messages one by one: the bytes, the account, and what is refused."""
+"""Runs of messages beside the same messages one by one: bytes, counters and refusals."""
 
 from __future__ import annotations
 

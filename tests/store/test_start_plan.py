@@ -244,7 +244,7 @@ def test_a_store_that_is_refused_stays_as_it_is(*, is_lost: bool) -> None:
     assert {name: disk.names(f"{PATH}/rhm/jrnl/{name}") for name in disk.names(f"{PATH}/rhm/jrnl")} == before
 
 
-def test_the_beginning_of_a_journal_in_place_of_a_lost_one_is_no_leftover() -> None:
+def test_a_journal_begun_in_place_of_a_lost_one_is_not_a_leftover() -> None:
     disk = stocked()
     lose_journal(disk)
     disk.make_directory(JOURNAL + MAKING)

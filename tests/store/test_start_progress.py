@@ -1,4 +1,4 @@
-"""A start tells how far it is: by journal, by file of a journal, and by message."""
+"""Progress of a start: by journal, by file of a journal, and by message."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ pytestmark = pytest.mark.usefixtures("tiny_blocks")
 
 
 def progress_of_start(disk: SimulatedDisk) -> list[str]:
-    told: list[str] = []
+    reported: list[str] = []
 
     def report(make_text: Callable[[], str]) -> None:
-        told.append(make_text())
+        reported.append(make_text())
 
     environment = simulated_environment(disk, random.Random(1))
     store = MessageStore.open(environment, PATH, TinyParameters(), "test", log=lambda _: None, progress=report)
     store.close()
-    return told
+    return reported
 
 
 def test_each_journal_and_each_file_of_it() -> None:
@@ -34,16 +34,16 @@ def test_each_journal_and_each_file_of_it() -> None:
         assert shop.flush("queue-1") is None
     assert shop.store.close()
     disk.crash(power_loss=False)
-    told = progress_of_start(disk)
-    assert [text for text in told if text.startswith("opening")] == [
+    reported = progress_of_start(disk)
+    assert [text for text in reported if text.startswith("opening")] == [
         "opening journal 1 of 2",
         "opening journal 2 of 2",
     ]
-    reading = [text for text in told if text.startswith('reading journal 2 of 2, "queue-1": ')]
+    reading = [text for text in reported if text.startswith('reading journal 2 of 2, "queue-1": ')]
     percents = [int(text.partition(": ")[2].partition(" %")[0]) for text in reading]
     counts = [int(text.partition("; ")[2].split()[0]) for text in reading]
     assert len(reading) > 2
     assert percents == sorted(set(percents))
     assert counts == sorted(counts)
     assert 0 < counts[-1] <= 40
-    assert told[-2:] == ['preparing journal 1 of 2, "queue-0"', 'preparing journal 2 of 2, "queue-1"']
+    assert reported[-2:] == ['preparing journal 1 of 2, "queue-0"', 'preparing journal 2 of 2, "queue-1"']

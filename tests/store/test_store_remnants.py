@@ -164,8 +164,8 @@ def test_record_ids_go_on_above_those_in_use(path: Path, how: str, has_copy: boo
         (killed / "rhm/topology").unlink()
 
     again = OpenedStore(tool_environment(), killed)
-    told = "the catalogue went back in time" if has_copy else "the catalogue has lost its last changes"
-    assert any(told in line.text and line.level is Level.CRITICAL for line in again.lines)
+    reported = "the catalogue went back in time" if has_copy else "the catalogue has lost its last changes"
+    assert any(reported in line.text and line.level is Level.CRITICAL for line in again.lines)
     new = again.enqueue(again.journal("orders"), b"y")
     assert new > max(used)
     again.flush(again.journal("orders"))

@@ -453,7 +453,7 @@ def test_files_of_several_file_systems_are_not(own_files: list[int], pipe_file: 
 @pytest.mark.parametrize(
     ("release", "tells"), [("4.19.0", False), ("5.7.9-x", False), ("5.8-rc1", True), ("6.1", True)]
 )
-def test_a_kernel_whose_syncfs_tells_no_errors_is_not_asked(
+def test_syncfs_is_not_used_where_it_reports_no_errors(
     monkeypatch: pytest.MonkeyPatch, pipe_file: PipeFile, release: str, tells: bool
 ) -> None:
     monkeypatch.setattr(helper, "file_system_kind", lambda device: "ext4")
@@ -522,7 +522,7 @@ def test_work_is_done_while_each_file_is_being_synced(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("count", [0, 1, 40])
-def test_all_files_are_synced_however_many_they_are(tmp_path: Path, count: int) -> None:
+def test_any_number_of_files_is_synced(tmp_path: Path, count: int) -> None:
     files, synced, done = files_in(tmp_path, count), set[int](), list[str]()
     with (
         patch.object(os, "fdatasync", synced.add),
@@ -577,7 +577,7 @@ class Noted(InlineSync):
 
 
 @pytest.mark.parametrize("make_background", [InlineBackground, ThreadBackground])
-def test_it_is_taken_or_closed(make_background: Callable[[], Background]) -> None:
+def test_a_started_driver_is_taken_or_closed(make_background: Callable[[], Background]) -> None:
     driver = Noted()
     starting = StartingDriver(make_background(), lambda: driver)
     assert starting.take() is driver
@@ -593,7 +593,7 @@ def refuse() -> SyncDriver:
 
 
 @pytest.mark.parametrize("make_background", [InlineBackground, ThreadBackground])
-def test_one_that_does_not_start(make_background: Callable[[], Background]) -> None:
+def test_a_driver_that_does_not_start(make_background: Callable[[], Background]) -> None:
     starting = StartingDriver(make_background(), refuse)
     with pytest.raises(SyncDriverError, match="too many processes"):
         starting.take()
@@ -641,11 +641,11 @@ def test_each_outage_is_reported_when_it_begins_and_when_it_is_over() -> None:
             outage.failed("no room", "make room")
         for _ in range(3):
             outage.worked()
-    told = [
+    reported = [
         LogLine(Level.CRITICAL, "it cannot be done: no room; make room"),
         LogLine(Level.NOTICE, "it can be done again"),
     ]
-    assert lines == told * 2
+    assert lines == reported * 2
 
 
 def test_a_catalogue_that_cannot_be_written() -> None:

@@ -1,4 +1,4 @@
-"""`rhm/SYNCED` while a store runs: when it is written, what it has, and that it never has more than the disk."""
+"""`rhm/SYNCED` while a store runs: when it is written, its bounds, and that these are never ahead of the disk."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Stores of version 1 that are built of any other: read back by the reader, and by Berkeley DB's programs."""
+"""Stores of version 1 that are built from any other: read back by the reader and by Berkeley DB's programs."""
 
 from __future__ import annotations
 

@@ -278,7 +278,7 @@ def test_the_reserve() -> None:
 # ---- taking up ----
 
 
-def test_of_the_prepared_list_all_is_kept() -> None:
+def test_the_prepared_list_is_kept_whole() -> None:
     builder = JournalBuilder(1, Geometry(4, 1024), queue_name="TplStore", base_name="tpl")
     builder.enqueue(b"\1", rid=1, xid=b"a")
     builder.enqueue(b"\0", rid=2, xid=b"b")

@@ -334,8 +334,8 @@ SKIPPED: Final = "skipped; reading continues after"
 
 def flips(record: str, kind: str, rows: Sequence[Row], changes: Mapping[str, str | None]) -> Iterator[Plant]:
     """One plant for each row, with the same changes."""
-    for name, at, mask, told, what, consequence in rows:
-        finding = Finding((record, told), what.format(kind), consequence)
+    for name, at, mask, reported, what, consequence in rows:
+        finding = Finding((record, reported), what.format(kind), consequence)
         yield Plant(f"{record}: {name}", flip((record, at), mask), [finding], changes)
 
 
@@ -440,8 +440,8 @@ def assert_findings(planted: Planted, checked: Dump, findings: Sequence[Finding]
     """The damage that was reported is what should be: each at its file and offset, with its texts, and no other."""
     found = checked.lines("damage")
     prefix = f"{planted.path}/"
-    told = [f"{line['file'].removeprefix(prefix)} {line['offset']} {line['what']}" for line in found]
-    assert len(found) == len(findings), told
+    reported = [f"{line['file'].removeprefix(prefix)} {line['offset']} {line['what']}" for line in found]
+    assert len(found) == len(findings), reported
     for finding in findings:
         file, offset = spot_of(planted.original, finding.where)
         fitting = [
@@ -485,8 +485,8 @@ def states(original: Original, shown: Dump, spoiled: Sequence[str] = ()) -> dict
             name = names.get(rid, f"{history.queue} {rid}")
             found[name] = line["state"]
             if rid in names:
-                told = original.before.get((history.queue, rid), line)
-                is_as_it_was = {**line, "state": "", "xid": ""} == {**told, "state": "", "xid": ""}
+                reported = original.before.get((history.queue, rid), line)
+                is_as_it_was = {**line, "state": "", "xid": ""} == {**reported, "state": "", "xid": ""}
                 assert (is_as_it_was and line["body"] == history.bodies[rid]) == (name not in spoiled), name
         known = [line["rid"] for line in lines if line["rid"] in names]
         assert known == sorted(known), f"{history.queue} is out of order"

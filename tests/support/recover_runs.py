@@ -211,10 +211,10 @@ def examine_recovery(original: Original, plant: Plant, path: Path) -> Recovery:
     expected = expected_states(plant.changes)
     assert states(original, recovery.dump()) == expected
     # Whatever the readers find is told, with its place.
-    told = {(line["file"], line["offset"], line["what"]) for line in report.lines("damage")}
+    reported = {(line["file"], line["offset"], line["what"]) for line in report.lines("damage")}
     found = dump(planted.path, "--outstanding", "--json").lines("damage")
     of_journals = [line for line in found if "message header cannot" not in line["what"]]
-    assert [line for line in of_journals if (line["file"], line["offset"], line["what"]) not in told] == []
+    assert [line for line in of_journals if (line["file"], line["offset"], line["what"]) not in reported] == []
     if not found and not plant.changes:
         assert report.code == 0, report.text
     if any(name not in expected for name in expected_states({})) and found:

@@ -107,11 +107,11 @@ class Child:
         self.tell_recovered()
 
     def tell_recovered(self) -> None:
-        told: dict[str, list[Any]] = {}
+        reported: dict[str, list[Any]] = {}
         for queue in self.store.recovered_queues:
             name = queue.record.name
             held = self.queues[name] = Held(queue.journal)
-            rows = told[name] = []
+            rows = reported[name] = []
             for message in self.store.messages(queue):
                 token = token_of(message.data)
                 xid = None if message.xid is None else message.xid.hex()
@@ -124,7 +124,7 @@ class Child:
                     mine.append(((name, token or 0), message.rid))
         self.exchanges = {exchange.name: number for number, exchange in self.store.topology.exchanges.items()}
         self.store.end_recovery()
-        say(opened=told, in_doubt=[xid.hex() for xid in self.branches])
+        say(opened=reported, in_doubt=[xid.hex() for xid in self.branches])
 
     # ---- operations ----
 

@@ -1,5 +1,5 @@
-"""A broker is killed under pika's load, again and again: nothing that it confirmed is lost, and what comes again is
-marked."""
+"""A broker is killed under pika's load, again and again: no confirmed message is lost, and
+redelivered ones are marked."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Claims that nothing stands behind, and errors with their codes: clean exceptions, no memory for what is not there."""
+"""Sizes and counts without data behind them: clean exceptions with their codes, and no memory for them."""
 
 from __future__ import annotations
 

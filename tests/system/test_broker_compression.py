@@ -1,4 +1,4 @@
-"""A broker process with a queue that compresses: killed, and everything is there as it was."""
+"""A broker process with a queue that compresses: after a kill all messages are there, unchanged."""
 
 from __future__ import annotations
 

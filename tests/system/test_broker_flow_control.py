@@ -98,8 +98,8 @@ def test_a_blocked_sender_and_the_log_name_the_reason(make_broker: BrokerMaker) 
     sender = subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True)
     try:
         assert sender.stderr is not None
-        told = sender.stderr.readline()
-        assert told.startswith(
+        reported = sender.stderr.readline()
+        assert reported.startswith(
             "qpid-send: waiting for 5 s: the broker has confirmed 3 messages, and none of 5 more. Flow control makes "
             'publishers to queue "big" wait, which has 8 messages with '
         )
@@ -122,19 +122,19 @@ def test_a_blocked_sender_and_the_log_name_the_reason(make_broker: BrokerMaker) 
 
 def test_a_sender_says_that_it_waits_if_the_broker_does_not_answer(make_broker: BrokerMaker) -> None:
     broker = make_broker().start()
-    told: list[str] = []
-    watching = partial(StallWatch, "test", show=told.append, after=0.5)
+    reported: list[str] = []
+    watching = partial(StallWatch, "test", show=reported.append, after=0.5)
     with Connection(f"127.0.0.1:{broker.port}") as connection, watching(connection) as stalls:
         sender = stalls.add(connection.session().sender("q; {create: always}", capacity=3))
         sender.send(Message(b"x"))
         os.kill(broker.pid, signal.SIGSTOP)
         try:
             sender.send(Message(b"x"), sync=False)
-            _wait_until(lambda: told)
+            _wait_until(lambda: reported)
         finally:
             os.kill(broker.pid, signal.SIGCONT)
-        _wait_until(lambda: len(told) == 2)
-    waits, goes_on = told
+        _wait_until(lambda: len(reported) == 2)
+    waits, goes_on = reported
     assert waits.startswith("test: waiting for 0.5 s: the broker has confirmed 1 message, and none of 1 more. A queue")
     assert goes_on.startswith("test: the broker confirms messages again after ")
 
@@ -149,10 +149,10 @@ def _wait_until(is_done: Callable[[], object]) -> None:
 @pytest.mark.parametrize("confirms", [True, False])
 def test_pika_gets_connection_blocked(make_broker: BrokerMaker, confirms: bool) -> None:
     broker = make_broker().start()
-    told: list[str] = []
+    reported: list[str] = []
     with pika.BlockingConnection(pika.ConnectionParameters("127.0.0.1", broker.port)) as connection:
-        connection.add_on_connection_blocked_callback(lambda _, frame: told.append(frame.method.reason))
-        connection.add_on_connection_unblocked_callback(lambda _, _frame: told.append("unblocked"))
+        connection.add_on_connection_blocked_callback(lambda _, frame: reported.append(frame.method.reason))
+        connection.add_on_connection_unblocked_callback(lambda _, _frame: reported.append("unblocked"))
         channel = connection.channel()
         channel.queue_declare("q", arguments=_STOP)
         if confirms:
@@ -165,11 +165,11 @@ def test_pika_gets_connection_blocked(make_broker: BrokerMaker, confirms: bool) 
         else:
             for _ in range(6):
                 channel.basic_publish("", "q", b"x")
-            _process_until(connection, lambda: told)
+            _process_until(connection, lambda: reported)
             _drain(broker.port, "q")
-        _process_until(connection, lambda: len(told) == 2)
+        _process_until(connection, lambda: len(reported) == 2)
     reason = 'Publishers to queue "q" wait: it has 4 messages, above its flow control threshold of 3'
-    assert told == [reason, "unblocked"]
+    assert reported == [reason, "unblocked"]
 
 
 def _process_until(connection: pika.BlockingConnection, is_done: Callable[[], object]) -> None:

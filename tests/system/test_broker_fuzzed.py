@@ -332,8 +332,8 @@ def test_fuzzed_for_long(make_broker: BrokerMaker) -> None:
         held = fuzzing.round()
         if not warm and time.monotonic() - begin > seconds / 5:
             warm = held
-    told: dict[str, Any] = {name: value for name, value in vars(fuzzing.tally).items() if isinstance(value, int)}
-    print(f"\n{fuzzing.rounds} rounds in {time.monotonic() - begin:.0f} s: {told}")
+    reported: dict[str, Any] = {name: value for name, value in vars(fuzzing.tally).items() if isinstance(value, int)}
+    print(f"\n{fuzzing.rounds} rounds in {time.monotonic() - begin:.0f} s: {reported}")
     print(f"memory {warm:,} after a fifth, {held:,} at the end, {fuzzing.most_while_running:,} at most")
     sockets, files = fuzzing.descriptors()
     print(f"sockets {fuzzing.sockets} before, {sockets} after; files {fuzzing.files} before, {files} after")

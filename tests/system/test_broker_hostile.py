@@ -1,4 +1,4 @@
-"""Peers that send what no client would: the broker answers with a clean exception or hangs up, and goes on serving."""
+"""Peers that violate the protocol: the broker answers with a clean exception or closes, and goes on serving."""
 
 from __future__ import annotations
 

@@ -46,8 +46,8 @@ def in_doubt(peer: RawPeer) -> list[BranchId]:
     return sorted(BranchId(each.format, each.global_id, each.branch_id) for each in found)
 
 
-def xid_of(told: dict[str, Any]) -> BranchId:
-    return BranchId(told["format"], bytes.fromhex(told["global_id"]), bytes.fromhex(told["branch_id"]))
+def xid_of(reported: dict[str, Any]) -> BranchId:
+    return BranchId(reported["format"], bytes.fromhex(reported["global_id"]), bytes.fromhex(reported["branch_id"]))
 
 
 def body(queue: str, number: int, size: int) -> bytes:

@@ -1,4 +1,4 @@
-"""A broker under load is killed, again and again; what its clients were told holds in each life after that."""
+"""A broker under load is killed, again and again; what it acknowledged holds in each later life."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A broker whose start takes long: it tells the log and the service manager how far it is."""
+"""A long start of a broker: it reports its progress to the log and the service manager."""
 
 from __future__ import annotations
 
@@ -34,17 +34,17 @@ def test_progress_goes_to_the_manager_and_the_log(make_broker: BrokerMaker, tmp_
     broker.kill()
     broker.program = (sys.executable, "-c", LONG)
     broker.environment["NOTIFY_SOCKET"] = str(tmp_path / "notify")
-    told: list[str] = []
+    reported: list[str] = []
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
         manager.bind(str(tmp_path / "notify"))
         manager.settimeout(PATIENCE_SECONDS)
         broker.launch()
-        while not told or not told[-1].startswith("READY=1"):
-            told.append(manager.recv(1000).decode())
+        while not reported or not reported[-1].startswith("READY=1"):
+            reported.append(manager.recv(1000).decode())
     broker.wait_for_port()
-    assert told[-1] == f"READY=1\nSTATUS=Listening on port {broker.port}"
+    assert reported[-1] == f"READY=1\nSTATUS=Listening on port {broker.port}"
     texts = []
-    for each in told[:-1]:
+    for each in reported[:-1]:
         extension, status = each.split("\n")
         assert extension == "EXTEND_TIMEOUT_USEC=120000000"
         texts.append(status.removeprefix("STATUS="))

@@ -1,4 +1,4 @@
-"""A broker that may have only so much memory: floods are refused, and it can still be talked to, and stopped."""
+"""A broker with limited memory: it refuses floods, still answers, and can be stopped."""
 
 from __future__ import annotations
 

@@ -50,43 +50,46 @@ def _is_plain(queue: dict[str, Any]) -> bool:
     return "qpid.priorities" not in queue["arguments"]
 
 
-def _check_messages(queue: dict[str, Any], deliveries: Sequence[Delivery], told: Sequence[dict[str, Any]]) -> None:
+def _check_messages(queue: dict[str, Any], deliveries: Sequence[Delivery], reported: Sequence[dict[str, Any]]) -> None:
     """Each message, in its order; a priority queue's by their ids, since the manifest tells them by priority."""
     if not _is_plain(queue):
         deliveries = sorted(deliveries, key=lambda delivery: str(delivery.properties()["message_id"]))
-        told = sorted(told, key=lambda row: str(row["message_id"]))
-    for delivery, row in zip(deliveries, told, strict=True):
+        reported = sorted(reported, key=lambda row: str(row["message_id"]))
+    for delivery, row in zip(deliveries, reported, strict=True):
         _check_message(delivery, row)
 
 
-def _check_message(delivery: Delivery, told: dict[str, Any]) -> None:
+def _check_message(delivery: Delivery, reported: dict[str, Any]) -> None:
     """A delivery against the manifest's row."""
     fields = delivery.properties()
-    assert len(delivery.body) == told["body_len"]
-    assert hashlib.sha256(delivery.body).hexdigest() == told["body_sha256"]
-    assert (fields.get("exchange", ""), fields.get("routing_key", "")) == (told["exchange"], told["routing_key"])
-    assert fields.get("message_id") == (uuid.UUID(told["message_id"]) if told.get("message_id") else None)
+    assert len(delivery.body) == reported["body_len"]
+    assert hashlib.sha256(delivery.body).hexdigest() == reported["body_sha256"]
+    assert (fields.get("exchange", ""), fields.get("routing_key", "")) == (
+        reported["exchange"],
+        reported["routing_key"],
+    )
+    assert fields.get("message_id") == (uuid.UUID(reported["message_id"]) if reported.get("message_id") else None)
     for name in _SAME:
         value = fields.get(name)
-        assert (value.decode() if isinstance(value, bytes) else value) == told.get(name), name
-    reply_to = told.get("reply_to")
+        assert (value.decode() if isinstance(value, bytes) else value) == reported.get(name), name
+    reply_to = reported.get("reply_to")
     if reply_to is not None:
         assert tuple(fields["reply_to"]) == (reply_to["exchange"], reply_to["routing_key"])
     headers = fields.get("application_headers")
     assert ({} if headers is None else plain_map(headers)) == {
-        name: _plain(value) for name, value in told.get("headers", {}).items()
+        name: _plain(value) for name, value in reported.get("headers", {}).items()
     }
 
 
-def _plain(told: dict[str, Any]) -> Any:
+def _plain(reported: dict[str, Any]) -> Any:
     """A value of the manifest as `plain_map` shows it."""
-    if told["t"] == "map":
-        return {name: _plain(value) for name, value in told["v"].items()}
-    if told["t"] == "list":
-        return [_plain(value) for value in told["v"]]
-    if "hex" in told:
-        return told["hex"]
-    return told.get("v")
+    if reported["t"] == "map":
+        return {name: _plain(value) for name, value in reported["v"].items()}
+    if reported["t"] == "list":
+        return [_plain(value) for value in reported["v"]]
+    if "hex" in reported:
+        return reported["hex"]
+    return reported.get("v")
 
 
 @pytest.mark.parametrize("name", LEGACY_STORES)
@@ -130,16 +133,16 @@ def test_taken_for_good(open_fixture: StoreOpener, make_broker: BrokerMaker) -> 
 def _check_topology(broker: RunningBroker, recovered: dict[str, Any]) -> None:
     with RawPeer(broker.port) as peer:
         for queue in recovered["queues"]:
-            told = peer.call("queue.query", queue=queue["name"])
-            assert told["durable"]
-            assert (told["alternate_exchange"] or "") == queue.get("alternate_exchange", "")
+            reported = peer.call("queue.query", queue=queue["name"])
+            assert reported["durable"]
+            assert (reported["alternate_exchange"] or "") == queue.get("alternate_exchange", "")
         for exchange in recovered["exchanges"]:
-            told = peer.call("exchange.query", name=exchange["name"])
-            assert (told["type"], told["durable"], told["not_found"]) == (exchange["type"], True, False)
+            reported = peer.call("exchange.query", name=exchange["name"])
+            assert (reported["type"], reported["durable"], reported["not_found"]) == (exchange["type"], True, False)
         for binding in recovered["bindings"]:
             key = {} if binding.get("key") is None else {"binding_key": binding["key"]}
-            told = peer.call("exchange.bound", exchange=binding["exchange"], queue=binding["queue"], **key)
-            assert not any(told.values()), (binding, told)
+            reported = peer.call("exchange.bound", exchange=binding["exchange"], queue=binding["queue"], **key)
+            assert not any(reported.values()), (binding, reported)
         peer.end()
 
 

@@ -1,4 +1,4 @@
-"""A queue of one broker follows that of another, which is killed meanwhile; a client carries the events over."""
+"""A queue replicates that of another broker, which is killed meanwhile; a client transfers the events."""
 
 from __future__ import annotations
 

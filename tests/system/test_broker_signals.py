@@ -62,7 +62,7 @@ def test_sighup_logs_only_reloaded_files(make_broker: BrokerMaker, tmp_path: Pat
 
 
 @pytest.mark.parametrize("numbers", [(signal.SIGTERM,), (signal.SIGINT,), (signal.SIGHUP, signal.SIGTERM)])
-def test_an_end_is_clean_whatever_comes_meanwhile(
+def test_shutdown_is_clean_despite_further_signals(
     make_broker: BrokerMaker, numbers: tuple[signal.Signals, ...]
 ) -> None:
     broker = make_broker().start()
@@ -82,7 +82,7 @@ def test_an_end_is_clean_whatever_comes_meanwhile(
     assert broker.start().stop() == 0
 
 
-def test_signals_while_a_broker_starts_are_heeded_when_it_has(make_broker: BrokerMaker) -> None:
+def test_signals_during_a_start_take_effect_after_it(make_broker: BrokerMaker) -> None:
     broker = make_broker()
     broker.start().stop()
     broker.log.unlink()

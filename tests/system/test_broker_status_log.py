@@ -24,16 +24,16 @@ def lines(broker: RunningBroker) -> list[str]:
     """What the last life of a broker has written: actor, subject, id and text."""
     found = [_LINE.fullmatch(line) for line in broker.log.read_text().splitlines() if " MESSAGE " in line]
     assert all(found)
-    told = [f"{line[1]}{line[2]} : {line[3]}" for line in found if line is not None]
-    begins = [number for number, line in enumerate(told) if line.startswith("BRK-1001")]
-    return told[max(0, begins[-1] - 2) :] if begins else told
+    reported = [f"{line[1]}{line[2]} : {line[3]}" for line in found if line is not None]
+    begins = [number for number, line in enumerate(reported) if line.startswith("BRK-1001")]
+    return reported[max(0, begins[-1] - 2) :] if begins else reported
 
 
-def assert_in_order(told: list[str], *patterns: str) -> None:
+def assert_in_order(reported: list[str], *patterns: str) -> None:
     """Each pattern has a line, after that of the one before."""
-    rest = iter(told)
+    rest = iter(reported)
     for pattern in patterns:
-        assert any(re.fullmatch(pattern, line) for line in rest), f"{pattern}\n" + "\n".join(told)
+        assert any(re.fullmatch(pattern, line) for line in rest), f"{pattern}\n" + "\n".join(reported)
 
 
 def life_of_clients(broker: RunningBroker) -> None:
@@ -143,12 +143,12 @@ def test_management_switches_it(make_broker: BrokerMaker) -> None:
             console.call(log, "setStatus")
         life_of_clients(broker)
     assert broker.stop() == 0
-    told = lines(broker)
-    assert sum("CON-1001" in line for line in told) == sum("CON-1002" in line for line in told) == 1
+    reported = lines(broker)
+    assert sum("CON-1001" in line for line in reported) == sum("CON-1002" in line for line in reported) == 1
     actor = r"\[ mng:anonymous@QPID\(127\.0\.0\.1:\d+\) \] "
     assert_in_order(
-        told,
+        reported,
         r".* SUB-1001 : Create : Durable Arguments : Browser",
         rf"{actor}\[ vh\(/\)/qu\(managed\) \] QUE-1001 : Create : Transient Owner:anonymous@QPID",
     )
-    assert not any("Ready" in line or ("Stopped" in line[-8:] and "BRK" in line) for line in told)
+    assert not any("Ready" in line or ("Stopped" in line[-8:] and "BRK" in line) for line in reported)

@@ -24,7 +24,7 @@ def _fill(port: int, queue: str, size: int) -> tuple[int, int, SessionEndedError
     raise AssertionError("the journal is never full")
 
 
-def test_refused_and_nothing_lost(make_broker: BrokerMaker) -> None:
+def test_refusals_lose_no_message(make_broker: BrokerMaker) -> None:
     broker = make_broker(*_SMALL).start()
     with RawPeer(broker.port) as peer:
         peer.declare("full")

@@ -92,9 +92,9 @@ def test_without_a_compiler_the_wheel_is_pure_and_for_every_platform(
 
 
 @pytest.mark.parametrize(
-    ("pure", "told"), today([("", "built in pure Python: compiling failed: "), ("0", "CompileError"), ("1", "")], 1)
+    ("pure", "reported"), today([("", "built in pure Python: compiling failed: "), ("0", "CompileError"), ("1", "")], 1)
 )
-def test_wheel_when_compiling_fails(tmp_path: Path, pure: str, told: str) -> None:
+def test_wheel_when_compiling_fails(tmp_path: Path, pure: str, reported: str) -> None:
     """A warning and a wheel in pure Python, an error, or not even an attempt."""
     broken = tmp_path / "broken"
     for name in ("hatch_build.py", "README.md", "LICENSE"):
@@ -112,7 +112,7 @@ def test_wheel_when_compiling_fails(tmp_path: Path, pure: str, told: str) -> Non
         build, cwd=tmp_path, env=environment, check=False, capture_output=True, text=True, timeout=BUILD_SECONDS
     )
     assert (done.returncode == 0) is (pure != "0")
-    assert told in done.stderr
+    assert reported in done.stderr
     assert ("translating 2 modules to C" in done.stderr) is (pure != "1"), "that one, and the kernels"
     assert [path.name[-16:] for path in broken.glob("*.whl")] == ["py3-none-any.whl"] * (pure != "0")
 

@@ -149,7 +149,7 @@ def flood(port: int, count: int) -> None:
 def patient_guessers(port: int, count: int, mechanisms: tuple[str, ...] = ("PLAIN",)) -> Iterator[list[str]]:
     """Clients that try one password after the other, and wait for each answer. What they were told, in the end."""
     is_over = threading.Event()
-    told: list[str] = []
+    reported: list[str] = []
     waiting: dict[int, Login] = {}
 
     def guess(number: int) -> None:
@@ -159,13 +159,13 @@ def patient_guessers(port: int, count: int, mechanisms: tuple[str, ...] = ("PLAI
             with contextlib.suppress(OSError), Login(port, ATTACKER, PROTOCOLS[number % 2]) as login:
                 waiting[number] = login
                 login.begin(mechanism, client.start())
-                told.append(login.finish(client))
+                reported.append(login.finish(client))
 
     guessers = [threading.Thread(target=guess, args=(number,)) for number in range(count)]
     for each in guessers:
         each.start()
     try:
-        yield told
+        yield reported
     finally:
         is_over.set()
         for login in waiting.values():
@@ -212,7 +212,7 @@ def test_a_large_flood_delays_no_right_login_and_takes_no_memory(broker: Running
 
 
 def test_fifty_patient_guessers_delay_no_right_login(broker: RunningBroker) -> None:
-    with patient_guessers(broker.port, 50) as told:
+    with patient_guessers(broker.port, 50) as reported:
         took = []
         for number in range(4):
             time.sleep(0.5)
@@ -226,7 +226,7 @@ def test_fifty_patient_guessers_delay_no_right_login(broker: RunningBroker) -> N
         time.sleep(1.0)
         used = (broker.cpu_seconds() - before[0]) / (time.monotonic() - before[1])
         assert used < 0.9  # a host that fails gets half a processor at most
-    assert "connection.tune" not in told
+    assert "connection.tune" not in reported
     assert broker.has_logged(f"Host {ATTACKER}: {FAILING} logins have failed within a short time")
 
 

@@ -190,7 +190,7 @@ def test_a_damaged_catalogue(made: Made, tmp_path: Path, damage: Callable[[Path,
     [("qstore_check",), ("qstore_dump", "--topology"), ("qstore_recover", "--dry-run")],
     ids=lambda tool: tool[0],
 )
-def test_a_catalogue_that_may_not_be_read_is_no_damage(made: Made, tmp_path: Path, tool: tuple[str, ...]) -> None:
+def test_an_unreadable_catalogue_is_not_damage(made: Made, tmp_path: Path, tool: tuple[str, ...]) -> None:
     """Another user's: nothing is said of lost exchanges, but whom the directory should belong to."""
     if os.geteuid() != 0:
         pytest.skip("only root can run a command as somebody else")
@@ -262,17 +262,17 @@ def test_a_store_of_older_software_with_a_log_removed(made: Made, tmp_path: Path
         (path / "rhm" / name).unlink()
     older_put_back(path, made)
     found = check(path)
-    told = [line["what"] for line in found.lines("damage") if "holds 3 messages" in line["what"]]
-    assert (found.code, len(told)) == (1, 2)
+    reported = [line["what"] for line in found.lines("damage") if "holds 3 messages" in line["what"]]
+    assert (found.code, len(reported)) == (1, 2)
     with pytest.raises(StoreDamagedError, match="on-damage is refuse"):
         OpenedStore(tool_environment(), path, REFUSE)
     opened = OpenedStore(tool_environment(), path)
-    told = [
+    reported = [
         line.text
         for line in opened.lines
         if line.level is Level.CRITICAL and "is recreated from its journal" in line.text
     ]
-    assert len(told) == 2
+    assert len(reported) == 2
     assert {name: len(kept) for name, kept in opened.recovered_data().items() if name != "gone"} == dict.fromkeys(
         QUEUES, 3
     )
@@ -321,6 +321,6 @@ def test_quarantined_records_are_reported(made: Made, tmp_path: Path) -> None:
     assert opened.store.close()
     found = check(path)
     assert found.code == 0
-    told = "\n".join(line["text"] for line in found.lines("notice"))
-    assert '2-0: quarantined damaged journal of queue "queue-0"; 2 messages can be read' in told
-    assert "catalogue-0: a damaged catalogue that was restored; remove it" in told
+    reported = "\n".join(line["text"] for line in found.lines("notice"))
+    assert '2-0: quarantined damaged journal of queue "queue-0"; 2 messages can be read' in reported
+    assert "catalogue-0: a damaged catalogue that was restored; remove it" in reported

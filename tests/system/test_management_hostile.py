@@ -152,13 +152,15 @@ def test_an_agent_that_floods(broker: RunningBroker) -> None:
             for _ in range(500):
                 number += 1
                 name = f"class-{number}"
-                told = (
+                reported = (
                     encode_message("A", number, f"agent {number}", UUID(int=number), 0, 0),
                     encode_message("q", number, 1, "com.example", name, number.to_bytes(16, "big")),
                     encode_message("s", number, 1, "com.example", name, number.to_bytes(16, "big"), rest=bytes(60_000)),
                 )[number % 3]
                 frames.append(
-                    agent.transfer_frames("broker", told, exchange="qpid.management", durable=False, properties=reply)
+                    agent.transfer_frames(
+                        "broker", reported, exchange="qpid.management", durable=False, properties=reply
+                    )
                 )
                 frames.append(
                     agent.transfer_frames(

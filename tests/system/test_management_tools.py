@@ -1,4 +1,4 @@
-"""The management commands as processes, on one broker: what they change, show and tell, and what ends them."""
+"""The management commands as processes, on one broker: changes, output, and how they end."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""A FIFO in the place of a file that is opened: nothing waits for it, and an error says what is wrong.
+"""A FIFO in place of a file: opening it does not block, and an error says what is wrong.
 
-Opening a FIFO to read waits for a writer, and a start that does would hang without a line.
+Opening a FIFO for reading waits for a writer: a start would hang silently.
 """
 
 from __future__ import annotations
@@ -119,7 +119,7 @@ def test_in_the_place_of_the_user_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize("option", ["--log-to-file", "--config"])
 def test_other_file_types_at_the_path_of_an_option(tmp_path: Path, option: str) -> None:
     fifo(tmp_path / "file")
-    told = run(
+    reported = run(
         sys.executable,
         "-m",
         "qstore.broker.process.qpidd",
@@ -129,4 +129,4 @@ def test_other_file_types_at_the_path_of_an_option(tmp_path: Path, option: str) 
         option,
         str(tmp_path / "file"),
     )
-    assert str(tmp_path / "file") in told
+    assert str(tmp_path / "file") in reported

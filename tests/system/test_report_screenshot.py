@@ -1,6 +1,6 @@
 """The report of `qstore-analyze` in a real browser: headless Chromium, where the machine has it.
 
-The Debian package is `chromium`. Nothing is downloaded, and the browser is told to find no host.
+The Debian package is `chromium`. Nothing is downloaded, and the browser resolves no host.
 """
 
 from __future__ import annotations

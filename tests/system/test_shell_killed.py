@@ -83,9 +83,9 @@ def script(chance: random.Random, state: State) -> list[Step]:
             kinds = kinds[:-2]
         elif len(mine) + len(others) > 3 * COUNT:
             kinds = kinds[-3:]
-        told, mine, others = chance.choice(kinds)
+        reported, mine, others = chance.choice(kinds)
         state = {source: mine, target: others}
-        steps.append(Step(told, state))
+        steps.append(Step(reported, state))
     return steps
 
 

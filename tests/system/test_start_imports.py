@@ -1,4 +1,4 @@
-"""A start imports nothing that it does not need: each module here cost every start its milliseconds once."""
+"""A start imports no module that it does not need: each one listed here once cost every start some milliseconds."""
 
 from __future__ import annotations
 

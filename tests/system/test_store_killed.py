@@ -1,4 +1,4 @@
-"""A process that works on a store is killed, again and again, and the store is looked at each time."""
+"""A process that works on a store is killed, again and again, and the store is checked each time."""
 
 from __future__ import annotations
 
@@ -184,11 +184,11 @@ class Story:
         """What the store gave its process when it was opened is what was found before that."""
         self.opened += 1
         queues = {} if self.found is None else self.found.queues
-        told = {
+        reported = {
             name: [Message(rid, token, state, xid) for rid, token, state, xid, _ in rows]
             for name, rows in line["opened"].items()
         }
-        assert told == queues
+        assert reported == queues
         assert set(line["in_doubt"]) == (set() if self.found is None else self.found.in_doubt)
         for name, rows in line["opened"].items():
             for _, token, state, _, redelivered in rows:

@@ -1,4 +1,4 @@
-"""The disk of `test_broker_power_loss`: what it forgets, what it keeps, and how it fails."""
+"""The disk of `test_broker_power_loss`: what it loses, what it keeps, and how it fails."""
 
 from __future__ import annotations
 

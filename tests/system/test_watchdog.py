@@ -1,4 +1,4 @@
-"""A broker whose event loop hangs is killed, and one that does something else is not."""
+"""The watchdog kills a broker whose event loop hangs, and no other."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ def test_a_watchdog_that_ends_is_missed(make_broker: BrokerMaker) -> None:
     assert broker.stop() == 0
 
 
-def test_there_is_no_watchdog_unless_asked_for(make_broker: BrokerMaker) -> None:
+def test_the_watchdog_is_off_by_default(make_broker: BrokerMaker) -> None:
     broker = make_broker("--load-module", "watchdog.so").start()
     names = [Path(f"/proc/{pid}/comm").read_text() for pid in children_of(broker.pid)]
     assert "qpidd-watchdog\n" not in names

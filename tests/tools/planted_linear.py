@@ -258,10 +258,10 @@ HEADERS: Final = [
         Plant(
             f"{journal} {number}: {name}",
             flip((journal, number, at), mask),
-            [Finding((journal, number, 74 + name_size(journal) if name == "padding" else told), what, consequence)],
+            [Finding((journal, number, 74 + name_size(journal) if name == "padding" else reported), what, consequence)],
         )
         for (journal, number), rows in FIRST_RECORD.items()
-        for name, at, mask, told, what, consequence in (*FILE_HEADER, *rows)
+        for name, at, mask, reported, what, consequence in (*FILE_HEADER, *rows)
     ),
     *(
         Plant(
@@ -465,8 +465,8 @@ FILES: Final = [
 STAYS_OPEN: Final = "nothing is changed; if the intended transaction exists, it stays open"
 FIRST_IS_KEPT: Final = "the first of the two is kept"
 COPIES: Final = [
-    Plant(f"{source} over {target}", copy_record(source, target), [Finding(told, what, consequence)], changes)
-    for source, target, told, what, consequence, changes in (
+    Plant(f"{source} over {target}", copy_record(source, target), [Finding(reported, what, consequence)], changes)
+    for source, target, reported, what, consequence, changes in (
         ("third", "fourth", "fourth", "duplicate record id: it is already enqueued", FIRST_IS_KEPT, lost("fourth")),
         ("fourth", "third", "fourth", "duplicate record id: it is already enqueued", FIRST_IS_KEPT, lost("third")),
         ("third", "ninth", "ninth", "enqueue record with serial 0x", SKIPPED, lost("ninth")),
@@ -635,8 +635,8 @@ def plants_of_pool(original: Original) -> list[Plant]:
     ]
     return [
         *(
-            Plant(name, flip(Spot(file, at), mask), [Finding(Spot(file, told), what, consequence)])
-            for name, at, mask, told, what, consequence in rows
+            Plant(name, flip(Spot(file, at), mask), [Finding(Spot(file, reported), what, consequence)])
+            for name, at, mask, reported, what, consequence in rows
         ),
         Plant(
             "longer",

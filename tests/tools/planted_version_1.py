@@ -227,9 +227,9 @@ CONTENTS: Final = [
         Plant(
             f"{record}: padding",
             flip((record, at)),
-            careful=[Finding((record, told), f"padding of {kind} record is not filled", NOTHING_READ)],
+            careful=[Finding((record, reported), f"padding of {kind} record is not filled", NOTHING_READ)],
         )
-        for record, kind, at, told in (
+        for record, kind, at, reported in (
             ("third", "enqueue", 380, 303),
             ("take second", "dequeue", 32, 32),
             ("local take", "dequeue", 127, 68),
@@ -313,10 +313,10 @@ HEADERS: Final = [
     Plant(
         f"{journal} {number}: {name}",
         flip((journal, number, at), mask),
-        [Finding((journal, number, told), what, consequence)],
+        [Finding((journal, number, reported), what, consequence)],
     )
     for (journal, number), rows in FIRST_RECORD.items()
-    for name, at, mask, told, what, consequence in (*HEADER, *rows)
+    for name, at, mask, reported, what, consequence in (*HEADER, *rows)
 ]
 
 
@@ -608,10 +608,10 @@ COPIES: Final = [
     Plant(
         f"{source} over {target}",
         copy_record(source, target),
-        [Finding(told, what, consequence)],
+        [Finding(reported, what, consequence)],
         changes,
     )
-    for source, target, told, what, consequence, changes in (
+    for source, target, reported, what, consequence, changes in (
         ("third", "fourth", "fourth", "duplicate record id: it is already enqueued", FIRST_IS_KEPT, lost("fourth")),
         ("third", "ninth", "ninth", "duplicate record id: it is already enqueued", FIRST_IS_KEPT, lost("ninth")),
         ("fourth", "third", "fourth", "duplicate record id: it is already enqueued", FIRST_IS_KEPT, lost("third")),

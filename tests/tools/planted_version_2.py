@@ -163,11 +163,11 @@ HEADERS: Final = [
         Plant(
             f"{journal} {number}: {name}",
             flip((journal, number, at)),
-            [Finding((journal, number, told), what, NO_SALT)],
+            [Finding((journal, number, reported), what, NO_SALT)],
             changes,
         )
         for journal, number, changes in LOST_WITH_FILES
-        for name, at, told, what in HEADER_FIELDS
+        for name, at, reported, what in HEADER_FIELDS
     ),
     *(
         Plant(

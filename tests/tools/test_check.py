@@ -1,4 +1,4 @@
-"""`qstore-check` on sound stores, and as a command: what it tells, how it ends, what it never does."""
+"""`qstore-check` on sound stores, and as a command: output, exit codes, and what it never does."""
 
 from __future__ import annotations
 

@@ -196,7 +196,7 @@ def test_without_any_catalogue_the_journals_are_the_queues(kind: Kind, copies: C
 
 
 @each_kind
-def test_a_stale_binding_is_no_damage(kind: Kind, copies: CopyOpener) -> None:
+def test_a_stale_binding_is_not_damage(kind: Kind, copies: CopyOpener) -> None:
     """Here its exchange's id is another; a deletion that was cut short leaves the same."""
     factory = copies(f"{kind.name}-a-clean")
     sound = examined_once(factory.source.path)

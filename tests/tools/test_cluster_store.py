@@ -1,4 +1,4 @@
-"""`qpid-cluster-store` as a command: what it tells, what it changes, what it refuses, how it ends."""
+"""`qpid-cluster-store` as a command: output, changes, refusals and exit codes."""
 
 from __future__ import annotations
 
@@ -276,7 +276,7 @@ def test_a_store_without_a_cluster_needs_the_option(tmp_path: Path) -> None:
     assert identity_of(path).state is State.CLEAN
 
 
-def test_nothing_is_marked_clean_that_is_not_there(tmp_path: Path) -> None:
+def test_a_missing_store_is_not_marked_clean(tmp_path: Path) -> None:
     refused = run("-c", "-y", marked(tmp_path, ClusterIds(C1, None)))
     assert refused.code == 2
     assert "there is no store" in refused.err
@@ -399,7 +399,7 @@ def test_a_directory_that_qpidd_has_locked_is_left_alone(tmp_path: Path) -> None
         fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
-def test_a_lock_that_is_no_file_is_not_waited_for(tmp_path: Path) -> None:
+def test_a_lock_that_is_not_a_file_is_not_waited_for(tmp_path: Path) -> None:
     path = member(tmp_path / "a", ClusterIds(C1, None))
     os.mkfifo(path / "lock")
     refused = run("-c", "-y", path)

@@ -1,4 +1,4 @@
-"""Random damage to stores of all three formats: a loss is reported, or tools/README.md says that it cannot be.
+"""Random damage to stores of all three formats: losses are reported, but those that tools/README.md lists.
 
 Each damage is done to a copy of a store whose content is known. Then `qstore-check`, `qstore-dump` and `qstore-recover`
 look at it, and of version 2 the broker's store is opened, with both choices of on-damage. Where anything is not as it

@@ -322,7 +322,7 @@ def test_refused_definitions_are_listed_and_others_imported(tmp_path: Path, make
         ("amqp:guest:secret@10.0.0.1:5672", "amqp://USER/PASSWORD@10.0.0.1:5672"),
     ],
 )  # fmt: skip
-def test_the_address_of_a_broker_is_no_directory(
+def test_the_address_of_a_broker_is_not_a_directory(
     tmp_path: Path, file: Path, address: str, url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)

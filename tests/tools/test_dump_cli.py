@@ -1,4 +1,4 @@
-"""`qstore-dump` as a command: what it takes, how it ends, where it writes and where it never does."""
+"""`qstore-dump` as a command: arguments, exit codes, and where it writes."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def test_unusable_input(tmp_path: Path, kind: str, mode: list[str]) -> None:
     shown.assert_no_traceback()
 
 
-def test_a_file_that_was_never_written_to_is_no_damage(tmp_path: Path) -> None:
+def test_an_unwritten_file_is_not_damage(tmp_path: Path) -> None:
     shown = dump(make_unusable("file of zeros", tmp_path), "--json")
     assert shown.code in (0, 2)
     assert shown.lines() == []
@@ -164,7 +164,7 @@ def test_tables_on_a_terminal(dtx: StoreFixture) -> None:
     assert shown.count(b"in-doubt") == 3
 
 
-def test_a_reader_that_goes_away_is_no_error(open_fixture: StoreOpener) -> None:
+def test_a_reader_that_goes_away_is_not_an_error(open_fixture: StoreOpener) -> None:
     store = open_fixture("legacy-c-midcommit3")
     with Forked(
         [*COMMAND, store.path, "--outstanding", "--json"], stdout=subprocess.PIPE, stderr=subprocess.PIPE

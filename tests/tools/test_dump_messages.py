@@ -61,7 +61,7 @@ def test_a_body_of_any_size(builder: JournalBuilder, tmp_path: Path, encode: obj
 
 
 @pytest.mark.parametrize("size", [1, 200_000])
-def test_a_body_that_is_no_text(builder: JournalBuilder, tmp_path: Path, size: int) -> None:
+def test_a_body_that_is_not_text(builder: JournalBuilder, tmp_path: Path, size: int) -> None:
     body = b"\xff" * size
     builder.enqueue(encode_message(body))
     (message,) = shown(builder, tmp_path / "q").lines("message")

@@ -218,7 +218,7 @@ def test_body_as_text(local_copies: CopyFactory) -> None:
     assert "body_base64" not in line
 
 
-def test_body_that_is_no_text(local_copies: CopyFactory) -> None:
+def test_body_that_is_not_text(local_copies: CopyFactory) -> None:
     changed = b"\xff\x00\xfe"
     code, line = body_of(local_copies, changed)
     body = changed + BODY[len(changed) :]
@@ -288,7 +288,7 @@ def test_a_transaction_that_is_not_there(dtx: StoreFixture) -> None:
         assert (both.code, b'"xid":"' + XID.encode() in both.out) == (2, True)
 
 
-def test_a_body_that_cannot_be_written_is_no_damage(dtx: StoreFixture, tmp_path: Path) -> None:
+def test_a_body_that_cannot_be_written_is_not_damage(dtx: StoreFixture, tmp_path: Path) -> None:
     (tmp_path / "bodies").write_text("a file where a directory should be")
     for arguments in (("--outstanding",), ()):
         shown = dump(dtx.path, *arguments, "--json", "--body", "files", "--body-dir", tmp_path / "bodies")

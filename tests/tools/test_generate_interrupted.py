@@ -1,4 +1,4 @@
-"""`qstore-generate` that does not come to its end: one line, no process that goes on, and no list of a whole fleet."""
+"""`qstore-generate` that is interrupted: one line, no process left, and no list of a whole fleet."""
 
 from __future__ import annotations
 

@@ -35,8 +35,8 @@ def test_checked(grown: tuple[Path, list[int]]) -> None:
     lines = [json.loads(line) for line in run(check, path, "--json").splitlines()]
     (journal,) = [line for line in lines if line.get("queue") == "q" and "outstanding" in line]
     assert (journal["outstanding"], journal["damage"]) == (len(waiting), 0)
-    told = [line for line in lines if line["kind"] in ("damage", "notice")]
-    assert ["not closed cleanly" in line["text"] for line in told] == [True]
+    reported = [line for line in lines if line["kind"] in ("damage", "notice")]
+    assert ["not closed cleanly" in line["text"] for line in reported] == [True]
 
 
 def test_dumped(grown: tuple[Path, list[int]]) -> None:

@@ -173,7 +173,7 @@ def test_other_versions(tmp_path: Path, version: object) -> None:
         (b'{"kind":"export","format":"qstore-export","version":1}\n' + b"[" * 5000 + b"\n", "line 2: this is not JSON"),
     ],
 )
-def test_file_that_is_no_export_is_refused(tmp_path: Path, content: bytes, text: str) -> None:
+def test_file_that_is_not_an_export_is_refused(tmp_path: Path, content: bytes, text: str) -> None:
     assert text in refused(tmp_path / "e.jsonl", content)
 
 

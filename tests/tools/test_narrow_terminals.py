@@ -51,7 +51,7 @@ def shown(fields: dict[str, Any], *, width: int, is_terminal: bool) -> str:
 @pytest.mark.parametrize("is_terminal", [True, False])
 @pytest.mark.parametrize("width", [40, 80, 200])
 @pytest.mark.parametrize("fields", OBJECTS, ids=lambda fields: fields["kind"])
-def test_everything_is_there(fields: dict[str, Any], width: int, is_terminal: bool) -> None:
+def test_nothing_is_left_out(fields: dict[str, Any], width: int, is_terminal: bool) -> None:
     text = shown(fields, width=width, is_terminal=is_terminal)
     kept = {
         "message": [XID, "0x1", "in-doubt-enqueue", "59f19d71-aab1-5fbb-bf07-b4ac737133e8", "amq.direct", "hello"],

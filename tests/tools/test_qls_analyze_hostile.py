@@ -1,4 +1,4 @@
-"""`qpid-qls-analyze` on bytes that somebody forged: one line for what is wrong, and never a traceback."""
+"""`qpid-qls-analyze` on forged bytes: one line for what is wrong, and never a traceback."""
 
 from __future__ import annotations
 

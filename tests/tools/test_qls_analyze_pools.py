@@ -205,7 +205,7 @@ def test_other_files_do_not_count(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["9", "k", "4K", "-4k", "4k4", "x", "abck", "٣k"])
-def test_a_directory_that_is_no_pool_is_reported(tmp_path: Path, name: str) -> None:
+def test_a_directory_that_is_not_a_pool_is_reported(tmp_path: Path, name: str) -> None:
     add_pooled_files(tmp_path, 1, data_size=8)
     qls = make_tree(tmp_path)
     (qls / "p001" / "efp" / name).mkdir()

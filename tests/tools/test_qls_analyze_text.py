@@ -92,7 +92,7 @@ def test_xids(content: bytes, shown: str) -> None:
     assert xid_text(reader(content), len(content), whole=False) == f"xid({len(content)})"
 
 
-def test_nothing_is_shown_of_nothing() -> None:
+def test_empty_data_is_shown_as_nothing() -> None:
     assert xid(b"") == data(b"") == data(b"", test_text=True) == ""
 
 
@@ -151,7 +151,7 @@ def test_file_headers(seconds: int, nanoseconds: int, shown: str, monkeypatch: p
     assert file_header_text(header) == (f"[F v=2 f=0x0010 rid=0x21] fnum=0x1b fro=0x00001180 p=3 s=512k t={shown} ")
 
 
-def test_a_forged_time_is_shown_however_far_away() -> None:
+def test_a_forged_time_is_shown_at_any_distance() -> None:
     header = FileHeader(7, 1, 1, 4096, 0x1000, 2**64 - 1, 0, 1, "q")
     assert file_header_text(header).endswith(" 584554051223 ")
 

@@ -167,7 +167,7 @@ def test_of_two_decisions_the_abort_counts(tmp_path: Path, flags: tuple[int, int
     assert result.reconciliation[1].endswith(ABORTING)
 
 
-def test_long_xids_are_told_apart(tmp_path: Path) -> None:
+def test_long_xids_are_distinguished(tmp_path: Path) -> None:
     one, other = b"\0" * 5000 + b"1", b"\0" * 5000 + b"2"
     qls = written(tmp_path, prepared_list((one, None)), queue("q", one, other))
     lines = [line.partition(" - ")[2] for line in command(qls).reconciliation if " - " in line and "TPL" not in line]

@@ -241,7 +241,7 @@ def test_invalid_arguments_are_refused(
     assert "Traceback" not in result.output
 
 
-def test_a_timeout_that_is_none(receive: Run) -> None:
+def test_an_invalid_timeout(receive: Run) -> None:
     for word in ("soon", "-1", "nan"):
         assert receive("-a", "q", "-t", word).exit_code == 2
 

@@ -223,7 +223,7 @@ def test_planted_damage_is_found(form: StoreFormat, kind: DamageKind, tmp_path: 
 
 
 @FORMATS
-def test_a_torn_flush_is_no_damage(form: StoreFormat, tmp_path: Path) -> None:
+def test_a_torn_flush_is_not_damage(form: StoreFormat, tmp_path: Path) -> None:
     for seed in range(20):
         store, lines = make(spec(form, seed=seed, damage=1.0, damage_kinds=(DamageKind.TORN,)), tmp_path / f"{seed}")
         if lines[-1]["torn"] == 3:

@@ -1,4 +1,4 @@
-"""`qstore-quarantine` as a command: what it lists, shows and injects, how it ends, what it never does."""
+"""`qstore-quarantine` as a command: what it lists, shows and injects, exit codes, and what it never does."""
 
 from __future__ import annotations
 
@@ -177,7 +177,7 @@ def test_the_bytes_alone(tmp_path: Path) -> None:
     assert bytes.fromhex("".join(line[10:57] for line in lines)) == raw
 
 
-def test_nothing_that_a_message_says_is_sent_to_the_terminal(tmp_path: Path) -> None:
+def test_content_of_messages_is_escaped_for_the_terminal(tmp_path: Path) -> None:
     path = quarantine(tmp_path, Kept(enqueue("version 1", message(b"\x1b[2J\x07body", "key\x1b]0;x")), "q\x1b[31m"))
     for arguments in (["list", path], ["show", path, 1], ["show", path, 1, "--hex"]):
         assert b"\x1b" not in Run(*arguments).out
@@ -343,7 +343,7 @@ def test_a_store_in_use(tmp_path: Path) -> None:
     opened.store.close()
 
 
-def test_a_store_that_is_none(tmp_path: Path, store: Path) -> None:
+def test_a_directory_that_is_not_a_store(tmp_path: Path, store: Path) -> None:
     path = quarantine(tmp_path, Kept(enqueue("version 2", A)))
     (tmp_path / "empty").mkdir()
     (tmp_path / "legacy" / "rhm" / "dat").mkdir(parents=True)

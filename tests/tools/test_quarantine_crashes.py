@@ -1,4 +1,4 @@
-"""An injection that is killed at every call of the disk: nothing is half there, and nothing comes twice by mistake."""
+"""An injection that is killed at every call of the disk: no message is incomplete, and none comes twice by mistake."""
 
 from __future__ import annotations
 

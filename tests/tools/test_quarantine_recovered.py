@@ -1,4 +1,4 @@
-"""From a damaged store to a whole one: what qstore-recover puts aside, qstore-quarantine can bring back."""
+"""From a damaged store to a whole one: qstore-quarantine brings back what qstore-recover has set aside."""
 
 from __future__ import annotations
 

@@ -158,7 +158,7 @@ def test_without_json_it_is_for_people(original: Original, tmp_path: Path) -> No
         assert original.histories[name].queue in result.stdout
 
 
-def test_quiet_says_nothing_that_is_no_loss(original: Original, tmp_path: Path) -> None:
+def test_quiet_prints_only_losses(original: Original, tmp_path: Path) -> None:
     result = CliRunner().invoke(command, [str(original.path), str(tmp_path / "new"), "-q"], catch_exceptions=False)
     assert (result.exit_code, result.stdout) == (0, "")
 

@@ -1,7 +1,7 @@
-"""Damage planted in stores of all formats: `qstore-recover` saves every message that is not hit, and tells what was.
+"""Damage planted in stores of all formats: `qstore-recover` saves every undamaged message, and reports the others.
 
 The plants are those of the tests of `qstore-check`. Of single flipped bits every fourteenth is planted here, and all of
-them with `-m soak`; of the others a part, each day another.
+them with `-m soak`; of the others a part.
 """
 
 from __future__ import annotations

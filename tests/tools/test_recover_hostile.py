@@ -400,7 +400,7 @@ def test_an_xid_of_terabytes(tmp_path: Path) -> None:
     assert len(recovery.dump().lines("message")) == 2
 
 
-def test_a_queue_record_that_is_none(tmp_path: Path) -> None:
+def test_a_malformed_queue_record(tmp_path: Path) -> None:
     """An info file, sound by its checksum, with any bytes for a record; the store's id is another's."""
     planted = version_2_store(tmp_path / "original").copy(tmp_path / "store")
     planted.remove("rhm/catalogue")

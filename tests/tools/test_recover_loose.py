@@ -286,8 +286,8 @@ def test_bindings_of_a_queue_that_is_lost(copies: CopyOpener, tmp_path: Path) ->
     assert recovery.report.code == 1
     shown = as_qpidd_delivers(recovery.dump())
     for queue in sound.lines("queue"):
-        told = [line["body"] for line in shown.messages(queue["name"])]
-        assert told == [line["body"] for line in sound.messages(queue["name"])]
+        reported = [line["body"] for line in shown.messages(queue["name"])]
+        assert reported == [line["body"] for line in sound.messages(queue["name"])]
     missed = {line["queue"] for line in sound.lines("binding")} - {line["queue"] for line in shown.lines("binding")}
     assert missed
     assert {line["queue"] for line in recovery.report.lines("binding")} >= missed

@@ -190,7 +190,7 @@ def test_into_a_broker(url: str, archive: Path, broker: RunningBroker) -> None:
 
 def test_invalid_replay_is_refused(tmp_path: Path, target: Path, archive: Path) -> None:
     to = ("--queue", "q")
-    for arguments, told in (
+    for arguments, reported in (
         ((archive, target, *to), "choose where to begin"),
         ((archive, target, *to, "--all", "--since", "5"), "choose where to begin"),
         ((archive, target, *to, "--all", "--rate", "5"), "applies to a running broker"),
@@ -204,7 +204,7 @@ def test_invalid_replay_is_refused(tmp_path: Path, target: Path, archive: Path) 
         ((tmp_path / "nosuch", target, *to, "--all"), "nosuch"),
         ((tmp_path, target, *to, "--all"), str(tmp_path)),
     ):
-        assert told in replay(*arguments, code=2)["error"], told
+        assert reported in replay(*arguments, code=2)["error"], reported
     assert not (tmp_path / "nosuch").exists()
     content = archive.read_bytes()
     before = held(target, tmp_path)

@@ -1,4 +1,4 @@
-"""The report as HTML: well formed, on its own, with nothing in it that a name could do, and with the right numbers."""
+"""The report as HTML: well formed, self-contained, safe against hostile names, and with the right numbers."""
 
 from __future__ import annotations
 
@@ -302,7 +302,7 @@ def test_damage_is_open_and_precedes_folded_findings() -> None:
     assert opened == [None, "no"]
 
 
-def test_queues_of_one_name_are_told_apart_by_their_stores() -> None:
+def test_queues_of_one_name_are_distinguished_by_their_stores() -> None:
     queues = [plain_queue("orders", f"/srv/fleet/{name}/qpidd") for name in ("alpha", "bravo")]
     page = rendered(*queues)
     for name in ("alpha/qpidd", "bravo/qpidd"):

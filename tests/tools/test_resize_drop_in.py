@@ -1,4 +1,4 @@
-"""`qpid-store-resize` as it is run. What is expected of its output was seen in the output of qpidd's own tool."""
+"""`qpid-store-resize` as it is run; the expected output is that of qpidd's own tool."""
 
 from __future__ import annotations
 

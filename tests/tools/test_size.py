@@ -52,7 +52,7 @@ def test_as_a_process_of_its_own() -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "told"),
+    ("options", "reported"),
     [
         ([], "--message-size, --header-size, --depth missing"),
         (["--message-size", "1", "--depth", "1"], "--header-size missing"),
@@ -75,11 +75,11 @@ def test_as_a_process_of_its_own() -> None:
     ],
     ids=lambda value: value if isinstance(value, str) else "+".join(value),
 )
-def test_a_wrong_command_line_is_refused(options: list[str], told: str) -> None:
+def test_a_wrong_command_line_is_refused(options: list[str], reported: str) -> None:
     shown = size(*options)
     assert shown.code == 2
     assert shown.out == b""
-    assert told in shown.errors
+    assert reported in shown.errors
     shown.assert_no_traceback()
 
 
@@ -97,7 +97,7 @@ def test_given_and_measured_values_cannot_be_combined(local: StoreFixture, optio
     assert f"{option[0]} cannot be combined with --from" in shown.errors
 
 
-def test_input_that_is_no_store(tmp_path: Path) -> None:
+def test_input_that_is_not_a_store(tmp_path: Path) -> None:
     for path in (tmp_path, tmp_path / "nothing"):
         shown = size("--from", path)
         assert shown.code == 2

@@ -133,7 +133,7 @@ def journal(directory: Path, version: int, messages: int, *, name: str = "q") ->
 
 
 @pytest.mark.parametrize(
-    ("version", "messages", "near", "told"),
+    ("version", "messages", "near", "reported"),
     [
         (1, 1224, False, None),
         (1, 1232, True, "will be refused after 38.00 KiB more"),
@@ -144,14 +144,14 @@ def journal(directory: Path, version: int, messages: int, *, name: str = "q") ->
     ],
 )
 def test_queues_near_their_threshold_are_flagged(
-    tmp_path: Path, version: int, messages: int, near: bool, told: str | None
+    tmp_path: Path, version: int, messages: int, near: bool, reported: str | None
 ) -> None:
     path = journal(tmp_path, version, messages)
     assert queues(path)["q"]["near_threshold"] is near
     text = size("--from", path).text
     assert ("NEAR" in text or "REACHED" in text) is near
     assert ("q: enqueues" in text) is near
-    assert told is None or told in text
+    assert reported is None or reported in text
     assert size("--from", path).code == 0
 
 

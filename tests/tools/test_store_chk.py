@@ -322,7 +322,7 @@ def test_missing_files_are_reported(journal: Path) -> None:
     assert command(journal).err == f"{journal}/JournalData.jinf: Not a directory\n"
 
 
-def test_path_that_is_no_regular_file_is_refused(journal: Path) -> None:
+def test_path_that_is_not_a_regular_file_is_refused(journal: Path) -> None:
     file = journal / "JournalData.0000.jdat"
     file.unlink()
     file.mkdir()

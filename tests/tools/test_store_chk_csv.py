@@ -1,4 +1,4 @@
-"""`qpid-store-chk -c FILE -t N`: a journal held against what a test expects."""
+"""`qpid-store-chk -c FILE -t N`: a journal compared with a test's expectations."""
 
 from __future__ import annotations
 

@@ -114,7 +114,7 @@ def test_contradictions_end_the_check(steps: str, message: str) -> None:
     assert (quiet.code, quiet.out, quiet.err) == (1, "", result.err)
 
 
-def test_a_duplicate_that_waits_is_no_contradiction_yet() -> None:
+def test_a_waiting_duplicate_is_not_yet_a_contradiction() -> None:
     result = check(history("e1 e1X"))
     assert (result.code, kept(result), len(result.incomplete)) == (0, "1", 2)
 

@@ -230,7 +230,7 @@ def test_the_first_record_must_be_where_the_header_says() -> None:
     assert check(disk, Show.NOTHING).out == ""
 
 
-def test_space_that_was_never_written_is_no_first_record() -> None:
+def test_unwritten_space_is_not_a_first_record() -> None:
     disk = patch(builder(30, 6).disk(), 1, 24, U64.pack(0x500))
     assert check(disk).counted == (2, 2)
 

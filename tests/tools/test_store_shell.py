@@ -108,9 +108,9 @@ def test_lists(unchanged: Path) -> None:
 
 
 def test_help(unchanged: Path) -> None:
-    (told,) = [line for line in objects(unchanged, "help") if line["name"] == "purge"]
-    assert objects(unchanged, "help purge") == [told]
-    assert (told["kind"], told["syntax"]) == ("command", "QUEUE")
+    (reported,) = [line for line in objects(unchanged, "help") if line["name"] == "purge"]
+    assert objects(unchanged, "help purge") == [reported]
+    assert (reported["kind"], reported["syntax"]) == ("command", "QUEUE")
     shown = text(unchanged, "help", "help list")
     assert "Available Commands" in shown
     assert "Usage: list queues [EXCHANGE] | exchanges | bindings [EXCHANGE] | transactions | journals | all" in shown
@@ -118,7 +118,7 @@ def test_help(unchanged: Path) -> None:
         assert f"\n{name} " in shown
         assert f"Usage: {name}" in text(unchanged, f"help {name}")
     assert "\nExample: purge old\n" in text(unchanged, "help purge")
-    assert told["example"] == COMMANDS["purge"].example
+    assert reported["example"] == COMMANDS["purge"].example
 
 
 def test_the_examples_of_the_help(tmp_path: Path) -> None:
@@ -210,7 +210,7 @@ def test_new_messages(tmp_path: Path, store: Path) -> None:
     assert first["properties"]["content_type"] == "text/plain"
     assert (second["body_base64"], second["exchange"], second["routing_key"]) == ("/wBiaW5hcnk=", "market", "key")
     assert second["delivery_mode"] == 2
-    for words, told in (
+    for words, reported in (
         ("old", "a message has a body"),
         ("old body", "is not NAME=VALUE"),
         ("old body=x priority=high", "priority is a number"),
@@ -223,7 +223,7 @@ def test_new_messages(tmp_path: Path, store: Path) -> None:
         (f"old file={tmp_path}", "Is a directory"),
         ("quarantine all", "no such directory"),
     ):
-        assert told in fails(store, f"inject {words}"), words
+        assert reported in fails(store, f"inject {words}"), words
 
 
 def test_messages_of_a_quarantine(tmp_path: Path, store: Path) -> None:
@@ -276,7 +276,7 @@ def test_a_store_in_use_is_refused(store: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("line", "told"),
+    ("line", "reported"),
     [
         ("nonsense", "unknown command 'nonsense'"),
         ("list", "list what?"),
@@ -306,8 +306,8 @@ def test_a_store_in_use_is_refused(store: Path) -> None:
         ("help nosuch", "unknown command"),
     ],
 )
-def test_errors_are_reported_in_one_line(unchanged: Path, line: str, told: str) -> None:
-    assert told.lower() in fails(unchanged, line).lower()
+def test_errors_are_reported_in_one_line(unchanged: Path, line: str, reported: str) -> None:
+    assert reported.lower() in fails(unchanged, line).lower()
 
 
 @pytest.mark.parametrize("content", [b"", b"\x00" * 4096, b"RHMs" + b"\xff" * 600])
@@ -343,7 +343,7 @@ def test_scripts(tmp_path: Path, store: Path) -> None:
     assert bodies(store, "old") == ["0", "1"]  # what follows a failure is not done
 
 
-def test_input_that_is_no_text(store: Path) -> None:
+def test_input_that_is_not_text(store: Path) -> None:
     result = CliRunner().invoke(qstore_shell, [str(store)], input=b"list queues\nselect \xff\n")
     assert result.exit_code == 1
     assert result.stderr == 'qstore-shell: there is no queue "\\xff"; list queues shows what there is\n'

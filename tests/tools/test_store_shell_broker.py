@@ -150,7 +150,7 @@ def test_branches_in_doubt(url: str, queue: str) -> None:
 
 
 def test_invalid_commands_are_refused(url: str, queue: str, broker: RunningBroker) -> None:
-    for line, told in (
+    for line, reported in (
         (f"show {queue} 0x10", "does not show record ids"),
         ("select nosuch", 'there is no queue "nosuch"'),
         (f"move {queue} to nosuch", 'there is no queue "nosuch"'),
@@ -159,7 +159,7 @@ def test_invalid_commands_are_refused(url: str, queue: str, broker: RunningBroke
         ("inject quarantine all", "has to be stopped"),
         ("resolve 12 commit", "there is no transaction 12"),
     ):
-        assert told in fails(url, line), line
+        assert reported in fails(url, line), line
     data = broker.data_directory
     assert "has this store open: stop the broker first" in fails(data, "list all", code=2)
     assert shell("amqp://127.0.0.1:1", "list all").exit_code == 2

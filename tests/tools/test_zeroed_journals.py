@@ -1,4 +1,4 @@
-"""Journals that lost everything, or went back in time, as every reader and the broker itself must tell."""
+"""Journals that lost everything or went back in time: every reader and the broker report it."""
 
 from __future__ import annotations
 

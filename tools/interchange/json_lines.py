@@ -574,17 +574,19 @@ def _made(fields: dict[str, Any]) -> bytes:
     if fields.get("routing_key") is not None:
         delivery["routing_key"] = unescape_name(fields["routing_key"])
     body = _body(fields)
-    told: dict[str, Any] = {"content_length": len(body)}
-    told |= {name: properties[name] for name in _TEXTS if properties.get(name) is not None}
-    told |= {name: properties[name].encode() for name in _OCTETS if properties.get(name) is not None}
+    given: dict[str, Any] = {"content_length": len(body)}
+    given |= {name: properties[name] for name in _TEXTS if properties.get(name) is not None}
+    given |= {name: properties[name].encode() for name in _OCTETS if properties.get(name) is not None}
     if fields.get("message_id") is not None:
-        told["message_id"] = uuid.UUID(fields["message_id"])
+        given["message_id"] = uuid.UUID(fields["message_id"])
     reply_to = properties.get("reply_to")
     if reply_to is not None:
-        told["reply_to"] = (unescape_name(reply_to["exchange"] or ""), unescape_name(reply_to["routing_key"] or ""))
+        given["reply_to"] = (unescape_name(reply_to["exchange"] or ""), unescape_name(reply_to["routing_key"] or ""))
     if fields.get("headers"):
-        told["application_headers"] = _headers(fields["headers"], fields.get("header_types") or {})
-    return encode_message(body, destination=delivery["exchange"], delivery_properties=delivery, message_properties=told)
+        given["application_headers"] = _headers(fields["headers"], fields.get("header_types") or {})
+    return encode_message(
+        body, destination=delivery["exchange"], delivery_properties=delivery, message_properties=given
+    )
 
 
 def _headers(headers: dict[str, Any], types: dict[str, Any]) -> TypedMap:

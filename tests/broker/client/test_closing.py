@@ -1,4 +1,4 @@
-"""Closing: it returns only when the broker has confirmed all that was asked for, and otherwise says what is left."""
+"""Closing returns only when the broker has confirmed everything, and otherwise reports what is left."""
 
 from __future__ import annotations
 

@@ -353,6 +353,6 @@ def test_a_broker_that_ignores_credit(broker: RunningBroker) -> None:
         receiving.close(0)
 
 
-def test_no_attempt_to_reconnect_is_none() -> None:
+def test_zero_reconnection_attempts() -> None:
     with pytest.raises(ConnectError):
         Connection.establish("127.0.0.1:1", reconnect=True, reconnect_limit=0)

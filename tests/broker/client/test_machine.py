@@ -1,4 +1,4 @@
-"""The client's machines fed with what a broker says, and with what none would say."""
+"""The client's state machines, fed with output of a broker and with invalid input."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ def test_failures_have_distinct_error_types() -> None:
     assert session.failure is wire.failure
 
 
-def test_a_close_that_was_asked_for_is_no_failure() -> None:
+def test_a_requested_close_is_not_a_failure() -> None:
     wire = connected()
     wire.close()
     wire.receive(control("connection.close-ok"))

@@ -1,4 +1,4 @@
-"""The console on a real broker: its requests, and the answers."""
+"""The QMF console on a real broker: requests and answers."""
 
 from __future__ import annotations
 

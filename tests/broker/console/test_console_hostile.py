@@ -1,4 +1,4 @@
-"""Agents and brokers that send a console what is wrong, or too much: it ends with an error."""
+"""Agents and brokers that send a console malformed or endless data: it ends with an error."""
 
 from __future__ import annotations
 
@@ -51,9 +51,7 @@ RESPONSE = "_query_response"
         (Said("_exception", b"\0", content_type="amqp/map"), "invalid map"),
     ],
 )
-def test_an_answer_that_is_none(
-    console: Console, odd_agent: Callable[..., OddAgent], answer: Said, expected: str
-) -> None:
+def test_a_malformed_answer(console: Console, odd_agent: Callable[..., OddAgent], answer: Said, expected: str) -> None:
     agent = odd_agent(answer)
     with pytest.raises(AnswerError, match=expected):
         list(console.query("queue", agent=agent.name))

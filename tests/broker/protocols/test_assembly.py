@@ -1,4 +1,4 @@
-"""From bytes to commands: however the bytes are cut, and what is no AMQP 0-10."""
+"""Assembly of commands from bytes that are cut anywhere, and bytes that are not AMQP 0-10."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ def by_channel(came: list[Came]) -> dict[int, list[Came]]:
     st.lists(st.integers(1, 90)),
     st.booleans(),
 )
-def test_however_it_is_cut_and_mixed_the_same_comes(
+def test_commands_do_not_depend_on_how_frames_are_cut(
     streams: list[Item], order: list[int], cuts: list[int], pauses: bool
 ) -> None:
     data = b"".join(interleaved(streams, order))
@@ -182,7 +182,7 @@ def test_the_command_of_transfers_that_are_alike_is_one_object() -> None:
     assert len({id(came.payload) for came in receiver.came[2:]}) == 1
 
 
-def test_nothing_comes_while_it_is_paused() -> None:
+def test_a_paused_assembler_hands_over_nothing() -> None:
     receiver = Receiver(pauses=True)
     frame = encode_control_frame(0, encode_control("session.flush"))
     receiver.assembler.receive(frame * 3)

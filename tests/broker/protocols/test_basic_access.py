@@ -146,7 +146,7 @@ def test_without_one_external_is_refused(link: Link) -> None:
     assert client.machine.user == ""
 
 
-def test_a_certificate_is_no_login_as_another_user() -> None:
+def test_a_certificate_does_not_log_in_another_user() -> None:
     client = entered(Link(is_local=False, is_encrypted=True, certificate_user="anna"), "EXTERNAL", b"bert")
     assert client.take("connection.tune") == []
     (closed,) = client.take("connection.close")

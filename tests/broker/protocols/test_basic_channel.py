@@ -208,7 +208,7 @@ def test_the_headers_exchange_has_two_names(client: BasicClient) -> None:
     assert client.call("basic.get", queue="h").name == "basic.get-empty"
 
 
-def test_it_has_both_as_a_dead_letter_exchange_and_alternate_exchange(client: BasicClient) -> None:
+def test_the_headers_exchange_as_dead_letter_and_alternate_exchange(client: BasicClient) -> None:
     client.call("queue.declare", queue="dead")
     client.call("queue.bind", queue="dead", exchange="amq.headers", arguments={"x-match": "any", "a": 1})
     for name in ("amq.headers", "amq.match"):  # the second declaration is of what there is
@@ -332,7 +332,9 @@ MISUSE = [
         ({"durable": True, "arguments": {"qpid.last_value_queue_key": "k"}}, "a last value queue"),
     ],
 )
-def test_what_a_quorum_queue_cannot_be_is_refused(client: BasicClient, declared: dict[str, Any], why: str) -> None:
+def test_unsupported_arguments_of_quorum_queues_are_refused(
+    client: BasicClient, declared: dict[str, Any], why: str
+) -> None:
     arguments = {"x-queue-type": "quorum", **declared.get("arguments", {})}
     name, code, text = failed(client, "queue.declare", **{"queue": "x", **declared, "arguments": arguments})
     assert (name, code) == ("channel.close", 406)

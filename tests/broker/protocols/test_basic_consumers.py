@@ -60,7 +60,7 @@ def given(client: BasicClient) -> list[tuple[str, bytes]]:
 @pytest.mark.parametrize(
     "arguments", [{}, {"x-max-priority": 2}, {"qpid.group_header_key": "g", "qpid.shared_msg_group": 1}]
 )
-def test_those_of_a_higher_priority_get_messages_while_they_can_take_them(
+def test_consumers_of_a_higher_priority_come_first_while_they_have_credit(
     client: BasicClient, arguments: dict[str, Any]
 ) -> None:
     client.call("queue.declare", queue="q", arguments=arguments)
@@ -174,7 +174,7 @@ def test_messages_of_a_lost_connection_come_first_in_order(world: World, single:
     assert [each.values["redelivered"] for each in found] == [True] * 4 + [False]
 
 
-def test_of_the_registered_ones_the_first_of_the_highest_priority_takes_over(single: BasicClient) -> None:
+def test_the_first_registered_consumer_of_the_highest_priority_takes_over(single: BasicClient) -> None:
     for tag, priority in (("first", 0), ("low", -1), ("a", 5), ("b", 5)):
         consume(single, 1, tag, priority, no_ack=True)
     single.publish("q", b"0")

@@ -183,7 +183,7 @@ def test_refused_messages_go_on_from_one_full_queue_to_the_next(world: World, cl
     assert client.call("basic.get", queue="dead").name == "basic.get-empty"
 
 
-def test_they_go_on_from_a_limited_number_of_full_queues(
+def test_dead_letters_pass_a_limited_number_of_full_queues(
     world: World, client: BasicClient, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Each makes the headers longer: a message that passes hundreds would hold up the broker for seconds."""
@@ -432,8 +432,8 @@ def test_a_message_whose_header_has_no_room_can_be_rejected(world: World, limit:
         size: reject_one(client, large_headers(size, **{"x-death": deaths})) for size in (limit - 400, limit - 150)
     }
     for size, headers in rooms.items():
-        told = [each["queue"] for each in headers["x-death"]]
-        assert told == ["q", *(f"q{number}" for number in range(len(told) - 1))]
+        reported = [each["queue"] for each in headers["x-death"]]
+        assert reported == ["q", *(f"q{number}" for number in range(len(reported) - 1))]
         assert len(encode_header(1, Properties(headers=typed_map(headers)))) <= limit, size
     assert len(rooms[limit - 400]["x-death"]) > len(rooms[limit - 150]["x-death"]) > 20
     bare = reject_one(client, large_headers(limit))
@@ -452,8 +452,8 @@ def test_a_death_that_ends_no_cycle_is_reported_or_the_message_is_dropped(world:
     world.run()
     expire(world, "q", 2)
     assert [totals(world, queue).messages for queue in ("q", "dead")] == [0, 1]
-    told = headers_of(got(client, "dead"))["x-death"]
-    assert [each["queue"] for each in told] == ["q", *(f"q{number}" for number in range(20)), "old"]
+    reported = headers_of(got(client, "dead"))["x-death"]
+    assert [each["queue"] for each in reported] == ["q", *(f"q{number}" for number in range(20)), "old"]
 
 
 def test_a_message_of_0_10_whose_header_has_no_room_can_be_rejected(world: World, client: BasicClient) -> None:
@@ -495,7 +495,7 @@ def test_the_move_waits_for_the_disk(world: World, client: BasicClient) -> None:
     assert (found.body, found.properties and found.properties.delivery_mode) == (b"precious", 2)
 
 
-def test_it_is_the_same_over_0_10(world: World, client: BasicClient) -> None:
+def test_dead_letters_over_0_10(world: World, client: BasicClient) -> None:
     old = world.open_client()
     old.declare("q", arguments=typed_map({**TO_DEAD, "x-dead-letter-routing-key": b"dead"}))
     message = header({"application_headers": typed_map({"own": 1})}, routing_key="q", ttl=60_000, priority=7)
@@ -657,7 +657,7 @@ def test_sender_keys_that_are_no_list_close_the_channel(queues: BasicClient, nam
     assert closed.values["reply_text"].startswith(f"PRECONDITION_FAILED - invalid message: header '{name}' ")
 
 
-def test_there_is_a_limit_of_them() -> None:
+def test_sender_keys_are_limited() -> None:
     keys = ["b"] * MAX_KEYS
     assert selected_keys(typed_map({"CC": keys}), "CC") == tuple(keys)
     with pytest.raises(InvalidArgumentError, match="'CC' has more than 1000 keys"):

@@ -118,7 +118,7 @@ def test_expired_head_of_each_group_leaves(world: Clockwork, client: BasicClient
     assert world.count("q") == 1
 
 
-def test_and_go_to_the_dead_letter_exchange(world: Clockwork, client: BasicClient) -> None:
+def test_expired_messages_go_to_the_dead_letter_exchange(world: Clockwork, client: BasicClient) -> None:
     declare(client, "dead")
     declare(client, "q", **TO_DEAD, x_message_ttl=20)
     client.publish("q", b"x", Properties())

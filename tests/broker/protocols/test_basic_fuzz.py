@@ -1,4 +1,4 @@
-"""Whatever a client of AMQP 0-9-1 sends, the broker answers with an error or goes on: it never fails or leaks."""
+"""Hostile clients of AMQP 0-9-1: the broker answers with an error or goes on; it never fails or leaks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""basic.get of AMQP 0-9-1 that cannot be answered at once: what it waits for, and that it is answered in the end."""
+"""basic.get of AMQP 0-9-1 that cannot be answered at once: why it waits, and the answer in the end."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_flow_does_not_stop_it(client: BasicClient, messages: int) -> None:
 
 
 @pytest.mark.parametrize("messages", [0, 1])
-def test_it_waits_for_a_full_socket_without_work(client: BasicClient, messages: int) -> None:
+def test_get_waits_for_a_full_socket_without_work(client: BasicClient, messages: int) -> None:
     for _ in range(messages):
         client.publish("q", b"x", TRANSIENT)
     client.sync()
@@ -46,7 +46,7 @@ def test_it_waits_for_a_full_socket_without_work(client: BasicClient, messages: 
     assert not client.machine.is_paused
 
 
-def test_it_waits_for_room_in_the_output(client: BasicClient) -> None:
+def test_get_waits_for_room_in_the_output(client: BasicClient) -> None:
     size = 200_000
     for _ in range(4):
         client.publish("q", bytes(size), TRANSIENT)
@@ -73,7 +73,7 @@ def test_a_queue_whose_journal_has_failed(world: World, client: BasicClient) -> 
     assert world.broker.default_host.queues["d"].consumer_count == 0
 
 
-def test_it_takes_no_credit_of_consumers(client: BasicClient) -> None:
+def test_get_takes_no_credit_of_consumers(client: BasicClient) -> None:
     client.call("queue.declare", queue="r")
     client.publish("q", b"got", TRANSIENT)
     for body in (b"1", b"2"):
@@ -88,7 +88,7 @@ def test_it_takes_no_credit_of_consumers(client: BasicClient) -> None:
     assert [each.body for each in client.take("basic.deliver")] == [b"2"]
 
 
-def test_it_tells_how_many_are_left(client: BasicClient) -> None:
+def test_get_reports_how_many_messages_are_left(client: BasicClient) -> None:
     for name, arguments in (("q", {}), ("levels", {"x-max-priority": 5})):
         client.call("queue.declare", queue=name, arguments=arguments)
         for priority in (1, 3, 5):

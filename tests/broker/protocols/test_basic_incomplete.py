@@ -1,4 +1,4 @@
-"""Messages of AMQP 0-9-1 that come frame by frame: what they may take of memory, and frames that must not be there."""
+"""Messages of AMQP 0-9-1 that arrive frame by frame: limits of memory, and frames out of order."""
 
 from __future__ import annotations
 
@@ -242,7 +242,7 @@ def test_last_waiting_sender_is_refused_to_make_room(world: World, queue: str) -
     assert world.broker.default_host.queues[queue].message_count == 2
 
 
-def test_one_that_waits_may_go(world: World, queue: str) -> None:
+def test_a_waiting_publisher_may_leave(world: World, queue: str) -> None:
     first, second = Sender(world, 425_000), Sender(world, LARGE)
     first.go_on(7)
     second.go_on()

@@ -34,10 +34,10 @@ def test_connection_start_lists_the_offers() -> None:
     assert (start.name, start.values["version_major"], start.values["version_minor"]) == ("connection.start", 0, 9)
     assert b"PLAIN" in start.values["mechanisms"].split()
     assert start.values["locales"] == b"en_US"
-    told = {name: typed.value for name, typed in start.values["server_properties"].entries}
-    assert (told["product"], told["version"]) == ("qstore", __version__)
-    assert {"host", "platform", "copyright", "information", "cluster_name"} <= told.keys()
-    offered = {name: typed.value for name, typed in told["capabilities"].entries}
+    reported = {name: typed.value for name, typed in start.values["server_properties"].entries}
+    assert (reported["product"], reported["version"]) == ("qstore", __version__)
+    assert {"host", "platform", "copyright", "information", "cluster_name"} <= reported.keys()
+    offered = {name: typed.value for name, typed in reported["capabilities"].entries}
     assert {name for name in offered if offered[name]} == {
         "publisher_confirms", "exchange_exchange_bindings", "basic.nack", "consumer_cancel_notify",
         "connection.blocked", "consumer_priorities", "authentication_failure_close", "per_consumer_qos",

@@ -118,7 +118,7 @@ def test_whether_a_requester_is_there(world: World, requester: BasicClient) -> N
     assert failed(responder, "queue.declare", 2, queue=name, passive=True)[0] == 404
 
 
-def test_it_cannot_be_used_as_a_queue(world: World, requester: BasicClient) -> None:
+def test_the_reply_address_cannot_be_used_as_a_queue(world: World, requester: BasicClient) -> None:
     name = address(requester)
     for queue in (REPLY_TO, name):
         for method, values in (

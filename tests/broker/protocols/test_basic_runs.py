@@ -285,7 +285,7 @@ def test_messages_that_were_out_of_memory_are_runs(side: BasicSide, spread: int)
     assert len(side.world.store.dequeued) == 100
 
 
-def test_what_cannot_be_read_back_splits_a_run_and_stays(side: BasicSide, caplog: pytest.LogCaptureFixture) -> None:
+def test_unreadable_messages_split_a_run_and_stay(side: BasicSide, caplog: pytest.LogCaptureFixture) -> None:
     wanted = bodies(100)
     queue = paged(side, wanted)
     side.world.store.unreadable = {1, 30, 100}  # at both ends, and in the middle
@@ -555,7 +555,7 @@ def test_messages_for_several_queues_in_turns_are_a_run_on_each(mixed: MixedSide
     assert set(range(5, 65)) <= set(mixed.confirmed())
 
 
-def test_nothing_of_what_was_sorted_is_confirmed_before_all_of_it_is_on_the_disk(mixed: MixedSide) -> None:
+def test_sorted_messages_are_confirmed_when_all_are_on_the_disk(mixed: MixedSide) -> None:
     """A number may stand for a message on another queue than that of the message that was sent with it."""
     learn(mixed, *KEYS)
     mixed.publish_in_turns(list(KEYS), bodies(60), PERSISTENT)

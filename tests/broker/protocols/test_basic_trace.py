@@ -1,4 +1,4 @@
-"""The log of AMQP 0-9-1 frames: what each of them is, of both directions, and nothing of what is in them."""
+"""The log of AMQP 0-9-1 frames: one line for each, in both directions, without its content."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ LINES = [
 
 
 @pytest.mark.parametrize("size", [1, 7, 8, 1000])
-def test_each_frame_has_its_line_however_it_comes(caplog: pytest.LogCaptureFixture, size: int) -> None:
+def test_each_frame_has_its_line_however_it_is_cut(caplog: pytest.LogCaptureFixture, size: int) -> None:
     caplog.set_level(TRACE, "Protocol")
     log, stream = FrameLog("RECV me", traced, PROTOCOL_HEADER), PROTOCOL_HEADER + FRAMES
     for at in range(0, len(stream), size):
@@ -52,7 +52,7 @@ def test_the_largest_body_frame_that_is_accepted_has_its_line(caplog: pytest.Log
 
 
 @given(st.lists(st.binary(max_size=100), max_size=5), st.integers(0, len(FRAMES)), st.binary(max_size=3))
-def test_any_bytes_are_borne(parts: list[bytes], at: int, damage: bytes) -> None:
+def test_any_bytes_are_tolerated(parts: list[bytes], at: int, damage: bytes) -> None:
     log = FrameLog("RECV me", traced, b"")
     for part in (FRAMES[:at] + damage + FRAMES[at + len(damage) :], *parts):
         log.take(part)

@@ -182,7 +182,7 @@ def test_completed_browsed_message_can_no_longer_be_acquired() -> None:
 
 
 @replaces
-def test_one_that_looks_on_for_ever_forgets_the_oldest(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_endless_browser_forgets_the_oldest_messages(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(of_subscription, "MAX_BROWSED", 5)
     client = filled(*numbered(9))
     client.subscribe("q", to="d", acquire_mode=1)
@@ -215,7 +215,7 @@ def test_consumers_have_their_turns() -> None:
     assert [each.destination for each in client.deliveries] == ["a", "b", "c"] * 3
 
 
-def test_one_without_credit_is_passed_over() -> None:
+def test_a_consumer_without_credit_is_passed_over() -> None:
     client = filled()
     client.subscribe("q", to="a", messages=1)
     client.subscribe("q", to="b")

@@ -1,4 +1,4 @@
-"""Hostile clients: whatever comes, the broker goes on, or ends the connection or session in the way there is for it.
+"""Hostile clients: the broker goes on serving, or ends the connection or session as the protocol says.
 
 Conversations are made of all controls and commands, with fields that make sense or not, and then damaged: bits, bytes
 and frames are flipped, cut off, doubled and swapped. After each the broker has to serve a well-behaved client.

@@ -97,7 +97,7 @@ def test_later_messages_of_the_publisher_do_not_overtake(
     assert bodies(queues[0]) == [b"1", b"3"]
 
 
-def test_others_publish_in_between(world: World) -> None:
+def test_other_clients_publish_in_between(world: World) -> None:
     queues, publish, other = bound(world), publish_basic(world), publish_0_10(world)
     publish("amq.fanout", b"1")
     other("", b"2")

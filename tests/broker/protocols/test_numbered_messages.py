@@ -1,4 +1,4 @@
-"""A message that gets a number: its header is made anew, and nothing else of it is."""
+"""A message that an exchange numbers gets a new header; the rest of it stays as it was."""
 
 from __future__ import annotations
 

@@ -65,9 +65,9 @@ def test_only_ranges_known_to_the_peer_are_omitted(
         else:
             completed.peer_knows(step)
             known.update(number for first, last in step for number in range(first, last + 1))
-        told = {number for first, last in completed.ranges() for number in range(first, last + 1)}
-        assert told <= model
-        assert model - told <= known
+        reported = {number for first, last in completed.ranges() for number in range(first, last + 1)}
+        assert reported <= model
+        assert model - reported <= known
 
 
 def test_known_completions_are_not_sent_again() -> None:

@@ -1,4 +1,4 @@
-"""Commands that cannot be done: which exception the session ends with, and in what state that leaves the rest."""
+"""Commands that fail: the exception that ends the session, and the state of everything else."""
 
 from __future__ import annotations
 

@@ -103,7 +103,7 @@ def test_its_properties_are_neutral() -> None:
     ]  # fmt: skip
 
 
-def test_all_of_it_reaches_a_client_of_0_10() -> None:
+def test_all_properties_reach_a_client_of_0_10() -> None:
     transfer = converted(FULL)
     header = header_of(transfer)
     assert transfer.body == b"hello world"
@@ -119,7 +119,7 @@ def test_conversion_is_cached() -> None:
     assert message.converted(as_transfer) is message.converted(as_transfer)
 
 
-def test_a_message_id_that_is_no_uuid_is_a_header() -> None:
+def test_a_message_id_that_is_not_a_uuid_is_a_header() -> None:
     transfer = converted(stored(section(0x73, list_of(text("id-1")))))
     assert header_of(transfer).message_id is None
     assert plain_map(transfer.headers()) == {"x-amqp-message-id": "id-1"}
@@ -164,7 +164,7 @@ def test_an_expiry_time_counts_and_a_ttl_does_not() -> None:
     assert restore_message(stored(section(0x70, list_of(TRUE, NULL, b"\x52\x05")))).expires_at == 0
 
 
-def test_it_cannot_be_numbered() -> None:
+def test_an_amqp_1_0_message_cannot_be_numbered() -> None:
     with pytest.raises(InvalidArgumentError, match=r"AMQP 1\.0"):
         restore_message(FULL).with_number("n", 1)
 

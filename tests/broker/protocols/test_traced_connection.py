@@ -1,4 +1,4 @@
-"""The log of frames: what each of them is, of both directions, and nothing of what is in them."""
+"""The log of AMQP 0-10 frames: one line for each, in both directions, without its content."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def lines(caplog: pytest.LogCaptureFixture) -> list[str]:
 
 
 @pytest.mark.parametrize("size", [1, 7, 11, 12, 13, 1000])
-def test_each_frame_has_its_line_however_it_comes(caplog: pytest.LogCaptureFixture, size: int) -> None:
+def test_each_frame_has_its_line_however_it_is_cut(caplog: pytest.LogCaptureFixture, size: int) -> None:
     caplog.set_level(TRACE, "Protocol")
     log = frame_log("RECV me")
     for at in range(0, len(STREAM), size):
@@ -66,7 +66,7 @@ def test_invalid_frame_stops_the_trace(caplog: pytest.LogCaptureFixture) -> None
 
 
 @given(st.lists(st.binary(max_size=100), max_size=5))
-def test_any_bytes_are_borne(parts: list[bytes]) -> None:
+def test_any_bytes_are_tolerated(parts: list[bytes]) -> None:
     log = frame_log("RECV me")
     log.take(PROTOCOL_HEADER)
     for part in parts:

@@ -1,4 +1,4 @@
-"""A message as it comes, is kept, and goes out."""
+"""A message's way: received, stored, delivered."""
 
 from __future__ import annotations
 
@@ -177,7 +177,7 @@ def test_reader_cache_is_bounded(size: int) -> None:
         bytes(MAX_HEADER_BYTES + 1),
     ],
 )
-def test_a_header_that_is_none(head: bytes) -> None:
+def test_a_malformed_header(head: bytes) -> None:
     with pytest.raises(Amqp010Error):
         read(head)
 

@@ -240,7 +240,7 @@ def refused(client: BasicClient, host: str) -> tuple[int, str]:
     return closed.values["reply_code"], closed.values["reply_text"]
 
 
-def test_a_host_is_opened_by_those_who_may_only(world: World, other: VirtualHost) -> None:
+def test_a_host_is_opened_only_by_users_with_access(world: World, other: VirtualHost) -> None:
     guard = world.broker.authorization.authorizer = Guard()
     assert refused(BasicClient(world), "other") == (
         530, "NOT_ALLOWED - access to vhost 'other' refused for user 'anonymous@QPID'"
@@ -299,7 +299,7 @@ def test_errors_name_the_host(world: World, other: VirtualHost) -> None:
     assert closed.values["reply_text"] == "NOT_FOUND - no queue 'q' in vhost 'other'"
 
 
-def test_where_a_policy_sends_messages_is_checked_in_its_host(world: World, other: VirtualHost) -> None:
+def test_destinations_of_a_policy_are_checked_in_its_host(world: World, other: VirtualHost) -> None:
     may = {"configure": "", "write": ".*", "read": ""}
     asyncio.run(world.broker.configuration.change({Record("qstore.permission", ("bob", other.name)): may}))
     control, users = control_access(world.broker, None), Mock()

@@ -1,4 +1,4 @@
-"""Which mechanisms a broker offers to whom."""
+"""SASL mechanisms that a broker offers, by connection."""
 
 from __future__ import annotations
 
@@ -64,9 +64,9 @@ def test_passwords_in_the_clear_need_consent(users: Users) -> None:
     asked = Policy(mechanisms=("PLAIN", "AMQPLAIN"))
     assert offered(users, REMOTE, asked) == []
     assert offered(users, TLS, asked) == offered(users, LOCAL, asked) == ["PLAIN", "AMQPLAIN"]
-    told, logged = Authentication(asked, users).why_none(REMOTE)
+    reported, logged = Authentication(asked, users).why_none(REMOTE)
     assert "--auth-allow-cleartext" in logged
-    assert "--" not in told
+    assert "--" not in reported
 
 
 def test_configured_mechanisms_are_offered_in_order(users: Users, full: Users) -> None:

@@ -126,7 +126,7 @@ def test_changed_password_is_seen_through_an_open_file(users: Users) -> None:
         "guest:CRAM-MD5$" + "AAAA" * 10 + "AAA= CRAM-MD5$" + "AAAA" * 10 + "AAA=",  # twice
     ],
 )
-def test_a_line_that_is_none(users: Users, line: str) -> None:
+def test_a_malformed_line(users: Users, line: str) -> None:
     Path(users.path).write_text(f"\n{line}\n")
     with pytest.raises(UserFileError, match="line 2"):
         users.check()

@@ -58,7 +58,7 @@ class Seen(NamedTuple):
     """
 
     code: int | None
-    told: list[Any]
+    reported: list[Any]
     content: list[str] | None
     recover_code: int | None
     recovered: Facts | None
@@ -153,9 +153,9 @@ def look(path: Path, scratch: Path, *, is_version_2: bool) -> Seen:
         for name, result in (("qstore-check", checked), ("qstore-recover", recovered)):
             if result is not None and result.code == 2:
                 _check_refusal(watch, name, result.errors)
-        told = [] if checked is None or checked.code == 2 else checked.lines("damage")
+        reported = [] if checked is None or checked.code == 2 else checked.lines("damage")
         codes = (None if each is None else each.code for each in (checked, recovered))
-        return Seen(next(codes), told, content, next(codes), dest, refusing, lenient, critical, watch.faults)
+        return Seen(next(codes), reported, content, next(codes), dest, refusing, lenient, critical, watch.faults)
     finally:
         shutil.rmtree(scratch)
 

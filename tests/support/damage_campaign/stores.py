@@ -93,11 +93,11 @@ def _version_2(directory: Path) -> list[CampaignStore]:
     ]  # fmt: skip
     left, closed = (version_2_store(directory / f"told-{name}", clean=False).path for name in ("left", "closed"))
     _Life(closed, seeded_environment(4)).close()
-    told = [
+    reported = [
         CampaignStore("told, left (version 2)", QSTORE, False, left),
         CampaignStore("told, closed (version 2)", QSTORE, True, closed),
     ]
-    return [*lived, *told]
+    return [*lived, *reported]
 
 
 def _message(queue: str, number: int, size: int) -> bytes:

@@ -1,4 +1,4 @@
-"""Samples, their age and their rates, on a clock by hand; and the history, in memory and on disk."""
+"""Samples, their age and rates, on a clock that the tests set; and the history, in memory and on disk."""
 
 from __future__ import annotations
 
@@ -225,7 +225,7 @@ def test_history_survives_a_kill(tmp_path: Path) -> None:
     again.close()
 
 
-def test_a_file_that_is_no_history_is_refused(tmp_path: Path) -> None:
+def test_a_file_that_is_not_a_history_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "h.db"
     path.write_bytes(b"x" * 5000)
     with pytest.raises(sqlite3.Error):

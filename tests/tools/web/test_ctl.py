@@ -1,4 +1,4 @@
-"""`qstore-ctl` on a console and a broker that run: what its verbs change and print, and how it fails."""
+"""`qstore-ctl` on a running console and broker: changes, output and errors."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ def state(**changed: Any) -> Data:
 
 
 @pytest.mark.parametrize(
-    ("changed", "resource", "told"),
+    ("changed", "resource", "reported"),
     [
         (
             {"memoryState": "short", "memoryUsed": 90 * MIB},
@@ -57,10 +57,10 @@ def state(**changed: Any) -> Data:
         ({"storeFailure": "EIO"}, "store", "can no longer write: EIO"),
     ],
 )
-def test_an_alarm_says_what_is_wrong(changed: dict[str, Any], resource: str, told: str) -> None:
+def test_an_alarm_says_what_is_wrong(changed: dict[str, Any], resource: str, reported: str) -> None:
     (found,) = alarms_of(state(**changed), 10, 1024)
     assert (found.resource, found.is_warning) == (resource, False)
-    assert told in found.text
+    assert reported in found.text
 
 
 def test_no_alarm_without_a_reason() -> None:
@@ -104,10 +104,10 @@ async def test_memory_and_disk_raise_alarms_everywhere(make_broker: BrokerMaker)
         assert (memory["level"], memory["since"] > 1.6e9) == ("alarm", True)
         assert found["resources"]["memory_limit"] == 2 * MIB
         assert found["resources"]["disk_total"] * 95 // 100 == found["resources"]["disk_limit"]
-        told = await metrics(client)
-        assert told["rabbitmq_alarms_memory_used_watermark"] == told["qstore_alarmsmemory"] == 1
-        assert told["rabbitmq_alarms_free_disk_space_watermark"] == told["qstore_alarmsdisk"] == is_full
-        assert told["rabbitmq_resident_memory_limit_bytes"] == 2 * MIB
+        reported = await metrics(client)
+        assert reported["rabbitmq_alarms_memory_used_watermark"] == reported["qstore_alarmsmemory"] == 1
+        assert reported["rabbitmq_alarms_free_disk_space_watermark"] == reported["qstore_alarmsdisk"] == is_full
+        assert reported["rabbitmq_resident_memory_limit_bytes"] == 2 * MIB
         assert (await client.ask("DELETE", "/api/queues/%2F/q/contents")).status == 204
         await client.becomes("nodes", lambda found: not found[0]["mem_alarm"])
 

@@ -1,4 +1,4 @@
-"""Logins by HTTP: what those who are not logged in can do to others."""
+"""Logins over HTTP: clients that are not logged in do not lock others out."""
 
 from __future__ import annotations
 

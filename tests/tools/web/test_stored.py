@@ -79,7 +79,7 @@ def damage(store: Path) -> Path:
     return file
 
 
-async def test_only_the_token_lets_anybody_in(store: Path) -> None:
+async def test_only_the_token_gives_access(store: Path) -> None:
     async with console_of(store) as (client, user):
         for wrong in (("operator", ""), ("operator", "guess"), ("guest", "guest")):
             assert (await client.ask("GET", "/api/whoami", user=wrong)).status == 401
