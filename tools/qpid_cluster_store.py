@@ -97,7 +97,7 @@ class _Uuid(click.ParamType[UUID]):
         except ValueError:
             self.fail(f"{value!r} is not a UUID, such as 6ba7b810-9dad-11d1-80b4-00c04fd430c8", param, ctx)
         if not found.int:
-            self.fail("the UUID of zeros stands for no id", param, ctx)
+            self.fail("a UUID of zeros means no id", param, ctx)
         return found
 
 

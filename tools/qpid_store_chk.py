@@ -106,7 +106,7 @@ def parser() -> JournalOptions:
         "-c",
         "--csv-filename",
         dest="csvfn",
-        help="file of comma-separated values with what a test expects; goes with -t",
+        help="file of comma-separated values with the expectations of tests; requires -t",
     )
     add("-q", "--quiet", action="store_true", help="print nothing but errors")
     add(
@@ -120,7 +120,7 @@ def parser() -> JournalOptions:
         "--test-num",
         dest="tnum",
         type="int",
-        help="number of the test in that file; goes with -c",
+        help="number of the test in that file; requires -c",
     )
     add("-v", "--verbose", action="store_true", help="print the name of each file on the way")
     return options

@@ -78,7 +78,7 @@ def parser() -> JournalOptions:
         "--no-pushdown",
         dest="npd",
         action="store_true",
-        help="leave the old files in DIR, instead of DIR/bak; goes with -B or -o",
+        help="leave the old files in DIR, instead of DIR/bak; requires -B or -o",
     )
     add(
         "-N",

@@ -70,7 +70,7 @@ def _read(path: Path) -> tuple[UUID, int] | None:
     except FileNotFoundError:
         return None
     except (OSError, ValueError, IndexError) as error:
-        _LOG.warning("%s: the broker's id cannot be read, and a new one is made: %s", path, error)
+        _LOG.warning("%s: the broker's id cannot be read; a new one is created: %s", path, error)
         return None
 
 

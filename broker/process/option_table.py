@@ -250,8 +250,8 @@ _QUEUES: Final = Group(
             "the memory that the machine, the control group and the process limits allow",
         ),
         Option(
-            "queue-memory", Kind.SIZE, "SIZE", "", "Memory of a queue's messages beyond which they leave it, and are "
-            "read back from the disk when their turn comes. 0: no limit. Default: an eighth of --broker-memory",
+            "queue-memory", Kind.SIZE, "SIZE", "", "Memory for a queue's messages; those beyond it are read back "
+            "from the disk when they are delivered. 0: no limit. Default: an eighth of --broker-memory",
         ),
         Option(
             "paging-dir", _TEXT, "DIR", "", "Directory for messages that have left memory and that no journal has; it "
@@ -306,7 +306,7 @@ _MANAGEMENT: Final = Group(
         ),
         Option("mgmt-publish", _SWITCH, YES_NO, "yes", "Publish what has changed to consoles, without being asked"),
         Option("mgmt-qmf1", _SWITCH, YES_NO, "yes", "Speak version 1 of the management protocol QMF"),
-        Option("mgmt-qmf2", _SWITCH, YES_NO, "yes", "Speak version 2 of it"),
+        Option("mgmt-qmf2", _SWITCH, YES_NO, "yes", "Speak version 2 of QMF"),
         Option("mgmt-pub-interval", _NUMBER, "SECONDS", "10", "Interval of heartbeats, and of publications",
                minimum=1, maximum=65_535),
         Option(

@@ -294,7 +294,7 @@ def _check_readable(path: str, option: str) -> None:
     """Raise TlsConfigurationError unless this is a regular file that can be read: OpenSSL does not name the file."""
     try:
         if not Path(path).is_file():
-            raise TlsConfigurationError(f"{path}: not a regular file, or there is none; see {option}")
+            raise TlsConfigurationError(f"{path}: not a regular file, or missing; see {option}")
         with Path(path).open("rb"):
             return
     except OSError as error:

@@ -348,7 +348,7 @@ def read_manifest(repository: Repository, identity: str) -> Manifest:
     try:
         raw = repository.get(f"{BACKUPS}/{identity}{MANIFEST}", MAX_MANIFEST + 1)
     except FileNotFoundError:
-        raise StoreError(f"{where}: there is none; qstore-restore --list shows the backups") from None
+        raise StoreError(f"{where}: no such backup; qstore-restore --list shows the backups") from None
     try:
         content = unpacked(raw[_DIGEST_BYTES + 1 :], MAX_MANIFEST)
         if sha256(content).hexdigest().encode() + b"\n" != raw[: _DIGEST_BYTES + 1]:

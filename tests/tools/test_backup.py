@@ -169,7 +169,7 @@ def test_some_backups_are_kept(tmp_path: Path, store: Path) -> None:
     assert restore(place, "--verify").exit_code == 0
     chunks = {path.name for path in place.glob("chunks/*/*")}
     assert chunks
-    refused(restore(place, tmp_path / "gone", "--backup", names[0]), "there is none; qstore-restore --list shows")
+    refused(restore(place, tmp_path / "gone", "--backup", names[0]), "no such backup; qstore-restore --list shows")
 
 
 def test_backups_of_several_stores(tmp_path: Path, store: Path, local: StoreFixture) -> None:

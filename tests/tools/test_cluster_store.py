@@ -438,7 +438,7 @@ def test_path_without_a_data_directory_is_refused(tmp_path: Path) -> None:
         (["-c", "--discard", "a"], "cannot be combined"),
         (["--cluster-id", "new", "a"], "requires -c"),
         (["-c", "--cluster-id", "zero", "a"], "is not a UUID"),
-        (["--join", "00000000-0000-0000-0000-000000000000", "a"], "stands for no id"),
+        (["--join", "00000000-0000-0000-0000-000000000000", "a"], "a UUID of zeros means no id"),
         (["a", "./a"], "given twice"),
     ],
 )

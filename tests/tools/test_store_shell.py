@@ -368,7 +368,7 @@ def test_interrupted_move_reports_its_progress(store: Path, monkeypatch: pytest.
     place = StorePlace(str(store), lambda _: None)
     with pytest.raises(KeyboardInterrupt) as interrupted:
         place.plan_copy(read_wanted(["orders"], None, None), "old", removes=True).apply(interrupt)
-    assert interrupted.value.__notes__ == ["4 messages were done, the others are as before"]
+    assert interrupted.value.__notes__ == ["4 messages done, the others are unchanged"]
     place.close()
     assert (bodies(store, "orders"), bodies(store, "old")) == (["4", "5"], ["0", "1", "2", "3"])
 

@@ -349,7 +349,7 @@ _SELECTION: Final = "[QUEUE] [RID ...] [first=N] [where SELECTOR]"
 _TRANSFER: Final = "[QUEUE] [RID ...] [first=N] to QUEUE [where SELECTOR]"
 _SELECTION_HELP: Final = (
     "without words: what is selected. RID is a record id or a range: 0x10, 0x10..0x20, 0x10.. (stores only)",
-    "SELECTOR is as of JMS, and comes last: where region = 'EU' AND priority > 4",
+    "SELECTOR is a JMS selector, and the last argument: where region = 'EU' AND priority > 4",
 )
 
 COMMANDS: Final[Mapping[str, ShellCommand]] = {

@@ -403,7 +403,7 @@ class StorePlace:
                     yield writer, advanced
                 is_whole = True
         except KeyboardInterrupt as interruption:
-            part = f"{plural(done, 'message')} were done, the others are as before"
+            part = f"{plural(done, 'message')} done, the others are unchanged"
             interruption.add_note("the change is made" if is_whole else part)
             raise
 

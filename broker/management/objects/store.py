@@ -144,8 +144,8 @@ FLUSHES_CLASS: Final = ManagedClass(
              "nanosecond"),
         stat("bytes", "count64", of("size"), "Bytes of all", "octet"),
         stat("latencies", "map", lambda view: typed_map(view["latencies"]),
-             "How many took up to so many nanoseconds, and longer than the class before"),
-        stat("sizes", "map", lambda view: typed_map(view["sizes"]), "How many had up to so many bytes, likewise"),
+             "Number of write batches by duration: key is the longest in nanoseconds"),
+        stat("sizes", "map", lambda view: typed_map(view["sizes"]), "The same by size: key is the largest in bytes"),
     ),
     objects=_stores, look=_look_at_flushes,
 )

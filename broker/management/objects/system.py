@@ -280,7 +280,7 @@ ALARMS_CLASS: Final = ManagedClass(
         stat("diskFree", "int64", lambda view: view.disk["free"], "Free on the disk of the store; -1 if unknown",
              "octet"),
         stat("diskTotal", "uint64", lambda view: view.disk["total"], "Size of that disk", "octet"),
-        stat("diskKept", "uint64", lambda view: view.disk["kept"], "Below so many free ones, journals do not grow",
+        stat("diskKept", "uint64", lambda view: view.disk["kept"], "Journals do not grow when less is free",
              "octet"),
         stat("slowedJournals", "list", lambda view: tuple([typed_value(each) for each in view.slowed]),
              "Queues whose publishers are slowed down: their journals cannot grow"),

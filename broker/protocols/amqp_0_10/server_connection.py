@@ -233,7 +233,7 @@ class ServerConnection(BrokerConnection):
             self.close(CloseCode.CONNECTION_FORCED, refusal)
             return
         if host is None:
-            why = f"there is none of that name, and the client is connected to {DEFAULT_HOST}; see --virtual-hosts"
+            why = f"no such virtual host; the client is connected to {DEFAULT_HOST}; see --virtual-hosts"
             broker.arguments.field_ignored(f"Client {self.peer}", "virtual-host", name, why)
         self.phase = Phase.OPEN
         self.send_control("connection.open-ok")

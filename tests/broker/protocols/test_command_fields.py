@@ -281,4 +281,4 @@ def test_another_virtual_host_is_reported_in_the_log(caplog: pytest.LogCaptureFi
         client.sync()
         assert client.names()[-1] == "connection.open-ok"
     (line,) = [line for line in caplog.messages if "virtual-host" in line]
-    assert "virtual-host 'test' is ignored: there is none of that name" in line
+    assert "virtual-host 'test' is ignored: no such virtual host" in line

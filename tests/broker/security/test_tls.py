@@ -185,7 +185,7 @@ def test_files_that_cannot_be_used(certificates: Certificates, tmp_path: Path) -
     os.mkfifo(fifo)
     certificate, key, password = certificates.encrypted_key()
     for settings, text in (
-        (TlsSettings("/nowhere"), "/nowhere: not a regular file, or there is none; see --ssl-cert"),
+        (TlsSettings("/nowhere"), "/nowhere: not a regular file, or missing; see --ssl-cert"),
         (TlsSettings(str(fifo)), "not a regular file"),
         (TlsSettings(str(nonsense)), "no certificate with its private key in PEM format"),
         (TlsSettings(certificate), "no certificate with its private key"),
