@@ -101,6 +101,10 @@ class BrokerSettings:
             for never.
         dtx_max_timeout_seconds: the longest such time that a client may set; 0 for no limit.
         default_message_group: the group of messages without a group, on queues with message groups.
+        federation_tag: the broker's name in a federation; None for its permanent id.
+        link_maintenance_seconds: interval between checks of links, and the shortest time until one is connected again.
+        link_heartbeat_seconds: interval of the heartbeats on links; 0 for none.
+        known_hosts: a URL with the addresses at which clients find this broker, or one in its place; empty for none.
         management: whether the management agent answers requests and publishes events.
         management_publish: whether it publishes changes unsolicited.
         management_version_1, management_version_2: whether it speaks QMF of this version.
@@ -162,6 +166,10 @@ class BrokerSettings:
     dtx_default_timeout_seconds: int = 60
     dtx_max_timeout_seconds: int = 3_600
     default_message_group: str = "qpid.no-group"
+    federation_tag: str | None = None
+    link_maintenance_seconds: float = 2.0
+    link_heartbeat_seconds: int = 120
+    known_hosts: str = ""
     management: bool = True
     management_publish: bool = True
     management_version_1: bool = True

@@ -86,6 +86,25 @@ class RemoteLogin(NamedTuple):
         return f"RemoteLogin(mechanism={self.mechanism!r}, user={self.user!r})"
 
 
+def remotes_in(url: str) -> list[Remote]:
+    """The addresses in a broker's URL, such as `amqp:tcp:host:port,ssl:host:port`: those that a link can use."""
+    found = []
+    text = url.strip()
+    if text.startswith("amqp:"):
+        text = text.removeprefix("amqp:").lstrip("/")
+    _, _, text = text.rpartition("@")
+    for part in text.split(","):
+        transport, _, rest = part.strip().partition(":")
+        if transport not in ("tcp", "ssl", "rdma"):
+            transport, rest = "tcp", part.strip()
+        host, separator, port = rest.rpartition(":")
+        if not separator:
+            host, port = rest, "5672"
+        if transport in TRANSPORTS and host and port.isascii() and port.isdigit() and 0 < int(port) < 1 << 16:
+            found.append(Remote(host.strip("[]"), int(port), transport))
+    return found
+
+
 class Attempt(Protocol):
     """An attempt to connect, and then the connection."""
 

@@ -10,11 +10,9 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from qstore.broker.management.objects.absent import (
-    BRIDGE_CLASS,
     DOMAIN_CLASS,
     HA_BROKER_CLASS,
     INCOMING_CLASS,
-    LINK_CLASS,
     MANAGEMENT_SETUP_STATE_CLASS,
     OUTGOING_CLASS,
     QUEUE_POLICY_CLASS,
@@ -35,6 +33,7 @@ from qstore.broker.management.objects.backup import BACKUP_CLASS
 from qstore.broker.management.objects.broker import BROKER_CLASS
 from qstore.broker.management.objects.client import CONNECTION_CLASS, SESSION_CLASS, SUBSCRIPTION_CLASS
 from qstore.broker.management.objects.exchange import BINDING_CLASS, EXCHANGE_BINDING_CLASS, EXCHANGE_CLASS
+from qstore.broker.management.objects.federation import BRIDGE_CLASS, LINK_CLASS
 from qstore.broker.management.objects.queue import QUEUE_CLASS
 from qstore.broker.management.objects.store import (
     FLUSHES_CLASS,

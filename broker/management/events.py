@@ -152,8 +152,8 @@ EVENT_CLASSES: Final = (
     event(PACKAGE, "clientConnect", "inform", "rhost user properties", events.ClientConnect),
     event(PACKAGE, "clientConnectFail", "warn", "rhost user reason properties", events.ClientConnectFail),
     event(PACKAGE, "clientDisconnect", "inform", "rhost user properties", events.ClientDisconnect),
-    event(PACKAGE, "brokerLinkUp", "inform", "rhost", None),
-    event(PACKAGE, "brokerLinkDown", "warn", "rhost", None),
+    event(PACKAGE, "brokerLinkUp", "inform", "rhost", events.BrokerLinkUp),
+    event(PACKAGE, "brokerLinkDown", "warn", "rhost", events.BrokerLinkDown),
     event(
         PACKAGE, "queueDeclare", "inform", "rhost user qName durable excl autoDel altEx args disp", events.QueueDeclare
     ),

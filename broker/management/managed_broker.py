@@ -18,6 +18,7 @@ from qstore.broker.model.counters import QueueTotals, difference_of, sum_of
 from qstore.formats.broker_records.topology import full_name
 
 if TYPE_CHECKING:
+    from qstore.broker.federation.federation import Federation
     from qstore.broker.log.sinks import Logging
     from qstore.broker.log.status_log import StatusLog
     from qstore.broker.management.identity import Identity
@@ -115,6 +116,7 @@ class ManagedBroker:
 
     Attributes:
         broker, identity, version, machines, detached, shut_down, log, security, status: as above.
+        federation: the links to other brokers; None without a network.
         administration: changes users, permissions and policies; None before the first change.
         snapshots: those of the store that other processes read; None without a store.
         interval: seconds between two publications of changes.
@@ -141,6 +143,7 @@ class ManagedBroker:
         self._ports, self.machines, self.shut_down, self.log = ports, machines, shut_down, log
         self.security, self.status, self.detached = security, status, detached
         self.administration: Administration | None = None
+        self.federation: Federation | None = None
         self.snapshots = None if broker.store is None else Snapshots(broker.store)
         self.interval = broker.settings.heartbeat_seconds
         self.slices = TimeSlices()
@@ -156,7 +159,7 @@ class ManagedBroker:
     @property
     def federation_tag(self) -> str:
         """The name of this broker among others."""
-        return str(self.identity.instance)
+        return self.broker.federation_tag
 
     @property
     def port(self) -> int:

@@ -164,6 +164,11 @@ JMS_SELECTOR: Final = "x-filter-jms-selector"
 MATCH: Final = "x-match"
 INTERNAL: Final = "x-internal"
 ALTERNATE: Final = "alternate-exchange"
+FED_OP: Final = "qpid.fed.op"
+FED_ORIGIN: Final = "qpid.fed.origin"
+FED_TAGS: Final = "qpid.fed.tags"
+FED_ARGUMENTS: Final = (FED_OP, FED_ORIGIN, FED_TAGS, "qpid.replicate")
+"""Arguments of bindings that are no criteria of a headers exchange. Brokers of a cluster add the last one."""
 SEQUENCE: Final = "qpid.msg_sequence"
 INITIAL_VALUE: Final = "qpid.ive"
 EXCLUSIVE_BINDING: Final = "qpid.exclusive-binding"
@@ -229,7 +234,6 @@ _QUEUE, _EXCHANGE, _BINDING, _SUBSCRIPTION = Of.QUEUE, Of.EXCHANGE, Of.BINDING, 
 
 _TEN_LEVELS: Final = "it has 10 levels, one for each priority"
 _NO_COPY: Final = "its messages and state are not replicated to other brokers"
-_NO_TRACE: Final = "messages do not record the brokers that they have passed, and are not filtered by them"
 _RING_JOURNAL: Final = "its journal is sized by qpid.file_count and qpid.file_size"
 _NO_MIRROR: Final = "queues are not mirrored by their arguments; RabbitMQ has ignored this one since 3.0"
 _NO_STREAM: Final = "what was consumed is removed, and not read again from an offset; use 'classic' or 'quorum'"
@@ -239,7 +243,6 @@ _NO_SELECTOR_HERE: Final = (
     "bindings have no selectors, and messages that do not match it would be delivered; declare the queue with "
     "qpid.filter"
 )
-_NO_FEDERATION: Final = "there is no dynamic federation, and the binding would not follow the other broker's"
 _ONLY_0_10: Final = "only AMQP 0-10 has selectors, and messages that do not match it would be delivered"
 
 TABLE: Final = (
@@ -311,9 +314,9 @@ TABLE: Final = (
     _refused(_QUEUE, "qpid.ensure_nondestructive_consumers", "qpid.browse-only makes all consumers browsers"),
     _refused(_QUEUE, "qpid.default_filters", "use qpid.filter to drop messages, or x-apache-selector in subscriptions"),
     _refused(_QUEUE, "qpid.message_durability", "a durable queue stores persistent messages, and no others"),
-    _refused(_QUEUE, "qpid.trace.id", _NO_TRACE),
-    _refused(_QUEUE, "qpid.trace.exclude", _NO_TRACE),
-    _refused(_QUEUE, "qpid.trace.excludes", _NO_TRACE),
+    _does(_QUEUE, "qpid.trace.id", "adds this name to the trace of messages, the brokers that they have passed"),
+    _does(_QUEUE, "qpid.trace.exclude", "drops messages with one of these names in their trace"),
+    _does(_QUEUE, "qpid.trace.excludes", "another name for qpid.trace.exclude"),
     # Lifetime.
     _does(_QUEUE, "qpid.auto_delete_timeout", "seconds that it is kept while unused", _U32, where=AUTO_DELETE),
     _does(_QUEUE, "qpid.lifetime-policy", "manual, delete-if-unused, or delete-if-unused-and-empty"),
@@ -370,9 +373,9 @@ TABLE: Final = (
     _refused(_BINDING, SELECTOR, _NO_SELECTOR_HERE, _is_selector),
     _refused(_BINDING, JMS_SELECTOR, _NO_SELECTOR_HERE, _is_selector),
     _refused(_BINDING, "qpid.filter", _NO_SELECTOR_HERE, _is_selector),
-    _refused(_BINDING, "qpid.fed.op", _NO_FEDERATION),
-    _refused(_BINDING, "qpid.fed.origin", _NO_FEDERATION),
-    _refused(_BINDING, "qpid.fed.tags", _NO_FEDERATION),
+    _does(_BINDING, FED_OP, "another broker's route binds, or takes a binding back: B, U or R"),
+    _does(_BINDING, FED_ORIGIN, "the broker whose clients want the messages"),
+    _does(_BINDING, FED_TAGS, "the brokers that the binding has passed"),
     # Subscriptions.
     _does(_SUBSCRIPTION, PRIORITY, "consumers of higher priority get messages first"),
     _does(_SUBSCRIPTION, SELECTOR, "selects the messages that it gets", protocol=AMQP_0_10),

@@ -286,6 +286,18 @@ class JournalFull(NamedTuple):
     description: str
 
 
+class BrokerLinkUp(NamedTuple):
+    """A link to another broker is open."""
+
+    remote_host: str
+
+
+class BrokerLinkDown(NamedTuple):
+    """A link to another broker is lost or closed."""
+
+    remote_host: str
+
+
 class SessionCreated(NamedTuple):
     """The caller, a session, was created and attached."""
 
@@ -355,6 +367,8 @@ Event: TypeAlias = (
     | JournalRecovered
     | JournalEnqThresholdExceeded
     | JournalFull
+    | BrokerLinkUp
+    | BrokerLinkDown
     | SessionCreated
     | SessionEnded
     | SessionFlow

@@ -178,7 +178,7 @@ class Router:
             published = self._publish_run_to_all(run, route.queues)
         else:
             published = queue.publish_run(run)
-            self.is_run_stored = message.is_persistent and queue.journal is not None
+            self.is_run_stored = queue.stores(message)
         route.messages += published
         route.bytes += run.size(0, published)
         return published
@@ -203,6 +203,8 @@ class Router:
             run = run.beginning(most)
         if run.count < MIN_RUN or not all(queue.takes_run(run) for queue in queues):
             return 0
+        if any(queue.eligibility is not None for queue in queues):
+            return self._publish_run_to_each(run, queues)
         stored = [queue for queue in queues if queue.journal is not None] if run.template.is_persistent else []
         rids: dict[Queue, int] = {}
         if stored:
@@ -217,6 +219,16 @@ class Router:
         for queue in queues:
             queue.add_run(run, 0, run.count, rids.get(queue, 0))
         self.is_run_stored = bool(rids)
+        return run.count
+
+    def _publish_run_to_each(self, run: MessageRun, queues: Sequence[Queue]) -> int:
+        """As `_publish_run_to_all`, for queues that do not all store the same bytes."""
+        self.is_run_stored = False
+        for queue in queues:
+            done = queue.publish_run(run)
+            for number in range(done, run.count):  # its journal has no room for all of them at once
+                queue.publish(run.message(number))
+            self.is_run_stored = self.is_run_stored or queue.stores(run.template)
         return run.count
 
     def leaves_memory(self, message: Message, exchange: Exchange) -> bool:
@@ -381,11 +393,11 @@ class Router:
         return None
 
     def _publish_to_all(self, message: Message, queues: Sequence[Queue]) -> bool:
-        has_ttl = False
+        is_changed = False
         for queue in queues:
             queue.check_room(message)
-            has_ttl = has_ttl or queue.message_ttl is not None
-        if has_ttl:  # the copies differ
+            is_changed = is_changed or queue.changes_messages
+        if is_changed:  # the copies differ
             held = len(self.stops)
             try:
                 waits = [queue.publish(message) for queue in queues]

@@ -20,6 +20,7 @@ import traceback
 from collections.abc import Callable, Coroutine, Iterator
 from typing import TYPE_CHECKING, Any, Final
 
+from qstore.broker.federation.federation import Federation
 from qstore.broker.log.logs import log_of
 from qstore.broker.log.sinks import Logging
 from qstore.broker.log.status_log import StatusLog
@@ -77,6 +78,7 @@ class Server:
         clients: the connected clients.
         work: slow work for the clients.
         outgoing: connects links to other brokers.
+        federation: these links, and the routes over them.
         agent: the management agent; None without management.
         listeners: the listening sockets.
     """
@@ -101,13 +103,18 @@ class Server:
         self.work = Work(self.loop, broker.memory, settings)
         self.outgoing = OutgoingConnections(self.clients, self.work)
         self.listeners = Listeners(self.loop, broker.memory, settings.interfaces, settings.backlog)
+        self.federation = Federation(broker, self.protocols.links, self.outgoing, self.loop.call_later)
         self.agent: Agent | None = None
+        identity = Identity.of(settings.data_directory)
+        if settings.federation_tag is None:
+            broker.federation_tag = str(identity.instance)
         if settings.management:
             managed = ManagedBroker(
-                broker, Identity.of(settings.data_directory), version, ports=lambda: self.listeners.ports,
+                broker, identity, version, ports=lambda: self.listeners.ports,
                 machines=self.clients.machines, shut_down=lambda: self.shut_down(), log=log, security=self,
                 status=status, detached=self.protocols.detached_sessions,
             )  # fmt: skip
+            managed.federation = self.federation
             self.agent = Agent(managed, new_transfer, self.work.run)
         self._tls = None if settings.tls is None else ServerContexts(settings.tls)
         self._timer: asyncio.TimerHandle | None = None
@@ -138,6 +145,7 @@ class Server:
             await self._listen_on(tls.port, Accepts(plain=False, tls=self._tls))
         self._watch_store()
         await self.broker.virtual_hosts.start()
+        self.federation.start()
         self._on_timer()
         gc.set_threshold(_GC_THRESHOLD, 100, 100)
         gc.freeze()
@@ -267,6 +275,7 @@ class Server:
     async def close(self) -> None:
         """Stop listening, close every connection, and wait until all are closed."""
         self.listeners.close()
+        self.federation.close()
         connections, refused = self.clients.connections, self.clients.refused
         for connection in list(connections):
             connection.shut_down()

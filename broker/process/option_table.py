@@ -507,21 +507,19 @@ ACCESS: Final = Group(
 _LATER, _NOT_NEEDED, _REFUSED = Effect.LATER, Effect.NOT_NEEDED, Effect.REFUSED
 
 _NO_CLUSTER: Final = "the broker cannot join a cluster, and would not replicate another broker"
-_NO_LINKS: Final = "the broker has no links to other brokers yet"
 _NO_RATE: Final = "publishers are limited by the disk and by the limits of the queues, not by a rate"
 _WHOLE: Final = "completions are sent with the replies, and messages are held in memory as a whole"
 
 _FEDERATION: Final = Group(
-    "Federation options (not supported yet)",
+    "Federation options",
     (
-        Option("federation-tag", _TEXT, "NAME", "", "Name of this broker in a federation", effect=_LATER,
-               reason=_NO_LINKS),
-        Option("link-maintenance-interval", _DURATION, "SECONDS", "", "Interval between checks of the links",
-               effect=_LATER, reason=_NO_LINKS),
-        Option("link-heartbeat-interval", _DURATION, "SECONDS", "", "Heartbeat interval of links", effect=_LATER,
-               reason=_NO_LINKS),
-        Option("known-hosts-url", _TEXT, "URL", "", "Broker addresses sent to clients", effect=_LATER,
-               reason=_NO_LINKS),
+        Option("federation-tag", _TEXT, "NAME", "", "Name of this broker in a federation; by default its permanent id"),
+        Option("link-maintenance-interval", _DURATION, "SECONDS", "2", "Interval between checks of links to other "
+               "brokers; the shortest time until one is connected again"),
+        Option("link-heartbeat-interval", _DURATION, "SECONDS", "120", "Heartbeat interval of links; one without a "
+               "heartbeat for twice as long is connected again; 0: none"),
+        Option("known-hosts-url", _TEXT, "URL", "none", "Addresses at which clients find this broker, or one in its "
+               "place, such as amqp:tcp:one:5672,tcp:two:5672; none: not told"),
     ),
 )  # fmt: skip
 _TUNING: Final = Group(

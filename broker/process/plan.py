@@ -9,9 +9,11 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from math import ceil
 from pathlib import Path
 from typing import Final
 
+from qstore.broker.federation.link import remotes_in
 from qstore.broker.log.logs import LogError, Rules, enabled_rules, parse_rule
 from qstore.broker.log.sinks import LineFormat, Logging, Sinks, has_syslog
 from qstore.broker.model.memory import default_ceiling
@@ -25,6 +27,7 @@ from qstore.broker.protocols.table import VERSIONS
 from qstore.broker.security.authentication import unusable
 from qstore.broker.settings import LOOPBACK, MAX_UNFINISHED_BYTES, BrokerSettings, TlsSettings
 
+_MIN_MAINTENANCE: Final = 0.05  # seconds
 _QUEUE_SHARE: Final = 8  # of the memory ceiling is the default for one queue: 1/8
 _STREAMS: Final = ("stderr", "stdout", "syslog")
 """The values of `log-output` that are not file names."""
@@ -236,6 +239,10 @@ def settings_of(values: Values, data_directory: str | None) -> BrokerSettings:
         dtx_default_timeout_seconds=values.number("dtx-default-timeout"),
         dtx_max_timeout_seconds=values.number("dtx-max-timeout"),
         default_message_group=values.word("default-message-group"),
+        federation_tag=values.text("federation-tag") or None,
+        link_maintenance_seconds=max(_MIN_MAINTENANCE, values.seconds("link-maintenance-interval")),
+        link_heartbeat_seconds=ceil(values.seconds("link-heartbeat-interval")),
+        known_hosts=_known_hosts(values.text("known-hosts-url")),
         management=values.switch("mgmt-enable"),
         management_publish=values.switch("mgmt-publish"),
         management_version_1=values.switch("mgmt-qmf1"),
@@ -250,6 +257,15 @@ def settings_of(values: Values, data_directory: str | None) -> BrokerSettings:
         replication_exchange=values.text("replication-exchange-name"),
         replication_exchange_type=values.word("replication-exchange-type"),
     )
+
+
+def _known_hosts(url: str | None) -> str:
+    """The URL for clients; empty for none. Raises OptionError."""
+    if url is None or url == "none":
+        return ""
+    if not remotes_in(url):
+        raise OptionError(f"--known-hosts-url: {url!a} has no address, as in amqp:tcp:broker1:5672,tcp:broker2:5672")
+    return url
 
 
 def _acl_file(name: str | None, data_directory: str | None) -> str | None:

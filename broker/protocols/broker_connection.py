@@ -163,6 +163,11 @@ class BrokerConnection(Connection):
         return self.phase is Phase.CLOSED
 
     @property
+    def is_outgoing(self) -> bool:
+        """As `Machine.is_outgoing`."""
+        return False
+
+    @property
     def end_reason(self) -> str:
         """As `Machine.end_reason`."""
         return self.close_text

@@ -217,6 +217,10 @@ class Machine(Protocol):
         """Whether the connection is closed."""
 
     @property
+    def is_outgoing(self) -> bool:
+        """Whether the broker has opened the connection itself: it is a link to another broker."""
+
+    @property
     def end_reason(self) -> str:
         """Why the connection was closed, by either end; empty if no reason was given."""
 

@@ -67,12 +67,17 @@ class Protocols:
     Args:
         broker: the model.
         authentication: how clients log in.
+
+    Attributes:
+        links: for links to other brokers.
     """
 
     def __init__(self, broker: Broker, authentication: Authentication) -> None:
         offered = broker.settings.protocols or VERSIONS
         rows = [each for each in TABLE if each.version in offered]
         self._by_header = {each.header: each.make(broker, authentication) for each in rows}
+        links = self._by_header.get(AMQP_0_10_HEADER)
+        self.links = links if isinstance(links, Amqp010Connections) else Amqp010Connections(broker, authentication)
         self.names = ", ".join(each.name for each in rows)
         self.answer = rows[0].header
 

@@ -468,7 +468,7 @@ CONFIGURATION_KINDS: Final = frozenset(
     f"qstore.{kind}"
     for kind in (
         "virtual-host", "policy", "operator-policy", "user", "permission", "topic-permission", "parameter",
-        "global-parameter",
+        "global-parameter", "link", "bridge",
     )
 )  # fmt: skip
 """The kinds of general objects that are configuration records."""

@@ -29,9 +29,6 @@ REFUSED: Final[tuple[tuple[str, Any], ...]] = (
     ("qpid.lifetime-policy", "delete-after-use"),
     ("qpid.replicate", "all"),
     ("qpid.replicate", "configuration"),
-    ("qpid.trace.id", "broker-1"),
-    ("qpid.trace.exclude", "broker-1"),
-    ("qpid.trace.excludes", "broker-1"),
     ("x-qpid-dlq-enabled", True),
     ("x-qpid-maximum-delivery-count", 3),
     ("x-qpid-sorted-key", "header"),
@@ -260,7 +257,7 @@ def test_a_recovered_queue_gets_one_warning_for_all_that_it_is_not(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It is there from qpidd, or from an earlier version, and stays."""
-    values = {"qpid.trace.id": "a", "qpid.replicate": "all", "qpid.persist_last_node": 1}
+    values = {"qpid.queue_sort_key": "a", "qpid.replicate": "all", "qpid.persist_last_node": 1}
     lacking = typed_map(values)
 
     async def elder(stage: Wired) -> None:
@@ -280,7 +277,9 @@ def test_a_recovered_queue_gets_one_warning_for_all_that_it_is_not(
     caplog.set_level(NOTICE)
     play(tmp_path, later)
     (warning,) = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
-    assert warning.startswith("Queue \"old\" lacks features of its declaration: qpid.trace.id 'a' is not implemented: ")
+    assert warning.startswith(
+        "Queue \"old\" lacks features of its declaration: qpid.queue_sort_key 'a' is not implemented: "
+    )
     assert "; qpid.replicate 'all' is not implemented: its messages and state are not replicated" in warning
     assert "qpid.persist_last_node" not in warning
     notices = [record.getMessage() for record in caplog.records if record.levelno == NOTICE]

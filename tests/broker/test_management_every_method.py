@@ -32,7 +32,7 @@ from tests.support.management_console import Console, take
 from tests.support.profiles import seeds_of_the_day
 
 _BROKER, _ACL, _HA, _OWN = "org.apache.qpid.broker", "org.apache.qpid.acl", "org.apache.qpid.ha", "qstore"
-_NO_LINKS = "this broker has no links to other brokers"
+_NO_LINKS = "this broker cannot have links to other brokers: it has no network"
 _AMQP_1_0 = "it belongs to AMQP 1.0, which this broker does not speak"
 _GONE = "no object"  # of that class; what the method would answer is in `_UNREACHABLE`
 _NONE: dict[str, Any] = {}
@@ -54,8 +54,8 @@ _CALLS: dict[tuple[str, str, str], list[tuple[dict[str, Any], str]]] = {
         ({"type": "exchange_binding", "name": "made/topic/key", "properties": {"n": 1}}, ""),
         ({"type": "exchange_binding", "name": "made"}, "SOURCE/DESTINATION/KEY"),
         ({"type": "queue", "name": "x", "properties": {"colour": "red"}, "strict": True}, "unknown property: colour"),
-        ({"type": "link", "name": "x"}, f"no link can be created: {_NO_LINKS}"),
-        ({"type": "bridge", "name": "x"}, f"no bridge can be created: {_NO_LINKS}"),
+        ({"type": "link", "name": "x"}, _NO_LINKS),
+        ({"type": "bridge", "name": "x"}, _NO_LINKS),
         *(
             ({"type": kind, "name": "x"}, f"no {kind} can be created: {_AMQP_1_0}")
             for kind in ("domain", "incoming", "outgoing", "QueuePolicy", "TopicPolicy")
@@ -69,8 +69,8 @@ _CALLS: dict[tuple[str, str, str], list[tuple[dict[str, Any], str]]] = {
         ({"type": "exchange", "name": "made"}, ""),
         ({"type": "queue", "name": "made", "options": {"if_empty": True, "if_unused": True}}, ""),
         ({"type": "queue", "name": "made"}, "Queue not found: made"),
-        ({"type": "link", "name": "x"}, f"no link can be deleted: {_NO_LINKS}"),
-        ({"type": "bridge", "name": "x"}, f"no bridge can be deleted: {_NO_LINKS}"),
+        ({"type": "link", "name": "x"}, _NO_LINKS),
+        ({"type": "bridge", "name": "x"}, _NO_LINKS),
         ({"type": "domain", "name": "x"}, f"no domain can be deleted: {_AMQP_1_0}"),
     ],
     (_BROKER, "broker", "query"): [({"type": "queue", "name": "q"}, "")],
@@ -110,7 +110,7 @@ _CALLS: dict[tuple[str, str, str], list[tuple[dict[str, Any], str]]] = {
 }  # fmt: skip
 
 #: Methods of classes that have no objects, and what they would answer.
-_UNREACHABLE = {(_BROKER, "link"): _NO_LINKS, (_BROKER, "bridge"): _NO_LINKS, (_HA, "haBroker"): "in no cluster"}
+_UNREACHABLE = {(_HA, "haBroker"): "in no cluster"}
 _DEFAULTS = {"bool": False, "map": EMPTY_MAP, "sstr": "", "lstr": ""}
 
 
@@ -121,6 +121,7 @@ class Machine:
         self.peer, self.done = "192.0.2.1:5", list[object]()
         self.user, self.mechanism, self.protocol = "kim@QPID", "PLAIN", "AMQP 0-10"
         self.vhost = DEFAULT_HOST
+        self.is_outgoing = False
         self.created_at, self.is_closing, self.client_properties = 1.0, False, EMPTY_MAP
         self.counts = ConnectionCounts(0, 0, 0, 0, 0, 0)
         counters = dict.fromkeys(("timeout", "txn_starts", "txn_commits", "txn_rejects", "unsettled_count"), 0)

@@ -56,7 +56,7 @@ PATHS: Final = {
 }
 WITHOUT_PATHS: Final = {
     "qpid-send", "qpid-receive", "qpid-config", "qpid-stat", "qpid-queue-stats", "qpid-tool", "qpid-printevents",
-    "spout", "drain", "qstore-console", "qstore-ctl",
+    "qpid-route", "spout", "drain", "qstore-console", "qstore-ctl",
 }  # fmt: skip
 #: Those that stand for Apache's print their usage in front of the line that tells what is wrong.
 WITH_USAGE: Final = {"qpid-qls-analyze", "qpid-store-chk", "qpid-store-resize"}
@@ -116,9 +116,10 @@ def test_help_of_a_subcommand_has_examples(words: list[str]) -> None:
 AMBIGUOUS: Final = {
     "--backup", "--capacity", "--count", "--durable", "--exchanges", "--file", "--force", "--format", "--id",
     "--if-empty", "--if-unused", "--priority",
-    "--in-doubt", "--limit", "--list", "--map", "--messages", "--outstanding", "--queue", "--queues", "--rate",
+    "--in-doubt", "--limit", "--list", "--map", "--messages", "--outstanding", "--queue", "--queues", "--quiet",
+    "--rate",
     "--realm", "--sequence", "--since", "--store", "--strict", "--timeout", "--topology", "--transactions", "--until",
-    "--verify", "--vhost",
+    "--verbose", "--verify", "--vhost",
 }  # fmt: skip
 
 

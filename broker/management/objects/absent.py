@@ -1,4 +1,4 @@
-"""The classes of qpidd's schema without objects here: links to other brokers, AMQP 1.0, and clusters.
+"""The classes of qpidd's schema without objects here: AMQP 1.0, and clusters.
 
 Consoles get their schema and no objects; their methods are refused with the reason.
 
@@ -22,70 +22,6 @@ from qstore.broker.management.schema import (
 )
 
 _NONE: Final = always(None)
-
-
-# ---- links to other brokers ----
-
-_NO_LINKS: Final = not_available("this broker has no links to other brokers")
-
-
-# fmt: off
-LINK_CLASS: Final = ManagedClass(
-    ClassName(PACKAGE, "link"),
-    properties=(
-        prop("vhostRef", "objId", "RC index parent", _NONE, "", "", "Vhost"),
-        prop("name", "sstr", "RC index", _NONE),
-        prop("host", "sstr", "RO", _NONE),
-        prop("port", "uint16", "RO", _NONE),
-        prop("transport", "sstr", "RO", _NONE),
-        prop("durable", "bool", "RC", _NONE),
-        prop("connectionRef", "objId", "RO", _NONE, "", "", "Connection"),
-    ),
-    statistics=(
-        stat("state", "sstr", _NONE, "Operational state of the link"),
-        stat("lastError", "lstr", _NONE, "Reason link is not operational"),
-    ),
-    methods=(
-        method("close", "", (), _NO_LINKS),
-        method("bridge", "Bridge messages over the link", (
-            arg("durable", "bool", "I"),
-            arg("src", "sstr", "I"),
-            arg("dest", "sstr", "I"),
-            arg("key", "lstr", "I"),
-            arg("tag", "sstr", "I"),
-            arg("excludes", "sstr", "I"),
-            arg("srcIsQueue", "bool", "I"),
-            arg("srcIsLocal", "bool", "I"),
-            arg("dynamic", "bool", "I"),
-            arg("sync", "uint16", "I"),
-            arg("credit", "uint32", "I", "granted to peer, 0 = infinite"),
-        ), _NO_LINKS),
-    ),
-)
-
-BRIDGE_CLASS: Final = ManagedClass(
-    ClassName(PACKAGE, "bridge"),
-    properties=(
-        prop("linkRef", "objId", "RC index parent", _NONE, "", "", "Link"),
-        prop("name", "sstr", "RC index", _NONE),
-        prop("channelId", "uint16", "RO", _NONE),
-        prop("durable", "bool", "RC", _NONE),
-        prop("src", "sstr", "RC", _NONE),
-        prop("dest", "sstr", "RC", _NONE),
-        prop("key", "lstr", "RC", _NONE),
-        prop("srcIsQueue", "bool", "RC", _NONE),
-        prop("srcIsLocal", "bool", "RC", _NONE),
-        prop("tag", "sstr", "RC", _NONE),
-        prop("excludes", "sstr", "RC", _NONE),
-        prop("dynamic", "bool", "RC", _NONE),
-        prop("sync", "uint16", "RC", _NONE),
-        prop("credit", "uint32", "RC", _NONE),
-    ),
-    methods=(
-        method("close", "", (), _NO_LINKS),
-    ),
-)
-# fmt: on
 
 
 # ---- AMQP 1.0 ----

@@ -11,8 +11,8 @@
 
 `exclusive` is ignored, with a line in the log: the queue would be exclusive to a console that goes away. With
 `strict`, an argument that the broker does not know (`model/arguments`) and that is not an extension (`x-…`) is an
-error. There are no links to other brokers (link, bridge), and no objects of AMQP 1.0 (domain, incoming, outgoing, and
-policies): both methods are refused for them, with the reason. In qpidd, too, these belong to its module for AMQP 1.0;
+error. `federation` has the properties of link and bridge. There are no objects of AMQP 1.0 (domain, incoming, outgoing,
+and policies): both methods are refused for them, with the reason. In qpidd, too, these belong to a module of their own;
 a topic is an exchange without it.
 
     delete             options
@@ -40,6 +40,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from qstore.broker.log.logs import LogError, Rules, log_of
 from qstore.broker.management.objects.access import TYPES, create_access, delete_access
 from qstore.broker.management.objects.client import close_subscription
+from qstore.broker.management.objects.federation import connect, create_federated, delete_federated
 from qstore.broker.management.objects.queue import move_messages
 from qstore.broker.management.request import Arguments
 from qstore.broker.management.schema import (
@@ -107,7 +108,6 @@ def _objects(managed: ManagedBroker) -> Iterable[tuple[str, ManagedBroker]]:
 
 # ---- create and delete ----
 
-_NO_LINKS: Final = "this broker has no links to other brokers"
 _NO_AMQP_1_0: Final = "it belongs to AMQP 1.0, which this broker does not speak"
 _OPTIONS: Final[Mapping[str, tuple[str, ...]]] = {
     "queue": ("if_unused", "if_empty"),
@@ -117,8 +117,6 @@ _OPTIONS: Final[Mapping[str, tuple[str, ...]]] = {
 }
 """Type -> the options of delete."""
 _ABSENT: Final = {
-    "link": _NO_LINKS,
-    "bridge": _NO_LINKS,
     "domain": _NO_AMQP_1_0,
     "incoming": _NO_AMQP_1_0,
     "outgoing": _NO_AMQP_1_0,
@@ -175,11 +173,15 @@ async def create(managed: ManagedBroker, _broker: object, arguments: Arguments, 
 
 _OF_HOSTS: Final = ("queue", "exchange", "topic", "binding", "exchange_binding")
 """The types of objects that a virtual host has."""
+_FEDERATED: Final = ("link", "bridge")
 
 
 async def _create_other(managed: ManagedBroker, kind: str, name: str, arguments: Arguments, caller: Caller) -> Results:
     if kind in TYPES:
         await create_access(managed, kind, name, arguments.typed_map("properties"), caller)
+    elif kind in _FEDERATED:
+        properties, strict = arguments.typed_map("properties"), arguments.flag("strict")
+        await create_federated(managed, kind, name, properties, strict=strict, caller=caller)
     else:
         _refuse(managed, kind, "created", caller, Action.CREATE)
     return {}
@@ -193,6 +195,9 @@ async def delete(managed: ManagedBroker, _broker: object, arguments: Arguments, 
         return {}
     if kind == "subscription":
         await close_subscription(managed, name, caller)
+        return {}
+    if kind in _FEDERATED:
+        await delete_federated(managed, kind, name, caller)
         return {}
     options = arguments.map("options")
     host = managed.broker.default_host
@@ -387,12 +392,6 @@ async def echo(_managed: ManagedBroker, _broker: object, arguments: Arguments, _
     """Return the data sent. Raises InvalidArgumentError: it has other types."""
     sequence, body = arguments.count("sequence"), arguments.text("body")
     return {name: value for name, value in (("sequence", sequence), ("body", body)) if name in arguments}
-
-
-async def connect(managed: ManagedBroker, _broker: object, _arguments: Arguments, caller: Caller) -> Results:
-    """Connect to another broker, which this one cannot."""
-    managed.broker.authorization.check(caller, Action.CREATE, ObjectType.LINK, "")
-    raise NotImplementedByBrokerError("no link can be created: this broker has no links to other brokers")
 
 
 async def get_timestamps(managed: ManagedBroker, _broker: object, _arguments: Arguments, caller: Caller) -> Results:

@@ -26,9 +26,10 @@ from qstore.broker.management.schema import (
     stat,
     vhost_reference,
 )
+from qstore.broker.model.arguments import is_set
 from qstore.broker.model.authorization import Action, ObjectType
 from qstore.broker.model.errors import NotFoundError, PreconditionFailedError
-from qstore.broker.protocols.machine import SessionAction
+from qstore.broker.protocols.machine import ConnectionCounts, SessionAction
 from qstore.broker.security.acl.control import control_of
 from qstore.formats.wording import printable
 
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
     from qstore.broker.management.request import Arguments
     from qstore.broker.management.schema import Results
     from qstore.broker.model.caller import Caller
-    from qstore.broker.protocols.machine import ConnectionCounts, Machine, ManagedSubscription
+    from qstore.broker.protocols.machine import Machine, ManagedSubscription
 
 
 # ---- connection ----
@@ -51,7 +52,13 @@ class _View(NamedTuple):
 
 
 def _look(machine: Machine) -> _View:
-    return _View(machine, machine.counts)
+    counts = machine.counts
+    if machine.is_outgoing:  # the client is this broker
+        counts = ConnectionCounts(
+            counts.frames_sent, counts.frames_received, counts.bytes_sent, counts.bytes_received,
+            counts.messages_sent, counts.messages_received,
+        )  # fmt: skip
+    return _View(machine, counts)
 
 
 def _connections(managed: ManagedBroker) -> Iterator[tuple[str, Machine]]:
@@ -100,16 +107,22 @@ async def close_connection(managed: ManagedBroker, machine: Machine, _arguments:
     return {}
 
 
+def _is_link(view: _View) -> bool:
+    """Whether it is a link between two brokers, made by either."""
+    typed = view.machine.client_properties.get("qpid.fed_link")
+    return view.machine.is_outgoing or (typed is not None and is_set(typed.value))
+
+
 # fmt: off
 CONNECTION_CLASS: Final = ManagedClass(
     CONNECTION,
     properties=(
         prop("vhostRef", "objId", "RC index parent", lambda view: vhost_reference(view.machine.vhost), "", "", "Vhost"),
         prop("address", "sstr", "RC index", of("machine.peer")),
-        prop("incoming", "bool", "RC", always(True)),
+        prop("incoming", "bool", "RC", lambda view: not view.machine.is_outgoing),
         prop("SystemConnection", "bool", "RC", always(False), "Deprecated"),
         prop("userProxyAuth", "bool", "RO", always(False), "Deprecated"),
-        prop("federationLink", "bool", "RO", always(False), "Deprecated"),
+        prop("federationLink", "bool", "RO", _is_link, "Deprecated"),
         prop("authIdentity", "sstr", "RO", of("machine.user"), "authId of connection if authentication enabled"),
         prop("remoteProcessName", "lstr", "RO optional", _client_text("qpid.client_process"),
              "Name of executable running as remote client"),

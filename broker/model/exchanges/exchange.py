@@ -32,6 +32,7 @@ from qstore.broker.model.arguments import INITIAL_VALUE, INTERNAL, NO_POLICY, SE
 from qstore.broker.model.counters import Watermark
 from qstore.broker.model.errors import NotImplementedByBrokerError, RoutingLimitError
 from qstore.broker.model.exchanges.matching import MAX_STEPS, Criteria, Steps, TopicIndex, comparable, parse_criteria
+from qstore.broker.model.exchanges.origins import Origins
 from qstore.broker.model.exchanges.route import Binding, Route, RoutedCounts
 from qstore.formats.broker_records.topology import DEFAULT_HOST, HOST_SEPARATOR, full_name
 from qstore.formats.values import BOOLEAN, EMPTY_MAP, TypedMap, TypedValue
@@ -206,6 +207,7 @@ class Exchange(ABC):
         is_deleted: it was deleted, and routes nothing.
         is_internal: whether clients of AMQP 0-9-1 cannot publish to it.
         onward: its bindings to other exchanges (`Onward`); None if it has none.
+        origins: where its bindings come from; None unless it is federated (`federate`).
         steps: steps taken so far to match messages (`matching.Steps`).
     """
 
@@ -215,7 +217,7 @@ class Exchange(ABC):
     __slots__ = (
         "__weakref__", "_by_key", "_by_queue", "_counted", "_live", "_routed", "_sharing", "alternate",
         "arguments", "auto_delete", "binding_count", "durable", "has_policy_alternate", "host", "is_deleted",
-        "is_internal", "name", "no_route", "onward", "policy", "receiver", "routes",
+        "is_internal", "name", "no_route", "onward", "origins", "policy", "receiver", "routes",
         "routes_by_key", "sent", "steps", "store_id",
     )  # fmt: skip
 
@@ -240,6 +242,7 @@ class Exchange(ABC):
         self.policy = NO_POLICY
         self.is_internal = arguments.get(INTERNAL) is not None
         self.onward: Onward | None = None
+        self.origins: Origins | None = None
         self._sharing: dict[Exchange, None] = {}
         self.routes: dict[str, Route] = {}
         self._routed = 0  # sizes of `routes`
@@ -413,6 +416,8 @@ class Exchange(ABC):
         self._add(binding)
         self.binding_count.change(1)
         binding.queue.binding_count.change(1)
+        if self.origins is not None:
+            self.origins.bound(binding)
 
     def _add(self, binding: Binding) -> None:
         self._by_queue.setdefault(binding.queue, {})[binding.key] = binding
@@ -424,6 +429,14 @@ class Exchange(ABC):
         self._remove(binding)
         self.binding_count.change(-1)
         binding.queue.binding_count.change(-1)
+        if self.origins is not None:
+            self.origins.unbound(binding)
+
+    def federate(self) -> Origins:
+        """The origins of its bindings, from now on."""
+        if self.origins is None:
+            self.origins = Origins(self.type_name, self.bindings)
+        return self.origins
 
     def _remove(self, binding: Binding) -> None:
         _discard(self._by_queue, binding.queue, binding.key)

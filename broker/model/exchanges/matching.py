@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from qstore.broker.log.logs import log_of
-from qstore.broker.model.arguments import MATCH
+from qstore.broker.model.arguments import FED_ARGUMENTS, MATCH
 from qstore.broker.model.errors import InternalError, RoutingLimitError
 from qstore.formats.values import TypedArray, TypedMap, TypedValue
 
@@ -297,6 +297,8 @@ def parse_criteria(arguments: TypedMap) -> Criteria:
     match = comparable(values.pop(MATCH, None))
     if match not in (comparable("all"), comparable("any")):
         raise InternalError(f'a binding to a headers exchange needs the argument {MATCH} with value "all" or "any"')
+    for name in FED_ARGUMENTS:
+        values.pop(name, None)
     headers = {name: comparable(typed) for name, typed in values.items() if not name.startswith(_IGNORED)}
     return Criteria(match == comparable("all"), headers)
 

@@ -2,6 +2,9 @@
 
     no-local                  the queue drops messages from its owner's connection; any value sets it
     qpid.filter               the queue drops messages that this selector does not match (`selectors`)
+    qpid.trace.id             the queue adds this name to the header x-qpid.trace of each message (`limits`)
+    qpid.trace.exclude, qpid.trace.excludes
+                              the queue drops messages with one of these names in that header; a list with commas
     qpid.auto_delete_timeout  seconds that an unused auto-delete queue is kept
     qpid.lifetime-policy      overrides the declared auto-delete: manual is no, delete-if-unused is yes, and with
                               delete-if-unused-and-empty an unused queue is kept as long as it has messages
@@ -148,6 +151,10 @@ NAMES: Final = frozenset(
 )
 """The arguments of RabbitMQ's classic queues."""
 
+_MAX_TRACE: Final = 4096  # characters
+TRACE_ID: Final = "qpid.trace.id"
+TRACE_EXCLUDES: Final = ("qpid.trace.exclude", "qpid.trace.excludes")
+
 _MAX_NAME: Final = 255  # bytes
 
 
@@ -196,6 +203,8 @@ class QueueArguments(NamedTuple):
         overflow: the value of x-overflow; empty if it is not given.
         delivery_limit: how often a message of a quorum queue may return; None if not given, -1 for no limit.
         is_quorum: whether it is declared as a quorum queue.
+        trace_id: the name that is added to the trace of messages; empty for none.
+        trace_excludes: names in the trace with which messages are dropped.
         is_early: whether a stored message is delivered before its record is on the disk; None if not given.
     """
 
@@ -229,6 +238,8 @@ class QueueArguments(NamedTuple):
     is_early: bool | None = None
     delivery_limit: int | None = None
     is_quorum: bool = False
+    trace_id: str = ""
+    trace_excludes: frozenset[str] = frozenset()
 
 
 #: No arguments given.
@@ -310,7 +321,28 @@ def read_arguments(arguments: TypedMap) -> QueueArguments:
         is_set(given[DELIVER_BEFORE_SYNC]) if DELIVER_BEFORE_SYNC in given else None,
         _delivery_limit(classic),
         is_quorum(arguments),
+        _trace_id(given),
+        _trace_excludes(given),
     )
+
+
+def _trace_id(given: Mapping[str, object]) -> str:
+    name = _text_of(TRACE_ID, given)
+    if "," in name or " " in name:
+        raise InvalidArgumentError(f"{TRACE_ID} is {shown(name)}, not a name without commas and spaces")
+    return name
+
+
+def _trace_excludes(given: Mapping[str, object]) -> frozenset[str]:
+    lists = (_text_of(argument, given) for argument in TRACE_EXCLUDES)
+    return frozenset(name for each in lists for name in each.replace(",", " ").split())
+
+
+def _text_of(argument: str, given: Mapping[str, object]) -> str:
+    text = given.get(argument, "")
+    if not isinstance(text, str) or len(text) > _MAX_TRACE:
+        raise InvalidArgumentError(f"{argument} is {shown(text)}, not a text of at most {_MAX_TRACE} characters")
+    return text
 
 
 def read_usable(arguments: TypedMap) -> tuple[QueueArguments, list[str]]:

@@ -188,8 +188,13 @@ class QueueFactory:
             events = EventGeneration(name, self.listener, with_dequeues=parsed.event_generation > 1)
             displacements = (events, *displacements)
         eligibility = None
-        if parsed.no_local or parsed.filter is not None:
-            eligibility = Eligibility(no_local=parsed.no_local, selector=parsed.filter)
+        if parsed.no_local or parsed.filter is not None or parsed.trace_id or parsed.trace_excludes:
+            eligibility = Eligibility(
+                no_local=parsed.no_local,
+                selector=parsed.filter,
+                trace_id=parsed.trace_id,
+                excludes=parsed.trace_excludes,
+            )
         queue = Queue(
             name,
             self._tick,

@@ -6,6 +6,10 @@ exchange.
     no-local       all except those published over its owner's connection: the owner is the session to which the queue
                    is exclusive, or else its exclusive consumer
     qpid.filter    those that a selector matches
+    qpid.trace.exclude     those that have not passed one of these brokers: the header `x-qpid.trace` has their names
+
+A queue with qpid.trace.id adds its own name to that header of each message, once; the queue from which another broker
+takes messages has it, so that they do not go round in circles (`broker.federation`).
 
 The publisher of a message is known until the broker stops, even if the message has moved from a deleted queue. A
 message published in a transaction takes a place on the queue until the commit, even if it is then dropped.
@@ -46,10 +50,17 @@ import time
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from qstore.broker.model.errors import InternalError, QueueOverflowError, ResourceLimitExceededError
+from qstore.broker.model.errors import (
+    InternalError,
+    InvalidArgumentError,
+    QueueOverflowError,
+    ResourceLimitExceededError,
+)
 from qstore.broker.model.exchanges.matching import MAX_STEPS
 from qstore.broker.model.queues.entry import ACQUIRED, AVAILABLE, Entry
+from qstore.broker.model.run import MessageRun
 from qstore.broker.model.selectors.candidate import Candidate
+from qstore.formats.values import STR16, TypedValue
 
 if TYPE_CHECKING:
     from qstore.broker.model.message import Message
@@ -63,18 +74,53 @@ MAX_AT_ONCE: Final = 250
 _RETRY_SECONDS: Final = 1.0
 
 
+TRACE: Final = "x-qpid.trace"
+"""The header with the names of the brokers that a message has passed, separated by commas."""
+
+
 class Eligibility:
-    """Which messages a queue accepts; one that accepts every message has no such object.
+    """Which messages a queue accepts, and how it marks them; one that accepts every message has no such object.
 
     Args:
         no_local: whether messages of the queue's owner are dropped.
         selector: selects those that are accepted; None for all.
+        trace_id: the name that is added to the header `x-qpid.trace`; empty for none.
+        excludes: names in that header with which a message is dropped.
+
+    Attributes:
+        trace_id: as above.
     """
 
-    __slots__ = ("_no_local", "_selector")
+    __slots__ = ("_excludes", "_no_local", "_selector", "trace_id")
 
-    def __init__(self, *, no_local: bool, selector: Selector | None) -> None:
-        self._no_local, self._selector = no_local, selector
+    def __init__(
+        self, *, no_local: bool, selector: Selector | None, trace_id: str = "", excludes: frozenset[str] = frozenset()
+    ) -> None:
+        self._no_local, self._selector, self.trace_id, self._excludes = no_local, selector, trace_id, excludes
+
+    @property
+    def takes_runs(self) -> bool:
+        """Whether all messages of a run are accepted if one of them is."""
+        return not self._no_local and self._selector is None
+
+    def marked(self, message: Message) -> Message:
+        """The message with the queue's name in its trace; unchanged if its headers cannot be decoded."""
+        trace = message.header_text(TRACE) or ""
+        if not self.trace_id or self.trace_id in _names(trace):
+            return message
+        value = f"{trace},{self.trace_id}" if trace else self.trace_id
+        try:
+            return message.with_headers({TRACE: TypedValue(STR16, value)})
+        except InvalidArgumentError:
+            return message
+
+    def marked_run(self, run: MessageRun) -> MessageRun:
+        """As `marked`, of a run."""
+        template = self.marked(run.template)
+        if template is run.template:
+            return run
+        field = None if run.field is None else template.size_field
+        return MessageRun(template, run.bodies, field, template.size - len(template.body))
 
     def admits(self, queue: Queue, message: Message) -> bool:
         """Whether the queue accepts the message."""
@@ -83,7 +129,13 @@ class Eligibility:
             owner = queue.owner if queue.owner is not None else queue.exclusive_consumer
             if publisher is not None and owner is not None and getattr(owner, "publisher", None) is publisher:
                 return False
+        if self._excludes and not self._excludes.isdisjoint(_names(message.header_text(TRACE) or "")):
+            return False
         return self._selector is None or self._selector.matches(Candidate(message, is_redelivered=False))
+
+
+def _names(trace: str) -> list[str]:
+    return trace.replace(",", " ").split()
 
 
 class Capacity(NamedTuple):

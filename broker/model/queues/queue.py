@@ -218,8 +218,15 @@ class Queue:
 
     # ---- admit ----
 
+    @property
+    def changes_messages(self) -> bool:
+        """Whether messages are put on the queue with other headers, or another expiration, than they arrive with."""
+        return self.message_ttl is not None or (self.eligibility is not None and self.eligibility.trace_id != "")
+
     def limited(self, message: Message) -> Message:
-        """The message as it is put on the queue, with the queue's own TTL applied."""
+        """The message as it is put on the queue: with the queue's own TTL applied, and its name in the trace."""
+        if self.eligibility is not None and self.eligibility.trace_id and self.eligibility.admits(self, message):
+            message = self.eligibility.marked(message)
         if self.message_ttl is None:
             return message
         end = self._clock() + (self.message_ttl or (NO_TIME_STORED if self.stores(message) else NO_TIME))
@@ -255,10 +262,12 @@ class Queue:
             ResourceLimitExceededError: there is no room for it.
             InternalError: its journal cannot be written.
         """
+        if self.eligibility is not None:
+            if not self.eligibility.admits(self, message):
+                return False
+            message = self.eligibility.marked(message)
         if self.message_ttl is not None:
             message = self.limited(message)
-        if self.eligibility is not None and not self.eligibility.admits(self, message):
-            return False
         if self.limit is not None:
             self.limit.check(self, message)
         is_stored = message.is_persistent and self._append is not None
@@ -291,6 +300,10 @@ class Queue:
         """
         if not self.takes_run(run):
             return 0
+        if self.eligibility is not None:
+            if not self.eligibility.admits(self, run.template):
+                return run.count
+            run = self.eligibility.marked_run(run)
         if not run.template.is_persistent or self._append is None:
             self.add_run(run, 0, run.count, 0)
             return run.count
@@ -301,7 +314,7 @@ class Queue:
         """Whether the queue need not look at single messages."""
         return (
             self.message_ttl is None
-            and self.eligibility is None
+            and (self.eligibility is None or self.eligibility.takes_runs)
             and not self.displacements
             and self._chooser is None
             and not self.sequence_header

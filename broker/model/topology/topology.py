@@ -29,7 +29,17 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from qstore.broker.log.logs import log_of
-from qstore.broker.model.arguments import AUTO_DELETE, DURABLE, EXCLUSIVE_BINDING, ArgumentCheck, Of, plain
+from qstore.broker.model.arguments import (
+    AUTO_DELETE,
+    DURABLE,
+    EXCLUSIVE_BINDING,
+    FED_OP,
+    FED_ORIGIN,
+    FED_TAGS,
+    ArgumentCheck,
+    Of,
+    plain,
+)
 from qstore.broker.model.authorization import Action
 from qstore.broker.model.caller import BROKER, Caller
 from qstore.broker.model.errors import (
@@ -50,6 +60,7 @@ from qstore.broker.model.events import (
     Unbind,
 )
 from qstore.broker.model.exchanges.exchange import BoundReply, Exchange, refresh, with_internal
+from qstore.broker.model.exchanges.origins import REORIGIN, UNBIND, text_of
 from qstore.broker.model.exchanges.route import Binding
 from qstore.broker.model.exchanges.types import PROTECTED_EXCHANGES, STANDARD_EXCHANGES, exchange_type, join_host
 from qstore.broker.model.queues.arguments import QueueArguments
@@ -651,12 +662,34 @@ class Topology:
             if each.queue is not queue:
                 self._access.binding(caller, Action.UNBIND, exchange_name, each.queue.name, key)
                 check_owner(each.queue, caller)
+        operation = text_of(arguments, FED_OP)
+        if operation in (UNBIND, REORIGIN):
+            await self._take_back(queue, exchange, key, arguments, caller, operation)
+            return None
+        existing = exchange.find_binding(queue, key) if operation else None
+        if existing is not None:
+            exchange.federate().add(existing, text_of(arguments, FED_ORIGIN), text_of(arguments, FED_TAGS))
+            return None
+        if operation:
+            exchange.federate()
         binding, replaced = await self._bindings.bind(queue, exchange, key, arguments)
         if binding is not None:
             host, user = caller.remote_host, caller.user
             self._events.emit(Bind(host, user, exchange_name, queue_name, key, arguments), caller)
             await self._emit_removed(exchange, replaced, caller)
         return binding
+
+    async def _take_back(
+        self, queue: Queue, exchange: Exchange, key: str, arguments: TypedMap, caller: Caller, operation: str
+    ) -> None:
+        """Another broker takes back what it has bound for an origin, or asks for everything that is wanted here."""
+        if operation == REORIGIN:
+            exchange.federate().announce_again()
+            return
+        binding = exchange.find_binding(queue, key)
+        if binding is not None and exchange.federate().take_back(binding, text_of(arguments, FED_ORIGIN)):
+            await self._bindings.unbind(queue, exchange, key)
+            self._events.emit(Unbind(caller.remote_host, caller.user, exchange.name, queue.name, key), caller)
 
     async def unbind(
         self, queue_name: str, exchange_name: str, key: str, *, caller: Caller = BROKER, asked_key: str | None = None

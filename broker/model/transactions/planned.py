@@ -375,7 +375,7 @@ def _by_queue(messages: list[Message], routes: list[Sequence[Queue]]) -> dict[Qu
     for queue in list(published):
         if queue.is_deleted:
             del published[queue]
-        elif queue.message_ttl is not None:
+        elif queue.changes_messages:
             published[queue] = [queue.limited(message) for message in published[queue]]
     return published
 

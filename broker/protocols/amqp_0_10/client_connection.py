@@ -49,6 +49,89 @@ class ClientSession(Session):
         """A command was received."""
 
 
+class ClientNegotiation:
+    """What a client answers until its connection is open.
+
+    Args:
+        choose_mechanism: selects one of the mechanisms that the broker offers. Raises ValueError if none is usable.
+        properties: sent to the broker.
+        virtual_host: the virtual host to open.
+        heartbeat: seconds between heartbeats; 0 for none.
+
+    Attributes:
+        server_properties: received from the broker.
+        max_frame, channels, heartbeat: as negotiated.
+        is_logged_in: whether the broker has accepted the login.
+    """
+
+    def __init__(
+        self,
+        choose_mechanism: Callable[[tuple[str, ...]], ClientMechanism],
+        properties: Mapping[str, Any],
+        virtual_host: str,
+        heartbeat: int,
+    ) -> None:
+        self._choose_mechanism, self._properties, self._virtual_host = choose_mechanism, properties, virtual_host
+        self._wanted_heartbeat = heartbeat
+        self._mechanism: ClientMechanism | None = None
+        self.server_properties: Any = None
+        self.max_frame, self.channels, self.heartbeat = MIN_MAX_FRAME, 1, 0
+        self.is_logged_in = False
+
+    def answer(self, name: str, values: dict[str, Any]) -> list[bytes]:
+        """The frames that answer a control of the broker, other than open-ok.
+
+        Raises:
+            ValueError: the connection must be closed, with this reason.
+            FramingError: the control is unexpected.
+        """
+        if name == "connection.start":
+            return self._start(values)
+        if name == "connection.secure" and self._mechanism is not None:
+            response = self._mechanism.step(values["challenge"] or b"")
+            return [control_frame(0, "connection.secure-ok", response=response)]
+        if name == "connection.tune":
+            if self._mechanism is not None and not self._mechanism.is_complete:
+                raise ValueError(f"the broker has not completed {self._mechanism.name}")
+            return self._tune(values)
+        raise FramingError(f"{name} is unexpected from a broker")
+
+    def _start(self, values: dict[str, Any]) -> list[bytes]:
+        self.server_properties = values["server_properties"]
+        if not values["mechanisms"]:
+            return []  # the broker refuses this client, and sends the reason
+        mechanism = self._choose_mechanism(tuple(values["mechanisms"]))
+        response = mechanism.start()
+        self._mechanism = mechanism
+        return [
+            control_frame(
+                0,
+                "connection.start-ok",
+                client_properties=self._properties,
+                mechanism=mechanism.name,
+                response=response,
+                locale=_LOCALE,
+            )
+        ]
+
+    def _tune(self, values: dict[str, Any]) -> list[bytes]:
+        self.is_logged_in = True
+        offered = values["max_frame_size"] or MAX_FRAME
+        self.max_frame = max(MIN_MAX_FRAME, min(offered, MAX_FRAME))
+        self.channels = (values["channel_max"] or 0) + 1
+        minimum, maximum = values["heartbeat_min"] or 0, values["heartbeat_max"]
+        heartbeat = max(self._wanted_heartbeat, minimum) if self._wanted_heartbeat else 0
+        self.heartbeat = heartbeat if maximum is None else min(heartbeat, maximum)
+        tuned = control_frame(
+            0,
+            "connection.tune-ok",
+            channel_max=values["channel_max"] or 0,
+            max_frame_size=self.max_frame,
+            heartbeat=self.heartbeat,
+        )
+        return [tuned, control_frame(0, "connection.open", virtual_host=self._virtual_host, insist=True)]
+
+
 class ClientConnection(Connection):
     """The client's end.
 
@@ -62,7 +145,6 @@ class ClientConnection(Connection):
     Attributes:
         sessions: channel -> attached session.
         max_frame: maximum size in bytes of a frame that is sent.
-        server_properties: received from the broker.
     """
 
     protocol_header: ClassVar[bytes] = PROTOCOL_HEADER
@@ -80,19 +162,15 @@ class ClientConnection(Connection):
         super().__init__()
         self.sessions: dict[int, ClientSession] = {}
         self.max_frame = MIN_MAX_FRAME
-        self._choose_mechanism, self._virtual_host = choose_mechanism, virtual_host
-        self._client_properties: dict[str, Any] = {
+        properties: dict[str, Any] = {
             "product": "qstore",
             "platform": "Python",
             "host": socket.gethostname(),
             "qpid.client_process": Path(sys.argv[0]).name,
             "qpid.client_pid": os.getpid(),
         }
-        self._client_properties.update(client_properties or {})
-        self._wanted_heartbeat = heartbeat
-        self._mechanism: ClientMechanism | None = None
-        self._channels = 1
-        self.server_properties: Any = None
+        properties.update(client_properties or {})
+        self._negotiation = ClientNegotiation(choose_mechanism, properties, virtual_host, heartbeat)
         self.output.append(PROTOCOL_HEADER)
 
     # ---- callbacks ----
@@ -158,64 +236,25 @@ class ClientConnection(Connection):
             self.close_text = f"the peer does not speak AMQP 0-10: it answered {header!r}"
             self.closed()
 
+    @property
+    def server_properties(self) -> Any:
+        """Received from the broker."""
+        return self._negotiation.server_properties
+
     def on_control(self, name: str, values: dict[str, Any]) -> None:
         """Answer a negotiation control of the broker."""
-        if name == "connection.start":
-            self._start(values)
-        elif name == "connection.secure" and self._mechanism is not None:
-            self._respond(self._mechanism, values["challenge"] or b"")
-        elif name == "connection.tune":
-            if self._mechanism is not None and not self._mechanism.is_complete:
-                self.fail(CloseCode.CONNECTION_FORCED, f"the broker has not completed {self._mechanism.name}")
-                return
-            self._tune(values)
-        elif name == "connection.open-ok":
+        if name == "connection.open-ok":
             self.phase = Phase.OPEN
             self.on_open()
-        else:
-            raise FramingError(f"{name} is unexpected from a broker")
-
-    def _start(self, values: dict[str, Any]) -> None:
-        self.server_properties = values["server_properties"]
-        if not values["mechanisms"]:
-            return  # the broker refuses this client, and sends the reason
+            return
         try:
-            mechanism = self._choose_mechanism(tuple(values["mechanisms"]))
-            response = mechanism.start()
+            frames = self._negotiation.answer(name, values)
         except ValueError as error:
             self.fail(CloseCode.CONNECTION_FORCED, str(error))
             return
-        self._mechanism = mechanism
-        self.send_control(
-            "connection.start-ok",
-            client_properties=self._client_properties,
-            mechanism=mechanism.name,
-            response=response,
-            locale=_LOCALE,
-        )
-
-    def _respond(self, mechanism: ClientMechanism, challenge: bytes) -> None:
-        try:
-            response = mechanism.step(challenge)
-        except ValueError as error:
-            self.fail(CloseCode.CONNECTION_FORCED, str(error))
-            return
-        self.send_control("connection.secure-ok", response=response)
-
-    def _tune(self, values: dict[str, Any]) -> None:
-        offered = values["max_frame_size"] or MAX_FRAME
-        self.max_frame = max(MIN_MAX_FRAME, min(offered, MAX_FRAME))
-        self._channels = (values["channel_max"] or 0) + 1
-        minimum, maximum = values["heartbeat_min"] or 0, values["heartbeat_max"]
-        heartbeat = max(self._wanted_heartbeat, minimum) if self._wanted_heartbeat else 0
-        self.heartbeat = heartbeat if maximum is None else min(heartbeat, maximum)
-        self.send_control(
-            "connection.tune-ok",
-            channel_max=values["channel_max"] or 0,
-            max_frame_size=self.max_frame,
-            heartbeat=self.heartbeat,
-        )
-        self.send_control("connection.open", virtual_host=self._virtual_host, insist=True)
+        self.max_frame, self.heartbeat = self._negotiation.max_frame, self._negotiation.heartbeat
+        for frame in frames:
+            self.send_frame(frame)
 
     # ---- sessions ----
 
@@ -225,10 +264,11 @@ class ClientConnection(Connection):
         Raises:
             ValueError: all channels are in use.
         """
-        for channel in range(self._channels):
+        channels = self._negotiation.channels
+        for channel in range(channels):
             if channel not in self.sessions:
                 return channel
-        raise ValueError(f"all {self._channels} channels of the connection are in use")
+        raise ValueError(f"all {channels} channels of the connection are in use")
 
     def attach(self, session: ClientSession) -> None:
         """Attach a session; its channel must be free."""

@@ -24,7 +24,7 @@ from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
-from qstore.broker.model.arguments import AMQP_0_10, JMS_SELECTOR, SELECTOR, alternate_in, shown
+from qstore.broker.model.arguments import AMQP_0_10, FED_OP, JMS_SELECTOR, SELECTOR, alternate_in, shown
 from qstore.broker.model.authorization import Action, ObjectType
 from qstore.broker.model.errors import (
     IllegalArgumentError,
@@ -296,13 +296,16 @@ async def _delete_exchange(session: ServerSession, values: _Values) -> None:
 
 
 async def _bind(session: ServerSession, values: _Values) -> None:
+    arguments = values["arguments"] or EMPTY_MAP
     await session.virtual_host.topology.bind(
         values["queue"] or "",
         values["exchange"] or "",
         values["binding_key"] or "",
-        values["arguments"] or EMPTY_MAP,
+        arguments,
         caller=session,
     )
+    if arguments.get(FED_OP) is not None:
+        session.announced(values["queue"] or "", values["exchange"] or "", values["binding_key"] or "")
 
 
 async def _unbind(session: ServerSession, values: _Values) -> None:
@@ -542,7 +545,11 @@ def _sync(session: ServerSession, number: int, _values: dict[str, Any]) -> None:
 
 
 def _nothing(_session: ServerSession, _number: int, _values: dict[str, Any]) -> None:
-    """Ignore results and exceptions of the broker's own commands: it sends none that have any."""
+    """Ignore results of the broker's own commands: it sends none that have any."""
+
+
+def _exception(session: ServerSession, _number: int, values: dict[str, Any]) -> None:
+    session.on_exception(values)
 
 
 _CLASSES: Final = frozenset(bytes((code,)) for code in range(3, 11))
@@ -551,7 +558,7 @@ _CLASSES: Final = frozenset(bytes((code,)) for code in range(3, 11))
 COMMANDS: Final[dict[str, Callable[[ServerSession, int, dict[str, Any]], None]]] = {
     "execution.sync": _sync,
     "execution.result": _nothing,
-    "execution.exception": _nothing,
+    "execution.exception": _exception,
     "message.accept": _accept,
     "message.reject": _reject,
     "message.release": _release,

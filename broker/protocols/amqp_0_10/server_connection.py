@@ -15,7 +15,10 @@ from functools import lru_cache
 from typing import Any, ClassVar, Final
 
 from qstore.broker.log.logs import log_of
+from qstore.broker.model.arguments import is_set
+from qstore.broker.model.authorization import Action, ObjectType
 from qstore.broker.model.broker import Broker
+from qstore.broker.model.errors import UnauthorizedError
 from qstore.broker.model.events import SessionCreated
 from qstore.broker.model.message import Content
 from qstore.broker.protocols.amqp_0_10.assembly import CommandAssembler, FramingError
@@ -62,7 +65,7 @@ _STARTS_KEPT: Final = 8  # combinations of mechanisms: with and without encrypti
 
 
 @lru_cache(maxsize=_STARTS_KEPT)
-def _start_frame(mechanisms: tuple[str, ...]) -> bytes:
+def _start_frame(mechanisms: tuple[str, ...], tag: str) -> bytes:
     """connection.start, which is the same for all clients."""
     return control_frame(
         0,
@@ -71,7 +74,7 @@ def _start_frame(mechanisms: tuple[str, ...]) -> bytes:
             "product": "qstore",
             "platform": f"Python {platform.python_version()}",
             "host": socket.gethostname(),
-            "qpid.federation_tag": "",
+            "qpid.federation_tag": tag,
         },
         mechanisms=mechanisms,
         locales=("en_US",),
@@ -202,7 +205,7 @@ class ServerConnection(BrokerConnection):
         if header != PROTOCOL_HEADER:
             self.closed()
             return
-        self.send_frame(_start_frame(self.login.offered))
+        self.send_frame(_start_frame(self.login.offered, self._shared.broker.federation_tag))
         refusal = self.begin_login()
         if refusal:
             self.fail(CloseCode.CONNECTION_FORCED, refusal)
@@ -228,7 +231,7 @@ class ServerConnection(BrokerConnection):
         if host is None and broker.settings.strict_virtual_hosts:
             self.close(CloseCode.INVALID_PATH, f'there is no virtual host "{name}"')
             return
-        refusal = self.admit(host or broker.default_host)
+        refusal = self.admit(host or broker.default_host) or self._refused_link()
         if refusal:  # not earlier: clients would report an authentication failure
             self.close(CloseCode.CONNECTION_FORCED, refusal)
             return
@@ -236,8 +239,30 @@ class ServerConnection(BrokerConnection):
             why = f"no such virtual host; the client is connected to {DEFAULT_HOST}; see --virtual-hosts"
             broker.arguments.field_ignored(f"Client {self.peer}", "virtual-host", name, why)
         self.phase = Phase.OPEN
-        self.send_control("connection.open-ok")
+        known_hosts = (broker.settings.known_hosts,) if broker.settings.known_hosts else None
+        self.send_control("connection.open-ok", known_hosts=known_hosts)
         self.announce()
+
+    def _refused_link(self) -> str:
+        """Why another broker's link is refused; empty if it is not, or the client is no broker.
+
+        Its messages may have the ids of other users. So with authentication, rules must allow it.
+        """
+        link = self.client_properties.get("qpid.fed_link")
+        if link is None or not is_set(link.value):
+            return ""
+        authorization = self._shared.broker.authorization
+        if not authorization.is_on and self._settings.auth:
+            return (
+                f"User {self.user} federation connection denied. Systems with authentication enabled must specify ACL "
+                "create link rules."
+            )
+        try:
+            authorization.check(self.publisher, Action.CREATE, ObjectType.LINK, "")
+        except UnauthorizedError:
+            return f"ACL denied {self.user} creating a federation link"
+        self.transfers.trust_user_ids()
+        return ""
 
     def send_challenge(self, data: bytes) -> None:
         """As `BrokerConnection.send_challenge`."""

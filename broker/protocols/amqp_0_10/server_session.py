@@ -21,7 +21,7 @@ Source: AMQP 0-10; transport (assemblies: frames of different channels, and of t
 
 from __future__ import annotations
 
-from collections.abc import Coroutine, Iterator
+from collections.abc import Coroutine, Iterable, Iterator, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
@@ -48,6 +48,7 @@ from qstore.broker.model.topology.deletion import DELETED_AT_ONCE
 from qstore.broker.protocols.amqp_0_10.assembly import content_frames
 from qstore.broker.protocols.amqp_0_10.session import Session, State, shown_name, wrap
 from qstore.broker.protocols.amqp_0_10.subscription import UNLIMITED, Deliveries, Subscription
+from qstore.broker.protocols.broker_connection import ignore_error
 from qstore.broker.protocols.consumer import first_portion, give_back, has_many
 from qstore.broker.protocols.machine import SessionAction
 from qstore.broker.protocols.output import COST_OF_MESSAGE, Stream, is_large
@@ -135,7 +136,7 @@ class ServerSession(Session):
     """
 
     __slots__ = (
-        "__weakref__", "_flushes", "_held_transfers", "_paused", "_plain_before", "_reported", "_stream",
+        "__weakref__", "_announced", "_flushes", "_held_transfers", "_paused", "_plain_before", "_reported", "_stream",
         "_unfinished_flushes", "awaited", "branches", "broker", "can_send", "clock", "connection", "deliveries",
         "destinations", "exclusive_queues", "is_committing", "is_failed", "is_flow_stopped", "max_plain_bytes",
         "subscriptions", "tick", "transaction", "txn_commits", "txn_rejects", "txn_starts", "user",
@@ -163,6 +164,7 @@ class ServerSession(Session):
         self._paused: list[ServerConnection] = []  # connections paused until a command in `run` is done
         self._reported: tuple[int, int] = (-1, 0)
         self._plain_before = 0  # `sent` minus `encoded`, when it was attached
+        self._announced: dict[tuple[str, str, str], None] = {}
         self.awaited = -1
         self.is_committing = self.is_flow_stopped = False
         self.txn_starts = self.txn_commits = self.txn_rejects = 0
@@ -431,6 +433,9 @@ class ServerSession(Session):
         """The client has completed transfers."""
         self.deliveries.completed(ranges)
 
+    def on_exception(self, values: Mapping[str, Any]) -> None:
+        """The peer reports that a command has failed. A client's broker sends none that can fail (`LinkSession`)."""
+
     # ---- queues and subscriptions ----
 
     def find_queue(self, name: str | None, action: Action, *, is_browsed: bool = False) -> Queue:
@@ -551,6 +556,24 @@ class ServerSession(Session):
         model_error = error if isinstance(error, ModelError) else InternalError(str(error))
         self.fail_command(runs[0][0] if runs else self.received, b"", model_error)
 
+    # ---- routes of other brokers ----
+
+    def announced(self, queue: str, exchange: str, key: str) -> None:
+        """Another broker's dynamic route has bound a queue: the binding ends with the session.
+
+        That of a durable queue stays, as the queue does, until the route is there again.
+        """
+        found = self.virtual_host.queues.get(queue)
+        if found is not None and not found.durable:
+            self._announced[queue, exchange, key] = None
+
+    async def _take_back(self, bindings: Iterable[tuple[str, str, str]]) -> None:
+        host = self.virtual_host
+        for queue, exchange, key in bindings:
+            found, bound_to = host.queues.get(queue), host.exchanges.get(exchange)
+            if found is not None and bound_to is not None and bound_to.find_binding(found, key) is not None:
+                await host.topology.unbind(queue, exchange, key)
+
     # ---- failure and end ----
 
     def manage(self, action: SessionAction) -> None:
@@ -608,6 +631,9 @@ class ServerSession(Session):
         else:
             for subscription in list(self.subscriptions.values()):
                 self.drop_subscription(subscription)
+        if self._announced:
+            announced, self._announced = list(self._announced), {}
+            self.connection.run(self._take_back(announced), ignore_error)
         give_back(self, turns, self.deliveries.count, self.deliveries.take_all())
         owned, self.exclusive_queues = list(self.exclusive_queues), {}
         if is_large:

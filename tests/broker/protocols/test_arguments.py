@@ -247,7 +247,8 @@ QUEUE: Final = {
     "qpid.ensure_nondestructive_consumers": refused(True, False),
     "qpid.default_filters": refused("{}", ""),
     "qpid.message_durability": refused("ALWAYS", ""),
-    **dict.fromkeys(("qpid.trace.id", "qpid.trace.exclude", "qpid.trace.excludes"), refused("broker-1", "")),
+    "qpid.trace.id": of_queue("broker-1", "a,b", "a b", 5),
+    **dict.fromkeys(("qpid.trace.exclude", "qpid.trace.excludes"), of_queue("broker-1,broker-2", 5)),
     "qpid.auto_delete_timeout": count(flags={"auto_delete": True}),
     "qpid.lifetime-policy": of_queue("delete-if-unused", "delete-after-use"),
     "x-expires": count(5, 0),
@@ -315,9 +316,9 @@ BINDING: Final = {
     "qpid.exclusive-binding": Sample(1, name="direct"),
     "x-match": Sample("any", ("some", 5), name="headers"),
     **dict.fromkeys(("x-apache-selector", "x-filter-jms-selector", "qpid.filter"), refused(SELECTOR, "", " ")),
-    "qpid.fed.op": refused("B", ""),
-    "qpid.fed.origin": refused("broker-1", ""),
-    "qpid.fed.tags": refused("broker-1", ""),
+    "qpid.fed.op": Sample("B"),
+    "qpid.fed.origin": Sample("broker-1", others={"qpid.fed.op": "B"}),
+    "qpid.fed.tags": Sample("broker-1,broker-2", others={"qpid.fed.op": "B"}),
 }
 SUBSCRIPTION: Final = {
     "x-priority": Sample(

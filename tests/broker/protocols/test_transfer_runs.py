@@ -40,9 +40,11 @@ class TransferSide(Side):
     def publish(self, key: str, bodies: list[bytes], mode: int, *, gives_length: bool = False) -> None:
         self.send(self.transfers(key, bodies, mode, gives_length=gives_length))
 
-    def transfers(self, key: str, bodies: list[bytes], mode: int, *, gives_length: bool = False) -> list[bytes]:
+    def transfers(
+        self, key: str, bodies: list[bytes], mode: int, *, gives_length: bool = False, exchange: str = ""
+    ) -> list[bytes]:
         """The frames of each."""
-        payload = encode_command("message.transfer", destination="")
+        payload = encode_command("message.transfer", destination=exchange)
         self.client.sent[1] = self.client.sent.get(1, 0) + len(bodies)
         frames = []
         for body in bodies:

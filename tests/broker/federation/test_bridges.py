@@ -1,0 +1,357 @@
+"""Routes between brokers: what arrives, when it leaves its source, and which bindings follow."""
+
+from __future__ import annotations
+
+import pytest
+
+from qstore.broker.federation.link import LinkState
+from qstore.broker.model.caller import BROKER
+from qstore.broker.model.queues.limits import TRACE
+from qstore.broker.protocols.amqp_0_10.connection import control_frame
+from qstore.broker.protocols.amqp_0_10.link_connection import LinkConnection, LinkSession
+from qstore.formats.amqp_0_10.commands import encode_command
+from qstore.formats.amqp_0_10.frames import encode_command_frames
+from qstore.formats.values import typed_map
+from tests.broker.federation.linked import Linked
+from tests.broker.protocols.read_together import bodies, runs_on
+from tests.broker.protocols.world import Client, World, header
+
+PERSISTENT = {"delivery_mode": 2}
+
+
+def queue(world: World, name: str, exchange: str = "", key: str = "", **arguments: object) -> Client:
+    """A client that has declared a queue, and bound it."""
+    client = world.open_client(name=f"of {name}".encode())
+    if name not in world.broker.default_host.queues:
+        client.declare(name)
+    if exchange:
+        client.command("exchange.bind", queue=name, exchange=exchange, binding_key=key,
+                       arguments=typed_map(arguments) if arguments else None)  # fmt: skip
+    world.run()
+    return client
+
+
+def on(world: World, name: str) -> list[bytes]:
+    """The messages on a queue."""
+    entries = world.broker.default_host.queues[name].entries()
+    return [bytes(entry.message.whole().body) for entry in entries]
+
+
+def keys(world: World, exchange: str) -> list[tuple[str, str]]:
+    """The bindings of an exchange: queue and key."""
+    return sorted((each.queue.name, each.key) for each in world.broker.default_host.exchanges[exchange].bindings)
+
+
+# ---- static routes ----
+
+
+def test_a_pull_route_brings_what_its_key_matches() -> None:
+    linked = Linked("near", "far")
+    near, far = linked.worlds
+    queue(near, "here", "amq.fanout")
+    linked.bridge(0, 1, "amq.topic", "amq.fanout", "a.#")
+    client = far.open_client()
+    client.publish("a.b", b"one", exchange="amq.topic")
+    client.publish("b", b"other", exchange="amq.topic")
+    linked.rest()
+    assert on(near, "here") == [b"one"]
+
+
+def test_a_push_route_sends_what_its_key_matches() -> None:
+    linked = Linked("near", "far")
+    near, far = linked.worlds
+    queue(far, "there", "amq.fanout")
+    linked.bridge(0, 1, "amq.topic", "amq.fanout", "a.#", source_is_local=True)
+    client = near.open_client()
+    client.publish("a.b", b"one", exchange="amq.topic")
+    client.publish("b", b"other", exchange="amq.topic")
+    linked.rest()
+    assert on(far, "there") == [b"one"]
+
+
+@pytest.mark.parametrize("is_push", [False, True])
+def test_a_message_leaves_its_source_when_it_is_on_the_disk_of_its_destination(is_push: bool) -> None:
+    linked = Linked("near", "far")
+    source, destination = linked.worlds if is_push else reversed(linked.worlds)
+    source.durable_queue("q")
+    kept = destination.durable_queue("kept")
+    queue(destination, "kept", "amq.fanout")
+    linked.bridge(0, 1, "q", "amq.fanout", source_is_queue=True, source_is_local=is_push, sync=1)
+    source.open_client().publish("q", b"one", **PERSISTENT)
+    linked.rest()
+    source.store.end_flush()
+    linked.rest()
+    assert kept.message_count == 1
+    assert source.store.dequeued == []
+    destination.store.end_flush()
+    linked.rest()
+    assert len(source.store.dequeued) == 1
+
+
+@pytest.mark.parametrize("is_push", [False, True])
+def test_a_message_that_the_destination_had_not_stored_comes_again(is_push: bool) -> None:
+    linked = Linked("near", "far")
+    source, destination = linked.worlds if is_push else reversed(linked.worlds)
+    source.durable_queue("q")
+    destination.durable_queue("kept")
+    queue(destination, "kept", "amq.fanout")
+    linked.bridge(0, 1, "q", "amq.fanout", source_is_queue=True, source_is_local=is_push, sync=1)
+    source.open_client().publish("q", b"one", **PERSISTENT)
+    linked.rest()
+    source.store.end_flush()
+    linked.rest()
+    linked.wires[-1].cut()
+    linked.rest()
+    assert on(source, "q") == [b"one"]
+    assert source.broker.default_host.queues["q"].available_count == 1
+    linked.pass_time()
+    linked.sync()
+    assert on(source, "q") == []
+    assert on(destination, "kept") == [b"one", b"one"]
+
+
+def test_acknowledgements_are_batched_but_never_wait_for_more_messages() -> None:
+    linked = Linked("near", "far")
+    near, far = linked.worlds
+    queue(near, "here", "amq.fanout")
+    client = queue(far, "q")
+    linked.bridge(0, 1, "q", "amq.fanout", source_is_queue=True, sync=50)
+    for _ in range(3):
+        client.publish("q", b"x")
+    linked.rest()
+    assert on(far, "q") == []
+    assert len(on(near, "here")) == 3
+
+
+def test_without_acknowledgements_a_message_leaves_its_source_when_it_is_sent() -> None:
+    linked = Linked("near", "far")
+    near, far = linked.worlds
+    queue(near, "here", "amq.fanout")
+    client = queue(far, "q")
+    linked.bridge(0, 1, "q", "amq.fanout", source_is_queue=True)
+    client.publish("q", b"x")
+    far.run()
+    assert on(far, "q") == []
+
+
+def test_a_bridge_without_its_source_begins_when_that_is_there() -> None:
+    linked = Linked("near", "far")
+    near, far = linked.worlds
+    queue(near, "here", "amq.fanout")
+    linked.bridge(0, 1, "late", "amq.fanout", source_is_queue=True)
+    (bridge,) = linked.federations[0].bridges.values()
+    assert not bridge.is_active
+    assert "late" in bridge.last_error
+    queue(far, "late").publish("late", b"one")
+    linked.federations[0].start()
+    linked.rest()
+    assert bridge.is_active
+    assert on(near, "here") == [b"one"]
+
+
+def test_a_bridge_waits_for_the_exchange_of_its_destination() -> None:
+    linked = Linked("near", "far")
+    near, far = linked.worlds
+    client = queue(far, "q")
+    linked.bridge(0, 1, "q", "mine", source_is_queue=True)
+    client.publish("q", b"one")
+    linked.rest()
+    assert on(far, "q") == [b"one"]
+    near.open_client().command("exchange.declare", exchange="mine", type="fanout")
+    near.run()
+    queue(near, "here", "mine")
+    linked.federations[0].start()
+    linked.rest()
+    assert on(near, "here") == [b"one"]
+
+
+@pytest.mark.parametrize("is_push", [False, True])
+def test_runs_pass_as_runs(is_push: bool) -> None:
+    linked = Linked("near", "far")
+    source, destination = linked.worlds if is_push else reversed(linked.worlds)
+    client = queue(source, "q")
+    queue(destination, "kept", "amq.fanout")
+    linked.bridge(0, 1, "q", "amq.fanout", source_is_queue=True, source_is_local=is_push, sync=10)
+    payload = encode_command("message.transfer", destination="")
+    wanted = bodies(200)
+    frames = [encode_command_frames(1, payload, header(routing_key="q"), body, 65535) for body in wanted]
+    client.send(b"".join(b"".join(each) for each in frames))
+    linked.rest()
+    assert on(source, "q") == []
+    kept = destination.broker.default_host.queues["kept"]
+    assert sum(count for _, count in runs_on(kept)) > 150
+    assert on(destination, "kept") == wanted
+
+
+def test_closing_a_bridge_deletes_its_queue_at_the_source() -> None:
+    linked = Linked("near", "far")
+    far = linked.worlds[1]
+    name = linked.bridge(0, 1, "amq.topic", "amq.topic", "a")
+    assert len(far.broker.default_host.queues) == 1
+    linked.do(linked.federations[0].delete_bridge(name, BROKER))
+    assert far.broker.default_host.queues == {}
+    assert linked.federations[0].bridges == {}
+
+
+def test_closing_a_link_closes_its_bridges() -> None:
+    linked = Linked("near", "far")
+    linked.bridge(0, 1, "amq.topic", "amq.topic", "a")
+    link = linked.federations[0].links["link-0-1"]
+    linked.do(linked.federations[0].delete_link("link-0-1", BROKER))
+    assert link.link.state is LinkState.CLOSED
+    assert linked.federations[0].bridges == linked.federations[0].links == {}
+    assert linked.worlds[1].broker.default_host.queues == {}
+
+
+# ---- what the other broker may do ----
+
+
+@pytest.mark.parametrize(
+    ("command", "values"),
+    [
+        ("queue.delete", {"queue": "here"}),
+        ("message.subscribe", {"queue": "here", "destination": "x"}),
+        ("message.transfer", {"destination": "amq.direct"}),
+        ("message.accept", {"transfers": ((0, 0),)}),
+    ],
+)
+def test_the_other_broker_can_only_send_messages_to_the_exchange_of_the_route(
+    command: str, values: dict[str, object]
+) -> None:
+    linked = Linked("near", "far")
+    near, _ = linked.worlds
+    queue(near, "here", "amq.direct")
+    linked.bridge(0, 1, "amq.topic", "amq.topic", "a")
+    wire = linked.wires[-1]
+    (session,) = wire.far_machine.sessions.values()
+    session.send_payload(encode_command(command, **values), *((b"", b"x") if command == "message.transfer" else ()))
+    linked.rest()
+    (bridge,) = linked.federations[0].bridges.values()
+    assert "does not take this command" in bridge.last_error
+    assert on(near, "here") == []
+    assert "here" in near.broker.default_host.queues
+
+
+def test_the_other_broker_cannot_attach_sessions() -> None:
+    linked = Linked("near", "far")
+    linked.link(0, 1)
+    wire = linked.wires[-1]
+    wire.far_machine.send_frame(control_frame(7, "session.attach", name=b"evil"))
+    linked.rest()
+    assert isinstance(wire.near_machine, LinkConnection)
+    assert all(isinstance(each, LinkSession) for each in wire.near_machine.sessions.values())
+    assert 7 not in wire.near_machine.sessions
+
+
+# ---- dynamic routes ----
+
+
+def test_bindings_are_announced_and_taken_back() -> None:
+    linked = Linked("near", "far")
+    near, far = linked.worlds
+    client = queue(near, "here", "amq.topic", "a.*")
+    linked.bridge(0, 1, "amq.topic", "amq.topic", dynamic=True)
+    (name,) = far.broker.default_host.queues
+    assert keys(far, "amq.topic") == [(name, "a.*")]
+    client.command("exchange.bind", queue="here", exchange="amq.topic", binding_key="b")
+    linked.rest()
+    assert keys(far, "amq.topic") == [(name, "a.*"), (name, "b")]
+    far.open_client().publish("a.x", b"one", exchange="amq.topic")
+    linked.rest()
+    assert on(near, "here") == [b"one"]
+    client.command("exchange.unbind", queue="here", exchange="amq.topic", binding_key="a.*")
+    linked.rest()
+    assert keys(far, "amq.topic") == [(name, "b")]
+    client.command("queue.delete", queue="here")
+    linked.rest()
+    assert keys(far, "amq.topic") == []
+
+
+def test_a_key_is_wanted_as_long_as_one_queue_wants_it() -> None:
+    linked = Linked("near", "far")
+    near, far = linked.worlds
+    linked.bridge(0, 1, "amq.direct", "amq.direct", dynamic=True)
+    first, second = queue(near, "first", "amq.direct", "k"), queue(near, "second", "amq.direct", "k")
+    linked.rest()
+    assert len(keys(far, "amq.direct")) == 1
+    first.command("queue.delete", queue="first")
+    linked.rest()
+    assert len(keys(far, "amq.direct")) == 1
+    second.command("queue.delete", queue="second")
+    linked.rest()
+    assert keys(far, "amq.direct") == []
+
+
+def test_bindings_reach_brokers_two_links_away() -> None:
+    linked = Linked("a", "b", "c")
+    a, b, c = linked.worlds
+    linked.bridge(0, 1, "amq.topic", "amq.topic", dynamic=True)
+    client = queue(a, "here", "amq.topic", "k")
+    linked.bridge(1, 2, "amq.topic", "amq.topic", dynamic=True)
+    assert [key for _, key in keys(c, "amq.topic")] == ["k"]
+    c.open_client().publish("k", b"one", exchange="amq.topic")
+    linked.rest()
+    assert on(a, "here") == [b"one"]
+    client.command("queue.delete", queue="here")
+    linked.rest()
+    assert keys(c, "amq.topic") == keys(b, "amq.topic") == []
+
+
+def test_bindings_of_a_broker_that_is_lost_are_taken_back() -> None:
+    linked = Linked("a", "b", "c")
+    a, b, c = linked.worlds
+    queue(a, "here", "amq.topic", "k")
+    linked.bridge(0, 1, "amq.topic", "amq.topic", dynamic=True)
+    linked.bridge(1, 2, "amq.topic", "amq.topic", dynamic=True)
+    assert len(keys(c, "amq.topic")) == 1
+    linked.wires[0].cut()
+    linked.rest()
+    assert keys(b, "amq.topic") == keys(c, "amq.topic") == []
+    linked.pass_time()
+    assert len(keys(b, "amq.topic")) == len(keys(c, "amq.topic")) == 1
+
+
+@pytest.mark.parametrize("count", [2, 3, 4])
+def test_messages_come_once_and_do_not_return_around_a_circle(count: int) -> None:
+    linked = Linked(*"abcd"[:count])
+    for near in range(count):
+        for far in {(near + 1) % count, (near - 1) % count} - {near}:
+            linked.bridge(near, far, "amq.topic", "amq.topic", dynamic=True)
+    for number, world in enumerate(linked.worlds):
+        queue(world, f"q{number}", "amq.topic", "k")
+    linked.rest()
+    linked.worlds[0].open_client().publish("k", b"one", exchange="amq.topic")
+    linked.rest()
+    counts = [len(on(world, f"q{number}")) for number, world in enumerate(linked.worlds)]
+    assert counts[0] == 1, "it has come back to its broker"
+    assert all(1 <= each <= 2 for each in counts), "one by each way around the circle"
+    assert count > 2 or counts == [1, 1]
+
+
+def test_the_trace_has_the_names_of_the_brokers_that_were_passed() -> None:
+    linked = Linked("a", "b", "c")
+    a, _, c = linked.worlds
+    queue(a, "here", "amq.fanout")
+    linked.bridge(0, 1, "amq.fanout", "amq.fanout", dynamic=True)
+    linked.bridge(1, 2, "amq.fanout", "amq.fanout", dynamic=True)
+    c.open_client().publish("", b"one", exchange="amq.fanout")
+    linked.rest()
+    (entry,) = a.broker.default_host.queues["here"].entries()
+    assert entry.message.header_text(TRACE) == "c,b"
+
+
+@pytest.mark.parametrize("match", ["all", "any"])
+def test_criteria_of_headers_are_announced(match: str) -> None:
+    linked = Linked("near", "far")
+    near, far = linked.worlds
+    linked.bridge(0, 1, "amq.match", "amq.match", dynamic=True)
+    queue(near, "one", "amq.match", "k", **{"x-match": match, "class": "first"})
+    queue(near, "two", "amq.match", "k", **{"x-match": match, "class": "second"})
+    linked.rest()
+    assert len(keys(far, "amq.match")) == 2
+    client = far.open_client()
+    for value in ("first", "second", "third"):
+        headers = {"application_headers": typed_map({"class": value})}
+        client.command("message.transfer", destination="amq.match", header=header(headers), body=value.encode())
+    linked.rest()
+    assert (on(near, "one"), on(near, "two")) == ([b"first"], [b"second"])
