@@ -80,7 +80,7 @@ def definitions(tree: ast.Module) -> Iterator[tuple[str, str]]:
         yield from ((target.id, target.id) for target in targets if isinstance(target, ast.Name))
 
 
-def is_told(name: str) -> bool:
+def is_documented(name: str) -> bool:
     """Whether a manual names it, as code."""
     return re.search(rf"`[^`\n]*\b{name}\b|^(?!#).*\b{name}\(", MANUALS, re.MULTILINE) is not None
 
@@ -114,7 +114,7 @@ def dead_names(trees: dict[Path, ast.Module]) -> list[str]:
                 or name in begun
                 or is_special
                 or reported in AHEAD
-                or is_told(name)
+                or is_documented(name)
                 or is_called_by_base(path, reported)
             ):
                 continue

@@ -125,7 +125,7 @@ def _with_processes(queues: int) -> None:
                 took, used = time.perf_counter() - began, broker.cpu_seconds() - before
                 lines, tool = len(shown.stdout.splitlines()), _used_by_children() - tool
                 print(f"qpid-stat -q: {lines:,} lines in {took:.2f} s; processor time {used:.2f} s and {tool:.2f} s")
-            with Connection(url) as connection:  # somebody listens to all that changes
+            with Connection(url) as connection:  # a console listens to all changes
                 session = connection.session()
                 session.receiver("qmf.default.topic/agent.ind.data.#")
                 time.sleep(20)  # everything is published once

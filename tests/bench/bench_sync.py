@@ -8,9 +8,8 @@ and a receive on a socket pair). The reference is a bare `pwrite` and `fdatasync
 the idle loop it takes turns with the driver, write by write, so that both meet the same disk. The third table is the
 rate with many dirty files at once, against `fdatasync` of one after the other.
 
-Disks and machines differ: read the ratios, and run it on the disk that will hold the store. Whoever else wants the
-processors makes a driver's helper wait for its turn, some milliseconds each time; the last line tells whether there was
-somebody.
+Disks and machines differ: read the ratios, and run it on the disk that will hold the store. Other busy
+processes delay a driver's helper by some milliseconds each time; the last line says whether there were any.
 """
 
 from __future__ import annotations

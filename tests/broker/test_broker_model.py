@@ -118,7 +118,7 @@ def test_an_exchange_that_looks_at_more_than_the_key_has_an_alternate_as_well(mo
 
 
 def moved(model: Model, *, durable: bool) -> tuple[Queue, Any, Queue]:
-    """A queue with a message that somebody has taken, the message's place, and where it may go."""
+    """A queue with a message that a consumer has taken, the message's place, and its possible destination."""
     source, target = model.queue("source", durable=durable), model.queue("target", durable=True)
     bound(model, "amq.fanout", target)
     model.publish("source", b"1")

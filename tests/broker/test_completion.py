@@ -247,7 +247,7 @@ class LedgerMachine(RuleBasedStateMachine):
         self.held_now = set()
 
     @invariant()
-    def what_is_done_is_what_the_model_says(self) -> None:
+    def completed_numbers_equal_the_model(self) -> None:
         done = members(self.ledger.done)
         expected = set(range(self.ledger.processed)) - self.waiting
         for barrier in sorted(self.barriers):

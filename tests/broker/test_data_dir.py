@@ -63,7 +63,7 @@ def test_directories_that_cannot_be_used(tmp_path: Path) -> None:
             DataDirectory(str(tmp_path / name))
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to become somebody who may not write")
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to become a user who may not write")
 def test_a_directory_that_must_not_be_written(tmp_path: Path) -> None:
     tmp_path.chmod(0o755)
     (tmp_path / "data").mkdir(0o755)

@@ -106,7 +106,7 @@ class FifoMachine(RuleBasedStateMachine):
             assert entry.previous.next is entry
 
     @invariant()
-    def what_is_gone_is_freed(self) -> None:
+    def removed_messages_are_freed(self) -> None:
         assert [each() for each in getattr(self, "gone", ()) if each() is not None] == []
 
 

@@ -276,7 +276,7 @@ class GroupMachine(RuleBasedStateMachine):
             assert self.queue in self.tick.ready
 
     @invariant()
-    def what_is_gone_is_freed(self) -> None:
+    def removed_messages_are_freed(self) -> None:
         gone = getattr(self, "gone", [])
         assert [reference() for reference in gone if reference() is not None] == []
         gone.clear()
@@ -309,7 +309,7 @@ def test_freed_group_goes_to_a_waiting_consumer() -> None:
 
 
 def test_a_group_that_is_freed_in_the_middle_continues_at_once() -> None:
-    """A consumer was asked in vain while another one had the group, which settles all it has when it gets more."""
+    """A consumer got nothing while another one had the group; that one settles all it has when it gets more."""
     model = Model()
     queue = grouped(model)
     publish(model, queue, b"1")

@@ -16,8 +16,8 @@ MIB = 1 << 20
 class Process:
     """A process with memory in use, and free memory that is resident until it is returned."""
 
-    def __init__(self, *, is_told: bool = True, helps: bool = True) -> None:
-        self.is_told, self.helps = is_told, helps
+    def __init__(self, *, has_figures: bool = True, helps: bool = True) -> None:
+        self.has_figures, self.helps = has_figures, helps
         self.used, self.free, self.returned, self.others = 30 * MIB, 0, 0, 0
         self.now = self.spent = 0.0
         self.asked = self.trims = 0
@@ -29,7 +29,7 @@ class Process:
     def told(self) -> Allocated:
         self.asked += 1
         self.spent += 0.0001
-        return Allocated(fordblks=self.free, uordblks=self.used, hblkhd=0) if self.is_told else Allocated()
+        return Allocated(fordblks=self.free, uordblks=self.used, hblkhd=0) if self.has_figures else Allocated()
 
     def trim(self) -> None:
         self.trims += 1
@@ -151,7 +151,7 @@ def test_memory_of_others_is_not_returned() -> None:
 
 
 def test_an_allocator_without_figures() -> None:
-    process = Process(is_told=False)
+    process = Process(has_figures=False)
     process.takes(100 * MIB)
     process.frees(100 * MIB)
     for _ in range(5):

@@ -248,8 +248,8 @@ def test_conflicting_options_follow_the_higher_source(
 ) -> None:
     values, found = said(file, text, None, *arguments)
     assert (values.text("data-dir"), values.switch("no-data-dir")) == (directory, has_none)
-    is_told = [f"{file}, line 1: data-dir is ignored: {file}, line 2: no-data-dir is given as well"]
-    assert list(found.warnings) == (is_told if directory and has_none else [])
+    expected = [f"{file}, line 1: data-dir is ignored: {file}, line 2: no-data-dir is given as well"]
+    assert list(found.warnings) == (expected if directory and has_none else [])
 
 
 def test_unknown_option_gets_a_warning(file: Path) -> None:

@@ -369,8 +369,8 @@ def test_deleted(model: Model) -> None:
 
 @pytest.mark.usefixtures("no_collector")
 def test_dequeued_entry_behind_a_stuck_one_is_freed_at_once(model: Model) -> None:
-    """A browser that stands at the head, a message there that somebody keeps, and one that is gone and that somebody
-    remembers: all others come and go."""
+    """A browser waits at the head, a consumer keeps a message there, and another remembers one that is gone: all others
+    come and go."""
     queue = model.queue("q")
     stuck_browser = model.consumer(queue, 1, acquires=False)
     stuck_taker = model.consumer(queue, 1)

@@ -28,7 +28,7 @@ DEFAULT = QUEUE_LIMIT_BYTES
 
 
 class Owner:
-    """Somebody who has a connection."""
+    """A client with a connection."""
 
     def __init__(self) -> None:
         self.publisher = object()

@@ -120,7 +120,7 @@ class QueueMachine(RuleBasedStateMachine):
         self.unflushed = 0  # the first place that waits for a flush which has not begun; 0 for none
         self.waits: list[Wait] = []
         self.consumers: list[Recorder] = []
-        self.held: dict[int, Entry] = {}  # place -> entry, of what somebody has
+        self.held: dict[int, Entry] = {}  # place -> entry, of acquired messages
         self.seen: dict[Recorder, list[Entry]] = {}
         self.last_seen: dict[Recorder, int] = {}
         self.round: list[int] = []  # the places of what was given since the dispatch began
@@ -421,13 +421,13 @@ class QueueMachine(RuleBasedStateMachine):
         assert list(queue.delivered_rids()) == delivered
 
     @invariant()
-    def nobody_stands_at_what_is_gone(self) -> None:
+    def no_consumer_waits_at_a_removed_message(self) -> None:
         for consumer in getattr(self, "consumers", ()):
             if not consumer.acquires:
                 assert consumer.cursor.state != GONE
 
     @invariant()
-    def what_is_gone_is_freed(self) -> None:
+    def removed_messages_are_freed(self) -> None:
         if not hasattr(self, "queue"):
             return
         for entries in self.seen.values():  # what a browser's session remembers is its own affair
@@ -638,7 +638,7 @@ class ResidencyMachine(QueueMachine):
             super().order_and_counts()
 
     @invariant()
-    def what_is_out_is_counted(self) -> None:
+    def messages_out_of_memory_are_counted(self) -> None:
         if not hasattr(self, "queue"):
             return
         parts = list(self.queue.order.parts())
@@ -716,7 +716,7 @@ class Prioritized(QueueMachine):
 
     @rule(odd=st.sampled_from([None, True]))
     def get_one(self, odd: bool | None) -> None:
-        """Somebody takes one message, and then does not wait for any."""
+        """A client takes one message, and then waits for none."""
         getter = self.take_part(1, odd, FOREMOST)
         self.dispatch()
         self.queue.remove_consumer(getter)

@@ -44,7 +44,7 @@ class Sender:
     def __init__(self, peer: RawPeer, frames: list[bytes]) -> None:
         self.peer, self.frames = peer, frames
         self.begun, self.left = 0, b""
-        self._is_told = threading.Event()
+        self._must_end = threading.Event()
         self._task = asyncio.create_task(client(self._send))
 
     def _send(self) -> None:
@@ -56,14 +56,14 @@ class Sender:
                 try:
                     self.left = self.left[self.peer.socket.send(self.left) :]
                 except TimeoutError:
-                    if self._is_told.is_set():
+                    if self._must_end.is_set():
                         self.peer.socket.settimeout(PATIENCE_SECONDS)
                         return
         raise AssertionError("the broker takes all there is")
 
     async def stop(self) -> None:
         """Send no more, once the socket takes no more."""
-        self._is_told.set()
+        self._must_end.set()
         await self._task
         self.peer.sent += self.begun
 

@@ -19,7 +19,7 @@ class Session:
     def __init__(self, name: str, log: list[str]) -> None:
         self.name, self.log = name, log
         self.held: Runs = []
-        self.when_told: Callable[[], None] = lambda: None
+        self.when_notified: Callable[[], None] = lambda: None
 
     def complete_received(self) -> Runs:
         self.log.append(f"{self.name} settles")
@@ -34,7 +34,7 @@ class Session:
 
     def report_completed(self) -> None:
         self.log.append(f"{self.name} tells")
-        self.when_told()
+        self.when_notified()
 
 
 class Output:
@@ -201,7 +201,7 @@ def test_a_peer_that_waits_is_answered_before_messages_are_delivered(model: Mode
     model.run()
     model.store.complete()
     output = Output(log)
-    session.when_told = lambda: model.tick.outputs.setdefault(output, None)
+    session.when_notified = lambda: model.tick.outputs.setdefault(output, None)
     model.tick.workers[session] = model.tick.awaited[session] = None
     log.clear()
     model.run()
@@ -333,11 +333,11 @@ def test_a_waiter_notified_while_the_turn_ends_gets_another(log: list[str]) -> N
     first, second = Session("s", log), Session("t", log)
 
     def tell() -> None:
-        first.when_told = lambda: None
+        first.when_notified = lambda: None
         tick.workers[second] = None
         tick.schedule()
 
-    first.when_told = tell
+    first.when_notified = tell
     tick.workers[first] = None
     tick.schedule()
     loop.run()
@@ -447,7 +447,7 @@ def test_an_end_before_the_scheduled_one_leaves_one_scheduled(log: list[str]) ->
     def has_more() -> None:
         tick.workers[session] = None  # type: ignore[index]
 
-    session.when_told = has_more
+    session.when_notified = has_more
     has_more()
     tick.schedule()
     for _ in range(5):

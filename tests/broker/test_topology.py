@@ -171,7 +171,7 @@ class TestDeleteQueue:
             await topology.delete_queue("q")
             assert list(stage.broker.default_host.queues) == ["other"]
             assert queue.is_deleted
-            assert taker.is_told
+            assert taker.is_notified
             assert stage.bindings() == {("amq.direct", "other", "k")}
             await stage.publish("", "q", b"to nobody")
             await stage.publish("amq.direct", "k", b"x")

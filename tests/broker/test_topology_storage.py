@@ -230,14 +230,14 @@ class TestFailingStore:
             assert stage.bindings() == {("x", "q", "k"), ("amq.topic", "q", "#")}
             assert stage.broker.default_host.queues == {"q": queue}
             assert not queue.is_deleted
-            assert not taker.is_told
+            assert not taker.is_notified
             await stage.publish("x", "k", b"1")
             await stage.publish("", "q", b"2")
             assert [entry.message.body for entry in taker.taken] == [b"1"]
             assert stage.bodies("q") == [b"2"]
             queue.dequeue(taker.taken[0])
             await topology.delete_queue("q")
-            assert taker.is_told
+            assert taker.is_notified
             assert "x" not in stage.broker.default_host.exchanges
 
         play(tmp_path, scene)

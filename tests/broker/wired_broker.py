@@ -80,7 +80,7 @@ class Taker:
         self.acquires, self.is_waiting = True, False
         self.cursor: Any = None
         self.taken: list[Entry] = []
-        self.is_told = False
+        self.is_notified = False
 
     @property
     def kind(self) -> str:
@@ -95,7 +95,7 @@ class Taker:
         return TAKEN_LAST
 
     def queue_deleted(self) -> None:
-        self.is_told = True
+        self.is_notified = True
 
 
 class Wired:

@@ -27,7 +27,7 @@ def test_a_shared_one_goes_with_its_last_consumer_and_not_before_there_was_one(d
     there.subscribe("q", acquire_mode=1)
     here.command("message.cancel", on=BESIDE, destination="q")
     here.sync()
-    assert "q" in world.broker.default_host.queues  # somebody still looks at it
+    assert "q" in world.broker.default_host.queues  # a browser still uses it
     there.machine.closed()
     world.run()
     assert "q" not in world.broker.default_host.queues

@@ -300,7 +300,7 @@ def _exchanged(self: References, entries: list[tuple[Entry, Reference]], message
     _sound_fetched(self, entries, messages[::-1])
 
 
-def _never_told(self: References, entries: list[tuple[Entry, Reference]], messages: Loaded) -> None:
+def _never_notified(self: References, entries: list[tuple[Entry, Reference]], messages: Loaded) -> None:
     """The queue is not dispatched again when what its consumers await is there."""
     with patch.object(Queue, "mark_ready", lambda _queue: None):
         _sound_fetched(self, entries, messages)
@@ -314,7 +314,7 @@ BROKEN_PAGING: Final[dict[str, Callable[[], AbstractContextManager[object]]]] = 
     "compaction without what is out": partial(patch.object, RestingRecords, "before", _none_to_copy),
     "another message of the paging file": partial(patch.object, PageFile, "_messages", _another_of_the_page),
     "read ahead for another entry": partial(patch.object, References, "_fetched", _exchanged),
-    "not dispatched when it was read ahead": partial(patch.object, References, "_fetched", _never_told),
+    "not dispatched when it was read ahead": partial(patch.object, References, "_fetched", _never_notified),
 }
 """The same for brokers whose messages go out of memory."""
 

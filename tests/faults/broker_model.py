@@ -132,7 +132,7 @@ class Copy:
         is_gone: it is not there; `gone_in` is the tick in which that was told.
         holder: the client's session that has it.
         was_delivered, needs_mark: whether it may be marked as redelivered, and whether it must be.
-        available_in: the tick in which it was sure to be there for whoever comes; None if it is not.
+        available_in: the tick in which it was sure to be available to any consumer; None if it is not.
         deliveries: how often it came.
     """
 
@@ -197,7 +197,7 @@ class Model:
         now: seconds since 1970.
         deliveries: how many messages came.
         early: how many of them were not promised by then.
-        suspicions: copies that came while somebody else had them, and who that was.
+        suspicions: copies that came while another consumer had them, and which one.
         overtaken: copies that did not come before one that was sent later, that one, and since when they could.
     """
 
@@ -359,7 +359,7 @@ class Model:
         """
         for copy, holder in self.suspicions:
             what = f"message {copy.message.number} on {copy.queue.name}"
-            require(has_ended(holder), f"{what} was delivered while somebody had it")
+            require(has_ended(holder), f"{what} was delivered while another consumer had it")
         self.suspicions.clear()
         for earlier, copy, since in self.overtaken:
             what = f"message {copy.message.number} on {copy.queue.name} overtakes {earlier.message.number}"

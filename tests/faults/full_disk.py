@@ -37,7 +37,7 @@ def sizes(disk: SimulatedDisk, path: str) -> dict[str, int]:
     return found
 
 
-def assert_told(error: Exception, path: str) -> str:
+def assert_reported(error: Exception, path: str) -> str:
     """One line: where, what is wrong, and what to do. Returns it."""
     text = str(error)
     assert "\n" not in text

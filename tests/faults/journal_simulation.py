@@ -119,7 +119,7 @@ class DamagedError(AssertionError):
 
 
 class JournalLife:
-    """One process's time with the journal. What it does until it is made counts too: `disk.watch` is told of it.
+    """One process's time with the journal. What it does until it is made counts too: `disk.watch` sees it.
 
     Args:
         disk: where it is.

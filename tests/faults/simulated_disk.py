@@ -18,7 +18,7 @@ Calls that change something are counted, from 0: `create`, `lock` where it makes
     disk.kill_at = 7                      the process dies during call 7, by `Killed`, and so does each call after it,
                                           reading too, until `crash` begins a new life. (Closing a file, or letting go
                                           of a lock, stays allowed: `finally` blocks run.)
-    disk.watch = lambda call: ...         is told of each call before it is made; `call.killed(seed, power_loss=...)` is
+    disk.watch = lambda call: ...         sees each call before it is made; `call.killed(seed, power_loss=...)` is
                                           the disk that the next life finds if the process dies during this one. The
                                           process itself goes on: one run visits every kill point
 

@@ -655,7 +655,7 @@ class StoreLife:
         must_be_clean: it was closed cleanly, and nobody has opened it since.
         faults: whether the disk fails, so that errors are no surprise.
         driver: makes the sync driver, if it is a special one.
-        is_damaged: whether somebody damaged its catalogue, which must be told and cost nothing; None if nobody knows.
+        is_damaged: whether its catalogue was damaged, which must be reported and cost nothing; None if unknown.
 
     Raises:
         BrokenPromiseError: it may not be as it is.
@@ -730,7 +730,7 @@ class StoreLife:
             if self.asked == self.answered and self.store._flusher.is_idle:
                 self.highest()
                 return
-        raise BrokenPromiseError("somebody is never called back")
+        raise BrokenPromiseError("a waiter is never called back")
 
     def promises(self) -> Model:
         """What the next life may find."""
@@ -1108,7 +1108,7 @@ class StoreLife:
             delivered[queue.number] = set(self.rng.sample(rids, self.rng.randint(0, len(rids))))
         self.model.delivered = delivered
         self.model.is_closed = self.store.close(delivered)
-        require(self.asked == self.answered, "closed before somebody was called back")
+        require(self.asked == self.answered, "closed before a waiter was called back")
         require(self.model.is_closed or self.faults, "a close that is not clean")
 
     def stop(self) -> bool:
@@ -1205,7 +1205,7 @@ class LargeLife(StoreLife):
             if self.asked == self.answered and self.store._flusher.is_idle and not self._soon and not self._later:
                 self.highest()
                 return
-        raise BrokenPromiseError("somebody is never called back")
+        raise BrokenPromiseError("a waiter is never called back")
 
     def close(self) -> None:
         """Close the store, after everybody was called back."""

@@ -14,7 +14,7 @@ import pytest
 from qstore.store.errors import StoreError
 from qstore.store.journal.directory import DELETED
 from qstore.store.unfinished import CONVERTED
-from tests.faults.full_disk import assert_told, moments, sizes
+from tests.faults.full_disk import assert_reported, moments, sizes
 from tests.faults.simulated_disk import SimulatedDisk, takes, takes_or_keeps
 from tests.faults.snapshot_life import begin, check_copy, check_source, copy_it
 from tests.faults.store_simulation import PATH, Shop
@@ -45,7 +45,7 @@ def test_a_conversion(needs_room: Callable[[str], bool]) -> None:
         else:
             break
         if isinstance(reported, StoreError):
-            assert_told(reported, STORE)
+            assert_reported(reported, STORE)
         disk.full_from = None
         name = assert_kept(disk)
         if name == "rhm":
@@ -77,7 +77,7 @@ def test_a_copy(needs_room: Callable[[str], bool]) -> None:
         try:
             copy_it(life, snapshot)
         except StoreError as error:
-            assert_told(error, "/")
+            assert_reported(error, "/")
         else:
             break
         assert sizes(disk, "/") == before, number
@@ -136,7 +136,7 @@ def test_a_start_that_rebuilds(needs_room: Callable[[str], bool], catalogue: boo
         try:
             Shop(disk)
         except StoreError as error:
-            assert_told(error, PATH)
+            assert_reported(error, PATH)
         else:
             break
         assert not disk.held

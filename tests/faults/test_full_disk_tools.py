@@ -81,7 +81,7 @@ def moments(run: Callable[[], object], most: int, *, takes: bool) -> Iterator[Fu
         yield FullDisk(number, takes=takes)
 
 
-def assert_told(text: str, where: Path) -> None:
+def assert_reported(text: str, where: Path) -> None:
     assert text.count("\n") == 1
     assert str(where) in text
     assert FULL in text
@@ -120,7 +120,7 @@ def test_recover(make: Callable[[Path], Original], version: str, takes: bool, tm
             report = invoke(source, target, *options).report
         failed += 1
         assert report.code == 2
-        assert_told(report.errors, target.parent)
+        assert_reported(report.errors, target.parent)
         left = list(target.parent.iterdir())
         if left and not takes:  # where not even the mark of a complete store could be renamed any more
             (remains,) = left
@@ -185,7 +185,7 @@ def test_qpid_store_resize(takes: bool, arguments: tuple[str, ...], tmp_path: Pa
             assert held(path) == expected
             continue
         assert failed.code == 1
-        assert_told(failed.err, path)
+        assert_reported(failed.err, path)
         unchanged = files_in(path) == before
         seen["unchanged" if unchanged else "begun"] += 1
         assert unchanged or "-n" in arguments or held(path) == expected
@@ -238,7 +238,7 @@ def test_qstore_resize(takes: bool, tmp_path: Path) -> None:
             failed = invoked(path)
         assert failed.code == 2
         *critical, told = failed.errors.splitlines(keepends=True)
-        assert_told(told, path)
+        assert_reported(told, path)
         assert all("second copy of the topology cannot be written" in line for line in critical)
         assert bodies(path) == expected
         assert invoked(path).code == 0
@@ -268,7 +268,7 @@ def test_generate(format_: str, exists: bool, tmp_path: Path) -> None:
         with disk.in_use():
             failed = run()
         assert failed.code == 2
-        assert_told(failed.errors, out)
+        assert_reported(failed.errors, out)
         assert out.exists() is exists
         assert not exists or list(out.iterdir()) == []
     assert run().code == 0

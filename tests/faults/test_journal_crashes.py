@@ -427,7 +427,7 @@ def test_a_record_with_a_bad_bit_is_not_relocated(at: int) -> None:
     before = bytes(disk.tree.inode(path(0)).content)
     with pytest.raises(JournalFailedError, match="a record cannot be read for compaction"):
         go_round(life)
-    # What is there can still be looked at by whoever repairs it.
+    # What is there can still be read for a repair.
     first = slice(DATA_OFFSET, DATA_OFFSET + 2 * BLOCK_SIZE)
     assert bytes(disk.tree.inode(path(0)).content)[first] == before[first]
     disk.crash(power_loss=False)

@@ -18,7 +18,7 @@ from qstore.store.errors import StoreError
 from qstore.store.journal.directory import DELETED
 from qstore.store.repair.resize import StoreResize, _Built
 from qstore.store.unfinished import KEPT
-from tests.faults.full_disk import assert_told, moments, sizes
+from tests.faults.full_disk import assert_reported, moments, sizes
 from tests.faults.simulated_disk import Call, Killed, SimulatedDisk, takes, takes_or_keeps
 from tests.faults.simulator import BrokenPromiseError
 from tests.faults.snapshot_life import SnapshotLife, begin_again, frozen
@@ -243,7 +243,7 @@ def test_a_resize_on_a_disk_that_runs_full(needs_room: Callable[[str], bool], se
         try:
             resize(disk, seed)
         except StoreError as error:
-            reported = assert_told(error, PATH)
+            reported = assert_reported(error, PATH)
         else:
             break
         found = outcome(left, disk)

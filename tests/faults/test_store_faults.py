@@ -141,7 +141,7 @@ def test_all_waiters_get_the_error_of_a_driver_that_dies(seed: int) -> None:
 class LosingSync(DyingSync):
     """Dies as well, and takes with it that some of its syncs have failed; the next one lives a while, too.
 
-    What has failed is gone from the disk's memory, and whoever syncs the same files again is told that all is well. A
+    What has failed is gone from the disk's memory, and a second sync of the same files reports success. A
     successor syncs something before it dies: after two in a row that did not, the store gives up.
     """
 

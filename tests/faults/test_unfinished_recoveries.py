@@ -172,7 +172,7 @@ def built_beside(damaged: Path, root: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_a_store_that_was_used_is_not_removed(damaged: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Somebody started a broker on what was whole and had not got its name."""
+    """A broker was started on a whole store that had not got its name yet."""
     state = built_beside(damaged, tmp_path, monkeypatch)
     opened = OpenedStore(tool_environment(), state / "new.recovering")
     opened.recovered()

@@ -226,19 +226,19 @@ def test_a_start_that_repairs(original: Path, tmp_path: Path, damage: Damaging) 
     disk = CopyingDisk(path, tmp_path / "states", lambda state: states.append((state, critical(lines, path))))
     MessageStore.open(replace(tool_environment(), disk=disk), str(path), PARAMETERS, "0.1.0", log=lines.append).close()
     assert len(states) > 2
-    for state, already_told in today(states, 2):
+    for state, already_reported in today(states, 2):
         shown = dump(state, "--outstanding", "--json")
         checked = check(state)
         found = bodies(shown)
         assert found == repaired or (found == readable and checked.code == 1), state
         assert shown.code <= checked.code <= 1, state
-        assert checked.code == 1 or already_told == expected.critical, state
+        assert checked.code == 1 or already_reported == expected.critical, state
         recovery = invoke(state, tmp_path / "recovered", "--orphans", "report")
         assert recovery.report.code in (0, 1)
         assert recovery.summary["messages"] + recovery.summary["in_doubt"] == len(found), state
         shutil.rmtree(tmp_path / "recovered")
         again = started(state)
-        assert already_told | again.critical == expected.critical, state
+        assert already_reported | again.critical == expected.critical, state
         assert again.content == expected.content, state
         assert again.kept == expected.kept, state
         assert again.told == expected.told, state

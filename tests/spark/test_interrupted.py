@@ -67,7 +67,7 @@ class Running:
                     command = (entry / "cmdline").read_bytes().replace(b"\0", b" ")
                     found[int(entry.name)] = command.decode(errors="replace")
             except OSError:
-                continue  # gone, or somebody else's
+                continue  # gone, or another user's
         return found
 
     def commands(self) -> list[str]:

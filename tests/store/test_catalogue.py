@@ -419,7 +419,7 @@ class CatalogueMachine(RuleBasedStateMachine):
 
     @precondition(lambda self: self.before is None)
     @invariant()
-    def what_is_read_is_what_was_written(self) -> None:
+    def reading_returns_what_was_written(self) -> None:
         catalogue = Catalogue(self.key_value)
         assert list(catalogue.queues()) == [self.queues[number] for number in sorted(self.queues)]
         assert list(catalogue.exchanges()) == [self.exchanges[number] for number in sorted(self.exchanges)]

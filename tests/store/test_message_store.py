@@ -655,7 +655,7 @@ def is_waking(opened: OpenedStore, seconds: float = 0.0) -> bool:
     return bool(select.select([opened.store.fileno()], [], [], seconds)[0])
 
 
-def collect_until_told(opened: OpenedStore) -> None:
+def collect_until_notified(opened: OpenedStore) -> None:
     """Until a critical line is logged; what is done in the background may wake the store before."""
     while not any(line.level == Level.CRITICAL for line in opened.lines):
         assert is_waking(opened, PATIENCE_SECONDS)
@@ -673,7 +673,7 @@ def collect_until_quiet(opened: OpenedStore) -> None:
 def test_a_helper_that_dies_at_rest_is_replaced(path: Path) -> None:
     opened, journal, helper = open_with_helper(path)
     os.kill(helper, signal.SIGKILL)
-    collect_until_told(opened)
+    collect_until_notified(opened)
     assert opened.store.failure is None
     collect_until_quiet(opened)
     (line,) = [line for line in opened.lines if line.level == Level.CRITICAL]
@@ -688,7 +688,7 @@ def test_a_helper_that_dies_at_rest_is_replaced(path: Path) -> None:
 
 
 def test_a_helper_that_dies_at_work_is_replaced_wherever_that_is_noticed(path: Path) -> None:
-    """While somebody waits for the descriptor, for room, or for the store to be closed."""
+    """While others wait for the descriptor, for room, or for the store to be closed."""
     opened, journal, helper = open_with_helper(path)
     children = set(children_of(os.getpid())) - {helper}
     messages = [b"%d" % number for number in range(12)]
@@ -716,7 +716,7 @@ def test_without_another_helper_the_store_fails_and_changes_of_topology_continue
     opened, journal, helper = open_with_helper(path)
     monkeypatch.setattr(sys, "executable", "/nowhere/python")
     os.kill(helper, signal.SIGKILL)
-    collect_until_told(opened)
+    collect_until_notified(opened)
     assert "/nowhere/python: cannot start a sync helper" in str(opened.store.failure)
     assert "/nowhere/python" in opened.lines[-1].text
     assert opened.lines[-1].level == Level.CRITICAL

@@ -504,7 +504,7 @@ class Recorder:
         on_delivery: Callable[[Entry], object] | None = None,
     ) -> None:
         self.queue, self.credit, self.acquires, self.wants = queue, credit, acquires, wants
-        self.is_waiting = self.is_told = False
+        self.is_waiting = self.is_notified = False
         self.entries: list[Entry] = []
         self.on_delivery: Callable[[Entry], object] = on_delivery or self.entries.append
 
@@ -535,4 +535,4 @@ class Recorder:
         self.queue.wake(self)
 
     def queue_deleted(self) -> None:
-        self.is_told = True
+        self.is_notified = True

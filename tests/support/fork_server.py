@@ -67,7 +67,7 @@ def _import() -> None:
 
 
 def serve(number: int) -> Request:
-    """Fork for as long as somebody asks. Returns in each new process, with what it is to be."""
+    """Fork as long as requests come. Returns in each new process, with its task."""
     control = socket.socket(fileno=number)
     running: dict[int, tuple[int, int]] = {}  # by the descriptor that tells of the end: process id, pipe
     poll = select.poll()
@@ -84,7 +84,7 @@ def serve(number: int) -> Request:
                 continue
             packet, descriptors, _, _ = socket.recv_fds(control, MAX_REQUEST, _DESCRIPTORS)
             if not packet:
-                os._exit(0)  # whoever could ask has ended
+                os._exit(0)  # all clients have ended
             *streams, pipe = descriptors
             process = os.fork()
             if not process:

@@ -141,14 +141,14 @@ class Forked:
         return status
 
     def _ended(self, seconds: float | None) -> int | None:
-        if self.returncode is None and self._is_told(seconds):
+        if self.returncode is None and self._has_ended(seconds):
             while self._told.count(b"\n") < 2:
                 self._hear()
             os.close(self._status)
             self.returncode = int(self._told.split()[1])
         return self.returncode
 
-    def _is_told(self, seconds: float | None) -> bool:
+    def _has_ended(self, seconds: float | None) -> bool:
         ready = select.poll()  # its number may be more than `select` takes
         ready.register(self._status, select.POLLIN)
         return bool(ready.poll(None if seconds is None else seconds * 1000))

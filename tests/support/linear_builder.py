@@ -29,7 +29,7 @@ TPL_QUEUE: Final = "TplStore"
 ORIGINAL_ROOT: Final = "/var/lib/qpidd"  # where the links of a store point that was copied from elsewhere
 DIRECTORY: Final = "/store/qls/jrnl2/q"
 _SECONDS: Final = 1_700_000_000
-_MAX: Final = 4095  # KiB; whoever gives bytes notices
+_MAX: Final = 4095  # KiB; a caller that passes bytes notices
 
 
 class PlacedRecord(NamedTuple):

@@ -41,7 +41,7 @@ class HeldDriver:
     Attributes:
         is_held: whether nothing is synced.
         failing: names of files (a part is enough) whose sync fails.
-        has_stopped_loop: whether somebody waited for the disk while it was held.
+        has_stopped_loop: whether the loop waited for the disk while it was held.
     """
 
     def __init__(self) -> None:

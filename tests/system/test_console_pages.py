@@ -67,7 +67,7 @@ def chromium() -> Iterator[Any]:
 
 
 class Window:
-    """A page of the browser in which somebody has logged in; `complaints` is what the browser does not like."""
+    """A browser page with a logged-in user; `complaints` has the browser's errors and warnings."""
 
     def __init__(self, page: Any, url: str) -> None:
         self.page, self.url = page, url

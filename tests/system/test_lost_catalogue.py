@@ -193,7 +193,7 @@ def test_a_damaged_catalogue(made: Made, tmp_path: Path, damage: Callable[[Path,
 def test_an_unreadable_catalogue_is_not_damage(made: Made, tmp_path: Path, tool: tuple[str, ...]) -> None:
     """Another user's: nothing is said of lost exchanges, but whom the directory should belong to."""
     if os.geteuid() != 0:
-        pytest.skip("only root can run a command as somebody else")
+        pytest.skip("only root can run a command as another user")
     path = tmp_path / "store"
     shutil.copytree(made.clean, path)
     for each in (path, *path.rglob("*")):

@@ -394,8 +394,8 @@ def test_a_daemon_without_a_log_warns(qpidd: Qpidd, tmp_path: Path) -> None:
     for said in ((), ("--log-to-syslog=no",)):
         ended = qpidd("--daemon", *options, *said)
         try:
-            is_told = not said and not Path("/dev/log").exists()
-            assert (ended.returncode, "without a log" in ended.stderr) == (0, is_told)
+            complains = not said and not Path("/dev/log").exists()
+            assert (ended.returncode, "without a log" in ended.stderr) == (0, complains)
         finally:
             assert qpidd("--quit", *options[2:], "--port", ended.stdout.strip()).returncode == 0
 

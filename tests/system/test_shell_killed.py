@@ -214,7 +214,7 @@ def url(broker: RunningBroker) -> Iterator[str]:
 
 
 def alone(url: str) -> bool:
-    """Whether the broker has done with all clients but this test's."""
+    """Whether the broker has dropped all clients but this test's."""
     with Console(url.removeprefix("amqp://")) as console:
         return comes(lambda: len(list(console.query("connection"))) == 2)
 

@@ -107,7 +107,7 @@ def test_stores(tmp_path: Path, seed: int) -> None:
     assert is_there <= (entry.injected is not None)
     assert (entry.injected is not None and entry.injected.is_known) <= is_there
     rest = steps[states.index(found) :]
-    if is_there or entry.injected is None:  # else somebody has to look: it is marked as begun, and not injected again
+    if is_there or entry.injected is None:  # else an operator decides: it is marked as begun, not injected again
         where = first if states.index(found) < 2 else second
         assert killed(str(where), rest, 0) == len(rest)
         assert held_by(first, second) == states[-1]

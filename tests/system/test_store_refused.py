@@ -87,7 +87,7 @@ def surroundings() -> tuple[list[str], set[int], int]:
     for name in os.listdir("/proc/self/fd"):
         with contextlib.suppress(FileNotFoundError):  # the one that lists them
             descriptors.append(os.readlink(f"/proc/self/fd/{name}"))
-    names = [name for name in descriptors if "/catalogue/LOG" not in name]  # RocksDB renames it, whoever has it open
+    names = [name for name in descriptors if "/catalogue/LOG" not in name]  # RocksDB renames it, even while it is open
     return sorted(names), set(children_of(os.getpid())), threading.active_count()
 
 

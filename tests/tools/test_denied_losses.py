@@ -79,7 +79,7 @@ def content_of(seen: Seen) -> tuple[Any, ...]:
     return seen.content, seen.recovered, seen.lenient
 
 
-def assert_told(seen: Seen, *, loses: bool) -> None:
+def assert_reported(seen: Seen, *, loses: bool) -> None:
     """Everybody who looks says so; and that something is lost, where it is."""
     assert seen.faults == []
     assert seen.code == 1, seen.told
@@ -138,7 +138,7 @@ def test_a_flipped_bit_in_the_last_record_of_the_copy_is_damage(
     content[last_record(bytes(content)).start + 30] ^= 4
     (path / COPY).write_bytes(content)
     seen = look(path, scratch, is_version_2=True)
-    assert_told(seen, loses=False)
+    assert_reported(seen, loses=False)
     assert kinds(seen) == {"topology-copy-unusable"}
     assert content_of(seen) == content_of(undamaged[name])
 
@@ -154,7 +154,7 @@ def test_with_a_broken_catalogue_the_lost_end_of_its_copy_is_a_loss(
     (path / COPY).write_bytes(content)
     (path / "rhm/catalogue/CURRENT").unlink()
     seen = look(path, scratch, is_version_2=True)
-    assert_told(seen, loses=True)
+    assert_reported(seen, loses=True)
     assert content_of(seen) != content_of(undamaged[name])
 
 
@@ -170,7 +170,7 @@ def test_an_older_catalogue_with_an_older_copy_is_a_loss(
     if not has_changed:
         assert content_of(seen) == content_of(undamaged[name])
         return
-    assert_told(seen, loses=True)
+    assert_reported(seen, loses=True)
     assert "catalogue-behind" in kinds(seen)
     everything = [queue.name for queue in stores_queues(path)]
     assert set(everything) >= {queue.name for queue in stores_queues(store.path)}
@@ -199,7 +199,7 @@ def test_one_of_the_two_that_is_older_costs_nothing(
     seen = look(path, scratch, is_version_2=True)
     assert content_of(seen) == content_of(undamaged[name])
     if (older_of(store, older) / COPY).read_bytes() != (store.path / COPY).read_bytes():
-        assert_told(seen, loses=False)
+        assert_reported(seen, loses=False)
 
 
 def test_a_lost_queue_whose_journal_is_empty_is_a_loss(tmp_path: Path, scratch: Path) -> None:
@@ -215,7 +215,7 @@ def test_a_lost_queue_whose_journal_is_empty_is_a_loss(tmp_path: Path, scratch: 
     put_back(path, older, "rhm/catalogue", COPY)
     (path / "rhm/SYNCED").unlink()  # older software
     seen = look(path, scratch, is_version_2=True)
-    assert_told(seen, loses=True)
+    assert_reported(seen, loses=True)
     assert "empty-queue-gone" in kinds(seen)
     assert any(line.startswith("queue ") and "orders" in line for line in seen.lenient or [])
 
@@ -278,7 +278,7 @@ def test_a_record_that_is_damaged_is_said_to_be(
     content[40] ^= 1
     (path / "rhm/SYNCED").write_bytes(content)
     seen = look(path, scratch, is_version_2=True)
-    assert_told(seen, loses=True)
+    assert_reported(seen, loses=True)
     assert kinds(seen) == {"sync-record-checksum"}
     assert content_of(seen) == content_of(undamaged["again"])
 
@@ -289,7 +289,7 @@ def test_a_record_of_another_store_is_not_believed(
     path = copied(stores["again"], tmp_path / "store")
     (path / "rhm/SYNCED").write_bytes(encode_synced(UUID(int=7), 1 << 40, [SyncedJournal(1, 1, 1, 1 << 40)]))
     seen = look(path, scratch, is_version_2=True)
-    assert_told(seen, loses=True)
+    assert_reported(seen, loses=True)
     assert kinds(seen) == {"sync-record-of-other-store"}
 
 

@@ -46,7 +46,7 @@ FILES: Final = {path: bytes(content) for path, content in JOURNAL.disk().files.i
 LAST_LAP: Final[list[PlacedRecord]] = JOURNAL.records[-20:]
 
 
-def assert_told(result: Run, disk: MemoryDisk) -> None:
+def assert_reported(result: Run, disk: MemoryDisk) -> None:
     """It ended in one of the ways that the command has."""
     assert result.code in (0, 1)
     assert (result.code == 0) == (result.err == "")
@@ -74,14 +74,14 @@ def test_random_bytes_anywhere(data: st.DataObject, show: Show) -> None:
         noise = data.draw(st.binary(min_size=1, max_size=64))
         content[offset : offset + len(noise)] = noise
         disk.files[path] = content
-    assert_told(check(disk, show), disk)
+    assert_reported(check(disk, show), disk)
 
 
 @examples(150)
 @given(st.integers(0, 3), st.binary(min_size=1, max_size=48), st.integers(0, 47), SHOWN)
 def test_forged_file_headers(number: int, noise: bytes, offset: int, show: Show) -> None:
     disk = patch(MemoryDisk(FILES), number, offset, noise)
-    assert_told(check(disk, show), disk)
+    assert_reported(check(disk, show), disk)
 
 
 @examples(200)
@@ -95,7 +95,7 @@ def test_forged_record_headers(record: PlacedRecord, magic: bytes, fields: list[
     """Kinds and sizes that are not so, in a record that the walk reaches."""
     forged = magic + b"\1\0" + struct.pack("<H", record.header.flags) + struct.pack("<QQQ", *fields)
     disk = patch(MemoryDisk(FILES), record.file, record.offset, forged)
-    assert_told(check(disk, show), disk)
+    assert_reported(check(disk, show), disk)
 
 
 @examples(100)
@@ -104,7 +104,7 @@ def test_files_cut_short(sizes: dict[int, int], show: Show) -> None:
     disk = MemoryDisk(FILES)
     for number, size in sizes.items():
         disk.files[path_of(number)] = FILES[path_of(number)][:size]
-    assert_told(check(disk, show), disk)
+    assert_reported(check(disk, show), disk)
 
 
 @examples(100)
@@ -113,7 +113,7 @@ def test_info_files_of_any_content(noise: bytes, offset: int) -> None:
     disk = MemoryDisk(FILES)
     path = f"{DIRECTORY}/JournalData.jinf"
     disk.files[path] = FILES[path][:offset] + noise + FILES[path][offset + len(noise) :]
-    assert_told(check(disk), disk)
+    assert_reported(check(disk), disk)
 
 
 @pytest.mark.parametrize("files", [1, 2, 5, 64])
@@ -124,7 +124,7 @@ def test_info_files_that_lie_about_the_geometry(files: int, sectors: int) -> Non
     path = f"{DIRECTORY}/JournalData.jinf"
     content = FILES[path].replace(b'files value="4"', b'files value="%d"' % files)
     disk.files[path] = content.replace(b'sblks value="8"', b'sblks value="%d"' % sectors)
-    assert_told(check(disk), disk)
+    assert_reported(check(disk), disk)
 
 
 @examples(100)
@@ -134,7 +134,7 @@ def test_files_of_noise_behind_a_good_header(first_record: int, noise: bytes, sh
     for number in range(4):
         patch(disk, number, 24, struct.pack("<Q", first_record if number % 2 else 0x200))
         patch(disk, number, 512, noise.ljust(4096, noise[-1:] or b"\xff"))
-    assert_told(check(disk, show), disk)
+    assert_reported(check(disk, show), disk)
 
 
 def test_a_file_of_fillers_only() -> None:
@@ -173,4 +173,4 @@ def test_every_flipped_bit_of_a_real_journal(dtx: StoreFixture) -> None:
     for offset in range(0, len(used), 5):
         disk = MemoryDisk(files)
         patch(disk, 0, offset, bytes([used[offset] ^ 1 << offset % 8]))
-        assert_told(check(disk, Show.DOTS), disk)
+        assert_reported(check(disk, Show.DOTS), disk)

@@ -4,8 +4,8 @@ harmless   the content is the same, and nothing is said
 told       the content is the same, and damage is reported
 loss told  it is not the same, and everybody who looked said so
 refused    nothing could be made of the store, and everybody who looked said so
-excused    it is not the same, and somebody did not see it; nobody can, and tools/README.md says why (`excuses`)
-UNSEEN     it is not the same, and somebody did not see it
+excused    it is not the same, and a tool did not see it; none can, and tools/README.md says why (`excuses`)
+UNSEEN     it is not the same, and a tool did not see it
 FAULT      a traceback, a hang, too much memory, or an error that does not say where and why
 """
 
