@@ -133,20 +133,58 @@ def append(flusher: Flusher, journal: QueueJournal, rid: int) -> None:
     flusher.dirty[journal] = None
 
 
-def finish(flusher: Flusher, driver: ManualDriver) -> None:
-    """Until nothing is under way."""
-    flusher.start_all()
+def put(
+    flusher: Flusher,
+    journal: QueueJournal,
+    rid: int,
+    done: Callable[[Exception | None], None],
+    *,
+    is_urgent: bool = True,
+) -> None:
+    """Append a record, and wait for its sync."""
+    append(flusher, journal, rid)
+    flusher.when_synced((journal,), done, is_urgent=is_urgent)
+
+
+def sync(flusher: Flusher, driver: ManualDriver) -> None:
+    """All tickets are synced."""
+    driver.let_go()
+    flusher.collect()
+
+
+def let_all_go(flusher: Flusher, driver: ManualDriver) -> None:
+    """Sync until nothing is under way."""
     while driver.waiting:
-        driver.let_go()
-        flusher.collect()
+        sync(flusher, driver)
+
+
+def finish(flusher: Flusher, driver: ManualDriver) -> None:
+    """Flush everything, until nothing is under way."""
+    flusher.start_all()
+    let_all_go(flusher, driver)
+
+
+def begin(flusher: Flusher, driver: ManualDriver, journals: list[QueueJournal]) -> None:
+    """Give each journal its first file, whose header is a step of its own, and one record."""
+    for rid, journal in enumerate(journals, 1):
+        append(flusher, journal, rid)
+    finish(flusher, driver)
+
+
+def replace(flusher: Flusher, driver: ManualDriver, death: str = "it is dead") -> ManualDriver:
+    """The driver dies, and has a successor."""
+    again = ManualDriver()
+    driver.successors.append(again)
+    driver.death = death
+    flusher.collect()
+    return again
 
 
 def test_callback_runs_once_the_journal_is_synced(
     flusher: Flusher, driver: ManualDriver, journal: QueueJournal
 ) -> None:
     called: list[Exception | None] = []
-    append(flusher, journal, 2)
-    flusher.when_synced((journal,), called.append)
+    put(flusher, journal, 2, called.append)
     assert driver.waiting == {}  # nobody has started it
     flusher.start_all()
     flusher.collect()
@@ -163,8 +201,7 @@ def test_callback_survives_a_sync_awaited_by_an_append(
 ) -> None:
     """The append has taken the driver's answer, which the event loop does not see then, and was refused."""
     called: list[Exception | None] = []
-    append(flusher, journal, 2)
-    flusher.when_synced((journal,), called.append)
+    put(flusher, journal, 2, called.append)
     flusher.start()
     driver.let_go()
     flusher.drain((journal,))
@@ -180,16 +217,13 @@ def test_appends_during_a_flush_share_the_next_flush(
     called: list[int] = []
     before = driver.submitted
     for rid in range(2, 22):
-        append(flusher, journal, rid)
-        flusher.when_synced((journal,), lambda error, rid=rid: called.append(rid))  # type: ignore[misc]
+        put(flusher, journal, rid, lambda error, rid=rid: called.append(rid))  # type: ignore[misc]
         flusher.start_all()
     assert driver.submitted == before + 1
-    driver.let_go()
-    flusher.collect()
+    sync(flusher, driver)
     assert called == [2]
     assert driver.submitted == before + 2
-    driver.let_go()
-    flusher.collect()
+    sync(flusher, driver)
     assert called == list(range(2, 22))
     assert driver.submitted == before + 2
     assert flusher.is_idle
@@ -198,13 +232,10 @@ def test_appends_during_a_flush_share_the_next_flush(
 def test_journals_do_not_wait_for_each_other(
     flusher: Flusher, driver: ManualDriver, journals: list[QueueJournal]
 ) -> None:
-    for rid, journal in enumerate(journals, 1):
-        append(flusher, journal, rid)
-    finish(flusher, driver)
+    begin(flusher, driver, journals)
     called: list[object] = []
     for rid, journal in enumerate(journals, 4):
-        append(flusher, journal, rid)
-        flusher.when_synced((journal,), lambda error, journal=journal: called.append(journal))  # type: ignore[misc]
+        put(flusher, journal, rid, lambda error, journal=journal: called.append(journal))  # type: ignore[misc]
     flusher.when_synced(journals, called.append)
     flusher.start_all()
     first, second, third = driver.waiting
@@ -238,12 +269,10 @@ def test_failed_sync_is_reported_to_all_waiters(
     broken, sound, _ = journals
     called: list[tuple[str, Exception | None]] = []
     for rid, each in ((1, broken), (2, sound)):
-        append(flusher, each, rid)
-        flusher.when_synced((each,), lambda error, name=each.name: called.append((name, error)))  # type: ignore[misc]
+        put(flusher, each, rid, lambda error, name=each.name: called.append((name, error)))  # type: ignore[misc]
     flusher.when_synced((sound, broken), lambda error: called.append(("both", error)))
     flusher.start_all()
-    append(flusher, broken, 3)
-    flusher.when_synced((broken,), lambda error: called.append(("later", error)))
+    put(flusher, broken, 3, lambda error: called.append(("later", error)))
     driver.let_go(min(driver.waiting), FULL)
     finish(flusher, driver)
     reported = dict(called)
@@ -257,8 +286,7 @@ def test_failed_sync_is_reported_to_all_waiters(
     flusher.when_synced((broken,), lambda error: called.append(("after", error)))
     flusher.collect()
     assert isinstance(called[-1][1], JournalFailedError)
-    append(flusher, sound, 5)
-    flusher.when_synced((sound,), lambda error: called.append(("sound", error)))
+    put(flusher, sound, 5, lambda error: called.append(("sound", error)))
     finish(flusher, driver)
     assert called[-1] == ("sound", None)
     flusher.drain(journals)
@@ -273,8 +301,7 @@ def test_a_write_that_fails(
 
     monkeypatch.setattr("qstore.store.disk.OsWritableFile.write", write)
     called: list[Exception | None] = []
-    append(flusher, journal, 2)
-    flusher.when_synced((journal,), called.append)
+    put(flusher, journal, 2, called.append)
     flusher.start_all()
     flusher.collect()
     assert driver.waiting == {}
@@ -288,8 +315,7 @@ def test_a_driver_that_dies_without_a_successor(
 ) -> None:
     called: list[Exception | None] = []
     for rid, journal in enumerate(journals, 1):
-        append(flusher, journal, rid)
-        flusher.when_synced((journal,), called.append)
+        put(flusher, journal, rid, called.append)
     if dies == "before":
         driver.death = "it is dead"
     flusher.start_all()
@@ -327,22 +353,16 @@ def test_flush_of_a_dead_driver_is_written_and_synced_again(
     count: int,
 ) -> None:
     """The dead one may have been told of an error, whose pages the kernel has dropped: a sync alone proves nothing."""
-    for rid, journal in enumerate(journals, 1):
-        append(flusher, journal, rid)
-    finish(flusher, driver)
+    begin(flusher, driver, journals)
     chosen, called, moved = dict(enumerate(journals[:count], 4)), list[Exception | None](), list[tuple[int, int]]()
     flusher.moved = lambda old, new: moved.append((old, new))
     with monkeypatch.context() as patch:
         patch.setattr(OsWritableFile, "write", lambda file, offset, content: None)
         for rid, journal in chosen.items():
-            append(flusher, journal, rid)
-            flusher.when_synced((journal,), called.append)
+            put(flusher, journal, rid, called.append)
         flusher.start_all()
     assert not any(is_on_disk(journal, rid) for rid, journal in chosen.items())
-    again = ManualDriver()
-    driver.successors.append(again)
-    driver.death = "it is dead"
-    flusher.collect()
+    again = replace(flusher, driver)
     assert (called, moved, driver.is_closed) == ([], [(999, 999)], True)
     assert len(again.waiting) == count
     before = {id(file) for files in driver.waiting.values() for file in files}
@@ -360,8 +380,7 @@ def test_flush_of_a_dead_driver_is_written_and_synced_again(
 def start_one(flusher: Flusher, journal: QueueJournal) -> list[Exception | None]:
     """A record is under way: its waiters get the error there."""
     called: list[Exception | None] = []
-    append(flusher, journal, 2)
-    flusher.when_synced((journal,), called.append)
+    put(flusher, journal, 2, called.append)
     flusher.start()
     return called
 
@@ -374,8 +393,7 @@ def test_a_driver_that_takes_writes_does_them(flusher: Flusher, driver: ManualDr
     (write,) = driver.writes
     assert [list(files) for files in driver.waiting.values()] == [[write.file]]
     write.file.write(write.offset, b"".join(write.pieces))
-    driver.let_go()
-    flusher.collect()
+    sync(flusher, driver)
     assert called == [None]
     assert is_on_disk(journal, 2)
 
@@ -393,8 +411,7 @@ def test_a_driver_that_fails_a_write_fails_the_journal(
 
 def test_an_idle_caller_writes_itself(flusher: Flusher, driver: ManualDriver, journal: QueueJournal) -> None:
     driver.takes_writes = True
-    append(flusher, journal, 2)
-    flusher.when_synced((journal,), lambda _: None)
+    put(flusher, journal, 2, lambda _: None)
     flusher.start(is_idle=True)
     assert is_on_disk(journal, 2)
     assert driver.writes == []
@@ -406,10 +423,7 @@ def test_pending_write_of_a_dead_driver_is_written(
     driver.takes_writes = True
     called = start_one(flusher, journal)
     assert not is_on_disk(journal, 2)
-    again = ManualDriver()
-    driver.successors.append(again)
-    driver.death = "it is dead"
-    flusher.collect()
+    again = replace(flusher, driver)
     assert is_on_disk(journal, 2)
     again.let_go()
     flusher.collect()
@@ -422,8 +436,7 @@ def test_a_journal_that_fails_elsewhere_while_it_is_synced(
     """It could not grow, for example. Whether the step is on the disk does not matter then."""
     called = start_one(flusher, journal)
     journal.writer.failed(FULL)
-    driver.let_go()
-    flusher.collect()
+    sync(flusher, driver)
     assert [type(error) for error in called] == [JournalFailedError]
     assert flusher.is_idle
 
@@ -434,14 +447,10 @@ def test_failed_rewrite_fails_only_its_own_journal(
     bad, good = journals[:2]
     called: list[tuple[str, Exception | None]] = []
     for rid, journal in enumerate((bad, good), 1):
-        append(flusher, journal, rid)
-        flusher.when_synced((journal,), lambda error, name=journal.name: called.append((name, error)))  # type: ignore[misc]
+        put(flusher, journal, rid, lambda error, name=journal.name: called.append((name, error)))  # type: ignore[misc]
     flusher.start_all()
     shutil.rmtree(bad.directory)
-    again = ManualDriver()
-    driver.successors.append(again)
-    driver.death = "it is dead"
-    flusher.collect()
+    again = replace(flusher, driver)
     finish(flusher, again)
     assert {name: type(error) for name, error in called} == {"queue-1": JournalFailedError, "queue-2": type(None)}
     assert flusher.failure is None
@@ -454,10 +463,7 @@ def test_a_queue_that_is_deleted_while_its_driver_dies(
     append(flusher, journal, 2)
     flusher.start_all()
     journal.delete()
-    again = ManualDriver()
-    driver.successors.append(again)
-    driver.death = "it is dead"
-    flusher.collect()
+    again = replace(flusher, driver)
     assert again.submitted == 0
     assert flusher.is_idle
 
@@ -469,8 +475,7 @@ def test_retries_with_new_drivers_are_limited(
     every = [driver, *(ManualDriver() for _ in range(50))]
     for one, after in pairwise(every):
         one.successors.append(after)
-    append(flusher, journal, 2)
-    flusher.when_synced((journal,), called.append)
+    put(flusher, journal, 2, called.append)
     flusher.start_all()
     for one in every:
         one.death = "it is dead"
@@ -486,13 +491,9 @@ def test_drivers_that_sync_something_before_they_die_are_replaced_each_time(
     monkeypatch.setattr(supervision, "_AT_ONCE_SECONDS", 0.0)
     called: list[Exception | None] = []
     for rid in range(2, 40):
-        append(flusher, journal, rid)
-        flusher.when_synced((journal,), called.append)
+        put(flusher, journal, rid, called.append)
         flusher.start_all()
-        again = ManualDriver()
-        driver.successors.append(again)
-        driver.death = "it is dead"
-        flusher.collect()
+        again = replace(flusher, driver)
         finish(flusher, again)
         assert called == [None] * (rid - 1)
         driver = again
@@ -503,10 +504,7 @@ def test_drivers_that_die_at_rest_one_after_the_other_are_not_tried_for_ever(
 ) -> None:
     for number in range(supervision.MAX_DEATHS_AT_ONCE):
         assert flusher.failure is None
-        again = ManualDriver()
-        driver.successors.append(again)
-        driver.death = f"death {number}"
-        flusher.collect()
+        again = replace(flusher, driver, f"death {number}")
         driver = again
     assert f"{supervision.MAX_DEATHS_AT_ONCE} drivers have died within" in str(flusher.failure)
 
@@ -569,8 +567,7 @@ def test_a_store_that_is_closed_starts_no_other_driver(
     reported: list[Exception | None] = []
     flusher.close()
     driver.death = "it is closed"
-    append(flusher, journal, 1)
-    flusher.when_synced((journal,), reported.append)
+    put(flusher, journal, 1, reported.append)
     flusher.start()
     flusher.collect()
     assert len(reported) == 1
@@ -636,8 +633,7 @@ def test_draining_waits_and_runs_no_callbacks(
     called: list[Exception | None] = []
     driver.when_waited_for = driver.let_go
     for rid, journal in enumerate(journals, 1):
-        append(flusher, journal, rid)
-        flusher.when_synced((journal,), called.append)
+        put(flusher, journal, rid, called.append)
     flusher.drain(journals[:2])
     assert [journal.writer.is_dirty for journal in journals[:2]] == [False, False]
     assert called == []
@@ -701,11 +697,9 @@ def test_a_record_without_waiters_rides_on_the_next_flush(
     flusher.start()
     flusher.collect()
     assert driver.submitted == before
-    append(flusher, journal, 3)
-    flusher.when_synced((journal,), called.append)
+    put(flusher, journal, 3, called.append)
     flusher.start()
-    driver.let_go()
-    flusher.collect()
+    sync(flusher, driver)
     assert called == [None]
     assert driver.submitted == before + 1
     assert not journal.writer.is_dirty
@@ -716,20 +710,17 @@ def test_append_without_waiters_starts_no_further_flush(
     flusher: Flusher, driver: ManualDriver, journal: QueueJournal
 ) -> None:
     called: list[Exception | None] = []
-    append(flusher, journal, 2)
-    flusher.when_synced((journal,), called.append)
+    put(flusher, journal, 2, called.append)
     flusher.start()
     append(flusher, journal, 3)
-    driver.let_go()
-    flusher.collect()
+    sync(flusher, driver)
     assert called == [None]
     assert not driver.waiting
     assert journal.writer.is_dirty
     assert journal in flusher.dirty
     flusher.start_all()
     assert len(driver.waiting) == 1
-    driver.let_go()
-    flusher.collect()
+    sync(flusher, driver)
     assert not journal.writer.is_dirty
 
 
@@ -737,22 +728,17 @@ def test_patient_waiter_waits_for_a_flush_of_others(
     flusher: Flusher, driver: ManualDriver, journal: QueueJournal
 ) -> None:
     called: list[str] = []
-    append(flusher, journal, 2)
-    flusher.when_synced((journal,), lambda _: called.append("patient"), is_urgent=False)
+    put(flusher, journal, 2, lambda _: called.append("patient"), is_urgent=False)
     flusher.start()
     assert not driver.waiting
-    append(flusher, journal, 3)
-    flusher.when_synced((journal,), lambda _: called.append("urgent"))
+    put(flusher, journal, 3, lambda _: called.append("urgent"))
     flusher.start()
-    append(flusher, journal, 4)
-    flusher.when_synced((journal,), lambda _: called.append("late"), is_urgent=False)
-    driver.let_go()
-    flusher.collect()
+    put(flusher, journal, 4, lambda _: called.append("late"), is_urgent=False)
+    sync(flusher, driver)
     assert called == ["patient", "urgent"]
     assert not driver.waiting, "no flush follows for the late one"
     flusher.start_all()
-    driver.let_go()
-    flusher.collect()
+    sync(flusher, driver)
     assert called == ["patient", "urgent", "late"]
     assert flusher.is_idle
 
@@ -780,12 +766,6 @@ def timers(flusher: Flusher) -> Timers:
     return timers
 
 
-def let_all_go(flusher: Flusher, driver: ManualDriver) -> None:
-    while driver.waiting:
-        driver.let_go()
-        flusher.collect()
-
-
 def test_records_without_waiters_are_flushed_when_they_have_lingered(
     flusher: Flusher, driver: ManualDriver, journal: QueueJournal, timers: Timers
 ) -> None:
@@ -803,8 +783,7 @@ def test_a_patient_waiter_is_called_when_its_records_have_lingered(
     flusher: Flusher, driver: ManualDriver, journal: QueueJournal, timers: Timers
 ) -> None:
     called: list[Exception | None] = []
-    append(flusher, journal, 2)
-    flusher.when_synced((journal,), called.append, is_urgent=False)
+    put(flusher, journal, 2, called.append, is_urgent=False)
     flusher.start()
     assert not driver.waiting
     timers.ring()
@@ -816,9 +795,7 @@ def test_records_appended_while_others_linger_get_as_much_time(
     flusher: Flusher, driver: ManualDriver, journals: list[QueueJournal], timers: Timers
 ) -> None:
     """Else a timer that was started long before would have it flushed, and the next message would wait for that."""
-    for rid, journal in enumerate(journals, 1):
-        append(flusher, journal, rid)
-    finish(flusher, driver)
+    begin(flusher, driver, journals)
     append(flusher, journals[0], 4)
     flusher.start()
     append(flusher, journals[1], 5)
@@ -836,11 +813,9 @@ def test_a_flush_of_others_ends_the_wait_of_records_that_linger(
 ) -> None:
     called: list[str] = []
     before = driver.submitted
-    append(flusher, journal, 2)
-    flusher.when_synced((journal,), lambda _: called.append("patient"), is_urgent=False)
+    put(flusher, journal, 2, lambda _: called.append("patient"), is_urgent=False)
     flusher.start()
-    append(flusher, journal, 3)
-    flusher.when_synced((journal,), lambda _: called.append("urgent"))
+    put(flusher, journal, 3, lambda _: called.append("urgent"))
     flusher.start()
     let_all_go(flusher, driver)
     assert called == ["patient", "urgent"]
@@ -852,17 +827,14 @@ def test_a_flush_of_others_ends_the_wait_of_records_that_linger(
 def test_a_patient_waiter_for_several_journals_is_called_when_each_was_flushed_for_others(
     flusher: Flusher, driver: ManualDriver, journals: list[QueueJournal], timers: Timers
 ) -> None:
-    for rid, journal in enumerate(journals, 1):
-        append(flusher, journal, rid)
-    finish(flusher, driver)
+    begin(flusher, driver, journals)
     called: list[Exception | None] = []
     for rid, journal in enumerate(journals[:2], 4):
         append(flusher, journal, rid)
     flusher.when_synced(journals[:2], called.append, is_urgent=False)
     for rid, journal in enumerate(journals[:2], 6):
         assert called == []
-        append(flusher, journal, rid)
-        flusher.when_synced((journal,), lambda _: None)
+        put(flusher, journal, rid, lambda _: None)
         flusher.start()
         let_all_go(flusher, driver)
     assert called == [None]
@@ -871,9 +843,7 @@ def test_a_patient_waiter_for_several_journals_is_called_when_each_was_flushed_f
 def test_a_flush_that_covers_one_journal_leaves_a_patient_waiter_for_two(
     flusher: Flusher, driver: ManualDriver, journals: list[QueueJournal], timers: Timers
 ) -> None:
-    for rid, journal in enumerate(journals, 1):
-        append(flusher, journal, rid)
-    finish(flusher, driver)
+    begin(flusher, driver, journals)
     called: list[Exception | None] = []
     for rid, journal in enumerate(journals[:2], 4):
         append(flusher, journal, rid)
@@ -893,11 +863,9 @@ def test_records_appended_during_a_flush_are_flushed_after_it_when_they_have_lin
 ) -> None:
     """The timer finds the journal's step under way: what has lingered by then goes into the next one."""
     called: list[str] = []
-    append(flusher, journal, 2)
-    flusher.when_synced((journal,), lambda _: called.append("urgent"))
+    put(flusher, journal, 2, lambda _: called.append("urgent"))
     flusher.start()
-    append(flusher, journal, 3)
-    flusher.when_synced((journal,), lambda _: called.append("patient"), is_urgent=False)
+    put(flusher, journal, 3, lambda _: called.append("patient"), is_urgent=False)
     flusher.start()
     timers.ring()
     assert len(driver.waiting) == 1
@@ -908,9 +876,7 @@ def test_records_appended_during_a_flush_are_flushed_after_it_when_they_have_lin
 def test_hurrying_makes_patient_waiters_urgent(
     flusher: Flusher, driver: ManualDriver, journals: list[QueueJournal], timers: Timers
 ) -> None:
-    for rid, journal in enumerate(journals, 1):
-        append(flusher, journal, rid)
-    finish(flusher, driver)
+    begin(flusher, driver, journals)
     called: list[Exception | None] = []
     for rid, journal in enumerate(journals, 4):
         append(flusher, journal, rid)
@@ -926,11 +892,9 @@ def test_hurrying_while_a_flush_is_under_way_begins_the_next_one_after_it(
     flusher: Flusher, driver: ManualDriver, journal: QueueJournal, timers: Timers
 ) -> None:
     called: list[str] = []
-    append(flusher, journal, 2)
-    flusher.when_synced((journal,), lambda _: called.append("urgent"))
+    put(flusher, journal, 2, lambda _: called.append("urgent"))
     flusher.start()
-    append(flusher, journal, 3)
-    flusher.when_synced((journal,), lambda _: called.append("patient"), is_urgent=False)
+    put(flusher, journal, 3, lambda _: called.append("patient"), is_urgent=False)
     flusher.hurry()
     flusher.start()
     let_all_go(flusher, driver)
@@ -954,11 +918,9 @@ def test_a_flush_of_several_steps_continues_without_waiters(
     """The first flush of a journal writes a file header in a step of its own."""
     append(flusher, journals[1], 1)
     flusher.start_all()
-    driver.let_go()
-    flusher.collect()
+    sync(flusher, driver)
     assert len(driver.waiting) == 1, "the second step"
-    driver.let_go()
-    flusher.collect()
+    sync(flusher, driver)
     assert not journals[1].writer.is_dirty
 
 
@@ -970,9 +932,7 @@ def test_waiting_for_one_journal_leaves_another_alone(
     append(flusher, journals[1], 2)
     flusher.when_synced((journals[0],), called.append)
     flusher.start()
-    while driver.waiting:
-        driver.let_go()
-        flusher.collect()
+    let_all_go(flusher, driver)
     assert called == [None]
     assert list(flusher.dirty) == [journals[1]]
     finish(flusher, driver)
@@ -990,13 +950,10 @@ def few_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_few_steps_are_under_way_and_the_others_follow_in_order(
     flusher: Flusher, driver: ManualDriver, journals: list[QueueJournal]
 ) -> None:
-    for rid, journal in enumerate(journals, 1):
-        append(flusher, journal, rid)
-    finish(flusher, driver)
+    begin(flusher, driver, journals)
     called: list[int] = []
     for number, journal in enumerate(journals):
-        append(flusher, journal, 4 + number)
-        flusher.when_synced((journal,), lambda _, number=number: called.append(number))
+        put(flusher, journal, 4 + number, lambda _, number=number: called.append(number))
     flusher.start()
     assert len(driver.waiting) == 2
     driver.let_go(next(iter(driver.waiting)))
@@ -1028,9 +985,7 @@ def test_draining_begins_all_at_once(flusher: Flusher, driver: ManualDriver, jou
 def test_lingering_records_are_flushed_a_few_at_a_time(
     flusher: Flusher, driver: ManualDriver, journals: list[QueueJournal], timers: Timers
 ) -> None:
-    for rid, journal in enumerate(journals, 1):
-        append(flusher, journal, rid)
-    finish(flusher, driver)
+    begin(flusher, driver, journals)
     timers.calls.clear()
     for rid, journal in enumerate(journals, 4):
         append(flusher, journal, rid)
