@@ -127,6 +127,7 @@ class Stage:
 
     def __init__(self, found: Served, count: int, *, durable: bool) -> None:
         self.found, self.broker, self.count, self.durable = found, found.broker, count, durable
+        self.host = self.broker.default_host
         self.longest = self.total = 0.0
         self._clients: list[Any] = []
 
@@ -169,15 +170,28 @@ class Stage:
 
     async def queue(self, name: str, arguments: dict[str, Any] | None = None, **more: Any) -> Queue:
         """A queue."""
-        return await self.broker.default_host.topology.declare_queue(
+        return await self.host.topology.declare_queue(
             name, durable=self.durable, arguments=typed_map(arguments or {}), **more
         )
+
+    async def filled(
+        self,
+        arguments: dict[str, Any] | None = None,
+        *,
+        basic: bool = True,
+        properties: Properties | None = None,
+        size: int = 16,
+        **more: Any,
+    ) -> Queue:
+        """A queue `q` with the messages."""
+        await self.queue("q", arguments, **more)
+        return await self.fill("q", basic=basic, properties=properties, size=size)
 
     async def fill(
         self, name: str, *, basic: bool = True, properties: Properties | None = None, size: int = 16
     ) -> Queue:
         """Publish the messages to a queue."""
-        queue = self.broker.default_host.queues[name]
+        queue = self.host.queues[name]
         if basic:
             publisher = await self.basic()
             made = properties or Properties(delivery_mode=2 if self.durable else 1)
@@ -207,7 +221,7 @@ class Stage:
         peer = await self.basic()
         if transactional:
             await client(peer.call, "tx.select")
-        queue = self.broker.default_host.queues[name]
+        queue = self.host.queues[name]
         await client(peer.send, "basic.consume", 1, queue=name, consumer_tag="c")
         self.drain(peer.socket)
         await self.found.until(lambda: queue.available_count == 0)
@@ -220,7 +234,7 @@ class Stage:
         """A client of 0-10 that has all messages of a queue."""
         peer = await self.peer()
         await client(setup, peer)
-        queue = self.broker.default_host.queues[name]
+        queue = self.host.queues[name]
         await client(peer.subscribe, name)
         self.drain(peer.socket)
         await self.found.until(lambda: queue.available_count == 0)
@@ -233,9 +247,9 @@ class Stage:
 
     async def bindings(self, exchange: str, queues: int = 1, make: Callable[[int], TypedMap] | None = None) -> None:
         """Bind queues to an exchange, once for each message."""
-        found = self.broker.default_host.exchanges[exchange]
+        found = self.host.exchanges[exchange]
         for number in range(self.count):
-            queue = self.broker.default_host.queues[f"q{number % queues}"]
+            queue = self.host.queues[f"q{number % queues}"]
             binding = found.prepare(queue, f"key.{number}", make(number) if make else TypedMap())
             assert binding is not None
             found.put(binding)
@@ -260,9 +274,9 @@ def _scenario(name: str) -> Callable[[Scenario], Scenario]:
 
 
 async def _dead_letters(stage: Stage) -> None:
-    await stage.broker.default_host.topology.declare_exchange("dlx", "fanout", durable=stage.durable)
+    await stage.host.topology.declare_exchange("dlx", "fanout", durable=stage.durable)
     await stage.queue("dead")
-    await stage.broker.default_host.topology.bind("dead", "dlx", "")
+    await stage.host.topology.bind("dead", "dlx", "")
     await stage.queue("q", {"x-dead-letter-exchange": "dlx"})
 
 
@@ -275,7 +289,7 @@ async def _nack_dead(stage: Stage) -> None:
     await _dead_letters(stage)
     await stage.fill("q")
     peer, _ = await stage.holding("q")
-    dead = stage.broker.default_host.queues["dead"]
+    dead = stage.host.queues["dead"]
     work = _send(peer, "basic.nack", delivery_tag=0, multiple=True, requeue=False)
     await stage.measure(work, lambda: dead.message_count == stage.count)
 
@@ -285,7 +299,7 @@ async def _commit_nack_dead(stage: Stage) -> None:
     await _dead_letters(stage)
     await stage.fill("q")
     peer, _ = await stage.holding("q", transactional=True)
-    dead = stage.broker.default_host.queues["dead"]
+    dead = stage.host.queues["dead"]
 
     def work() -> None:
         peer.send("basic.nack", delivery_tag=0, multiple=True, requeue=False)
@@ -296,8 +310,7 @@ async def _commit_nack_dead(stage: Stage) -> None:
 
 @_scenario("0-9-1 nack all, dropped")
 async def _nack_drop(stage: Stage) -> None:
-    queue = await stage.queue("q")
-    await stage.fill("q")
+    queue = await stage.filled()
     peer, _ = await stage.holding("q")
     work = _send(peer, "basic.nack", delivery_tag=0, multiple=True, requeue=False)
     await stage.measure(work, lambda: queue.message_count == 0)
@@ -305,8 +318,7 @@ async def _nack_drop(stage: Stage) -> None:
 
 @_scenario("0-9-1 nack all, requeued")
 async def _nack_requeue(stage: Stage) -> None:
-    queue = await stage.queue("q")
-    await stage.fill("q")
+    queue = await stage.filled()
     peer, channel = await stage.holding("q")
     await client(peer.send, "basic.cancel", 1, consumer_tag="c")
     await stage.found.until(lambda: not channel.consumers)
@@ -316,8 +328,7 @@ async def _nack_requeue(stage: Stage) -> None:
 
 @_scenario("0-9-1 ack all")
 async def _ack(stage: Stage) -> None:
-    queue = await stage.queue("q")
-    await stage.fill("q")
+    queue = await stage.filled()
     peer, _ = await stage.holding("q")
     work = _send(peer, "basic.ack", delivery_tag=0, multiple=True)
     await stage.measure(work, lambda: queue.message_count == 0)
@@ -325,8 +336,7 @@ async def _ack(stage: Stage) -> None:
 
 @_scenario("0-9-1 ack up to the last tag")
 async def _ack_tag(stage: Stage) -> None:
-    queue = await stage.queue("q")
-    await stage.fill("q")
+    queue = await stage.filled()
     peer, _ = await stage.holding("q")
     work = _send(peer, "basic.ack", delivery_tag=stage.count - 1, multiple=True)
     await stage.measure(work, lambda: queue.message_count == 1)
@@ -334,8 +344,7 @@ async def _ack_tag(stage: Stage) -> None:
 
 @_scenario("0-9-1 recover")
 async def _recover(stage: Stage) -> None:
-    queue = await stage.queue("q")
-    await stage.fill("q")
+    queue = await stage.filled()
     peer, channel = await stage.holding("q")
     await client(peer.send, "basic.cancel", 1, consumer_tag="c")
     await stage.found.until(lambda: not channel.consumers)
@@ -345,8 +354,7 @@ async def _recover(stage: Stage) -> None:
 
 @_scenario("0-9-1 recover with a consumer")
 async def _recover_again(stage: Stage) -> None:
-    queue = await stage.queue("q")
-    await stage.fill("q")
+    queue = await stage.filled()
     peer, channel = await stage.holding("q")
     work = _send(peer, "basic.recover", requeue=True)
     await stage.measure(work, lambda: queue.available_count == 0 and channel.last_tag == 2 * stage.count)
@@ -354,8 +362,7 @@ async def _recover_again(stage: Stage) -> None:
 
 @_scenario("0-9-1 cancel")
 async def _cancel(stage: Stage) -> None:
-    await stage.queue("q")
-    await stage.fill("q")
+    await stage.filled()
     peer, channel = await stage.holding("q")
     work = _send(peer, "basic.cancel", consumer_tag="c")
     await stage.measure(work, lambda: not channel.consumers)
@@ -363,8 +370,7 @@ async def _cancel(stage: Stage) -> None:
 
 @_scenario("0-9-1 close of a channel")
 async def _close_channel(stage: Stage) -> None:
-    queue = await stage.queue("q")
-    await stage.fill("q")
+    queue = await stage.filled()
     peer, _ = await stage.holding("q")
     work = _send(peer, "channel.close", reply_code=200, reply_text="", class_id=0, method_id=0)
     await stage.measure(work, lambda: queue.available_count == stage.count)
@@ -372,16 +378,14 @@ async def _close_channel(stage: Stage) -> None:
 
 @_scenario("0-9-1 loss of a connection")
 async def _lose_connection(stage: Stage) -> None:
-    queue = await stage.queue("q")
-    await stage.fill("q")
+    queue = await stage.filled()
     peer, _ = await stage.holding("q")
     await stage.measure(lambda: client(peer.socket.shutdown, 2), lambda: queue.available_count == stage.count)
 
 
 @_scenario("0-9-1 tx: ack all, commit")
 async def _tx_commit(stage: Stage) -> None:
-    queue = await stage.queue("q")
-    await stage.fill("q")
+    queue = await stage.filled()
     peer, _ = await stage.holding("q", transactional=True)
 
     def work() -> None:
@@ -393,8 +397,7 @@ async def _tx_commit(stage: Stage) -> None:
 
 @_scenario("0-9-1 tx: ack all, rollback")
 async def _tx_rollback(stage: Stage) -> None:
-    await stage.queue("q")
-    await stage.fill("q")
+    await stage.filled()
     peer, channel = await stage.holding("q", transactional=True)
 
     def work() -> None:
@@ -429,7 +432,7 @@ async def _tx_publish(stage: Stage) -> None:
 async def _tx_publish_fanout(stage: Stage) -> None:
     queues = [await stage.queue(f"q{number}") for number in range(3)]
     for queue in queues:
-        await stage.broker.default_host.topology.bind(queue.name, "amq.fanout", "")
+        await stage.host.topology.bind(queue.name, "amq.fanout", "")
     peer = await _published(stage, "amq.fanout", "")
     await stage.measure(_send(peer, "tx.commit"), lambda: all(queue.available_count == stage.count for queue in queues))
 
@@ -469,8 +472,7 @@ async def _tx_publish_rollback(stage: Stage) -> None:
 
 @_scenario("0-9-1 get behind acquired messages")
 async def _get(stage: Stage) -> None:
-    await stage.queue("q")
-    await stage.fill("q")
+    await stage.filled()
     peer, channel = await stage.holding("q")
     other = await stage.basic()
     stage.drain(other.socket)
@@ -486,8 +488,7 @@ async def _get(stage: Stage) -> None:
 
 @_scenario("0-9-1 delivery of empty messages, not acknowledged")
 async def _deliver(stage: Stage) -> None:
-    queue = await stage.queue("q")
-    await stage.fill("q", size=0)
+    queue = await stage.filled(size=0)
     peer = await stage.basic()
     stage.drain(peer.socket)
     work = _send(peer, "basic.consume", queue="q", consumer_tag="c", no_ack=True)
@@ -503,13 +504,12 @@ def _all(stage: Stage) -> tuple[tuple[int, int], ...]:
 
 @_scenario("0-10 reject all to an alternate exchange")
 async def _reject_alternate(stage: Stage) -> None:
-    await stage.broker.default_host.topology.declare_exchange("alt", "fanout", durable=stage.durable)
+    await stage.host.topology.declare_exchange("alt", "fanout", durable=stage.durable)
     await stage.queue("dead")
-    await stage.broker.default_host.topology.bind("dead", "alt", "")
-    await stage.queue("q", alternate="alt")
-    await stage.fill("q", basic=False)
+    await stage.host.topology.bind("dead", "alt", "")
+    await stage.filled(alternate="alt", basic=False)
     peer = await stage.holding_0_10("q")
-    dead = stage.broker.default_host.queues["dead"]
+    dead = stage.host.queues["dead"]
     work = stage.frames(peer, "message.reject", transfers=_all(stage))
     await stage.measure(work, lambda: dead.message_count == stage.count)
 
@@ -519,15 +519,14 @@ async def _reject_dead(stage: Stage) -> None:
     await _dead_letters(stage)
     await stage.fill("q", basic=False)
     peer = await stage.holding_0_10("q")
-    dead = stage.broker.default_host.queues["dead"]
+    dead = stage.host.queues["dead"]
     work = stage.frames(peer, "message.reject", transfers=_all(stage))
     await stage.measure(work, lambda: dead.message_count == stage.count)
 
 
 @_scenario("0-10 release all")
 async def _release(stage: Stage) -> None:
-    queue = await stage.queue("q")
-    await stage.fill("q", basic=False)
+    queue = await stage.filled(basic=False)
     peer = await stage.holding_0_10("q")
     await client(peer.socket.sendall, peer.command_frames("message.stop", destination="d"))
     await asyncio.sleep(0.1)
@@ -537,8 +536,7 @@ async def _release(stage: Stage) -> None:
 
 @_scenario("0-10 accept all")
 async def _accept(stage: Stage) -> None:
-    queue = await stage.queue("q")
-    await stage.fill("q", basic=False)
+    queue = await stage.filled(basic=False)
     peer = await stage.holding_0_10("q")
     work = stage.frames(peer, "message.accept", transfers=_all(stage))
     await stage.measure(work, lambda: queue.message_count == 0)
@@ -546,8 +544,7 @@ async def _accept(stage: Stage) -> None:
 
 @_scenario("0-10 acquire all browsed")
 async def _acquire(stage: Stage) -> None:
-    queue = await stage.queue("q")
-    await stage.fill("q", basic=False)
+    queue = await stage.filled(basic=False)
     peer = await stage.peer()
     await client(peer.subscribe, "q", acquire_mode=1)
     stage.drain(peer.socket)
@@ -558,16 +555,14 @@ async def _acquire(stage: Stage) -> None:
 
 @_scenario("0-10 end of a session")
 async def _end_session(stage: Stage) -> None:
-    queue = await stage.queue("q")
-    await stage.fill("q", basic=False)
+    queue = await stage.filled(basic=False)
     peer = await stage.holding_0_10("q")
     await stage.measure(lambda: client(peer.socket.shutdown, 2), lambda: queue.available_count == stage.count)
 
 
 @_scenario("0-10 tx: accept all, commit")
 async def _tx_accept(stage: Stage) -> None:
-    queue = await stage.queue("q")
-    await stage.fill("q", basic=False)
+    queue = await stage.filled(basic=False)
     peer = await stage.holding_0_10("q", setup=lambda peer: peer.call("tx.select") and None)
 
     frames = peer.command_frames("message.accept", transfers=_all(stage)) + peer.command_frames("tx.commit", sync=True)
@@ -576,8 +571,7 @@ async def _tx_accept(stage: Stage) -> None:
 
 @_scenario("0-10 tx: accept all, rollback, end")
 async def _tx_accept_rollback(stage: Stage) -> None:
-    queue = await stage.queue("q")
-    await stage.fill("q", basic=False)
+    queue = await stage.filled(basic=False)
     peer = await stage.holding_0_10("q", setup=lambda peer: peer.call("tx.select") and None)
     frames = peer.command_frames("message.accept", transfers=_all(stage)) + peer.command_frames("tx.rollback")
 
@@ -592,8 +586,7 @@ _XID: Final = BranchId(1, b"xid", b"")
 
 
 async def _branch(stage: Stage) -> tuple[Queue, RawPeer, bytes]:
-    queue = await stage.queue("q")
-    await stage.fill("q", basic=False)
+    queue = await stage.filled(basic=False)
 
     def setup(peer: RawPeer) -> None:
         peer.call("dtx.select")
@@ -684,53 +677,45 @@ async def _dtx_transfer_roll_back(stage: Stage) -> None:
 
 @_scenario("queue.purge")
 async def _purge(stage: Stage) -> None:
-    queue = await stage.queue("q")
-    await stage.fill("q")
-    peer = await stage.basic()
-    await stage.measure(_send(peer, "queue.purge", queue="q"), lambda: queue.message_count == 0)
+    queue = await stage.filled()
+    await stage.measure(_send(await stage.basic(), "queue.purge", queue="q"), lambda: queue.message_count == 0)
 
 
 @_scenario("queue.purge of a priority queue")
 async def _purge_priority(stage: Stage) -> None:
-    queue = await stage.queue("q", {"x-max-priority": 5})
-    await stage.fill("q")
-    peer = await stage.basic()
-    await stage.measure(_send(peer, "queue.purge", queue="q"), lambda: queue.message_count == 0)
+    queue = await stage.filled({"x-max-priority": 5})
+    await stage.measure(_send(await stage.basic(), "queue.purge", queue="q"), lambda: queue.message_count == 0)
 
 
 @_scenario("queue.purge of a paged queue")
 async def _purge_paged(stage: Stage) -> None:
-    queue = await stage.queue("q")
-    await stage.fill("q", size=200)
+    queue = await stage.filled(size=200)
     if queue.residency is not None:
         queue.residency.relieve(1 << 40, is_urgent=True)
-    peer = await stage.basic()
-    await stage.measure(_send(peer, "queue.purge", queue="q"), lambda: queue.message_count == 0)
+    await stage.measure(_send(await stage.basic(), "queue.purge", queue="q"), lambda: queue.message_count == 0)
 
 
 @_scenario("queue.delete")
 async def _delete(stage: Stage) -> None:
-    await stage.queue("q")
-    await stage.fill("q")
-    peer = await stage.basic()
-    await stage.measure(_send(peer, "queue.delete", queue="q"), lambda: "q" not in stage.broker.default_host.queues)
+    await stage.filled()
+    await stage.measure(_send(await stage.basic(), "queue.delete", queue="q"), lambda: "q" not in stage.host.queues)
 
 
 @_scenario("queue.delete with an alternate exchange")
 async def _delete_alternate(stage: Stage) -> None:
-    await stage.broker.default_host.topology.declare_exchange("alt", "fanout", durable=stage.durable)
+    await stage.host.topology.declare_exchange("alt", "fanout", durable=stage.durable)
     dead = await stage.queue("dead")
-    await stage.broker.default_host.topology.bind("dead", "alt", "")
-    await stage.queue("q", alternate="alt")
-    await stage.fill("q")
-    peer = await stage.basic()
-    await stage.measure(_send(peer, "queue.delete", queue="q"), lambda: dead.message_count == stage.count)
+    await stage.host.topology.bind("dead", "alt", "")
+    await stage.filled(alternate="alt")
+    await stage.measure(
+        _send(await stage.basic(), "queue.delete", queue="q"), lambda: dead.message_count == stage.count
+    )
 
 
 async def _console(stage: Stage) -> Console:
     class Found:
         broker = stage.broker
-        topology = stage.broker.default_host.topology
+        topology = stage.host.topology
 
     console = Console(Found())
     await console.open()
@@ -739,8 +724,7 @@ async def _console(stage: Stage) -> Console:
 
 @_scenario("QMF purge")
 async def _qmf_purge(stage: Stage) -> None:
-    queue = await stage.queue("q")
-    await stage.fill("q")
+    queue = await stage.filled()
     console = await _console(stage)
     await stage.measure(lambda: console.do("purge", "queue:q", request=0, filter={}), lambda: queue.message_count == 0)
 
@@ -761,7 +745,7 @@ async def _qmf_move(stage: Stage) -> None:
 async def _qmf_reroute(stage: Stage) -> None:
     await stage.queue("q")
     other = await stage.queue("other")
-    await stage.broker.default_host.topology.bind("other", "amq.fanout", "")
+    await stage.host.topology.bind("other", "amq.fanout", "")
     await stage.fill("q")
     console = await _console(stage)
     arguments = {"request": 0, "useAltExchange": False, "exchange": "amq.fanout", "filter": {}}
@@ -788,8 +772,7 @@ async def _qmf_list(stage: Stage) -> None:
 
 @_scenario("expiry of all at the head")
 async def _expire_head(stage: Stage) -> None:
-    queue = await stage.queue("q")
-    await stage.fill("q", properties=Properties(delivery_mode=2 if stage.durable else 1, expiration="600000"))
+    queue = await stage.filled(properties=Properties(delivery_mode=2 if stage.durable else 1, expiration="600000"))
     _all_expire(queue)
     await stage.measure(_nothing, lambda: queue.message_count == 0)
 
@@ -806,8 +789,7 @@ async def _nothing() -> None:
 
 @_scenario("expiry of all, with a consumer")
 async def _expire_consumer(stage: Stage) -> None:
-    queue = await stage.queue("q")
-    await stage.fill("q", properties=Properties(delivery_mode=2 if stage.durable else 1, expiration="600000"))
+    queue = await stage.filled(properties=Properties(delivery_mode=2 if stage.durable else 1, expiration="600000"))
     now = queue._clock()
     queue._clock = lambda: now + 3600.0
     peer = await stage.basic()
@@ -830,8 +812,9 @@ async def _expire_dead(stage: Stage) -> None:
 
 @_scenario("the purge interval, priority queue")
 async def _expire_interval(stage: Stage) -> None:
-    queue = await stage.queue("q", {"x-max-priority": 5})
-    await stage.fill("q", properties=Properties(delivery_mode=2 if stage.durable else 1, expiration="600000"))
+    queue = await stage.filled(
+        {"x-max-priority": 5}, properties=Properties(delivery_mode=2 if stage.durable else 1, expiration="600000")
+    )
     now = queue._clock()
     queue._clock = lambda: now + 3600.0
 
@@ -851,8 +834,8 @@ async def _unbind(stage: Stage) -> None:
     await stage.queue("q0")
     await stage.bindings("amq.direct")
     peer = await stage.basic()
-    exchange = stage.broker.default_host.exchanges["amq.direct"]
-    queue = stage.broker.default_host.queues["q0"]
+    exchange = stage.host.exchanges["amq.direct"]
+    queue = stage.host.queues["q0"]
     work = _send(peer, "queue.unbind", queue="q0", exchange="amq.direct", routing_key="key.5")
     await stage.measure(work, lambda: exchange.find_binding(queue, "key.5") is None)
 
@@ -860,9 +843,9 @@ async def _unbind(stage: Stage) -> None:
 @_scenario("deletion of an exchange with many bindings")
 async def _delete_exchange(stage: Stage) -> None:
     await stage.queue("q0")
-    await stage.broker.default_host.topology.declare_exchange("ex", "direct")
+    await stage.host.topology.declare_exchange("ex", "direct")
     await stage.bindings("ex")
-    exchange = stage.broker.default_host.exchanges["ex"]
+    exchange = stage.host.exchanges["ex"]
     peer = await stage.basic()
     work = _send(peer, "exchange.delete", exchange="ex")
     await stage.measure(work, lambda: not exchange.has_bindings)
@@ -873,7 +856,7 @@ async def _delete_bound(stage: Stage) -> None:
     await stage.queue("q0")
     await stage.bindings("amq.direct")
     peer = await stage.basic()
-    exchange = stage.broker.default_host.exchanges["amq.direct"]
+    exchange = stage.host.exchanges["amq.direct"]
     work = _send(peer, "queue.delete", queue="q0")
     await stage.measure(work, lambda: not exchange.has_bindings)
 
@@ -921,13 +904,13 @@ async def _publish_keys(stage: Stage, exchange: str, make: Callable[[int], str])
 async def _chain(stage: Stage) -> None:
     names = [f"x{number}" for number in range(1_000)]
     for name in names:
-        await stage.broker.default_host.topology.declare_exchange(name, "fanout")
-    chain = [stage.broker.default_host.exchanges[name] for name in names]
+        await stage.host.topology.declare_exchange(name, "fanout")
+    chain = [stage.host.exchanges[name] for name in names]
     for source, destination in pairwise(chain):
         source.bind_exchange(ExchangeBinding(source, destination, ""))
     refresh(chain)
     await stage.queue("q0")
-    await stage.broker.default_host.topology.bind("q0", names[-1], "")
+    await stage.host.topology.bind("q0", names[-1], "")
     await _publish_keys(stage, names[0], lambda number: f"key.{number}")
 
 
@@ -935,7 +918,7 @@ async def _chain(stage: Stage) -> None:
 async def _hostile(stage: Stage) -> None:
     queue, exchange, chance = (
         await stage.queue("q0"),
-        stage.broker.default_host.exchanges["amq.topic"],
+        stage.host.exchanges["amq.topic"],
         random.Random(1),
     )
     for number in range(min(stage.count, 20_000)):
@@ -950,8 +933,7 @@ async def _hostile(stage: Stage) -> None:
 
 @_scenario("selector over a long queue")
 async def _selector(stage: Stage) -> None:
-    await stage.queue("q")
-    await stage.fill("q", basic=False)
+    await stage.filled(basic=False)
     compile_selector("color = 'red'")  # the grammar is loaded for the first one: another scenario
     peer = await stage.peer()
     stage.drain(peer.socket)
@@ -963,8 +945,9 @@ async def _selector(stage: Stage) -> None:
 
 @_scenario("ring of all, displaced by larger messages")
 async def _ring(stage: Stage) -> None:
-    queue = await stage.queue("q", {"qpid.policy_type": "ring", "qpid.max_size": stage.count * 80, "qpid.max_count": 0})
-    await stage.fill("q", size=16)
+    queue = await stage.filled(
+        {"qpid.policy_type": "ring", "qpid.max_size": stage.count * 80, "qpid.max_count": 0}, size=16
+    )
     size = stage.count * 70
     peer = await stage.basic()
     frames = peer.message("q", b"x" * size, Properties())
@@ -988,7 +971,7 @@ async def _queues(stage: Stage, exchange: str = "amq.fanout", **more: Any) -> li
         names = [f"q{number}" for number in range(first, min(first + _AT_ONCE, count))]
         made += await asyncio.gather(*(stage.queue(name, **more) for name in names))
         if exchange:
-            await asyncio.gather(*(stage.broker.default_host.topology.bind(name, exchange, "k") for name in names))
+            await asyncio.gather(*(stage.host.topology.bind(name, exchange, "k") for name in names))
     return made
 
 
@@ -1163,9 +1146,7 @@ async def _declare(stage: Stage) -> None:
     frames = b"".join(
         peer.encode("queue.declare", queue=f"q{number}", durable=stage.durable) for number in range(stage.count)
     )
-    await stage.measure(
-        lambda: client(peer.socket.sendall, frames), lambda: f"q{stage.count - 1}" in stage.broker.default_host.queues
-    )
+    await stage.measure(lambda: client(peer.socket.sendall, frames), lambda: f"q{stage.count - 1}" in stage.host.queues)
 
 
 @_scenario("bindings of many queues, one after the other")
@@ -1177,8 +1158,8 @@ async def _bind(stage: Stage) -> None:
         peer.encode("queue.bind", queue=f"q{number}", exchange="amq.topic", routing_key="a.#")
         for number in range(stage.count)
     )
-    last = stage.broker.default_host.queues[f"q{stage.count - 1}"]
-    exchange = stage.broker.default_host.exchanges["amq.topic"]
+    last = stage.host.queues[f"q{stage.count - 1}"]
+    exchange = stage.host.exchanges["amq.topic"]
     await stage.measure(
         lambda: client(peer.socket.sendall, frames), lambda: exchange.find_binding(last, "a.#") is not None
     )
@@ -1187,7 +1168,7 @@ async def _bind(stage: Stage) -> None:
 @_scenario("bind to an exchange with many bindings")
 async def _bind_one(stage: Stage) -> None:
     queues = await _queues(stage, "amq.topic")
-    exchange = stage.broker.default_host.exchanges["amq.topic"]
+    exchange = stage.host.exchanges["amq.topic"]
     exchange.find("k")
     peer = await stage.basic()
     work = _send(peer, "queue.bind", queue="q0", exchange="amq.topic", routing_key="#")
@@ -1198,7 +1179,7 @@ async def _bind_one(stage: Stage) -> None:
 async def _first_route(stage: Stage) -> None:
     queues = await _queues(stage, "amq.topic")
     peer = await stage.basic()
-    exchange = stage.broker.default_host.exchanges["amq.topic"]
+    exchange = stage.host.exchanges["amq.topic"]
 
     async def work() -> None:
         exchange.find("k")
@@ -1212,7 +1193,7 @@ async def _delete_many(stage: Stage) -> None:
     peer = await stage.basic()
     stage.drain(peer.socket)
     frames = b"".join(peer.encode("queue.delete", queue=f"q{number}") for number in range(stage.count))
-    await stage.measure(lambda: client(peer.socket.sendall, frames), lambda: not stage.broker.default_host.queues)
+    await stage.measure(lambda: client(peer.socket.sendall, frames), lambda: not stage.host.queues)
 
 
 @_scenario("loss of a connection with many exclusive queues")
@@ -1226,9 +1207,9 @@ async def _exclusive(stage: Stage) -> None:
         for number in range(stage.count)
     )
     await client(peer.socket.sendall, frames)
-    await stage.found.until(lambda: len(stage.broker.default_host.queues) == stage.count)
+    await stage.found.until(lambda: len(stage.host.queues) == stage.count)
     await asyncio.sleep(0.1)
-    await stage.measure(lambda: client(peer.socket.shutdown, 2), lambda: not stage.broker.default_host.queues)
+    await stage.measure(lambda: client(peer.socket.shutdown, 2), lambda: not stage.host.queues)
 
 
 @_scenario("0-10 end of a session with many exclusive queues")
@@ -1241,9 +1222,9 @@ async def _exclusive_0_10(stage: Stage) -> None:
         for number in range(stage.count)
     )
     await client(peer.socket.sendall, frames)
-    await stage.found.until(lambda: len(stage.broker.default_host.queues) == stage.count)
+    await stage.found.until(lambda: len(stage.host.queues) == stage.count)
     await asyncio.sleep(0.1)
-    await stage.measure(lambda: client(peer.socket.shutdown, 2), lambda: not stage.broker.default_host.queues)
+    await stage.measure(lambda: client(peer.socket.shutdown, 2), lambda: not stage.host.queues)
 
 
 async def _consumed(stage: Stage, *, same: bool) -> BasicPeer:
@@ -1260,7 +1241,7 @@ async def _consumed(stage: Stage, *, same: bool) -> BasicPeer:
         for number in range(stage.count)
     )
     await client(peer.socket.sendall, frames)
-    queues = list(stage.broker.default_host.queues.values())
+    queues = list(stage.host.queues.values())
     await stage.found.until(lambda: sum(queue.consumer_count for queue in queues) == stage.count)
     await asyncio.sleep(0.1)
     return peer
@@ -1282,14 +1263,14 @@ async def _consume(stage: Stage) -> None:
 @_scenario("loss of a connection with many consumers of one queue")
 async def _lose_consumers(stage: Stage) -> None:
     peer = await _consumed(stage, same=True)
-    queue = stage.broker.default_host.queues["q0"]
+    queue = stage.host.queues["q0"]
     await stage.measure(lambda: client(peer.socket.shutdown, 2), lambda: not queue.consumer_count)
 
 
 @_scenario("loss of a connection with many consumers of many queues")
 async def _lose_consumers_of_many(stage: Stage) -> None:
     peer = await _consumed(stage, same=False)
-    queues = list(stage.broker.default_host.queues.values())
+    queues = list(stage.host.queues.values())
     work = lambda: client(peer.socket.shutdown, 2)  # noqa: E731
     await stage.measure(work, lambda: not any(queue.consumer_count for queue in queues))
 
@@ -1298,16 +1279,15 @@ async def _lose_consumers_of_many(stage: Stage) -> None:
 async def _delete_consumed(stage: Stage) -> None:
     await _consumed(stage, same=True)
     other = await stage.basic()
-    await stage.measure(_send(other, "queue.delete", queue="q0"), lambda: not stage.broker.default_host.queues)
+    await stage.measure(_send(other, "queue.delete", queue="q0"), lambda: not stage.host.queues)
 
 
 @_scenario("deletion of an exchange bound to many queues")
 async def _delete_fanout_exchange(stage: Stage) -> None:
-    await stage.broker.default_host.topology.declare_exchange("ex", "fanout")
+    await stage.host.topology.declare_exchange("ex", "fanout")
     await _queues(stage, "ex")
-    exchange = stage.broker.default_host.exchanges["ex"]
-    peer = await stage.basic()
-    await stage.measure(_send(peer, "exchange.delete", exchange="ex"), lambda: not exchange.has_bindings)
+    exchange = stage.host.exchanges["ex"]
+    await stage.measure(_send(await stage.basic(), "exchange.delete", exchange="ex"), lambda: not exchange.has_bindings)
 
 
 @_scenario("deletion of an exchange in the middle of a graph")
@@ -1315,13 +1295,13 @@ async def _delete_in_graph(stage: Stage) -> None:
     names = await _exchange_chain(stage, 1_000)
     peer = await stage.basic()
     work = _send(peer, "exchange.delete", exchange=names[500])
-    await stage.measure(work, lambda: names[500] not in stage.broker.default_host.exchanges)
+    await stage.measure(work, lambda: names[500] not in stage.host.exchanges)
 
 
 @_scenario("a binding in a graph of 1,000 exchanges")
 async def _bind_in_graph(stage: Stage) -> None:
     names = await _exchange_chain(stage, 1_000)
-    source = stage.broker.default_host.exchanges[names[-1]]
+    source = stage.host.exchanges[names[-1]]
     peer = await stage.basic()
     await client(peer.call, "exchange.declare", exchange="last", type="fanout")
     work = _send(peer, "exchange.bind", source=names[-1], destination="last")
@@ -1331,28 +1311,28 @@ async def _bind_in_graph(stage: Stage) -> None:
 @_scenario("deletion of an exchange bound to 10,000 exchanges")
 async def _delete_star(stage: Stage) -> None:
     stage.count = min(stage.count, _MANY)
-    await stage.broker.default_host.topology.declare_exchange("centre", "fanout")
-    centre = stage.broker.default_host.exchanges["centre"]
+    await stage.host.topology.declare_exchange("centre", "fanout")
+    centre = stage.host.exchanges["centre"]
     for number in range(stage.count):
-        await stage.broker.default_host.topology.declare_exchange(f"x{number}", "fanout")
-        centre.bind_exchange(ExchangeBinding(centre, stage.broker.default_host.exchanges[f"x{number}"], ""))
-    refresh(stage.broker.default_host.exchanges.values())
+        await stage.host.topology.declare_exchange(f"x{number}", "fanout")
+        centre.bind_exchange(ExchangeBinding(centre, stage.host.exchanges[f"x{number}"], ""))
+    refresh(stage.host.exchanges.values())
     peer = await stage.basic()
     work = _send(peer, "exchange.delete", exchange="centre")
-    await stage.measure(work, lambda: "centre" not in stage.broker.default_host.exchanges)
+    await stage.measure(work, lambda: "centre" not in stage.host.exchanges)
 
 
 async def _exchange_chain(stage: Stage, length: int) -> list[str]:
     """Fanout exchanges, each bound to the next; a queue is bound to the last."""
     names = [f"x{number}" for number in range(length)]
     for name in names:
-        await stage.broker.default_host.topology.declare_exchange(name, "fanout")
-    chain = [stage.broker.default_host.exchanges[name] for name in names]
+        await stage.host.topology.declare_exchange(name, "fanout")
+    chain = [stage.host.exchanges[name] for name in names]
     for source, destination in pairwise(chain):
         source.bind_exchange(ExchangeBinding(source, destination, ""))
     refresh(chain)
     await stage.queue("q0")
-    await stage.broker.default_host.topology.bind("q0", names[-1], "")
+    await stage.host.topology.bind("q0", names[-1], "")
     return names
 
 
@@ -1360,9 +1340,9 @@ async def _exchange_chain(stage: Stage, length: int) -> list[str]:
 async def _keys(stage: Stage) -> None:
     stage.count = MAX_KEYS
     await stage.queue("q0")
-    await stage.broker.default_host.topology.bind("q0", "amq.direct", "k")
+    await stage.host.topology.bind("q0", "amq.direct", "k")
     peer = await stage.basic()
-    queue = stage.broker.default_host.queues["q0"]
+    queue = stage.host.queues["q0"]
     keys = [f"key.{number}" for number in range(stage.count)]
     frames = peer.message("k", b"x", Properties(headers=typed_map({"CC": keys})), exchange="amq.direct")
     await stage.measure(lambda: client(peer.socket.sendall, frames), lambda: queue.message_count == 1)
@@ -1373,7 +1353,7 @@ async def _copies(stage: Stage) -> None:
     stage.count = 560
     names = await _exchange_chain(stage, 3)
     peer = await stage.basic()
-    queue = stage.broker.default_host.queues["q0"]
+    queue = stage.host.queues["q0"]
     keys = [f"key.{number}" for number in range(stage.count)]
     frames = peer.message("k", b"x", Properties(headers=typed_map({"CC": keys})), exchange=names[0])
     await stage.measure(lambda: client(peer.socket.sendall, frames), lambda: queue.message_count == 1)
@@ -1384,7 +1364,7 @@ async def _long_chain(stage: Stage) -> None:
     stage.count = 5_000
     names = await _exchange_chain(stage, stage.count)
     peer = await stage.basic()
-    queue = stage.broker.default_host.queues["q0"]
+    queue = stage.host.queues["q0"]
     frames = peer.message("k", b"x", Properties(), exchange=names[0])
     await stage.measure(lambda: client(peer.socket.sendall, frames), lambda: queue.message_count == 1)
 
@@ -1392,13 +1372,13 @@ async def _long_chain(stage: Stage) -> None:
 @_scenario("ever new routing keys")
 async def _new_keys(stage: Stage) -> None:
     stage.count = 40_000
-    await stage.broker.default_host.topology.declare_exchange("ex", "topic")
+    await stage.host.topology.declare_exchange("ex", "topic")
     for number in range(4):
         await stage.queue(f"q{number}", {"qpid.policy_type": "ring", "qpid.max_count": 1})
-        await stage.broker.default_host.topology.bind(f"q{number}", "ex", "#")
+        await stage.host.topology.bind(f"q{number}", "ex", "#")
     peer = await stage.basic()
     frames = [peer.message(f"key.{number}", b"", Properties(), exchange="ex") for number in range(stage.count)]
-    queue = stage.broker.default_host.queues["q0"]
+    queue = stage.host.queues["q0"]
     await stage.measure(
         lambda: client(peer.socket.sendall, b"".join(frames)), lambda: queue.messages_enqueued == stage.count
     )
@@ -1410,7 +1390,7 @@ async def _new_keys_in_chain(stage: Stage) -> None:
     names = await _exchange_chain(stage, 1_000)
     peer = await stage.basic()
     frames = [peer.message(f"key.{number}", b"", Properties(), exchange=names[0]) for number in range(stage.count)]
-    queue = stage.broker.default_host.queues["q0"]
+    queue = stage.host.queues["q0"]
     await stage.measure(
         lambda: client(peer.socket.sendall, b"".join(frames)), lambda: queue.messages_enqueued == stage.count
     )
@@ -1420,7 +1400,7 @@ async def _new_keys_in_chain(stage: Stage) -> None:
 async def _many_headers(stage: Stage) -> None:
     stage.count = MAX_VALUES - 1
     await stage.queue("q")
-    await stage.broker.default_host.topology.bind("q", "amq.match", "", typed_map({"x-match": "all", "a": 1}))
+    await stage.host.topology.bind("q", "amq.match", "", typed_map({"x-match": "all", "a": 1}))
     peer = await stage.basic()
     headers = typed_map({f"{number:x}": number for number in range(stage.count)})
     frames = peer.message("k", b"x", Properties(headers=headers), exchange="amq.match")
@@ -1466,7 +1446,7 @@ async def _longest_selector(stage: Stage) -> None:
     text = "=".join(["a"] * 2) + " and a=a" * ((stage.count - 3) // 4)
     await stage.measure(
         lambda: client(peer.subscribe, "q", arguments=typed_map({"x-apache-selector": text})),
-        lambda: stage.broker.default_host.queues["q"].consumer_count == 1,
+        lambda: stage.host.queues["q"].consumer_count == 1,
     )
 
 
@@ -1481,7 +1461,7 @@ async def _auto_delete(stage: Stage) -> None:
     await client(peer.socket.sendall, frames)
     await stage.found.until(lambda: all(queue.consumer_count for queue in queues))
     await asyncio.sleep(0.1)
-    await stage.measure(lambda: client(peer.socket.shutdown, 2), lambda: not stage.broker.default_host.queues)
+    await stage.measure(lambda: client(peer.socket.shutdown, 2), lambda: not stage.host.queues)
 
 
 @_scenario("0-10 end of a session with subscriptions to many auto-delete queues")
@@ -1498,7 +1478,7 @@ async def _auto_delete_0_10(stage: Stage) -> None:
     await client(peer.socket.sendall, frames)
     await stage.found.until(lambda: all(queue.consumer_count for queue in queues))
     await asyncio.sleep(0.1)
-    await stage.measure(lambda: client(peer.socket.shutdown, 2), lambda: not stage.broker.default_host.queues)
+    await stage.measure(lambda: client(peer.socket.shutdown, 2), lambda: not stage.host.queues)
 
 
 @_scenario("x-expires of many queues at once")
@@ -1508,9 +1488,9 @@ async def _expire_queues(stage: Stage) -> None:
     now = stage.broker.monotonic()
 
     async def work() -> None:
-        stage.broker.default_host.idle_queues._monotonic = lambda: now + 7_200.0
+        stage.host.idle_queues._monotonic = lambda: now + 7_200.0
 
-    await stage.measure(work, lambda: not any(queue.name in stage.broker.default_host.queues for queue in queues))
+    await stage.measure(work, lambda: not any(queue.name in stage.host.queues for queue in queues))
 
 
 @_scenario("loss of a connection with many channels")
@@ -1524,7 +1504,7 @@ async def _channels(stage: Stage) -> None:
         for number in range(2, stage.count)
     )
     await client(peer.socket.sendall, frames)
-    queue = stage.broker.default_host.queues["q"]
+    queue = stage.host.queues["q"]
     await stage.found.until(lambda: queue.consumer_count == stage.count - 2)
     await asyncio.sleep(0.1)
     await stage.measure(lambda: client(peer.socket.shutdown, 2), lambda: not queue.consumer_count)
@@ -1537,7 +1517,7 @@ async def _first_selector(stage: Stage) -> None:
     stage.drain(peer.socket)
     await stage.measure(
         lambda: client(peer.subscribe, "q", arguments=typed_map({"x-apache-selector": "color = 'red'"})),
-        lambda: stage.broker.default_host.queues["q"].consumer_count == 1,
+        lambda: stage.host.queues["q"].consumer_count == 1,
     )
 
 
@@ -1559,10 +1539,10 @@ async def _qmf_queues(stage: Stage) -> None:
 @_scenario("QMF updates of all queues")
 async def _qmf_updates(stage: Stage) -> None:
     queues = await _queues(stage)
-    await stage.broker.default_host.topology.declare_queue("console")
-    await stage.broker.default_host.topology.bind("console", "qmf.default.topic", "agent.ind.data.#")
-    console = stage.broker.default_host.queues["console"]
-    agent: Any = stage.broker.default_host.exchanges["qmf.default.topic"].receiver
+    await stage.host.topology.declare_queue("console")
+    await stage.host.topology.bind("console", "qmf.default.topic", "agent.ind.data.#")
+    console = stage.host.queues["console"]
+    agent: Any = stage.host.exchanges["qmf.default.topic"].receiver
     agent = agent._agent
     await asyncio.sleep(0.1)
 
@@ -1576,11 +1556,10 @@ async def _qmf_updates(stage: Stage) -> None:
 @_scenario("QMF events to many queues")
 async def _qmf_events(stage: Stage) -> None:
     queues = await _queues(stage, "")
-    exchange = stage.broker.default_host.exchanges["qmf.default.topic"]
+    exchange = stage.host.exchanges["qmf.default.topic"]
     for queue in queues:
         exchange.bind(queue, "agent.ind.event.#")
-    peer = await stage.basic()
-    await stage.measure(_send(peer, "queue.declare", queue="other"), _all_have(queues))
+    await stage.measure(_send(await stage.basic(), "queue.declare", queue="other"), _all_have(queues))
 
 
 # ---- running ----
