@@ -110,6 +110,8 @@ class BrokerSettings:
         management_version_1, management_version_2: whether it speaks QMF of this version.
         console: where a process beside the broker serves the HTTP API: `yes`, or address and port; None for nowhere.
         console_credentials: the file with its user and password; None for an anonymous one.
+        telemetry: the URL to which spans of sampled messages are sent; None for nowhere.
+        telemetry_limit: spans that may begin in a second.
         log_status: whether the operational log is on when the broker starts.
         heartbeat_seconds: interval of the management agent's heartbeats and publications.
         replication_queue, replication_exchange: the queue, or the exchange, for events of replicated queues; None for
@@ -176,6 +178,8 @@ class BrokerSettings:
     management_version_2: bool = True
     console: str | None = None
     console_credentials: str | None = None
+    telemetry: str | None = None
+    telemetry_limit: int = 200
     log_status: bool = False
     heartbeat_seconds: int = 10
     replication_queue: str | None = None

@@ -263,6 +263,10 @@ class Message(ABC):
     def headers(self) -> TypedMap:
         """The application headers; empty if they cannot be decoded."""
 
+    def raw_headers(self) -> bytes:
+        """Bytes with its application headers as they arrived, among others; empty if it has none to look at."""
+        return b""
+
     def header_text(self, name: str) -> str | None:
         """The value of an application header, as text; None without the header."""
         typed = self.headers().get(name)

@@ -140,6 +140,8 @@ def accept(tick: Tick, acquired: Iterable[tuple[Queue, Entry]], done: Done) -> S
     """
     is_written = False
     pending: _Pending | None = None
+    if tick.tracer is not None:
+        acquired = tick.tracer.settling(acquired, "accepted")
     for queue, entry in _settleable(acquired):
         if queue.is_deleted:
             deletion = _deletion_of(queue, entry)
@@ -175,6 +177,8 @@ def reject(broker: Broker, acquired: Iterable[tuple[Queue, Entry]], done: Done) 
     moves: list[tuple[Queue, Entry]] = []
     pending = _Pending(done)
     is_written = False
+    if broker.tick.tracer is not None:
+        acquired = broker.tick.tracer.settling(acquired, "rejected")
     for queue, entry in acquired:
         if queue.is_deleted:
             deletion = _deletion_of(queue, entry)

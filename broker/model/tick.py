@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from qstore.broker.model.queues.barriers import Barrier
     from qstore.broker.model.residency.residency import Residency
     from qstore.broker.model.store_protocol import Store
+    from qstore.broker.model.tracing import Tracer
 
 _LOG: Final = log_of("Broker")
 
@@ -276,6 +277,7 @@ class Tick:
         ended: called after a tick when nothing waits for the disk.
         is_urgent: a peer waits for everything written so far, in earlier ticks too.
         turns: work whose size a peer chooses.
+        tracer: traces sampled messages; None for none.
     """
 
     def __init__(
@@ -302,6 +304,7 @@ class Tick:
         self.interrupted: Callable[[], None] = lambda: None
         self.is_idle: Callable[[], bool] = lambda: False
         self.ended: Callable[[], None] = lambda: None
+        self.tracer: Tracer | None = None
 
     def schedule(self) -> None:
         """Schedule the end of the tick."""

@@ -317,6 +317,14 @@ _MANAGEMENT: Final = Group(
             "console-credentials", _TEXT, "FILE", "", "File with USER:PASSWORD of the console at the broker, which "
             "only its owner may read",
         ),
+        Option(
+            "telemetry", _TEXT, "URL", "", "Send spans of sampled messages by OTLP over HTTP, as to "
+            "http://localhost:4318/v1/traces",
+        ),
+        Option(
+            "telemetry-limit", _NUMBER, "N", "200", "Spans that may begin in a second: further messages are not traced",
+            minimum=1, maximum=100_000,
+        ),
     ),
 )  # fmt: skip
 _REPLICATION: Final = Group(

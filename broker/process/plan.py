@@ -249,6 +249,8 @@ def settings_of(values: Values, data_directory: str | None) -> BrokerSettings:
         management_version_2=values.switch("mgmt-qmf2"),
         console=values.text("console"),
         console_credentials=values.text("console-credentials"),
+        telemetry=values.text("telemetry"),
+        telemetry_limit=values.number("telemetry-limit"),
         log_status=values.switch("log-status"),
         heartbeat_seconds=values.number("mgmt-pub-interval"),
         replication_queue=values.text("replication-queue"),

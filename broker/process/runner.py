@@ -32,10 +32,11 @@ from qstore.broker.model.replication.source import prepare_replication, register
 from qstore.broker.model.store_protocol import Store, StoreLine, StoreModule
 from qstore.broker.network.server import Server
 from qstore.broker.process import daemon, service_manager
-from qstore.broker.process.console import ConsoleProcess, console_command
 from qstore.broker.process.held_files import PidFile
+from qstore.broker.process.helper import Helper, console_command
 from qstore.broker.process.paging import Paging, PagingError
 from qstore.broker.process.service_manager import StartReport
+from qstore.broker.process.telemetry import Telemetry, TelemetryError
 from qstore.broker.process.watchdog import LoopWatchdog, ShutdownWatchdog
 from qstore.broker.protocols.amqp_0_10.message import new_transfer
 from qstore.broker.protocols.stored_messages import restore_message
@@ -136,6 +137,7 @@ class Runner:
         self._status.follow(broker.events)
         self._access = control_access(broker, self._rules)
         paging = self._open_paging(broker, loop)
+        telemetry = self._open_telemetry(broker)
         register_listener(broker, new_transfer)
         broker.recover(restore_message, report)
         self._access.recovered()
@@ -146,14 +148,16 @@ class Runner:
         server.shut_down = partial(self._asked_to_end, ended)
         server.failed = partial(self._failed, ended)
         pid_file: PidFile | None = None
-        console: ConsoleProcess | None = None
+        console: Helper | None = None
         try:
             ports = await self._listen(server)
             pid_file = self._hold_pid_file(ports[0])
             self._ready(ports[0])
             broker.run()
             if self._settings.console is not None:
-                console = ConsoleProcess(console_command(self._settings, ports[0]))
+                console = Helper("console", "console", console_command(self._settings, ports[0]))
+            if telemetry is not None:
+                telemetry.start(loop)
             self._life.ready(server.listeners.transports)
             self._is_up = True
             if self._loop_watchdog is not None:
@@ -179,6 +183,8 @@ class Runner:
                 self._steps += 1
                 if pid_file is not None:
                     _release(pid_file)
+                if telemetry is not None:
+                    telemetry.close()
                 if console is not None:
                     console.wait()
         if is_clean:
@@ -186,6 +192,16 @@ class Runner:
         else:
             _LOG.critical("Shut down, but the store was not closed cleanly: it will be recovered at the next start")
         return is_clean and not has_failed
+
+    def _open_telemetry(self, broker: Broker) -> Telemetry | None:
+        """Let sampled messages be traced, if there is an address for traces."""
+        settings = self._settings
+        if settings.telemetry is None:
+            return None
+        try:
+            return Telemetry(settings.telemetry, settings.telemetry_limit, broker.tick)
+        except TelemetryError as error:
+            raise StartError(str(error)) from error
 
     def _open_paging(self, broker: Broker, loop: asyncio.AbstractEventLoop) -> Paging | None:
         """Let messages go to paging files, if there is a directory for them."""

@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from qstore.broker.model.caller import Caller
     from qstore.broker.model.exchanges.exchange import Exchange
     from qstore.broker.model.message import Message
+    from qstore.broker.model.tracing import Tracer
 
 _REMEMBERED: Final = 2048
 
@@ -24,15 +25,17 @@ class PublishChecks(ABC):
     Attributes:
         checks_user_ids, checks_publish: as above.
         allowed: exchanges and routing keys to which the user may publish, as long as the rules do not change.
-        has_rare: whether messages need any check: of the user id, by the authorizer, of memory (`watch_memory`), or of
-            a flag that few messages have (`has_flags`).
+        has_rare: whether messages need any check: of the user id, by the authorizer, of memory (`watch_memory`), of a
+            flag that few messages have (`has_flags`), or whether they are sampled (`trace_by`).
         is_memory_short: whether memory is short, so that each message must be checked against the ceiling.
         has_published: whether a message was published since then.
         has_flags: whether a message with a flag that has to be checked was received.
+        tracer: traces sampled messages; None for none.
     """
 
     __slots__ = (
-        "allowed", "checks_publish", "checks_user_ids", "has_flags", "has_published", "has_rare", "is_memory_short"
+        "allowed", "checks_publish", "checks_user_ids", "has_flags", "has_published", "has_rare", "is_memory_short",
+        "tracer",
     )  # fmt: skip
 
     def __init__(self, *, checks_user_ids: bool, checks_publish: bool) -> None:
@@ -40,6 +43,7 @@ class PublishChecks(ABC):
         self.allowed: set[tuple[str, str]] = set()
         self.is_memory_short = self.has_published = self.has_flags = False
         self.has_rare = checks_user_ids or checks_publish
+        self.tracer: Tracer | None = None
 
     @abstractmethod
     def user_id_of(self, message: Message) -> str | None:
@@ -72,10 +76,14 @@ class PublishChecks(ABC):
                     if len(self.allowed) >= _REMEMBERED:
                         self.allowed.clear()
                     self.allowed.add(target)
+        if self.tracer is not None and self.tracer.samples(message):
+            self.tracer.published(message, exchange, caller)
 
     def covers(self, message: Message) -> bool:
         """Whether messages that differ in nothing but the body from one that was checked need no `check`."""
         if self.is_memory_short or self.checks_user_ids or self.has_flags:
+            return False
+        if self.tracer is not None and self.tracer.samples(message):
             return False
         return not self.checks_publish or (message.exchange, message.routing_key) in self.allowed
 
@@ -99,5 +107,11 @@ class PublishChecks(ABC):
         """Check messages for flags: one with a flag that has to be checked was received."""
         self.has_flags = self.has_rare = True
 
+    def trace_by(self, tracer: Tracer | None) -> None:
+        """Have sampled messages traced."""
+        self.tracer = tracer
+        self._update()
+
     def _update(self) -> None:
-        self.has_rare = self.is_memory_short or self.checks_user_ids or self.checks_publish or self.has_flags
+        checks = self.checks_user_ids or self.checks_publish
+        self.has_rare = checks or self.is_memory_short or self.has_flags or self.tracer is not None

@@ -58,7 +58,12 @@ from qstore.broker.model.settlement import (
 from qstore.broker.protocols.amqp_0_10.message import TransferMessage, content_length_field
 from qstore.broker.protocols.amqp_0_10.server_session import MESSAGE_TRANSFER, ServerSession
 from qstore.broker.protocols.amqp_0_10.session import wrap_ranges
-from qstore.broker.protocols.amqp_0_10.subscription import SelectiveSubscription, Subscription
+from qstore.broker.protocols.amqp_0_10.subscription import (
+    SelectiveSubscription,
+    Subscription,
+    TracedSelectiveSubscription,
+    TracedSubscription,
+)
 from qstore.broker.protocols.amqp_0_10.transactions import TRANSACTION_COMMANDS
 from qstore.formats.amqp_0_10.codes import AcceptMode, AcquireMode, CreditUnit, FlowMode
 from qstore.formats.amqp_0_10.commands import decode_command, encode_result
@@ -198,11 +203,14 @@ def _subscribe(session: ServerSession, _number: int, values: _Values) -> None:
         raise InvalidArgumentError(f"accept mode {accept_mode} with acquire mode {acquire_mode} is not valid")
     acquires = acquire_mode == AcquireMode.PRE_ACQUIRED and not queue.is_browse_only
     subscription: Subscription
+    is_traced = session.tick.tracer is not None
     if selector is None:
-        subscription = Subscription(session, destination, queue, accept_mode, acquires=acquires)
+        make = TracedSubscription if is_traced else Subscription
+        subscription = make(session, destination, queue, accept_mode, acquires=acquires)
     else:
         last = session.broker.last_candidate
-        subscription = SelectiveSubscription(
+        make_selective = TracedSelectiveSubscription if is_traced else SelectiveSubscription
+        subscription = make_selective(
             session, destination, queue, accept_mode, acquires=acquires, selector=selector, last=last
         )
     subscription.arguments, exclusive = arguments, bool(values["exclusive"])
@@ -470,7 +478,14 @@ def _transfer(session: ServerSession, number: int, payload: bytes, header: bytes
             return
     if session.transaction is not None:
         session.transaction.publish(message, exchange)
-    elif broker.router.publish(message, exchange):
+        return
+    try:
+        is_waiting = broker.router.publish(message, exchange)
+    except ModelError as error:
+        if transfers.tracer is not None:
+            transfers.tracer.refused(message, error)
+        raise
+    if is_waiting:
         if broker.router.stops or broker.router.fanout is not None:
             session.hold_transfer(number, is_stored=message.is_persistent)
         else:

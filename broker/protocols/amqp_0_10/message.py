@@ -173,6 +173,10 @@ class TransferMessage(NativeMessage):
         """As `NativeMessage.stored_begin`."""
         return _prefix(self.exchange, len(self.header), not self.has_body)
 
+    def raw_headers(self) -> bytes:
+        """As `Message.raw_headers`."""
+        return self.header
+
     def headers(self) -> TypedMap:
         """Its application headers."""
         headers: TypedMap = self._message_properties().get("application_headers") or EMPTY_MAP

@@ -116,6 +116,7 @@ class ServerConnection(BrokerConnection):
             checks_publish=shared.admission.checks_publish,
         )
         self.transfers.take_interrupted = self._take_interrupted
+        self.transfers.trace_by(shared.broker.tick.tracer)
         self._reported: set[int] = set()  # channels without a session, after `detached` was sent for them
 
     def make_assembler(self) -> CommandAssembler:

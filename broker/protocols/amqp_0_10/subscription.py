@@ -66,6 +66,7 @@ from qstore.formats.kernels.bodies import SizeField
 from qstore.formats.values import EMPTY_MAP
 
 if TYPE_CHECKING:
+    from qstore.broker.model.message import Message
     from qstore.broker.protocols.amqp_0_10.server_session import ServerSession
 
 UNLIMITED: Final = 0xFFFFFFFF
@@ -354,6 +355,42 @@ class SelectiveSubscription(Subscription):
         result = super().deliver(entry)
         self._selected = entry.position if result == REFUSED else 0
         return result
+
+
+class TracedSubscription(Subscription):
+    """A consumer of a broker that traces sampled messages."""
+
+    __slots__ = ()
+
+    def deliver(self, entry: Entry) -> int:
+        """As `Subscription.deliver`."""
+        message = entry.message
+        return _traced(self, entry, message, super().deliver(entry))
+
+    def room_for(self, run: MessageRun) -> int:
+        """As `Subscription.room_for`: sampled messages are delivered singly."""
+        tracer = self.session.tick.tracer
+        return 0 if tracer is not None and tracer.samples(run.template) else super().room_for(run)
+
+
+class TracedSelectiveSubscription(SelectiveSubscription):
+    """A consumer with a selector, of a broker that traces sampled messages."""
+
+    __slots__ = ()
+
+    def deliver(self, entry: Entry) -> int:
+        """As `SelectiveSubscription.deliver`."""
+        message = entry.message
+        return _traced(self, entry, message, super().deliver(entry))
+
+
+def _traced(subscription: Subscription, entry: Entry, message: Message, result: int) -> int:
+    """Trace the delivery of a message, if it is sampled. Returns the result of the delivery."""
+    tracer = subscription.session.tick.tracer
+    if tracer is not None and result in (TAKEN, TAKEN_LAST) and tracer.samples(message):
+        is_settled = not (subscription.acquires and subscription.is_accepting)
+        tracer.delivered(subscription.queue, entry, message, subscription.session, is_settled=is_settled)
+    return result
 
 
 _number = itemgetter(0)

@@ -221,6 +221,7 @@ class ServerConnection(BrokerConnection):
             self.publisher, checks_user_ids=broker.settings.auth, checks_publish=shared.admission.checks_publish
         )
         self.publishing.has_timestamps = broker.has_timestamps
+        self.publishing.trace_by(broker.tick.tracer)
         self.max_payload = FRAME_MIN_SIZE - OVERHEAD
         self._channel_max = 0
         self._blocked_by: set[Blocker] = set()  # reasons for which its messages wait

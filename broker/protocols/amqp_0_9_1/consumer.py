@@ -241,6 +241,26 @@ class BasicConsumer(SendingConsumer):
             self.channel.consumer_lost(self)
 
 
+class TracedConsumer(BasicConsumer):
+    """A consumer of a broker that traces sampled messages."""
+
+    __slots__ = ()
+
+    def deliver(self, entry: Entry) -> int:
+        """As `BasicConsumer.deliver`."""
+        tracer, message = self.channel.broker.tick.tracer, entry.message
+        result = super().deliver(entry)
+        if tracer is not None and result in (TAKEN, TAKEN_LAST) and tracer.samples(message):
+            is_settled = self.no_ack or not self.acquires
+            tracer.delivered(self.queue, entry, message, self.channel.connection, is_settled=is_settled)
+        return result
+
+    def room_for(self, run: MessageRun) -> int:
+        """As `BasicConsumer.room_for`: sampled messages are delivered singly."""
+        tracer = self.channel.broker.tick.tracer
+        return 0 if tracer is not None and tracer.samples(run.template) else super().room_for(run)
+
+
 class Getter:
     """The consumer of one basic.get: takes one message, or none. channel.flow does not stop it (AMQP 0-9-1).
 
@@ -296,6 +316,9 @@ class Getter:
             left -= 1
         method = encode_get_ok(tag, entry.is_redelivered, message.routed, left)
         channel.send_content(method, message)
+        tracer = channel.broker.tick.tracer
+        if tracer is not None and tracer.samples(message):
+            tracer.delivered(self.queue, entry, message, connection, is_settled=self._no_ack)
         connection.room -= message.size
         if self._no_ack:
             channel.dequeue(self.queue, entry)

@@ -147,6 +147,10 @@ class BasicMessage(NativeMessage):
         except Amqp091Error:
             return Properties()
 
+    def raw_headers(self) -> bytes:
+        """As `Message.raw_headers`."""
+        return self.header
+
     def headers(self) -> TypedMap:
         """Its headers."""
         return self.basic_properties().headers or EMPTY_MAP

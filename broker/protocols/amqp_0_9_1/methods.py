@@ -51,7 +51,7 @@ from qstore.broker.protocols.amqp_0_9_1.arguments import (
     with_exchange_name,
 )
 from qstore.broker.protocols.amqp_0_9_1.channel import MAX_CONSUMERS, MAX_UNACKNOWLEDGED, Channel
-from qstore.broker.protocols.amqp_0_9_1.consumer import BasicConsumer
+from qstore.broker.protocols.amqp_0_9_1.consumer import BasicConsumer, TracedConsumer
 from qstore.broker.protocols.amqp_0_9_1.errors import HardError, SoftError, locked, missing
 from qstore.formats.amqp_0_9_1.codes import ReplyCode
 from qstore.formats.amqp_0_9_1.methods import ACK, decode_ack, decode_method
@@ -136,7 +136,8 @@ def _consume(channel: Channel, values: _Values, _payload: bytes) -> None:
 
 def _subscribed(channel: Channel, tag: str, queue: Queue, values: _Values) -> BasicConsumer:
     exclusive, arguments = values["exclusive"], values["arguments"]
-    consumer = BasicConsumer(
+    make = BasicConsumer if channel.broker.tick.tracer is None else TracedConsumer
+    consumer = make(
         channel, tag, queue, no_ack=values["no_ack"], no_local=values["no_local"],
         limit=channel.prefetch or MAX_UNACKNOWLEDGED, arguments=arguments,
     )  # fmt: skip

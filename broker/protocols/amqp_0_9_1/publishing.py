@@ -378,6 +378,8 @@ def _publish_now(channel: Channel, target: Target, message: BasicMessage, exchan
         else:
             is_waiting = router.publish(message, exchange)
     except ResourceLimitExceededError as error:
+        if channel.connection.publishing.tracer is not None:
+            channel.connection.publishing.tracer.refused(message, error)
         if confirms is not None:
             confirms.refuse(number)
             return

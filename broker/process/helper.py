@@ -1,8 +1,8 @@
-"""`--console`: the HTTP API (`qstore-console`), as a process of its own that starts and ends with the broker.
+"""Processes that start and end with the broker, such as that of `--console`: the HTTP API (`qstore-console`).
 
-It is a client like others, and found by the name of its module, so that the broker knows nothing of it. A thread waits
-for it, logs what it says on standard error, and starts it again after it has died, at intervals that double. It ends
-with the broker: by SIGTERM at a shutdown, and by itself when its parent is gone.
+The console is a client like others, and found by the name of its module, so that the broker knows nothing of it. A
+thread waits for the process, logs what it says, and starts it again after it has died, at intervals that double. It
+ends with the broker: by SIGTERM at a shutdown, and by itself when its parent is gone.
 """
 
 from __future__ import annotations
@@ -43,19 +43,22 @@ def console_command(settings: BrokerSettings, port: int) -> list[str]:
     return command
 
 
-class ConsoleProcess:
-    """The console of a broker.
+class Helper:
+    """A process that helps the broker.
 
     Args:
+        name: what the log calls it.
+        option: the option that it is started by.
         command: its command line.
+        descriptors: those that it inherits.
     """
 
-    def __init__(self, command: list[str]) -> None:
-        self._command = command
+    def __init__(self, name: str, option: str, command: list[str], descriptors: tuple[int, ...] = ()) -> None:
+        self._name, self._option, self._command, self._descriptors = name, option, command, descriptors
         self._process: subprocess.Popen[str] | None = None
         self._ended = threading.Event()
         self._lock = threading.Lock()
-        self._thread = threading.Thread(target=self._run, name="console", daemon=True)
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
 
     def _run(self) -> None:
@@ -65,13 +68,13 @@ class ConsoleProcess:
                 status = self._once()
             except OSError as error:
                 status = error.errno or 1
-                _LOG.error("The console cannot be started: %s", error.strerror)
+                _LOG.error("The %s cannot be started: %s", self._name, error.strerror)
             if self._ended.is_set():
                 return
             if status == _UNUSABLE:
-                _LOG.error("The console has ended, and is not started again: see --console")
+                _LOG.error("The %s has ended, and is not started again: see --%s", self._name, self._option)
                 return
-            _LOG.warning("The console has ended with status %d; it is started again in %g s", status, pause)
+            _LOG.warning("The %s has ended with status %d; it is started again in %g s", self._name, status, pause)
             self._ended.wait(pause)
             pause = min(pause * 2, _LAST_SECONDS)
 
@@ -82,17 +85,21 @@ class ConsoleProcess:
                 return 0
             process = self._process = subprocess.Popen(  # noqa: S603 (the options of this broker's owner)
                 self._command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-                errors="replace",
+                errors="replace", pass_fds=self._descriptors,
             )  # fmt: skip
         assert process.stdout is not None
         with process.stdout as lines:
             for line in iter(lambda: lines.readline(_MAX_LINE), ""):
                 text = printable(line.rstrip())
                 if text.isdecimal():
-                    _LOG.notice("The console listens on port %s", text)
+                    _LOG.notice("The %s listens on port %s", self._name, text)
                 elif text:
                     _LOG.warning("%s", text)
         return process.wait()
+
+    def leave(self) -> None:
+        """It ends by itself now, and is not started again."""
+        self._ended.set()
 
     def close(self) -> None:
         """End it. This does not wait for it: `wait` does."""
