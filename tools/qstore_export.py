@@ -20,6 +20,7 @@ from rich.progress import MofNCompleteColumn
 from qstore import __version__
 from qstore.broker.client import Connection, MessagingError
 from qstore.broker.model.selectors.selector import Selector
+from qstore.formats.broker_records.topology import DEFAULT_HOST
 from qstore.formats.wording import plural
 from qstore.store.damage import Damage
 from qstore.store.disk import OsDisk
@@ -210,8 +211,13 @@ def _export_broker(
     take: bool,
     strict: bool,
 ) -> Mapping[str, int]:
-    with Connection(source.text) as connection:
-        export = BrokerExport(connection, chosen, take=take)
+    def connect(host: str) -> Connection:
+        connection = Connection(source.text, virtual_host=host) if host != DEFAULT_HOST else Connection(source.text)
+        connection.open()
+        return connection
+
+    export = BrokerExport(connect, chosen, take=take)
+    with contextlib.closing(export):
         header = ExportHeader(uuid4(), int(time.time()), __version__, source.shown, "broker", _described(chosen))
         with progress_bar("exporting messages", MofNCompleteColumn()) as bar:
             with export_file(destination, form, with_passwords=False) as writer:

@@ -18,7 +18,7 @@ from qstore import __version__
 from qstore.broker.client import MessagingError
 from qstore.formats.wording import plural
 from qstore.store.errors import StoreError, advice
-from qstore.store.importing.intake import Intake, QueueIntake
+from qstore.store.importing.intake import QueueIntake
 from qstore.store.importing.plan import ImportPlan, PastImport
 from qstore.tools.console.broker import BrokerUrl, broker_url
 from qstore.tools.console.command import (
@@ -47,10 +47,10 @@ from qstore.tools.console.rows import (
     print_rest,
 )
 from qstore.tools.console.text import printable
-from qstore.tools.interchange.broker import BrokerImport
 from qstore.tools.interchange.definitions import DefinitionOptions, Unmapped, check_mapped
 from qstore.tools.interchange.files import read_export
 from qstore.tools.interchange.importing import (
+    BrokerResult,
     Changes,
     InDoubt,
     Renaming,
@@ -72,6 +72,7 @@ qstore-import orders.tar.zst /var/lib/qstore --queue 'orders.*' --no-topology
 qstore-import orders.parquet /var/lib/qstore --in-doubt rollback
 qstore-import orders.tar.zst amqp://guest/guest@localhost --rate 1000     into a running broker
 qstore-import definitions.json amqp://localhost --dry-run    RabbitMQ's queues, exchanges and bindings
+qstore-import definitions.json /var/lib/qstore --vhost test --to-vhost /      one virtual host, as another one
 
 \b
 EXPORT is a file that qstore-export wrote, of any form. STORE is a qstore store on which no broker is running. Nothing
@@ -86,9 +87,9 @@ when it is no longer needed. Record ids and links are not imported, and branches
 them.
 
 \b
-EXPORT may also have the definitions of RabbitMQ (rabbitmqctl export_definitions): queues, exchanges and bindings of one
-virtual host are imported. What cannot be mapped is listed in notices, and the exit code is then 1; with --strict
-nothing is imported.
+EXPORT may also have the definitions of RabbitMQ (rabbitmqctl export_definitions): virtual hosts with queues, exchanges,
+bindings, policies, permissions and parameters are imported, all of them or one (--vhost). What cannot be mapped is
+listed in notices, and the exit code is then 1; with --strict nothing is imported.
 
 \b
 Exit codes: 0 imported, or imported before, 1 imported without some messages or definitions, which notices name: they
@@ -133,9 +134,8 @@ class _Map(click.ParamType[Renaming]):
 @AGAIN
 @click.option("--edited", is_flag=True, help="Accept edited JSON lines: their last line is not verified.")
 @BROKER_RATE
-@click.option(
-    "--vhost", metavar="NAME", help='RabbitMQ definitions: the virtual host to import.  [default: "/", or the only one]'
-)
+@click.option("--vhost", metavar="NAME", help="RabbitMQ definitions: only this virtual host.  [default: all]")
+@click.option("--to-vhost", metavar="NAME", help="RabbitMQ definitions: import a virtual host as this one.")
 @click.option("--strict", is_flag=True, help="RabbitMQ definitions: import nothing if something cannot be mapped.")
 @JSON
 @QUIET
@@ -155,13 +155,14 @@ def command(
     edited: bool,
     rate: float,
     vhost: str | None,
+    to_vhost: str | None,
     strict: bool,
     as_json: bool,
     quiet: bool,
 ) -> None:
     """Import the file EXPORT into STORE, a directory or the URL of a running broker: amqp://[user/password@]host[:port]."""
     changes = {"renamings": renamings, "queues": queues, "topology": topology, "in_doubt": InDoubt(in_doubt)}
-    definitions = DefinitionOptions(vhost, Unmapped())
+    definitions = DefinitionOptions(vhost, Unmapped(), to_vhost)
     request = _Request(source, destination, changes, dry_run, again, edited, rate, definitions, strict)
     broker = broker_url(destination)
     if rate and broker is None:
@@ -214,7 +215,7 @@ def _into_broker(request: _Request, broker: BrokerUrl) -> ImportReport:
         request.read, broker.text, rate=request.rate, dry_run=request.dry_run, again=request.again
     )
     seconds = time.monotonic() - began
-    return report_of_broker(done.work, done.intake, done.past, broker.shown, seconds, dry_run=request.dry_run)
+    return report_of_broker(done, broker.shown, seconds, dry_run=request.dry_run)
 
 
 # ---- the report ----
@@ -291,19 +292,21 @@ def report_of_plan(
     return ImportReport(where, past, dry_run, seconds, queues, *created, 0, 0, plan.keeps_rids, plan.notices)
 
 
-def report_of_broker(
-    work: BrokerImport, intake: Intake, past: PastImport | None, where: str, seconds: float, *, dry_run: bool
-) -> ImportReport:
+def report_of_broker(done: BrokerResult, where: str, seconds: float, *, dry_run: bool) -> ImportReport:
     """The report of an import into a broker."""
-    changes = work.changes
+    changes, intake, past = done.changes, done.intake, done.past
     names = {**dict.fromkeys(changes.queues), **dict.fromkeys(intake.messages)}
     queues = {name: (intake.messages.get(name, QueueIntake()), name in changes.queues) for name in names}
     notices = list(changes.notices)
-    if work.left_out:
-        notices.append(f"{plural(work.left_out, 'message')} cannot be decoded, and were not sent")
+    if done.hosts:
+        shown = ", ".join(map(printable, done.hosts))
+        what = "would be created" if dry_run else "created"
+        notices.append(f"{plural(len(done.hosts), 'virtual host')} {what}: {shown}")
+    if done.left_out:
+        notices.append(f"{plural(done.left_out, 'message')} cannot be decoded, and were not sent")
     return ImportReport(
         where, past, dry_run, seconds, queues, changes.exchanges, changes.bindings, 0, 0,
-        work.left_out, work.refused, False, notices,
+        done.left_out, done.refused, False, notices,
     )  # fmt: skip
 
 

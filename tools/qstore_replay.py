@@ -185,7 +185,7 @@ def command(context: click.Context, /, source: str, destination: str, **values: 
             left_out = 0
             if broker is not None:
                 sent = import_into_broker(replay.read, broker.text, rate=values["rate"], dry_run=dry_run, again=again)
-                past, left_out = sent.past, sent.work.left_out
+                past, left_out = sent.past, sent.left_out
             else:
                 if Path(destination).exists() or not choice.creates:
                     store_of_version_2(tool_environment(), destination, __version__)

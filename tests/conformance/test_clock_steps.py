@@ -25,6 +25,7 @@ TIME_OF_DAY: Final = {
     "broker/log/sinks.py": "the time of a line in the log",
     "broker/model/broker.py": "stamps: expirations of messages, which are stored, and times that are shown",
     "broker/model/queues/queue.py": "the same, of a queue without a broker",
+    "broker/process/telemetry.py": "the beginnings and ends of spans, which collectors place in time",
     "broker/security/sasl/md5.py": "a part of the challenge, as RFC 2195 has it",
     "store/environment.py": "stamps in the files of a journal",
 }

@@ -80,7 +80,6 @@ DEFINITIONS: dict[str, Any] = {
     ],
 }  # fmt: skip
 LISTED = [
-    'vhost "other": 1 object of another virtual host',
     'exchange "events": internal: clients can publish to it',
     'exchange "late": type x-delayed-message is not known: it is left out, with its bindings',
     'queue "short": x-max-length 0 is not known',
@@ -109,7 +108,7 @@ def test_shared_definitions_survive_import_and_export(tmp_path: Path, file: Path
     assert result.exit_code == 1, result.output
     assert [line.removeprefix("notice: ") for line in result.stderr.splitlines()] == LISTED
     found = topology(tmp_path / "store")
-    assert {line["name"]: line["arguments"] for line in found["queue"]} == {
+    assert {line["name"]: line["arguments"] for line in found["queue"] if "vhost" not in line} == {
         "orders": DEFINITIONS["queues"][0]["arguments"],
         "urgent": DEFINITIONS["queues"][1]["arguments"],
         "quorum": {"x-queue-type": "quorum", "x-expires": 1000},
@@ -124,7 +123,7 @@ def test_shared_definitions_survive_import_and_export(tmp_path: Path, file: Path
     back = tmp_path / "back.definitions.json"
     assert export(tmp_path / "store", back, "--strict").exit_code == 0
     written = json.loads(back.read_bytes())
-    queues = {each["name"]: each["arguments"] for each in written["queues"]}
+    queues = {each["name"]: each["arguments"] for each in written["queues"] if each["vhost"] == "/"}
     wanted = {each["name"]: dict(each["arguments"]) for each in DEFINITIONS["queues"]}
     assert queues == {
         "orders": wanted["orders"],
@@ -145,7 +144,7 @@ def test_shared_definitions_survive_import_and_export(tmp_path: Path, file: Path
 def test_strict_imports_and_writes_nothing(tmp_path: Path, file: Path) -> None:
     result = bring(file, tmp_path / "store", "--strict")
     assert result.exit_code == 2
-    assert f"cannot be mapped: {LISTED[0]}, and 5 more" in result.output
+    assert f"cannot be mapped: {LISTED[0]}, and 4 more" in result.output
     assert not (tmp_path / "store" / "rhm").exists()
     fields = {"qpid.policy_type": "self-destruct", "qpid.max_count": 3, "qpid.last_value_queue_key": "k"}
     lines = [
@@ -169,7 +168,9 @@ def test_strict_imports_and_writes_nothing(tmp_path: Path, file: Path) -> None:
 def test_with_a_broker(tmp_path: Path, file: Path, make_broker: BrokerMaker) -> None:
     broker = make_broker().start()
     url = f"amqp://127.0.0.1:{broker.port}"
-    assert bring(file, url).exit_code == 1
+    result = bring(file, url, "--vhost", "/")
+    assert result.exit_code == 1, result.output
+    assert 'vhost "other": 1 object of another virtual host' in result.stderr
     assert ONWARD in objects(url, "list bindings events")
     with Connection(url.removeprefix("amqp://")) as connection:
         session = connection.session()
@@ -194,7 +195,7 @@ def test_with_a_broker(tmp_path: Path, file: Path, make_broker: BrokerMaker) -> 
 def test_rabbitmq_clients_can_redeclare_imported_objects(tmp_path: Path, file: Path, make_broker: BrokerMaker) -> None:
     """A second declaration with the same arguments is not refused."""
     broker = make_broker().start()
-    assert bring(file, f"amqp://127.0.0.1:{broker.port}").exit_code == 1
+    assert bring(file, f"amqp://127.0.0.1:{broker.port}", "--vhost", "/").exit_code == 1
     with pika.BlockingConnection(pika.ConnectionParameters("127.0.0.1", broker.port)) as connection:
         channel = connection.channel()
         for queue in DEFINITIONS["queues"][:2]:
@@ -214,12 +215,13 @@ def test_stores_of_qpidd_have_definitions(tmp_path: Path, local: StoreFixture) -
 
 
 def test_a_virtual_host_is_chosen(tmp_path: Path, file: Path) -> None:
-    assert bring(file, tmp_path / "store", "--vhost", "other", "--topology").exit_code == 1
+    assert bring(file, tmp_path / "store", "--vhost", "other", "--to-vhost", "/").exit_code == 1
     assert [line["name"] for line in topology(tmp_path / "store")["queue"]] == ["elsewhere"]
     assert "there is no virtual host 'none'" in bring(file, tmp_path / "b", "--vhost", "none").output
     two = {**DEFINITIONS, "exchanges": [], "bindings": [], "queues": [{"name": n, "vhost": n} for n in "ab"]}
     file.write_text(json.dumps(two))
-    assert "there are several virtual hosts (a, b): choose one (--vhost)" in bring(file, tmp_path / "c").output
+    several = bring(file, tmp_path / "c", "--to-vhost", "x").output
+    assert "there are several virtual hosts (/, a, b, other): choose one (--vhost)" in several
 
 
 def dangling_definitions(tmp_path: Path) -> Path:
@@ -598,6 +600,8 @@ def test_permissions_are_kept() -> None:
     )
     assert records == {
         ("qstore.permission", ("joe", "/")): {"configure": "^joe", "write": ".*", "read": ""},
+        ("qstore.permission", ("joe", "other")): {"configure": "^joe", "write": ".*", "read": ""},
+        ("qstore.virtual-host", ("other",)): {},
         ("qstore.topic-permission", ("joe", "/", "t")): {"write": "^a", "read": "^b"},
     }
     assert len(listed) == 2

@@ -32,6 +32,7 @@ from rich.segment import Segment, Segments
 from rich.table import Table
 from rich.text import Text
 
+from qstore.formats.broker_records.topology import DEFAULT_HOST, HOST_SEPARATOR, split_name
 from qstore.tools.console.text import escape_name, escape_names, printable
 
 MAX_SHOWN: Final = 200
@@ -152,6 +153,7 @@ class Output(Protocol):
 # backslash, and a single byte is found much faster than a string.
 _BACKSLASH = 0x5C
 _SUSPECT = b"\\\\x"
+_SEPARATOR = b"\\u001f"
 
 
 class JsonLines:
@@ -173,10 +175,14 @@ class JsonLines:
         """Print one object."""
         try:
             line = dumps(fields, option=OPT_APPEND_NEWLINE)
-            if _BACKSLASH in line and _SUSPECT in line:
-                line = escaped_line(fields)
+            if _BACKSLASH in line:
+                if _SEPARATOR in line:
+                    fields = with_vhost(fields)
+                    line = dumps(fields, option=OPT_APPEND_NEWLINE)
+                if _SUSPECT in line:
+                    line = escaped_line(fields)
         except TypeError:
-            line = escaped_line(fields)
+            line = escaped_line(with_vhost(fields))
         self._gathered += line
         if len(self._gathered) >= _BATCH_BYTES:
             self.flush()
@@ -186,6 +192,25 @@ class JsonLines:
         self._stream.write(self._gathered)
         self._stream.flush()
         self._gathered = bytearray()
+
+
+_FULL_NAMES: Final = (
+    "name", "queue", "exchange", "source", "destination", "alternate_exchange", "altExchange", "queueRef",
+    "exchangeRef", "destinationRef",
+)  # fmt: skip
+"""Fields of JSON objects with names of queues and exchanges, which are in virtual hosts."""
+
+
+def with_vhost(fields: Object) -> Object:
+    """An object whose names have their virtual host in a field of its own, `vhost`; without it they are of "/"."""
+    found: dict[str, Any] = {}
+    for key in _FULL_NAMES:
+        value = fields.get(key)
+        if isinstance(value, str) and HOST_SEPARATOR in value:
+            host, found[key] = split_name(value)
+            if host != DEFAULT_HOST:
+                found.setdefault("vhost", host)
+    return {**fields, **found} if found else fields
 
 
 # Fields that contain names.

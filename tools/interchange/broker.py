@@ -15,9 +15,12 @@ from qstore.broker.client import Connection, Empty, Message, MessagingError, Rec
 from qstore.broker.client.address import queue_address
 from qstore.broker.client.message import SUBJECT, TIMESTAMP
 from qstore.broker.management.console import AgentError, Console, Data
+from qstore.broker.management.objects.broker import HOST_PROPERTY
 from qstore.broker.model.arguments import ALTERNATE, as_text
 from qstore.broker.model.configuration import Record, object_of, record_of
+from qstore.broker.model.exchanges.types import STANDARD_EXCHANGES
 from qstore.broker.model.policies import OPERATOR_POLICY, POLICY, Policy, policy_record, recorded_policy
+from qstore.broker.model.virtual_host import LIMITS
 from qstore.broker.protocols.amqp_0_9_1.arguments import exchange_name
 from qstore.broker.protocols.amqp_0_10.message import as_transfer
 from qstore.broker.protocols.stored_messages import restore_message
@@ -28,6 +31,10 @@ from qstore.formats.broker_records.amqp_0_9_1_messages import MARK
 from qstore.formats.broker_records.messages import HEADER_SIZE_BYTES, frame_message, header_size, header_structs
 from qstore.formats.broker_records.topology import (
     CONFIGURATION_KINDS,
+    DEFAULT_HOST,
+    GLOBAL_PARAMETER,
+    HOST_KIND,
+    PARAMETER,
     Binding,
     Bridge,
     Exchange,
@@ -37,6 +44,8 @@ from qstore.formats.broker_records.topology import (
     Queue,
     exchange_binding_object,
     exchange_binding_of,
+    full_name,
+    split_name,
 )
 from qstore.formats.errors import BrokerRecordError
 from qstore.formats.values import MAP, TypedMap, TypedValue, typed_map
@@ -51,7 +60,10 @@ from qstore.tools.messaging import Pace
 
 _PREFETCH: Final = 1000
 _ONWARD: Final = "exchange_binding"
-_CONFIGURED: Final = {"policy": (), "permission": ("configure", "write", "read"), "topicPermission": ("write", "read")}
+_CONFIGURED: Final = {
+    "virtual_host": (), "policy": (), "permission": ("configure", "write", "read"),
+    "topicPermission": ("write", "read"), "parameter": (), "globalParameter": (),
+}  # fmt: skip
 """Class of management -> the expressions of its objects."""
 
 
@@ -59,7 +71,7 @@ class BrokerExport:
     """The export of a running broker.
 
     Args:
-        connection: an open connection to it.
+        connect: opens a connection to a virtual host of it.
         selection: what is exported.
         take: whether messages are removed, by `taken`.
 
@@ -67,25 +79,27 @@ class BrokerExport:
         counts: queue -> number of messages written.
     """
 
-    def __init__(self, connection: Connection, selection: ExportSelection, *, take: bool) -> None:
-        self._selection, self._take = selection, take
-        self._session: Session = connection.session()
-        with Console(connection) as console:
+    def __init__(self, connect: Callable[[str], Connection], selection: ExportSelection, *, take: bool) -> None:
+        self._selection, self._take, self._connect = selection, take, connect
+        self._connections = {DEFAULT_HOST: connect(DEFAULT_HOST)}
+        self._sessions: dict[str, Session] = {}
+        with Console(self._connections[DEFAULT_HOST]) as console:
             objects = {kind: list(console.query(kind)) for kind in ("queue", "exchange", "binding")}
             known = {each.name for each in console.classes()}
             for kind in (_ONWARD, *_CONFIGURED):  # qpidd has none
                 objects[kind] = list(console.query(kind)) if kind in known else []
         self._objects = objects
-        names = [queue["name"] for queue in objects["queue"] if self._is_chosen(queue)]
-        unknown = selection.records.queues - set(names)
+        names = [queue.key for queue in objects["queue"] if self._is_chosen(queue)]
+        unknown = selection.records.unknown_queues(names)
         if unknown:
             raise InterchangeError(f'there is no queue "{min(unknown)}" in the broker')
         self.counts: dict[str, int] = dict.fromkeys(names, 0)
 
     def _is_chosen(self, queue: Data) -> bool:
         if self._selection.records.queues:
-            return self._selection.records.has_queue(queue["name"])
-        return bool(queue["durable"]) and not queue.get("exclusive") and not queue["name"].startswith(LEDGER_QUEUES)
+            return self._selection.records.has_queue(queue.key)
+        name = split_name(queue.key)[1]
+        return bool(queue["durable"]) and not queue.get("exclusive") and not name.startswith(LEDGER_QUEUES)
 
     def write(self, writer: ExportWriter, advance: Callable[[int], None]) -> None:
         """Write everything but beginning and end. Raises OSError, InterchangeError, MessagingError."""
@@ -96,15 +110,15 @@ class BrokerExport:
                 self._messages(name, writer, advance)
 
     def _topology(self, writer: ExportWriter) -> None:
-        exchanges = {each["name"]: each for each in self._objects["exchange"] if each["durable"] and each["name"]}
+        exchanges = {each.key: each for each in self._objects["exchange"] if each["durable"] and each["name"]}
         for name, each in exchanges.items():
             arguments = _table(each)
-            alternate = reference(each.get("altExchange")) or _awaited(arguments)
+            alternate = reference(each.get("altExchange")) or full_name(split_name(name)[0], _awaited(arguments))
             writer.exchange(Exchange(name, True, each["type"], arguments, alternate, bool(each.get("autoDelete"))))
         for each in self._objects["queue"]:
-            if each["name"] in self.counts:
+            if each.key in self.counts:
                 alternate = reference(each.get("altExchange"))
-                writer.queue(Queue(each["name"], _table(each), alternate, "", bool(each.get("autoDelete"))))
+                writer.queue(Queue(each.key, _table(each), alternate, "", bool(each.get("autoDelete"))))
         for each in self._objects["binding"]:
             exchange, queue = reference(each.get("exchangeRef")), reference(each.get("queueRef"))
             if exchange in exchanges and queue in self.counts:
@@ -118,13 +132,15 @@ class BrokerExport:
 
         for kind in _CONFIGURED if not self._selection.records.queues else ():
             for each in self._objects[kind]:
-                writer.other(_configuration(kind, each))
+                for record in _configuration(kind, each):
+                    writer.other(record)
 
     def _messages(self, name: str, writer: ExportWriter, advance: Callable[[int], None]) -> None:
         options: dict[str, Any] = {"mode": "consume" if self._take else "browse"}
         if self._selection.selector is not None:
             options["link"] = {"selector": self._selection.selector.text}
-        receiver = self._session.receiver(queue_address(name, options), capacity=_PREFETCH)
+        host, local = split_name(name)
+        receiver = self._session(host).receiver(queue_address(local, options), capacity=_PREFETCH)
         for message in _until_empty(receiver.fetch):
             stored = stored_message(name, message)
             if self._selection.is_in_time(stored.data):
@@ -134,23 +150,50 @@ class BrokerExport:
         if not self._take:
             receiver.close()
 
+    def _session(self, host: str) -> Session:
+        if host not in self._sessions:
+            if host not in self._connections:
+                self._connections[host] = self._connect(host)
+            self._sessions[host] = self._connections[host].session()
+        return self._sessions[host]
+
     def taken(self) -> None:
         """Remove what was taken from the broker: the file is complete. Raises MessagingError."""
-        if self._take:
-            self._session.acknowledge()
-        self._session.close()
+        for session in self._sessions.values():
+            if self._take:
+                session.acknowledge()
+            session.close()
+
+    def close(self) -> None:
+        """Close the connections."""
+        for connection in self._connections.values():
+            connection.close()
 
 
-def _configuration(kind: str, each: Data) -> GeneralObject:
-    """The configuration record of a policy or a permission."""
-    if kind == "policy":
+def _configuration(kind: str, each: Data) -> Iterable[GeneralObject]:
+    """The configuration records of an object."""
+    if kind == "virtual_host":
+        about, limits = (dict(each.get(name) or {}) for name in ("about", "limits"))
+        if each["name"] != DEFAULT_HOST:
+            yield object_of(Record(HOST_KIND, (each["name"],)), about)
+        if limits:
+            yield object_of(Record(HOST_KIND, (each["name"], LIMITS)), limits)
+    elif kind == "parameter":
+        record = Record(PARAMETER, (each["vhost"], each["component"], each["name"]))
+        yield object_of(record, {"value": each["value"], "user": each["user"]})
+    elif kind == "globalParameter":
+        yield object_of(Record(GLOBAL_PARAMETER, (each["name"],)), {"value": each["value"]})
+    elif kind == "policy":
         definition = {key: value for key, value in each["definition"].items() if isinstance(value, str | int)}
         policy = Policy(each["vhost"], each["name"], each["pattern"], each["applyTo"], each["priority"], definition)
-        return policy_record(policy, f"qstore.{each['kind']}")
-    values = {part: str(each[part]) for part in _CONFIGURED[kind]}
-    if kind == "permission":
-        return object_of(Record(PERMISSION, (each["user"], each["vhost"])), values)
-    return object_of(Record(TOPIC_PERMISSION, (each["user"], each["vhost"], each["exchange"])), values)
+        yield policy_record(policy, f"qstore.{each['kind']}")
+    else:
+        values = {part: str(each[part]) for part in _CONFIGURED[kind]}
+        names = each["user"], each["vhost"]
+        record = (
+            Record(PERMISSION, names) if kind == "permission" else Record(TOPIC_PERMISSION, (*names, each["exchange"]))
+        )
+        yield object_of(record, values)
 
 
 def _awaited(arguments: TypedMap) -> str:
@@ -212,23 +255,26 @@ class BrokerImport:
     """An import into the broker of an open connection.
 
     Args:
-        connection: the connection.
-        intake: the content of the export, counted.
+        connection: the connection, to the virtual host that it is about.
+        intake: what the export has for that host, by local names, counted.
         rate: messages per second; 0 for no limit.
+        host: that virtual host.
+        management: a connection to the default one, where management is.
 
     Attributes:
         left_out: number of messages that cannot be sent.
         refused: number of exchanges, queues and bindings that the broker has refused.
     """
 
-    def __init__(self, connection: Connection, intake: Intake, rate: float = 0) -> None:
-        self._connection, self._intake, self._pace = connection, intake, Pace(rate)
+    def __init__(self, connection: Connection, intake: Intake, rate: float, host: str, management: Connection) -> None:
+        self._connection = connection
+        self._intake, self._pace, self._host, self._management = intake, Pace(rate), host, management
         self.left_out = 0
         self._declaring: Session | None = None
         if intake.in_doubt or any(queue.in_doubt for queue in intake.messages.values()):
             text = "this export has branches in doubt, which cannot be imported into a running broker"
             raise InterchangeError(f"{text}: --in-doubt commit or rollback decides them")
-        with connection.session() as session:
+        with self._connection.session() as session:
             self._missing_queues = {
                 name: queue for name, queue in intake.queues.items() if _queue(session, name) is None
             }
@@ -396,31 +442,43 @@ class BrokerImport:
         if self._declaring is not None:
             self._declaring.close()
         if self._onward:
-            with Console(self._connection) as console:
+            with Console(self._management) as console:
                 self._onward = [bound for bound in self._onward if self._bind_exchanges(console, bound)]
 
         if self._configured:
-            with Console(self._connection) as console:
+            with Console(self._management) as console:
                 for record in self._configured:
                     self._configure(console, record)
 
     def _configure(self, console: Console, general: GeneralObject) -> None:
-        """Set a policy or a permission."""
+        """Set a policy, a permission, a parameter, or limits of a virtual host."""
         found = record_of(general)
-        if found is None or len(found[0].name) < 2:
+        if found is None or (len(found[0].name) < 2 and general.kind not in (GLOBAL_PARAMETER, HOST_KIND)):
             self._refuse(f"{general.kind} {printable(general.name)}", ValueError("it is not valid"))
             return
         (kind, parts), values = found
-        if kind in (POLICY, OPERATOR_POLICY):
+        given: dict[str, Any]
+        if kind == HOST_KIND:
+            if len(parts) == 2:
+                for limit, value in values.items():
+                    self._set(console, "vhost-limit", limit, {"vhost": parts[0], "value": value})
+            return
+        if kind == GLOBAL_PARAMETER:
+            name, given = parts[0], {"value": values["value"]}
+        elif kind == PARAMETER:
+            name, given = parts[2], {"vhost": parts[0], "component": parts[1], "value": values["value"]}
+        elif kind in (POLICY, OPERATOR_POLICY):
             policy, name = recorded_policy(parts, values), parts[1]
-            given: dict[str, Any] = {
+            given = {
                 "vhost": policy.host, "pattern": policy.pattern, "apply-to": policy.apply_to,
                 "priority": policy.priority, "definition": typed_map(policy.definition),
             }  # fmt: skip
         else:
             name, given = parts[0], {"vhost": parts[1], **values}
             given |= {"exchange": parts[2]} if len(parts) > 2 else {}
-        kind = kind.removeprefix("qstore.")
+        self._set(console, kind.removeprefix("qstore."), name, given)
+
+    def _set(self, console: Console, kind: str, name: str, given: dict[str, Any]) -> None:
         properties = TypedValue(MAP, typed_map(given))
         try:
             console.call("broker", "create", type=kind, name=name, properties=properties, strict=True)
@@ -444,7 +502,10 @@ class BrokerImport:
         return True
 
     def _bind_exchanges(self, console: Console, bound: ExchangeBinding) -> bool:
-        properties = TypedValue(MAP, bound.arguments)
+        arguments = bound.arguments
+        if self._host != DEFAULT_HOST:
+            arguments = TypedMap((*arguments.entries, *typed_map({HOST_PROPERTY: self._host}).entries))
+        properties = TypedValue(MAP, arguments)
         try:
             console.call(
                 "broker", "create", type=_ONWARD, name="/".join(bound[:3]), properties=properties, strict=False
@@ -487,6 +548,27 @@ def _token(message: Message) -> dict[str, Any]:
     if not isinstance(content, dict) or any(type(content.get(name)) is not kind for name, kind in expected.items()):
         raise InterchangeError("the queue with the state of this import has a message that is not the import's")
     return content
+
+
+class NoHost:
+    """Stands for a connection to a virtual host that does not exist yet: it has the standard exchanges only."""
+
+    def session(self, **_: object) -> NoHost:
+        """A session."""
+        return self
+
+    def __enter__(self) -> NoHost:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def invoke(self, command: str, **given: str) -> dict[str, Any]:
+        """Answer a query."""
+        if command == "queue.query":
+            return {"queue": None}
+        kind = STANDARD_EXCHANGES.get(given["name"])
+        return {"not_found": kind is None and bool(given["name"]), "type": kind}
 
 
 class _Sending:

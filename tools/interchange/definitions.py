@@ -2,26 +2,29 @@
 
 key            what becomes of it
 -------------  -----------------------------------------------------------------------------------------------
-queues, exchanges, bindings   of one virtual host: see "what corresponds to what"
-vhosts         one is chosen: that which is asked for, "/", or the only one
+queues, exchanges, bindings   see "what corresponds to what"
+vhosts         all are read, or the one that is chosen, which can get another name
 policies, operator_policies   configuration records, without the keys that are not known, which are listed
 permissions, topic_permissions   configuration records
-users, parameters and so on   listed, with their number
+parameters, global_parameters   configuration records; limits of virtual hosts are parameters of `vhost-limits`
+users and so on   listed, with their number
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from hashlib import sha256
 from typing import Any, BinaryIO, Final, NamedTuple
 from uuid import UUID
 
-from orjson import OPT_APPEND_NEWLINE, OPT_INDENT_2, JSONDecodeError, dumps, loads
+from orjson import OPT_APPEND_NEWLINE, OPT_INDENT_2, OPT_SORT_KEYS, JSONDecodeError, dumps, loads
 
 from qstore.broker.model.arguments import ALTERNATE, MAX_MILLISECONDS, MAX_PRIORITY
-from qstore.broker.model.configuration import Record, object_of, record_of
+from qstore.broker.model.configuration import Record, Values, object_of, record_of
 from qstore.broker.model.errors import InvalidArgumentError
+from qstore.broker.model.parameters import MAX_VALUE
 from qstore.broker.model.patterns import compile_pattern
 from qstore.broker.model.policies import (
     OPERATOR_POLICY,
@@ -43,6 +46,8 @@ from qstore.broker.model.queues.arguments import (
     SINGLE_ACTIVE,
 )
 from qstore.broker.model.queues.priority import MAX_LEVELS
+from qstore.broker.model.virtual_host import LIMIT_NAMES
+from qstore.broker.model.virtual_host import LIMITS as LIMITS_RECORD
 from qstore.broker.protocols.amqp_0_9_1.arguments import (
     binding_arguments,
     client_key,
@@ -52,6 +57,10 @@ from qstore.broker.protocols.amqp_0_9_1.arguments import (
 )
 from qstore.broker.security.permissions import PERMISSION, TOPIC_PERMISSION
 from qstore.formats.broker_records.topology import (
+    DEFAULT_HOST,
+    GLOBAL_PARAMETER,
+    HOST_KIND,
+    PARAMETER,
     Binding,
     Bridge,
     Exchange,
@@ -65,7 +74,9 @@ from qstore.formats.broker_records.topology import (
     encode_queue,
     exchange_binding_object,
     exchange_binding_of,
+    full_name,
     problem_of_new_name,
+    split_name,
 )
 from qstore.formats.errors import BrokerRecordError
 from qstore.formats.values import TypedMap, typed_map
@@ -93,6 +104,9 @@ _LISTS: Final = {
 _POLICIES: Final = {"policies": POLICY, "operator_policies": OPERATOR_POLICY}
 _PERMISSIONS: Final = {"permissions": PERMISSION, "topic_permissions": TOPIC_PERMISSION}
 _PARTS: Final = {PERMISSION: ("configure", "write", "read"), TOPIC_PERMISSION: ("write", "read")}
+_CONFIGURED: Final = (*_POLICIES, *_PERMISSIONS, "parameters")
+_LIMITS: Final = "vhost-limits"
+"""The component whose parameters are the limits of virtual hosts."""
 _DEFAULTS: Final = frozenset(("cluster_name", "internal_cluster_id", "cluster_tags"))  # of every node's parameters
 
 
@@ -100,12 +114,14 @@ class DefinitionOptions(NamedTuple):
     """How definitions are read.
 
     Attributes:
-        vhost: the virtual host; None for "/", or the only one.
+        vhost: the virtual host to read; None for all.
         unmapped: gets what cannot be mapped.
+        into: the name that it gets; None for its own.
     """
 
     vhost: str | None
     unmapped: Unmapped
+    into: str | None = None
 
 
 def are_definitions(begin: bytes) -> bool:
@@ -139,10 +155,12 @@ def read_definitions(stream: BinaryIO, sink: ItemSink, options: DefinitionOption
         raise InterchangeError("these definitions are not a JSON object")
     options.unmapped.clear()
     reader = _Reader(fields, options.unmapped)
-    vhost = reader.choose(options.vhost)
-    reader.read(vhost, sink)
+    hosts = reader.choose(options.vhost, options.into)
+    for vhost, into in hosts.items():
+        reader.read(vhost, into, sink)
+    reader.read_rest(sink)
     software = f"RabbitMQ {fields.get('rabbitmq_version') or fields.get('rabbit_version') or ''}".strip()
-    digest = sha256(content + b"\0" + vhost.encode()).hexdigest()
+    digest = sha256(content + b"\0" + dumps(hosts, option=OPT_SORT_KEYS)).hexdigest()
     return ReadExport(ExportHeader(UUID(int=0), 0, software[:100], "definitions", "rabbitmq", None), digest)
 
 
@@ -152,7 +170,8 @@ class _Reader:
     def __init__(self, fields: dict[str, Any], unmapped: Unmapped) -> None:
         self._fields, self._unmapped = fields, unmapped
         self._noticed: set[str] = set()
-        self._lists = {key: list(self._list(key)) for key in _TOPOLOGY}
+        self._lists = {key: list(self._list(key)) for key in (*_TOPOLOGY, *_CONFIGURED, "vhosts")}
+        self._default = _VHOST  # the virtual host of what names none
 
     def _list(self, key: str) -> Iterator[dict[str, Any]]:
         found = self._fields.get(key, [])
@@ -161,7 +180,7 @@ class _Reader:
         for number, each in enumerate(found, 1):
             if not isinstance(each, dict):
                 raise InterchangeError(f"{key}, entry {number}: this is not an object")
-            for name in ("name", "vhost", "source", "destination", "routing_key"):
+            for name in ("name", "vhost", "source", "destination", "routing_key") if key in _TOPOLOGY else ("vhost",):
                 if not isinstance(each.get(name, ""), str):
                     raise InterchangeError(f"{key}, entry {number}: {name} is not a text")
             if not each.get("arguments"):  # an empty one is written as [] by old versions
@@ -170,47 +189,108 @@ class _Reader:
                 raise InterchangeError(f"{key}, entry {number}: the arguments are not an object")
             yield each
 
-    def choose(self, wanted: str | None) -> str:
-        """The virtual host that is read; the others are listed."""
-        there = Counter(str(each.get("vhost", "")) for key in _TOPOLOGY for each in self._lists[key])
-        named = [name for name in there if name]
-        if wanted is not None and wanted not in there and not (not named and there):
+    def choose(self, wanted: str | None, into: str | None) -> dict[str, str]:
+        """The virtual hosts that are read, and the names that they get; what is of others is listed."""
+        objects = Counter(str(each.get("vhost") or "") for key in _TOPOLOGY for each in self._lists[key])
+        objects.update(str(each.get("vhost") or "") for key in _CONFIGURED for each in self._lists[key])
+        named = {name for name in objects if name} | {str(each.get("name")) for each in self._lists["vhosts"]}
+        if not named:
+            self._default = wanted or _VHOST
+        if objects.get("") or not named:
+            named.add(self._default)
+        if wanted is not None and wanted not in named:
+            raise InterchangeError(f"there is no virtual host {wanted!r}; there are {', '.join(sorted(named))}")
+        chosen = sorted(named) if wanted is None else [wanted]
+        if into is not None and len(chosen) > 1:
             raise InterchangeError(
-                f"there is no virtual host {wanted!r}; there are {', '.join(sorted(named)) or 'none'}"
+                f"there are several virtual hosts ({', '.join(sorted(named))}): choose one (--vhost), for --to-vhost"
             )
-        chosen = wanted or (_VHOST if _VHOST in there or not named else named[0] if len(named) == 1 else "")
-        if not chosen:
-            raise InterchangeError(
-                f"there are several virtual hosts ({', '.join(sorted(named))}): choose one (--vhost)"
-            )
-        for name in sorted(named):
-            if name != chosen:
-                self._unmapped.add("vhost", name, f"{plural(there[name], 'object')} of another virtual host")
-        return chosen
+        for name in sorted(named.difference(chosen)):
+            if objects[name]:
+                self._unmapped.add("vhost", name, f"{plural(objects[name], 'object')} of another virtual host")
+        hosts: dict[str, str] = {}
+        for name in chosen:
+            problem = problem_of_new_name(into or name)
+            if problem and into:
+                raise InterchangeError(f"a virtual host cannot be named {printable(into)}: {problem}")
+            if problem:
+                self._unmapped.add("vhost", printable(name), f"{problem}: it is left out, with what it has")
+            else:
+                hosts[name] = into or name
+        return hosts
 
-    def read(self, vhost: str, sink: ItemSink) -> None:
-        """Pass everything of a virtual host on."""
-        left_out = self._exchanges(vhost, sink)
-        self._queues(vhost, sink, left_out)
-        self._bindings(vhost, sink, left_out)
-        self._policies(vhost, sink)
-        self._permissions(vhost, sink)
+    def read(self, vhost: str, into: str, sink: ItemSink) -> None:
+        """Pass everything of a virtual host on, as of another one."""
+        self._host(vhost, into, sink)
+        to_host = _ToHost(sink, into)
+        left_out = self._exchanges(vhost, to_host)
+        self._queues(vhost, to_host, left_out)
+        self._bindings(vhost, to_host, left_out)
+        self._policies(vhost, into, sink)
+        self._permissions(vhost, into, sink)
+        self._parameters(vhost, into, sink)
+
+    def read_rest(self, sink: ItemSink) -> None:
+        """Pass on what is of no virtual host, and list what is not known."""
+        for each in self._list("global_parameters"):
+            if str(each.get("name")) in _DEFAULTS:
+                continue
+            self._parameter("global parameter", Record(GLOBAL_PARAMETER, (str(each.get("name")),)), each, sink)
         for key, value in self._fields.items():
-            if key not in (*_TOPOLOGY, *_PERMISSIONS) and key not in _SILENT and isinstance(value, list):
-                more = [each for each in value if not (isinstance(each, dict) and str(each.get("name")) in _DEFAULTS)]
-                if more:
-                    self._unmapped.append(f"{key}: {len(more)} of them")
+            is_known = key in (*_TOPOLOGY, *_CONFIGURED, "global_parameters") or key in _SILENT
+            if isinstance(value, list) and value and not is_known:
+                self._unmapped.append(f"{key}: {len(value)} of them")
 
-    def _policies(self, vhost: str, sink: ItemSink) -> None:
+    def _host(self, vhost: str, into: str, sink: ItemSink) -> None:
+        if into == DEFAULT_HOST:
+            return
+        about = next((each for each in self._lists["vhosts"] if each.get("name") == vhost), {})
+        metadata = about.get("metadata")
+        found = {**about, **metadata} if isinstance(metadata, dict) else about
+        tags = found.get("tags")
+        values: dict[str, str | int | bool] = {}
+        if isinstance(found.get("description"), str) and found["description"]:
+            values["description"] = found["description"]
+        if isinstance(tags, list) and tags and all(isinstance(tag, str) for tag in tags):
+            values["tags"] = ",".join(tags)
+        sink.other(object_of(Record(HOST_KIND, (into,)), values))
+
+    def _parameters(self, vhost: str, into: str, sink: ItemSink) -> None:
+        for each in self._of("parameters", vhost):
+            component, name = str(each.get("component")), str(each.get("name"))
+            if component != _LIMITS:
+                self._parameter("parameter", Record(PARAMETER, (into, component, name)), each, sink)
+                continue
+            value = each.get("value")
+            limits = {
+                key: limit
+                for key, limit in (value.items() if isinstance(value, dict) else ())
+                if key in LIMIT_NAMES and type(limit) is int and 0 <= limit < 1 << 32
+            }
+            if limits:
+                sink.other(object_of(Record(HOST_KIND, (into, LIMITS_RECORD)), limits))
+            if limits != value:
+                self._unmapped.add("limits of virtual host", printable(vhost), f"{value} has what is not known")
+
+    def _parameter(self, what: str, record: Record, given: dict[str, Any], sink: ItemSink) -> None:
+        problems = [problem_of_new_name(part) for part in record.name]
+        value = dumps(given.get("value")).decode()
+        if len(value) > MAX_VALUE:
+            problems.append(f"its value has more than {MAX_VALUE:,} bytes")
+        if any(problems) or "value" not in given:
+            why = next(filter(None, problems), "it has no value")
+            self._unmapped.add(what, printable(record.name[-1]), f"{why}: it is left out")
+            return
+        sink.other(object_of(record, {"value": value} | ({"user": ""} if record.kind == PARAMETER else {})))
+
+    def _policies(self, vhost: str, into: str, sink: ItemSink) -> None:
         """Pass policies on, as configuration records, without the keys that are not known."""
         for key, kind in _POLICIES.items():
-            for each in self._list(key):
-                if each.get("vhost", vhost) not in (vhost, ""):
-                    continue
+            for each in self._of(key, vhost):
                 title, name = key[:-3].replace("_", " ") + "y", str(each.get("name"))
                 given = {field: value for field, value in each.items() if field != "arguments"}
                 try:
-                    policy = policy_of(vhost, name, given)
+                    policy = policy_of(into, name, given)
                     definition: dict[str, Any] = {}
                     for part, value in policy.definition.items():
                         try:
@@ -228,13 +308,11 @@ class _Reader:
                 except InvalidArgumentError as error:
                     self._unmapped.add(title, name, f"{error}: it is left out")
 
-    def _permissions(self, vhost: str, sink: ItemSink) -> None:
+    def _permissions(self, vhost: str, into: str, sink: ItemSink) -> None:
         """Pass permissions on, as configuration records."""
         for key, kind in _PERMISSIONS.items():
-            for each in self._list(key):
-                if each.get("vhost", vhost) not in (vhost, ""):
-                    continue
-                name = [each.get("user"), vhost, *([each.get("exchange")] if kind == TOPIC_PERMISSION else [])]
+            for each in self._of(key, vhost):
+                name = [each.get("user"), into, *([each.get("exchange")] if kind == TOPIC_PERMISSION else [])]
                 patterns = {part: each.get(part) for part in _PARTS[kind]}
                 try:
                     for part, pattern in patterns.items():
@@ -249,9 +327,9 @@ class _Reader:
                 sink.other(object_of(record, {part: str(pattern) for part, pattern in patterns.items()}))
 
     def _of(self, key: str, vhost: str) -> Iterator[dict[str, Any]]:
-        return (each for each in self._lists[key] if each.get("vhost", vhost) in (vhost, ""))
+        return (each for each in self._lists[key] if (each.get("vhost") or self._default) == vhost)
 
-    def _exchanges(self, vhost: str, sink: ItemSink) -> set[str]:
+    def _exchanges(self, vhost: str, sink: _ToHost) -> set[str]:
         """Returns the names of those that are left out."""
         left_out = set()
         for each in self._of("exchanges", vhost):
@@ -284,7 +362,7 @@ class _Reader:
                 left_out.add(name)
         return left_out
 
-    def _queues(self, vhost: str, sink: ItemSink, left_out: set[str]) -> None:
+    def _queues(self, vhost: str, sink: _ToHost, left_out: set[str]) -> None:
         for each in self._of("queues", vhost):
             name = each.get("name", "")
             if each.get("durable") is False or not name:
@@ -301,7 +379,7 @@ class _Reader:
             else:
                 left_out.add(f"queue {name}")
 
-    def _bindings(self, vhost: str, sink: ItemSink, left_out: set[str]) -> None:
+    def _bindings(self, vhost: str, sink: _ToHost, left_out: set[str]) -> None:
         used = {exchange_name(each.get("source", "")) for each in self._of("bindings", vhost)}
         to_exchanges = (each for each in self._of("bindings", vhost) if each.get("destination_type") == "exchange")
         used |= {exchange_name(each.get("destination", "")) for each in to_exchanges}
@@ -336,7 +414,7 @@ class _Reader:
             if kind == "exchange":
                 bound = ExchangeBinding(source, target, key, table)
                 if self._is_valid("binding", shown, lambda bound=bound: encode_general(exchange_binding_object(bound))):
-                    sink.other(exchange_binding_object(bound))
+                    sink.bound(bound)
                 continue
             binding = Binding(0, target, key, table)
             if self._is_valid("binding", shown, lambda binding=binding: encode_binding(binding)):
@@ -351,6 +429,39 @@ class _Reader:
         if problem:
             self._unmapped.add(what, name, f"{problem}: it is left out")
         return not problem
+
+
+class _ToHost:
+    """Passes topology on, as of a virtual host.
+
+    Args:
+        sink: takes it.
+        host: the virtual host.
+    """
+
+    def __init__(self, sink: ItemSink, host: str) -> None:
+        self._sink, self._host = sink, host
+
+    def _full(self, name: str) -> str:
+        return full_name(self._host, name)
+
+    def queue(self, queue: Queue) -> None:
+        """A queue."""
+        self._sink.queue(replace(queue, name=self._full(queue.name)))
+
+    def exchange(self, exchange: Exchange) -> None:
+        """An exchange."""
+        alternate = self._full(exchange.alternate_exchange or "")
+        self._sink.exchange(replace(exchange, name=self._full(exchange.name), alternate_exchange=alternate))
+
+    def binding(self, exchange: str, binding: Binding) -> None:
+        """A binding."""
+        self._sink.binding(self._full(exchange), replace(binding, queue_name=self._full(binding.queue_name)))
+
+    def bound(self, bound: ExchangeBinding) -> None:
+        """A binding between exchanges."""
+        full = bound._replace(source=self._full(bound.source), destination=self._full(bound.destination))
+        self._sink.other(exchange_binding_object(full))
 
 
 # ---- writing ----
@@ -371,7 +482,9 @@ class DefinitionsWriter:
         del with_passwords
         self._stream, self.unmapped = stream, Unmapped()
         self._software = ""
-        self._lists: dict[str, list[dict[str, Any]]] = {key: [] for key in (*_LISTS.values(), *_TOPOLOGY)}
+        keys = (*_LISTS.values(), "parameters", "global_parameters", *_TOPOLOGY)
+        self._lists: dict[str, list[dict[str, Any]]] = {key: [] for key in keys}
+        self._vhosts: dict[str, dict[str, Any]] = {_VHOST: {}}
         self._left_out: set[str] = set()
         self._headers_exchanges = {name for name, kind in STANDARD.items() if kind == HEADERS}
 
@@ -381,39 +494,45 @@ class DefinitionsWriter:
 
     def queue(self, queue: Queue) -> None:
         """Add a queue."""
-        if not self._has_name("queue", queue.name) or queue.name.startswith(LEDGER_QUEUES):
+        vhost, name = split_name(queue.name)
+        if not self._has_name("queue", queue.name) or name.startswith(LEDGER_QUEUES):
             self._left_out.add(f"queue {queue.name}")
             return
-        arguments = queue_arguments_to_rabbitmq(queue.name, _plain(queue.arguments), self.unmapped)
-        alternate = queue.alternate_exchange
-        has_alternate = self._has_alternate("queue", queue.name, alternate)
+        arguments = queue_arguments_to_rabbitmq(printable(queue.name), _plain(queue.arguments), self.unmapped)
+        has_alternate = self._has_alternate("queue", queue.name, queue.alternate_exchange)
+        alternate = split_name(queue.alternate_exchange or "")[1]
         if has_alternate and arguments.setdefault(DEAD_EXCHANGE, alternate) != alternate:
-            self.unmapped.add("queue", queue.name, f"the alternate exchange {alternate} is not known")
-        self._add("queues", name=queue.name, durable=True, auto_delete=bool(queue.auto_delete), arguments=arguments)
+            self.unmapped.add("queue", printable(queue.name), f"the alternate exchange {alternate} is not known")
+        self._add("queues", vhost, name=name, durable=True, auto_delete=bool(queue.auto_delete), arguments=arguments)
 
     def exchange(self, exchange: Exchange) -> None:
         """Add an exchange."""
-        name = exchange.name
+        (vhost, name), shown = split_name(exchange.name), printable(exchange.name)
+        self._vhosts.setdefault(vhost, {})
         if not name or name.startswith(STANDARD_PREFIX):
+            if exchange.type == HEADERS:
+                self._headers_exchanges.add(exchange.name)
             return
         if exchange.type == HEADERS:
-            self._headers_exchanges.add(name)
-        if name in OWN_EXCHANGES or not self._has_name("exchange", name):
-            self._left_out.add(name)
+            self._headers_exchanges.add(exchange.name)
+        if name in OWN_EXCHANGES or not self._has_name("exchange", exchange.name):
+            self._left_out.add(exchange.name)
             return
         if exchange.type not in EXCHANGE_TYPES:
-            self.unmapped.add("exchange", name, f"type {exchange.type} is not known: it is left out, with its bindings")
-            self._left_out.add(name)
+            why = f"type {exchange.type} is not known: it is left out, with its bindings"
+            self.unmapped.add("exchange", shown, why)
+            self._left_out.add(exchange.name)
             return
+        alternate = split_name(exchange.alternate_exchange or "")[1]
         for key, value in _plain(exchange.arguments).items():
-            if key == ALTERNATE and value == exchange.alternate_exchange:
+            if key == ALTERNATE and value == alternate:
                 continue
-            self.unmapped.add("exchange", name, f"{key} {value} is not known")
-        has_alternate = self._has_alternate("exchange", name, exchange.alternate_exchange)
-        arguments = {ALTERNATE: exchange.alternate_exchange} if has_alternate else {}
+            self.unmapped.add("exchange", shown, f"{key} {value} is not known")
+        has_alternate = self._has_alternate("exchange", exchange.name, exchange.alternate_exchange)
         self._add(
-            "exchanges", name=name, type=exchange.type, durable=exchange.durable,
-            auto_delete=bool(exchange.auto_delete), internal=False, arguments=arguments,
+            "exchanges", vhost, name=name, type=exchange.type, durable=exchange.durable,
+            auto_delete=bool(exchange.auto_delete), internal=False,
+            arguments={ALTERNATE: alternate} if has_alternate else {},
         )  # fmt: skip
 
     def binding(self, exchange: str, binding: Binding) -> None:
@@ -424,10 +543,11 @@ class DefinitionsWriter:
         self._bound(exchange, target, "queue", binding.key, binding.arguments)
 
     def _bound(self, source: str, target: str, kind: str, key: str, arguments: TypedMap) -> None:
-        if source in self._headers_exchanges:
+        vhost, local = split_name(source)
+        if source in self._headers_exchanges or STANDARD.get(local) == HEADERS:
             key = client_key(key)
         found = {
-            "source": source, "destination": target, "destination_type": kind, "routing_key": key,
+            "source": local, "destination": split_name(target)[1], "destination_type": kind, "routing_key": key,
             "arguments": _plain(arguments),
         }  # fmt: skip
         try:
@@ -436,35 +556,51 @@ class DefinitionsWriter:
             shown = f"{printable(source)} -> {printable(target)} ({printable(key)})"
             self.unmapped.add("binding", shown, "it has values that JSON does not have: it is left out")
             return
-        self._add("bindings", **found)
+        self._add("bindings", vhost, **found)
 
     def other(self, general: Link | Bridge | GeneralObject) -> None:
-        """Add it if it is a binding between exchanges, else list it."""
+        """Add it if it is a binding between exchanges or a configuration record, else list it."""
         bound = exchange_binding_of(general)
         if bound is not None:
             if not {bound.source, bound.destination} & self._left_out:
                 self._bound(bound.source, bound.destination, "exchange", bound.key, bound.arguments)
             return
-        if isinstance(general, GeneralObject) and general.kind in _LISTS and self._configured(general):
+        if isinstance(general, GeneralObject) and self._configured(general):
             return
         self.unmapped.add(general.kind, printable(general.name or ""), "is not known")
 
     def _configured(self, general: GeneralObject) -> bool:
-        """Add a policy or a permission. Returns False if it is not valid."""
+        """Add a configuration record. Returns False if it is not one, or not valid."""
         found = record_of(general)
-        if found is None or len(found[0].name) < 2:
+        if found is None:
             return False
         (kind, name), values = found
-        if general.kind in (POLICY, OPERATOR_POLICY):
+        if kind == HOST_KIND:
+            self._host(name, values)
+        elif kind in (POLICY, OPERATOR_POLICY) and len(name) == 2:
             policy = recorded_policy(name, values)
-            self._lists[_LISTS[kind]].append({
-                "vhost": policy.host, "name": policy.name, "pattern": policy.pattern, "apply-to": policy.apply_to,
-                "priority": policy.priority, "definition": dict(policy.definition),
-            })  # fmt: skip
-            return True
-        fields = {"user": name[0], "vhost": name[1]} | ({"exchange": name[2]} if len(name) > 2 else {})
-        self._lists[_LISTS[kind]].append({**fields, **values})
+            self._add(
+                _LISTS[kind], policy.host, name=policy.name, pattern=policy.pattern, priority=policy.priority,
+                definition=dict(policy.definition), **{"apply-to": policy.apply_to},
+            )  # fmt: skip
+        elif kind in _PARTS and len(name) > 1:
+            exchange = {"exchange": name[2]} if len(name) > 2 else {}
+            self._add(_LISTS[kind], name[1], user=name[0], **exchange, **values)
+        elif kind == PARAMETER and len(name) == 3:
+            self._add("parameters", name[0], component=name[1], name=name[2], value=_loaded(values))
+        elif kind == GLOBAL_PARAMETER:
+            self._lists["global_parameters"].append({"name": name[0], "value": _loaded(values)})
+        else:
+            return False
         return True
+
+    def _host(self, name: tuple[str, ...], values: Values) -> None:
+        if name[1:] == (LIMITS_RECORD,):
+            self._add("parameters", name[0], component=_LIMITS, name=LIMITS_RECORD, value=dict(values))
+        elif len(name) == 1:
+            about = self._vhosts.setdefault(name[0], {})
+            about["description"] = str(values.get("description") or "")
+            about["tags"] = [each for each in str(values.get("tags") or "").split(",") if each]
 
     def branch(self, xid: bytes) -> None:
         """List it."""
@@ -491,16 +627,24 @@ class DefinitionsWriter:
             )
             return False
 
-    def _add(self, key: str, **fields: Any) -> None:
-        self._lists[key].append({"vhost": _VHOST, **fields})
+    def _add(self, key: str, vhost: str, **fields: Any) -> None:
+        self._vhosts.setdefault(vhost, {})
+        self._lists[key].append({"vhost": vhost, **fields})
 
     def finish(self) -> None:
         """Write everything."""
         fields: Mapping[str, Any] = {
-            "product_name": "qstore", "product_version": self._software, "vhosts": [{"name": _VHOST}], "users": [],
-            "parameters": [], **self._lists,
+            "product_name": "qstore", "product_version": self._software, "users": [],
+            "vhosts": [{"name": name, **about} for name, about in sorted(self._vhosts.items())], **self._lists,
         }  # fmt: skip
         self._stream.write(dumps(fields, option=OPT_INDENT_2 | OPT_APPEND_NEWLINE))
+
+
+def _loaded(values: Values) -> Any:
+    try:
+        return loads(str(values.get("value")))
+    except JSONDecodeError:
+        return None
 
 
 def _plain(arguments: TypedMap) -> dict[str, Any]:

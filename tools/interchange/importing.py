@@ -6,16 +6,22 @@ planned first; then it takes place, with progress, unless the ledger of its dest
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 from enum import Enum
-from typing import NamedTuple, TypeAlias
+from functools import partial
+from typing import Any, NamedTuple, TypeAlias
 
 from rich.progress import MofNCompleteColumn
 
 from qstore import __version__
 from qstore.broker.client import Connection
+from qstore.broker.management.console import AgentError, Console
+from qstore.broker.model.configuration import record_of
 from qstore.formats.broker_records.topology import (
+    DEFAULT_HOST,
+    HOST_KIND,
     Binding,
     Bridge,
     Exchange,
@@ -24,8 +30,11 @@ from qstore.formats.broker_records.topology import (
     Queue,
     exchange_binding_object,
     exchange_binding_of,
+    full_name,
     problem_of_new_name,
+    split_name,
 )
+from qstore.formats.values import MAP, TypedValue, typed_map
 from qstore.formats.wording import printable
 from qstore.store.environment import dry_run_environment, tool_environment
 from qstore.store.importing.intake import ImportedMessage, Intake
@@ -35,7 +44,7 @@ from qstore.store.journal.recovery import LIVE, LOCKED, PENDING
 from qstore.store.log_lines import LogLine
 from qstore.tools.console.progress import progress_bar, writing_progress
 from qstore.tools.console.text import unescape_name
-from qstore.tools.interchange.broker import BrokerImport
+from qstore.tools.interchange.broker import BrokerChanges, BrokerImport, NoHost
 from qstore.tools.interchange.items import InterchangeError, ItemSink
 
 #: Reads what is imported into a sink, the same each time. Returns what identifies this import in the ledger.
@@ -50,9 +59,20 @@ class StoreResult(NamedTuple):
 
 
 class BrokerResult(NamedTuple):
-    """An import into a broker: what it did, what was read, and when it took place before, if it did."""
+    """An import into a broker.
 
-    work: BrokerImport
+    Attributes:
+        changes: what it has created in all virtual hosts, or would; queues by their full names.
+        left_out, refused: as in `BrokerImport`.
+        hosts: the virtual hosts that it has created, or would.
+        intake: what was read.
+        past: when it took place before, if it did.
+    """
+
+    changes: BrokerChanges
+    left_out: int
+    refused: int
+    hosts: list[str]
     intake: Intake
     past: PastImport | None
 
@@ -98,16 +118,166 @@ def import_into_broker(read: Read, url: str, *, rate: float, dry_run: bool, agai
     """
     intake = Intake(None)
     identity = read(intake)
-    with Connection(url) as connection:
-        work = BrokerImport(connection, intake, rate)
-        past = None if again else work.past(identity)
-        if past is None and not dry_run:
-            if again:
-                identity = _unused(work.past, identity)
-            total = sum(queue.messages for queue in intake.messages.values())
-            with progress_bar("importing messages", MofNCompleteColumn(), total=total) as bar:
-                work.run(identity, read, bar.advance if bar is not None else lambda _: None)
-    return BrokerResult(work, intake, past)
+    with ExitStack() as stack:
+        connection = stack.enter_context(Connection(url))
+        new = _new_hosts(connection, intake)
+        if not dry_run:
+            _create_hosts(connection, intake, new)
+        works: dict[str, BrokerImport] = {}
+        for host in sorted({DEFAULT_HOST, *_hosts_of(intake)}, key=lambda name: (name != DEFAULT_HOST, name)):
+            to_host: Any = connection
+            if host in new and dry_run:
+                to_host = NoHost()
+            elif host != DEFAULT_HOST:
+                to_host = stack.enter_context(Connection(url, virtual_host=host))
+            works[host] = BrokerImport(to_host, _part(intake, host), rate, host, connection)
+        pasts = [None if again else work.past(identity) for work in works.values()]
+        if dry_run or all(pasts):
+            past = pasts[0] if all(pasts) else None
+            return _result(works, new, intake, past)
+        total = sum(queue.messages for queue in intake.messages.values())
+        with progress_bar("importing messages", MofNCompleteColumn(), total=total) as bar:
+            for (host, work), before in zip(works.items(), pasts, strict=True):
+                if before is None:
+                    name = _unused(work.past, identity) if again else identity
+                    work.run(name, partial(_read_host, read, host), bar.advance if bar is not None else lambda _: None)
+        return _result(works, new, intake, None)
+
+
+def _result(works: Mapping[str, BrokerImport], new: list[str], intake: Intake, past: PastImport | None) -> BrokerResult:
+    changes = {host: work.changes for host, work in works.items()}
+    queues = frozenset(full_name(host, name) for host, each in changes.items() for name in each.queues)
+    notices = [
+        notice if host == DEFAULT_HOST else f'virtual host "{printable(host)}": {notice}'
+        for host, each in changes.items()
+        for notice in each.notices
+    ]
+    exchanges, bindings = (
+        sum(each.exchanges for each in changes.values()),
+        sum(each.bindings for each in changes.values()),
+    )
+    left_out, refused = sum(work.left_out for work in works.values()), sum(work.refused for work in works.values())
+    return BrokerResult(BrokerChanges(exchanges, bindings, queues, notices), left_out, refused, new, intake, past)
+
+
+# ---- the virtual hosts of a broker ----
+
+
+def _hosts_of(intake: Intake) -> set[str]:
+    """The virtual hosts that have something in an export."""
+    names = [*intake.queues, *intake.exchanges, *intake.messages, *(exchange for exchange, _ in intake.bindings)]
+    hosts = {split_name(name)[0] for name in names}
+    for each in intake.general:
+        found = record_of(each) if isinstance(each, GeneralObject) and each.kind == HOST_KIND else None
+        hosts |= {found[0].name[0]} if found is not None else set()
+    return hosts
+
+
+def _new_hosts(connection: Connection, intake: Intake) -> list[str]:
+    """Those of them that the broker does not have."""
+    hosts = _hosts_of(intake) - {DEFAULT_HOST}
+    if not hosts:
+        return []
+    with Console(connection) as console:
+        if "virtual_host" not in {each.name for each in console.classes()}:
+            raise InterchangeError("the broker has no virtual hosts, and the export does: choose one (--vhost)")
+        return sorted(hosts - {str(each["name"]) for each in console.query("virtual_host")})
+
+
+def _create_hosts(connection: Connection, intake: Intake, hosts: list[str]) -> None:
+    """Create virtual hosts, with their descriptions."""
+    if not hosts:
+        return
+    about: dict[str, dict[str, Any]] = {}
+    for each in intake.general:
+        found = record_of(each) if isinstance(each, GeneralObject) and each.kind == HOST_KIND else None
+        if found is not None and len(found[0].name) == 1:
+            about[found[0].name[0]] = dict(found[1])
+    with Console(connection) as console:
+        for host in hosts:
+            properties = TypedValue(MAP, typed_map(about.get(host, {})))
+            try:
+                console.call("broker", "create", type="vhost", name=host, properties=properties, strict=True)
+            except AgentError as error:
+                text = f'virtual host "{printable(host)}" cannot be created: {error}'
+                raise InterchangeError(text) from None
+
+
+def _part(intake: Intake, host: str) -> Intake:
+    """What an export has for a virtual host, by local names; configuration records go with the default one."""
+    part = Intake(None)
+    part.in_doubt = intake.in_doubt
+    to_part = _OfHost(part, host)
+    for queue in intake.queues.values():
+        to_part.queue(queue)
+    for exchange in intake.exchanges.values():
+        to_part.exchange(exchange)
+    for name, binding in intake.bindings:
+        to_part.binding(name, binding)
+    for general in intake.general:
+        to_part.other(general)
+    for name, messages in intake.messages.items():
+        if split_name(name)[0] == host:
+            part.messages[split_name(name)[1]] = messages
+    return part
+
+
+def _read_host(read: Read, host: str, sink: ItemSink) -> str:
+    return read(_OfHost(sink, host))
+
+
+class _OfHost:
+    """A sink that passes on what is of one virtual host, by local names.
+
+    Args:
+        sink: takes it.
+        host: the host.
+    """
+
+    def __init__(self, sink: ItemSink, host: str) -> None:
+        self._sink, self._host = sink, host
+
+    def _local(self, name: str) -> str | None:
+        host, local = split_name(name)
+        return local if host == self._host else None
+
+    def _alternate(self, name: str | None) -> str | None:
+        return split_name(name)[1] if name else name
+
+    def queue(self, queue: Queue) -> None:
+        """A queue."""
+        if (name := self._local(queue.name)) is not None:
+            self._sink.queue(replace(queue, name=name, alternate_exchange=self._alternate(queue.alternate_exchange)))
+
+    def exchange(self, exchange: Exchange) -> None:
+        """An exchange."""
+        if (name := self._local(exchange.name)) is not None:
+            alternate = self._alternate(exchange.alternate_exchange)
+            self._sink.exchange(replace(exchange, name=name, alternate_exchange=alternate))
+
+    def binding(self, exchange: str, binding: Binding) -> None:
+        """A binding."""
+        if (name := self._local(exchange)) is not None and self._local(binding.queue_name) is not None:
+            self._sink.binding(name, replace(binding, queue_name=split_name(binding.queue_name)[1]))
+
+    def other(self, general: Link | Bridge | GeneralObject) -> None:
+        """A binding between exchanges, or anything else, which is of the default host."""
+        bound = exchange_binding_of(general)
+        if bound is None:
+            if self._host == DEFAULT_HOST:
+                self._sink.other(general)
+        elif (source := self._local(bound.source)) is not None:
+            destination = split_name(bound.destination)[1]
+            self._sink.other(exchange_binding_object(bound._replace(source=source, destination=destination)))
+
+    def branch(self, xid: bytes) -> None:
+        """A branch in doubt."""
+        self._sink.branch(xid)
+
+    def message(self, message: ImportedMessage) -> None:
+        """A message."""
+        if (name := self._local(message.queue)) is not None:
+            self._sink.message(message._replace(queue=name))
 
 
 def _unused(past: Callable[[str], PastImport | None], identity: str) -> str:
