@@ -136,9 +136,8 @@ def test_a_running_broker_gets_all_hosts_and_gives_them_back_with_messages(
     assert result.exit_code == 0, result.output
     with Connection(target, virtual_host="blue") as connection:
         assert connection.session().receiver("orders").fetch(5).content == b"to blue"
-    with Connection(target) as connection:
-        with pytest.raises(Empty):
-            connection.session().receiver("orders").fetch(0)
+    with Connection(target) as connection, pytest.raises(Empty):
+        connection.session().receiver("orders").fetch(0)
 
 
 def test_names_that_no_host_can_have_are_left_out_with_a_notice(tmp_path: Path) -> None:

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from qstore.broker.management.console import Data
 from qstore.broker.management.schema import BROKER, BROKER_NAME
 from qstore.formats.amqp_0_9_1.properties import Properties
+from qstore.formats.broker_records.topology import split_name
 from qstore.tools.web.calls import Call, Reply, Row, bad_request
 from qstore.tools.web.collector import UnavailableError
 
@@ -84,7 +85,8 @@ def alarms_of(state: Data | None, files: int, file_limit: int) -> list[Alarm]:
             found.append(Alarm("store", "", f"{text}; restart the broker when the disk works again."))
         for name in values["slowedJournals"]:
             text = "Its journal is nearly full and cannot grow, so its publishers are slowed down: consume messages."
-            found.append(Alarm("journal", name, text))
+            vhost, queue = split_name(name)
+            found.append(Alarm("journal", queue, text, vhost=vhost))
     if file_limit and files >= file_limit * _FEW_DESCRIPTORS:
         text = f"The broker has {files:,} of {file_limit:,} descriptors open: close connections, or raise the limit."
         found.append(Alarm("file_descriptor", "", text))

@@ -63,6 +63,11 @@ def test_an_alarm_says_what_is_wrong(changed: dict[str, Any], resource: str, rep
     assert reported in found.text
 
 
+def test_an_alarm_of_a_journal_names_its_virtual_host_apart() -> None:
+    found = alarms_of(state(slowedJournals=["orders", "blue\x1forders"]), 10, 1024)
+    assert [(each.vhost, each.subject) for each in found] == [("/", "orders"), ("blue", "orders")]
+
+
 def test_no_alarm_without_a_reason() -> None:
     assert alarms_of(state(), 10, 1024) == []
     assert alarms_of(state(diskFree=-1, memoryLimit=0), 0, 0) == []  # nothing is known
