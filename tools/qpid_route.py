@@ -19,7 +19,7 @@ from qstore import __version__
 from qstore.broker.client import MessagingError
 from qstore.broker.client.options import Endpoint, Url, parse_url
 from qstore.broker.management.console import Console, Data
-from qstore.tools.console.amounts import shown
+from qstore.tools.console.amounts import reference, shown
 from qstore.tools.console.broker import EXIT_CODES, json_object, main_of, security_options, take_security
 from qstore.tools.console.command import EXIT_FAILED, JSON, SETTINGS, os_error_text, say
 from qstore.tools.console.rows import print_json
@@ -247,9 +247,8 @@ def _place(link: Data) -> str:
 
 
 def _is_of(bridge: Data, link: Data) -> bool:
-    """Whether a bridge is of a link: its name ends the reference."""
-    reference = bridge["linkRef"]
-    return link.object_id is not None and getattr(reference, "name", str(reference)) == link.object_id.name
+    """Whether a bridge is of a link."""
+    return reference(bridge["linkRef"]) == link.key
 
 
 # ---- the map ----

@@ -40,6 +40,7 @@ from qstore.broker.security.authentication import Link as SecurityLink
 from qstore.broker.security.sasl.exchange import ClientMechanism
 from qstore.broker.security.sasl.table import Credentials, choose_mechanism
 from qstore.formats.broker_records import topology as records
+from qstore.formats.broker_records.topology import BRIDGE_KIND, LINK_KIND
 from qstore.formats.errors import FormatError
 from qstore.formats.values import INT64, STR16, TypedValue
 
@@ -58,8 +59,6 @@ MAX_CHANNEL: Final = 32_000
 
 DYNAMIC_TYPES: Final = ("direct", "topic", "fanout", "headers")
 
-_LINK_KIND: Final = "qstore.link"
-_BRIDGE_KIND: Final = "qstore.bridge"
 _MAX_NAME: Final = 255  # bytes
 
 
@@ -282,7 +281,7 @@ class Federation:
             link = FederatedLink(self, settings, caller.user)
             if settings.durable:
                 link.number = await self._store(
-                    Record(_LINK_KIND, (settings.name,)),
+                    Record(LINK_KIND, (settings.name,)),
                     caller.user,
                     records.Link("link.v2", settings.name, *settings.remote, True, *settings.login),
                 )
@@ -306,7 +305,7 @@ class Federation:
                 raise NotFoundError(f'there is no link "{name}"')
             for bridge in list(link.bridges.values()):
                 await self._delete_bridge(bridge)
-            await self._forget(link.number, Record(_LINK_KIND, (name,)))
+            await self._forget(link.number, Record(LINK_KIND, (name,)))
             del self.links[name]
             link.link.close()
         _LOG.info('Link "%s" to %s was deleted by %s', name, link.settings.remote, caller.user or "the broker")
@@ -363,7 +362,7 @@ class Federation:
             bridge = Bridge(link, settings, link.free_channel(), caller.user)
             if settings.durable:
                 bridge.number = await self._store(
-                    Record(_BRIDGE_KIND, (settings.name,)), caller.user, _bridge_record(settings), settings.queue
+                    Record(BRIDGE_KIND, (settings.name,)), caller.user, _bridge_record(settings), settings.queue
                 )
             self.bridges[settings.name] = link.bridges[settings.name] = bridge
         link.visit()
@@ -417,7 +416,7 @@ class Federation:
 
     async def _delete_bridge(self, bridge: Bridge) -> None:
         name = bridge.settings.name
-        await self._forget(bridge.number, Record(_BRIDGE_KIND, (name,)))
+        await self._forget(bridge.number, Record(BRIDGE_KIND, (name,)))
         del self.bridges[name]
         del bridge.link.bridges[name]
         bridge.close()
@@ -494,7 +493,7 @@ class Federation:
         except (InvalidArgumentError, NotImplementedByBrokerError) as error:
             _LOG.error('Link "%s" of the store is not used: %s', name, error)
             return
-        creator = self._creator(Record(_LINK_KIND, (name,)), login)
+        creator = self._creator(Record(LINK_KIND, (name,)), login)
         link = self.links[name] = FederatedLink(self, LinkSettings(name, remote, True, login), creator)
         link.number = number
 
@@ -518,9 +517,9 @@ class Federation:
             name, link.name, True, record.source, record.destination, record.key, record.source_is_queue,
             record.source_is_local, record.dynamic, record.tag, record.excludes, record.sync, record.credit,
         )  # fmt: skip
-        values = self.broker.configuration.get(Record(_BRIDGE_KIND, (name,))) or {}
+        values = self.broker.configuration.get(Record(BRIDGE_KIND, (name,))) or {}
         settings = settings._replace(queue=str(values.get("queue", "")))
-        creator = self._creator(Record(_BRIDGE_KIND, (name,)), link.settings.login)
+        creator = self._creator(Record(BRIDGE_KIND, (name,)), link.settings.login)
         bridge = Bridge(link, settings, link.free_channel(), creator)
         bridge.number = number
         self.bridges[name] = link.bridges[name] = bridge

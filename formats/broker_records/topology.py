@@ -478,6 +478,10 @@ PARAMETER: Final = "qstore.parameter"
 
 GLOBAL_PARAMETER: Final = "qstore.global-parameter"
 
+LINK_KIND: Final = "qstore.link"
+BRIDGE_KIND: Final = "qstore.bridge"
+"""The kinds of those that say who has made a link, or a bridge, beside its own record."""
+
 HOST_KIND: Final = "qstore.virtual-host"
 """The kind of those about virtual hosts; the first part of their name is the host's."""
 

@@ -30,10 +30,12 @@ from qstore.formats.amqp_0_10.types import Amqp010Error
 from qstore.formats.broker_records.amqp_0_9_1_messages import MARK
 from qstore.formats.broker_records.messages import HEADER_SIZE_BYTES, frame_message, header_size, header_structs
 from qstore.formats.broker_records.topology import (
+    BRIDGE_KIND,
     CONFIGURATION_KINDS,
     DEFAULT_HOST,
     GLOBAL_PARAMETER,
     HOST_KIND,
+    LINK_KIND,
     PARAMETER,
     Binding,
     Bridge,
@@ -286,7 +288,9 @@ class BrokerImport:
             self._find_alternates(session)
             self._find_bindings(session)
         self._configured = [
-            each for each in intake.general if isinstance(each, GeneralObject) and each.kind in CONFIGURATION_KINDS
+            each
+            for each in intake.general
+            if isinstance(each, GeneralObject) and each.kind in CONFIGURATION_KINDS - {LINK_KIND, BRIDGE_KIND}
         ]
         others = sum(exchange_binding_of(each) is None for each in intake.general) - len(self._configured)
         if others:
