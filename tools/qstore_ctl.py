@@ -199,6 +199,8 @@ _LISTS: Final[Mapping[str, _List]] = {
     "list_global_parameters": _List("global-parameters", "name value", "List the global parameters.",
                                     is_of_vhost=False),
     "list_parameters": _List("parameters", "component name value", "List the parameters of components."),
+    "shovel_status": _List("shovels", "vhost name state src_uri dest_uri messages_forwarded messages_pending failures",
+                           "List the shovels, and what they do."),
     "list_journals": _List("qstore/journals", "name records fill files capacity", "List the journals.",
                            is_of_vhost=False),
     "list_transactions": _List("qstore/transactions", "xid user state", "List branches of distributed transactions.",
@@ -275,6 +277,10 @@ _CHANGES: Final[Mapping[str, _Change]] = {
     "clear_parameter": _Change(("COMPONENT", "NAME"), "Delete a parameter of a component.", "shovel orders",
                                lambda given, vhost: (
         "DELETE", _path("parameters", given["component"], vhost, given["name"]), None)),
+    "delete_shovel": _Change(("NAME",), "Delete a shovel.", "orders", lambda given, vhost: (
+        "DELETE", _path("shovels", "vhost", vhost, given["name"]), None)),
+    "restart_shovel": _Change(("NAME",), "Start a shovel again now.", "orders", lambda given, vhost: (
+        "DELETE", _path("shovels", "vhost", vhost, given["name"], "restart"), None)),
     "clear_global_parameter": _Change(("NAME",), "Delete a global parameter.", "site", lambda given, _: (
         "DELETE", _path("global-parameters", given["name"]), None)),
     "set_cluster_name": _Change(("NAME",), "Name the broker.", "orders@berlin", lambda given, _: (

@@ -35,6 +35,7 @@ from qstore.broker.management.objects.client import CONNECTION_CLASS, SESSION_CL
 from qstore.broker.management.objects.exchange import BINDING_CLASS, EXCHANGE_BINDING_CLASS, EXCHANGE_CLASS
 from qstore.broker.management.objects.federation import BRIDGE_CLASS, LINK_CLASS
 from qstore.broker.management.objects.queue import QUEUE_CLASS
+from qstore.broker.management.objects.shovel import SHOVEL_CLASS
 from qstore.broker.management.objects.store import (
     FLUSHES_CLASS,
     JOURNAL_CLASS,
@@ -109,6 +110,7 @@ CLASSES: Final = (
     APPLIED_POLICY_CLASS,
     PARAMETER_CLASS,
     GLOBAL_PARAMETER_CLASS,
+    SHOVEL_CLASS,
     HOST_CLASS,
 )
 _BY_NAME: Final = {(each.package, each.name.lower()): each for each in CLASSES}

@@ -117,7 +117,7 @@ class Clients:
 
     def machines(self) -> list[Machine]:
         """The machines of all open connections."""
-        machines = (each.machine for each in self.connections)
+        machines = (each.machine for each in self.connections if each.is_listed)
         return [each for each in machines if each is not None and not each.is_negotiating]
 
     def is_idle(self) -> bool:

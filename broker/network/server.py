@@ -21,6 +21,7 @@ from collections.abc import Callable, Coroutine, Iterator
 from typing import TYPE_CHECKING, Any, Final
 
 from qstore.broker.federation.federation import Federation
+from qstore.broker.federation.shovel import Shovels
 from qstore.broker.log.logs import log_of
 from qstore.broker.log.sinks import Logging
 from qstore.broker.log.status_log import StatusLog
@@ -34,6 +35,7 @@ from qstore.broker.model.memory import MemoryCeiling
 from qstore.broker.model.topology.deletion import DELETED_AT_ONCE
 from qstore.broker.model.virtual_host import VirtualHost
 from qstore.broker.network.clients import Clients
+from qstore.broker.network.direct import DirectConnections, Peers
 from qstore.broker.network.listeners import Listeners
 from qstore.broker.network.login_checks import LoginChecks
 from qstore.broker.network.outgoing import OutgoingConnections
@@ -79,6 +81,8 @@ class Server:
         work: slow work for the clients.
         outgoing: connects links to other brokers.
         federation: these links, and the routes over them.
+        direct: connects the broker to itself.
+        shovels: the shovels.
         agent: the management agent; None without management.
         listeners: the listening sockets.
     """
@@ -102,6 +106,10 @@ class Server:
         self.clients = Clients(broker, settings, self.protocols, self.loop)
         self.work = Work(self.loop, broker.memory, settings)
         self.outgoing = OutgoingConnections(self.clients, self.work)
+        self.direct = DirectConnections(self.clients, self.work)
+        self.shovels = Shovels(
+            broker, Peers(self.outgoing, self.direct), self.loop.call_soon, self.loop.call_later, self.work.run
+        )
         self.listeners = Listeners(self.loop, broker.memory, settings.interfaces, settings.backlog)
         self.federation = Federation(broker, self.protocols.links, self.outgoing, self.loop.call_later)
         self.agent: Agent | None = None
@@ -112,7 +120,7 @@ class Server:
             managed = ManagedBroker(
                 broker, identity, version, ports=lambda: self.listeners.ports,
                 machines=self.clients.machines, shut_down=lambda: self.shut_down(), log=log, security=self,
-                status=status, detached=self.protocols.detached_sessions,
+                status=status, detached=self.protocols.detached_sessions, shovels=self.shovels,
             )  # fmt: skip
             managed.federation = self.federation
             self.agent = Agent(managed, new_transfer, self.work.run)
@@ -147,6 +155,7 @@ class Server:
         await self.broker.virtual_hosts.start()
         self.federation.start()
         self._on_timer()
+        self.shovels.start()
         gc.set_threshold(_GC_THRESHOLD, 100, 100)
         gc.freeze()
         gc.enable()
@@ -276,6 +285,7 @@ class Server:
         """Stop listening, close every connection, and wait until all are closed."""
         self.listeners.close()
         self.federation.close()
+        self.shovels.close()
         connections, refused = self.clients.connections, self.clients.refused
         for connection in list(connections):
             connection.shut_down()

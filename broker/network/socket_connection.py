@@ -63,11 +63,13 @@ class Outgoing(NamedTuple):
         make: makes its machine.
         lost: called once with the reason when it has ended.
         is_encrypted: whether the transport has a layer of TLS.
+        is_listed: whether management shows it; not if it leads to this broker (`direct`), which shows the other end.
     """
 
     make: Callable[[Host], Machine]
     lost: Callable[[str], None]
     is_encrypted: bool
+    is_listed: bool = True
 
 
 class SocketConnection(asyncio.Protocol):
@@ -125,8 +127,9 @@ class SocketConnection(asyncio.Protocol):
             self._is_counted = True
             _LOG.debug("Client %s: connected", address)
         self._set_up_socket()
-        is_local = bool(peer) and _is_loopback(host)
-        self._peer = Peer(address, Link(is_local), refusal)
+        user = str(transport.get_extra_info("internal_user") or "")
+        link = Link(is_local=bool(peer) and _is_loopback(host), is_encrypted=bool(user), internal_user=user)
+        self._peer = Peer(address, link, refusal)
 
     def _set_up_socket(self) -> None:
         assert self._transport is not None
@@ -151,6 +154,11 @@ class SocketConnection(asyncio.Protocol):
     def machine(self) -> Machine | None:
         """The machine of its protocol; None before the client has said which one."""
         return self._machine
+
+    @property
+    def is_listed(self) -> bool:
+        """Whether management shows it."""
+        return self._outgoing is None or self._outgoing.is_listed
 
     @property
     def address(self) -> str:
@@ -372,6 +380,8 @@ class SocketConnection(asyncio.Protocol):
         """Whether the client has closed the socket, or its end. The event loop does not see that while it is paused."""
         if self._transport is None or self._transport.is_closing():
             return True
+        if self._socket < 0:  # in memory (`direct`)
+            return False
         poll = select.poll()
         poll.register(self._socket, select.POLLRDHUP)
         return bool(poll.poll(0))

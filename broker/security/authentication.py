@@ -8,8 +8,8 @@ yes      none        remote             nothing of a user: the connection is ref
 yes      given       any                each mechanism for which all users have a verifier
 
 With --auth yes, in addition and with or without a user file: EXTERNAL, if the client has a TLS certificate with a user,
-and GSSAPI, if the keytab has a key of the broker. Some clients of AMQP 0-9-1 know only AMQPLAIN, so it is offered
-wherever PLAIN is, after it. Then
+and GSSAPI, if the keytab has a key of the broker. The broker itself, as its own client, is always offered EXTERNAL.
+Some clients of AMQP 0-9-1 know only AMQPLAIN, so it is offered wherever PLAIN is, after it. Then
 
     --sasl-mechanisms        offers exactly these, in this order, as far as they are possible at all; a mechanism is
                              then offered even if only some users have a verifier for it, and ANONYMOUS to everyone
@@ -28,7 +28,7 @@ from typing import Final, NamedTuple
 
 from qstore.broker.security.sasl import kerberos
 from qstore.broker.security.sasl.exchange import Challenge, Failure, Login, Outcome, ServerMechanism
-from qstore.broker.security.sasl.simple import AMQPLAIN, ANONYMOUS, PLAIN
+from qstore.broker.security.sasl.simple import AMQPLAIN, ANONYMOUS, EXTERNAL, PLAIN
 from qstore.broker.security.sasl.table import TABLE, Needs, server_mechanism
 from qstore.broker.security.users.user_file import Users
 from qstore.broker.settings import BrokerSettings
@@ -41,11 +41,13 @@ class Link(NamedTuple):
         is_local: whether the client's address is a loopback address.
         is_encrypted: whether it is encrypted with TLS.
         certificate_user: the user id in the client's certificate; empty if it has none.
+        internal_user: the user id for whom the broker is a client of itself (`network/direct`); empty for others.
     """
 
     is_local: bool
     is_encrypted: bool = False
     certificate_user: str = ""
+    internal_user: str = ""
 
 
 class Policy(NamedTuple):
@@ -105,6 +107,9 @@ class Authentication:
     def mechanisms(self, link: Link) -> tuple[str, ...]:
         """The mechanisms to offer, most preferred first. If it is empty, refuse the client: `why_none`."""
         policy = self._policy
+        if link.internal_user:
+            others = self.mechanisms(link._replace(internal_user="", certificate_user=""))
+            return EXTERNAL, *(name for name in others if name != EXTERNAL)
         if policy.requires_encryption and not link.is_encrypted:
             return ()
         names: Sequence[str]
@@ -156,7 +161,8 @@ class Authentication:
         """The mechanism that a client has chosen; None if it is not offered."""
         if name not in self.mechanisms(link):
             return None
-        return server_mechanism(name, Login(self._policy.realm, self._users, link.certificate_user, self._host))
+        user = link.internal_user or link.certificate_user
+        return server_mechanism(name, Login(self._policy.realm, self._users, user, self._host))
 
 
 def unusable(names: Sequence[str]) -> list[str]:

@@ -22,7 +22,8 @@ are compiled here when they change; expressions that could take long are refused
     seeing objects of a virtual host      a permission for it, or one of the tags monitoring, administrator
     BIND an exchange of management        for keys of its publications, which are about the whole broker, also one of
                                           the tags monitoring, administrator
-    everything else                       the tag administrator: UPDATE broker, CREATE link, others' transactions
+    CREATE link                           one of the tags policymaker, administrator
+    everything else                       the tag administrator: UPDATE broker, others' transactions
 
 The default exchange is called amq.default. An empty expression matches nothing. In topic permissions {username} and
 {vhost} are replaced, and match literally. A user without a permission for a virtual host may do nothing there; but an
@@ -55,6 +56,7 @@ ADMINISTRATOR: Final = "administrator"
 MAX_REMEMBERED: Final = 10_000
 
 _MANAGERS: Final = frozenset(("management", "policymaker", "monitoring", ADMINISTRATOR))
+_LINKERS: Final = frozenset(("policymaker", ADMINISTRATOR))
 _WATCHERS: Final = frozenset(("monitoring", ADMINISTRATOR))
 _DEFAULT_EXCHANGE: Final = "amq.default"
 _CONFIGURE, _WRITE, _READ = 1, 2, 4
@@ -210,6 +212,8 @@ class Permissions:
         tags = _MANAGERS if object_type in (ObjectType.QUERY, ObjectType.METHOD) else frozenset((ADMINISTRATOR,))
         if (action, object_type) == (Action.ACCESS, ObjectType.BROKER):
             tags = _WATCHERS
+        elif object_type is ObjectType.LINK:
+            tags = _LINKERS
         return not tags.isdisjoint(self.tags_of(user))
 
     def _allows_on(

@@ -1137,6 +1137,7 @@ METHODS: Final[Mapping[str, str]] = {
         "UPDATE BROKER",
     ),
     "broker.connect": "CREATE LINK",
+    "shovel.restart": "CREATE LINK",
     **dict.fromkeys(("backup.copied", "backup.end"), OWN),
     **dict.fromkeys(
         (

@@ -106,6 +106,7 @@ _CALLS: dict[tuple[str, str, str], list[tuple[dict[str, Any], str]]] = {
     (_OWN, "backup", "end"): [({"snapshot": 1}, ""), ({"snapshot": 1}, "snapshot")],
     (_OWN, "log", "setStatus"): [({"status": True}, ""), ({"status": False}, "")],
     (_OWN, "user", "exportPassword"): [(_NONE, _GONE)],
+    (_OWN, "shovel", "restart"): [(_NONE, _GONE)],
     (_OWN, "log", "recent"): [({"after": 0, "count": 10}, "")],
 }  # fmt: skip
 

@@ -19,7 +19,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.exposition import choose_encoder
 
 from qstore import __version__
-from qstore.tools.web import health, rows
+from qstore.tools.web import federation, health, rows
 
 if TYPE_CHECKING:
     from qstore.broker.management.console import Data
@@ -366,7 +366,8 @@ async def _broker(api: Api, endpoint: str) -> list[Metric]:
     memory.add_metric(("allocated",), rows.number(allocated, "malloc_uordblks"))
     memory.add_metric(("allocated_unused",), rows.number(allocated, "malloc_fordblks"))
     memory.add_metric(("mapped",), rows.number(allocated, "malloc_hblkhd"))
-    return [*found, alarms, version, identity, discards, memory, *await _flushes(api)]
+    of_shovels = await federation.metrics(api, age)
+    return [*found, alarms, version, identity, discards, memory, *of_shovels, *await _flushes(api)]
 
 
 async def _flushes(api: Api) -> list[Metric]:

@@ -42,7 +42,7 @@ from qstore.formats.values import TypedMap
 from qstore.store.disk import OsDisk
 from qstore.store.repair.quarantine import Quarantine, QuarantineError
 from qstore.tools.console.amounts import plain, reference
-from qstore.tools.web import access, health, rows
+from qstore.tools.web import access, federation, health, rows
 from qstore.tools.web.amqp import Got, LoginError, RefusedError, UnreachableError, table
 from qstore.tools.web.calls import (
     Call,
@@ -1637,6 +1637,13 @@ ROUTES: Final = (
     Route("GET", "global-parameters/{name}", POLICYMAKER, access.global_parameter, "One of them"),
     Route("PUT", "global-parameters/{name}", ADMINISTRATOR, access.put_global_parameter, "Create or replace one"),
     Route("DELETE", "global-parameters/{name}", ADMINISTRATOR, access.delete_global_parameter, "Delete one"),
+
+    Route("GET", "shovels", MONITORING, federation.shovels, "The shovels: what they do, and why not"),
+    Route("GET", "shovels/{vhost}", MONITORING, federation.shovels, "Those of a virtual host"),
+    Route("GET", "shovels/vhost/{vhost}/{name}", MONITORING, federation.shovel, "One shovel"),
+    Route("DELETE", "shovels/vhost/{vhost}/{name}", POLICYMAKER, federation.delete_shovel, "Delete it"),
+    Route("DELETE", "shovels/vhost/{vhost}/{name}/restart", POLICYMAKER, federation.restart_shovel,
+          "Start it again now"),
 
     Route("GET", "queues", MANAGEMENT, queues, "The queues: in pages, sorted, filtered, with columns"),
     Route("GET", "queues/{vhost}", MANAGEMENT, queues, "Those of a virtual host"),

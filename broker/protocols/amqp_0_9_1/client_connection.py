@@ -340,6 +340,11 @@ class ClientChannel:
             self.send_method(encode_close("channel.close", code, text, b""))
 
     @property
+    def settled_below(self) -> int:
+        """All messages with numbers below this are confirmed or refused."""
+        return self._done.below
+
+    @property
     def unconfirmed(self) -> int:
         """Published messages that are neither confirmed nor refused."""
         return self.published - self._done.count_below(self.published + 1) + 1 if self.has_confirms else 0

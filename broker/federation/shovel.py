@@ -1,0 +1,766 @@
+"""Shovels: each takes messages from a queue or exchange of one broker, and publishes them to another, or to this one.
+
+A shovel is a parameter of the component `shovel` (`model/parameters`), with RabbitMQ's keys (`_KEYS`). Its two sides
+are connections over AMQP 0-9-1 (`basic_peer`); one that leads to this broker has no socket, and is authorized as the
+user who has set the parameter.
+
+    STARTING     both sides connect; then queues and exchanges are looked up, and queues that do not exist are declared
+    RUNNING      messages flow
+    TERMINATED   a side has failed; STARTING again after `reconnect-delay`, never if that is 0
+    (gone)       the parameter was deleted, by a user or after `src-delete-after` messages
+
+    ack-mode      a message is acknowledged at the source              after a failure
+    ------------  ---------------------------------------------------  ------------------------------------
+    on-confirm    when the destination has confirmed it (its disk)     none is lost, some may come twice
+    on-publish    when it was sent                                     those in flight may be lost
+    no-ack        never: it is gone when the source has sent it        those in flight may be lost
+
+In on-confirm mode at most `src-prefetch-count` messages are unconfirmed. A message that the destination refuses (a full
+queue) goes back to the source after `reconnect-delay`; until then it takes one of these places, so that a destination
+that refuses everything stops the shovel. One that the destination's queue no longer takes (basic.return, because the
+queue is gone) ends both connections, before it is acknowledged.
+
+While the destination takes no more (its socket is full, it is short of memory or disk), the source is not read.
+
+Source: RabbitMQ, "Configuring Dynamic Shovels" (keys, defaults, headers), and what its plugin answers.
+"""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from enum import Enum
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from qstore.broker.federation.basic_peer import PeerNetwork, Side
+from qstore.broker.federation.uri import AmqpUri, parse_uris
+from qstore.broker.log.logs import log_of
+from qstore.broker.model.authorization import Action, ObjectType
+from qstore.broker.model.caller import Client
+from qstore.broker.model.errors import InvalidArgumentError, ModelError, NotFoundError
+from qstore.broker.model.parameters import CLUSTER_NAME
+from qstore.broker.protocols.amqp_0_9_1.client_connection import Delivered, decode_deliver, encode_publish
+from qstore.formats.amqp_0_9_1.codes import Amqp091Error
+from qstore.formats.amqp_0_9_1.methods import encode_routed
+from qstore.formats.amqp_0_9_1.properties import Properties, decode_header, encode_header
+from qstore.formats.values import EMPTY_MAP, LIST, TypedMap, TypedValue, UntypedValueError, typed_map, typed_value
+from qstore.formats.wording import printable
+
+if TYPE_CHECKING:
+    from qstore.broker.model.broker import Broker
+    from qstore.broker.model.message import Content
+    from qstore.broker.model.parameters import Key, Parameter
+    from qstore.broker.protocols.amqp_0_9_1.client_connection import Values
+
+_LOG: Final = log_of("Network")
+
+COMPONENT: Final = "shovel"
+
+QUEUE_LENGTH: Final = -1
+"""In the place of a number of messages: as many as the queue has at the start."""
+
+DEFAULT_PREFETCH: Final = 1000
+DEFAULT_DELAY: Final = 5.0
+
+MAX_SHOVELS: Final = 1000
+"""Shovels of one broker: each has two connections."""
+
+MAX_DELAY: Final = 86_400
+MAX_PREFETCH: Final = 65_535
+
+SHOVELLED: Final = "x-shovelled"
+SHOVELLED_AT: Final = "x-shovelled-timestamp"
+
+_TARGETS_KEPT: Final = 1024
+
+
+class AckMode(Enum):
+    """When a message is acknowledged at the source."""
+
+    ON_CONFIRM = "on-confirm"
+    ON_PUBLISH = "on-publish"
+    NO_ACK = "no-ack"
+
+
+class ShovelState(Enum):
+    """The state of a shovel; the value is its name in management."""
+
+    STARTING = "starting"
+    RUNNING = "running"
+    TERMINATED = "terminated"
+
+
+# ---- definitions ----
+
+
+class Definition(NamedTuple):
+    """What a shovel does: the values of its parameter.
+
+    Attributes:
+        src_uris, dest_uris: the brokers of the two sides, each with alternatives.
+        src_queue: the queue to consume; None for an exchange.
+        src_exchange, src_key: the exchange to which an exclusive queue is bound, and the key; None for a queue.
+        dest_queue: the queue to publish to; None for an exchange.
+        dest_exchange, dest_key: the exchange and key; None for those of each message.
+        src_arguments, dest_arguments: of a queue that has to be declared.
+        consumer_arguments: of basic.consume.
+        prefetch: unacknowledged messages at most.
+        delete_after: messages after which the shovel is deleted; QUEUE_LENGTH; None for never.
+        ack_mode: as above.
+        delay: seconds before it starts again; 0 for never.
+        properties: replace those of messages.
+        adds_headers, adds_timestamp: whether messages get the header `x-shovelled`, or one with the time.
+    """
+
+    src_uris: tuple[AmqpUri, ...]
+    dest_uris: tuple[AmqpUri, ...]
+    src_queue: str | None
+    src_exchange: str | None
+    src_key: str
+    dest_queue: str | None
+    dest_exchange: str | None
+    dest_key: str | None
+    src_arguments: TypedMap
+    dest_arguments: TypedMap
+    consumer_arguments: TypedMap
+    prefetch: int
+    delete_after: int | None
+    ack_mode: AckMode
+    delay: float
+    properties: Mapping[str, Any]
+    adds_headers: bool
+    adds_timestamp: bool
+
+
+def _text(what: str, value: object) -> str:
+    if not isinstance(value, str) or len(value.encode("utf-8", "replace")) > 255:
+        raise InvalidArgumentError(f"{what} is text of at most 255 bytes")
+    return value
+
+
+def _flag(what: str, value: object) -> bool:
+    if not isinstance(value, bool):
+        raise InvalidArgumentError(f"{what} is true or false")
+    return value
+
+
+def _count(what: str, value: object) -> int:
+    if type(value) is not int or not 1 <= value <= MAX_PREFETCH:
+        raise InvalidArgumentError(f"{what} is a number from 1 to {MAX_PREFETCH:,}")
+    return value
+
+
+def _delay(what: str, value: object) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= MAX_DELAY:
+        raise InvalidArgumentError(f"{what} is a number of seconds from 0 (never) to {MAX_DELAY:,}")
+    return float(value)
+
+
+def _delete_after(what: str, value: object) -> int | None:
+    if value == "never":
+        return None
+    if value == "queue-length":
+        return QUEUE_LENGTH
+    if type(value) is not int or value < 1:
+        raise InvalidArgumentError(f'{what} is "never", "queue-length" or a number of messages')
+    return value
+
+
+def _ack_mode(what: str, value: object) -> AckMode:
+    try:
+        return AckMode(value)
+    except ValueError:
+        raise InvalidArgumentError(f"{what} is one of {', '.join(each.value for each in AckMode)}") from None
+
+
+def _protocol(what: str, value: object) -> None:
+    if value != "amqp091":
+        raise InvalidArgumentError(f"{what} can only be amqp091: shovels speak AMQP 0-9-1")
+
+
+def _table(what: str, value: object) -> TypedMap:
+    if not isinstance(value, dict):
+        raise InvalidArgumentError(f"{what} is an object")
+    try:
+        return typed_map(value)
+    except UntypedValueError as error:
+        raise InvalidArgumentError(f"{what}: {error}") from None
+
+
+_NUMBERS: Final = frozenset(("delivery_mode", "priority", "timestamp"))
+_PROPERTY_NAMES: Final = {"cluster_id": "reserved", **{name: name for name in Properties._fields if name != "headers"}}
+del _PROPERTY_NAMES["reserved"]
+
+
+def _properties(what: str, value: object) -> Mapping[str, Any]:
+    if not isinstance(value, dict):
+        raise InvalidArgumentError(f"{what} is an object")
+    found: dict[str, Any] = {}
+    for name, each in value.items():
+        if name not in _PROPERTY_NAMES:
+            raise InvalidArgumentError(f"{what}: there is no property {name!a}; there are {', '.join(_PROPERTY_NAMES)}")
+        is_valid = (type(each) is int and each >= 0) if name in _NUMBERS else isinstance(each, str)
+        if not is_valid:
+            raise InvalidArgumentError(f"{what}: {name} is {'a number' if name in _NUMBERS else 'text'}")
+        found[_PROPERTY_NAMES[name]] = each
+    try:
+        encode_header(0, Properties(**found))
+    except Amqp091Error as error:
+        raise InvalidArgumentError(f"{what}: {error}") from None
+    return found
+
+
+#: Key -> (its usual name, function that reads its value). Keys with another usual name are those of older versions.
+_KEYS: Final[Mapping[str, tuple[str, Callable[[str, object], Any]]]] = {
+    "src-uri": ("src-uri", parse_uris),
+    "dest-uri": ("dest-uri", parse_uris),
+    "src-protocol": ("src-protocol", _protocol),
+    "dest-protocol": ("dest-protocol", _protocol),
+    "src-queue": ("src-queue", _text),
+    "src-queue-args": ("src-queue-args", _table),
+    "src-exchange": ("src-exchange", _text),
+    "src-exchange-key": ("src-exchange-key", _text),
+    "src-consumer-args": ("src-consumer-args", _table),
+    "src-prefetch-count": ("src-prefetch-count", _count),
+    "prefetch-count": ("src-prefetch-count", _count),
+    "src-delete-after": ("src-delete-after", _delete_after),
+    "delete-after": ("src-delete-after", _delete_after),
+    "dest-queue": ("dest-queue", _text),
+    "dest-queue-args": ("dest-queue-args", _table),
+    "dest-exchange": ("dest-exchange", _text),
+    "dest-exchange-key": ("dest-exchange-key", _text),
+    "dest-publish-properties": ("dest-publish-properties", _properties),
+    "publish-properties": ("dest-publish-properties", _properties),
+    "dest-add-forward-headers": ("dest-add-forward-headers", _flag),
+    "add-forward-headers": ("dest-add-forward-headers", _flag),
+    "dest-add-timestamp-header": ("dest-add-timestamp-header", _flag),
+    "add-timestamp-header": ("dest-add-timestamp-header", _flag),
+    "ack-mode": ("ack-mode", _ack_mode),
+    "reconnect-delay": ("reconnect-delay", _delay),
+}
+
+
+def read_definition(value: object) -> Definition:
+    """Read the value of a parameter.
+
+    Raises:
+        InvalidArgumentError: it is not valid.
+    """
+    if not isinstance(value, dict):
+        raise InvalidArgumentError("a shovel is an object with src-uri, dest-uri, src-queue, dest-queue and so on")
+    found: dict[str, Any] = {}
+    for key, each in value.items():
+        if key not in _KEYS:
+            raise InvalidArgumentError(
+                f"a shovel has no key {printable(str(key))[:64]!a}; there are {', '.join(_KEYS)}"
+            )
+        name, read = _KEYS[key]
+        if name in found:
+            raise InvalidArgumentError(f"{key} and {name} are the same: give one of them")
+        found[name] = read(key, each)
+    for key in ("src-uri", "dest-uri"):
+        if key not in found:
+            raise InvalidArgumentError(f"Key '{key}' not found: a shovel needs src-uri and dest-uri")
+    if "src-queue" not in found and "src-exchange" not in found:
+        raise InvalidArgumentError("Must specify 'src-exchange' or 'src-queue'")
+    for one, other in (("src-exchange", "src-queue"), ("dest-exchange", "dest-queue")):
+        if one in found and other in found:
+            raise InvalidArgumentError(f"Cannot specify '{one}' and '{other}'")
+    for key, other in (("src-queue", "src-queue-args"), ("src-exchange", "src-exchange-key")):
+        if other in found and key not in found:
+            raise InvalidArgumentError(f"{other} has an effect only with {key}")
+    mode, delete_after = found.get("ack-mode", AckMode.ON_CONFIRM), found.get("src-delete-after")
+    if mode is AckMode.NO_ACK and delete_after is not None and delete_after != QUEUE_LENGTH:
+        raise InvalidArgumentError("Cannot specify 'no-ack' and numerical 'delete-after'")
+    return Definition(
+        src_uris=found["src-uri"],
+        dest_uris=found["dest-uri"],
+        src_queue=found.get("src-queue"),
+        src_exchange=found.get("src-exchange"),
+        src_key=found.get("src-exchange-key", ""),
+        dest_queue=found.get("dest-queue"),
+        dest_exchange=found.get("dest-exchange"),
+        dest_key=found.get("dest-exchange-key"),
+        src_arguments=found.get("src-queue-args", EMPTY_MAP),
+        dest_arguments=found.get("dest-queue-args", EMPTY_MAP),
+        consumer_arguments=found.get("src-consumer-args", EMPTY_MAP),
+        prefetch=found.get("src-prefetch-count", DEFAULT_PREFETCH),
+        delete_after=delete_after,
+        ack_mode=mode,
+        delay=found.get("reconnect-delay", DEFAULT_DELAY),
+        properties=found.get("dest-publish-properties", {}),
+        adds_headers=found.get("dest-add-forward-headers", False),
+        adds_timestamp=found.get("dest-add-timestamp-header", False),
+    )
+
+
+# ---- one shovel ----
+
+
+class ShovelStatus(NamedTuple):
+    """What management shows of a shovel.
+
+    Attributes:
+        host, name: the virtual host and name of its parameter.
+        state: its state.
+        since: when that began, in seconds since 1970.
+        reason: why it is terminated.
+        blocked: why the destination takes no messages.
+        source, destination: URIs without user and password, queue or exchange and key.
+        forwarded: messages published since the broker has started.
+        pending: messages that are not acknowledged at the source yet.
+        left: messages until it is deleted; -1 if it is not.
+        failures: how often it was terminated.
+    """
+
+    host: str
+    name: str
+    state: ShovelState
+    since: float
+    reason: str
+    blocked: str
+    source: Mapping[str, str]
+    destination: Mapping[str, str]
+    forwarded: int
+    pending: int
+    left: int
+    failures: int
+
+
+class Shovel:
+    """A shovel. It is the owner of its two sides.
+
+    Args:
+        shovels: all of them.
+        key: virtual host, component and name of its parameter.
+        definition: what it does.
+        user: the user who has set the parameter.
+    """
+
+    def __init__(self, shovels: Shovels, key: Key, definition: Definition, user: str) -> None:
+        self._shovels, self.key, self.definition, self._user = shovels, key, definition, user
+        self.state = ShovelState.STARTING
+        self._since = shovels.clock()
+        self._reason = ""
+        self._source: Side | None = None
+        self._dest: Side | None = None
+        self._open = 0
+        self._timer: Any = None
+        self._is_gone = False
+        self._forwarded = self._failures = 0
+        self._reset()
+
+    def _reset(self) -> None:
+        """Nothing is under way."""
+        self._tags: deque[int] = deque()  # of messages that are not confirmed, in the order of their numbers
+        self._first = 1  # the number of the first of them
+        self._refused: dict[int, int] = {}  # number -> tag of messages that wait to go back
+        self._left = -1  # messages that may still be published; -1 for no limit
+        self._ack_due = 0  # the tag up to which to acknowledge at the end of the tick
+        self._payloads: dict[bytes, bytes] = {}  # exchange and key of a message -> basic.publish
+        self._changes = False
+        self._forward_header: TypedValue | None = None
+
+    @property
+    def status(self) -> ShovelStatus:
+        """Its status."""
+        definition = self.definition
+        source, dest = self._source, self._dest
+        own = (definition.src_uris[0] if source is None else source.uri).shown
+        other = (definition.dest_uris[0] if dest is None else dest.uri).shown
+        return ShovelStatus(
+            self.key[0], self.key[2], self.state, self._since, self._reason, "" if dest is None else dest.blocked,
+            _place(own, definition.src_queue, definition.src_exchange, definition.src_key),
+            _place(other, definition.dest_queue, definition.dest_exchange, definition.dest_key),
+            self._forwarded, len(self._tags) + len(self._refused), self._left, self._failures,
+        )  # fmt: skip
+
+    # ---- its life ----
+
+    def start(self) -> None:
+        """Connect both sides."""
+        self._timer = None
+        self._become(ShovelState.STARTING)
+        self._reset()
+        self._open = 0
+        shovels, definition = self._shovels, self.definition
+        name = f"Shovel {self.key[2]}"
+        broker, network, user = shovels.broker, shovels.network, self._user
+        self._source = Side(self, broker, network, definition.src_uris, user, name)
+        self._dest = Side(self, broker, network, definition.dest_uris, user, name)
+        self._source.connect()
+        if self._dest is not None:  # otherwise the source has failed at once
+            self._dest.connect()
+
+    def restart(self) -> None:
+        """Start again now."""
+        self._stop_timer()
+        self._close_sides()
+        self.start()
+
+    def stop(self, *, is_abrupt: bool = False) -> None:
+        """End it for good."""
+        self._is_gone = True
+        self._stop_timer()
+        self._close_sides(is_abrupt=is_abrupt)
+
+    def _stop_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _close_sides(self, *, is_abrupt: bool = False) -> None:
+        sides, self._source, self._dest = (self._source, self._dest), None, None
+        for side in sides:
+            if side is not None and is_abrupt:
+                side.abort()
+            elif side is not None:
+                side.close()
+
+    def _become(self, state: ShovelState, reason: str = "") -> None:
+        self.state, self._since, self._reason = state, self._shovels.clock(), reason
+
+    def _fail(self, reason: str) -> None:
+        if self._is_gone or self.state is ShovelState.TERMINATED:
+            return
+        self._failures += 1
+        self._become(ShovelState.TERMINATED, reason)
+        delay = self.definition.delay
+        again = f"it starts again in {delay:g} s" if delay else "it does not start again (reconnect-delay is 0)"
+        _LOG.warning("%s has failed: %s; %s", self, printable(reason), again)
+        self._close_sides()
+        self._reset()
+        if delay:
+            self._timer = self._shovels.call_later(delay, self.start)
+
+    def __str__(self) -> str:
+        return f'Shovel "{printable(self.key[2])}" of virtual host "{printable(self.key[0])}"'
+
+    # ---- its sides ----
+
+    def side_open(self, side: Side) -> None:  # noqa: ARG002 – both are needed
+        """As `SideOwner.side_open`."""
+        self._open += 1
+        if self._open == 2 and self._dest is not None:
+            definition = self.definition
+            if definition.dest_queue is not None:
+                self._dest.ensure_queue(definition.dest_queue, definition.dest_arguments, self._destination_found)
+            else:
+                self._dest.check_exchange(definition.dest_exchange or "", lambda: self._destination_found(0))
+
+    def side_failed(self, side: Side, reason: str) -> None:
+        """As `SideOwner.side_failed`."""
+        if side in (self._source, self._dest):
+            which = "source" if side is self._source else "destination"
+            self._fail(f"{which} {side.uri.shown}: {reason}")
+
+    def side_changed(self, side: Side) -> None:
+        """As `SideOwner.side_changed`: read from the source only while the destination takes messages."""
+        if side is self._dest and self._source is not None:
+            self._source.hold(is_held=side.is_full)
+
+    # ---- getting ready ----
+
+    def _destination_found(self, _messages: int) -> None:
+        source, dest, definition = self._source, self._dest, self.definition
+        if source is None or dest is None:
+            return
+        if definition.ack_mode is AckMode.ON_CONFIRM:
+            dest.channel.confirm_select(dest.expect(lambda _values: self._look_up_source()))
+        else:
+            self._look_up_source()
+
+    def _look_up_source(self) -> None:
+        source, definition = self._source, self.definition
+        if source is None:
+            return
+        if definition.src_queue is not None:
+            source.ensure_queue(definition.src_queue, definition.src_arguments, self._source_found)
+            return
+        exchange = definition.src_exchange or ""
+
+        def declared(values: Values) -> None:
+            name = str(values["queue"])
+            bound = source.expect(lambda _values: self._consume(name))
+            source.channel.bind_queue(name, exchange, definition.src_key, bound)
+
+        source.channel.declare_queue("", source.expect(declared), exclusive=True)
+
+    def _source_found(self, messages: int) -> None:
+        after = self.definition.delete_after
+        if after is not None:
+            self._left = messages if after == QUEUE_LENGTH else after
+        if not self._left:
+            self._finish()
+        else:
+            self._consume(self.definition.src_queue or "")
+
+    def _consume(self, queue: str) -> None:
+        source, definition = self._source, self.definition
+        if source is None:
+            return
+        self._prepare_messages(queue)
+        prefetch = definition.prefetch if self._left < 0 else min(definition.prefetch, self._left)
+        source.channel.qos(prefetch, source.expect(lambda _values: None))
+        source.channel.consume(
+            queue,
+            "",
+            source.expect(lambda _values: self._running()),
+            no_ack=definition.ack_mode is AckMode.NO_ACK and self._left < 0,
+            arguments=definition.consumer_arguments,
+        )
+
+    def _running(self) -> None:
+        self._become(ShovelState.RUNNING)
+        status = self.status
+        _LOG.info("%s runs from %s to %s", self, _shown(status.source), _shown(status.destination))
+
+    def _prepare_messages(self, queue: str) -> None:
+        """Prepare what all messages have in common."""
+        definition, status = self.definition, self.status
+        self._changes = bool(definition.properties) or definition.adds_headers or definition.adds_timestamp
+        if definition.adds_headers:
+            texts = {
+                "shovelled-by": self._shovels.node, "shovel-type": "dynamic", "shovel-name": self.key[2],
+                "shovel-vhost": self.key[0], "src-uri": status.source["uri"], "dest-uri": status.destination["uri"],
+            }  # fmt: skip
+            for prefix, place in (("src", status.source), ("dest", status.destination)):
+                texts |= {f"{prefix}-{name}": text for name, text in place.items() if name != "uri"}
+            texts.setdefault("src-queue", queue)
+            self._forward_header = typed_value(texts)
+
+    # ---- messages ----
+
+    def on_delivery(self, payload: bytes, header: bytes, body: Content) -> None:
+        """As `SideOwner.on_delivery`: publish a message."""
+        dest = self._dest
+        if dest is None or not self._left:
+            return  # it stays unacknowledged, and returns to its queue
+        try:
+            delivered = decode_deliver(payload)
+            publish = self._payloads.get(delivered.routed) or self._target(delivered)
+            if self._changes:
+                header = self._changed(header)
+            dest.channel.publish(publish, header, body)
+        except Amqp091Error as error:
+            self._fail(f"a message cannot be forwarded: {error}")
+            return
+        self._forwarded += 1
+        if self._left > 0:
+            self._left -= 1
+        mode = self.definition.ack_mode
+        if mode is AckMode.ON_CONFIRM:
+            self._tags.append(delivered.delivery_tag)
+        elif mode is AckMode.ON_PUBLISH or self._left >= 0:
+            self._acknowledge_soon(delivered.delivery_tag)
+
+    def _target(self, delivered: Delivered) -> bytes:
+        """basic.publish for a message; kept by its exchange and key."""
+        definition = self.definition
+        if definition.dest_queue is not None:
+            routed, is_mandatory = encode_routed("", definition.dest_queue), True
+        elif definition.dest_exchange is None and definition.dest_key is None:
+            routed, is_mandatory = delivered.routed, False
+        else:
+            exchange_end = 1 + delivered.routed[0]
+            exchange = delivered.routed[:exchange_end]
+            key = delivered.routed[exchange_end:]
+            if definition.dest_exchange is not None:
+                exchange = encode_routed(definition.dest_exchange, "")[:-1]
+            if definition.dest_key is not None:
+                key = encode_routed("", definition.dest_key)[1:]
+            routed, is_mandatory = exchange + key, False
+        if len(self._payloads) >= _TARGETS_KEPT:
+            self._payloads.clear()
+        found = self._payloads[delivered.routed] = encode_publish(routed, mandatory=is_mandatory)
+        return found
+
+    def _changed(self, header: bytes) -> bytes:
+        """The content header with the properties and headers that the definition sets."""
+        size, properties = decode_header(header)
+        definition = self.definition
+        properties = properties._replace(**definition.properties)
+        entries = dict((properties.headers or EMPTY_MAP).entries)
+        if self._forward_header is not None:
+            known = entries.get(SHOVELLED)
+            earlier = known.value if known is not None and isinstance(known.value, tuple) else ()
+            entries[SHOVELLED] = TypedValue(LIST, (self._forward_header, *earlier))
+        if definition.adds_timestamp:
+            entries[SHOVELLED_AT] = typed_value(int(self._shovels.clock()))
+        if entries:
+            properties = properties._replace(headers=TypedMap(tuple(entries.items())))
+        return encode_header(size, properties)
+
+    def _acknowledge_soon(self, tag: int) -> None:
+        if not self._ack_due:
+            self._shovels.call_soon(self._acknowledge_due)
+        self._ack_due = tag
+
+    def _acknowledge_due(self) -> None:
+        """Acknowledge what was published in this tick."""
+        tag, self._ack_due = self._ack_due, 0
+        if self._source is not None and tag:
+            self._source.channel.ack(tag, multiple=True)
+            self._look_for_end()
+
+    def on_confirmed(self, first: int, last: int, *, is_accepted: bool) -> None:
+        """As `SideOwner.on_confirmed`: acknowledge messages at the source, which the destination has stored."""
+        source, tags = self._source, self._tags
+        if source is None:
+            return
+        offset = self._first
+        if not is_accepted:
+            found = {number: tags[number - offset] for number in range(first, last + 1)}
+            self._refused |= found
+            self._shovels.call_later(max(self.definition.delay, 1.0), lambda: self._return(source, found))
+        elif first == offset and not self._refused:  # all before it are settled
+            source.channel.ack(tags[last - offset], multiple=True)
+        else:
+            for number in range(first, last + 1):
+                source.channel.ack(tags[number - offset])
+        self._drop_settled()
+        self._look_for_end()
+
+    def _drop_settled(self) -> None:
+        dest, tags = self._dest, self._tags
+        if dest is None:
+            return
+        below = dest.channel.settled_below
+        while self._first < below:
+            tags.popleft()
+            self._first += 1
+
+    def _return(self, source: Side, refused: Mapping[int, int]) -> None:
+        """Return messages to the source that the destination has refused."""
+        if source is not self._source:
+            return  # they have returned with the end of its connection
+        for number, tag in refused.items():
+            del self._refused[number]
+            source.channel.nack(tag)
+            if self._left >= 0:
+                self._left += 1
+
+    def on_returned(self, values: Values, header: bytes, body: Content) -> None:  # noqa: ARG002
+        """As `SideOwner.on_returned`: the destination's queue is gone. Nothing more is acknowledged."""
+        assert self._dest is not None
+        self._fail(f"destination {self._dest.uri.shown}: a message was returned: {values['reply_text']}")
+
+    def _look_for_end(self) -> None:
+        """If all messages were acknowledged, make sure that the source has processed that: it answers in order."""
+        source = self._source
+        if not self._left and not self._tags and not self._refused and not self._ack_due and source is not None:
+            source.channel.qos(1, source.expect(lambda _values: self._finish()))
+
+    def _finish(self) -> None:
+        """All messages were forwarded: delete the parameter."""
+        self._close_sides()
+        if not self._is_gone:
+            self._is_gone = True
+            _LOG.info("%s has forwarded all messages that it was to (delete-after), and is deleted", self)
+            self._shovels.finished(self)
+
+
+def _place(uri: str, queue: str | None, exchange: str | None, key: str | None) -> Mapping[str, str]:
+    found = {"uri": uri, "queue": queue, "exchange": exchange, "exchange-key": key if queue is None else None}
+    return {name: text for name, text in found.items() if text}
+
+
+def _shown(place: Mapping[str, str]) -> str:
+    return " ".join(f"{name} {printable(text)}" if name != "uri" else text for name, text in place.items())
+
+
+# ---- all of them ----
+
+
+class Shovels:
+    """The shovels of one broker: the component of parameters.
+
+    Args:
+        broker: the model.
+        network: connects their sides.
+        call_soon: schedules a function for the next iteration of the event loop.
+        call_later: schedules a function after a delay in seconds; returns a handle with `cancel`.
+        run: runs a coroutine, and calls back with its error.
+        clock: seconds since 1970.
+    """
+
+    def __init__(
+        self,
+        broker: Broker,
+        network: PeerNetwork,
+        call_soon: Callable[[Callable[[], None]], object],
+        call_later: Callable[[float, Callable[[], None]], Any],
+        run: Callable[[Any, Callable[[ModelError | None], None]], None],
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self.broker, self.network, self.clock = broker, network, clock
+        self.call_soon, self.call_later, self._run = call_soon, call_later, run
+        self._shovels: dict[Key, Shovel] = {}
+        self._is_on = False
+        broker.parameters.register(COMPONENT, self._check, self._changed)
+
+    @property
+    def node(self) -> str:
+        """The broker's name, in headers: the global parameter, or the name of the host."""
+        names = dict(self.broker.parameters.all_global())
+        return str(names.get(CLUSTER_NAME) or socket.gethostname())
+
+    def __iter__(self) -> Iterator[Shovel]:
+        return iter(self._shovels.values())
+
+    def start(self) -> None:
+        """Start the shovels of the store: the broker serves clients now."""
+        self._is_on = True
+        for parameter in self.broker.parameters.of(COMPONENT):
+            self._changed(parameter[:3], parameter)
+
+    def close(self) -> None:
+        """End all shovels: the broker stops."""
+        self._is_on = False
+        for shovel in self._shovels.values():
+            shovel.stop()
+        self._shovels.clear()
+
+    def restart(self, host: str, name: str) -> None:
+        """Start a shovel again now. Raises NotFoundError if there is none."""
+        shovel = self._shovels.get((host, COMPONENT, name))
+        if shovel is None:
+            raise NotFoundError(f'shovel "{printable(name)}" of virtual host "{printable(host)}" does not exist')
+        shovel.restart()
+
+    def statuses(self) -> list[ShovelStatus]:
+        """The status of each, by virtual host and name."""
+        return [shovel.status for _, shovel in sorted(self._shovels.items(), key=lambda item: item[0])]
+
+    def _check(self, parameter: Parameter) -> None:
+        read_definition(parameter.value)
+        caller = Client(parameter.user, "", "", parameter.host)
+        self.broker.authorization.check(caller, Action.CREATE, ObjectType.LINK, "")
+        if parameter[:3] not in self._shovels and len(self._shovels) >= MAX_SHOVELS:
+            raise InvalidArgumentError(f"there are {MAX_SHOVELS:,} shovels, and no more are possible")
+
+    def _changed(self, key: Key, parameter: Parameter | None) -> None:
+        before = self._shovels.pop(key, None)
+        if before is not None:
+            before.stop()
+        if parameter is None or not self._is_on:
+            return
+        try:
+            definition = read_definition(parameter.value)
+        except InvalidArgumentError as error:  # stored by another version
+            _LOG.error('The shovel "%s" has no effect: %s', printable(key[2]), error)
+            return
+        shovel = self._shovels[key] = Shovel(self, key, definition, parameter.user)
+        shovel.start()
+
+    def finished(self, shovel: Shovel) -> None:
+        """A shovel is to be deleted, with its parameter."""
+
+        def done(error: ModelError | None) -> None:
+            if error is not None and not isinstance(error, NotFoundError):
+                _LOG.error("%s is not deleted: %s", shovel, error)
+
+        host, component, name = shovel.key
+        self._run(self.broker.parameters.delete(host, component, name), done)

@@ -1,0 +1,288 @@
+"""A shovel between brokers in memory: what it acknowledges when, and what is left when brokers are killed."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pytest
+
+from qstore.broker.federation import shovel as module
+from qstore.broker.federation.shovel import Shovel, Shovels, ShovelState, read_definition
+from qstore.broker.federation.uri import AmqpUri, parse_uris
+from qstore.broker.model.errors import InvalidArgumentError
+from qstore.broker.model.parameters import Parameter
+from qstore.broker.protocols.stored_messages import restore_message
+from tests.broker.federation.worlds import KilledStore, Worlds
+from tests.broker.protocols.basic_client import BasicClient
+from tests.broker.protocols.world import World
+from tests.support.profiles import seeds_of_the_day
+
+KEY = ("/", "shovel", "s")
+VALUE = {"src-uri": "amqp://", "src-queue": "a", "dest-uri": "amqp://far", "dest-queue": "b", "reconnect-delay": 1}
+
+
+class Life:
+    """A broker with the queue `a`, and another one with the durable queue `b`, whose disk waits, and a shovel."""
+
+    def __init__(self, **more: Any) -> None:
+        self.worlds = Worlds(World(), far=self.new_far())
+        self.survived: list[int] = []
+        client = BasicClient(self.own).open()
+        client.call("queue.declare", queue="a")
+        self.client = client
+        own = self.own
+        self.shovels = Shovels(
+            own.broker, self.worlds, own.soon.append, self.worlds.call_later,
+            lambda work, done: own.work.append((work, done)), lambda: own.now,
+        )  # fmt: skip
+        self.shovels.start()
+        self.shovels._changed(KEY, Parameter(*KEY, {**VALUE, **more}, "alice@QPID"))
+
+    @property
+    def own(self) -> World:
+        return self.worlds.own
+
+    @property
+    def far(self) -> World:
+        return self.worlds.others["far"]
+
+    @staticmethod
+    def new_far() -> World:
+        world = World()
+        world.store = KilledStore()
+        world.durable_queue("b")
+        return world
+
+    @property
+    def shovel(self) -> Shovel:
+        return next(iter(self.shovels))
+
+    def publish(self, *numbers: int) -> None:
+        for number in numbers:
+            self.client.publish("a", b"%d" % number)
+        self.worlds.run()
+
+    def sync(self) -> None:
+        """Everything that the other broker has written is on its disk."""
+        while self.far.store.flushes:
+            self.far.store.end_flush()
+            self.worlds.run()
+
+    def kill_far(self) -> None:
+        """The other broker is killed, and starts again: it has what was on its disk."""
+        store = self.far.store
+        assert isinstance(store, KilledStore)
+        self.survived += [int(bytes(restore_message(each).body)) for each in store.enqueued[: store.safe]]
+        dead = self.far
+        self.worlds.others["far"] = self.new_far()
+        for wire in self.worlds.wires:
+            if wire.world is dead and not wire.is_over:
+                wire.server_host.output.clear()
+        self.worlds.cut(dead)
+        dead.drop_work()
+
+    @property
+    def left(self) -> list[int]:
+        """What the source has, acquired or not."""
+        queue = self.own.broker.default_host.queues["a"]
+        self.shovels.close()
+        self.worlds.cut(self.own)
+        self.worlds.run()
+        client = BasicClient(self.own).open()
+        found = []
+        while (got := client.call("basic.get", queue="a", no_ack=True)).name == "basic.get-ok":
+            found.append(int(got.body))
+        assert queue.message_count == 0
+        return found
+
+
+def test_a_message_is_acknowledged_when_the_destination_has_it_on_its_disk() -> None:
+    life = Life()
+    life.worlds.run()
+    assert life.shovel.state is ShovelState.RUNNING
+    life.publish(1, 2, 3)
+    queue = life.own.broker.default_host.queues["a"]
+    assert len(life.far.store.enqueued) == 3
+    assert (queue.available_count, queue.acquired_count) == (0, 3)
+    assert life.shovel.status.pending == 3
+    life.sync()
+    assert queue.message_count == 0
+    assert life.shovel.status.pending == 0
+
+
+def test_at_most_as_many_messages_as_the_prefetch_count_are_unconfirmed() -> None:
+    life = Life(**{"src-prefetch-count": 4})
+    life.worlds.run()
+    life.publish(*range(20))
+    assert len(life.far.store.enqueued) == 4
+    life.sync()
+    assert len(life.far.store.enqueued) == 20
+    assert life.left == []
+
+
+def test_a_destination_whose_socket_is_full_stops_the_source() -> None:
+    life = Life(**{"ack-mode": "no-ack"})
+    life.worlds.run()
+    wire = next(each for each in life.worlds.wires if each.world is life.far)
+    wire.client.pause_sending()
+    life.publish(*range(10))
+    assert life.far.store.enqueued == []
+    wire.client.resume_sending()
+    life.worlds.run()
+    assert len(life.far.store.enqueued) == 10
+
+
+def test_a_side_that_fails_ends_both_and_they_start_again_after_the_delay() -> None:
+    life = Life()
+    life.worlds.run()
+    life.publish(1)
+    life.kill_far()
+    life.worlds.run()
+    assert life.shovel.state is ShovelState.TERMINATED
+    assert "destination amqp://far: the connection was lost" in life.shovel.status.reason
+    assert all(wire.is_over for wire in life.worlds.wires)
+    life.worlds.advance(0.9)
+    life.worlds.run()
+    assert life.shovel.state is ShovelState.TERMINATED
+    life.worlds.advance(0.2)
+    life.worlds.run()
+    assert life.shovel.state is ShovelState.RUNNING
+    life.sync()
+    assert (life.left, life.survived, len(life.far.store.enqueued)) == ([], [], 1)
+
+
+def test_a_shovel_without_a_delay_stays_terminated() -> None:
+    life = Life(**{"reconnect-delay": 0})
+    life.worlds.run()
+    life.kill_far()
+    life.worlds.run()
+    life.worlds.advance(1000)
+    life.worlds.run()
+    assert life.shovel.state is ShovelState.TERMINATED
+    life.shovels.restart("/", "s")
+    life.worlds.run()
+    assert life.shovel.state is ShovelState.RUNNING
+
+
+# ---- kills ----
+
+
+class AcknowledgesAtOnce(Shovel):
+    """Planted: acknowledges before the destination has confirmed."""
+
+    def on_delivery(self, payload: bytes, header: bytes, body: Any) -> None:
+        before = len(self._tags)
+        super().on_delivery(payload, header, body)
+        if len(self._tags) > before and self._source is not None:
+            self._source.channel.ack(self._tags[-1])
+
+
+class AcknowledgesTheNext(Shovel):
+    """Planted: acknowledges one message more than was confirmed."""
+
+    def on_confirmed(self, first: int, last: int, *, is_accepted: bool) -> None:
+        if last - self._first + 1 < len(self._tags) and self._source is not None:
+            self._source.channel.ack(self._tags[last - self._first + 1])
+        super().on_confirmed(first, last, is_accepted=is_accepted)
+
+
+def lost_in(seed: int) -> set[int]:
+    """The messages that are lost in a history of publishing, syncing, cutting and killing."""
+    chance, life, published = random.Random(seed), Life(), 0
+    for _ in range(60):
+        action = chance.random()
+        if action < 0.5:
+            count = chance.randrange(1, 6)
+            life.client.send(
+                b"".join(life.client.message("a", b"%d" % each) for each in range(published, published + count))
+            )
+            published += count
+            life.worlds.run(chance.randrange(1, 6))
+        elif action < 0.75 and life.far.store.flushes:
+            life.far.store.end_flush()
+            life.worlds.run(chance.randrange(0, 4))
+        elif action < 0.85:
+            life.kill_far()
+            life.worlds.run(chance.randrange(0, 4))
+        elif action < 0.9:
+            chance.choice(life.worlds.wires).cut("cut")
+        life.worlds.advance(chance.random())
+        life.worlds.run(chance.randrange(0, 4))
+    life.kill_far()
+    return set(range(published)) - set(life.survived) - set(life.left)
+
+
+@pytest.mark.parametrize("seed", seeds_of_the_day(20))
+def test_nothing_is_lost_when_the_destination_is_killed_or_a_connection_is_cut(seed: int) -> None:
+    assert lost_in(seed) == set()
+
+
+@pytest.mark.replaces
+@pytest.mark.parametrize("planted", [AcknowledgesAtOnce, AcknowledgesTheNext])
+def test_the_simulation_finds_a_planted_bug(planted: type[Shovel], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "Shovel", planted)
+    assert any(lost_in(seed) for seed in range(10))
+
+
+# ---- definitions and URIs ----
+
+
+@pytest.mark.parametrize(
+    ("given", "shown", "rest"),
+    [
+        ("amqp://", "amqp://", ("tcp", "", 5672, "/", None, None)),
+        ("amqp:///v%2Fw", "amqp:///v%2Fw", ("tcp", "", 5672, "v/w", None, None)),
+        ("amqp://h", "amqp://h", ("tcp", "h", 5672, "/", None, None)),
+        ("amqps://u:p%40@h:1/x", "amqps://h:1/x", ("ssl", "h", 1, "x", "u", "p@")),
+        ("amqp://u@[::1]/", "amqp://[::1]", ("tcp", "::1", 5672, "/", "u", None)),
+    ],
+)
+def test_uris_are_read_and_shown_without_secrets(given: str, shown: str, rest: tuple[object, ...]) -> None:
+    (uri,) = parse_uris("x", given)
+    assert uri.shown == shown
+    assert uri[:6] == rest
+    assert "p@" not in repr(uri)
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        "", 5, [], ["amqp://"] * 17, "amqp://h:99999", "amqp://h#f", "amqps:///v", "amqp://:5/", "amqp://h?verify=x",
+        "amqp://h?heartbeat=x", "amqp://h?heartbeat=99999", "amqp://h/a%00b", "x" * 3000, "amqp://[::1", "http://h",
+    ],
+)  # fmt: skip
+def test_uris_that_are_not_valid_are_refused(given: object) -> None:
+    with pytest.raises(InvalidArgumentError):
+        parse_uris("x", given)
+
+
+def test_parameters_of_a_uri_take_effect() -> None:
+    (uri,) = parse_uris("x", "amqp://h?heartbeat=7&auth_mechanism=amqplain&verify=verify_peer")
+    assert isinstance(uri, AmqpUri)
+    assert (uri.heartbeat, uri.mechanisms) == (7, ("AMQPLAIN",))
+
+
+def test_older_names_of_keys_mean_the_same() -> None:
+    old = {"prefetch-count": 5, "delete-after": 7, "add-forward-headers": True, "publish-properties": {"type": "t"}}
+    new = {
+        "src-prefetch-count": 5, "src-delete-after": 7, "dest-add-forward-headers": True,
+        "dest-publish-properties": {"type": "t"},
+    }  # fmt: skip
+    assert read_definition(VALUE | old) == read_definition(VALUE | new)
+    with pytest.raises(InvalidArgumentError, match="are the same"):
+        read_definition(VALUE | {"prefetch-count": 5, "src-prefetch-count": 5})
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"src-prefetch-count": 0}, {"src-prefetch-count": True}, {"reconnect-delay": -1}, {"src-delete-after": 0},
+        {"src-delete-after": "soon"}, {"ack-mode": 1}, {"dest-publish-properties": {"priority": 256}},
+        {"dest-publish-properties": {"priority": "1"}}, {"src-queue": "x" * 300}, {"src-queue-args": []},
+        {"src-exchange-key": "k"}, {"dest-protocol": "amqp10"}, {"dest-add-forward-headers": 1},
+    ],
+)  # fmt: skip
+def test_definitions_that_are_not_valid_are_refused(wrong: dict[str, object]) -> None:
+    with pytest.raises(InvalidArgumentError):
+        read_definition(VALUE | wrong)
