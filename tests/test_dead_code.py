@@ -68,7 +68,7 @@ def entry_points() -> set[tuple[str, str]]:
 
 
 def definitions(tree: ast.Module) -> Iterator[tuple[str, str]]:
-    """What a module defines at its top and in its classes: how it is told (`Class.method`), and its name."""
+    """What a module defines at its top and in its classes: how it is reported (`Class.method`), and its name."""
     for node in tree.body:
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
             yield node.name, node.name

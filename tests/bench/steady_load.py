@@ -1,4 +1,4 @@
-"""Load for a broker that tells all the time what its clients notice: what is acknowledged, and how long that takes.
+"""Load for a broker that reports all the time what its clients see: acknowledgements, and their latency.
 
     python -m tests.bench.steady_load PORT FILE --queues 2 --size 1024 --offered 20000
 

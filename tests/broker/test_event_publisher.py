@@ -55,7 +55,7 @@ def play(scene: Callable[[Wired, Console], Awaitable[None]]) -> None:
 
 
 def told(console: Console) -> list[dict[str, Any]]:
-    """The values of the events that one console was told of, in order."""
+    """The values of the events that one console got, in order."""
     return [each["_values"] for reply in take(console.events) for each in reply.content]
 
 

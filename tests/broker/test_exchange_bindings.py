@@ -241,7 +241,7 @@ def expected(
     key: str,
     headers: dict[str, Any],
 ) -> str:
-    """The queues that a message comes to, by plain exchanges with queues in the place of exchanges."""
+    """The queues that a message reaches, computed by plain exchanges with queues in place of exchanges."""
     found: set[str] = set()
     reached, work = {source}, [source]
     for place in work:

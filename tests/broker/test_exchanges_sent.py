@@ -126,7 +126,7 @@ class TestNumbers:
         assert exchange.sent.last.body == b"6"
 
     def test_by_the_exchange_that_it_was_sent_to_and_no_other(self, model: Model) -> None:
-        """What goes on to an alternate exchange, unrouted or rejected, is no message sent to that one."""
+        """What goes on to an alternate exchange, unrouted or rejected, does not count as sent to that one."""
         other = make(model, "fanout", BOTH, "dead", name="other")
         plain = make(model, "direct", EMPTY_MAP, name="plain")
         numbered = make(model, "direct", NUMBERED, name="numbered")

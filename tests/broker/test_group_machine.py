@@ -28,7 +28,7 @@ GROUPS = (0, 1, 2, 3)  # 0: without the header
 
 @dataclass
 class Item:
-    """What the model knows of a message. `holder` is the consumer that has it; None also if it was moved by nobody."""
+    """What the model knows of a message. `holder` is the consumer that has it; None also if none has it."""
 
     place: int
     group: int

@@ -262,7 +262,7 @@ def test_events_that_come_again_are_ignored() -> None:
 
 
 def test_stored_messages_are_known_over_a_restart_of_the_source() -> None:
-    """Their record ids stay; numbers of events and positions begin anew, which is no reason to ignore them."""
+    """Their record ids stay; numbers of events and positions begin anew, and they are not ignored for it."""
     source, target = Source(), Target()
     queue, copy = source.replicated("q"), target.queue("q", durable=True)
     source.publish("q", b"1", b"2")

@@ -414,7 +414,7 @@ async def test_order_and_marks_of_a_recovered_queue(
 async def test_a_dispatch_is_unfinished_while_its_messages_are_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A client that flushes a subscription is not told that there is nothing."""
+    """A client that flushes a subscription does not get the answer that there is nothing."""
     monkeypatch.setattr(OsWritableFile, "read_cached", lambda *_: None)
     async with wired(tmp_path / "data") as world:
         queue, residency = await made(world, 1)

@@ -59,7 +59,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def report(found: Served) -> None:
-    """Have the server told what fails in the event loop, as it is in a broker."""
+    """Report failures of the event loop to the server, as a broker does."""
     asyncio.get_running_loop().set_exception_handler(found.server._log_defect)
 
 

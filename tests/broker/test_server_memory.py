@@ -177,7 +177,7 @@ async def test_freed_memory_is_looked_for_again_and_again(monkeypatch: pytest.Mo
 
 
 async def test_an_event_loop_that_runs_out_of_memory_ends_the_broker(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What was completed, and told to whom, is not known then: nothing is believed, and nothing goes on."""
+    """Completions and who knows of them are uncertain then: nothing is trusted, and nothing goes on."""
     async with served(memory_bytes=LIMIT) as found:
         failures: list[str] = []
         found.server.failed = failures.append

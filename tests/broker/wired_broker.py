@@ -200,5 +200,5 @@ def play_with_console(scene: Callable[[Wired, Console], Awaitable[None]], path: 
 
 
 def failing(*arguments: Any) -> None:
-    """A change of the store that comes to nothing."""
+    """A change of the store that fails."""
     arguments[-1](None, StoreError("the disk is broken"))

@@ -168,7 +168,7 @@ class TestSequence:
         assert found == [number(0), number(1)]
 
     def test_rejected_messages_keep_their_number(self, client: Client) -> None:
-        """The alternate exchange numbers what is sent to it, and not what comes to it otherwise."""
+        """The alternate exchange numbers what is sent to it, and not what reaches it in other ways."""
         declare(client, "direct", NUMBERED, name="x")
         declare(client, "fanout", NUMBERED, "dead", name="other")
         client.declare("q", alternate_exchange="other")

@@ -198,7 +198,7 @@ def test_one_that_is_deleted_has_no_time_left() -> None:
 
 
 def test_used_and_left_again_between_its_time_and_its_end() -> None:
-    """The server has found that its time is over; by the time at which it comes to that, it has its time again."""
+    """The server has found that its time is over; before it deletes the queue, its time begins again."""
     world = World()
     leave(world, "shared")
     world.now += 31

@@ -58,7 +58,7 @@ class TwoSessions(RawConnection):
                 return decoded[-1]
 
     def message_count(self, channel: int, queue: str) -> int:
-        """What `queue.query` tells."""
+        """The result of `queue.query`."""
         self.send_command(channel, "queue.query", queue=queue)
         result = decode_result(self.until(channel, "execution.result")["value"])[1]
         return int(result["message_count"])

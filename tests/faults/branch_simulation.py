@@ -289,7 +289,7 @@ class Application:
 
     @property
     def has_failed(self) -> bool:
-        """Whether a session was ended by the broker, for want of room."""
+        """Whether the broker has ended a session for lack of room."""
         return any(each.has_failed for each in (*self.workers, self.manager))
 
     def crash(self) -> None:

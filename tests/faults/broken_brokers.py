@@ -154,7 +154,7 @@ def _commit_at_once(self: LocalTransaction, done: Callable[[ModelError | None], 
 
 
 def _release_at_the_end(self: Queue, entry: Entry, *, is_redelivered: bool) -> None:
-    """What is given back comes to the end of the queue."""
+    """Released messages go to the end of the queue."""
     _sound_release(self, entry, is_redelivered=is_redelivered)
     self.remove(entry)
     self.add(entry.message, entry.rid).is_redelivered = entry.is_redelivered
@@ -296,7 +296,7 @@ def _another_of_the_page(self: PageFile, first: int, indices: Sequence[int], ext
 
 
 def _exchanged(self: References, entries: list[tuple[Entry, Reference]], messages: Loaded) -> None:
-    """What was read ahead comes to other entries."""
+    """Messages that were read ahead are given to other entries."""
     _sound_fetched(self, entries, messages[::-1])
 
 

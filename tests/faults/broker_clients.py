@@ -27,7 +27,7 @@ from tests.support.compiled import ClientConnection, ClientSession
 from tests.support.raw_peer import UNLIMITED, ranges_of
 
 EXPECTED: Final = frozenset({ErrorCode.RESOURCE_LIMIT_EXCEEDED, ErrorCode.RESOURCE_DELETED, ErrorCode.NOT_FOUND})
-"""Of what an innocent client may be told: a journal is full, or another client has deleted a queue."""
+"""Errors that an innocent client may get: a journal is full, or another client has deleted a queue."""
 
 Done = Callable[[], None]
 
@@ -78,7 +78,7 @@ def subscribe(session: ClientSession, name: str, *, acquire_mode: int, credit: i
 
 
 class ModelSession(ClientSession):
-    """A session that tells the model.
+    """A session that reports to the model.
 
     Args:
         model: what is expected.

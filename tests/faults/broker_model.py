@@ -316,7 +316,7 @@ class Model:
         return copy
 
     def _check_order(self, copy: Copy) -> None:
-        """Nothing that the same publisher sent before, and that nobody has, is still there.
+        """No earlier message of the same publisher is still available.
 
         On a priority queue what is of a lower priority may be.
         """

@@ -62,7 +62,7 @@ _TINY: Final = Portions(window=1, largest=3, smallest=1, least=1, bytes=1 << 20,
 
 @contextmanager
 def tiny_portions(largest: int = _TINY.largest, rest: int = _TINY.rest) -> Iterator[None]:
-    """Messages go out of memory `largest` at a time, if they do, and nearly all that nobody has.
+    """Messages leave memory `largest` at a time, and nearly all that no consumer has.
 
     Stored ones of a queue do so beyond `rest` bytes, even if there is enough memory.
     """

@@ -287,7 +287,7 @@ class JournalLife:
     # ---- flushes ----
 
     def begin(self) -> Step | None:
-        """Write the next step, and begin to sync it. Raises OSError; the writer has been told then."""
+        """Write the next step, and begin to sync it. Raises OSError; the writer knows it then."""
         step = self.writer.next_flush()
         if step is not None:
             self._count_moved()
@@ -340,7 +340,7 @@ class JournalLife:
         return change is not None
 
     def make_change(self) -> None:
-        """Make the change that was begun. Raises OSError; the writer has been told then."""
+        """Make the change that was begun. Raises OSError; the writer knows it then."""
         growth = self.writer.growth
         change = growth.change
         if change is None:

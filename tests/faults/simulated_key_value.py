@@ -135,7 +135,7 @@ def _make_folder(tree: Tree, path: str) -> None:
 
 
 def _part_of_database(tree: Tree, twins: Twins, rng: random.Random, path: str) -> None:
-    """Nothing; a directory that is no database yet; or all of it."""
+    """Nothing, a directory that is not a database yet, or all of it."""
     part = rng.randrange(3)
     if part == 1:
         _make_folder(tree, path)

@@ -1425,7 +1425,7 @@ class GrowingLife(StoreLife):
 
 
 def _is_about(text: str, queue: QueueModel) -> bool:
-    """Whether a start tells that the catalogue lacks a queue whose deletion has failed: it may have been written."""
+    """Whether a start reports that the catalogue lacks a queue whose deletion has failed: it may have been written."""
     has_failed = queue.is_deleting and not queue.is_certain
     names = (f'queue "{queue.name}" is not in the catalogue', f"catalogue: queue {queue.number} is missing")
     return has_failed and any(name in text for name in names)

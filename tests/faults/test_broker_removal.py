@@ -38,7 +38,7 @@ _sound_move, _sound_dequeue = Router.move, Queue.dequeue
 
 
 class Peer(ClientSession):
-    """A client that remembers what it was told."""
+    """A client that remembers the answers."""
 
     def __init__(self, process: BrokerProcess, name: str) -> None:
         super().__init__(name.encode(), 0, None)

@@ -100,7 +100,7 @@ def unused(disk: SimulatedDisk) -> list[str]:
 
 
 def damaged(*, catalogue: bool) -> tuple[SimulatedDisk, dict[str, list[bytes]]]:
-    """A store of which a start has to build journals anew, and, if told so, the catalogue. Returns what is in it."""
+    """A store of which a start has to build journals anew, and, if asked to, the catalogue. Returns what is in it."""
     disk = SimulatedDisk(1)
     shop = Shop(disk, 3)
     for number in range(8):

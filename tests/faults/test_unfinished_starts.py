@@ -154,7 +154,7 @@ CASES: Final[dict[str, Damaging]] = {
 
 @dataclass(frozen=True)
 class Start:
-    """What a start has told, and what it has left.
+    """What a start has reported, and what it has left.
 
     Attributes:
         critical: its critical lines, without the paths of what was kept.
@@ -170,7 +170,7 @@ class Start:
 
 
 def content(path: Path) -> list[str]:
-    """All that would be delivered or is known, as the dump tells it."""
+    """All that would be delivered or is known, by the dump."""
     shown = dump(path, "--outstanding", "--json")
     kinds = ("message", "queue", "exchange", "binding", "transaction")
     return sorted(str({**line, "rid": 0}) for kind in kinds for line in shown.lines(kind))

@@ -55,7 +55,7 @@ def test_round_trip(header: FileHeader) -> None:
 
 
 def test_vector() -> None:
-    """formats/qls/README.md, 8, file 1 of queue q1; serial and time are not told there."""
+    """formats/qls/README.md, 8, file 1 of queue q1; serial and time are not given there."""
     content = bytes.fromhex(
         "514c5366 0200 0000 8877665544332211 0100000000000000"
         "0100 0100 00000000 0008000000000000 0010000000000000"

@@ -21,7 +21,7 @@ RIDS = st.integers(1, 60)
 
 
 def marked(runs: Sequence[int], rids: Sequence[int]) -> list[int]:
-    """The messages that are marked, as either method tells."""
+    """The marked messages, by either method."""
     found = Delivered({7: runs})
     numbers = found.among(7, rids)
     assert [number for number, rid in enumerate(rids) if found.holds(7, rid)] == list(numbers)

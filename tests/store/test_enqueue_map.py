@@ -198,7 +198,7 @@ def test_nothing_is_left_when_it_is_cleared() -> None:
 
 
 def test_sizes_of_short_records_are_kept() -> None:
-    """Until the record is moved; those of late and of long records are not."""
+    """Until the record is moved; those of late and of long records are not kept."""
     index = EnqueueMap()
     for rid, blocks in ((1, 1), (2, 255), (4, 256), (5, 7), (3, 9), (6, 8)):
         index.add_live(rid, rid * 128, blocks)

@@ -352,7 +352,7 @@ def test_flush_of_a_dead_driver_is_written_and_synced_again(
     monkeypatch: pytest.MonkeyPatch,
     count: int,
 ) -> None:
-    """The dead one may have been told of an error, whose pages the kernel has dropped: a sync alone proves nothing."""
+    """The dead one may have got an error, whose pages the kernel has dropped: a sync alone proves nothing."""
     begin(flusher, driver, journals)
     chosen, called, moved = dict(enumerate(journals[:count], 4)), list[Exception | None](), list[tuple[int, int]]()
     flusher.moved = lambda old, new: moved.append((old, new))

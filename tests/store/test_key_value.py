@@ -165,7 +165,7 @@ class TestOpenCopy:
         copy.close()
 
     def test_damaged_file_is_named_under_any_directory_name(self, database: Path, tmp_path: Path) -> None:
-        """RocksDB tells a file in its messages alone, with its path."""
+        """RocksDB names a file only in its messages, with the path."""
         path = tmp_path / "CURRENT" / "000001.sst"
         shutil.copytree(database, path)
         flip(only(path, "*.log"), 600)

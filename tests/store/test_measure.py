@@ -458,7 +458,7 @@ def test_a_message_that_was_never_consumed(
 
 
 def test_a_line_with_a_missing_file_has_less_capacity(open_fixture: StoreOpener, tmp_path: Path) -> None:
-    """A file that is lost from the middle is no place where anything could be kept."""
+    """A file that is lost from the middle has no room for anything."""
     source = open_fixture("linear-e-wrap-clean").path
     shutil.copytree(source, tmp_path / "store", symlinks=True)
     set_writable(tmp_path / "store", writable=True)

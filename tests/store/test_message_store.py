@@ -368,7 +368,7 @@ def test_commit_callback_may_dequeue_at_once(environment: Environment, path: Pat
 
 
 def test_a_queue_that_is_deleted_with_a_transaction_under_way(environment: Environment, path: Path) -> None:
-    """The transaction is done for the other queue, and the store is as clean as ever."""
+    """The transaction is done for the other queue, and the store stays clean."""
     opened, calls, deleted = OpenedStore(environment, path), Calls(), Calls()
     one, two = opened.make_queue("one"), opened.make_queue("two")
     opened.store.transactions.commit([enqueued(one, b"local"), enqueued(two, b"local")], [], calls)

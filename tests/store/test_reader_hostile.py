@@ -103,7 +103,7 @@ def test_version_1_forged_records_of_a_former_lap_are_passed_over_whole() -> Non
 
 
 def test_version_1_a_lookalike_of_a_plain_dequeue() -> None:
-    """It has no tail, but what follows it in its block is no padding either."""
+    """It has no tail, and what follows it in its block is not padding."""
     builder = JournalBuilder(1, SMALL)
     kept = builder.enqueue(b"kept").header.rid
     lookalike = encode_record(RecordHeader(Kind.DEQUEUE, 1, 0, 60, dequeued_rid=kept))

@@ -159,7 +159,7 @@ def test_version_1_reads_on_without_a_header(seed: int, number: int, change: Cal
 def test_version_2_loses_only_records_that_begin_in_the_file(
     seed: int, number: int, change: Callable[[bytearray], None]
 ) -> None:
-    """Without the salt no record that begins there can be told from an old one; all others are found."""
+    """Without the salt no record that begins there can be distinguished from an old one; all others are found."""
     life = history(2, seed)
     harm(life.builder, number, change)
     recovered = recover(life.builder.disk())

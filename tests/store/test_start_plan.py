@@ -231,7 +231,7 @@ def test_leftovers_are_in_the_plan() -> None:
 
 @pytest.mark.parametrize("is_lost", [False, True])
 def test_a_store_that_is_refused_stays_as_it_is(*, is_lost: bool) -> None:
-    """Whatever a start would do before it comes to the damage: here, to give the first queue another journal."""
+    """Even what a start would do before it finds the damage: here, give the first queue another journal."""
     disk = stocked(is_clean=False)
     withdraw_journal(disk)
     if is_lost:

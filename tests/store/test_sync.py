@@ -231,7 +231,7 @@ def is_dead(driver: HelperProcessSync, files: list[OsWritableFile]) -> bool:
 
 
 def assert_dead(driver: HelperProcessSync, files: list[OsWritableFile], match: str) -> None:
-    """Every call tells what happened, in one line, and an event loop is woken."""
+    """Every call reports what happened, in one line, and an event loop is woken."""
     for _ in range(2):
         with pytest.raises(SyncDriverError, match=match) as caught:
             driver.completed(None)

@@ -61,7 +61,7 @@ needs_programs = pytest.mark.skipif(
 
 
 class Made(NamedTuple):
-    """A store that was built, what was told, and the notices."""
+    """A store that was built, its content, and the notices."""
 
     path: Path
     watcher: Watcher

@@ -11,7 +11,7 @@ from qstore.formats.values import Family, TypedArray, TypedValue, ValueType
 
 
 def coded_type(code: int) -> ValueType:
-    """The type of a code; for one that is no code of AMQP 0-10, a type that it does not know."""
+    """The type of a code; for one that AMQP 0-10 does not have, an unknown type."""
     wire_type = BY_CODE[code] if code < len(BY_CODE) else None
     return ValueType(f"0x{code:02x}", Family.OPAQUE) if wire_type is None else wire_type.value_type
 

@@ -70,7 +70,7 @@ class Dump:
         ]
 
     def assert_no_traceback(self) -> None:
-        """Whatever happened, it was told in one of the three ways that the command has."""
+        """Every outcome was reported in one of the command's three ways."""
         assert b"Traceback" not in self.out + self.err, self.errors
         assert self.code in (0, 1, 2), f"exit code {self.code}: {self.errors}"
 

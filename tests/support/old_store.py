@@ -158,7 +158,7 @@ def converted(
 
 
 class Watcher:
-    """What was told."""
+    """What was reported."""
 
     def __init__(self) -> None:
         self.results: dict[str, BuiltQueue] = {}
@@ -212,7 +212,7 @@ def build_version_1(
 
 
 def _numbered(recovered: RecoveredStore, topology: Topology) -> Iterator[QueueToBuild]:
-    """The queues by the ids that the catalogue has, then with new ones those that only a journal tells of."""
+    """The queues by the ids that the catalogue has, then with new ones those that only a journal names."""
     known: dict[str, int] = {}
     for number, stored in topology.queues.items():
         if number:

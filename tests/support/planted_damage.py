@@ -80,7 +80,7 @@ class Builder(Protocol):
 
 
 class History:
-    """One journal, and what was told to it.
+    """One journal, and its history.
 
     Attributes:
         builder: the journal.
@@ -99,7 +99,7 @@ class History:
         self._rids = rids
 
     def put(self, name: str, *, xid: bytes = b"", size: int = BODY) -> None:
-        """A message is enqueued; its body tells its name."""
+        """A message is enqueued; its body has its name."""
         body = f"{self.queue}: {name} ".ljust(size, ".")
         properties = {"routing_key": self.queue, "delivery_mode": 2}
         data = encode_message(body.encode(), destination="amq.direct", delivery_properties=properties)

@@ -471,7 +471,7 @@ class RawPeer(RawConnection):
         self.call("queue.declare", queue=queue, durable=durable, arguments=typed_map(arguments or {}), **more)
 
     def message_count(self, queue: str) -> int:
-        """What `queue.query` tells."""
+        """The result of `queue.query`."""
         return int(self.call("queue.query", queue=queue)["message_count"])
 
     def subscribe(

@@ -110,7 +110,7 @@ Facts = dict[str, list[str]]
 
 
 def facts(shown: Dump) -> Facts:
-    """Everything that a dump tells but record ids: kind -> what it says, in order; topology sorted.
+    """Everything that a dump shows but record ids: kind -> what it says, in order; topology sorted.
 
     What recovery does not keep is not there: transactions that are not in doubt.
     """
@@ -203,7 +203,7 @@ def names_of(history: History) -> dict[str, str]:
 
 
 def examine_recovery(original: Original, plant: Plant, path: Path) -> Recovery:
-    """Plant the damage in a copy below `path`, recover it, and assert that just what `plant` says is lost, and told."""
+    """Plant the damage in a copy below `path`, recover it, and assert that just the losses of `plant` are reported."""
     planted = original.copy(path / "store")
     plant.do(planted)
     recovery = recover(planted.path, path / "recovered")

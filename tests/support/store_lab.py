@@ -94,7 +94,7 @@ class Lab:
         return [rid for rid in self.content[name] if (name, rid) not in held]
 
     def transaction(self, names: list[str], xid: bytes = b"") -> None:
-        """A local transaction that comes to its end, or a branch that stays in doubt."""
+        """A local transaction that ends, or a branch that stays in doubt."""
         done: list[Exception | None] = []
         data = {name: self.rng.randbytes(self.rng.randint(0, 700)) for name in names}
         enqueues = [(self.journals[name], [((each,), len(each), data_crc((each,)))]) for name, each in data.items()]

@@ -1,4 +1,4 @@
-"""A client that makes and deletes durable queues with a binding, and what the broker told it."""
+"""A client that creates and deletes durable queues with a binding, and the broker's answers."""
 
 from __future__ import annotations
 

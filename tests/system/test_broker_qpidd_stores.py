@@ -22,7 +22,7 @@ from tests.support.raw_peer import Delivery, RawPeer
 from tests.support.running_broker import BrokerMaker, RunningBroker
 
 _SAME: Final = ("app_id", "content_encoding", "content_type", "correlation_id", "priority", "delivery_mode")
-"""The fields that the manifest tells as they are, or leaves out."""
+"""The fields that the manifest has unchanged, or leaves out."""
 
 
 def _broker_on_copy(make_broker: BrokerMaker, fixture: StoreFixture) -> RunningBroker:
@@ -51,7 +51,7 @@ def _is_plain(queue: dict[str, Any]) -> bool:
 
 
 def _check_messages(queue: dict[str, Any], deliveries: Sequence[Delivery], reported: Sequence[dict[str, Any]]) -> None:
-    """Each message, in its order; a priority queue's by their ids, since the manifest tells them by priority."""
+    """Each message, in its order; a priority queue's by their ids, since the manifest lists them by priority."""
     if not _is_plain(queue):
         deliveries = sorted(deliveries, key=lambda delivery: str(delivery.properties()["message_id"]))
         reported = sorted(reported, key=lambda row: str(row["message_id"]))

@@ -147,7 +147,7 @@ def flood(port: int, count: int) -> None:
 
 @contextlib.contextmanager
 def patient_guessers(port: int, count: int, mechanisms: tuple[str, ...] = ("PLAIN",)) -> Iterator[list[str]]:
-    """Clients that try one password after the other, and wait for each answer. What they were told, in the end."""
+    """Clients that try one password after the other, and wait for each answer. Returns the answers."""
     is_over = threading.Event()
     reported: list[str] = []
     waiting: dict[int, Login] = {}

@@ -252,7 +252,7 @@ def test_neither_catalogue_nor_copy(made: Made, tmp_path: Path, closed: bool) ->
 
 
 def test_a_store_of_older_software_with_a_log_removed(made: Made, tmp_path: Path) -> None:
-    """There is no copy, and the catalogue looks sound: the journals tell the queues, which are made again.
+    """There is no copy, and the catalogue looks sound: the journals name the queues, which are made again.
 
     Nor is there a record of how far the store was synced.
     """

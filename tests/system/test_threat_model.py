@@ -99,7 +99,7 @@ def test_the_help_warns_of_insecure_options() -> None:
 
 
 def test_remote_clients_are_refused_without_a_user_file(make_broker: BrokerMaker) -> None:
-    """By an address of this host that is no loopback address, if there is one."""
+    """By an address of this host other than loopback, if there is one."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:
             probe.connect(("192.0.2.1", 9))  # sends nothing

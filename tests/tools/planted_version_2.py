@@ -193,7 +193,7 @@ BY_FILES: Final = "name and geometry are taken from the journal's files"
 
 
 def another_size(planted: Planted) -> None:
-    """An info file that is sound and tells another geometry."""
+    """An info file that is sound and has another geometry."""
     info = decode_jinf(bytes(planted.read(INFO)))
     planted.write(INFO, encode_jinf(replace(info, geometry=Geometry(2, 4096))))
 

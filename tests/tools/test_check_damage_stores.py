@@ -182,7 +182,7 @@ def test_a_log_that_is_damaged(kind: Kind, copies: CopyOpener) -> None:
 
 @each_kind
 def test_without_any_catalogue_the_journals_are_the_queues(kind: Kind, copies: CopyOpener) -> None:
-    """Journals alone may have been copied: that is no damage, and said."""
+    """Journals alone may have been copied: a notice says so, and it is not damage."""
     factory = copies(f"{kind.name}-c-localtx")
     sound = examined_once(factory.source.path)
     with factory.copy() as copy:
@@ -264,7 +264,7 @@ def test_a_linear_queue_whose_directory_is_gone(copies: CopyOpener) -> None:
 @each_kind
 @pytest.mark.parametrize("is_empty", [False, True], ids=["with messages", "empty"])
 def test_a_journal_whose_queue_was_deleted(kind: Kind, is_empty: bool, copies: CopyOpener) -> None:
-    """With messages in it that is a loss, and they can be seen by naming the directory; empty it is no damage."""
+    """With messages in it that is a loss, and they can be seen by naming the directory; an empty one is not damage."""
     factory = copies(f"{kind.name}-c-localtx")
     sound = examined_once(factory.source.path)
     with factory.copy() as copy:

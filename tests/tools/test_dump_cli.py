@@ -278,7 +278,7 @@ def test_a_journal_file_that_may_not_be_read(public_directory: Path, as_user: li
 
 
 def test_topology_that_may_not_be_read(public_directory: Path, as_user: list[str]) -> None:
-    """qpidd keeps its databases for its own user: another one has to be told so, and gets the messages."""
+    """qpidd keeps its databases for its own user: another user gets the messages, and a notice."""
     store = unpack(LOCAL, public_directory)
     for file in (store.path / "rhm" / "dat").iterdir():
         file.chmod(0)

@@ -223,7 +223,7 @@ def test_cut_anywhere(factories: dict[str, CopyFactory], cut: Cut, keep: int, fi
 def test_the_flag_decides(
     factories: dict[str, CopyFactory], store: str, decision: int, crash: int, transaction: str, state: str
 ) -> None:
-    """The TPL's dequeue is there, and no queue has its commit or abort yet: the dequeue's flag tells which it is."""
+    """The TPL's dequeue is there, and no queue has its commit or abort yet: the dequeue's flag says which it is."""
     history, factory = HISTORIES[store], factories[store]
     record = find(factory, decision, Kind.DEQUEUE, "tpl")
     with journals_of(factory) as copy:
@@ -280,7 +280,7 @@ def test_a_flush_destroyed_in_the_middle_is_damage(
     keep: int,
     fill: int,
 ) -> None:
-    """Later flushes are whole, so this is no torn tail: it is reported, and what follows is read nevertheless."""
+    """Later flushes are whole, so this is not a torn tail: it is reported, and what follows is read nevertheless."""
     history, factory = HISTORIES[store], factories[store]
     record = find(factory, rid, kind, journal)
     with journals_of(factory) as copy:

@@ -1,4 +1,4 @@
-"""What `--outstanding --json` tells of the fourteen stores is what the real qpidd recovered from them, but for one.
+"""`--outstanding --json` shows of the fourteen stores what the real qpidd recovered from them, but for one.
 
 The linearstore forgets, on recovery, which prepared branches are distributed, and commits them all
 (formats/qls/README.md, 5), which breaks the promise of two-phase commit: its transaction manager may have decided

@@ -25,7 +25,7 @@ from tests.support.profiles import examples
 
 
 def test_damage_is_reported_and_the_rest_is_shown(local_copies: CopyFactory) -> None:
-    """The tail of one message in the middle is broken: it is lost, and told, and nothing else is."""
+    """The tail of one message in the middle is broken: it is lost and reported, and nothing else is."""
     with local_copies.copy() as copy:
         file = journal_file(copy.path, "c.q1")
         (record,) = (record for record in records_of(file) if record.header.rid == 6)  # sn 5

@@ -281,7 +281,7 @@ def test_names_are_shown_on_one_line_as_they_are(tmp_path: Path) -> None:
 
 
 def test_a_queue_whose_name_is_that_of_the_prepared_list(tmp_path: Path) -> None:
-    """The directory tells what a journal is, not the queue's name in its headers."""
+    """The directory says what a journal is, not the queue's name in its headers."""
     queue = LinearBuilder("TplStore", data_size=4)
     queue.enqueue(1, b"m", xid=b"x")
     queue.dequeue(2, 1, xid=b"x", flags=16)

@@ -103,7 +103,7 @@ def test_two_bad_sectors(original: Original, tmp_path: Path, monkeypatch: pytest
 
 
 def test_a_bad_sector_where_a_journal_seems_to_end_is_a_loss(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No good record follows, so nothing but the sector itself tells that there was one."""
+    """No good record follows, so only the sector itself shows that there was one."""
     builder = JournalBuilder(2, Geometry(4, 8192), queue_id=7, queue_name="q")
     for body in (b"kept" * 100, b"unreadable" * 100):
         builder.enqueue(body)

@@ -138,7 +138,7 @@ def expected_messages() -> list[str]:
 
 @each_name_and_choice
 def test_an_info_file_of_version_1(name: str, options: tuple[str, ...], tmp_path: Path) -> None:
-    """In a heap of journals the info file alone tells the queue."""
+    """Among journals without a store only the info file names the queue."""
     builder = JournalBuilder(1, SMALL, queue_name=name)
     builder.enqueue(MESSAGE)
     builder.flush()
@@ -160,7 +160,7 @@ def test_an_orphan_of_version_2(name: str, options: tuple[str, ...], tmp_path: P
 
 @each_name
 def test_a_linear_file(name: str, tmp_path: Path) -> None:
-    """The header of a file tells its queue, in at most 64 KiB."""
+    """The header of a file names its queue, in at most 64 KiB."""
     builder = LinearBuilder("q", 8)
     builder.enqueue(1, MESSAGE)
     builder.flush()

@@ -96,7 +96,7 @@ def test_version_2_without_its_catalogue_but_with_the_second_copy_of_it(tmp_path
 @pytest.mark.parametrize("with_list", [False, True], ids=["without the prepared list", "with it"])
 @pytest.mark.parametrize("version", [1, 2])
 def test_journal_directories_in_a_heap(version: int, with_list: bool, tmp_path: Path) -> None:
-    """Directories of any name, in one that is no store."""
+    """Directories of any name, in one that is not a store."""
     original = version_1_store(tmp_path / "original") if version == 1 else version_2_store(tmp_path / "original")
     heap = tmp_path / "heap"
     heap.mkdir()
@@ -143,7 +143,7 @@ def test_one_linear_journal(tmp_path: Path) -> None:
 
 
 def test_without_info_files(open_fixture: StoreOpener, tmp_path: Path) -> None:
-    """The directory tells the queue's name, the files the geometry."""
+    """The queue's name comes from the directory, the geometry from the files."""
     source = open_fixture("legacy-c-localtx").path
     sound = dump(source, "--outstanding", "--json").messages("c.q1")
     shutil.copytree(journal_directory(source, "c.q1"), tmp_path / "heap/c.q1")
@@ -229,7 +229,7 @@ def test_an_orphan_recovered(version_2: Original, tmp_path: Path) -> None:
 
 
 def test_messages_that_were_never_prepared(version_2: Original, tmp_path: Path) -> None:
-    """They were never acknowledged, so this is no loss; an option recovers them nevertheless."""
+    """They were never acknowledged, so this is not a loss; an option recovers them nevertheless."""
     left_out = recover(version_2.path, tmp_path / "report")
     (orphan,) = left_out.report.lines("orphan")
     assert (orphan["xid"], orphan["messages"]) == (XIDS["open"].hex(), 1)
@@ -294,7 +294,7 @@ def test_bindings_of_a_queue_that_is_lost(copies: CopyOpener, tmp_path: Path) ->
 
 
 def test_the_record_of_a_queue(version_2: Original, tmp_path: Path) -> None:
-    """The queue that the info file tells is the one that was declared."""
+    """The queue that the info file names is the one that was declared."""
     planted = version_2.copy(tmp_path / "store")
     planted.remove("rhm/catalogue")
     planted.remove("rhm/STORE")

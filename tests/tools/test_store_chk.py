@@ -219,7 +219,7 @@ def test_another_base_name(tmp_path: Path) -> None:
 
 
 def test_files_are_found_by_the_base_name_in_the_info_file(tmp_path: Path) -> None:
-    """The base name on the command line finds the info file; the files have the base name that the info file tells."""
+    """The base name on the command line finds the info file; the files have the base name that the info file states."""
     directory = written(JournalBuilder(1, SMALL), tmp_path / "j")
     (directory / "JournalData.jinf").rename(directory / "old.jinf")
     assert command(directory).code == 1

@@ -111,7 +111,7 @@ def run(command: object, *arguments: str) -> tuple[int, str]:
 
 
 def assert_seen(path: Path) -> None:
-    """Every reader has something to say about it, and the broker refuses it or tells what is lost."""
+    """Every reader reports it, and the broker refuses it or reports what is lost."""
     for options in ((), ("--paranoid",)):
         code, output = run(check, str(path), *options)
         assert code == 1, output
@@ -165,7 +165,7 @@ def test_a_journal_with_only_headers_left(store: Path, journal: str) -> None:
 
 
 def test_only_the_headers_of_a_journal_that_was_never_closed(tmp_path: Path) -> None:
-    """No record of a close tells of it; but the files' headers name flushes of which there is nothing."""
+    """No record of a close shows it; but the files' headers name flushes of which there is nothing."""
     opened = OpenedStore(tool_environment(), tmp_path / "store")
     for name in ("orders", "bills"):
         opened.make_queue(name)
@@ -214,7 +214,7 @@ def test_a_store_that_was_closed_before_there_was_a_record(store: Path) -> None:
 
 
 def test_resizing_keeps_the_record(store: Path) -> None:
-    """Of a resized journal, and of the prepared list, it tells what they hold now."""
+    """Of a resized journal, and of the prepared list, it states what they hold now."""
     geometry = ("--num-jfiles", "6", "--jfile-size-pgs", "2")
     code, output = run(resize, str(store), "orders", *geometry)
     assert code == 0, output

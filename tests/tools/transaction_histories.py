@@ -31,7 +31,7 @@ class Transaction(NamedTuple):
 
 
 class History(NamedTuple):
-    """What a store was told: messages of each queue before all transactions, the transactions in order, and last
+    """What a store got: messages of each queue before all transactions, the transactions in order, and last
     the messages that followed them, by record id."""
 
     first: Mapping[str, int]

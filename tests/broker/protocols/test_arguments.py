@@ -1,4 +1,4 @@
-"""Every argument of every declaration, in every protocol, has its effect, is refused by name, or the log tells why.
+"""Every argument of every declaration, in every protocol, has its effect, is refused by name, or the log says why.
 
 The walk goes through the table of the broker (`model/arguments`): a new row needs a sample here. Each sample is
 declared over AMQP 0-10, AMQP 0-9-1 and by the QMF method create, with values that are right, and with wrong ones.

@@ -46,7 +46,7 @@ class Came(NamedTuple):
 
 
 class Receiver:
-    """Keeps what comes; pauses after each, if told to."""
+    """Keeps what it gets; pauses after each, if asked to."""
 
     def __init__(self, max_frame: int = 65535, max_body: int = MAX_BODY, *, pauses: bool = False) -> None:
         self.came: list[Came] = []

@@ -114,7 +114,7 @@ def test_detached_sessions_are_limited() -> None:
 
 
 def test_nothing_is_detached_after_the_broker_has_closed_the_connection() -> None:
-    """What the client has sent in the meantime is no error of its session: not even a command before its point."""
+    """What the client has sent in the meantime is not an error of its session, not even a command before its point."""
     client = World().open_client(name=None)
     client.control("session.attach", on=1, name=b"late")
     client.machine.force_close("the broker is shutting down")

@@ -114,7 +114,7 @@ def _below(root: str, path: str) -> str:
 
 
 def excuse(damaged: Damaged) -> str | None:
-    """Why nobody can see a damage, in the words of tools/README.md; None if it can be seen."""
+    """Why a damage cannot be detected, in the words of tools/README.md; None if it can."""
     root = os.path.realpath(damaged.store.path)
     changed = _Changes(Path(root), damaged.path)
     if damaged.file_kind is FileKind.CATALOGUE:
@@ -130,7 +130,7 @@ def excuse(damaged: Damaged) -> str | None:
 
 
 def _is_on_record(store: CampaignStore) -> bool:
-    """Version 2: whether the store still tells what there was at the ends of its journals.
+    """Version 2: whether the store still records what was at the ends of its journals.
 
     A clean close tells all that there was then; and a store that lived has recorded how far it was synced when the copy
     was made. The others were not.

@@ -168,7 +168,7 @@ def _check_refusal(watch: _Watch, name: str, errors: str) -> None:
 
 
 def _content(watch: _Watch, path: Path) -> list[str] | None:
-    """What a restart would bring back, as `qstore-dump` tells it."""
+    """What a restart would bring back, by `qstore-dump`."""
     shown = watch.run("qstore-dump", lambda: dump(path, "--outstanding", "--json"))
     topology = watch.run("qstore-dump --topology", lambda: dump(path, "--topology", "--json"))
     if shown is None or topology is None or 2 in (shown.code, topology.code):
@@ -180,7 +180,7 @@ def _content(watch: _Watch, path: Path) -> list[str] | None:
 
 
 def _is_there(line: dict[str, Any]) -> bool:
-    """Whether a line tells something that a restart brings back: no damage, no transaction that is dropped."""
+    """Whether a line is about something that a restart brings back: not damage, nor a transaction that is dropped."""
     return line["kind"] in _LISTS and not (line["kind"] == "transaction" and line["state"] != "in-doubt")
 
 

@@ -15,7 +15,7 @@ ATTACKER = "192.0.2.1"
 
 
 class SlowBroker:
-    """A broker that answers logins when it is told to.
+    """A broker that answers logins when the test says so.
 
     Attributes:
         asked: the passwords that it has been asked for.
