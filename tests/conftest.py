@@ -64,6 +64,7 @@ REASONS: Final = {
     "only root can .*": "a run as another user; CI runs as root where programs are missing",
     "another user may not run the interpreter or read the source": "a matter of where both are installed",
     "there is no other address": "the machine has no network but the loopback interface",
+    "rabbitmq-server is not installed": "it brings Erlang; shovels are tested between brokers of our own",
     "rabbitmqadmin is not installed: .*": "Debian's package of it starts a broker; the API is tested by itself",
     "no field can hold it": "a damage that some formats cannot have; the others have it",
 }
