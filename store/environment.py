@@ -279,6 +279,7 @@ class Environment:
         make_background: creates the runner of catalogue changes.
         clock: returns nanoseconds since the epoch.
         random_bits: returns that many random bits.
+        monotonic: returns nanoseconds of a clock that is never stepped, for durations.
     """
 
     disk: WritableDisk
@@ -287,6 +288,7 @@ class Environment:
     make_background: Callable[[], Background]
     clock: Callable[[], int]
     random_bits: Callable[[int], int]
+    monotonic: Callable[[], int] = time.monotonic_ns
 
 
 def _open_rocks(path: str, *, create: bool) -> KeyValue:

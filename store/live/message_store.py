@@ -269,7 +269,7 @@ class MessageStore:
         self._reads = self._environment.make_background()
         self._opened.callback(self._reads.close)
         disk, log = self._environment.disk, self._log
-        flusher = self._flusher = Flusher(driver.take(), log)
+        flusher = self._flusher = Flusher(driver.take(), log, self._environment.monotonic)
         flusher.moved = self._driver_moved
         self._opened.callback(flusher.close)
         self._ids = self._record_ids(started, catalogue)

@@ -154,9 +154,8 @@ class ModelSession(ClientSession):
         self.has_ended, self.is_ready = True, False
         if not self.transaction.is_sent:
             self.model.forget(self.transaction.messages)
-        for copy in (*self.held.values(), *self._accepted.values()):
-            if copy.holder is self:
-                self.model.back(self.model.give_back([copy]), is_marked=True)
+        had = (*self.held.values(), *self._accepted.values())
+        self.model.left_by(self, had, is_transactional=self.is_transactional)
         self.held.clear()
         self._accepted.clear()
 
@@ -385,9 +384,8 @@ class BasicSession:
         self.has_ended, self.is_ready = True, False
         if not self.transaction.is_sent:
             self.model.forget(self.transaction.messages)
-        for copy in (*self.held.values(), *self._accepted.values()):
-            if copy.holder is self:
-                self.model.back(self.model.give_back([copy]), is_marked=True)
+        had = (*self.held.values(), *self._accepted.values())
+        self.model.left_by(self, had, is_transactional=self.is_transactional)
         self.held.clear()
         self._accepted.clear()
 

@@ -23,7 +23,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final, NamedTuple
+from typing import ClassVar, Final, NamedTuple
 
 from tests.faults.simulator import require
 
@@ -199,7 +199,10 @@ class Model:
         early: how many of them were not promised by then.
         suspicions: copies that came while another consumer had them, and which one.
         overtaken: copies that did not come before one that was sent later, that one, and since when they could.
+        ends_in_turns: whether transactions take several ticks, also when a session ends, before what it has goes back.
     """
+
+    ends_in_turns: ClassVar = False
 
     def __init__(self) -> None:
         self.exchanges: dict[str, ExchangeModel] = {}
@@ -382,13 +385,21 @@ class Model:
             given.append((copy, copy.deliveries))
         return given
 
-    def back(self, given: Iterable[tuple[Copy, int]], *, is_marked: bool) -> None:
-        """The broker has them again, or had: what was delivered since may be with a holder that has yet to give it."""
+    def back(self, given: Iterable[tuple[Copy, int]], *, is_marked: bool, is_now: bool = True) -> None:
+        """The broker has them again, or had: what was delivered since may be with a holder that has yet to give it.
+
+        Unless it has them `is_now`, it may have some later than others.
+        """
         for copy, deliveries in given:
             if copy.holder is None and not copy.is_gone and not copy.leaving:
                 copy.needs_mark = copy.needs_mark or is_marked
-                if copy.deliveries == deliveries:
+                if copy.deliveries == deliveries and is_now:
                     copy.available_in = self.tick
+
+    def left_by(self, session: object, copies: Iterable[Copy], *, is_transactional: bool) -> None:
+        """A session has ended, and what it had goes back."""
+        own = [copy for copy in copies if copy.holder is session]
+        self.back(self.give_back(own), is_marked=True, is_now=not (is_transactional and self.ends_in_turns))
 
     def move(self, copy: Copy) -> Move | None:
         """A copy is to go to its queue's alternate exchange. None if it may be there already."""

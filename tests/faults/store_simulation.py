@@ -595,6 +595,7 @@ def simulated_environment(
         (lambda: SlowBackground(rng)) if slow else InlineBackground,
         lambda: 1_700_000_000_000_000_000,
         rng.getrandbits,
+        lambda: 0,  # nothing takes any time, however busy the machine is
     )
 
 

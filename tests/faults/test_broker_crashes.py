@@ -159,7 +159,7 @@ def test_large_transactions_are_whole_whenever_the_broker_dies() -> None:
     crashes = BrokerCrashes(share=0.15)
     with tiny_turns():
         for seed in seeds_of_the_day(2):
-            crashes.pages = crashes.basic = seed % 2 == 1
+            crashes.pages = crashes.basic = crashes.uniform = seed % 2 == 1
             crashes.run(seed)
     assert crashes.kill_points > 20
     assert crashes.counts["delivered"] > 0
@@ -201,7 +201,7 @@ def test_promises_hold_for_hours(seed: int) -> None:
 @pytest.mark.soak
 @pytest.mark.parametrize("seed", range(200_000, 200_000 + SOAK_SEEDS))
 def test_large_transactions_are_whole_for_hours(seed: int) -> None:
-    crashes = BrokerCrashes(pages=seed % 2 == 1, basic=seed % 3 == 0, early=seed % 5 == 0)
+    crashes = BrokerCrashes(pages=seed % 2 == 1, basic=seed % 3 == 0, early=seed % 5 == 0, uniform=seed % 7 < 3)
     with tiny_turns():
         crashes.run(seed)
     assert crashes.kill_points
