@@ -593,7 +593,7 @@ async def sight_of(api: Api, session: Session) -> Sight | None:
         return None
     granted = await rows_of(api, "permissions")
     hosts = {row["vhost"] for row in granted if row["user"] == session.user}
-    if not hosts and not any(row["user"] == session.user for row in await rows_of(api, "users")):
+    if not hosts and not any(row["name"] == session.user for row in await rows_of(api, "users")):
         try:
             console = await session.console()
             hosts = {str(data["vhost"]) async for data in console.query("permission")}

@@ -1218,8 +1218,8 @@ def _picked(row: Row, *names: str, with_vhost: bool) -> Row:
 
 async def definitions(api: Api, call: Call) -> Reply:
     vhost, is_all = call.path.get("vhost"), "vhost" not in call.path
-    if vhost is not None:
-        await api.check_vhost(vhost)
+    if vhost is not None and vhost not in await api.vhosts():
+        raise bad_request("vhost_not_found")
     of_vhost = [row for row in await api.queue_rows() if vhost in (None, row["vhost"])]
     found_exchanges = [row for row in await api.exchange_rows() if vhost in (None, row["vhost"])]
     found: Row = {
@@ -1593,8 +1593,8 @@ ROUTES: Final = (
     Route("GET", "vhosts/{vhost}/permissions", ADMINISTRATOR, _of(access.all_of, "permissions"), "Its permissions"),
     Route("GET", "vhosts/{vhost}/topic-permissions", ADMINISTRATOR, _of(access.all_of, "topic-permissions"),
           "Its topic permissions"),
-    Route("GET", "vhost-limits", ADMINISTRATOR, access.limits, "Limits of virtual hosts"),
-    Route("GET", "vhost-limits/{vhost}", ADMINISTRATOR, access.limits, "Those of one"),
+    Route("GET", "vhost-limits", MANAGEMENT, access.limits, "Limits of virtual hosts"),
+    Route("GET", "vhost-limits/{vhost}", MANAGEMENT, access.limits, "Those of one"),
     Route("PUT", "vhost-limits/{vhost}/{name}", ADMINISTRATOR, access.put_limit, "Set max-connections or max-queues"),
     Route("DELETE", "vhost-limits/{vhost}/{name}", ADMINISTRATOR, access.delete_limit, "Remove a limit"),
 

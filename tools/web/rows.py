@@ -269,6 +269,7 @@ def connection_row(seen: Seen, data: Data, broker: str, channels: int, node: str
         "protocol": values.get("protocol"),
         "auth_mechanism": values.get("saslMechanism"),
         "ssl": bool(values.get("saslSsf")),
+        **dict.fromkeys(("peer_cert_subject", "peer_cert_issuer", "peer_cert_validity")),
         "peer_host": host.strip("[]"),
         "peer_port": int(port) if port.isdecimal() else 0,
         "host": local.strip("[]"),

@@ -199,6 +199,9 @@ async def test_parameters(running: RunningBroker) -> None:
             assert await ask(client, 200, "GET", path) == [limits]
         assert await ask(client, 200, "GET", "parameters/vhost-limits/%2F/limits") == limits
         assert (await ask(client, 200, "GET", "vhost-limits"))[0]["value"] == {"max-queues": 5}
+        await ask(client, 201, "PUT", "users/bob", {"password": "bob", "tags": "management"})
+        assert len(await ask(client, 200, "GET", "vhost-limits", user=("bob", "bob"))) == 1
+        assert (await ask(client, 400, "GET", "definitions/none"))["reason"] == "vhost_not_found"
         await ask(client, 204, "DELETE", "parameters/vhost-limits/%2F/limits")
         assert await ask(client, 200, "GET", "vhost-limits") == []
 
