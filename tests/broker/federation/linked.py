@@ -52,7 +52,7 @@ class Wire:
             self.is_cut = True
             for machine in (self.near_machine, self.far_machine):
                 machine.dismantle()
-            self.lost("Connection reset by peer")
+            self.lost(self.near_machine.end_reason or "Connection reset by peer")
 
     def abort(self) -> None:
         """As `Attempt.abort`."""
