@@ -271,6 +271,8 @@ def read_definition(value: object) -> Definition:
     for key, other in (("src-queue", "src-queue-args"), ("src-exchange", "src-exchange-key")):
         if other in found and key not in found:
             raise InvalidArgumentError(f"{other} has an effect only with {key}")
+    if found.get("src-delete-after") == QUEUE_LENGTH and "src-queue" not in found:
+        raise InvalidArgumentError("src-delete-after can be queue-length only with src-queue")
     mode, delete_after = found.get("ack-mode", AckMode.ON_CONFIRM), found.get("src-delete-after")
     if mode is AckMode.NO_ACK and delete_after is not None and delete_after != QUEUE_LENGTH:
         raise InvalidArgumentError("Cannot specify 'no-ack' and numerical 'delete-after'")
@@ -483,19 +485,20 @@ class Shovel:
 
         def declared(values: Values) -> None:
             name = str(values["queue"])
-            bound = source.expect(lambda _values: self._consume(name))
+            bound = source.expect(lambda _values: self._source_found(0, name))
             source.channel.bind_queue(name, exchange, definition.src_key, bound)
 
         source.channel.declare_queue("", source.expect(declared), exclusive=True)
 
-    def _source_found(self, messages: int) -> None:
+    def _source_found(self, messages: int, queue: str = "") -> None:
+        """The source's queue has so many messages; it has another name than the definition's if it is exclusive."""
         after = self.definition.delete_after
         if after is not None:
             self._left = messages if after == QUEUE_LENGTH else after
         if not self._left:
             self._finish()
         else:
-            self._consume(self.definition.src_queue or "")
+            self._consume(queue or self.definition.src_queue or "")
 
     def _consume(self, queue: str) -> None:
         source, definition = self._source, self.definition

@@ -37,7 +37,8 @@ class Life:
             lambda work, done: own.work.append((work, done)), lambda: own.now,
         )  # fmt: skip
         self.shovels.start()
-        self.shovels._changed(KEY, Parameter(*KEY, {**VALUE, **more}, "alice@QPID"))
+        value = {name: each for name, each in {**VALUE, **more}.items() if each is not None}
+        self.shovels._changed(KEY, Parameter(*KEY, value, "alice@QPID"))
 
     @property
     def own(self) -> World:
@@ -165,6 +166,21 @@ def test_a_shovel_without_a_delay_stays_terminated() -> None:
     assert life.shovel.state is ShovelState.RUNNING
 
 
+def test_a_shovel_of_an_exchange_is_deleted_after_a_number_of_messages() -> None:
+    value = {"src-queue": None, "src-exchange": "amq.fanout", "src-delete-after": 2}
+    life = Life(**value)
+    life.worlds.run()
+    for _ in range(3):
+        life.client.publish("k", exchange="amq.fanout")
+    life.worlds.run()
+    assert len(life.far.store.enqueued) == 2
+    assert [each.status.left for each in life.shovels] == [0]
+    life.shovels.broker.parameters._known[KEY] = Parameter(*KEY, {}, "")
+    life.sync()
+    life.worlds.run()
+    assert list(life.shovels) == []
+
+
 # ---- kills ----
 
 
@@ -280,9 +296,12 @@ def test_older_names_of_keys_mean_the_same() -> None:
         {"src-prefetch-count": 0}, {"src-prefetch-count": True}, {"reconnect-delay": -1}, {"src-delete-after": 0},
         {"src-delete-after": "soon"}, {"ack-mode": 1}, {"dest-publish-properties": {"priority": 256}},
         {"dest-publish-properties": {"priority": "1"}}, {"src-queue": "x" * 300}, {"src-queue-args": []},
-        {"src-exchange-key": "k"}, {"dest-protocol": "amqp10"}, {"dest-add-forward-headers": 1},
+        {"src-exchange-key": "k"},
+        {"src-queue": None, "src-exchange": "e", "src-delete-after": "queue-length"},
+        {"dest-protocol": "amqp10"}, {"dest-add-forward-headers": 1},
     ],
 )  # fmt: skip
 def test_definitions_that_are_not_valid_are_refused(wrong: dict[str, object]) -> None:
+    value = {name: each for name, each in (VALUE | wrong).items() if each is not None}
     with pytest.raises(InvalidArgumentError):
-        read_definition(VALUE | wrong)
+        read_definition(value)
