@@ -388,6 +388,23 @@ def test_policies_are_set_and_removed(chromium: Any, console: RunningConsole) ->
         page.get_by_text("There are no policies.").wait_for()
 
 
+def test_parameters_are_listed_without_their_values_and_removed(chromium: Any, console: RunningConsole) -> None:
+    path = "/api/parameters/vhost-limits/%2F/limits"
+    assert console.ask("PUT", path, {"value": {"max-queues": 123_456}})[0] in (201, 204)
+    with window(chromium, console) as shown:
+        page, seen = shown.page, list[str]()
+        page.on("response", lambda answer: seen.append(answer.text()) if "parameters" in answer.url else None)
+        shown.show("access")
+        row = page.get_by_role("row", name="vhost-limits")
+        row.wait_for()
+        assert seen
+        assert not any("123456" in text for text in seen)
+        row.get_by_role("button", name="Remove").click()
+        page.locator("dialog").get_by_role("button", name="Remove").click()
+        page.get_by_text("There are no parameters.").wait_for()
+    assert console.ask("GET", path)[0] == 404
+
+
 def test_a_damaged_store_is_looked_at_and_recovered(chromium: Any, tmp_path: Path) -> None:
     from tests.support.fixtures import set_writable, unpack
 

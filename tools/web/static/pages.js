@@ -803,7 +803,8 @@ const changeAccess = (ctx, form) => dialog(form.label, form.fields(), "Save", as
 });
 
 const removeAccess = (ctx, kind, row) => {
-  const names = kind === "users" ? [row.name] : kind === "permissions" ? [row.vhost, row.user] : [row.vhost, row.name];
+  const names = kind === "users" ? [row.name] : kind === "permissions" ? [row.vhost, row.user]
+    : kind === "parameters" ? [row.component, row.vhost, row.name] : [row.vhost, row.name];
   return dialog(`Remove ${names.at(-1)}?`, [h("p", {}, `It is removed from the ${kind.replace("-", " ")} for good.`)], "Remove", async () => {
     await ask(`${kind}/${part(...names)}`, { method: "DELETE" });
     ctx.again();
@@ -834,6 +835,7 @@ function access(place, ctx) {
     ["permissions", "Permissions", [["User", "user"], ["Host", "vhost"], ["Configure", "configure"], ["Write", "write"], ["Read", "read"]]],
     ["policies", "Policies", [["Name", "name"], ["Host", "vhost"], ["Pattern", "pattern"], ["Applies to", "apply-to"], ["Priority", "priority"], ["Definition", "definition"]]],
     ["operator-policies", "Operator policies", [["Name", "name"], ["Host", "vhost"], ["Pattern", "pattern"], ["Priority", "priority"], ["Definition", "definition"]]],
+    ["parameters", "Parameters", [["Component", "component"], ["Name", "name"], ["Host", "vhost"]], "?columns=component,name,vhost"], // values may have passwords
   ];
   const rules = h("div");
   const lower = h("div");
@@ -842,7 +844,7 @@ function access(place, ctx) {
     h("div", { class: "card" }, h("h3", {}, "Explain a decision"), form), h("div", { class: "card" }, h("h3", {}, "Access rules"), rules)), lower);
   const text = (value) => (Array.isArray(value) ? value.join(", ") : typeof value === "object" && value ? argumentsText(value) : String(value ?? "–")) || "–";
   return async () => {
-    const [acl, ...found] = await Promise.all([ask("qstore/objects/acl"), ...sections.map(([path]) => ask(path).catch(() => null))]);
+    const [acl, ...found] = await Promise.all([ask("qstore/objects/acl"), ...sections.map(([path, , , query]) => ask(path + (query || "")).catch(() => null))]);
     const [row] = acl;
     rules.replaceChildren(row?.enforcingAcl ? facts([
       ["File", row.policyFile || "–"], ["Denied so far", count(row.aclDenyCount)], ["Messages are checked", row.transferAcl ? "yes" : "no"],
