@@ -344,11 +344,6 @@ class ClientChannel:
         """All messages with numbers below this are confirmed or refused."""
         return self._done.below
 
-    @property
-    def unconfirmed(self) -> int:
-        """Published messages that are neither confirmed nor refused."""
-        return self.published - self._done.count_below(self.published + 1) + 1 if self.has_confirms else 0
-
     # ---- receiving, for the connection ----
 
     def on_method(self, name: str, values: Values) -> None:
