@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, Final, Protocol
+from typing import TYPE_CHECKING, ClassVar, Final, Protocol
 
 from qstore.broker.federation.link import Attempt, Network, Remote
 from qstore.broker.federation.uri import AmqpUri
@@ -61,9 +61,10 @@ class BasicPeer(ClientConnection):
         side: its owner.
         host: the event loop and socket.
         tick: the broker's.
-        peer: the other broker, for the log.
         choose: chooses the mechanism.
-        options: as of `ClientConnection`.
+        uri: the broker, as its URI describes it.
+        name: the connection's name, which the other broker shows.
+        max_message_bytes: as of `ClientConnection`.
     """
 
     protocol: ClassVar[str] = "AMQP 0-9-1"
@@ -73,16 +74,20 @@ class BasicPeer(ClientConnection):
         side: Side,
         host: Host,
         tick: Tick,
-        peer: str,
         choose: Callable[[tuple[str, ...]], ClientMechanism],
-        **options: Any,
+        uri: AmqpUri,
+        name: str,
+        max_message_bytes: int,
     ) -> None:
         self._side, self._host, self._tick = side, host, tick
-        super().__init__(side, choose, **options)
+        super().__init__(
+            side, choose, virtual_host=uri.vhost, client_properties={"connection_name": name},
+            heartbeat=uri.heartbeat, max_message_bytes=max_message_bytes,
+        )  # fmt: skip
         self._assembler.max_at_once, self._assembler.clock = _AT_ONCE, time.monotonic
-        self.user, self.peer, self.created_at = "", peer, time.time()
+        self.user, self.peer, self.created_at = "", uri.shown, time.time()
         self.client_properties: TypedMap = EMPTY_MAP
-        self.mechanism, self.vhost = "", str(options.get("virtual_host"))
+        self.mechanism, self.vhost = "", uri.vhost
         self._closing_since = 0.0
         self.has_output()
 
@@ -297,11 +302,8 @@ class Side:
                 raise ValueError(f"none of the mechanisms that the broker offers can be used: {', '.join(offered)}")
             return found
 
-        settings = self._broker.settings
-        self.wire = BasicPeer(
-            self, host, self._broker.tick, uri.shown, choose, virtual_host=uri.vhost, heartbeat=uri.heartbeat,
-            client_properties={"connection_name": self._name}, max_message_bytes=settings.max_message_bytes,
-        )  # fmt: skip
+        limit = self._broker.settings.max_message_bytes
+        self.wire = BasicPeer(self, host, self._broker.tick, choose, uri, self._name, limit)
         return self.wire
 
     def close(self) -> None:

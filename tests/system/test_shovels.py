@@ -238,6 +238,7 @@ def test_shovels_are_there_again_after_a_restart(make_broker: BrokerMaker) -> No
     fill(broker.port, "a", BODIES)
     with managing(broker.port) as console:
         set_shovel(console, "kept", src_uri=LOCAL, src_queue="a", dest_uri=LOCAL, dest_queue="b")
+        wait_for_state(console, "kept", "running")
         wait_until(lambda: depth(broker.port, "b") == len(BODIES), "all have moved")
     broker.restart()
     with managing(broker.port) as console:
