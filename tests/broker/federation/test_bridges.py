@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from qstore.broker.federation.link import LinkState
+from qstore.broker.federation.link import LinkState, Remote
 from qstore.broker.model.caller import BROKER
 from qstore.broker.model.queues.limits import TRACE
 from qstore.broker.protocols.amqp_0_10.connection import control_frame
@@ -201,6 +201,12 @@ def test_closing_a_link_closes_its_bridges() -> None:
     assert link.link.state is LinkState.CLOSED
     assert linked.federations[0].bridges == linked.federations[0].links == {}
     assert linked.worlds[1].broker.default_host.queues == {}
+
+
+def test_a_link_learns_the_addresses_that_the_other_broker_announces() -> None:
+    linked = Linked("near", "far", known_hosts="amqp:tcp:one:5672,ssl:two:5671,rdma:three:5672")
+    linked.link(0, 1)
+    assert linked.federations[0].links["link-0-1"].link.learned == (Remote("one", 5672), Remote("two", 5671, "ssl"))
 
 
 # ---- what the other broker may do ----
