@@ -31,13 +31,14 @@ class RabbitMQ:
     """One node, with the plugins that are named.
 
     Attributes:
+        name: of the node.
         port: of AMQP.
         management_port: of the HTTP API, if its plugin is on.
     """
 
     def __init__(self, directory: Path, *plugins: str) -> None:
         self.port, self.management_port, distribution, mapper = (_free_port() for _ in range(4))
-        self._node = f"qstore-{uuid.uuid4().hex[:8]}@localhost"
+        self.name = f"qstore-{uuid.uuid4().hex[:8]}@localhost"
         (directory / "enabled").write_text(f"[{','.join(plugins)}].")
         (directory / "rabbitmq.conf").write_text(
             f"management.tcp.port = {self.management_port}\nmanagement.tcp.ip = 127.0.0.1\n" if plugins else ""
@@ -47,7 +48,7 @@ class RabbitMQ:
             "HOME": str(directory),
             "ERL_EPMD_PORT": str(mapper),
             "ERL_EPMD_ADDRESS": "127.0.0.1",
-            "RABBITMQ_NODENAME": self._node,
+            "RABBITMQ_NODENAME": self.name,
             "RABBITMQ_NODE_PORT": str(self.port),
             "RABBITMQ_NODE_IP_ADDRESS": "127.0.0.1",
             "RABBITMQ_DIST_PORT": str(distribution),
@@ -76,7 +77,7 @@ class RabbitMQ:
 
     def ctl(self, *words: str, check: bool = True) -> subprocess.CompletedProcess[str]:
         """Run rabbitmqctl."""
-        command = [str(PROGRAMS / "rabbitmqctl"), "-n", self._node, *words]
+        command = [str(PROGRAMS / "rabbitmqctl"), "-n", self.name, *words]
         done = subprocess.run(
             command, env=self._environment, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL
         )
