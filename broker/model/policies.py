@@ -32,6 +32,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from bisect import insort
 from collections.abc import Collection, Mapping
 from re import Pattern
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
@@ -143,6 +144,18 @@ class _Matching(NamedTuple):
     pattern: Pattern[str]
 
 
+def _matching(kind: str, policy: Policy) -> _Matching | None:
+    try:
+        return _Matching(policy, compile_pattern("its pattern", policy.pattern))
+    except InvalidArgumentError as error:  # stored by another version
+        _LOG.error('%s "%s" has no effect: %s', _described(kind), policy.name, error)
+        return None
+
+
+def _rank_of(each: _Matching) -> tuple[int, str]:
+    return -each.policy.priority, each.policy.name
+
+
 class Policies:
     """The policies of one broker.
 
@@ -227,27 +240,29 @@ class Policies:
         await self._change({}, (record,), host)
 
     async def _change(self, puts: Mapping[Record, Values], deletes: Collection[Record], host: str) -> None:
-        kinds = {record.kind for record in (*puts, *deletes)}
+        changed = (*puts, *deletes)
 
         def stored() -> None:
-            for kind in kinds:
-                self._rank(kind, host)
+            for record in changed:
+                self._rank_one(record)
 
         await self._configuration.change(puts, deletes, then=stored)
         await asyncio.shield(asyncio.ensure_future(self._apply(host)))
 
     def _rank(self, kind: str, host: str) -> None:
-        found = []
-        for (own_host, name), values in (
-            (key, each) for key, each in self._configuration.of(kind).items() if key[0] == host
-        ):
-            policy = _policy(own_host, name, values)
-            try:
-                found.append(_Matching(policy, compile_pattern("its pattern", policy.pattern)))
-            except InvalidArgumentError as error:  # stored by another version
-                _LOG.error('%s "%s" has no effect: %s', _described(kind), name, error)
-        found.sort(key=lambda each: (-each.policy.priority, each.policy.name))
-        self._by_kind[kind][host] = found
+        all_of = ((key, each) for key, each in self._configuration.of(kind).items() if key[0] == host)
+        found = [_matching(kind, _policy(own_host, name, values)) for (own_host, name), values in all_of]
+        self._by_kind[kind][host] = sorted((each for each in found if each is not None), key=_rank_of)
+
+    def _rank_one(self, record: Record) -> None:
+        """Rank a policy that has changed, or forget one that is gone: there may be very many others."""
+        kind, (host, name) = record
+        ranked = [each for each in self._by_kind[kind].get(host, ()) if each.policy.name != name]
+        values = self._configuration.get(record)
+        changed = None if values is None else _matching(kind, _policy(host, name, values))
+        if changed is not None:
+            insort(ranked, changed, key=_rank_of)
+        self._by_kind[kind][host] = ranked
 
     def forget(self, host: str) -> None:
         """The policies of a virtual host were deleted with it."""
@@ -262,10 +277,15 @@ class Policies:
             host = self._hosts.get(name)
             if host is None:
                 return
+            has_changed, end = False, time.perf_counter() + SLICE
             for exchange in list(host.exchanges.values()):
-                self._set_alternate(host, exchange)
-            refresh(host.exchanges.values())
-            end = time.perf_counter() + SLICE
+                if time.perf_counter() > end:
+                    await asyncio.sleep(0)
+                    end = time.perf_counter() + SLICE
+                if not exchange.is_deleted:
+                    has_changed = self._set_alternate(host, exchange) or has_changed
+            if has_changed:
+                refresh(host.exchanges.values())
             for queue in list(host.queues.values()):
                 if time.perf_counter() > end:
                     await asyncio.sleep(0)
@@ -320,18 +340,21 @@ class Policies:
         if exchange.alternate is not None:
             refresh(host.exchanges.values())
 
-    def _set_alternate(self, host: VirtualHost, exchange: Exchange) -> None:
+    def _set_alternate(self, host: VirtualHost, exchange: Exchange) -> bool:
+        """Give an exchange the alternate exchange of its policy. Returns whether it has another one than before."""
+        before = exchange.alternate
         applied = exchange.policy = self.of_exchange(host.name, exchange.name)
         awaiting = host.topology.awaiting
         is_own = not exchange.has_policy_alternate and (exchange.alternate is not None or exchange in awaiting)
         if is_own:
-            return
+            return False
         name = applied.definition.get("alternate-exchange")
         awaiting.pop(exchange, None)
         exchange.has_policy_alternate = name is not None
         exchange.alternate = None if name is None else host.exchanges.get(str(name))
         if name is not None and exchange.alternate is None:
             awaiting[exchange] = str(name)
+        return exchange.alternate is not before
 
 
 def check_policy(policy: Policy, kind: str, noticed: set[str]) -> None:

@@ -61,6 +61,11 @@ class Worker(Protocol):
         """Report newly completed commands to the peer."""
 
 
+MAX_DELIVERIES: Final = 4_000
+"""Messages that are delivered in one tick, to all consumers together: some 15 ms in pure Python (`bench_turns`). Each
+connection has room for so many small ones (`protocols/output`), and there may be many connections."""
+
+
 class Served(Protocol):
     """A queue, as a tick sees it.
 
@@ -278,6 +283,7 @@ class Tick:
         is_urgent: a peer waits for everything written so far, in earlier ticks too.
         turns: work whose size a peer chooses.
         tracer: traces sampled messages; None for none.
+        deliveries: how many more messages may be delivered in this tick, to all consumers together.
     """
 
     def __init__(
@@ -289,6 +295,7 @@ class Tick:
         self._call_soon, self._store = call_soon, store
         self._memory = memory or MemoryCeiling(0, lambda: 0)
         self.turns = Turns(call_soon)
+        self.deliveries = MAX_DELIVERIES
         self._is_scheduled = False
         self._is_ending = self._is_closed = False
         self._later: list[Callable[[Exception | None], None]] = []
@@ -348,6 +355,7 @@ class Tick:
         if self._is_closed:
             return
         self._is_ending = True
+        self.deliveries = MAX_DELIVERIES
         try:
             is_early = bool(self.written) and self._is_early()
             if is_early:
@@ -371,7 +379,7 @@ class Tick:
         finally:
             self._is_ending = False
         if self._unfinished:
-            self.ready.update(self._unfinished)
+            self.ready = {**self._unfinished, **self.ready}
             self._unfinished.clear()
         if self.ready or self.journals or self.workers or self.outputs or self._later:
             self.schedule()
@@ -436,7 +444,10 @@ class Tick:
     def _dispatch(self) -> None:
         queues = list(self.ready)
         self.ready.clear()
-        for queue in queues:
+        for number, queue in enumerate(queues):
+            if self.deliveries <= 0:  # the rest is first the next time
+                self._unfinished = {**dict.fromkeys(queues[number:]), **self._unfinished}
+                break
             try:
                 queue.dispatch()
             except ModelError as error:  # a message was delivered, but its dequeue cannot be written

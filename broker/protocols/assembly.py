@@ -54,6 +54,9 @@ MAX_SECONDS: Final = 0.010
 
 FRAMES_PER_LOOK: Final = 8
 
+LONG_HEADER: Final = 1024
+"""Bytes: after a message with a longer header the time is checked. One of 40 kB may take 9 ms (`bench_turns`)."""
+
 STALLED_SECONDS: Final = 60.0
 CONTENDED_SECONDS: Final = 10.0
 PROGRESS: Final = 64 * 1024
@@ -374,7 +377,7 @@ class Assembler(ABC, Generic[PartialT]):
                 if is_alike:
                     header = data[at + pattern.header_at : header_end]
                     body = data[at + pattern.body_at : at + pattern.body_end]
-                    if header != last:  # its route may be new
+                    if header != last or len(header) > LONG_HEADER:  # its route may be new, or its headers are decoded
                         last, look_at = header, 0
                     at = following
                     messages += 1

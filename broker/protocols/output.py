@@ -18,6 +18,11 @@ ROOM: Final = 256 * 1024
 COST_OF_MESSAGE: Final = 64
 """Bytes of a connection's room that a message takes besides its size: many small ones take time, too."""
 
+COST_OF_CONVERSION: Final = 800
+CONVERSION_OF_HEADER: Final = 8
+"""Likewise, for a message of another protocol: some 35 us, and for each byte of its header, which may have very many
+values. So a turn converts 300 plain messages at most, or one with a header of 40 kB (`bench_turns`)."""
+
 LARGE: Final = 256 * 1024
 """Bytes of content beyond which it is sent in portions."""
 

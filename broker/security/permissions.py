@@ -38,7 +38,8 @@ Source: RabbitMQ, "Authentication, Authorisation, Access Control" and "Topic Aut
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from typing import Final, TypeAlias
 
 from qstore.broker.log.logs import log_of
@@ -119,18 +120,33 @@ class Permissions:
     def load(self) -> None:
         """Compile the configuration's records."""
         self._of, self._topics = {}, {}
-        for name, values in self._configuration.of(PERMISSION).items():
+        for kind in (PERMISSION, TOPIC_PERMISSION):
+            self._use([Record(kind, name) for name in self._configuration.of(kind)])
+
+    def _use(self, records: Iterable[Record]) -> None:
+        """Compile records that have changed, or forget those that are gone: there may be very many others."""
+        for record in records:
+            kind, name = record
+            values = self._configuration.get(record)
             try:
-                self._of[name] = _Compiled(values)
+                if values is None:
+                    (self._of if kind == PERMISSION else self._topics).pop(name, None)
+                elif kind == PERMISSION:
+                    self._of[name] = _Compiled(values)
+                else:
+                    self._topics[name] = _topics(name, values)
             except InvalidArgumentError as error:  # stored by another version
-                _LOG.error('The permission of user "%s" permits nothing: %s', name[0], error)
-                self._of[name] = _Compiled({})
-        for name, values in self._configuration.of(TOPIC_PERMISSION).items():
-            try:
-                self._topics[name] = _topics(name, values)
-            except InvalidArgumentError as error:
-                _LOG.error('The topic permission of user "%s" permits nothing: %s', name[0], error)
-                self._topics[name] = _topics(name, {})
+                what = "permission" if kind == PERMISSION else "topic permission"
+                _LOG.error('The %s of user "%s" permits nothing: %s', what, name[0], error)
+                if kind == PERMISSION:
+                    self._of[name] = _Compiled({})
+                else:
+                    self._topics[name] = _topics(name, {})
+
+    def host_forgotten(self, host: str) -> None:
+        """The permissions for a virtual host were deleted with it."""
+        self._of = {name: each for name, each in self._of.items() if name[1] != host}
+        self._topics = {name: each for name, each in self._topics.items() if name[1] != host}
 
     @property
     def is_any_set(self) -> bool:
@@ -156,7 +172,7 @@ class Permissions:
         if exchange is not None:
             record = Record(TOPIC_PERMISSION, (user, host, exchange))
             _topics(record.name, given)
-        await self._configuration.change({record: given}, then=self.load)
+        await self._configuration.change({record: given}, then=partial(self._use, (record,)))
 
     async def delete(self, user: str, host: str, exchange: str | None = None) -> None:
         """Delete a permission, or a topic permission.
@@ -170,14 +186,14 @@ class Permissions:
             record = Record(TOPIC_PERMISSION, (user, host, exchange))
         if self._configuration.get(record) is None:
             raise NotFoundError(f'user "{user}" has no such permission for virtual host "{host}"')
-        await self._configuration.change({}, [record], then=self.load)
+        await self._configuration.change({}, [record], then=partial(self._use, (record,)))
 
     async def forget(self, user: str) -> None:
         """Delete all permissions of a user, in one step."""
         kinds = PERMISSION, TOPIC_PERMISSION
         gone = [Record(kind, name) for kind in kinds for name in self._configuration.of(kind) if name[0] == user]
         if gone:
-            await self._configuration.change({}, gone, then=self.load)
+            await self._configuration.change({}, gone, then=partial(self._use, gone))
 
     # ---- deciding ----
 

@@ -37,6 +37,7 @@ class _Queue:
 
     def __init__(self) -> None:
         self.binding_count = Watermark()
+        self.bound_to: dict[Exchange, None] = {}
 
 
 class _Shape(NamedTuple):

@@ -33,12 +33,15 @@ import orjson
 from rich.console import Console as Screen
 from rich.table import Table
 
+from qstore.broker.model.configuration import Record
 from qstore.broker.model.errors import ResourceLimitExceededError
 from qstore.broker.model.exchanges.exchange import ExchangeBinding, refresh
 from qstore.broker.model.message import MAX_KEYS
+from qstore.broker.model.policies import POLICY, Policy
 from qstore.broker.model.queues.queue import Queue
 from qstore.broker.model.selectors.grammar import MAX_TOKENS
 from qstore.broker.model.selectors.selector import compile_selector
+from qstore.broker.security.permissions import PERMISSION, Permissions
 from qstore.formats.amqp_0_9_1.properties import Properties
 from qstore.formats.amqp_0_10.maps import encode_map
 from qstore.formats.amqp_0_10.structs import DELIVERY_PROPERTIES, MESSAGE_PROPERTIES, BranchId, encode_struct
@@ -1521,7 +1524,116 @@ async def _first_selector(stage: Stage) -> None:
     )
 
 
+# ---- deliveries ----
+
+
+@_scenario("0-10 browse of all messages of 0-9-1")
+async def _browse(stage: Stage) -> None:
+    await stage.queue("q")
+    await stage.fill("q")
+    peer = await stage.peer()
+    stage.drain(peer.socket)
+    machine: Any = next(each for each in stage.found.server.clients.machines() if each.protocol == "AMQP 0-10")
+    work = lambda: client(peer.subscribe, "q", acquire_mode=1, accept_mode=1)  # noqa: E731
+    await stage.measure(work, lambda: machine.counts.messages_sent == stage.count)
+
+
+@_scenario("50 browsers in 50 connections")
+async def _browsers(stage: Stage) -> None:
+    stage.count = min(stage.count, 20_000)
+    await stage.queue("q")
+    await stage.fill("q", basic=False)
+    peers = [await stage.peer() for _ in range(50)]
+    for peer in peers:
+        stage.drain(peer.socket)
+
+    async def work() -> None:
+        for peer in peers:
+            await client(peer.subscribe, "q", acquire_mode=1, accept_mode=1)
+
+    def is_done() -> bool:
+        return sum(each.counts.messages_sent == stage.count for each in stage.found.server.clients.machines()) == 50
+
+    await stage.measure(work, is_done)
+
+
+@_scenario("0-9-1 messages with 4,000 headers each, for a headers exchange")
+async def _long_headers(stage: Stage) -> None:
+    stage.count = 200
+    queue = await stage.queue("q")
+    await stage.broker.default_host.topology.bind("q", "amq.match", "", typed_map({"x-match": "any", "1": 1}))
+    peer = await stage.basic()
+    headers = typed_map({f"{number:x}": number for number in range(4_000)})
+    frames = peer.message("k", b"x", Properties(headers=headers), exchange="amq.match") * stage.count
+    await stage.measure(lambda: client(peer.socket.sendall, frames), lambda: queue.message_count == stage.count)
+
+
+# ---- configuration ----
+
+
+@_scenario("a policy beside 10,000 others")
+async def _policy(stage: Stage) -> None:
+    stage.count = 10_000
+    records = stage.broker.configuration._records
+    for number in range(stage.count):
+        values: dict[str, str | int] = {
+            "pattern": f"^a{number}$",
+            "apply-to": "queues",
+            "priority": 0,
+            "=max-length": 3,
+        }
+        records[Record(POLICY, ("/", f"p{number}"))] = values
+    stage.broker.policies.recover()
+    policy = Policy("/", "p", "^q", "queues", 0, {"max-length": 5})
+    await stage.measure(lambda: stage.broker.policies.set(policy), lambda: True)
+
+
+@_scenario("a permission beside 10,000 others")
+async def _permission(stage: Stage) -> None:
+    stage.count = 10_000
+    for number in range(stage.count):
+        values: dict[str, str | int] = dict.fromkeys(("configure", "write", "read"), f"^u{number}\\.")
+        stage.broker.configuration._records[Record(PERMISSION, (f"u{number}", "/"))] = values
+    permissions = Permissions(stage.broker.configuration, lambda _user: ())
+    given = dict.fromkeys(("configure", "write", "read"), ".*")
+    await stage.measure(lambda: permissions.set("new", "/", given), lambda: True)
+
+
+@_scenario("deletion of a virtual host with 10,000 exchanges")
+async def _delete_host(stage: Stage) -> None:
+    stage.count = _MANY
+    await stage.broker.virtual_hosts.create("blue")
+    topology = stage.broker.hosts["blue"].topology
+    for number in range(stage.count):
+        await topology.declare_exchange(f"x{number}", "topic")
+    await stage.measure(lambda: stage.broker.virtual_hosts.delete("blue"), lambda: "blue" not in stage.broker.hosts)
+
+
+@_scenario("queue.delete beside 20,000 exchanges")
+async def _delete_beside(stage: Stage) -> None:
+    stage.count = 20_000
+    for number in range(stage.count):
+        await stage.broker.default_host.topology.declare_exchange(f"x{number}", "topic")
+    await stage.queue("q")
+    peer = await stage.basic()
+    await stage.measure(_send(peer, "queue.delete", queue="q"), lambda: not stage.broker.default_host.queues)
+
+
 # ---- management ----
+
+
+@_scenario("QMF question for one of many bindings")
+async def _qmf_binding(stage: Stage) -> None:
+    await stage.queue("q0")
+    await stage.bindings("amq.direct")
+    console = await _console(stage)
+    name = "org.apache.qpid.broker:binding:org.apache.qpid.broker:exchange:amq.direct,org.apache.qpid.broker:queue:q0,"
+
+    async def work() -> None:
+        console.send("_query_request", {"_what": "OBJECT", "_object_id": {"_object_name": f"{name}key.7"}})
+        await console.settle()
+
+    await stage.measure(work, lambda: True)
 
 
 @_scenario("QMF list of queues")

@@ -17,6 +17,7 @@ class FakeQueue:
     def __init__(self, name: str) -> None:
         self.name = name
         self.binding_count = Watermark()
+        self.bound_to: dict[Exchange, None] = {}
         self.redirect_peer = None
 
     def __repr__(self) -> str:

@@ -10,6 +10,7 @@ import pytest
 from qstore.broker.model.queues.consumers import MAX_DECLINED, PassedOver
 from qstore.broker.model.queues.entry import Entry
 from qstore.broker.model.queues.queue import Queue
+from qstore.broker.model.tick import MAX_DELIVERIES
 from tests.support.fake_store import Model, Recorder
 
 MANY = 20_000
@@ -66,6 +67,7 @@ def check_looking_through(model: Model, queue: Queue, *, acquires: bool) -> int:
     while queue in model.tick.ready or queue.is_unfinished:
         model.tick.ready.clear()
         model.tick._unfinished.clear()
+        model.tick.deliveries = MAX_DELIVERIES
         queue.dispatch()
         asked, before = wanted.count + others.count - before, wanted.count + others.count
         assert asked <= MAX_DECLINED + 2

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from qstore.broker.model.errors import (
     UnauthorizedError,
 )
 from qstore.broker.model.events import AccessChanged
+from qstore.broker.model.patterns import compile_pattern
 from qstore.broker.model.policies import OPERATOR_POLICY, Policy
 from qstore.broker.security.acl.control import AccessControl, control_access
 from qstore.broker.security.acl.reader import read
@@ -84,7 +86,36 @@ def test_only_monitoring_users_bind_to_management_events_of_the_whole_broker(exc
         assert binds("joe", "schema.#")
         assert binds("joe", "console.request.agent_locate") is (exchange == "qmf.default.topic")
 
-    play(story)
+    play(None, story)
+
+
+@pytest.mark.replaces
+def test_a_changed_permission_is_compiled_and_no_other_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    compiled: list[str] = []
+
+    def compile_noted(what: str, text: str, **more: Any) -> re.Pattern[str]:
+        compiled.append(text)
+        return compile_pattern(what, text, **more)
+
+    async def story(stage: Wired) -> None:
+        control, _ = controlled(stage, None)
+        permissions = control.permissions
+        for number in range(50):
+            await permissions.set(f"user{number}", "/", {**ALL, "read": f"^{number}$"})
+        monkeypatch.setattr("qstore.broker.security.permissions.compile_pattern", compile_noted)
+        await permissions.set("joe", "/", {**ALL, "read": "^joe$"})
+        await permissions.set("joe", "/", {"write": ".*", "read": "^joe\\."}, "x")
+        await permissions.delete("user3", "/")
+        permissions.host_forgotten("blue")
+        assert {"^joe$", "^joe\\."} <= set(compiled) <= {"^joe$", "^joe\\.", ".*"}
+        asked = (Action.CONSUME, ObjectType.QUEUE)
+        assert permissions.allows("joe", "/", *asked, "joe", {})
+        assert permissions.allows("user4", "/", *asked, "4", {})
+        assert not permissions.allows("user3", "/", *asked, "3", {})
+        permissions.host_forgotten("/")
+        assert not permissions.is_any_set
+
+    play(None, story)
 
 
 class TestDecisions:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from qstore.broker.log.logs import NOTICE
 from qstore.broker.model import policies
 from qstore.broker.model.broker import Broker
 from qstore.broker.model.errors import InvalidArgumentError, ModelError, NotAllowedError, NotFoundError
+from qstore.broker.model.patterns import compile_pattern
 from qstore.broker.model.policies import OPERATOR_POLICY, Policy, policy_of
 from qstore.broker.model.queues.arguments import read_arguments
 from qstore.formats.values import typed_map
@@ -412,3 +414,26 @@ def test_a_limit_of_a_queue_of_runs_and_held_messages() -> None:
     model.run()
     assert [entry.message.body for entry in queue.available()] == [b"6", b"7"]
     assert queue.message_count == 2
+
+
+@pytest.mark.replaces
+def test_a_changed_policy_is_compiled_and_no_other_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    compiled: list[str] = []
+
+    def compile_noted(what: str, text: str) -> re.Pattern[str]:
+        compiled.append(text)
+        return compile_pattern(what, text)
+
+    async def story(stage: Wired) -> None:
+        policies = stage.broker.policies
+        for number in range(20):
+            await policies.set(policy(f"p{number}", f"^{number}$", "queues", max_length=number + 1))
+        monkeypatch.setattr("qstore.broker.model.policies.compile_pattern", compile_noted)
+        await policies.set(policy("new", "^7", "queues", 5, max_length=99))
+        await policies.set(policy("p8", "^8$", "queues", max_length=88))
+        await policies.delete("/", "p9")
+        assert set(compiled) == {"^7", "^8$"}
+        assert [each.name for each in policies.all()][:3] == ["new", "p0", "p1"]
+        assert [effective(stage.broker, name).get("x-max-length") for name in ("7", "8", "9")] == [99, 88, None]
+
+    play(None, story)

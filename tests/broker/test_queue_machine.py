@@ -43,6 +43,7 @@ class StillTurn:
         self.ready: dict[Queue, None] = {}
         self.written: dict[Queue, None] = {}
         self.journals: dict[Any, None] = {}
+        self.deliveries = 1 << 60
 
     def schedule(self) -> None:
         """The test dispatches when it likes."""

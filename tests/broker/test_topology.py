@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
@@ -18,6 +19,7 @@ from qstore.broker.model.errors import (
     ResourceLockedError,
 )
 from qstore.broker.model.exchanges.exchange import BoundReply
+from qstore.broker.model.topology.deletion import DELETED_AT_ONCE
 from qstore.formats.values import EMPTY_MAP, typed_map
 from tests.broker.wired_broker import Scene, Somebody, Wired, wired
 from tests.broker.wired_broker import play as play_on
@@ -376,6 +378,52 @@ class TestDeclareExchange:
             assert await declare("amq.direct", "direct") is stage.broker.default_host.exchanges["amq.direct"]
 
         play(scene)
+
+
+async def turns_meanwhile(work: Awaitable[object]) -> int:
+    """Await something, and count the turns of the event loop meanwhile."""
+    turns, task = 0, asyncio.ensure_future(work)
+    while not task.done():
+        turns += 1
+        await asyncio.sleep(0)
+    await task
+    return turns
+
+
+def test_exchanges_of_a_virtual_host_are_deleted_in_turns() -> None:
+    async def scene(stage: Wired) -> None:
+        await stage.broker.virtual_hosts.create("blue")
+        topology = stage.broker.hosts["blue"].topology
+        for number in range(10 * DELETED_AT_ONCE):
+            await topology.declare_exchange(f"x{number}", "topic", alternate="x0" if number else "")
+        bind = stage.broker.hosts["blue"].exchange_bindings.bind
+        for number in range(2 * DELETED_AT_ONCE):
+            await bind(f"x{number}", f"x{number + 1}", "#")
+        gone = list(stage.broker.hosts["blue"].exchanges.values())
+        assert await turns_meanwhile(topology.clear()) >= 10
+        assert all(each.is_deleted and each.onward is None for each in gone if each.name)
+
+    play_on(None, scene)
+
+
+def test_a_queue_knows_the_exchanges_that_it_is_bound_to() -> None:
+    async def scene(stage: Wired) -> None:
+        topology = stage.topology
+        queue = await topology.declare_queue("q")
+        for name in ("a", "b", "c"):
+            await topology.declare_exchange(name, "topic")
+        for name, key in (("a", "k"), ("a", "l"), ("c", "k"), ("amq.direct", "k")):
+            await topology.bind("q", name, key)
+        assert [each.name for each in queue.bound_to] == ["a", "c", "amq.direct"]
+        await topology.unbind("q", "a", "k")
+        await topology.unbind("q", "c", "k")
+        assert [each.name for each in queue.bound_to] == ["a", "amq.direct"]
+        exchanges = list(queue.bound_to)
+        await topology.delete_queue("q")
+        assert not queue.bound_to
+        assert not any(each.has_bindings for each in exchanges)
+
+    play_on(None, scene)
 
 
 class TestDeleteExchange:

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from qstore.broker.management.schema import Reference
     from qstore.broker.model.exchanges.exchange import Exchange, ExchangeBinding
     from qstore.broker.model.exchanges.route import Binding, RoutedCounts
+    from qstore.broker.model.queues.queue import Queue
 
 
 # ---- exchange ----
@@ -129,14 +130,37 @@ def _bindings(managed: ManagedBroker) -> Iterator[tuple[str, _Bound]]:
 
 
 def _find_binding(managed: ManagedBroker, key: str) -> _Bound | None:
-    for exchange in _all_exchanges(managed):
-        begin = f"{EXCHANGE.name_of(exchange.full_name)},{QUEUE.name_of('')}"
-        if key.startswith(begin):
-            for binding in _bindings_of(managed, exchange):
-                bound = _Bound(exchange, binding)
-                if key.startswith(binding.queue.full_name, len(begin)) and bound.key == key:
-                    return bound
+    """The binding with a key, without a look at all others. Names may contain what separates the parts of the key."""
+    begin, queue = EXCHANGE.name_of(""), f",{QUEUE.name_of('')}"
+    if not key.startswith(begin):
+        return None
+    for at in _places(queue, key, len(begin)):
+        exchange = _find_exchange(managed, key[len(begin) : at])
+        if exchange is None:
+            continue
+        queues, rest = managed.broker.hosts[exchange.host].queues, key[at + len(queue) :]
+        for comma in _places(",", rest):
+            host, name = split_name(rest[:comma])
+            found = queues.get(name) if host == exchange.host else None
+            binding = None if found is None else _binding_of(exchange, found, rest[comma + 1 :])
+            if binding is not None:
+                return _Bound(exchange, binding)
     return None
+
+
+def _places(part: str, text: str, begin: int = 0) -> Iterator[int]:
+    """Where a part occurs in a text."""
+    at = text.find(part, begin)
+    while at >= 0:
+        yield at
+        at = text.find(part, at + 1)
+
+
+def _binding_of(exchange: Exchange, queue: Queue, key: str) -> Binding | None:
+    if exchange.name:
+        return exchange.find_binding(queue, key)
+    route = exchange.routes.get(key) or exchange.match(key)
+    return next((each for each in route.bindings if each.queue is queue and each.key == key), None)
 
 
 # fmt: off

@@ -421,6 +421,7 @@ class Exchange(ABC):
 
     def _add(self, binding: Binding) -> None:
         self._by_queue.setdefault(binding.queue, {})[binding.key] = binding
+        binding.queue.bound_to[self] = None
         self._by_key.setdefault(binding.key, {})[binding.queue] = binding
         self.forget_routes()
 
@@ -440,6 +441,8 @@ class Exchange(ABC):
 
     def _remove(self, binding: Binding) -> None:
         _discard(self._by_queue, binding.queue, binding.key)
+        if binding.queue not in self._by_queue:
+            binding.queue.bound_to.pop(self, None)
         _discard(self._by_key, binding.key, binding.queue)
         self.forget_routes()
 

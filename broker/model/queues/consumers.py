@@ -113,12 +113,14 @@ class Consumers:
         ranking: decides which ready takers are in the ring; None if all are.
         declined: messages declined for good since the queue set this to 0, counted for each consumer.
         taken: messages that the last `offer_backlog` has acquired.
+        left: how many more messages may be delivered in this tick.
         browsed_to: the first position that no browser has passed.
         has_backlog: whether a ready taker may not have been offered all messages that were passed over.
     """
 
     __slots__ = (
-        "_passed_over", "browsed_to", "browsers", "declined", "has_backlog", "ranking", "taken", "takers", "waiting"
+        "_passed_over", "browsed_to", "browsers", "declined", "has_backlog", "left", "ranking", "taken", "takers",
+        "waiting",
     )  # fmt: skip
 
     def __init__(self, *, is_single_active: bool = False) -> None:
@@ -129,7 +131,7 @@ class Consumers:
         self.browsed_to = 0
         self._passed_over = PassedOver()
         self.has_backlog = False
-        self.declined = self.taken = 0
+        self.declined = self.taken = self.left = 0
 
     def __len__(self) -> int:
         return len(self.takers) + len(self.browsers)
@@ -343,8 +345,8 @@ class Consumers:
 
         Those being read back (`awaits`) come later. `unfold` makes single entries of a run.
         """
-        for browser in list(self.browsers):
-            while browser.is_waiting and self.declined < MAX_DECLINED:
+        for number, browser in enumerate(list(self.browsers), 1):
+            while browser.is_waiting and self.declined < MAX_DECLINED and self.left > 0:
                 entry = browser.cursor
                 if isinstance(entry, RunEntry) and entry.state == RUN:
                     entry = unfold(entry)
@@ -354,6 +356,7 @@ class Consumers:
                     if awaits is not None and awaits(entry):
                         break
                     result = browser.deliver(entry)
+                    self.left -= 1
                     if result == REFUSED:
                         browser.is_waiting = False
                         break
@@ -363,6 +366,9 @@ class Consumers:
                         browser.is_waiting = False
                 browser.cursor = entry.next if entry.state != GONE else browser.cursor
             self.browsed_to = max(self.browsed_to, browser.cursor.position)
+            if self.left <= 0:  # those behind it are first the next time
+                self.browsers[:] = [*self.browsers[number:], *self.browsers[:number]]
+                break
 
     def acquired(self, entry: Entry) -> None:
         """Note that an entry was acquired without being offered."""
@@ -765,7 +771,7 @@ class PerConsumerOrder(Fifo, ABC):
         rings = [list(ring) for ring in consumers.rings()]
         turn = deque(rings.pop(0))
         try:
-            while consumers.declined < MAX_DECLINED:
+            while consumers.declined < MAX_DECLINED and consumers.taken < consumers.left:
                 if not turn:
                     if self.has_more():
                         rings = [list(ring) for ring in consumers.rings()]

@@ -70,6 +70,7 @@ from qstore.formats.values import EMPTY_MAP, TypedMap
 
 if TYPE_CHECKING:
     from qstore.broker.model.dead_letters import QueueDeadLetter
+    from qstore.broker.model.exchanges.exchange import Exchange
     from qstore.broker.model.exchanges.route import Alternate
     from qstore.broker.model.message import Message
     from qstore.broker.model.queues.consumers import Consumer
@@ -121,6 +122,7 @@ class Queue:
         counters: its other counters; `totals` has them all.
         counted_memory: its `memory` at the last count; maintained by the tick.
         binding_count, consumer_marks: number of bindings, including that to the default exchange, and of consumers.
+        bound_to: the exchanges that it is bound to, except the default one; maintained by them.
         owner: the session or channel to which it is exclusive; None if it is not exclusive.
         exclusive_consumer: its exclusive consumer; None if there is none.
         is_private: while it has an owner, whether others may not even browse it or have its messages moved.
@@ -143,7 +145,7 @@ class Queue:
 
     __slots__ = (
         "_acquired", "_append", "_barriers", "_chooser", "_clock", "_consumers", "_exceeded", "_returns", "_tick",
-        "_unsynced", "alternate", "arguments", "auto_delete", "auto_delete_seconds", "binding_count",
+        "_unsynced", "alternate", "arguments", "auto_delete", "auto_delete_seconds", "binding_count", "bound_to",
         "bytes_dequeued", "bytes_enqueued", "consumer_marks", "counted_memory", "counters", "created_at", "creator",
         "dead_letter", "deletion", "delivery_limit", "displacements", "durable", "eligibility", "exclusive_consumer",
         "expires_seconds", "expiries", "host", "is_browse_only", "is_deleted", "is_early", "is_kept_until_empty",
@@ -194,6 +196,7 @@ class Queue:
         self.counters = QueueCounters()
         self.counted_memory = 0
         self.binding_count, self.consumer_marks = Watermark(1), Watermark()
+        self.bound_to: dict[Exchange, None] = {}
 
         self.owner: object | None = None
         self.exclusive_consumer: Consumer | None = None
@@ -525,23 +528,28 @@ class Queue:
         If very many messages are declined or have expired, it stops, and continues in the next tick (`is_unfinished`).
         The first consumer is served here and not in `Consumers`, which saves a call for most messages.
         """
-        consumers, order, limit = self._consumers, self.order, self._barriers.limit
-        waiting, consumers.declined = consumers.waiting, 0
+        consumers, order, limit, tick = self._consumers, self.order, self._barriers.limit, self._tick
+        waiting, consumers.declined, consumers.left = consumers.waiting, 0, tick.deliveries
+        acquired = self._acquired
         residency, awaits = self.residency, None
         if residency is not None and residency.messages_out != residency.messages_in:
             awaits = residency.references.awaits
         if consumers.browsers:
             consumers.show(limit, self._clock, awaits, order.unfold_run)
+        stop = acquired + consumers.left
         if (consumers.has_backlog or self._chooser is not None) and not self._offer_others(limit, awaits):
             limit = 0
-        while waiting:
+        while waiting and self._acquired < stop:
             entry = order.next_available(limit)
             if entry is None:
                 run = order.cursor
                 if run.state != RUN or run.position >= limit:
                     break
                 assert isinstance(run, RunEntry)
-                if not self._deliver_run(run, limit):
+                before = self._acquired
+                if self._deliver_run(run, limit):
+                    stop += (self._acquired - before) * 15 // 16  # a message of a run takes a sixteenth of the time
+                else:
                     order.peel(run)
                 continue
             expires_at = entry.message.expires_at
@@ -566,9 +574,11 @@ class Queue:
                     order.put_back(entry)
                 elif consumers.declined >= MAX_DECLINED:
                     break
-        if consumers.declined >= MAX_DECLINED:
-            self._tick.ready.pop(self, None)  # not in this tick: dropped messages have made it ready
-            self._tick.dispatch_later(self)
+        tick.deliveries = stop - self._acquired
+        if tick.deliveries <= 0 or consumers.declined >= MAX_DECLINED:
+            consumers.declined = MAX_DECLINED
+            tick.ready.pop(self, None)  # not in this tick: dropped messages have made it ready
+            tick.dispatch_later(self)
         if residency is not None and residency.messages_out != residency.messages_in:
             residency.serve()
         if self.expiries is not None and order.cursor.state != END:

@@ -106,7 +106,7 @@ class QueueRemoval:
         self.leaving[queue] = None
         del self._queues[queue.name]
         self._default.forget(queue.name)
-        for exchange in list(self._exchanges.values()):
+        for exchange in list(queue.bound_to):
             bindings = await unbind_all(exchange, queue)
             if bindings:
                 left[exchange] = bindings

@@ -66,7 +66,7 @@ class Redirections:
             _check(source, target)
             source.redirect_peer, target.redirect_peer = target, source
             source.is_redirect_source = True
-            self._forget_routes()
+            self._forget_routes(source, target)
             self._events.emit(QueueRedirect(source.name, target.name))
         elif source.redirect_peer is None:
             raise PreconditionFailedError(f'queue "{source_name}" is not redirected')
@@ -92,11 +92,12 @@ class Redirections:
             source, target = (queue, peer) if queue.is_redirect_source else (peer, queue)
             source.redirect_peer = target.redirect_peer = None
             source.is_redirect_source = False
-            self._forget_routes()
+            self._forget_routes(source, target)
             self._events.emit(QueueRedirectCancelled(source.name, target.name))
 
-    def _forget_routes(self) -> None:
-        for exchange in self._exchanges.values():
+    def _forget_routes(self, *queues: Queue) -> None:
+        concerned = dict.fromkeys((self._exchanges[""], *(each for queue in queues for each in queue.bound_to)))
+        for exchange in concerned:
             exchange.forget_routes()
 
 

@@ -82,7 +82,13 @@ from qstore.broker.model.topology.checks import (
     find_exchange,
     owner_of,
 )
-from qstore.broker.model.topology.deletion import BINDINGS_AT_ONCE, QueueRemoval, in_portions, unbind_all
+from qstore.broker.model.topology.deletion import (
+    BINDINGS_AT_ONCE,
+    DELETED_AT_ONCE,
+    QueueRemoval,
+    in_portions,
+    unbind_all,
+)
 from qstore.formats.values import EMPTY_MAP, TypedMap
 from qstore.formats.wording import plural
 
@@ -561,9 +567,15 @@ class Topology:
 
     @serialized
     async def _clear_exchanges(self) -> None:
-        for exchange in list(self._exchanges.values()):
-            if exchange.name and self._exchanges.get(exchange.name) is exchange:
-                await self._delete_exchange(exchange, BROKER)
+        for number, exchange in enumerate([each for each in self._exchanges.values() if each.name], 1):
+            await self._storage.delete_exchange(exchange, exchange.onward or ())  # others to it go with their sources
+            del self._exchanges[exchange.name]
+            exchange.alternate, exchange.onward = None, None
+            exchange.forget_routes()
+            exchange.delete()
+            self._events.emit(ExchangeDelete(BROKER.remote_host, BROKER.user, exchange.name), BROKER)
+            if not number % DELETED_AT_ONCE:
+                await asyncio.sleep(0)
 
     async def _emit_removed(self, exchange: Exchange, bindings: list[Binding], caller: Caller) -> None:
         """Emit events for bindings that have ended without a request, in portions."""

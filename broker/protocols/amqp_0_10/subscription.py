@@ -46,7 +46,7 @@ from qstore.broker.protocols.amqp_0_10.message import TransferMessage, as_transf
 from qstore.broker.protocols.amqp_0_10.session import merge_ranges, unwrap_ranges
 from qstore.broker.protocols.consumer import HeldRun, HeldRuns, SendingConsumer
 from qstore.broker.protocols.message import native_of
-from qstore.broker.protocols.output import COST_OF_MESSAGE
+from qstore.broker.protocols.output import CONVERSION_OF_HEADER, COST_OF_CONVERSION, COST_OF_MESSAGE
 from qstore.formats.amqp_0_10.codes import AcceptMode, CreditUnit, FlowMode
 from qstore.formats.amqp_0_10.commands import encode_command
 from qstore.formats.amqp_0_10.frames import (
@@ -191,12 +191,19 @@ class Subscription(SendingConsumer):
         credit = self.message_credit
         if not credit or connection.room <= 0 or not session.can_send:
             return REFUSED
-        message = self.queue.as_returned(entry) if entry.is_redelivered else entry.message
+        message = entry.message
+        if entry.is_redelivered:
+            message = self.queue.as_returned(entry)
         if not isinstance(message, TransferMessage):
             transfer = native_of(message, TransferMessage, as_transfer)
             if transfer is None:
+                connection.room -= COST_OF_CONVERSION
+                connection.has_output()  # renews its room
                 return NOT_FOR_ME
             message = transfer
+        if message is not entry.message:  # it was converted, or its headers were changed
+            connection.room -= COST_OF_CONVERSION + CONVERSION_OF_HEADER * len(message.header)
+            connection.has_output()
         header, body = message.header, message.body
         size = len(header) + len(body)
         if self.byte_credit != UNLIMITED:

@@ -24,7 +24,7 @@ from qstore.broker.model.run import MessageRun, RunEntry
 from qstore.broker.protocols.amqp_0_9_1.message import BasicMessage, as_basic
 from qstore.broker.protocols.consumer import HeldRun, SendingConsumer
 from qstore.broker.protocols.message import native_of
-from qstore.broker.protocols.output import COST_OF_MESSAGE
+from qstore.broker.protocols.output import CONVERSION_OF_HEADER, COST_OF_CONVERSION, COST_OF_MESSAGE
 from qstore.formats.amqp_0_9_1.frames import BODY, FRAME, FRAME_END, HEADER, METHOD
 from qstore.formats.amqp_0_9_1.methods import deliver_start, encode_deliver, encode_get_ok
 from qstore.formats.kernels import write_deliveries
@@ -130,12 +130,19 @@ class BasicConsumer(SendingConsumer):
         no_ack = self.no_ack
         if not no_ack and channel.credit <= 0:
             return REFUSED
-        message = self.queue.as_returned(entry) if entry.is_redelivered else entry.message
+        message = entry.message
+        if entry.is_redelivered:
+            message = self.queue.as_returned(entry)
         if not isinstance(message, BasicMessage):
             converted = native_of(message, BasicMessage, as_basic)
             if converted is None:
+                connection.room -= COST_OF_CONVERSION
+                connection.has_output()  # renews its room
                 return NOT_FOR_ME
             message = converted
+        if message is not entry.message:  # it was converted, or its headers were changed
+            connection.room -= COST_OF_CONVERSION + CONVERSION_OF_HEADER * len(message.header)
+            connection.has_output()
         header, body, routed = message.header, message.body, message.routed
         if len(header) > connection.max_payload:
             return NOT_FOR_ME

@@ -87,8 +87,8 @@ class AccessControl:
             _LOG.error("The tags of user %s are not known: %s", user, error)
             return ()
 
-    def _host_forgotten(self, _host: str) -> None:
-        self.permissions.load()
+    def _host_forgotten(self, host: str) -> None:
+        self.permissions.host_forgotten(host)
         self.permissions_changed()
 
     # ---- what is in force ----

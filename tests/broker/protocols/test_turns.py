@@ -16,9 +16,11 @@ from qstore.broker.model.queues.expiry import MAX_AT_ONCE as EXPIRED_AT_ONCE
 from qstore.broker.model.queues.expiry import expire_heads
 from qstore.broker.model.queues.queue import Queue
 from qstore.broker.model.settlement import AT_ONCE, MOVED_AT_ONCE
+from qstore.broker.model.tick import MAX_DELIVERIES
 from qstore.broker.model.topology.deletion import DELETED_AT_ONCE
-from qstore.broker.protocols.assembly import FRAMES_PER_LOOK, MAX_SECONDS
+from qstore.broker.protocols.assembly import FRAMES_PER_LOOK, LONG_HEADER, MAX_SECONDS
 from qstore.broker.protocols.consumer import DROPPED_AT_ONCE
+from qstore.broker.protocols.output import COST_OF_CONVERSION, ROOM
 from qstore.formats.amqp_0_9_1.frames import METHOD, encode_frame
 from qstore.formats.amqp_0_9_1.methods import encode_method
 from qstore.formats.amqp_0_9_1.properties import Properties
@@ -579,6 +581,15 @@ def test_methods_off_the_hot_path_are_timed_one_by_one(world: World, name: str) 
     assert steps_of(client.machine, data, lambda: client.machine.counts.frames_received) == [3, 3, 3]
 
 
+def test_messages_with_long_headers_are_timed_one_by_one(world: World) -> None:
+    client, queue = declared(world)
+    client.machine._assembler.clock = Looks(DEAR)
+    properties = Properties(headers=typed_map({"text": "x" * LONG_HEADER}))
+    client.call("queue.bind", queue="q", exchange="amq.match", arguments={"x-match": "any", "text": None})
+    data = client.message("q", b"x", properties, exchange="amq.match") * 9
+    assert max(steps_of(client.machine, data, lambda: queue.message_count)) == 3
+
+
 def test_messages_that_are_alike_cost_few_looks_at_the_clock(world: World) -> None:
     client, queue = declared(world)
     clock = client.machine._assembler.clock = Looks(0.0)
@@ -906,3 +917,99 @@ def test_arguments_of_0_10_with_too_many_values_close_the_connection(world: Worl
     assert "q" in world.broker.default_host.queues
     client.command("queue.declare", queue="other", arguments=TOO_MANY)
     assert client.close_code() == CloseCode.FRAMING_ERROR
+
+
+# ---- delivery ----
+
+
+def mixed(world: World, count: int) -> Queue:
+    """A queue with messages that are not handled as runs."""
+    client = BasicClient(world).open()
+    client.call("queue.declare", queue="q")
+    data = [client.message("q", b"x", Properties(content_type="x" * number)) for number in (1, 2)]
+    client.send(b"".join(data) * (count // 2))
+    client.sync()
+    return world.broker.default_host.queues["q"]
+
+
+def delivered_in_turns(world: World, begin: Callable[[], object], sent: Callable[[], int]) -> list[int]:
+    """Do something, and let the loop come to rest: how many messages each iteration delivers."""
+    found, before, step = list[int](), sent(), begin
+    while True:
+        step()
+        now = sent()
+        found.append(now - before)
+        before = now
+        if not world.soon:
+            return [each for each in found if each]
+        step = world.soon.pop(0)
+
+
+@pytest.mark.parametrize("browse", [False, True])
+def test_a_tick_delivers_a_limited_number_of_messages_to_all_consumers_together(world: World, browse: bool) -> None:
+    count = 800 if browse else 3 * MAX_DELIVERIES
+    queue = mixed(world, count)
+    clients = [
+        BasicClient(world).open() if not browse else world.open_client(name=b"%d" % number)
+        for number in range(20 if browse else 6)
+    ]
+    machines: list[Any] = [client.machine for client in clients]
+
+    def begin() -> None:
+        for client in clients:
+            if isinstance(client, BasicClient):
+                client.method("basic.consume", queue="q", consumer_tag="c", no_ack=True)
+            else:
+                client.command("message.subscribe", queue="q", destination="d", accept_mode=1, acquire_mode=1)
+                for unit in (0, 1):
+                    client.command("message.flow", destination="d", unit=unit, value=0xFFFFFFFF)
+
+    changes = delivered_in_turns(world, begin, lambda: sum(each.counts.messages_sent for each in machines))
+    assert max(changes) <= MAX_DELIVERIES
+    assert sum(changes) == (20 * count if browse else count)
+    assert queue.message_count == (count if browse else 0)
+    if browse:
+        assert {each.counts.messages_sent for each in machines} == {count}
+
+
+def test_consumers_of_many_deep_queues_are_served_in_turn(world: World) -> None:
+    publisher = BasicClient(world).open()
+    names = [f"q{number}" for number in range(4)]
+    for name in names:
+        publisher.call("queue.declare", queue=name)
+        data = [publisher.message(name, b"x", Properties(content_type="x" * number)) for number in (1, 2)]
+        publisher.send(b"".join(data) * MAX_DELIVERIES)
+    publisher.sync()
+    clients = [BasicClient(world).open() for _ in names]
+    machines: list[Any] = [client.machine for client in clients]
+    served: list[int] = []
+
+    def begin() -> None:
+        for client, name in zip(clients, names, strict=True):
+            client.method("basic.consume", queue=name, consumer_tag="c", no_ack=True)
+
+    def sent() -> int:
+        counts = [each.counts.messages_sent for each in machines]
+        served.append(sum(each > 0 for each in counts))
+        return sum(counts)
+
+    changes = delivered_in_turns(world, begin, sent)
+    assert max(changes) <= MAX_DELIVERIES
+    assert sum(changes) == 8 * MAX_DELIVERIES
+    assert 4 in served[: len(served) // 2], "a queue waits until others are empty"
+
+
+def test_few_messages_of_another_protocol_are_converted_in_a_turn(world: World) -> None:
+    count = 2_000
+    mixed(world, count)
+    client = world.open_client()
+    machine: Any = client.machine
+
+    def begin() -> None:
+        client.command("message.subscribe", queue="q", destination="d", accept_mode=1, acquire_mode=1)
+        for unit in (0, 1):
+            client.command("message.flow", destination="d", unit=unit, value=0xFFFFFFFF)
+
+    changes = delivered_in_turns(world, begin, lambda: machine.counts.messages_sent)
+    assert sum(changes) == count
+    assert max(changes) <= ROOM // COST_OF_CONVERSION + 1
