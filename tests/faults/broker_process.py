@@ -53,7 +53,7 @@ from tests.support.paging_disk import MemoryPagingDisk
 GEOMETRY: Final = Geometry(6, 8192)
 """Of each queue's journal: some 50 messages."""
 _SMALL: Final = Geometry(4, 4096)
-"""The same of brokers whose messages go out of memory: so small that compaction has to move those."""
+"""The same where messages go out of memory, or rest in the journal: so small that compaction has to move those."""
 _MAX_TURNS: Final = 2000
 _DUE: Final = 0.2  # the chance that timers are due
 _SETTINGS: Final = BrokerSettings(auth=False)
@@ -280,7 +280,8 @@ class BrokerProcess:
         environment = simulated_environment(disk, rng)
         with patch.object(version_2_writer, "MAX_AWAKE", 1 if pages else version_2_writer.MAX_AWAKE):
             self.store = SimulatedStore.open(environment, PATH, TinyParameters(), "test", log=self.lines.append)
-        self.store.geometry, self.store.away = _SMALL if pages else GEOMETRY, {}
+        is_out = pages or not composition.PORTIONS.rest
+        self.store.geometry, self.store.away = _SMALL if is_out else GEOMETRY, {}
         reported = [line.text for line in self.lines if line.level in (Level.CRITICAL, Level.WARNING)]
         require(len(reported) <= len(names_in(self.store, "orphans")), f"damage is reported: {reported}")
         require(self.store.was_clean or not must_be_clean, "the store was closed cleanly, and is not clean")
