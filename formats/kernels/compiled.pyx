@@ -22,6 +22,8 @@ cdef extern from "kernels.h":
     uint64_t load_le64(const uint8_t* at) noexcept
     void store_be32(uint8_t* at, uint32_t value) noexcept
     void store_be64(uint8_t* at, uint64_t value) noexcept
+    uint32_t load_be32(const uint8_t* at) noexcept
+    uint64_t load_be64(const uint8_t* at) noexcept
 
 
 cdef enum:
@@ -105,10 +107,9 @@ cdef inline void set_fields(const Fields* fields, uint8_t* before, int64_t size)
 
 
 cdef inline uint64_t read_field(const uint8_t* source, Py_ssize_t width) noexcept:
-    cdef uint64_t value = 0
-    for number in range(width):
-        value = value << 8 | source[number]
-    return value
+    if width == 8:
+        return load_be64(source)
+    return load_be32(source) if width == 4 else <uint64_t>source[0] << 8 | source[1]
 
 
 cdef inline const uint32_t* starts_of(bytes starts, Py_ssize_t first, Py_ssize_t count) noexcept:
@@ -123,6 +124,7 @@ cdef inline int64_t size_of_bodies(
     const uint32_t* starts, Py_ssize_t available, Py_ssize_t at, Py_ssize_t gap, Py_ssize_t count
 ) noexcept:
     """Bytes of the bodies; negative if not all of them are in a buffer of so many bytes."""
+    cdef Py_ssize_t number  # not declared, it would be an object of Python: 10 ns for each body
     if gap < 1 or gap > MAX_U32 or not -MAX_U32 <= at <= available:
         return -1
     for number in range(count):
@@ -166,22 +168,26 @@ def find_run(
         return _plain.find_run(data, at, end, prefix, fields, end_byte, max_size, most)
     cdef const uint8_t* source = bytes_of(data)
     cdef const uint8_t* wanted = bytes_of(prefix)
-    cdef Py_ssize_t tail = 1 if end_byte else 0, smallest = 0, largest = 0, size
+    cdef Py_ssize_t tail = 1 if end_byte else 0, smallest = 0, largest = 0, stride = 0, size = 0
     cdef Py_ssize_t possible = min(most, (end - at) // (length + 1 + tail))
     cdef bytes starts = new_bytes(4, possible + 1)
     cdef uint32_t* to = <uint32_t*>PyBytes_AS_STRING(starts)
     cdef uint64_t given
     while count < possible and length + tail < end - place:
-        given = read_field(source + place + known.at[0], known.width[0])
-        if given <= <uint64_t>known.added[0] or given - <uint64_t>known.added[0] > <uint64_t>(end - place - length - tail):
-            break
-        size = given - known.added[0]
-        if size > max_size:
-            break
-        following = place + length + size + tail
+        # Most are as large as the one before, and what precedes their bodies is equal: a third of the time.
+        if not stride or stride > end - place or memcmp(source + place, source + place - stride, length) != 0:
+            given = read_field(source + place + known.at[0], known.width[0])
+            if (
+                given <= <uint64_t>known.added[0]
+                or given - <uint64_t>known.added[0] > <uint64_t>(end - place - length - tail)
+            ):
+                break
+            size = given - known.added[0]
+            if size > max_size or not is_alike(&known, wanted, length, source + place, size):
+                break
+            stride = length + size + tail
+        following = place + stride
         if end_byte and source[following - 1] != end_byte:
-            break
-        if not is_alike(&known, wanted, length, source + place, size):
             break
         if count == 0 or size < smallest:
             smallest = size
@@ -382,7 +388,7 @@ def encode_records(
     Py_ssize_t count,
     bytes salt not None,
 ):
-    cdef Py_ssize_t head_size = len(head), number, size, last = -1, stored, tail, end, record
+    cdef Py_ssize_t head_size = len(head), number, size, last = -1, stored = 0, tail = 0, end = 0, record = 0
     cdef const uint32_t* begins = starts_of(starts, first, count)
     cdef int64_t total = -1 if begins == NULL else size_of_bodies(begins, len(data), at, gap, count)
     cdef Fields fields
@@ -399,31 +405,34 @@ def encode_records(
     total = 0
     for number in range(count):
         size = <Py_ssize_t>(begins[number + 1] - begins[number]) - gap
-        if not fits(&fields, size):
-            raise OverflowError(f"no size field for {size} bytes")
-        total += (HEADER + head_size + size + TAIL_BYTES + BLOCK - 1) // BLOCK * BLOCK
+        if size != last:
+            if not fits(&fields, size):
+                raise OverflowError(f"no size field for {size} bytes")
+            record = (HEADER + head_size + size + TAIL_BYTES + BLOCK - 1) // BLOCK * BLOCK
+            last = size
+        total += record
     cdef bytes records = new_bytes(total, 1)
     cdef uint8_t* to = <uint8_t*>PyBytes_AS_STRING(records)
-    cdef const uint8_t* source
-    cdef const uint8_t* heads = bytes_of(head)
+    cdef const uint8_t* source = bytes_of(data) + at
     cdef const uint8_t* salts = bytes_of(salt)
-    cdef uint32_t crc, head_crc = crc32c(0, heads, head_size)
+    cdef bytes before = PyBytes_FromStringAndSize(PyBytes_AS_STRING(head), head_size)  # its field is set below
+    cdef uint8_t* heads = <uint8_t*>PyBytes_AS_STRING(before)
+    cdef uint32_t crc, head_crc = 0
+    last = -1
     for number in range(count):
-        source = bytes_of(data) + at + begins[number]
         size = <Py_ssize_t>(begins[number + 1] - begins[number]) - gap
-        stored = head_size + size
-        tail = HEADER + stored
-        end = tail + TAIL_BYTES
-        record = (end + BLOCK - 1) // BLOCK * BLOCK
+        if size != last:  # most are as large as the one before
+            set_fields(&fields, heads, size)
+            head_crc = crc32c(0, heads, head_size)
+            stored = head_size + size
+            tail = HEADER + stored
+            end = tail + TAIL_BYTES
+            record = (end + BLOCK - 1) // BLOCK * BLOCK
+            last = size
         write_header(to, first_word, rid, low_number, stored)
         memcpy(to + HEADER, heads, head_size)
-        if fields.count:
-            set_fields(&fields, to + HEADER, size)
-            if size != last:
-                head_crc = crc32c(0, to + HEADER, head_size)
-                last = size
-        memcpy(to + HEADER + head_size, source, size)
-        crc = crc32c(head_crc, source, size)
+        memcpy(to + HEADER + head_size, source + begins[number], size)
+        crc = crc32c(head_crc, source + begins[number], size)
         crc = crc32c(crc, to, HEADER)
         store_le32(to + tail, crc32c(crc, salts, SALT_BYTES))
         store_le64(to + tail + 4, rid)

@@ -39,6 +39,8 @@ static inline void store_le64(uint8_t *at, uint64_t value) { value = LITTLE_64(v
 static inline void store_be32(uint8_t *at, uint32_t value) { value = BIG_32(value); memcpy(at, &value, 4); }
 static inline void store_be64(uint8_t *at, uint64_t value) { value = BIG_64(value); memcpy(at, &value, 8); }
 static inline uint32_t load_le32(const uint8_t *at) { uint32_t value; memcpy(&value, at, 4); return LITTLE_32(value); }
+static inline uint32_t load_be32(const uint8_t *at) { uint32_t value; memcpy(&value, at, 4); return BIG_32(value); }
+static inline uint64_t load_be64(const uint8_t *at) { uint64_t value; memcpy(&value, at, 8); return BIG_64(value); }
 static inline uint64_t load_le64(const uint8_t *at) { uint64_t value; memcpy(&value, at, 8); return LITTLE_64(value); }
 
 #define POLYNOMIAL 0x82F63B78u /* of Castagnoli, reflected */
