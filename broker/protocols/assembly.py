@@ -7,7 +7,8 @@
                (`broker.model.message`)
 
 Most messages of a publisher have the same command, and headers and bodies of the same sizes. Two such messages make a
-pattern, and later ones are recognized by comparing bytes, without decoding their frames:
+pattern, and later ones are recognized by comparing bytes, without decoding their frames. Where commands alternate, as
+when each hundredth one of a publisher asks for its completion, the pattern before the last one is still known:
 
     begin (fixed) | header (fixed size, may start in the begin) | middle (fixed) | body | end byte
 
@@ -243,6 +244,7 @@ class Pattern:
         middle: the fixed bytes between header and body.
         end_byte: the last byte of each message; 0 if it is not fixed.
         payload: their command.
+        header: the header of the message that made it.
         channel: their channel.
         header_at, header_end, body_at, body_end, size: places and the end of a message, relative to its begin.
         field: the field of the header that gives the size of the body, if there is one.
@@ -250,27 +252,16 @@ class Pattern:
     """
 
     __slots__ = (
-        "_last", "begin", "body_at", "body_end", "channel", "end_byte", "field", "fields", "header_at", "header_end",
+        "begin", "body_at", "body_end", "channel", "end_byte", "field", "fields", "header", "header_at", "header_end",
         "middle", "payload", "size", "start",
     )  # fmt: skip
 
     def __init__(self) -> None:
-        self.start = self.begin = self.middle = self.payload = b""
+        self.start = self.begin = self.middle = self.payload = self.header = b""
         self.header_at = self.header_end = self.body_at = self.body_end = self.size = 0
         self.channel = self.end_byte = 0
         self.field: SizeField | None = None
         self.fields: tuple[SizeField, ...] = ()
-        self._last = (0, 0)  # sizes of the first frames of the last message that was read frame by frame
-
-    def is_repeated(self, command: int, header: int) -> bool:
-        """Whether a message read frame by frame has the frame sizes of the previous one, so that the next may, too.
-
-        The sizes of their bodies may differ.
-        """
-        sizes = (command, header)
-        is_repeated = sizes == self._last
-        self._last = sizes
-        return is_repeated
 
 
 PartialT = TypeVar("PartialT", bound=Partial)
@@ -297,8 +288,9 @@ class Assembler(ABC, Generic[PartialT]):
     """
 
     __slots__ = (
-        "_budget", "_dropping", "_is_expensive", "_least", "_partial", "_pattern", "_receiver", "_rest", "clock",
-        "frames", "is_behind", "is_paused", "max_at_once", "max_body", "max_frame", "messages", "pending_bytes",
+        "_budget", "_dropping", "_is_expensive", "_last_sizes", "_least", "_other", "_partial", "_pattern", "_receiver",
+        "_rest", "clock", "frames", "is_behind", "is_paused", "max_at_once", "max_body", "max_frame", "messages",
+        "pending_bytes",
     )  # fmt: skip
     __deletable__ = ("_receiver",)  # mypyc must know what `del` removes
 
@@ -311,7 +303,8 @@ class Assembler(ABC, Generic[PartialT]):
         self.is_paused = self.is_behind = self._is_expensive = False
         self.pending_bytes = self.frames = self.messages = 0
         self._rest = b""
-        self._pattern = Pattern()
+        self._pattern, self._other = Pattern(), Pattern()
+        self._last_sizes = (0, 0)  # of the first frames of the last message that was read frame by frame
         self._partial: dict[int, PartialT] = {}
         self._dropping: set[int] = set()  # channels; none of them is in _partial
 
@@ -349,8 +342,10 @@ class Assembler(ABC, Generic[PartialT]):
                     self.is_behind = True
                     break
                 look_at = taken + FRAMES_PER_LOOK
-            start = pattern.start
-            if start and data.startswith(start, at) and pattern.channel not in self._partial:
+            is_known = bool(pattern.start) and data.startswith(pattern.start, at)
+            if not is_known and self._other.start and data.startswith(self._other.start, at):
+                pattern, is_known = self._swap_patterns(), True
+            if is_known and pattern.channel not in self._partial:
                 following = at + pattern.size
                 header_end = at + pattern.header_end
                 is_alike = (
@@ -386,7 +381,7 @@ class Assembler(ABC, Generic[PartialT]):
             following = self._take(data, at, end)
             if not following:
                 break
-            at = following
+            at, pattern = following, self._pattern
             if self._is_expensive:
                 self._is_expensive, look_at = False, 0
         else:
@@ -395,6 +390,21 @@ class Assembler(ABC, Generic[PartialT]):
         self.frames += taken + 2 * messages  # `taken` counts a message once, and it has three frames
         self.messages += messages
         self._rest = data[at:] if at < end else b""
+
+    def _is_repeated(self, command: int, header: int) -> bool:
+        """Whether a message read frame by frame has the frame sizes of the previous one, so that the next may, too.
+
+        The sizes of their bodies may differ.
+        """
+        sizes = (command, header)
+        is_repeated = sizes == self._last_sizes
+        self._last_sizes = sizes
+        return is_repeated
+
+    def _swap_patterns(self) -> Pattern:
+        """Make the other pattern the current one, and return it."""
+        self._pattern, self._other = self._other, self._pattern
+        return self._pattern
 
     def _find_run(self, data: bytes, at: int, end: int) -> Bodies | None:
         """Find messages that differ only in their bodies, from a position on; None if there is none."""

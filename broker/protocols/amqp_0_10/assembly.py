@@ -164,20 +164,22 @@ class CommandAssembler(Assembler[_Partial]):
             or after > end
         ):
             return 0
-        payload = data[at + _HEAD : header_at]
-        pattern = self._pattern
-        if pattern.is_repeated(header_at - at, body_at - header_at):
-            field = content_length_field(data[header_at + _HEAD : body_at])
-            pattern.channel, pattern.payload, pattern.field = channel, payload, field
-            pattern.start, pattern.fields = data[at : header_at + _HEAD], (_FRAME_SIZE_FIELD.moved(body_at - at),)
-            if field is not None:
-                pattern.fields = (field.moved(header_at + _HEAD - at), *pattern.fields)
-            pattern.begin, pattern.middle = pattern.start, data[body_at : body_at + _HEAD]
-            pattern.header_at, pattern.header_end = header_at + _HEAD - at, body_at - at
+        payload, header = data[at + _HEAD : header_at], data[header_at + _HEAD : body_at]
+        if self._is_repeated(header_at - at, body_at - header_at):
+            pattern = self._swap_patterns()
+            if header != pattern.header or header_at + _HEAD - at != pattern.header_at:
+                pattern.header, pattern.field = header, content_length_field(header)
+                pattern.header_at, pattern.header_end = header_at + _HEAD - at, body_at - at
+                pattern.fields = (_FRAME_SIZE_FIELD.moved(body_at - at),)
+                if pattern.field is not None:
+                    pattern.fields = (pattern.field.moved(pattern.header_at), *pattern.fields)
+            pattern.channel, pattern.payload = channel, payload
+            pattern.start = pattern.begin = data[at : header_at + _HEAD]
+            pattern.middle = data[body_at : body_at + _HEAD]
             pattern.body_at, pattern.body_end, pattern.size = body_at + _HEAD - at, after - at, after - at
         self.frames += 2
         self.messages += 1
-        self._receiver.command(channel, payload, data[header_at + _HEAD : body_at], data[body_at + _HEAD : after])
+        self._receiver.command(channel, payload, header, data[body_at + _HEAD : after])
         return int(after)
 
     def partial_message(self, channel: int) -> PartialMessage | None:

@@ -182,7 +182,7 @@ class MethodAssembler(Assembler[_Partial]):
             return 0
         payload = data[at + _HEAD : header_at - 1]
         pattern = self._pattern
-        if pattern.is_repeated(header_at - at, body_at - header_at):
+        if self._is_repeated(header_at - at, body_at - header_at):
             pattern.channel, pattern.payload = channel, payload
             pattern.start = data[at : header_at + _HEAD + SIZE_FIELD.at]
             pattern.field = SIZE_FIELD

@@ -29,6 +29,7 @@ from qstore.formats.amqp_0_10.frames import (
     encode_control_frame,
     encode_frame,
 )
+from qstore.formats.kernels.bodies import Bodies, SizeField
 
 TRANSFER = encode_command("message.transfer", destination="amq.direct")
 OTHER_TRANSFER = encode_command("message.transfer", destination="amq.fanout")
@@ -180,6 +181,27 @@ def test_the_command_of_transfers_that_are_alike_is_one_object() -> None:
     receiver = Receiver()
     receiver.assembler.receive(b"".join(encode_command_frames(0, TRANSFER, b"h", b"b", 65535)) * 5)
     assert len({id(came.payload) for came in receiver.came[2:]}) == 1
+
+
+class RunReceiver(Receiver):
+    """Notes the sizes of runs, and the channel and command of what comes by itself."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.runs: list[int] = []
+
+    def run_of(self, channel: int, payload: bytes, header: bytes, bodies: Bodies, field: SizeField | None) -> int:
+        self.runs.append(bodies.count)
+        return bodies.count
+
+
+def test_runs_follow_at_once_after_a_transfer_that_asks_for_its_completion() -> None:
+    receiver = RunReceiver()
+    commands = [encode_command("message.transfer", sync=sync, destination="q") for sync in (False, True)]
+    plain, last = (b"".join(encode_command_frames(0, command, b"h", b"b", 65535)) for command in commands)
+    receiver.assembler.receive((plain * 9 + last) * 4)
+    assert receiver.runs == [7, 9, 9, 9], "the first two make the pattern"
+    assert len(receiver.came) == 40 - sum(receiver.runs)
 
 
 def test_a_paused_assembler_hands_over_nothing() -> None:

@@ -43,14 +43,15 @@ class TransferSide(Side):
     def transfers(
         self, key: str, bodies: list[bytes], mode: int, *, gives_length: bool = False, exchange: str = ""
     ) -> list[bytes]:
-        """The frames of each."""
-        payload = encode_command("message.transfer", destination=exchange)
+        """The frames of each; the last of an odd number asks for its completion."""
+        payload, last = (encode_command("message.transfer", sync=sync, destination=exchange) for sync in (False, True))
         self.client.sent[1] = self.client.sent.get(1, 0) + len(bodies)
         frames = []
-        for body in bodies:
+        for left, body in zip(range(len(bodies), 0, -1), bodies, strict=True):
+            command = last if left == 1 and len(bodies) % 2 else payload
             properties = {"content_length": len(body), "content_type": "x"} if gives_length else {}
             head = header(properties, routing_key=key, delivery_mode=mode)
-            frames.append(b"".join(encode_command_frames(1, payload, head, body, 65535)))
+            frames.append(b"".join(encode_command_frames(1, command, head, body, 65535)))
         return frames
 
     def state(self) -> dict[str, Any]:
