@@ -145,6 +145,11 @@ cdef inline void write_header(
     store_le64(to + 24, datum)
 
 
+cdef inline uint64_t size_in_log(uint64_t stored) noexcept:
+    """Bytes of a record with so many bytes of data."""
+    return (HEADER + stored + TAIL_BYTES + BLOCK - 1) // BLOCK * BLOCK
+
+
 def find_run(
     bytes data not None,
     Py_ssize_t at,
@@ -488,7 +493,7 @@ def read_records(
         listed % 8
         or not 0 <= count <= MAX_COUNT
         or not 0 <= first <= MAX_COUNT
-        or first + count > listed // 8
+        or (listed and first + count > listed // 8)
         or not 8 <= size_bits <= 32
         or available + head_size > MAX_U32
         or rid > UINT64_MAX - <uint64_t>count
@@ -498,23 +503,27 @@ def read_records(
         return _plain.read_records(
             content, begin, places, size_bits, first, count, rid, mask, first_word, head, field, largest, salt
         )
+    if not listed:
+        count = min(count, available // BLOCK + 1)
     cdef const uint8_t* source = bytes_of(content)
     cdef const uint8_t* record
-    cdef const uint64_t* listing = <const uint64_t*>PyBytes_AS_STRING(places) + first
+    cdef const uint64_t* listing = <const uint64_t*>PyBytes_AS_STRING(places) + (first if listed else 0)
     cdef const uint8_t* salts = bytes_of(salt)
     cdef bytes wanted = PyBytes_FromStringAndSize(PyBytes_AS_STRING(head), head_size)  # its field is set below
     cdef uint8_t* before = <uint8_t*>PyBytes_AS_STRING(wanted)
     cdef bytes starts = new_bytes(4, count + 1)
     cdef uint32_t* to = <uint32_t*>PyBytes_AS_STRING(starts)
-    cdef uint64_t place, offset, stored
+    cdef uint64_t place, offset, stored, following = <uint64_t>first * BLOCK
     cdef uint32_t crc, head_crc = crc32c(0, before, head_size)
     cdef Py_ssize_t found = 0, smallest = 0, biggest = 0, total = 0
     cdef uint64_t limit = <uint64_t>available
     while found < count:
-        place = listing[found] >> size_bits
-        if place < begin or place - begin > limit // BLOCK:
-            break
-        offset = (place - begin) * BLOCK
+        if listed:
+            place = listing[found] >> size_bits
+            if place < begin or place - begin > limit // BLOCK:
+                break
+            following = (place - begin) * BLOCK
+        offset = following
         if offset > limit or limit - offset < HEADER + TAIL_BYTES:
             break
         record = source + offset
@@ -552,14 +561,17 @@ def read_records(
         total += size + 1
         found += 1
         rid += 1
+        following = offset + size_in_log(stored)
     if found == 0:
         return b"", b"", 0, 0
     to[found] = <uint32_t>total
     cdef bytes bodies = new_bytes(total - 1, 1)
     cdef uint8_t* body = <uint8_t*>PyBytes_AS_STRING(bodies)
+    following = <uint64_t>first * BLOCK
     for number in range(found):
         size = <Py_ssize_t>(to[number + 1] - to[number]) - 1
-        offset = ((listing[number] >> size_bits) - begin) * BLOCK
+        offset = ((listing[number] >> size_bits) - begin) * BLOCK if listed else following
+        following = offset + size_in_log(head_size + size)
         memcpy(body, source + offset + HEADER + head_size, size)
         body += size
         if number + 1 < found:

@@ -317,9 +317,9 @@ def read_records(
         content: a part of a log.
         begin: its log offset, in blocks.
         places: of each record its log offset, and in the lower bits a number that does not matter: 64-bit numbers in
-            the machine's byte order.
+            the machine's byte order. Empty if each record begins where the one before it ends.
         size_bits: bits for that number.
-        first: the number of the first of these places.
+        first: the number of the first of these places; without places, the block of the content where the first begins.
         count: their number.
         rid: the record id of the first; those of the others follow.
         mask: bits of the first word of a header that matter.
@@ -339,7 +339,9 @@ def read_records(
     """
     _check_count(count)
     _check_numbers(first_word, rid, 0, count, salt)
-    if not 0 <= first <= MAX_COUNT or (first + count) * _PLACE_SIZE > len(places) or len(places) % _PLACE_SIZE:
+    is_listed = bool(places)
+    is_short = (first + count) * _PLACE_SIZE > len(places) or len(places) % _PLACE_SIZE != 0
+    if not 0 <= first <= MAX_COUNT or (is_listed and is_short):
         raise ValueError(f"no records {first} to {first + count} in {len(places)} bytes of places")
     if not 8 <= size_bits <= 32 or not 0 <= mask <= _MAX_U64 or not 0 <= begin <= _MAX_U64:
         raise OverflowError(f"no log offset: {begin}")
@@ -350,8 +352,10 @@ def read_records(
     unpack, unpack_tail, check, head_size = HEADER_2.unpack_from, TAIL.unpack_from, extend_crc32c, len(head)
     last, head_crc, end = -1, check(0, head), len(content)
     bodies: list[bytes] = []
-    for packed in memoryview(places).cast("Q")[first : first + count]:
-        at = ((packed >> size_bits) - begin) * BLOCK_SIZE
+    listing, at = memoryview(places).cast("Q"), first * BLOCK_SIZE
+    for number in range(first, first + count):
+        if is_listed:
+            at = ((listing[number] >> size_bits) - begin) * BLOCK_SIZE
         if not 0 <= at <= end - FIXED_SIZE:
             break
         word, found_rid, xid_size, _, stored = unpack(content, at)
@@ -370,6 +374,7 @@ def read_records(
             break
         bodies.append(body)
         rid += 1
+        at += record_blocks(stored) * BLOCK_SIZE
     if not bodies:
         return b"", b"", 0, 0
     sizes = [len(body) for body in bodies]

@@ -15,6 +15,8 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Callable, Sequence
+from itertools import islice
+from operator import gt
 from typing import Final, Generic, TypeAlias, TypeVar, cast
 
 from qstore.formats.checksum import extend_crc32c
@@ -56,13 +58,7 @@ _MIN_RUN: Final = 4  # messages
 _MOST_SKIPPED: Final = 63  # messages that begin no run, if several before them have not
 
 
-class _InRun:
-    """In the place of a message that is in the run of an earlier one."""
-
-
-_IN_RUN: Final = _InRun()
-
-_Found: TypeAlias = "list[Decoded | Exception | tuple[Decoded, Bodies] | _InRun | None]"
+_Found: TypeAlias = "list[Decoded | Exception | tuple[Decoded, Bodies] | None]"
 
 
 class Span:
@@ -90,21 +86,31 @@ class Span:
 class Wanted:
     """Messages to read, and their places.
 
+    Nearly always these are one span, which is found without looking at each of them, and so is the place of the records
+    of a run: this takes no time, and the other way half a microsecond for each message. Nothing depends on it: what is
+    not where it should be is found out when it is verified, and is read separately.
+
     Attributes:
         rids: their record ids.
         places: log offset and blocks of each, packed; 0 for one that is missing.
         order: their indices, in the order of their places.
         spans: those on the disk, with neighbours in one file joined.
+        are_adjacent: whether each record follows the one before it, in the order of the ids.
     """
 
-    __slots__ = ("_is_in_order", "order", "places", "rids", "spans")
+    __slots__ = ("are_adjacent", "order", "places", "rids", "spans")
 
     def __init__(self, journal: QueueJournal, rids: Sequence[int]) -> None:
-        self.rids, self.places = list(rids), list(journal.writer.records.where_all(rids))
-        self.order = list(range(len(self.places)))
-        self._is_in_order = self.places == sorted(self.places)
-        if not self._is_in_order:  # compaction has moved some
-            self.order.sort(key=self.places.__getitem__)
+        self.rids, self.places = rids, journal.writer.records.where_all(rids)
+        self.are_adjacent = False
+        self.order: Sequence[int] = range(len(rids))
+        only = self._only_span(journal)
+        if only is not None:
+            self.spans = [only]
+            return
+        places = self.places
+        if any(map(gt, places, islice(places, 1, None))):  # compaction has moved some
+            self.order = sorted(self.order, key=places.__getitem__)
         self.spans = self._spans(journal)
 
     def consecutive(self, index: int, end: int) -> int:
@@ -112,29 +118,37 @@ class Wanted:
         order, rids = self.order, self.rids
         first = order[index]
         most = min(end - index, len(rids) - first)
-        if self._is_in_order and rids[first + most - 1] - rids[first] == most - 1:
+        if isinstance(order, range) and rids[first + most - 1] - rids[first] == most - 1:
             return most  # ids ascend
         count = 1
         while count < most and order[index + count] == first + count and rids[first + count] == rids[first] + count:
             count += 1
         return count
 
+    def _only_span(self, journal: QueueJournal) -> Span | None:
+        """The span of all records, if they are near each other in one file; None if that is not known."""
+        writer, places = journal.writer, self.places
+        if not places or not places[0] or not places[-1]:
+            return None
+        file, synced = writer.space.file, writer.unsynced_place
+        start, last = places[0] >> SIZE_BITS, places[-1] >> SIZE_BITS
+        end = last + (places[-1] & SIZE_MASK)
+        if not start <= last < synced or end - start > _MAX_SPAN_BLOCKS or start // file != last // file:
+            return None
+        if isinstance(places, range):
+            holes = end - start - len(places) * (places[0] & SIZE_MASK)
+        else:
+            holes = end - start - (sum(places) & SIZE_MASK)  # of so few blocks, the sum fits
+        if not 0 <= holes <= _MAX_HOLE:
+            return None
+        self.are_adjacent = not holes
+        only = Span(0, start, SALT.pack(writer.salt_at(start)))
+        only.last, only.end = len(places), end
+        return only
+
     def _spans(self, journal: QueueJournal) -> list[Span]:
         writer, places = journal.writer, self.places
         file, synced = writer.space.file, writer.unsynced_place
-        if self._is_in_order and places and places[0]:
-            start, last = places[0] >> SIZE_BITS, places[-1] >> SIZE_BITS
-            end = last + (places[-1] & SIZE_MASK)
-            holes = end - start - sum(map(SIZE_MASK.__and__, places))
-            if (
-                holes <= _MAX_HOLE
-                and end - start <= _MAX_SPAN_BLOCKS
-                and start // file == last // file
-                and last < synced
-            ):
-                only = Span(0, start, SALT.pack(writer.salt_at(start)))
-                only.last, only.end = len(places), end
-                return [only]  # as nearly always; what follows takes half a microsecond for each message
         spans: list[Span] = []
         span = Span(0, 0, b"")
         limit = file_end = span_end = 0  # the span's next record must end by `limit`, and begin before `file_end`
@@ -179,7 +193,7 @@ class _Reading(Generic[Decoded]):
         self._wanted = Wanted(journal, rids)
         self._found: _Found[Decoded] = [None] * len(self._wanted.rids)
         self._decompressor = Decompressor()
-        self._places = b""  # of the messages in the order of their places, for the kernel
+        self._places = b""  # of the messages in the order of their places, for the kernel, unless they are adjacent
 
     def begin(self, background: Background) -> None:
         """Read them now, if all are in the page cache, or have a thread read them."""
@@ -228,6 +242,8 @@ class _Reading(Generic[Decoded]):
         """Decode one record. Returns the message and what it was decoded from; None if that failed."""
         number = self._wanted.order[index]
         rid, at = self._wanted.rids[number], ((self._wanted.places[number] >> SIZE_BITS) - span.start) * BLOCK_SIZE
+        if not 0 <= at <= len(content) - _HEADER:
+            return None
         first: int
         xid_size: int
         size: int
@@ -268,11 +284,14 @@ class _Reading(Generic[Decoded]):
         """Note the run that begins with a message, if it is long enough. Returns how many it has, up to `most`."""
         wanted = self._wanted
         number = wanted.order[index]
-        if not self._places:
+        first = index
+        if wanted.are_adjacent:
+            first = (wanted.places[number] >> SIZE_BITS) - span.start
+        elif not self._places:
             self._places = array("Q", [wanted.places[each] for each in wanted.order]).tobytes()
         head, field, largest = alike
         data, starts, smallest, biggest = read_records(
-            content, span.start, self._places, SIZE_BITS, index, most, wanted.rids[number], _RUN_MASK, _ENQUEUE, head,
+            content, span.start, self._places, SIZE_BITS, first, most, wanted.rids[number], _RUN_MASK, _ENQUEUE, head,
             field, largest, span.salt,
         )  # fmt: skip
         if not starts:
@@ -280,19 +299,23 @@ class _Reading(Generic[Decoded]):
         bodies = Bodies(data, 0, starts, 1, smallest, biggest)
         if bodies.count >= _MIN_RUN:
             self._found[number] = message, bodies
-            self._found[number + 1 : number + bodies.count] = [_IN_RUN] * (bodies.count - 1)
         return bodies.count
 
     def _complete(self) -> None:
         """Read each missing message separately, and pass all of them on."""
-        rids = self._wanted.rids
-        self._done(
-            [
-                self._alone(rids[number]) if each is None else each
-                for number, each in enumerate(self._found)
-                if not isinstance(each, _InRun)
-            ]
-        )
+        rids, found = self._wanted.rids, self._found
+        passed: list[Decoded | Exception | tuple[Decoded, Bodies]] = []
+        number = 0
+        while number < len(found):
+            each = found[number]
+            if each is None:
+                passed.append(self._alone(rids[number]))
+            else:
+                passed.append(each)
+                if self._alike is not None and isinstance(each, tuple):
+                    number += each[1].count - 1
+            number += 1
+        self._done(passed)
 
     def _alone(self, rid: int) -> Decoded | Exception:
         try:

@@ -232,9 +232,18 @@ _RUN_MASK: Final = 0xFFFFFFFF | COMPRESSED << 48
 
 
 class _Log:
-    """Records of a run as they lie in a log, with other blocks between some of them."""
+    """Records of a run as they lie in a log, with other blocks between some of them unless they are adjacent."""
 
-    def __init__(self, bodies: list[bytes], head: bytes, fields: tuple[SizeField, ...], rid: int, salt: int) -> None:
+    def __init__(
+        self,
+        bodies: list[bytes],
+        head: bytes,
+        fields: tuple[SizeField, ...],
+        rid: int,
+        salt: int,
+        *,
+        are_adjacent: bool,
+    ) -> None:
         self.content, self.begin = b"\xff" * 128, 7
         places = array("Q")
         for number, body in enumerate(bodies):
@@ -243,7 +252,7 @@ class _Log:
                 RecordHeader(Kind.ENQUEUE, 2, 0, rid + number, 0, len(content)), b"", content, salt=salt
             )
             places.append((self.begin + len(self.content) // 128) << 24 | 1)
-            self.content += record + b"\xff" * (128 * (number % 3))
+            self.content += record + b"\xff" * (0 if are_adjacent else 128 * (number % 3))
         self.places = places.tobytes()
 
     def at(self, number: int) -> int:
@@ -255,19 +264,20 @@ class _Log:
 @given(
     run=_runs(), head=st.binary(min_size=_MAX_PREFIX, max_size=150), fields=_FIELDS, rid=_RIDS, salt=_SALTS,
     spoilt=st.tuples(st.integers(0, 12), st.integers(0, 1 << 20), st.integers(1, 255)), skipped=st.integers(0, 3),
-    largest=st.sampled_from([_LARGEST, 1 << 20, 100]),
+    largest=st.sampled_from([_LARGEST, 1 << 20, 100]), are_adjacent=st.booleans(),
 )  # fmt: skip
-@example(([b"a", b"b"], joined([b"a", b"b"]), 0), bytes(12), (), 1, 1, (1, 4, 0x80), 0, 100)
-@example(([b"a"] * 9, joined([b"a"] * 9), 0), bytes(12), (SizeField(0, 8),), 1, 1, (8, 46, 1), 0, 100)
-@example(([b"a"] * 9, joined([b"a"] * 9), 0), bytes(12), (), 1, 1, (0, 45, 1), 0, 100)
+@example(([b"a", b"b"], joined([b"a", b"b"]), 0), bytes(12), (), 1, 1, (1, 4, 0x80), 0, 100, False)
+@example(([b"a"] * 9, joined([b"a"] * 9), 0), bytes(12), (SizeField(0, 8),), 1, 1, (8, 46, 1), 0, 100, False)
+@example(([b"a"] * 9, joined([b"a"] * 9), 0), bytes(12), (), 1, 1, (0, 45, 1), 0, 100, False)
+@example(([b"a"] * 9, joined([b"a"] * 9), 0), bytes(12), (), 1, 1, (6, 45, 1), 2, 100, True)
 def test_bodies_are_read_up_to_the_first_record_that_is_not_as_it_was(
     kernels: Any, run: tuple[list[bytes], Bodies, int], head: bytes, fields: tuple[SizeField, ...], rid: int, salt: int,
-    spoilt: tuple[int, int, int], skipped: int, largest: int,
+    spoilt: tuple[int, int, int], skipped: int, largest: int, are_adjacent: bool,
 ) -> None:  # fmt: skip
     """Whatever the bit is that has flipped; or its body is empty, or too large."""
     bodies = run[0]
     which, at, difference = spoilt
-    log = _Log(bodies, head, fields, rid, salt)
+    log = _Log(bodies, head, fields, rid, salt, are_adjacent=are_adjacent)
     content = bytearray(log.content)
     if which < len(bodies):
         content[log.at(which) + at % (32 + len(head) + len(bodies[which]) + 12)] ^= difference
@@ -277,8 +287,11 @@ def test_bodies_are_read_up_to_the_first_record_that_is_not_as_it_was(
         if number == which or not 0 < len(bodies[number]) <= largest:
             break
         wanted.append(bodies[number])
+    places, first = log.places, skipped
+    if are_adjacent:
+        places, first = b"", (log.at(skipped) if skipped < len(bodies) else len(content)) // 128
     data, starts, smallest, biggest = kernels.read_records(
-        bytes(content), log.begin, log.places, 24, skipped, len(bodies) - skipped, rid + skipped, _RUN_MASK,
+        bytes(content), log.begin, places, 24, first, len(bodies) - skipped, rid + skipped, _RUN_MASK,
         int(Kind.ENQUEUE), head, fields[0] if fields else None, largest, SALT.pack(salt),
     )  # fmt: skip
     if not wanted:

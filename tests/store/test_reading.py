@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from qstore.store.environment import Environment
 from qstore.store.errors import JournalError
 from qstore.store.live.queue_journal import QueueJournal
 from qstore.store.live.reading import as_bytes
+from tests.support.bodies import joined
 from tests.support.opened_store import Calls, OpenedStore, enqueued
 
 COUNT = 200
@@ -225,7 +227,7 @@ class Runs:
         self.rids = [self.opened.enqueue(self.journal, data) for data in self.data]
         self.opened.flush(self.journal)
 
-    def read(self, rids: list[int]) -> tuple[list[bytes | Exception], list[int]]:
+    def read(self, rids: Sequence[int]) -> tuple[list[bytes | Exception], list[int]]:
         """The data of the messages, and how many each run has."""
         found: list[list[bytes | Exception | tuple[bytes, Bodies]]] = []
         self.opened.store.read_runs(self.journal, rids, as_bytes, alike, found.append)
@@ -305,6 +307,24 @@ def test_runs_of_messages_that_compaction_has_moved(environment: Environment, pa
     assert found == runs.data
     assert sum(counts) > 180
     runs.opened.store.close()
+
+
+@pytest.mark.parametrize("missing", [[], [0], [20], [29]])
+def test_a_run_is_read_by_the_range_of_its_record_ids(runs: Runs, missing: list[int]) -> None:
+    bodies, append = [b"%d" % number for number in range(10, 40)], runs.opened.store.append
+    columns = joined(bodies)
+    first, count = append.enqueue_run(runs.journal, stored(bodies[0])[:-2], None, columns, 0, len(bodies))
+    assert count == len(bodies)
+    runs.opened.flush(runs.journal)
+    for number in missing:
+        append.dequeue(runs.journal, first + number)
+    found, counts = runs.read(range(first, first + count))
+    assert [number for number, each in enumerate(found) if isinstance(each, JournalError)] == missing
+    assert [each for each in found if isinstance(each, bytes)] == [
+        stored(body) for number, body in enumerate(bodies) if number not in missing
+    ]
+    assert counts == ([20, 9] if missing == [20] else [30 - len(missing)])
+    assert runs.read(range(first + 3, first + 19)) == ([stored(body) for body in bodies[3:19]], [16])
 
 
 def test_messages_of_a_transaction_are_in_no_run(runs: Runs) -> None:

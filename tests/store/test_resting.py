@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tracemalloc
 from array import array
-from itertools import accumulate
+from itertools import accumulate, pairwise
 
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
@@ -98,6 +98,17 @@ class RestingMachine(RuleBasedStateMachine):
     def look_up(self, first: int, steps: list[int], is_known: bool) -> None:
         rids = [rid for rid in accumulate(steps, initial=first) if not is_known or rid in self.known]
         assert list(self.resting.get_all(rids)) == [self.known.get(rid, 0) for rid in rids]
+
+    @rule(which=st.integers(0, 1000), back=st.integers(0, 2), count=st.integers(0, 60))
+    def look_up_range(self, which: int, back: int, count: int) -> None:
+        known = sorted(self.known) or [5]
+        rids = range(known[which % len(known)] - back, known[which % len(known)] - back + count)
+        wanted = [self.known.get(rid, 0) for rid in rids]
+        assert list(self.resting.get_all(rids)) == wanted
+        if self.resting.has_run(rids):
+            steps = {after - before for before, after in pairwise(wanted)}
+            assert 0 not in wanted
+            assert len(steps) <= 1
 
     @rule(which=st.integers(0, 1000), count=st.integers(1, 10))
     def pop(self, which: int, count: int) -> None:

@@ -22,6 +22,7 @@ passes.
 from __future__ import annotations
 
 import sys
+from array import array
 from bisect import bisect_left, bisect_right, insort
 from collections.abc import Sequence
 from functools import partial
@@ -348,9 +349,9 @@ class Residency(Tally):
         assert self._stored is not None
         self._stored.keep_stored(keys)
         if of_runs.bodies.is_even:
-            sizes = [of_runs.largest] * run.count
+            sizes = array("I", (of_runs.largest,)) * run.count
         else:
-            sizes = [of_runs.size(number, 1) for number in range(run.first, run.first + run.count)]
+            sizes = array("I", [of_runs.size(number, 1) for number in range(run.first, run.first + run.count)])
         stretch = Stretch(run.position, keys, sizes, is_stored=True)
         freed = size + run.count * (MESSAGE_OVERHEAD - BYTES_PER_MESSAGE)
         self.messages_out += run.count
@@ -563,7 +564,8 @@ class Residency(Tally):
                 messages: Loaded = [run.message(number - first) for number in range(begin, end)]
                 entries += self._single_entries(stretch, begin, messages)
                 continue
-            self._have_come(count, run.size(begin - first, count), sum(stretch.sizes[begin:end]))
+            estimated = stretch.size if count == stretch.count else sum(stretch.sizes[begin:end])
+            self._have_come(count, run.size(begin - first, count), estimated)
             entries.append(RunEntry(run, begin - first, count, stretch.position_of(begin), stretch.keys[begin]))
         return entries
 

@@ -1,9 +1,10 @@
 """A stretch: consecutive available messages of a queue that are out of memory, with their entries.
 
 It replaces them in the queue's list, as one entry with the state OUT, and keeps what the queue needs of each message in
-packed arrays: 12 bytes, and a little more for attributes that few messages have.
+packed arrays: 4 bytes, or 12 if their keys do not follow one another, and a little more for attributes that few
+messages have.
 
-    key              8 bytes    the key of the message in its source (`sources`)
+    key              8 bytes    the key of the message in its source (`sources`); only if they are not consecutive
     size             4          header and content
     position         4          relative to the first; only if they are not consecutive
     expiry           8          only if one of them expires
@@ -87,7 +88,7 @@ class Stretch(Entry):
 
     Attributes:
         is_stored: whether the keys are record ids.
-        keys: the keys of its messages, in order.
+        keys: the keys of its messages, in order; a range if they are known to be consecutive.
         sizes: the sizes of its messages.
         count, size: their number, and the sum of their sizes.
         expiries: when each of them expires, in seconds since 1970, 0.0 for never; None if none does.
@@ -100,9 +101,10 @@ class Stretch(Entry):
     )  # fmt: skip
 
     def __init__(self, position: int, keys: Sequence[int], sizes: Sequence[int], *, is_stored: bool) -> None:
+        self.keys: range | array[int] = keys if isinstance(keys, range) else array("Q", keys)
+        self.sizes = array("I", sizes)
         self.position, self.state, self.rid, self.is_redelivered = position, OUT, 0, False
         self.is_stored, self.is_fetched = is_stored, False
-        self.keys, self.sizes = array("Q", keys), array("I", sizes)
         self.count, self.size = len(self.keys), sum(sizes)
         self.first_expiry = 0.0
         self._offsets: array[int] | None = None
@@ -155,7 +157,11 @@ class Stretch(Entry):
             self.first_expiry = min(each for each in self.expiries if each)
         if self._flags is not None or other._flags is not None:
             self._flags = (self._flags or bytearray(count)) + (other._flags or bytearray(other.count))
-        self.keys.extend(other.keys)
+        if isinstance(self.keys, range) and isinstance(other.keys, range) and self.keys.stop == other.keys.start:
+            self.keys = range(self.keys.start, other.keys.stop)
+        else:
+            self.keys = array("Q", self.keys)
+            self.keys.extend(other.keys)
         self.sizes.extend(other.sizes)
         self.count, self.size = count + other.count, self.size + other.size
 

@@ -316,7 +316,12 @@ class RestingRecords:
         return chunk.packed_at(index) if isinstance(chunk, _Run) else chunk.packed[index] or None
 
     def get_all(self, rids: Sequence[int]) -> Sequence[int]:
-        """As `get`, for many records; 0 for each that does not rest here. Fast for ids that rest consecutively."""
+        """As `get`, for many records; 0 for each that does not rest here. Fast for ids that rest consecutively.
+
+        If the ids are a range that is in one run, the result is one, too.
+        """
+        if isinstance(rids, range) and (whole := self._in_run(rids)) is not None:
+            return whole
         found = array("Q")
         count, at = len(rids), 0
         wanted = rids if isinstance(rids, array) else array("Q", rids)
@@ -339,6 +344,18 @@ class RestingRecords:
                 found.append(0)
                 at += 1
         return found
+
+    def _in_run(self, rids: range) -> range | None:
+        """Log offset and blocks, packed, of records with consecutive ids that are part of one run; else None."""
+        number, index = self._place_of(rids.start)
+        chunk = self._chunks[number] if number >= 0 else None
+        if isinstance(chunk, _Run) and rids.step == 1 and 0 < len(rids) <= chunk.count - index:
+            return chunk.packed(index, len(rids))
+        return None
+
+    def has_run(self, rids: range) -> bool:
+        """Whether records with consecutive ids are part of one run."""
+        return self._in_run(rids) is not None
 
     def before(self, end: int) -> tuple[list[tuple[int, int]], int]:
         """Log offset and id of each record that begins before the log offset `end`; and where the next may begin.
@@ -779,7 +796,7 @@ class LiveRecords:
     def put_away(self, rids: Sequence[int]) -> None:
         """Make live records rest; ids ascend. Those of runs rest already."""
         live = self.live
-        if not live:
+        if not live or (isinstance(rids, range) and self.resting.has_run(rids)):
             return
         found: list[int] = []
         packed: list[int] = []
