@@ -69,16 +69,30 @@ def find_run(
         before = _sized(prefix, fields, size)
         stride, first = length + size + tail, place
         last = min(end, first + (most - len(starts)) * stride) - stride  # where a message may begin
-        while place <= last and startswith(before, place) and (not tail or data[place + stride - 1] == end_byte):
-            place += stride
-        if place == first:
+        if place > last or not startswith(before, place) or (tail and data[place + stride - 1] != end_byte):
             break
+        place += stride
+        if place <= last and startswith(before, place):  # several of that size
+            place = _after_alike(data, before, place, last + stride, stride, end_byte)
         starts.extend(range(first + length - at, place + length - at, stride))
         smallest, largest = min(smallest or size, size), max(largest, size)
     if not starts:
         return b"", 0, 0
     starts.append(place + length - at)
     return starts.tobytes(), smallest, largest
+
+
+def _after_alike(data: bytes, before: bytes, at: int, end: int, stride: int, end_byte: int) -> int:
+    """Where messages of one size end that begin with these bytes."""
+    count = (end - at) // stride
+    if end_byte:
+        last = data[at + stride - 1 : at + count * stride : stride]
+        count -= len(last.lstrip(bytes([end_byte])))
+    end, startswith = at + count * stride, data.startswith
+    for place in range(at, end, stride):
+        if not startswith(before, place):
+            return place
+    return end
 
 
 def sort_messages(
@@ -349,32 +363,34 @@ def read_records(
         raise OverflowError(f"no places in 32 bits: {len(content)} bytes")
     if field is not None:
         _check_fields((field,), head)
-    unpack, unpack_tail, check, head_size = HEADER_2.unpack_from, TAIL.unpack_from, extend_crc32c, len(head)
-    last, head_crc, end = -1, check(0, head), len(content)
+    unpack, unpack_tail, check, startswith = HEADER_2.unpack_from, TAIL.unpack_from, extend_crc32c, content.startswith
+    last, head_crc, end, head_size = -1, check(0, head), len(content) - FIXED_SIZE, len(head)
     bodies: list[bytes] = []
-    listing, at = memoryview(places).cast("Q"), first * BLOCK_SIZE
-    for number in range(first, first + count):
+    ats = [((packed >> size_bits) - begin) * BLOCK_SIZE for packed in memoryview(places).cast("Q")[first:][:count]]
+    at, blocks = first * BLOCK_SIZE, 0
+    for number in range(count):
         if is_listed:
-            at = ((listing[number] >> size_bits) - begin) * BLOCK_SIZE
-        if not 0 <= at <= end - FIXED_SIZE:
+            at = ats[number]
+        if not 0 <= at <= end:
             break
         word, found_rid, xid_size, _, stored = unpack(content, at)
         size = stored - head_size
-        if word & mask != first_word or found_rid != rid or xid_size or not 0 < size <= largest:
+        if word & mask != first_word or found_rid != rid or xid_size or not 0 < size <= largest or stored > end - at:
             break
-        if stored > end - FIXED_SIZE - at:
-            break
-        if field is not None and size != last:
-            head = _sized(head, (field,), size)
-            head_crc, last = check(0, head), size
-        body_at = at + HEADER_2.size + head_size
+        if size != last:
+            blocks, last = record_blocks(stored), size
+            if field is not None:
+                head = _sized(head, (field,), size)
+                head_crc = check(0, head)
+        head_at = at + HEADER_2.size
+        body_at = head_at + head_size
         body = content[body_at : body_at + size]
-        crc = check(check(head_crc, body), content[at : at + HEADER_2.size] + salt)
-        if not content.startswith(head, at + HEADER_2.size) or unpack_tail(content, body_at + size) != (crc, rid):
+        crc = check(head_crc, body + content[at:head_at] + salt)
+        if not startswith(head, head_at) or unpack_tail(content, body_at + size) != (crc, rid):
             break
         bodies.append(body)
         rid += 1
-        at += record_blocks(stored) * BLOCK_SIZE
+        at += blocks * BLOCK_SIZE
     if not bodies:
         return b"", b"", 0, 0
     sizes = [len(body) for body in bodies]
@@ -470,20 +486,28 @@ def _write_sized(
 def _bodies(data: bytes, at: int, starts: bytes, gap: int, first: int, count: int) -> list[bytes]:
     """The bodies. Raises ValueError unless they are in the buffer."""
     _check_count(count)
-    begins = _starts(starts, first, count)
+    columns = _starts(starts, first, count)
     if not count:
         return []
+    begin, stride = columns[0], columns[1] - columns[0]
+    end = begin + count * stride
+    are_there = gap >= 1 and stride >= gap and end <= _MAX_U32 and at + begin >= 0 and at + end - gap <= len(data)
+    # They are nearly always of one size: it saves 40 to 50 ns for each.
+    if are_there and columns == memoryview(array("I", range(begin, end + 1, stride))):
+        size = stride - gap
+        return [data[place : place + size] for place in range(at + begin, at + end, stride)]
+    begins = columns.tolist()
     ends = begins[1:]
     if gap < 1 or at + begins[0] < 0 or at + ends[-1] - gap > len(data) or min(map(sub, ends, begins)) < gap:
         raise ValueError(f"no run of {count} bodies, {gap} bytes apart, from {at + begins[0]} of {len(data)} on")
     return [data[at + begin : at + end - gap] for begin, end in zip(begins, ends, strict=False)]
 
 
-def _starts(starts: bytes, first: int, count: int) -> list[int]:
+def _starts(starts: bytes, first: int, count: int) -> memoryview:
     """Where the bodies begin, and where one after the last would."""
     if not 0 <= first <= MAX_COUNT or (first + count + 1) * START_SIZE > len(starts) or len(starts) % START_SIZE:
         raise ValueError(f"no bodies {first} to {first + count} in {len(starts)} bytes of places")
-    return memoryview(starts).cast("I")[first : first + count + 1].tolist()
+    return memoryview(starts).cast("I")[first : first + count + 1]
 
 
 def _check_search(

@@ -27,7 +27,7 @@ MAX_STRETCH: Final = 512
 """Messages in a stretch: reading them back takes 2 to 4 ms of the event loop."""
 
 BYTES_PER_MESSAGE: Final = 28
-"""Memory of a message in a stretch: 12 bytes, and 16 in the store."""
+"""Memory of a message in a stretch: 12 bytes, and 16 in the store. Those of a run take less."""
 
 
 class Portions(NamedTuple):
