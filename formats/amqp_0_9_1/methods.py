@@ -174,6 +174,8 @@ _ACK: Final = struct.Struct(">IQB")
 _ACK_HEAD: Final = FRAME.size + 4  # bytes of a frame before the tag
 _ACK_FRAME: Final = struct.Struct(f">{_ACK_HEAD}sQBB")
 ACK_FRAME_SIZE: Final = _ACK_FRAME.size
+_LAST_TAG: Final = (1 << 64) - 1
+_ALL_BYTES: Final = bytes(range(256))
 _ACK_CODE: Final = BY_NAME["basic.ack"].code
 _NACK_CODE: Final = BY_NAME["basic.nack"].code
 _TICKET_END: Final = 6  # of class, method and ticket
@@ -241,13 +243,30 @@ def count_acks(data: bytes, at: int, end: int) -> tuple[int, int]:
         The first delivery tag, and how many there are.
     """
     first = expected = _ACK_FRAME.unpack_from(data, at)[1]
-    head = data[at : at + _ACK_HEAD]
-    whole = at + (end - at) // ACK_FRAME_SIZE * ACK_FRAME_SIZE
-    for other, tag, bits, last in _ACK_FRAME.iter_unpack(memoryview(data)[at:whole]):
-        if tag != expected or bits or last != FRAME_END or other != head:
-            break
-        expected += 1
+    head, left = data[at : at + _ACK_HEAD], (end - at) // ACK_FRAME_SIZE
+    while left > 0 and expected <= _LAST_TAG:
+        low = expected & 0xFF
+        count = min(left, 256 - low)  # up to where more than the last byte of the tag changes
+        wanted = bytearray(_ACK_FRAME.pack(head, expected, 0, FRAME_END) * count)
+        wanted[_ACK_HEAD + 7 :: ACK_FRAME_SIZE] = _ALL_BYTES[low : low + count]
+        if data[at : at + len(wanted)] != wanted:
+            return first, expected - first + _equal_acks(data, at, bytes(wanted))
+        expected += count
+        at += len(wanted)
+        left -= count
     return first, expected - first
+
+
+def _equal_acks(data: bytes, at: int, wanted: bytes) -> int:
+    """How many of these frames are in the data, from the first on; not all of them."""
+    least, most = 0, len(wanted) // ACK_FRAME_SIZE
+    while most - least > 1:
+        count = (least + most) // 2
+        if data.startswith(wanted[least * ACK_FRAME_SIZE : count * ACK_FRAME_SIZE], at + least * ACK_FRAME_SIZE):
+            least = count
+        else:
+            most = count
+    return least
 
 
 def deliver_start(consumer_tag: bytes) -> bytes:

@@ -11,13 +11,14 @@ from unittest.mock import patch
 from xml.etree import ElementTree
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from qstore.formats.amqp_0_9_1 import tables
 from qstore.formats.amqp_0_9_1.codes import HARD_ERRORS, Amqp091Error, ReplyCode
 from qstore.formats.amqp_0_9_1.frames import (
     BODY,
+    FRAME_END,
     FRAME_MIN_SIZE,
     HEADER,
     HEARTBEAT,
@@ -35,6 +36,7 @@ from qstore.formats.amqp_0_9_1.methods import (
     PUBLISH,
     Method,
     Publish,
+    count_acks,
     decode_method,
     decode_publish,
     deliver_start,
@@ -358,3 +360,42 @@ def test_values_are_counted_without_being_decoded(values: dict[str, Any]) -> Non
         return
     with patch.object(tables, "MAX_VALUES", amount - 1):
         assert tables.has_too_many_values(raw, 0, len(raw))
+
+
+# ---- acknowledgements that follow each other ----
+
+
+def _ack_frame(tag: int, channel: int = 1, *, multiple: bool = False, end: int = FRAME_END) -> bytes:
+    return encode_frame(METHOD, channel, encode_method("basic.ack", delivery_tag=tag, multiple=multiple))[:-1] + bytes(
+        (end,)
+    )
+
+
+@given(
+    first=st.one_of(
+        st.integers(1, 600), st.integers((1 << 32) - 5, 1 << 32), st.integers((1 << 64) - 300, (1 << 64) - 1)
+    ),
+    count=st.integers(1, 600),
+    other=st.sampled_from(["tag", "multiple", "channel", "end", "cut", "none"]),
+    more=st.binary(max_size=50),
+)
+@example(first=(1 << 64) - 2, count=2, other="tag", more=b"")
+@example(first=255, count=2, other="none", more=b"")
+@example(first=256, count=256, other="cut", more=bytes(50))
+def test_acks_are_counted_up_to_the_first_that_is_not_the_next(first: int, count: int, other: str, more: bytes) -> None:
+    count = min(count, (1 << 64) - first)
+    data = b"".join(map(_ack_frame, range(first, first + count)))
+    following = min(first + count, (1 << 64) - 1)
+    last = {
+        "tag": _ack_frame(first),
+        "multiple": _ack_frame(following, multiple=True),
+        "channel": _ack_frame(following, 2),
+        "end": _ack_frame(following, end=0),
+        "cut": _ack_frame(following)[:20],
+        "none": b"",
+    }[other]
+    if last and other != "cut":
+        last += _ack_frame(min(following + 1, (1 << 64) - 1))
+    before = b"before"
+    data = before + data + last
+    assert count_acks(data + more, len(before), len(data)) == (first, count)
