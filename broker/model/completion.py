@@ -23,6 +23,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections import deque
+from collections.abc import Iterator
 from operator import itemgetter
 from typing import TypeAlias
 
@@ -66,6 +67,18 @@ class Done:
     def count_below(self, end: int) -> int:
         """How many of the numbers from 0 to `end` - 1 are done."""
         return min(self.below, end) + sum(min(last + 1, end) - min(first, end) for first, last in self.beyond)
+
+    def missing(self, first: int, last: int) -> Iterator[tuple[int, int]]:
+        """The runs between `first` and `last` that are not done."""
+        at = max(first, self.below)
+        for begin, end in self.beyond:
+            if begin > last:
+                break
+            if at < begin:
+                yield at, begin - 1
+            at = max(at, end + 1)
+        if at <= last:
+            yield at, last
 
 
 class CompletionLedger:

@@ -34,11 +34,10 @@ OWN: Final = dict.fromkeys(
 )
 
 #: Modules of qpidd that are always part of this broker.
-BUILT_IN: Final = frozenset({"acl", "ssl", "watchdog", "replicating_listener", "replication_exchange"})
+BUILT_IN: Final = frozenset({"acl", "amqp", "ssl", "watchdog", "replicating_listener", "replication_exchange"})
 
 #: Modules of qpidd that it does not have: name -> the reason, and the replacement.
 MISSING: Final = {
-    "amqp": "this broker has no AMQP 1.0; clients connect with AMQP 0-10 and 0-9-1",
     "xml": "this broker has no exchanges of type xml; route by headers (type headers), or by selectors",
     "rdma": "this broker listens on TCP, with and without TLS, but not on RDMA",
     **dict.fromkeys(

@@ -50,7 +50,7 @@ class Connection(ABC):
         phase: its phase.
         output: buffers to be sent.
         close_code, close_text: why it was closed, by either end; 0 if it was not.
-        heartbeat: seconds between heartbeats; 0 for none.
+        heartbeat: seconds between heartbeats to the peer; 0 for none.
         bytes_received, bytes_sent: including protocol headers.
         frames_sent, messages_sent: those put into `output`, except for what consumers put there directly and count
             themselves.
@@ -230,6 +230,11 @@ class Connection(ABC):
 
     # ---- time ----
 
+    @property
+    def max_silence(self) -> float:
+        """Seconds without input after which the peer is presumed dead; 0 for none."""
+        return _MISSED_HEARTBEATS * self.heartbeat
+
     def on_timer(self, now: float) -> None:
         """Check heartbeats; to be called at least twice in each heartbeat interval.
 
@@ -240,10 +245,10 @@ class Connection(ABC):
             self._last_received, self._has_received = now, False
         if self._has_sent or not self._last_sent:
             self._last_sent, self._has_sent = now, False
-        if not self.heartbeat or self.phase is not Phase.OPEN:
+        if self.phase is not Phase.OPEN:
             return
-        silence = now - self._last_received
-        if silence > _MISSED_HEARTBEATS * self.heartbeat and not self.is_paused:
+        silence, limit = now - self._last_received, self.max_silence
+        if limit and silence > limit and not self.is_paused:
             self.on_silence(f"heartbeat timeout: nothing received for {silence:.0f} seconds")
-        elif now - self._last_sent >= self.heartbeat / 2:
+        elif self.heartbeat and now - self._last_sent >= self.heartbeat / 2:
             self.send_heartbeat()

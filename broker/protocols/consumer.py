@@ -11,12 +11,13 @@ When the session ends, unsettled messages return to their queues.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections import deque
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from itertools import islice
 from math import ceil
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
 from qstore.broker.model.queues.entry import ACQUIRED, HELD, Entry
 from qstore.broker.model.run import MessageRun, RunEntry
@@ -26,6 +27,8 @@ from qstore.formats.values import TypedMap
 
 if TYPE_CHECKING:
     from qstore.broker.model.queues.queue import Queue
+    from qstore.broker.model.selectors.candidate import LastCandidate
+    from qstore.broker.model.selectors.selector import Selector
     from qstore.broker.model.tick import Turns
 
 NO_NUMBER: Final = 1 << 62
@@ -101,6 +104,60 @@ class SendingConsumer(ABC):
         """Clear the caches: the session has another channel."""
         self._heads.clear()
         self._body_heads.clear()
+
+
+class SelectorCheck:
+    """Decides which messages of a queue a consumer gets, by a selector. A message that was refused is evaluated once.
+
+    Args:
+        selector: the selector.
+        last: the last candidate examined by any consumer of the broker.
+
+    Attributes:
+        text: of the selector: consumers with equal ones can take the same messages.
+    """
+
+    __slots__ = ("_last", "_selected", "_selector", "_was_redelivered", "_work", "text")
+
+    def __init__(self, selector: Selector, last: LastCandidate) -> None:
+        self._selector, self._last, self.text = selector, last, selector.text
+        self._selected = 0  # position of a matching message that was refused; 0 for none
+        self._was_redelivered = False  # whether its delivery would have been marked as redelivered
+        self._work = 0
+
+    def admits(self, entry: Entry) -> bool:
+        """Whether the message of an entry matches."""
+        self._work, is_redelivered = 0, entry.is_redelivered
+        if entry.position == self._selected and is_redelivered is self._was_redelivered:
+            return True
+        candidate = self._last.of(entry.message, is_redelivered=is_redelivered)
+        before = candidate.work
+        matches = self._selector.matches(candidate)
+        if matches:
+            self._last.forget()
+            self._was_redelivered = is_redelivered
+        self._work = candidate.work - before
+        return matches
+
+    def answered(self, entry: Entry, connection: Roomy, *, is_refused: bool) -> None:
+        """Note what the consumer has answered to an entry: the work for it takes from the room of its connection."""
+        self._selected = entry.position if is_refused else 0
+        connection.room -= self._work
+        if connection.room <= 0 and self._work:
+            connection.has_output()  # renews its room
+
+
+class Roomy(Protocol):
+    """A connection, as its consumers see it.
+
+    Attributes:
+        room: bytes that may be sent before yielding to other connections.
+    """
+
+    room: int
+
+    def has_output(self) -> None:
+        """Schedule the output to be sent."""
 
 
 class HeldRun:
@@ -252,18 +309,39 @@ def has_many(consumers: Collection[SendingConsumer]) -> bool:
     return len(consumers) > DELETED_AT_ONCE and len(first_portion(consumers)) < len(consumers)
 
 
-def give_back(owner: object, turns: Turns, count: int, held: Iterator[tuple[Queue, Entry]]) -> None:
-    """Make the messages held by a client available again, marked as redelivered, because its session ends.
+def give_back(
+    owner: object, turns: Turns, count: int, held: Iterator[tuple[Queue, Entry]], *, is_redelivered: bool = True
+) -> None:
+    """Make the messages held by a client available again, because its session ends.
 
     Args:
         owner: the session.
         turns: releases many messages in turns, after earlier work of the session.
         count: the number of messages.
         held: the messages.
+        is_redelivered: whether they are marked as delivered before.
     """
     if count > AT_ONCE or turns.has(owner):
-        turns.do(owner, release_in_turns(held, is_redelivered=True))
+        turns.do(owner, release_in_turns(held, is_redelivered=is_redelivered))
         return
     for queue, entry in held:
         if not queue.is_gone and entry.state == ACQUIRED:
-            queue.release(entry, is_redelivered=True)
+            queue.release(entry, is_redelivered=is_redelivered)
+
+
+def numbers_among(ranges: list[tuple[int, int]], among: Mapping[int, object], end: int) -> Iterator[int]:
+    """Yields the numbers in merged ranges that are in `among` and below `end`, in ascending order.
+
+    A peer may send any range, so the smaller of the two is walked: the ranges or `among`.
+    """
+    if sum(last - first + 1 for first, last in ranges) <= len(among):
+        for first, last in ranges:
+            for number in range(first, min(last + 1, end)):
+                if number in among:
+                    yield number
+        return
+    numbers = sorted(among)
+    for first, last in ranges:
+        for number in islice(numbers, bisect_left(numbers, first), bisect_right(numbers, last)):
+            if number in among:
+                yield number

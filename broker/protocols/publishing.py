@@ -1,15 +1,23 @@
-"""The checks that messages published over one connection need. Most need none."""
+"""What every protocol does with published messages: the checks, of which most need none; and those not done at once."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Final
+
+from qstore.broker.model.queues.flow_control import HeldTransfers
 
 if TYPE_CHECKING:
     from qstore.broker.model.broker import Broker
     from qstore.broker.model.caller import Caller
+    from qstore.broker.model.completion import CompletionLedger
     from qstore.broker.model.exchanges.exchange import Exchange
     from qstore.broker.model.message import Message
+    from qstore.broker.model.queues.flow_control import Stop
+    from qstore.broker.model.router import Fanout
+    from qstore.broker.model.tick import Tick
     from qstore.broker.model.tracing import Tracer
 
 _REMEMBERED: Final = 2048
@@ -115,3 +123,64 @@ class PublishChecks(ABC):
     def _update(self) -> None:
         checks = self.checks_user_ids or self.checks_publish
         self.has_rare = checks or self.is_memory_short or self.has_flags or self.tracer is not None
+
+
+class HeldMessages:
+    """The messages of one publisher that the router has left undone: its number waits in the completion ledger.
+
+        stopped queues    flow control is on: it waits until they have drained
+        fanout            the message is put on many queues in turns: it waits for that, and so does later input
+
+    Args:
+        broker: the model.
+        ledger: the publisher's numbers.
+        wait_for: pauses the publisher's input until an owner's work in turns is done.
+        done: called with a number when its message is done, or with the error if it is refused.
+    """
+
+    __slots__ = ("_broker", "_done", "_is_dropped", "_ledger", "_transfers", "_wait_for")
+
+    def __init__(
+        self,
+        broker: Broker,
+        ledger: CompletionLedger,
+        wait_for: Callable[[object], None],
+        done: Callable[[int, Exception | None], None],
+    ) -> None:
+        self._broker, self._ledger, self._wait_for, self._done = broker, ledger, wait_for, done
+        self._transfers = HeldTransfers(done)
+        self._is_dropped = False
+
+    def hold(self, number: int, *, is_stored: bool) -> None:
+        """Hold the number of the message that the router has just published.
+
+        Args:
+            number: the number.
+            is_stored: whether records may have been written for it.
+        """
+        router = self._broker.router
+        stops, fanout = router.stops, router.take_fanout()
+        self._ledger.postpone(number)
+        if fanout is not None:
+            self._wait_for(router)
+            fanout.when_done(partial(self._fanned_out, number, fanout))
+        else:
+            self._hold(number, stops, self._broker.tick if is_stored else None)
+        stops.clear()
+
+    def _hold(self, number: int, stops: list[Stop], tick: Tick | None) -> None:
+        self._transfers.hold(number, stops, tick)
+
+    def _fanned_out(self, number: int, fanout: Fanout, error: Exception | None) -> None:
+        """A message is on its many queues, or cannot be put on all of them."""
+        if self._is_dropped:
+            return
+        if error is None and fanout.stops:
+            self._hold(number, fanout.stops, None)
+        else:
+            self._done(number, error)
+
+    def drop(self) -> None:
+        """Forget all of them: the publisher has gone."""
+        self._is_dropped = True
+        self._transfers.drop()

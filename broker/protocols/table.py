@@ -1,6 +1,6 @@
 """The protocols that the broker speaks, selected by the first bytes that a client sends.
 
-Each has a row: its name, its header of eight bytes, and a factory for its connections. A client with another header is
+Each has a row: its name, its headers of eight bytes, and a factory for its connections. A client with another header is
 identified in the log (`foreign_client`), and answered with the header of the first protocol that is offered, as every
 version of AMQP requires; then the connection is closed. So are clients of other protocols.
 
@@ -26,11 +26,13 @@ from typing import Final, NamedTuple
 from qstore.broker.model.broker import Broker
 from qstore.broker.protocols.amqp_0_9_1.connection import Amqp091Connections
 from qstore.broker.protocols.amqp_0_10.server_connection import Amqp010Connections
+from qstore.broker.protocols.amqp_1_0.connection import Amqp10Connections
 from qstore.broker.protocols.broker_connection import Connections
 from qstore.broker.protocols.machine import DetachedSession
 from qstore.broker.security.authentication import Authentication
 from qstore.formats.amqp_0_9_1.frames import PROTOCOL_HEADER as AMQP_0_9_1_HEADER
 from qstore.formats.amqp_0_10.frames import PROTOCOL_HEADER as AMQP_0_10_HEADER
+from qstore.formats.amqp_1_0.frames import AMQP_HEADER, SASL_HEADER
 
 HEADER_BYTES: Final = 8
 
@@ -41,20 +43,21 @@ class ProtocolRow(NamedTuple):
     Attributes:
         name: its name in the log.
         version: its name in the option `--protocols`.
-        header: its protocol header.
+        headers: the protocol headers that select it; the first is the answer to those of others.
         make: creates its `Connections` from the broker and the authentication.
     """
 
     name: str
     version: str
-    header: bytes
+    headers: tuple[bytes, ...]
     make: Callable[[Broker, Authentication], Connections]
 
 
 #: The supported protocols; the first is the preferred one.
 TABLE: Final[tuple[ProtocolRow, ...]] = (
-    ProtocolRow("AMQP 0-10", "0-10", AMQP_0_10_HEADER, Amqp010Connections),
-    ProtocolRow("AMQP 0-9-1", "0-9-1", AMQP_0_9_1_HEADER, Amqp091Connections),
+    ProtocolRow("AMQP 0-10", "0-10", (AMQP_0_10_HEADER,), Amqp010Connections),
+    ProtocolRow("AMQP 0-9-1", "0-9-1", (AMQP_0_9_1_HEADER,), Amqp091Connections),
+    ProtocolRow("AMQP 1.0", "1.0", (SASL_HEADER, AMQP_HEADER), Amqp10Connections),
 )
 
 
@@ -75,11 +78,12 @@ class Protocols:
     def __init__(self, broker: Broker, authentication: Authentication) -> None:
         offered = broker.settings.protocols or VERSIONS
         rows = [each for each in TABLE if each.version in offered]
-        self._by_header = {each.header: each.make(broker, authentication) for each in rows}
+        self._all = [each.make(broker, authentication) for each in rows]
+        self._by_header = {header: made for each, made in zip(rows, self._all, strict=True) for header in each.headers}
         links = self._by_header.get(AMQP_0_10_HEADER)
         self.links = links if isinstance(links, Amqp010Connections) else Amqp010Connections(broker, authentication)
         self.names = ", ".join(each.name for each in rows)
-        self.answer = rows[0].header
+        self.answer = rows[0].headers[0]
 
     def find(self, begin: bytes) -> Connections | None:
         """The connections of the protocol that begins with these bytes; None if it is not supported."""
@@ -88,25 +92,25 @@ class Protocols:
     @staticmethod
     def is_decided(begin: bytes) -> bool:
         """Whether these bytes are enough to select the protocol."""
-        return len(begin) >= HEADER_BYTES or not any(each.header.startswith(begin[:4]) for each in TABLE)
+        return len(begin) >= HEADER_BYTES or not any(each.headers[0].startswith(begin[:4]) for each in TABLE)
 
     def on_timer(self, now: float) -> None:
         """Run periodic work; `now` is in seconds of a monotonic clock."""
-        for each in self._by_header.values():
+        for each in self._all:
             each.on_timer(now)
 
     def detached_sessions(self) -> list[DetachedSession]:
         """The sessions of all protocols that wait to be attached again."""
-        return [session for each in self._by_header.values() for session in each.detached_sessions()]
+        return [session for each in self._all for session in each.detached_sessions()]
 
     @property
     def unfinished_bytes(self) -> int:
         """Bytes received of incomplete messages, over all protocols."""
-        return sum(each.unfinished_bytes for each in self._by_header.values())
+        return sum(each.unfinished_bytes for each in self._all)
 
     def close(self) -> None:
         """The broker stops."""
-        for each in self._by_header.values():
+        for each in self._all:
             each.close()
 
 

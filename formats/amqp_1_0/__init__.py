@@ -1,4 +1,4 @@
-"""AMQP 1.0: the type system, decoded.
+"""AMQP 1.0: the type system, frames, described types, and the sections of messages.
 
 A value is a constructor and its bytes, big endian. A constructor is one byte, whose high nibble gives the width:
 
@@ -8,7 +8,8 @@ A value is a constructor and its bytes, big endian. A constructor is one byte, w
     0xe_ u8 size, u8 count, constructor, values      0xf_ u32 size, u32 count, ...
     0x00 a descriptor (a whole value), then the constructor of the described value
 
-Modules: `values`, and `neutral`, the same as neutral values.
+Modules: `values` (read and write), `neutral` (the same as values of any protocol), `frames`, `composites`
+(performatives and the other described types, as one table), `sections`.
 
-Source: the AMQP 1.0 specification as XML, part "types".
+Source: the AMQP 1.0 specification as XML, its parts "types", "transport", "messaging", "transactions" and "security".
 """

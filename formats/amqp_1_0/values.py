@@ -1,4 +1,4 @@
-"""AMQP 1.0 values: the table of constructors, and the reader derived from it.
+"""AMQP 1.0 values: the table of constructors, and the reader and the writer derived from it.
 
 Python value by type:
 
@@ -278,6 +278,154 @@ def _read_array_items(count: int, buffer: bytes, offset: int, end: int, depth: i
         item, offset = _read_bare(constructor, buffer, offset, end, depth + len(descriptors))
         items.append(_describe(descriptors, item))
     return tuple(items), offset
+
+
+# ---------------------------------------------------------------------------------------------- writing
+
+_LARGEST_SHORT: Final = 0xFF  # bytes, and items, that the short forms have room for
+
+
+def _find_widest() -> dict[str, int]:
+    found: dict[str, tuple[int, int, int]] = {}
+    for code, each in CONSTRUCTORS.items():
+        width = (each.fixed or 0, each.prefix, code)
+        if each.type_name not in found or width[:2] > found[each.type_name][:2]:
+            found[each.type_name] = width
+    return {name: code for name, (_, _, code) in found.items()}
+
+
+#: Type -> its constructor of full width, as the elements of an array have it.
+_WIDEST: Final = _find_widest()
+
+_SIGNED: Final = frozenset(("byte", "short", "int", "long", "timestamp"))
+_UNSIGNED: Final = frozenset(("ubyte", "ushort", "uint", "ulong"))
+#: Wide constructor -> that of the same type for values of one byte, and of zero.
+_SMALL: Final = {0x70: 0x52, 0x80: 0x53, 0x71: 0x54, 0x81: 0x55}
+_ZERO: Final = {0x70: b"\x43", 0x80: b"\x44"}
+_ENCODINGS: Final = {"string": "utf-8", "symbol": "ascii", "char": "utf-32-be"}
+
+
+def encode_value(value: Value) -> bytes:
+    """A value with its constructor, in its shortest form.
+
+    Raises:
+        Amqp10Error: it does not fit its type.
+    """
+    name, content = value
+    if isinstance(content, Described):
+        return b"\0" + encode_value(content.descriptor) + encode_value(content.value)
+    if name == "null":
+        return b"\x40"
+    if name == "boolean":
+        return b"\x41" if content else b"\x42"
+    if name in ("list", "map"):
+        items = content if name == "list" else [item for pair in content for item in pair]
+        return _compound(name, len(items), b"".join(map(encode_value, items)))
+    if name == "array":
+        return _array(content)
+    code = _WIDEST.get(name)
+    if code is None:
+        raise Amqp10Error(f"there is no type {name!a:.64}")
+    if not content and code in _ZERO:
+        return _ZERO[code]
+    small = _SMALL.get(code)
+    if small is not None and (0 <= content <= _LARGEST_SHORT if name in _UNSIGNED else -0x80 <= content < 0x80):
+        return bytes((small, content & 0xFF))
+    payload = _payload(name, content)
+    if CONSTRUCTORS[code].prefix and len(payload) <= _LARGEST_SHORT:
+        return bytes((code - 0x10, len(payload))) + payload
+    return bytes((code,)) + _sized(code, payload)
+
+
+def _sized(code: int, payload: bytes) -> bytes:
+    """The bytes after a constructor of full width."""
+    return len(payload).to_bytes(4, "big") + payload if CONSTRUCTORS[code].prefix else payload
+
+
+def _payload(name: str, content: Any) -> bytes:
+    """The bytes of a value that contains no others, without its size, in full width."""
+    width = CONSTRUCTORS[_WIDEST[name]].fixed
+    try:
+        if name == "boolean":
+            return b"\1" if content else b"\0"
+        if isinstance(content, bytes):
+            raw = content
+        elif isinstance(content, str):
+            raw = content.encode(_ENCODINGS[name], "surrogateescape" if name == "string" else "strict")
+        elif isinstance(content, uuid.UUID):
+            raw = content.bytes
+        elif name in ("float", "double"):
+            raw = struct.pack(">f" if name == "float" else ">d", content)
+        else:
+            assert width is not None
+            raw = content.to_bytes(width, "big", signed=name in _SIGNED)
+    except (OverflowError, UnicodeEncodeError, KeyError, struct.error):
+        raise Amqp10Error(f"{content!a:.64} is not {with_article(name)}") from None
+    if width is not None and len(raw) != width:
+        raise Amqp10Error(f"{content!a:.64} is not {with_article(name)}")
+    return raw
+
+
+def _compound(name: str, count: int, items: bytes) -> bytes:
+    if name == "list" and not count:
+        return b"\x45"
+    code = _WIDEST[name]
+    if count <= _LARGEST_SHORT and len(items) < _LARGEST_SHORT:
+        return bytes((code - 0x10, len(items) + 1, count)) + items
+    return bytes((code,)) + (len(items) + 4).to_bytes(4, "big") + count.to_bytes(4, "big") + items
+
+
+def _array(values: tuple[Value, ...]) -> bytes:
+    """An array, whose elements share a constructor of full width, and its descriptors if they have any."""
+    if not values:
+        return b"\xe0\x02\x00\x40"
+    constructor, name = _element(values[0])
+    items = b""
+    for each in values:
+        own, payload = _element(each)[0], _bare(each)
+        if own != constructor:
+            raise Amqp10Error(f"{with_article(each.type_name)} in an array of type {name}")
+        items += payload
+    content = constructor + items
+    if len(values) <= _LARGEST_SHORT and len(content) < _LARGEST_SHORT:
+        return bytes((0xE0, len(content) + 1, len(values))) + content
+    return b"\xf0" + (len(content) + 4).to_bytes(4, "big") + len(values).to_bytes(4, "big") + content
+
+
+def _element(value: Value) -> tuple[bytes, str]:
+    """The constructor of an element of an array, and the name of its type."""
+    content = value.value
+    if isinstance(content, Described):
+        constructor, name = _element(content.value)
+        return b"\0" + encode_value(content.descriptor) + constructor, name
+    name = value.type_name
+    if name == "boolean":
+        return b"\x56", name
+    code = _WIDEST.get(name)
+    if code is None:
+        raise Amqp10Error(f"there is no type {name!a:.64}")
+    return bytes((code,)), name
+
+
+def _bare(value: Value) -> bytes:
+    """An element of an array without its constructor."""
+    name, content = value
+    if isinstance(content, Described):
+        return _bare(content.value)
+    if name == "null":
+        return b""
+    if name in ("list", "map"):
+        items = content if name == "list" else [item for pair in content for item in pair]
+        encoded = b"".join(map(encode_value, items))
+        return (len(encoded) + 4).to_bytes(4, "big") + len(items).to_bytes(4, "big") + encoded
+    if name == "array":
+        encoded = _array(content)
+        if encoded[0] == 0xE0:
+            return (encoded[1] + 3).to_bytes(4, "big") + encoded[2].to_bytes(4, "big") + encoded[3:]
+        return encoded[1:]
+    if name == "boolean":
+        return b"\1" if content else b"\0"
+    return _sized(_WIDEST[name], _payload(name, content))
 
 
 # ------------------------------------------------------------------------------------------------ plain

@@ -1,9 +1,17 @@
 """An AMQP 1.0 message in a store: stored raw, its sections listed, its readable parts decoded.
 
-It consists of four zero bytes and the sections, each a descriptor and a value; `_SECTIONS` has their numbers and names
-(`formats/broker_records/README.md`, 1.6). A descriptor is the number, or a symbol such as "amqp:data:binary". A broker
-that merged annotations into the message dropped its header section. A section with another descriptor is listed, not an
-error.
+Its sections follow one of two beginnings:
+
+    of qpidd          u32 0
+    of this broker    u32 mark 0x00000100 | u64 expiration | exchange | routing key
+
+The expiration is in milliseconds since 1970, 0 for a message that does not expire; exchange and routing key are strings
+of up to 255 bytes after a byte with their size. The mark is not the begin of a 0-10 frame, whose segment type is never
+0.
+
+Each section is a descriptor and a value (`formats.amqp_1_0.sections`; `formats/broker_records/README.md`, 1.6 and 1.8).
+A descriptor is the number, or a symbol such as "amqp:data:binary". A broker that merged annotations into the message
+dropped its header section. A section with another descriptor is listed, not an error.
 
 Source: the AMQP 1.0 specification as XML, part "messaging".
 
@@ -19,9 +27,22 @@ The content of a message, as a neutral value (part "messaging", section 3.2):
 
 from __future__ import annotations
 
+import struct
+from math import ceil
 from typing import Any, Final, NamedTuple
 
+from qstore.formats.amqp_1_0.composites import ANY, BY_CODE, Field
 from qstore.formats.amqp_1_0.neutral import neutral_map, neutral_value
+from qstore.formats.amqp_1_0.sections import (
+    APPLICATION_PROPERTIES,
+    CODE_OF_SYMBOL,
+    DATA,
+    HEADER,
+    PROPERTIES,
+    SECTIONS,
+    SEQUENCE,
+    VALUE,
+)
 from qstore.formats.amqp_1_0.values import (
     Amqp10Error,
     Constructor,
@@ -44,24 +65,73 @@ MAX_DECODED_SECTION: Final = 4 * 1024 * 1024
 #: A stored 1.0 message begins with this many zero bytes, which a 0-10 one never does.
 MARK_BYTES: Final = 4
 
-# Descriptor number -> section name and the name of its type, which with the prefix "amqp:" form the symbolic
-# descriptor.
-_SECTIONS: Final = {
-    0x70: ("header", "list"),
-    0x71: ("delivery-annotations", "map"),
-    0x72: ("message-annotations", "map"),
-    0x73: ("properties", "list"),
-    0x74: ("application-properties", "map"),
-    0x75: ("data", "binary"),
-    0x76: ("amqp-sequence", "list"),
-    0x77: ("amqp-value", "*"),
-    0x78: ("footer", "map"),
-}
-_CODE_OF_SYMBOL: Final = {f"amqp:{name}:{source}": code for code, (name, source) in _SECTIONS.items()}
+MARK: Final = b"\x00\x00\x01\x00"
+"""The first bytes of a message that this broker has stored."""
 
-_HEADER, _PROPERTIES, _APPLICATION_PROPERTIES = 0x70, 0x73, 0x74
-_DATA, _SEQUENCE, _VALUE = 0x75, 0x76, 0x77
+HEAD: Final = struct.Struct(">4sQ")
+"""Mark and expiration."""
+
+_PREFIX: Final = struct.Struct(">I4sQ")
+_SIZE: Final = struct.Struct(">I")
+_MAX_SHORT: Final = 0xFF
+
+_HEADER, _PROPERTIES, _APPLICATION_PROPERTIES = HEADER, PROPERTIES, APPLICATION_PROPERTIES
+_DATA, _SEQUENCE, _VALUE = DATA, SEQUENCE, VALUE
 _BODY_SECTIONS: Final = frozenset((_DATA, _SEQUENCE, _VALUE))
+
+
+class SectionsRecord(NamedTuple):
+    """What precedes the sections of a stored message.
+
+    Attributes:
+        expires_ms: milliseconds since 1970; 0 if it does not expire, or qpidd stored it.
+        exchange, routing_key: to which it was published; None if qpidd stored it.
+        routed: both as they are stored; empty if qpidd stored it.
+        sections_at: where the sections begin in the header.
+    """
+
+    expires_ms: int
+    exchange: str | None
+    routing_key: str | None
+    routed: bytes
+    sections_at: int
+
+
+def encode_routed(exchange: str, routing_key: str) -> bytes:
+    """Exchange and routing key as they are stored. Raises BrokerRecordError: one is longer than 255 bytes."""
+    parts = [each.encode("utf-8", "surrogateescape") for each in (exchange, routing_key)]
+    if max(map(len, parts)) > _MAX_SHORT:
+        raise BrokerRecordError(f"exchange or routing key is longer than {_MAX_SHORT} bytes", 0)
+    return b"".join(bytes((len(each),)) + each for each in parts)
+
+
+def encode_begin(expires_ms: int, routed: bytes, sections_bytes: int) -> bytes:
+    """The beginning of a stored message, up to its sections; `routed` is empty for the form of qpidd."""
+    if not routed:
+        return _SIZE.pack(MARK_BYTES + sections_bytes) + bytes(MARK_BYTES)
+    return _PREFIX.pack(HEAD.size + len(routed) + sections_bytes, MARK, expires_ms) + routed
+
+
+def split_record(header: bytes) -> SectionsRecord:
+    """What precedes the sections in the header of a stored message. Raises BrokerRecordError."""
+    if not header.startswith(MARK):
+        return SectionsRecord(0, None, None, b"", MARK_BYTES)
+    end, at = len(header), HEAD.size
+    if end < at:
+        raise BrokerRecordError("the header ends within its expiration", end)
+    texts: list[str] = []
+    for _ in range(2):
+        stop = at + 1 + (header[at] if at < end else end)
+        if stop > end:
+            raise BrokerRecordError("the header ends within exchange or routing key", end)
+        texts.append(header[at + 1 : stop].decode("utf-8", "surrogateescape"))
+        at = stop
+    expires_ms: int = HEAD.unpack_from(header)[1]
+    return SectionsRecord(expires_ms, texts[0], texts[1], header[HEAD.size : at], at)
+
+
+_MESSAGE_ID_TYPES: Final = ("ulong", "uuid", "binary", "string")
+_ADDRESS_TYPES: Final = ("string",)
 
 
 class _Field(NamedTuple):
@@ -71,33 +141,14 @@ class _Field(NamedTuple):
     type_names: tuple[str, ...]
 
 
-_MESSAGE_ID_TYPES: Final = ("ulong", "uuid", "binary", "string")
+def _field_of(field: Field) -> _Field:
+    """A field of the table; durable, which is not a number in 1.0, fills delivery_mode."""
+    if field.base == ANY:
+        return _Field(field.name, _MESSAGE_ID_TYPES if field.name.endswith("_id") else _ADDRESS_TYPES)
+    return _Field("delivery_mode" if field.name == "durable" else field.name, (field.base,))
 
-# durable is not a number in 1.0: it fills delivery_mode, as a broker that translates the message does.
-_COMPOSITES: Final = {
-    _HEADER: (
-        _Field("delivery_mode", ("boolean",)),
-        _Field("priority", ("ubyte",)),
-        _Field("ttl", ("uint",)),
-        _Field("first_acquirer", ("boolean",)),
-        _Field("delivery_count", ("uint",)),
-    ),
-    _PROPERTIES: (
-        _Field("message_id", _MESSAGE_ID_TYPES),
-        _Field("user_id", ("binary",)),
-        _Field("to", ("string",)),
-        _Field("subject", ("string",)),
-        _Field("reply_to", ("string",)),
-        _Field("correlation_id", _MESSAGE_ID_TYPES),
-        _Field("content_type", ("symbol",)),
-        _Field("content_encoding", ("symbol",)),
-        _Field("absolute_expiry_time", ("timestamp",)),
-        _Field("creation_time", ("timestamp",)),
-        _Field("group_id", ("string",)),
-        _Field("group_sequence", ("uint",)),
-        _Field("reply_to_group_id", ("string",)),
-    ),
-}
+
+_COMPOSITES: Final = {code: tuple(map(_field_of, BY_CODE[code].fields)) for code in (_HEADER, _PROPERTIES)}
 
 _PERSISTENT, _TRANSIENT = 2, 1
 
@@ -106,7 +157,7 @@ def decode_sections(header: bytes) -> MessageHeader:
     """Decode the header of a stored 1.0 message, which is the whole message.
 
     Args:
-        header: four zero bytes and the sections.
+        header: what precedes the sections, and these.
 
     Raises:
         BrokerRecordError: it does not consist of complete sections; the offset is within `header`.
@@ -114,7 +165,10 @@ def decode_sections(header: bytes) -> MessageHeader:
     values: dict[str, Any] = {"protocol": "1.0", "headers": {}, "header_types": {}, "unknown_structs": ()}
     sections: list[Section] = []
     body_sections: list[tuple[int, int]] = []
-    offset, end = MARK_BYTES, len(header)
+    record = split_record(header)
+    values["exchange"], values["routing_key"] = record.exchange, record.routing_key
+    values["expiration"] = ceil(record.expires_ms / 1000) or None
+    offset, end = record.sections_at, len(header)
     try:
         while offset < end:
             descriptors, constructor, value_offset = read_constructor(header, offset, end)
@@ -143,9 +197,9 @@ def _name_section(descriptor: Value) -> tuple[int | None, str]:
     """The number and the name of a section, from its descriptor."""
     code = descriptor.value
     if descriptor.type_name == "symbol":
-        code = _CODE_OF_SYMBOL.get(code)
-    if isinstance(code, int) and code in _SECTIONS:
-        return code, _SECTIONS[code][0]
+        code = CODE_OF_SYMBOL.get(code)
+    if isinstance(code, int) and code in SECTIONS:
+        return code, SECTIONS[code][0]
     return None, plain_key(descriptor)
 
 
@@ -160,7 +214,7 @@ def _read_section(values: dict[str, Any], code: int, header: bytes, offset: int,
     """Set `values` from the section whose value begins at `offset`, if it is one that is decoded."""
     if code not in _COMPOSITES and code != _APPLICATION_PROPERTIES:
         return
-    name = _SECTIONS[code][0]
+    name = SECTIONS[code][0]
     if end - offset > MAX_DECODED_SECTION:
         raise BrokerRecordError(f"section {name} is larger than {MAX_DECODED_SECTION} bytes: {end - offset}", offset)
     section, _ = read_value(header, offset, end)

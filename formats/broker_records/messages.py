@@ -25,6 +25,7 @@ from qstore.formats.amqp_0_10.structs import (
 )
 from qstore.formats.amqp_0_10.types import Amqp010Error
 from qstore.formats.broker_records.amqp_0_9_1_messages import MARK, decode_basic
+from qstore.formats.broker_records.amqp_1_0_messages import MARK as SECTIONS_MARK
 from qstore.formats.broker_records.amqp_1_0_messages import decode_sections
 from qstore.formats.broker_records.message_header import MessageHeader, UnknownStruct
 from qstore.formats.errors import BrokerRecordError
@@ -112,8 +113,8 @@ def frames_problem(prefix: bytes, size: int) -> str | None:
         segment, frame = _read_frame(prefix, HEADER_SIZE_BYTES)
         if not prefix[4] and not segment and not frame:
             return None  # AMQP 1.0
-        if prefix[HEADER_SIZE_BYTES : HEADER_SIZE_BYTES + len(MARK)] == MARK:
-            return None  # AMQP 0-9-1
+        if prefix[HEADER_SIZE_BYTES : HEADER_SIZE_BYTES + len(MARK)] in (MARK, SECTIONS_MARK):
+            return None  # AMQP 0-9-1, or 1.0 as this broker stores it
         if segment != _METHOD_SEGMENT:
             return f"the first frame is of type {segment}, not a method"
         if frame == header:
@@ -136,7 +137,7 @@ def decode_message_header(header: bytes) -> MessageHeader:
         BrokerRecordError: it is not the header of a message; the offset is within `header`.
     """
     begin = header[: len(MARK)]
-    if begin == b"\0\0\0\0":
+    if begin in (b"\0\0\0\0", SECTIONS_MARK):
         return decode_sections(header)
     if begin == MARK:
         return decode_basic(header)

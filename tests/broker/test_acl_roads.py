@@ -1001,6 +1001,7 @@ ENTRIES: Final[Mapping[str, str]] = {
     "protocols/amqp_0_9_1/publishing.py:publish_run": "PUBLISH of its key, for a message like these before",
     "protocols/amqp_0_9_1/publishing.py:_publish_or_return": "PUBLISH of all of its keys, before",
     "protocols/amqp_0_9_1/publishing.py:_publish_at_commit": "PUBLISH of all of its keys, before",
+    "protocols/amqp_1_0/publishing.py:publish": "PUBLISH of its key, before",
     "model/transactions/work.py:publish_to": "PUBLISH of its keys, before",
     # forwarded
     "model/dead_letters.py:move": "declaration of the queue",
@@ -1035,6 +1036,8 @@ ENTRIES: Final[Mapping[str, str]] = {
     "protocols/amqp_0_10/server_session.py:delivered": "CONSUME",
     "protocols/amqp_0_9_1/channel.py:dequeue": "CONSUME",
     "protocols/amqp_0_9_1/consumer.py:deliver": "CONSUME",
+    "protocols/amqp_1_0/session.py:dequeue": "CONSUME",
+    "protocols/amqp_1_0/links.py:_deliver": "CONSUME",
 }
 
 _ROUTING: Final = ("router", "transaction", "work")

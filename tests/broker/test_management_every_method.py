@@ -33,7 +33,7 @@ from tests.support.profiles import seeds_of_the_day
 
 _BROKER, _ACL, _HA, _OWN = "org.apache.qpid.broker", "org.apache.qpid.acl", "org.apache.qpid.ha", "qstore"
 _NO_LINKS = "this broker cannot have links to other brokers: it has no network"
-_AMQP_1_0 = "it belongs to AMQP 1.0, which this broker does not speak"
+_AMQP_1_0 = "it belongs to AMQP 1.0, for which this broker has no such objects"
 _GONE = "no object"  # of that class; what the method would answer is in `_UNREACHABLE`
 _NONE: dict[str, Any] = {}
 

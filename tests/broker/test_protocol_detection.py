@@ -41,7 +41,7 @@ def answer(*pieces: bytes, **settings: Any) -> bytes:
             try:
                 return await asyncio.wait_for(reader.read(len(PROTOCOL_HEADER)), PATIENCE_SECONDS)
             finally:
-                if not any(each.header in b"".join(pieces) for each in TABLE):
+                if not any(header in b"".join(pieces) for each in TABLE for header in each.headers):
                     assert await asyncio.wait_for(reader.read(), PATIENCE_SECONDS) == b"", "the connection is closed"
                 writer.close()
 
@@ -71,17 +71,19 @@ def test_a_client_that_cannot_speak_amqp_is_not_waited_for(begin: bytes) -> None
 
 
 def test_the_protocols_that_are_offered() -> None:
-    basic = TABLE[1].header
+    basic = TABLE[1].headers[0]
     assert answer(basic + b"more", protocols=("0-9-1",))[:1] == b"\x01", "a frame of a method"
     assert answer(basic + b"more")[:1] == b"\x01"
-    assert answer(b"AMQP\x00\x01\x00\x00") == PROTOCOL_HEADER, "the first of those that are offered"
+    assert answer(b"AMQP\x00\x01\x00\x00") == b"AMQP\x00\x01\x00\x00"
+    assert answer(b"AMQP\x03\x01\x00\x00") == b"AMQP\x03\x01\x00\x00"
+    assert answer(b"AMQP\x02\x01\x00\x00") == PROTOCOL_HEADER, "the first of those that are offered"
 
 
 def test_a_broker_of_0_9_1_alone_answers_with_that() -> None:
-    assert answer(b"AMQP\x00\x01\x00\x00", protocols=("0-9-1",)) == TABLE[1].header
+    assert answer(b"AMQP\x00\x01\x00\x00", protocols=("0-9-1",)) == TABLE[1].headers[0]
 
 
 def test_each_protocol_has_a_header_of_its_own() -> None:
-    headers = [each.header for each in TABLE]
+    headers = [header for each in TABLE for header in each.headers]
     assert len(set(headers)) == len(headers)
     assert all(len(header) == 8 for header in headers)

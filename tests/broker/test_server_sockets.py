@@ -141,7 +141,7 @@ async def test_a_client_that_does_not_open_its_connection_in_time() -> None:
 async def test_a_client_of_another_protocol_gets_our_header() -> None:
     async with served() as found:
         with await client(RawConnection, found.port) as stranger:
-            assert await client(stranger.exchange_headers, b"AMQP\x00\x01\x00\x00") == PROTOCOL_HEADER
+            assert await client(stranger.exchange_headers, b"AMQP\x02\x01\x00\x00") == PROTOCOL_HEADER
             assert await client(is_closed, stranger)
         with await client(RawConnection, found.port) as browser:
             assert await client(browser.exchange_headers, b"GET / HTTP/1.1\r\n\r\n") == PROTOCOL_HEADER
@@ -158,10 +158,11 @@ async def test_log_names_clients_and_why_they_left(caplog: pytest.LogCaptureFixt
         with await client(RawConnection, found.port) as stranger:
             address = "{}:{}".format(*stranger.socket.getsockname())
             begin = f"Client {address}: "
-            await client(stranger.exchange_headers, b"AMQP\x00\x01\x00\x00")
+            await client(stranger.exchange_headers, b"AMQP\x02\x01\x00\x00")
             assert await client(is_closed, stranger)
         await found.until(lambda: not found.server.clients.connections)
-        why = f"Refused an AMQP 1.0 client from {address}: this broker supports AMQP 0-10, AMQP 0-9-1"
+        client_kind, offered = "an AMQP 1.0 client that requests TLS", "AMQP 0-10, AMQP 0-9-1, AMQP 1.0"
+        why = f"Refused {client_kind} from {address}: this broker supports {offered}"
         assert lines(begin) == ["connected", why, "disconnected"]
         caplog.clear()
         with await client(RawPeer, found.port) as peer:

@@ -12,7 +12,7 @@ import pytest
 from qstore.formats.amqp_0_10 import structs
 from qstore.formats.amqp_0_10.types import BY_CODE
 from qstore.formats.bdb import log, pages, writer
-from qstore.formats.broker_records import amqp_0_9_1_messages, messages, topology, xids
+from qstore.formats.broker_records import amqp_0_9_1_messages, amqp_1_0_messages, messages, topology, xids
 from qstore.formats.checksum import extend_crc32c
 from qstore.formats.errors import BrokerRecordError
 from qstore.formats.qls import file_header as qls_file
@@ -84,6 +84,7 @@ _LAYOUTS: Final[dict[tuple[str, str, int], tuple[Struct, str, int]]] = {
     ("bdb", "5.1", 2): (Struct("<IIII"), "type transaction lsn_file lsn_offset", log.RECORD_HEADER.size),
     ("broker_records", "1.3", 0): (Struct(">BBHBBHI"), "flags segment_type size reserved track channel reserved", 0),
     ("broker_records", "1.7", 0): (amqp_0_9_1_messages.HEAD, "mark expiration", 0),
+    ("broker_records", "1.8", 0): (amqp_1_0_messages.HEAD, "mark expiration", 0),
 }
 
 

@@ -108,7 +108,7 @@ def _objects(managed: ManagedBroker) -> Iterable[tuple[str, ManagedBroker]]:
 
 # ---- create and delete ----
 
-_NO_AMQP_1_0: Final = "it belongs to AMQP 1.0, which this broker does not speak"
+_NO_AMQP_1_0: Final = "it belongs to AMQP 1.0, for which this broker has no such objects"
 _OPTIONS: Final[Mapping[str, tuple[str, ...]]] = {
     "queue": ("if_unused", "if_empty"),
     "exchange": ("if_unused",),

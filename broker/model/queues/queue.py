@@ -736,6 +736,10 @@ class Queue:
             else:
                 self.dead_letter.exceed(self, entry)
 
+    def returns_of(self, entry: Entry) -> int:
+        """How often the message of an entry has returned; 0 if that is not counted."""
+        return self._returns.get(entry.position, 0)
+
     def as_returned(self, entry: Entry) -> Message:
         """The message of an entry as it is delivered again: with the number of its returns, if they are counted."""
         count = self._returns.get(entry.position) if self._returns else None

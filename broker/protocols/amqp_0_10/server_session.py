@@ -22,7 +22,6 @@ Source: AMQP 0-10; transport (assemblies: frames of different channels, and of t
 from __future__ import annotations
 
 from collections.abc import Coroutine, Iterable, Iterator, Mapping
-from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from qstore.broker.log.logs import log_of
@@ -40,7 +39,6 @@ from qstore.broker.model.errors import (
 )
 from qstore.broker.model.message import Content
 from qstore.broker.model.queues.entry import Entry
-from qstore.broker.model.queues.flow_control import HeldTransfers
 from qstore.broker.model.queues.queue import Queue
 from qstore.broker.model.run import RunEntry
 from qstore.broker.model.settlement import unsubscribe
@@ -52,14 +50,13 @@ from qstore.broker.protocols.broker_connection import ignore_error
 from qstore.broker.protocols.consumer import first_portion, give_back, has_many
 from qstore.broker.protocols.machine import SessionAction
 from qstore.broker.protocols.output import COST_OF_MESSAGE, Stream, is_large
+from qstore.broker.protocols.publishing import HeldMessages
 from qstore.formats.amqp_0_10.codes import DetachCode, ErrorCode
 from qstore.formats.amqp_0_10.frames import encode_command_frames, encode_control_frame
 
 if TYPE_CHECKING:
     from qstore.broker.model.broker import Broker
-    from qstore.broker.model.queues.flow_control import Stop
-    from qstore.broker.model.router import Fanout
-    from qstore.broker.model.tick import Portion, Tick
+    from qstore.broker.model.tick import Portion
     from qstore.broker.model.transactions.local import LocalTransaction
     from qstore.broker.model.virtual_host import VirtualHost
     from qstore.broker.protocols.amqp_0_10.server_connection import ServerConnection
@@ -136,7 +133,7 @@ class ServerSession(Session):
     """
 
     __slots__ = (
-        "__weakref__", "_announced", "_flushes", "_held_transfers", "_paused", "_plain_before", "_reported", "_stream",
+        "__weakref__", "_announced", "_flushes", "_held_messages", "_paused", "_plain_before", "_reported", "_stream",
         "_unfinished_flushes", "awaited", "branches", "broker", "can_send", "clock", "connection", "deliveries",
         "destinations", "exclusive_queues", "is_committing", "is_failed", "is_flow_stopped", "max_plain_bytes",
         "subscriptions", "tick", "transaction", "txn_commits", "txn_rejects", "txn_starts", "user",
@@ -160,7 +157,7 @@ class ServerSession(Session):
         self.branches: SessionBranches | None = None
         self._flushes: list[tuple[int, Subscription]] = []
         self._unfinished_flushes: list[tuple[int, Subscription]] = []  # for unfinished queues (`Queue.is_unfinished`)
-        self._held_transfers: HeldTransfers | None = None
+        self._held_messages: HeldMessages | None = None
         self._paused: list[ServerConnection] = []  # connections paused until a command in `run` is done
         self._reported: tuple[int, int] = (-1, 0)
         self._plain_before = 0  # `sent` minus `encoded`, when it was attached
@@ -322,35 +319,16 @@ class ServerSession(Session):
             is_stored: whether it may have written records.
         """
         router = self.broker.router
-        stops, fanout = router.stops, router.take_fanout()
-        if fanout is not None:
-            stops.clear()
-            self.ledger.postpone(number)
-            self.wait_for(router)
-            fanout.when_done(partial(self._fanned_out, number, fanout))
-            return
-        if not stops:
+        if not router.stops and router.fanout is None:
             self.ledger.hold(number)
             return
-        self.ledger.postpone(number)
-        self._hold(number, stops, self.tick if is_stored else None)
-        stops.clear()
-
-    def _hold(self, number: int, stops: list[Stop], tick: Tick | None) -> None:
-        if self._held_transfers is None:
-            self._held_transfers = HeldTransfers(self._transfer_done)
-        self._held_transfers.hold(number, stops, tick)
-
-    def _fanned_out(self, number: int, fanout: Fanout, error: Exception | None) -> None:
-        """A message is on its many queues, or cannot be put on all of them."""
-        if self.is_failed:
-            return
-        if error is None and fanout.stops:
-            self._hold(number, fanout.stops, None)
-        else:
-            self._transfer_done(number, error)
+        if self._held_messages is None:
+            self._held_messages = HeldMessages(self.broker, self.ledger, self.wait_for, self._transfer_done)
+        self._held_messages.hold(number, is_stored=is_stored)
 
     def _transfer_done(self, number: int, error: Exception | None) -> None:
+        if self.is_failed:
+            return
         if error is not None:
             self.fail([[number, number]], error)
         else:
@@ -621,9 +599,9 @@ class ServerSession(Session):
             self.txn_rejects += 1
             self.broker.end_transaction(self.transaction)
         self.transaction = None
-        if self._held_transfers is not None:
-            self._held_transfers.drop()
-            self._held_transfers = None
+        if self._held_messages is not None:
+            self._held_messages.drop()
+            self._held_messages = None
         turns = self.tick.turns
         is_large = has_many(self.subscriptions.values()) or len(self.exclusive_queues) > DELETED_AT_ONCE
         if is_large:

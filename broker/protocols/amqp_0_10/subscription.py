@@ -27,7 +27,6 @@ Source: AMQP 0-10, class message, and session.completed; Apache Qpid C++, Semant
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right
 from collections import deque
 from collections.abc import Hashable, Iterable, Iterator
 from heapq import merge
@@ -39,12 +38,10 @@ from qstore.broker.model.queues.consumers import NOT_FOR_ME, REFUSED, TAKEN, TAK
 from qstore.broker.model.queues.entry import Entry
 from qstore.broker.model.queues.queue import Queue
 from qstore.broker.model.run import MessageRun, RunEntry
-from qstore.broker.model.selectors.candidate import LastCandidate
-from qstore.broker.model.selectors.selector import Selector
 from qstore.broker.model.settlement import AT_ONCE, drained
 from qstore.broker.protocols.amqp_0_10.message import TransferMessage, as_transfer
 from qstore.broker.protocols.amqp_0_10.session import merge_ranges, unwrap_ranges
-from qstore.broker.protocols.consumer import HeldRun, HeldRuns, SendingConsumer
+from qstore.broker.protocols.consumer import HeldRun, HeldRuns, SelectorCheck, SendingConsumer, numbers_among
 from qstore.broker.protocols.message import native_of
 from qstore.broker.protocols.output import CONVERSION_OF_HEADER, COST_OF_CONVERSION, COST_OF_MESSAGE
 from qstore.formats.amqp_0_10.codes import AcceptMode, CreditUnit, FlowMode
@@ -67,6 +64,8 @@ from qstore.formats.values import EMPTY_MAP
 
 if TYPE_CHECKING:
     from qstore.broker.model.message import Message
+    from qstore.broker.model.selectors.candidate import LastCandidate
+    from qstore.broker.model.selectors.selector import Selector
     from qstore.broker.protocols.amqp_0_10.server_session import ServerSession
 
 UNLIMITED: Final = 0xFFFFFFFF
@@ -307,7 +306,7 @@ class SelectiveSubscription(Subscription):
         last: the last candidate examined by any consumer of the broker.
     """
 
-    __slots__ = ("_kind", "_last", "_selected", "_selector", "_was_redelivered")
+    __slots__ = ("_check", "_kind")
 
     def __init__(
         self,
@@ -321,10 +320,8 @@ class SelectiveSubscription(Subscription):
         last: LastCandidate,
     ) -> None:
         super().__init__(session, destination, queue, accept_mode, acquires=acquires)
-        self._selector, self._last = selector, last
+        self._check = SelectorCheck(selector, last)
         self._kind = ("AMQP 0-10", selector.text)
-        self._selected = 0  # position of a matching message that was refused; 0 for none
-        self._was_redelivered = False  # whether its delivery would have been marked as redelivered
 
     @property
     def kind(self) -> Hashable:
@@ -341,26 +338,9 @@ class SelectiveSubscription(Subscription):
         connection = session.connection
         if not self.message_credit or connection.room <= 0 or not session.can_send:
             return REFUSED
-        is_redelivered = entry.is_redelivered
-        if entry.position == self._selected and is_redelivered is self._was_redelivered:
-            return self._deliver(entry)
-        candidate = self._last.of(entry.message, is_redelivered=is_redelivered)
-        before = candidate.work
-        if self._selector.matches(candidate):
-            self._last.forget()
-            self._was_redelivered = is_redelivered
-            result = self._deliver(entry)
-        else:
-            result = NOT_FOR_ME
-        connection.room -= candidate.work - before
-        if connection.room <= 0:
-            connection.has_output()  # renews its room
-        return result
-
-    def _deliver(self, entry: Entry) -> int:
-        """Send a matching message. One refused for lack of byte credit is not evaluated again."""
-        result = super().deliver(entry)
-        self._selected = entry.position if result == REFUSED else 0
+        check = self._check
+        result = super().deliver(entry) if check.admits(entry) else NOT_FOR_ME
+        check.answered(entry, connection, is_refused=result == REFUSED)  # for lack of byte credit
         return result
 
 
@@ -552,13 +532,13 @@ class Deliveries:
             if isinstance(part, HeldRun):
                 yield part.queue, part.entry
                 continue
-            for number in _numbers(part, unsettled, near):
+            for number in numbers_among(part, unsettled, near):
                 if accepted:
                     accepted.discard(number)
                 delivery = unsettled.pop(number)
                 yield delivery.subscription.queue, delivery.entry
         if self.browsed:
-            for number in list(_numbers(wanted, self.browsed, near)):
+            for number in list(numbers_among(wanted, self.browsed, near)):
                 del self.browsed[number]
 
     def accept_at_commit(self, ranges: Iterable[tuple[int, int]] | None, near: int) -> Iterator[tuple[Queue, Entry]]:
@@ -606,7 +586,7 @@ class Deliveries:
                 self._make_single(part)
                 yield from numbers
             else:
-                yield from _numbers(part, self.unsettled, near)
+                yield from numbers_among(part, self.unsettled, near)
 
     def are_more(self, count: int, ranges: Iterable[tuple[int, int]] | None, near: int) -> bool:
         """Whether more than `count` deliveries may be settled with these ranges."""
@@ -639,7 +619,7 @@ class Deliveries:
 
         Messages of a browse-only queue, and of one that is exclusive to another session, can only be browsed.
         """
-        numbers = _numbers(merge_ranges(unwrap_ranges(ranges or (), near)), self.browsed, near)
+        numbers = numbers_among(merge_ranges(unwrap_ranges(ranges or (), near)), self.browsed, near)
         while portion := list(islice(numbers, AT_ONCE)):
             for number in portion:
                 if len(acquired) == MAX_RANGES:  # the client can ask for the rest again
@@ -677,21 +657,3 @@ def _singly(run: HeldRun) -> Iterator[tuple[int, Delivery]]:
     """The number and the delivery of each message of a run."""
     for number, entry in run.singly():
         yield number, Delivery(run.consumer, entry)
-
-
-def _numbers(ranges: list[tuple[int, int]], among: dict[int, Delivery], end: int) -> Iterator[int]:
-    """Yields the numbers in merged ranges that are in `among` and below `end`, in ascending order.
-
-    A peer may send any range, so the smaller of the two is walked: the ranges or `among`.
-    """
-    if sum(last - first + 1 for first, last in ranges) <= len(among):
-        for first, last in ranges:
-            for number in range(first, min(last + 1, end)):
-                if number in among:
-                    yield number
-        return
-    numbers = sorted(among)
-    for first, last in ranges:
-        for number in islice(numbers, bisect_left(numbers, first), bisect_right(numbers, last)):
-            if number in among:
-                yield number

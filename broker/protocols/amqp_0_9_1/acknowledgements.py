@@ -145,27 +145,14 @@ class Confirms:
             if not reported.beyond:
                 methods.append(encode_ack(last, multiple=last > reported.below))
             else:
-                for first, end in _gaps(reported, reported.below, last):
+                for first, end in reported.missing(reported.below, last):
                     methods.append(encode_ack(end, multiple=end > first))
             reported.add(reported.below, last)
         for first, last in done.beyond:
-            for begin, end in list(_gaps(reported, first, last)):
+            for begin, end in list(reported.missing(first, last)):
                 methods += [encode_ack(number, multiple=False) for number in range(begin, end + 1)]
                 reported.add(begin, end)
         return methods
-
-
-def _gaps(reported: Done, first: int, last: int) -> Iterator[tuple[int, int]]:
-    """The runs between `first` and `last` that are not reported yet; numbers below `first` do not matter."""
-    at = max(first, reported.below)
-    for begin, end in reported.beyond:
-        if begin > last:
-            break
-        if at < begin:
-            yield at, begin - 1
-        at = max(at, end + 1)
-    if at <= last:
-        yield at, last
 
 
 _COPIED_AT_ONCE: Final = 4_000  # deliveries that become unacknowledged again in one turn

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from qstore.broker.model.errors import InvalidArgumentError
 from qstore.broker.model.message import Message, Properties, ReplyAddress
 from qstore.broker.protocols.amqp_0_10.message import TransferMessage, as_transfer
-from qstore.broker.protocols.stored_messages import StoredSections, restore_message
+from qstore.broker.protocols.amqp_1_0.message import SectionMessage
+from qstore.broker.protocols.stored_messages import restore_message
 from qstore.formats.amqp_0_10.maps import decode_map
 from qstore.formats.broker_records.messages import decode_message_header, encode_message
 from qstore.formats.errors import BrokerRecordError
@@ -84,9 +84,9 @@ def header_of(message: TransferMessage) -> Any:
 
 def test_a_message_is_kept_as_it_came() -> None:
     message = restore_message(FULL)
-    assert isinstance(message, StoredSections)
+    assert isinstance(message, SectionMessage)
     form = message.stored_form()
-    assert (b"".join(form[0]), form[1], message.size) == (FULL, len(FULL), len(FULL))
+    assert (b"".join(form[0]), form[1], message.size) == (FULL, len(FULL), len(FULL) - 8)
     assert (message.is_persistent, message.handling.priority, message.routing_key) == (True, 7, "news")
     assert restore_message(b"".join(form[0])).stored_form() == form
     assert restore_message(b"before" + FULL + b"after", 6, 6 + len(FULL)).stored_parts() == form[:2]
@@ -94,7 +94,7 @@ def test_a_message_is_kept_as_it_came() -> None:
 
 def test_its_properties_are_neutral() -> None:
     properties = restore_message(FULL).properties()
-    assert properties.message_id == str(ID)
+    assert properties.message_id == ID
     assert (properties.correlation_id, properties.user_id) == ("c-1", b"guest")
     assert properties.reply_to == ReplyAddress("", "answers")
     assert (properties.content_type, properties.content_encoding, properties.subject) == ("text/html", "gzip", "news")
@@ -164,9 +164,13 @@ def test_an_expiry_time_counts_and_a_ttl_does_not() -> None:
     assert restore_message(stored(section(0x70, list_of(TRUE, NULL, b"\x52\x05")))).expires_at == 0
 
 
-def test_an_amqp_1_0_message_cannot_be_numbered() -> None:
-    with pytest.raises(InvalidArgumentError, match=r"AMQP 1\.0"):
-        restore_message(FULL).with_number("n", 1)
+def test_a_number_becomes_an_annotation_and_the_rest_stays() -> None:
+    before, message = restore_message(FULL), restore_message(FULL).with_number("x-number", 1)
+    assert isinstance(message, SectionMessage)
+    assert message.header_text("x-number") == "1"
+    assert message.section_properties() == before.section_properties()  # type: ignore[attr-defined]
+    again = restore_message(b"".join(message.stored_form()[0]))
+    assert (again.header_text("x-number"), again.header_text("n"), again.body) == ("1", "-1", before.body)
 
 
 def test_0_10_messages_are_restored_as_before() -> None:
@@ -224,7 +228,7 @@ def test_message_unfit_for_0_10_is_converted_once(monkeypatch: pytest.MonkeyPatc
     def look(message: Message, convert: Any) -> None:
         looks.append(message)
 
-    monkeypatch.setattr(StoredSections, "converted", look)
+    monkeypatch.setattr(SectionMessage, "converted", look)
     world = World()
     client = world.open_client()
     client.declare("q")

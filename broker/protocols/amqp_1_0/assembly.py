@@ -1,0 +1,215 @@
+"""From bytes to performatives and messages: the frames of AMQP 1.0 for the engine's assembler (`protocols.assembly`).
+
+    protocol header    passed on wherever a frame could begin: one for SASL, then one for AMQP
+    frame              a performative, passed on at once
+    transfer           with the part of a message that it carries. Most messages are one transfer; those of several are
+                       collected, one message for each link, and passed on with the last transfer
+
+A transfer that has to wait for room is read again later: nothing is passed on, or counted, before there is room for it.
+
+Limits: a frame has at most the size that was sent in open; a message has a maximum size; incomplete messages have a
+limit over all connections; the values in a performative are counted before it is decoded.
+
+Source: the AMQP 1.0 specification as XML, part "transport", section 2.3 and 2.6.14.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final, Protocol, cast
+
+from qstore.broker.model.message import Content, IncomingContent
+from qstore.broker.protocols.assembly import Assembler, Budget, Partial, Receiver
+from qstore.formats.amqp_1_0.composites import BY_CODE, Composite, FieldError, read_composite, read_fields
+from qstore.formats.amqp_1_0.frames import AMQP_HEADER, FRAME, frame_body_at
+from qstore.formats.amqp_1_0.sections import has_too_many_values
+from qstore.formats.amqp_1_0.values import Amqp10Error
+from qstore.formats.values import MAX_VALUES
+
+_unpack: Final = FRAME.unpack_from
+_TRANSFER: Final = BY_CODE[0x14]
+_HEADER_BYTES: Final = len(AMQP_HEADER)
+_MAX_HANDLE: Final = (1 << 32) - 1
+
+
+class FrameReceiver(Receiver, Protocol):
+    """Receives the output of a `FrameAssembler`."""
+
+    def on_protocol_header(self, header: bytes) -> None:
+        """A protocol header was received. Raises ProtocolError if it is not valid now."""
+
+    def performative(self, kind: int, channel: int, performative: Composite) -> None:
+        """A frame without content was received.
+
+        Args:
+            kind: its type.
+            channel: its channel.
+            performative: its performative.
+
+        Raises:
+            ProtocolError: it is not valid now.
+        """
+
+    def empty_frame(self, kind: int) -> None:
+        """A frame without a body was received, of that type. Raises ProtocolError: it is not valid."""
+
+    def takes(self, channel: int, transfer: dict[str, Any], *, is_first: bool) -> bool:
+        """A frame of a transfer was received: count it. Returns whether its content is accepted, or discarded.
+
+        Raises:
+            ProtocolError: it is not valid now.
+        """
+
+    def transferred(self, channel: int, transfer: dict[str, Any], content: Content) -> None:
+        """A message is complete.
+
+        Args:
+            channel: its channel.
+            transfer: the fields of its first transfer, with `settled` if any transfer has set it.
+            content: the message.
+        """
+
+
+def key_of(channel: int, handle: int) -> int:
+    """The number of a link among all of a connection."""
+    return channel << 32 | handle
+
+
+def link_of(key: int) -> tuple[int, int]:
+    """Channel and handle of a link by its number."""
+    return key >> 32, key & _MAX_HANDLE
+
+
+class _Partial(Partial):
+    """An incomplete message."""
+
+    __slots__ = ("content", "transfer")
+
+    def __init__(self, transfer: dict[str, Any]) -> None:
+        super().__init__()
+        self.transfer = transfer
+        self.content = IncomingContent()
+
+    @property
+    def held_bytes(self) -> int:
+        """Bytes of its content."""
+        return self.content.size
+
+    @property
+    def known_size(self) -> int:
+        """Bytes of its content so far: the size is not known before its end."""
+        return self.content.size
+
+
+class FrameAssembler(Assembler[_Partial]):
+    """Assembles the input of one connection; `max_body` is the maximum size of a message."""
+
+    __slots__ = ()
+
+    def __init__(self, receiver: FrameReceiver, max_frame: int, max_body: int, budget: Budget) -> None:
+        super().__init__(receiver, max_frame, max_body, budget, _HEADER_BYTES)
+
+    def _take(self, data: bytes, at: int, end: int) -> int:
+        receiver = cast(FrameReceiver, self._receiver)
+        size, doff, kind, channel = _unpack(data, at)
+        self._is_expensive = True
+        if data.startswith(b"AMQP", at):
+            receiver.on_protocol_header(data[at : at + _HEADER_BYTES])
+            return at + _HEADER_BYTES
+        begin: int = at + frame_body_at(size, doff, self.max_frame)
+        following: int = at + size
+        if following > end:
+            return 0
+        if begin == following:
+            receiver.empty_frame(kind)
+            return following
+        if data.startswith(_TRANSFER.head, begin) and not kind:
+            return following if self._takes_transfer(data, begin, following, channel) else 0
+        if following - begin > MAX_VALUES and has_too_many_values(data, begin, following):
+            raise FieldError(f"a performative with more than {MAX_VALUES:,} values", begin)
+        performative, stop = read_composite(data, begin, following)
+        if performative.name == "transfer":
+            raise FieldError("a transfer with an unusual descriptor", begin)
+        if stop != following:
+            raise Amqp10Error(f"{performative.name} ends {following - stop} bytes before its frame", stop)
+        receiver.performative(kind, channel, performative)
+        return following
+
+    def _takes_transfer(self, data: bytes, begin: int, end: int, channel: int) -> bool:
+        """Process a frame with a transfer. Returns False if it has to wait for room."""
+        receiver = cast(FrameReceiver, self._receiver)
+        composite, content_at = read_fields(_TRANSFER, data, begin + len(_TRANSFER.head), end)
+        transfer = composite.fields
+        key = key_of(channel, transfer["handle"])
+        partial = self._partial.get(key)
+        is_more, is_aborted, size = transfer["more"], transfer["aborted"], end - content_at
+        if key in self._dropping:
+            receiver.takes(channel, transfer, is_first=False)
+            if not is_more or is_aborted:
+                self._dropping.discard(key)
+            return True
+        if partial is None and not is_more and not is_aborted:
+            if receiver.takes(channel, transfer, is_first=True):
+                self.messages += 1
+                receiver.transferred(channel, transfer, data[content_at:end])
+            return True
+        held = 0 if partial is None else partial.content.size
+        if not is_aborted and held + size > self.max_body:
+            receiver.takes(channel, transfer, is_first=partial is None)
+            self._refuse_message(key, held + size, is_more=is_more)
+            return True
+        if not is_aborted and not self._budget.has_room(size, held + size):
+            if self._budget.may_wait(self):
+                self._receiver.pause()
+                return False
+            receiver.takes(channel, transfer, is_first=partial is None)
+            self._refuse_message(key, held + size, is_more=is_more)
+            return True
+        self._add(channel, key, transfer, data[content_at:end], is_more=is_more, is_aborted=is_aborted)
+        return True
+
+    def _add(
+        self, channel: int, key: int, transfer: dict[str, Any], content: bytes, *, is_more: bool, is_aborted: bool
+    ) -> None:
+        """Add the part of a message in one transfer, for which there is room."""
+        receiver, partial = cast(FrameReceiver, self._receiver), self._partial.get(key)
+        if not receiver.takes(channel, transfer, is_first=partial is None):
+            if is_more and not is_aborted:
+                self.drop(key)
+            return
+        if partial is None:
+            partial = self._partial[key] = _Partial(transfer)
+        elif transfer.get("settled"):
+            partial.transfer["settled"] = True
+        if is_aborted:
+            del self._partial[key]
+            self._count(-partial.held_bytes)
+            return
+        if self._budget.waiting:
+            self._budget.end_wait(self)
+        if content:
+            self._count(len(content))
+            partial.content.add(content)
+        if not is_more:
+            del self._partial[key]
+            self._count(-partial.held_bytes)
+            self.messages += 1
+            receiver.transferred(channel, partial.transfer, partial.content.content())
+
+    def _refuse_message(self, key: int, size: int, *, is_more: bool) -> None:
+        """Discard a message that is too large, with the transfers of it that follow."""
+        self.drop(key)
+        if not is_more:
+            self._dropping.discard(key)
+        self._receiver.too_large(key, size)
+
+    def forget_link(self, key: int) -> None:
+        """A link is detached: discard its incomplete message. What follows belongs to another link."""
+        partial = self._partial.pop(key, None)
+        if partial is not None:
+            self._count(-partial.held_bytes)
+        self._dropping.discard(key)
+
+    def forget_channel(self, channel: int) -> None:
+        """As `forget_link`, of all links of a session."""
+        for key in [each for each in (*self._partial, *self._dropping) if link_of(each)[0] == channel]:
+            self.forget_link(key)

@@ -1,0 +1,542 @@
+"""Attaches links: which node a source or a target means, and what is made for it.
+
+    queue                     the link consumes it, or sends to it
+    exchange as a target      messages are routed by it
+    exchange as a source      a subscription: a queue, bound to the exchange, that the link consumes
+    dynamic                   a new node; it ends with the link, unless its lifetime policy says otherwise
+    create-on-demand          a capability: the node is made if there is none; it stays
+    null as a target          anonymous terminus: each message has its own address
+
+**Subscriptions.** The queue is named CONTAINER_LINK, or LINK if it is shared and global; of the name of the link only
+what precedes a `|` counts, as JMS clients need it. It ends with the link, unless the source is durable or never
+expires: then it is a durable queue that stays when the link is detached, collects messages, and ends when the link is
+closed. The capability `shared` allows several links to consume it, and with `global` also those of other containers.
+
+**Binding keys.** That of the address or of a filter; otherwise every message of a topic exchange or a headers exchange
+matches, and elsewhere the empty key.
+
+    filter                          effect
+    ------------------------------  --------------------------------------------------------------------------------
+    selector-filter                 only messages that the selector matches
+    no-local-filter                 no messages that were published over the same connection
+    legacy-amqp-direct-binding,     the binding key of a subscription
+    legacy-amqp-topic-binding
+    legacy-amqp-headers-binding     the binding arguments of a subscription to a headers exchange
+
+What a client asks for is answered as it really is: fields of source and target that have another value than asked for
+say so. What cannot be done is refused with a condition, never ignored.
+
+Sources: AMQP 1.0, part "messaging", section 3.5; docs/amqp-1.0.txt of Qpid C++; the filters of Apache at
+www.amqp.org/specification/1.0/filters.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Coroutine, Mapping
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from qstore.broker.model.arguments import SELECTOR
+from qstore.broker.model.authorization import Action, ObjectType
+from qstore.broker.model.errors import InvalidArgumentError, NotFoundError, ResourceLockedError
+from qstore.broker.model.exchanges.exchange import Exchange
+from qstore.broker.model.queues.arguments import LIFETIME
+from qstore.broker.model.queues.queue import Queue
+from qstore.broker.model.selectors.selector import Selector, read_selector
+from qstore.broker.model.settlement import subscribe
+from qstore.broker.protocols.amqp_1_0.addresses import IS_QUEUE, IS_TOPIC, Node, NodeKind, node_of
+from qstore.broker.protocols.amqp_1_0.errors import ConditionError
+from qstore.broker.protocols.amqp_1_0.links import SETTLED, IncomingLink, Link, OutgoingLink
+from qstore.broker.protocols.consumer import SelectorCheck
+from qstore.formats.amqp_1_0.codes import Condition
+from qstore.formats.amqp_1_0.composites import BY_CODE, OUTCOMES, Composite
+from qstore.formats.amqp_1_0.neutral import neutral_map, neutral_value
+from qstore.formats.amqp_1_0.values import Described, Value, plain_key
+from qstore.formats.values import STR16, TypedMap, TypedValue
+
+if TYPE_CHECKING:
+    from qstore.broker.protocols.amqp_1_0.session import Session
+
+CREATE: Final = "create-on-demand"
+SHARED: Final = "shared"
+GLOBAL: Final = "global"
+DURABLE: Final = "durable"
+AUTO_DELETE: Final = "auto-delete"
+
+_RECEIVER: Final = True
+_COPY: Final = "copy"
+_MOVE: Final = "move"
+_LINK_DETACH: Final = "link-detach"
+_NEVER: Final = "never"
+_LIFETIME_POLICY: Final = "lifetime-policy"
+_DIST_MODES: Final = "supported-dist-modes"
+_DYNAMIC_PREFIX: Final = "amq.dyn-"
+_MATCH_ALL: Final = TypedMap((("x-match", TypedValue(STR16, "all")),))
+
+#: Lifetime policy -> the lifetime that a queue has (`queues/arguments`); None if it ends with its link.
+_LIFETIMES: Final = {
+    "delete-on-close": None,
+    "delete-on-no-links": "delete-if-unused",
+    "delete-on-no-messages": "delete-if-unused-and-empty",
+    "delete-on-no-links-or-messages": "delete-if-unused-and-empty",
+}
+
+
+class Filter(NamedTuple):
+    """A filter.
+
+    Attributes:
+        name: as in the table above.
+        code: the number of its descriptor; its symbol is `apache.org:` with the name and the type.
+        type_name: its type.
+    """
+
+    name: str
+    code: int
+    type_name: str
+
+
+_FILTERS: Final = (
+    Filter("legacy-amqp-direct-binding", 0x0000468C00000000, "string"),
+    Filter("legacy-amqp-topic-binding", 0x0000468C00000001, "string"),
+    Filter("legacy-amqp-headers-binding", 0x0000468C00000002, "map"),
+    Filter("no-local-filter", 0x0000468C00000003, "list"),
+    Filter("selector-filter", 0x0000468C00000004, "string"),
+)
+_BY_DESCRIPTOR: Final[dict[object, Filter]] = {
+    **{each.code: each for each in _FILTERS},
+    **{f"apache.org:{each.name}:{each.type_name}": each for each in _FILTERS},
+}
+
+
+class Filters(NamedTuple):
+    """The filters of a source.
+
+    Attributes:
+        selector: None for none.
+        no_local: as in the table above.
+        key, arguments: of a binding; None if no filter sets them.
+    """
+
+    selector: Selector | None = None
+    no_local: bool = False
+    key: str | None = None
+    arguments: TypedMap | None = None
+
+
+def read_filters(entries: tuple[tuple[Value, Value], ...]) -> Filters:
+    """The filters in a filter set. Raises ConditionError or InvalidArgumentError."""
+    filters = Filters()
+    for name, typed in entries:
+        if typed.value is None:
+            continue
+        content = typed.value
+        if not isinstance(content, Described):
+            raise ConditionError(Condition.INVALID_FIELD, f"filter {plain_key(name)!a:.256} has no descriptor")
+        found = _BY_DESCRIPTOR.get(content.descriptor.value)
+        if found is None:
+            text = f"filter {plain_key(name)!a:.256} with descriptor {plain_key(content.descriptor)!a:.256}"
+            raise ConditionError(Condition.NOT_IMPLEMENTED, f"{text} is not implemented")
+        value = content.value
+        if found.name == "no-local-filter":
+            filters = filters._replace(no_local=True)
+        elif found.type_name == "map":
+            if value.type_name != "map":
+                raise ConditionError(Condition.INVALID_FIELD, f"filter {found.name} is not a map")
+            filters = filters._replace(arguments=neutral_map(value.value))
+        elif not isinstance(value.value, str):
+            raise ConditionError(Condition.INVALID_FIELD, f"filter {found.name} is not a string")
+        elif found.name == "selector-filter":
+            selector = read_selector(TypedMap(((SELECTOR, neutral_value(value)),)), SELECTOR)
+            filters = filters._replace(selector=selector)
+        else:
+            filters = filters._replace(key=value.value)
+    return filters
+
+
+class NodeProperties(NamedTuple):
+    """The properties of a node that is made.
+
+    Attributes:
+        is_exchange: whether it is an exchange, not a queue.
+        exchange_type: its type, if it is.
+        is_durable, is_auto_delete: as declared.
+        alternate: the name of its alternate exchange; empty for none.
+        ends_with_link: whether it ends with the link that has made it.
+        arguments: all others.
+    """
+
+    is_exchange: bool = False
+    exchange_type: str = "topic"
+    is_durable: bool = False
+    is_auto_delete: bool = False
+    alternate: str = ""
+    ends_with_link: bool = False
+    arguments: TypedMap = TypedMap()
+
+
+class Attach:
+    """A link that a client attaches.
+
+    Args:
+        session: its session.
+        fields: of the client's attach.
+
+    Attributes:
+        session: as above.
+        handle, name: of the client.
+        is_source: whether the client receives: the broker has the source.
+        terminus: the fields of the broker's terminus, as the client asked for it; None if there is none.
+        node: what its address means; None for an anonymous terminus.
+        made: queues and exchanges that were made for it.
+    """
+
+    def __init__(self, session: Session, fields: dict[str, Any]) -> None:
+        self.session, self._fields = session, fields
+        self.handle: int = fields["handle"]
+        self.name: str = fields["name"]
+        self.is_source: bool = fields["role"] is _RECEIVER
+        self.terminus: dict[str, Any] | None = None
+        self.node: Node | None = None
+        self.filters = Filters()
+        self.address: str | None = None
+        self.queue: Queue | None = None
+        self.owned: list[Queue] = []
+        self._is_durable = False
+        self.kind_name = "source" if self.is_source else "target"
+
+    # ---- what the client asks for ----
+
+    def read(self) -> None:
+        """Read the terminus. Raises ConditionError or ModelError."""
+        terminus = self._fields.get(self.kind_name)
+        if not isinstance(terminus, Composite) or terminus.name != self.kind_name:
+            if isinstance(terminus, Composite) and terminus.name == "coordinator":
+                raise ConditionError(Condition.NOT_IMPLEMENTED, "transactions are not implemented")
+            raise ConditionError(Condition.INVALID_FIELD, f"the link has no {self.kind_name}")
+        self.terminus = terminus.fields
+        address = self.terminus.get("address")
+        if address is not None and (not isinstance(address, Value) or not isinstance(address.value, str)):
+            raise ConditionError(Condition.INVALID_FIELD, "an address that is not a string")
+        self.address = None if address is None else address.value
+        if self.is_source:
+            self.filters = read_filters(self.terminus.get("filter") or ())
+            mode = self.terminus.get("distribution_mode")
+            if mode not in (None, _COPY, _MOVE):
+                raise ConditionError(Condition.NOT_IMPLEMENTED, f"distribution mode {mode!a:.64} is not implemented")
+
+    @property
+    def capabilities(self) -> tuple[str, ...]:
+        """Those that the client asks for."""
+        found: tuple[str, ...] = (self.terminus or {}).get("capabilities") or ()
+        return found
+
+    def _asks(self, name: str) -> bool:
+        return name in self.capabilities
+
+    def node_properties(self, *, is_dynamic: bool) -> NodeProperties:
+        """The properties of a node to make. Raises ConditionError."""
+        assert self.terminus is not None
+        properties = NodeProperties(
+            is_exchange=self._asks(IS_TOPIC) and not self._asks(IS_QUEUE),
+            is_durable=self._asks(DURABLE),
+            is_auto_delete=self._asks(AUTO_DELETE),
+            ends_with_link=is_dynamic,
+        )
+        arguments: list[tuple[str, TypedValue]] = []
+        for key, typed in self.terminus.get("dynamic_node_properties") or ():
+            name, value = plain_key(key), typed.value
+            if name == _LIFETIME_POLICY:
+                policy = _lifetime_of(typed)
+                properties = properties._replace(ends_with_link=policy is None)
+                if policy is not None:
+                    properties = properties._replace(is_auto_delete=True)
+                    arguments.append((LIFETIME, TypedValue(STR16, policy)))
+            elif name == _DIST_MODES:
+                modes = [value] if isinstance(value, str) else [each.value for each in value or ()]
+                properties = properties._replace(is_exchange=_COPY in modes and _MOVE not in modes)
+            elif name == "durable":
+                properties = properties._replace(is_durable=bool(value))
+            elif name == "auto-delete":
+                properties = properties._replace(is_auto_delete=bool(value))
+            elif name == "exchange-type":
+                properties = properties._replace(exchange_type=str(value), is_exchange=True)
+            elif name == "alternate-exchange":
+                properties = properties._replace(alternate=str(value))
+            else:
+                arguments.append((name, neutral_value(typed)))
+        return properties._replace(arguments=TypedMap(tuple(arguments)))
+
+    # ---- making nodes ----
+
+    async def make_node(self, name: str, properties: NodeProperties) -> None:
+        """Make a queue or an exchange. Raises ModelError."""
+        session = self.session
+        topology = session.virtual_host.topology
+        if properties.is_exchange:
+            await topology.declare_exchange(
+                name, properties.exchange_type, durable=properties.is_durable,
+                auto_delete=properties.is_auto_delete or properties.ends_with_link, alternate=properties.alternate,
+                arguments=properties.arguments, caller=session,
+            )  # fmt: skip
+            self.node = Node(NodeKind.EXCHANGE, name)
+            return
+        queue = await topology.declare_queue(
+            name, durable=properties.is_durable, auto_delete=properties.is_auto_delete,
+            alternate=properties.alternate, arguments=properties.arguments, caller=session,
+            is_server_named=name.startswith(_DYNAMIC_PREFIX),
+        )  # fmt: skip
+        self.node = Node(NodeKind.QUEUE, name)
+        if properties.ends_with_link:
+            self.owned.append(queue)
+
+    async def make_dynamic(self) -> None:
+        """Make a node with a name of the broker. Raises ModelError or ConditionError."""
+        properties = self.node_properties(is_dynamic=True)
+        name = f"{_DYNAMIC_PREFIX}{secrets.token_urlsafe(16)}"
+        if properties.is_exchange:
+            name = f"topic-{secrets.token_urlsafe(16)}"
+        await self.make_node(name, properties)
+        self.address = name
+        await self.make_subscription()
+
+    async def make_on_demand(self) -> None:
+        """Make a node with the client's name. Raises ModelError or ConditionError."""
+        assert self.address is not None
+        await self.make_node(self.address, self.node_properties(is_dynamic=False))
+        await self.make_subscription()
+
+    async def make_subscription(self) -> None:
+        """Make the queue of a subscription, if the link receives from an exchange. Raises ModelError."""
+        node, session = self.node, self.session
+        if not self.is_source or node is None or node.kind is not NodeKind.EXCHANGE:
+            return
+        topology = session.virtual_host.topology
+        exchange = topology.find_exchange(node.name)
+        is_shared = self._asks(SHARED)
+        name = self.subscription_name
+        self._is_durable = self.is_durable_subscription
+        queue = session.virtual_host.queues.get(name)
+        if queue is None or queue.auto_delete:
+            queue = await topology.declare_queue(
+                name,
+                durable=self._is_durable,
+                exclusive=not self._is_durable and not is_shared,
+                auto_delete=not self._is_durable,
+                caller=session,
+            )
+        elif not self._is_durable:
+            raise ResourceLockedError(f'there is a durable subscription with the name "{name}"')
+        self.queue = queue
+        if not self._is_durable:
+            self.owned.append(queue)
+        key, arguments = self._binding_of(exchange)
+        await topology.bind(name, exchange.name, key, arguments, caller=session)
+
+    @property
+    def is_durable_subscription(self) -> bool:
+        """Whether a subscription outlives its link."""
+        terminus = self.terminus or {}
+        return bool(terminus["durable"]) or terminus["expiry_policy"] == _NEVER
+
+    @property
+    def subscription_name(self) -> str:
+        """The name of the queue of a subscription."""
+        name = self.name.partition("|")[0]
+        if self._asks(SHARED) and (self._asks(GLOBAL) or not self.session.connection.container):
+            return name
+        return f"{self.session.connection.container}_{name}"
+
+    def _binding_of(self, exchange: Exchange) -> tuple[str, TypedMap]:
+        """The key and the arguments of a subscription's binding."""
+        filters, key = self.filters, self.filters.key
+        if key is None:
+            assert self.node is not None
+            key = self.node.key
+        arguments = filters.arguments or TypedMap()
+        if exchange.type_name == "headers":
+            return key or self.subscription_name, arguments or _MATCH_ALL
+        if arguments:
+            text = f"legacy-amqp-headers-binding needs a headers exchange, and {exchange.name!a} is not one"
+            raise InvalidArgumentError(text)
+        if key is None:
+            key = "#" if exchange.type_name == "topic" else ""
+        return key, arguments
+
+    def abandon(self) -> None:
+        """The link is refused after all: give up what was made for it."""
+        for queue in self.owned:
+            self.session.disown(queue)
+        self.owned.clear()
+
+    # ---- the link ----
+
+    def make(self) -> Link:
+        """Make the link; everything for it is there. Raises ModelError or ConditionError."""
+        return self._make_outgoing() if self.is_source else self._make_incoming()
+
+    def _make_incoming(self) -> IncomingLink:
+        session, node = self.session, self.node
+        if node is not None:
+            exchange, key = ("", node.name) if node.kind is NodeKind.QUEUE else (node.name, node.key)
+            if key is not None:
+                session.broker.authorization.check_publish(session.connection, exchange, key)
+        link = IncomingLink(session, self.handle, self.name, node, self.address or "")
+        link.delivery_count = self._fields.get("initial_delivery_count") or 0
+        link.owned = self.owned
+        return link
+
+    def _make_outgoing(self) -> OutgoingLink:
+        session, fields = self.session, self.terminus
+        assert fields is not None
+        queue = self.queue
+        if queue is None:
+            assert self.node is not None
+            queue = self._find_queue(self.node.name)
+            if self.filters.key is not None or self.filters.arguments is not None:
+                text = "legacy-amqp bindings are implemented for exchanges, not for queues"
+                raise ConditionError(Condition.NOT_IMPLEMENTED, text)
+        is_browsing = self.is_browsing or queue.is_browse_only
+        settles = self._fields["snd_settle_mode"] == SETTLED
+        selector = self.filters.selector
+        link = OutgoingLink(
+            session,
+            self.handle,
+            self.name,
+            queue,
+            acquires=not is_browsing,
+            settles=settles,
+            selector=None if selector is None else SelectorCheck(selector, session.broker.last_candidate),
+            no_local=self.filters.no_local,
+            default=self._default_outcome(fields.get("default_outcome")),
+        )
+        is_exclusive = self._is_durable and not self._asks(SHARED)
+        subscribe(session.broker, session, queue, link, self.name, exclusive=is_exclusive)
+        session.virtual_host.idle_queues.used(queue)
+        link.owned = self.owned
+        link.is_durable = self._is_durable
+        return link
+
+    @property
+    def is_browsing(self) -> bool:
+        """Whether the link leaves the messages on the queue: a subscription has its own, and takes them."""
+        return self.queue is None and (self.terminus or {}).get("distribution_mode") == _COPY
+
+    @staticmethod
+    def _default_outcome(given: Any) -> Composite:
+        if given is None:
+            return Composite("released", {})
+        if not isinstance(given, Composite) or given.name not in OUTCOMES:
+            raise ConditionError(Condition.NOT_IMPLEMENTED, "a default outcome that is not known")
+        return given
+
+    def _find_queue(self, name: str) -> Queue:
+        """The queue with a name, if the session may use it; an unauthorized user does not learn why it may not."""
+        session = self.session
+        queue = session.virtual_host.queues.get(name)
+        if queue is not None and (queue.owner in (None, session) or (self.is_browsing and not queue.is_private)):
+            return queue
+        session.broker.authorization.check(session, Action.CONSUME, ObjectType.QUEUE, name)
+        if queue is None:
+            raise NotFoundError(f'there is no queue "{name}"', kind="queue", name=name)
+        raise ResourceLockedError(f'queue "{name}" is exclusive to another session')
+
+    # ---- the answer ----
+
+    def answer(self, link: Link | None) -> dict[str, Any]:
+        """The fields of the broker's attach; None for a link that is refused."""
+        fields = self._fields
+        values: dict[str, Any] = {
+            "name": self.name,
+            "handle": self.handle,
+            "role": not fields["role"],
+            "snd_settle_mode": fields["snd_settle_mode"],
+            "rcv_settle_mode": fields["rcv_settle_mode"] if self.is_source else 0,
+        }
+        other = "target" if self.is_source else "source"
+        if isinstance(fields.get(other), Composite):
+            values[other] = fields[other]
+        if self.is_source:
+            values["initial_delivery_count"] = 0
+        if link is None:
+            return values
+        if not self.is_source:
+            values["max_message_size"] = self.session.broker.settings.max_message_bytes
+        values[self.kind_name] = Composite(self.kind_name, self._actual(link))
+        return values
+
+    def _actual(self, link: Link) -> dict[str, Any]:
+        """The fields of the broker's terminus as it is."""
+        assert self.terminus is not None
+        actual = dict(self.terminus)
+        actual["address"] = None if self.address is None else Value("string", self.address)
+        actual["capabilities"] = self._actual_capabilities(link)
+        if isinstance(link, OutgoingLink):
+            actual["distribution_mode"] = _MOVE if link.acquires else _COPY
+            actual["default_outcome"] = link.default
+            actual["outcomes"] = tuple(f"amqp:{name}:list" for name in OUTCOMES)
+        if not self._is_durable:
+            actual["durable"], actual["timeout"] = 0, 0
+            actual["expiry_policy"] = _LINK_DETACH
+        else:
+            actual["expiry_policy"] = _NEVER
+        return actual
+
+    def _actual_capabilities(self, link: Link) -> tuple[str, ...]:
+        """Those of the capabilities asked for that the node has."""
+        if self.node is None:
+            return ()
+        host, is_queue = self.session.virtual_host, self.node.kind is NodeKind.QUEUE
+        found: Queue | Exchange | None = (
+            host.queues.get(self.node.name) if is_queue else host.exchanges.get(self.node.name)
+        )
+        has: Mapping[str, bool] = {
+            IS_QUEUE: is_queue,
+            IS_TOPIC: not is_queue,
+            DURABLE: found is not None and found.durable,
+            AUTO_DELETE: found is not None and found.auto_delete,
+            CREATE: True,
+            SHARED: isinstance(link, OutgoingLink) and link.queue.exclusive_consumer is None,
+            GLOBAL: isinstance(link, OutgoingLink),
+        }
+        return tuple(name for name in self.capabilities if has.get(name, False))
+
+
+def _lifetime_of(typed: Value) -> str | None:
+    """The lifetime that a lifetime policy means; None if the node ends with its link. Raises ConditionError."""
+    content = typed.value
+    descriptor = content.descriptor.value if isinstance(content, Described) else None
+    kind = BY_CODE.get(descriptor) if isinstance(descriptor, int) else None
+    name = kind.name if kind is not None else str(descriptor).removeprefix("amqp:").removesuffix(":list")
+    if name not in _LIFETIMES:
+        raise ConditionError(Condition.NOT_IMPLEMENTED, f"lifetime policy {name!a:.64} is not implemented")
+    return _LIFETIMES[name]
+
+
+def prepare(attach: Attach) -> Coroutine[Any, Any, None] | None:
+    """Find the node of a link. Returns the work that makes what it needs; None if that is there.
+
+    Raises:
+        ConditionError, ModelError: it is refused.
+    """
+    attach.read()
+    terminus, session = attach.terminus, attach.session
+    assert terminus is not None
+    if terminus["dynamic"]:
+        if attach.address is not None:
+            raise ConditionError(Condition.INVALID_FIELD, "a dynamic terminus with an address")
+        return attach.make_dynamic()
+    if not attach.address:
+        if attach.is_source:
+            raise ConditionError(Condition.INVALID_FIELD, "a source without an address")
+        return None
+    node = attach.node = node_of(session.virtual_host, attach.address, attach.capabilities)
+    if node is None:
+        if CREATE in attach.capabilities:
+            return attach.make_on_demand()
+        raise NotFoundError(f'there is no queue or exchange "{attach.address[:256]}"')
+    if not attach.is_source or node.kind is NodeKind.QUEUE:
+        return None
+    if node.is_strict:
+        raise InvalidArgumentError("an exchange is not a source: address a queue that is bound to it")
+    return attach.make_subscription()

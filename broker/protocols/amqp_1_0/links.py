@@ -1,0 +1,303 @@
+"""Links: one direction each, between a client and a node of the broker.
+
+    IncomingLink     the client sends messages to a target; the broker gives credit (`session`)
+    OutgoingLink     the broker sends messages of a source: a consumer of a queue
+
+**Outgoing.** A message is sent when the client has given credit for it, the window of the session is open and the
+connection has room. It is settled at once if the client has asked for that (sender settle mode `settled`) or browses
+(distribution mode `copy`), and removed from the queue then; otherwise it waits for its outcome.
+
+`deliver` handles every outgoing message. The performative of a transfer differs only in delivery id, tag and `settled`,
+which have a fixed size; the rest is encoded once. A message that exceeds a frame of the client is sent as a stream
+(`output`), whose frames take the session's window.
+
+Source: AMQP 1.0, part "transport", section 2.6 and 2.7; part "messaging", section 3.5.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Hashable, Iterator
+from typing import TYPE_CHECKING, Any, Final
+
+from qstore.broker.model.message import Buffer, Content
+from qstore.broker.model.queues.consumers import NOT_FOR_ME, REFUSED, TAKEN, TAKEN_LAST
+from qstore.broker.model.queues.entry import Entry
+from qstore.broker.model.queues.queue import Queue
+from qstore.broker.protocols.amqp_1_0.message import SectionMessage, as_sections
+from qstore.broker.protocols.consumer import SelectorCheck, SendingConsumer
+from qstore.broker.protocols.message import native_of
+from qstore.broker.protocols.output import COST_OF_MESSAGE, Stream, parts_of
+from qstore.formats.amqp_1_0.composites import BY_NAME
+from qstore.formats.amqp_1_0.frames import AMQP, FRAME
+from qstore.formats.amqp_1_0.values import Value, encode_value
+from qstore.formats.values import EMPTY_MAP
+
+if TYPE_CHECKING:
+    from qstore.broker.protocols.amqp_1_0.addresses import Node
+    from qstore.broker.protocols.amqp_1_0.session import Session
+    from qstore.formats.amqp_1_0.composites import Composite
+
+CREDIT: Final = 1_000
+"""Messages that a client may send on a link before the broker gives it more credit."""
+
+SETTLED: Final = 1  # sender-settle-mode
+SECOND: Final = 1  # receiver-settle-mode
+MASK: Final = 0xFFFFFFFF
+
+_HALF: Final = 1 << 31
+_TRANSFER: Final = BY_NAME["transfer"].head
+_DOFF: Final = FRAME.size // 4
+_pack_frame: Final = FRAME.pack
+_TAIL: Final = struct.Struct(">BIBBQBB")  # delivery-id, delivery-tag, message-format, settled
+_pack_tail: Final = _TAIL.pack
+_UINT, _VBIN8, _TAG_BYTES, _ZERO, _TRUE, _FALSE = 0x70, 0xA0, 8, 0x43, 0x41, 0x42
+_MORE: Final = bytes((_TRUE,))
+
+
+def difference(later: int, earlier: int) -> int:
+    """How many steps a serial number of 32 bits is after another one; negative if it is before it."""
+    steps = (later - earlier) & MASK
+    return steps - (1 << 32) if steps >= _HALF else steps
+
+
+class IncomingLink:
+    """A link on which the client sends messages.
+
+    Args:
+        session: its session.
+        handle, name: of the client.
+        node: its target; None if each message has its own.
+        address: the address of its target, as the client gave it or the broker made it.
+
+    Attributes:
+        session, handle, name, node, address: as above.
+        delivery_count: how many messages it has had, from the client's first number on.
+        credit: messages that the client may still send.
+        is_partial: whether a message is incomplete.
+        owned: queues that end with it.
+    """
+
+    __slots__ = ("address", "credit", "delivery_count", "handle", "is_partial", "name", "node", "owned", "session")
+
+    def __init__(self, session: Session, handle: int, name: str, node: Node | None, address: str) -> None:
+        self.session, self.handle, self.name, self.node, self.address = session, handle, name, node, address
+        self.delivery_count = self.credit = 0
+        self.is_partial = False
+        self.owned: list[Queue] = []
+
+
+class Delivery:
+    """A message that was sent and waits for its outcome.
+
+    Attributes:
+        link: its link.
+        entry: its place on the queue of the link.
+    """
+
+    __slots__ = ("entry", "link")
+
+    def __init__(self, link: OutgoingLink, entry: Entry) -> None:
+        self.link, self.entry = link, entry
+
+
+class OutgoingLink(SendingConsumer):
+    """A link on which the broker sends messages.
+
+    Args:
+        session: its session.
+        handle, name: of the client.
+        queue: the queue that it consumes.
+        acquires: whether it acquires messages, or browses them.
+        settles: whether messages are settled when they are sent.
+        selector: decides which messages it gets; None for all.
+        no_local: whether it gets no messages that were published over its own connection.
+
+    Attributes:
+        session, handle, name: as above.
+        delivery_count: messages sent, and credit that was drained.
+        credit: messages that the client has still asked for.
+        is_draining: whether it wants what there is, and no more credit.
+        is_attached: whether it may send.
+        default: the outcome of messages that are settled without one.
+        owned: queues that end with it.
+        is_durable: whether its queue is a durable subscription, which ends when the client closes the link.
+        delivered: messages sent.
+    """
+
+    __slots__ = (
+        "_head", "_head_with_more", "_kind", "_selector", "credit", "default", "delivered", "delivery_count", "handle",
+        "is_attached", "is_draining", "is_durable", "name", "no_local", "owned", "session", "settles",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        session: Session,
+        handle: int,
+        name: str,
+        queue: Queue,
+        *,
+        acquires: bool,
+        settles: bool,
+        selector: SelectorCheck | None,
+        no_local: bool,
+        default: Composite,
+    ) -> None:
+        super().__init__(name, queue, acquires=acquires, is_accepting=not settles, arguments=EMPTY_MAP)
+        self.session, self.handle, self.name, self.default = session, handle, name, default
+        self.settles, self.no_local, self._selector = settles, no_local, selector
+        self.is_windowed = False
+        self.delivery_count = self.credit = self.delivered = 0
+        self.is_attached = True
+        self.is_draining = self.is_durable = False
+        self.owned: list[Queue] = []
+        number = encode_value(Value("uint", handle))
+        size = 1 + len(number) + _TAIL.size
+        self._head = _TRANSFER + bytes((0xC0, size, 5)) + number
+        self._head_with_more = _TRANSFER + bytes((0xC0, size + 1, 6)) + number
+        text = None if selector is None else selector.text
+        self._kind = "AMQP 1.0", text, session.connection.publisher if no_local else None
+
+    @property
+    def kind(self) -> Hashable:
+        """Equal for links that decline the same messages."""
+        return self._kind
+
+    @property
+    def has_credit(self) -> bool:
+        """As `Consumer.has_credit`."""
+        return self.credit > 0
+
+    @property
+    def is_blocked(self) -> bool:
+        """Whether it has credit, but the connection or the session cannot take more now."""
+        return self.credit > 0 and (not self.session.can_send or self.session.connection.room <= 0)
+
+    def wake(self) -> None:
+        """Mark it as ready, if it can take messages."""
+        if self.is_waiting or self.credit <= 0 or not self.is_attached or not self.session.can_send:
+            return
+        if not self.queue.is_deleted:
+            self.queue.wake(self)
+
+    # ---- messages ----
+
+    def deliver(self, entry: Entry) -> int:
+        """Send a message, if there is credit for it. Returns as `Consumer.deliver` does."""
+        selector, session = self._selector, self.session
+        connection = session.connection
+        if self.credit <= 0 or connection.room <= 0 or not session.can_send or not self.is_attached:
+            return REFUSED
+        if selector is None:
+            return self._deliver(entry)
+        result = self._deliver(entry) if selector.admits(entry) else NOT_FOR_ME
+        selector.answered(entry, connection, is_refused=result == REFUSED)
+        return result
+
+    def _deliver(self, entry: Entry) -> int:
+        session = self.session
+        connection = session.connection
+        message = native_of(entry.message, SectionMessage, as_sections)
+        if message is None or (self.no_local and message.handling.publisher is connection.publisher):
+            return NOT_FOR_ME
+        returns = self.queue.returns_of(entry) if entry.is_redelivered else 0
+        sections = message.delivered_header(
+            is_redelivered=entry.is_redelivered, returns=returns, now=session.broker.clock()
+        )
+        body = message.body
+        size = len(sections) + len(body)
+        number = session.next_delivery
+        session.next_delivery = number + 1
+        head, settled = self._head, _TRUE if self.settles else _FALSE
+        tail = _pack_tail(_UINT, number & MASK, _VBIN8, _TAG_BYTES, number, _ZERO, settled)
+        frame = FRAME.size + len(head) + len(tail) + size
+        if frame <= connection.max_frame and isinstance(body, bytes):
+            start = _pack_frame(frame, _DOFF, AMQP, session.channel)
+            connection.output += (start, head, tail, sections, body)
+            connection.frames_sent += 1
+            session.sent_frame()
+        else:
+            session.stream(self, self._frames(tail, sections, body))
+        connection.messages_sent += 1
+        connection.room -= size + COST_OF_MESSAGE
+        connection.has_output()
+        self.delivered += 1
+        self.delivery_count = (self.delivery_count + 1) & MASK
+        self.credit -= 1
+        if self.settles:
+            if self.acquires:
+                session.dequeue(self.queue, entry)
+        else:
+            session.unsettled[number] = Delivery(self, entry)
+        return TAKEN if self.credit > 0 and connection.room > 0 and session.can_send else TAKEN_LAST
+
+    def _frames(self, tail: bytes, sections: bytes, body: Content) -> Iterator[tuple[Buffer, ...]]:
+        """The frames of a message that does not fit one."""
+        channel = self.session.channel
+        most = self.session.connection.max_frame - FRAME.size - len(self._head_with_more) - len(tail) - 1
+        parts = [*parts_of(sections, most), *parts_of(body, most)]
+        for number, part in enumerate(parts, 1):
+            if number < len(parts):
+                head = self._head_with_more
+                size = FRAME.size + len(head) + len(tail) + 1 + len(part)
+                yield _pack_frame(size, _DOFF, AMQP, channel), head, tail, _MORE, part
+            else:
+                head = self._head
+                size = FRAME.size + len(head) + len(tail) + len(part)
+                yield _pack_frame(size, _DOFF, AMQP, channel), head, tail, part
+
+    def encode_head(self, length: int) -> bytes:
+        """As `SendingConsumer.encode_head`; not used, because a transfer has one size for all."""
+        raise NotImplementedError
+
+    def encode_body_head(self, length: int) -> bytes:
+        """As `SendingConsumer.encode_body_head`; not used."""
+        raise NotImplementedError
+
+    def queue_deleted(self) -> None:
+        """The queue was deleted: detach the link, unless it has ended meanwhile."""
+        if self.is_attached:
+            self.session.link_lost(self)
+
+
+Link = IncomingLink | OutgoingLink
+
+
+class TransferStream(Stream):
+    """The frames of a message that does not fit one, as far as the session's window is open.
+
+    Args:
+        session: the session.
+        link: the link.
+    """
+
+    __slots__ = ("_session", "link")
+
+    def __init__(self, session: Session, link: OutgoingLink) -> None:
+        super().__init__()
+        self._session, self.link = session, link
+
+    @property
+    def is_sent(self) -> bool:
+        """Whether everything was sent."""
+        return not self._waiting
+
+    @property
+    def is_over(self) -> bool:
+        """As `Stream.is_over`; also if nothing more can be sent now."""
+        return not self._waiting or self._session.window <= 0
+
+    def take(self, output: list[Buffer], max_bytes: int) -> int:
+        """As `Stream.take`."""
+        waiting, session = self._waiting, self._session
+        taken = 0
+        while waiting and session.window > 0 and taken < max_bytes:
+            frame: Any = next(waiting[0], None)
+            if frame is None:
+                waiting.popleft()
+                continue
+            output += frame
+            self.frames += 1
+            session.sent_frame()
+            taken += sum(map(len, frame))
+        return taken

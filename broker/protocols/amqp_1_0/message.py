@@ -1,0 +1,516 @@
+"""A message in its AMQP 1.0 form: as received, as stored, and converted from another protocol's.
+
+The sections before the body, exchange, routing key and body are kept as received; only delivery-annotations, which are
+for one hop, are dropped. Of the sections only those fields that queues need are read; all others are decoded on demand.
+
+The section header is the only one that a broker changes. Consumers get a new one:
+
+    durable, priority    as the sender set them
+    ttl                  the milliseconds that are left
+    first-acquirer       whether it was not delivered before
+    delivery-count       the sender's number, and how often it has returned to the queue: at least 1 if it has, as only
+                         queues with a delivery limit count it
+
+A message expires at the end of its ttl or at its absolute-expiry-time, whichever is earlier. That is stored with it. It
+is stored as `u32 header size | u32 mark | u64 expiration | exchange | routing key | sections`
+(formats/broker_records/README.md, 1.8); messages that qpidd stored have neither of the fields.
+
+Headers that the broker adds, for example to a dead letter, are message-annotations, because the sender's sections never
+change. In turn, annotations are headers for routing, selectors and consumers of other protocols; an application
+property of the same name takes precedence.
+
+README.md has the mapping between the protocols, in both directions.
+
+Source: the AMQP 1.0 specification as XML, part "messaging".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from math import ceil
+from typing import Any, Final, NamedTuple
+from uuid import UUID
+
+from qstore.broker.model.errors import HeaderTooLargeError, InvalidArgumentError
+from qstore.broker.model.message import (
+    PLAIN_HANDLING,
+    Content,
+    Handling,
+    LargeContent,
+    Message,
+    Properties,
+    ReplyAddress,
+    content_of,
+    pieces_of,
+)
+from qstore.broker.protocols.message import CONTENT_TYPES, MESSAGE_ID_HEADER, SUBJECT_HEADER, NativeMessage
+from qstore.formats.amqp_0_10.maps import check_amount
+from qstore.formats.amqp_0_10.maps import read_value as read_typed
+from qstore.formats.amqp_0_10.types import Amqp010Error, wire_type_of
+from qstore.formats.amqp_1_0.composites import encode_composite, list_bounds, section_list
+from qstore.formats.amqp_1_0.neutral import is_simple, map_value, neutral_map, value_of
+from qstore.formats.amqp_1_0.sections import (
+    APPLICATION_PROPERTIES,
+    MESSAGE_ANNOTATIONS,
+    VALUE,
+    Sections,
+    data_section,
+    encode_section,
+    section_value,
+    section_value_at,
+    split_sections,
+)
+from qstore.formats.amqp_1_0.values import Amqp10Error, Value
+from qstore.formats.broker_records import amqp_1_0_messages as records
+from qstore.formats.broker_records.messages import HEADER_SIZE_BYTES, header_size
+from qstore.formats.errors import BrokerRecordError
+from qstore.formats.values import EMPTY_MAP, LIST, MAP, VBIN16, Family, TypedMap, TypedValue
+
+MAX_HEADER: Final = 0xFFFF
+"""Bytes of the sections before the body that the broker makes or changes."""
+
+_MAX_TTL: Final = (1 << 32) - 1
+_MAX_PRIORITY: Final = 255
+_HEADERS_KEPT: Final = 1024
+_EXPIRY_AT: Final = 8  # number of absolute-expiry-time among the properties
+_FEATURE: Final = "x-"
+_COMPLEX: Final = "x-opt-"
+
+APP_ID_HEADER: Final = "x-amqp-app-id"
+"""The application property for an app id, which AMQP 1.0 does not have."""
+
+
+class HeaderFields(NamedTuple):
+    """The fields of a section header that the broker uses.
+
+    Attributes:
+        is_durable: whether a durable queue stores the message.
+        priority: its priority; 4 if it is absent.
+        ttl: milliseconds; None if it is absent.
+        delivery_count: how often it was delivered before it arrived.
+    """
+
+    is_durable: bool = False
+    priority: int = 4
+    ttl: int | None = None
+    delivery_count: int = 0
+
+
+NO_HEADER: Final = HeaderFields()
+
+
+@lru_cache(maxsize=_HEADERS_KEPT)
+def read_header(section: bytes) -> HeaderFields:
+    """Decode a section header; most messages of a publisher have the same. Raises Amqp10Error."""
+    fields = section_list("header", section, 0, len(section))
+    return HeaderFields(fields["durable"], fields["priority"], fields.get("ttl"), fields["delivery_count"])
+
+
+@lru_cache(maxsize=_HEADERS_KEPT)
+def encode_header(is_durable: bool, priority: int, ttl: int | None, is_first: bool, count: int) -> bytes:
+    """A section header; a default is left out."""
+    fields = {
+        "durable": is_durable,
+        "priority": None if priority == NO_HEADER.priority else priority,
+        "ttl": ttl,
+        "first_acquirer": is_first,
+        "delivery_count": count or None,
+    }
+    return encode_composite("header", fields)
+
+
+class SectionMessage(NativeMessage):
+    """A message of AMQP 1.0.
+
+    Args:
+        header: its sections before the body, without delivery-annotations.
+        body: the other sections.
+        sections: where the former are.
+        exchange, routing_key: as in `Message`.
+        routed: both, encoded as they are stored; empty for a message that qpidd stored.
+        fields: of its section header.
+        handling, expires_at: as in `Message`.
+
+    Attributes:
+        sections, routed, fields: as above.
+    """
+
+    __slots__ = ("fields", "routed", "sections")
+
+    def __init__(
+        self,
+        header: bytes,
+        body: Content,
+        sections: Sections,
+        exchange: str,
+        routing_key: str,
+        routed: bytes,
+        fields: HeaderFields,
+        handling: Handling,
+        expires_at: float,
+    ) -> None:
+        self.header, self.body, self.sections, self.head = header, body, sections, None
+        self.exchange, self.routing_key, self.routed = exchange, routing_key, routed
+        self.size = len(header) + len(body)
+        self.fields, self.is_persistent = fields, fields.is_durable
+        self.handling, self.expires_at = handling, expires_at
+        self._crc = -1
+
+    # ---- stored ----
+
+    def stored_begin(self) -> bytes:
+        """As `NativeMessage.stored_begin`."""
+        return records.encode_begin(ceil(self.expires_at * 1000), self.routed, self.size)
+
+    def head_in(self, data: bytes, begin: int, end: int) -> bytes | None:  # noqa: ARG002 – it is never of a run
+        """As `Message.head_in`."""
+        return None
+
+    # ---- delivered ----
+
+    def delivered_header(self, *, is_redelivered: bool, returns: int, now: float) -> bytes:
+        """The sections before the body, as a consumer gets them.
+
+        Args:
+            is_redelivered: whether it was delivered before.
+            returns: how often it has returned to its queue; 0 if that is not counted.
+            now: seconds since 1970.
+        """
+        fields, ttl = self.fields, None
+        if self.expires_at:
+            ttl = min(max(0, ceil((self.expires_at - now) * 1000)), _MAX_TTL)
+        count = fields.delivery_count + max(returns, is_redelivered)
+        make = encode_header if ttl is None else encode_header.__wrapped__
+        own = make(fields.is_durable, min(self.handling.priority, _MAX_PRIORITY), ttl, not is_redelivered, count)
+        return own + self.header[self.sections.header[1] :]
+
+    # ---- properties ----
+
+    def section_properties(self) -> dict[str, Any]:
+        """The fields of its section properties; empty if there is none, or it cannot be decoded."""
+        begin, end = self.sections.properties
+        try:
+            return section_list("properties", self.header, begin, end) if end else {}
+        except Amqp10Error:
+            return {}
+
+    def _map(self, bounds: tuple[int, int]) -> TypedMap:
+        """The entries of a section that is a map; empty if there is none, or it cannot be decoded."""
+        if not bounds[1]:
+            return EMPTY_MAP
+        try:
+            return neutral_map(section_value(self.header, bounds).value)
+        except Amqp10Error:
+            return EMPTY_MAP
+
+    def annotations(self) -> TypedMap:
+        """Its message-annotations."""
+        return self._map(self.sections.annotations)
+
+    def headers(self) -> TypedMap:
+        """Its application properties, and its message-annotations with other names."""
+        own, annotations = self._map(self.sections.application), self.annotations()
+        if not annotations:
+            return own
+        names = set(own)
+        return TypedMap((*own.entries, *(entry for entry in annotations.entries if entry[0] not in names)))
+
+    def properties(self) -> Properties:
+        """Its properties."""
+        fields = self.section_properties()
+        created = fields.get("creation_time")
+        return Properties(
+            message_id=_plain(fields.get("message_id")),
+            correlation_id=_plain(fields.get("correlation_id")),
+            user_id=fields.get("user_id"),
+            reply_to=_reply_address(_plain(fields.get("reply_to"))),
+            content_type=fields.get("content_type"),
+            content_encoding=fields.get("content_encoding"),
+            subject=fields.get("subject"),
+            created_at=None if created is None else created / 1000,
+            ttl=self.fields.ttl,
+            headers=self.headers(),
+        )
+
+    def content(self) -> Content | TypedValue:
+        """Its content: the bytes of data sections, or a value. Raises BrokerRecordError."""
+        body = self.body
+        if isinstance(body, LargeContent):
+            content = _large_data(body)
+            if content is not None:
+                return content
+        whole = bytes(records.MARK_BYTES) + b"".join(pieces_of(body))
+        decoded = records.decode_sections(whole)
+        assert decoded.amqp_1_0 is not None
+        return records.content_of(whole, decoded.amqp_1_0)
+
+    # ---- changed ----
+
+    def _with(
+        self, header: bytes, sections: Sections, exchange: str, routing_key: str, routed: bytes, expires_at: float
+    ) -> SectionMessage:
+        return SectionMessage(
+            header, self.body, sections, exchange, routing_key, routed, self.fields, self.handling, expires_at
+        )
+
+    def expiring_at(self, moment: float) -> SectionMessage:
+        """As `Message.expiring_at`."""
+        routed = self.routed or records.encode_routed(self.exchange, self.routing_key)
+        return self._with(self.header, self.sections, self.exchange, self.routing_key, routed, moment)
+
+    def readdressed(self, exchange: str, routing_key: str, changes: Mapping[str, TypedValue | None]) -> SectionMessage:
+        """As `Message.readdressed`."""
+        try:
+            routed = records.encode_routed(exchange, routing_key)
+        except BrokerRecordError as error:
+            raise InvalidArgumentError(f"the message cannot be sent to exchange {exchange!a}: {error}") from error
+        header, sections = self._annotated(changes)
+        return self._with(header, sections, exchange, routing_key, routed, 0.0)
+
+    def with_headers(self, changes: Mapping[str, TypedValue | None]) -> SectionMessage:
+        """As `Message.with_headers`: they are message-annotations."""
+        header, sections = self._annotated(changes)
+        return self._with(header, sections, self.exchange, self.routing_key, self.routed, self.expires_at)
+
+    def _annotated(self, changes: Mapping[str, TypedValue | None]) -> tuple[bytes, Sections]:
+        """The sections before the body with other message-annotations. Raises HeaderTooLargeError."""
+        if not changes:
+            return self.header, self.sections
+        kept = [entry for entry in self.annotations().entries if entry[0] not in changes]
+        kept += [(name, value) for name, value in changes.items() if value is not None]
+        section = _annotations_section(kept)
+        old = self.sections
+        begin, end = old.annotations if old.annotations[1] else (old.header[1], old.header[1])
+        header = self.header[:begin] + section + self.header[end:]
+        if len(header) > max(MAX_HEADER, len(self.header)):
+            raise HeaderTooLargeError(len(header), MAX_HEADER)
+        return header, split_sections(header)
+
+
+def _annotations_section(entries: Sequence[tuple[str, TypedValue]]) -> bytes:
+    """Message-annotations; their names are symbols, or strings where they are not ASCII. Empty for none."""
+    pairs = tuple((Value("symbol" if name.isascii() else "string", name), value_of(typed)) for name, typed in entries)
+    return encode_section(MESSAGE_ANNOTATIONS, Value("map", pairs)) if pairs else b""
+
+
+def _plain(value: Any) -> Any:
+    """A message id or an address; None if it is absent, or of a type that it cannot have."""
+    if not isinstance(value, Value):
+        return None
+    return value.value if value.type_name in ("ulong", "uuid", "binary", "string") else None
+
+
+def _reply_address(address: object) -> ReplyAddress | None:
+    return ReplyAddress("", address) if isinstance(address, str) else None
+
+
+def _large_data(body: LargeContent) -> Content | None:
+    """The content of a large body if it is one data section; None if it is not."""
+    first = body.pieces[0]
+    head = data_section(len(body) - 8)
+    if not first.startswith(head) or len(head) != 8:
+        return None
+    rest = (first[8:], *body.pieces[1:])
+    return content_of([piece for piece in rest if piece])
+
+
+# ---- received and stored messages ----
+
+
+def split_message(content: Content) -> tuple[bytes, Content, Sections]:
+    """The sections before the body, without delivery-annotations, the body, and where the sections are.
+
+    The sections of a body of many pieces are not checked.
+
+    Raises:
+        Amqp10Error: it is not a message.
+    """
+    rest: tuple[bytes, ...] = ()
+    first = content if isinstance(content, bytes) else content.pieces[0]
+    try:
+        sections = split_sections(first, is_whole=isinstance(content, bytes))
+    except Amqp10Error:
+        if isinstance(content, bytes):
+            raise
+        first = b"".join(content.pieces)  # rare: the sections before the body are larger than a piece
+        sections = split_sections(first)
+    else:
+        rest = pieces_of(content)[1:]
+    header, body = first[: sections.body_at], first[sections.body_at :]
+    begin, end = sections.delivery
+    if end:
+        header = header[:begin] + header[end:]
+        sections = split_sections(header)
+    if not rest:
+        return header, body, sections
+    pieces = (body, *rest) if body else rest
+    return header, content_of(pieces), sections
+
+
+def expiry_of(header: bytes, sections: Sections) -> float:
+    """The absolute-expiry-time of a message in seconds since 1970; 0.0 if it has none. Raises Amqp10Error."""
+    begin, end = sections.properties
+    if not end or list_bounds("properties", header, section_value_at(header, begin, end), end)[0] <= _EXPIRY_AT:
+        return 0.0
+    expiry: int = section_list("properties", header, begin, end).get("absolute_expiry_time") or 0
+    return expiry / 1000
+
+
+def fields_of(header: bytes, sections: Sections) -> HeaderFields:
+    """The fields of a message's section header. Raises Amqp10Error."""
+    begin, end = sections.header
+    return read_header(header[begin:end]) if end else NO_HEADER
+
+
+def restore_sections(data: bytes) -> SectionMessage:
+    """Decode a stored message of AMQP 1.0, written by this broker or by qpidd.
+
+    Of one that qpidd stored the exchange is unknown, because it was routed before. So is the start of its ttl: only an
+    absolute expiry time makes it expire.
+
+    Raises:
+        BrokerRecordError: it cannot be decoded.
+    """
+    end = HEADER_SIZE_BYTES + header_size(data)
+    if end != len(data) or end < HEADER_SIZE_BYTES + records.MARK_BYTES:
+        size = len(data) - HEADER_SIZE_BYTES
+        raise BrokerRecordError(f"a header of {end - HEADER_SIZE_BYTES} bytes, but its sections take {size}", 0)
+    record = records.split_record(data[HEADER_SIZE_BYTES : HEADER_SIZE_BYTES + _MAX_HEAD])
+    begin = HEADER_SIZE_BYTES + record.sections_at
+    try:
+        content = data[begin:]
+        sections = split_sections(content, is_ordered=False)
+        header, body = content[: sections.body_at], content[sections.body_at :]
+        fields, expiry = fields_of(header, sections), expiry_of(header, sections)
+    except Amqp10Error as error:
+        raise BrokerRecordError(error.what, begin + error.offset) from error
+    handling = PLAIN_HANDLING if fields.priority == 4 else Handling(priority=fields.priority)
+    if record.routed:
+        return SectionMessage(
+            header, body, sections, record.exchange or "", record.routing_key or "", record.routed, fields, handling,
+            record.expires_ms / 1000,
+        )  # fmt: skip
+    message = SectionMessage(header, body, sections, "", "", b"", fields._replace(is_durable=True), handling, expiry)
+    message.routing_key = message.section_properties().get("subject") or ""
+    return message
+
+
+_MAX_HEAD: Final = 12 + 2 * 256  # mark, expiration, exchange and routing key
+
+
+# ---- conversion ----
+
+
+def as_sections(message: Message) -> SectionMessage | None:
+    """A message of another protocol in its 1.0 form; None if AMQP 1.0 cannot represent it."""
+    try:
+        neutral, content = _decoded(message)
+        body = _body_of(content)
+        header = encode_header(message.is_persistent, min(message.handling.priority, _MAX_PRIORITY), None, False, 0)
+        header += _sections_of(message, neutral)
+        routed = records.encode_routed(message.exchange, message.routing_key)
+        sections = split_sections(header)
+        fields = fields_of(header, sections)
+    except (Amqp10Error, BrokerRecordError):
+        return None
+    return SectionMessage(
+        header, body, sections, message.exchange, message.routing_key, routed, fields, message.handling,
+        message.expires_at,
+    )  # fmt: skip
+
+
+def _decoded(message: Message) -> tuple[Properties, Content | TypedValue]:
+    """Properties and content of a message; a map or list in the encoding of AMQP 0-10 as a value.
+
+    Raises:
+        BrokerRecordError: the content cannot be decoded.
+    """
+    neutral, content = message.properties(), message.content()
+    kind = _TYPES.get(neutral.content_type or "")
+    if kind is None or not isinstance(content, bytes):
+        return neutral, content
+    wire, size = wire_type_of(kind), len(content)
+    try:
+        check_amount(wire, content, 0, size)
+        value, end = read_typed(wire, content, 0, size)
+    except Amqp010Error:
+        return neutral, content
+    return (neutral._replace(content_type=None), TypedValue(kind, value)) if end == size else (neutral, content)
+
+
+_TYPES: Final = {CONTENT_TYPES[Family.MAP]: MAP, CONTENT_TYPES[Family.LIST]: LIST}
+
+
+def _body_of(content: Content | TypedValue) -> Content:
+    """A content as body sections."""
+    if isinstance(content, TypedValue):
+        value = value_of(content)
+        if value.type_name == "binary":
+            content = value.value
+        else:
+            return encode_section(VALUE, value)
+    assert not isinstance(content, TypedValue)
+    head = data_section(len(content))
+    if isinstance(content, bytes):
+        return head + content
+    return content_of((head, *content.pieces))
+
+
+def _sections_of(message: Message, neutral: Properties) -> bytes:
+    """Message-annotations, properties and application-properties. Raises Amqp10Error."""
+    properties: list[tuple[str, TypedValue]] = []
+    annotations: list[tuple[str, TypedValue]] = []
+    message_id, subject = neutral.message_id, neutral.subject
+    for name, typed in neutral.headers.entries:
+        if name == MESSAGE_ID_HEADER and message_id is None:
+            message_id = typed.value
+        elif name == SUBJECT_HEADER and subject is None and isinstance(typed.value, str):
+            subject = typed.value
+        elif not is_simple(typed):
+            annotations.append((name if name.startswith(_FEATURE) else _COMPLEX + name, typed))
+        else:
+            properties.append((name, typed))
+    reply = neutral.reply_to
+    created = neutral.created_at
+    fields: dict[str, Any] = {
+        "message_id": _id_value(message_id),
+        "user_id": neutral.user_id or None,
+        "subject": subject or (message.routing_key if message.exchange else None) or None,
+        "reply_to": None if reply is None else Value("string", "/".join(filter(None, reply))),
+        "correlation_id": _id_value(neutral.correlation_id),
+        "content_type": _symbol(neutral.content_type),
+        "content_encoding": _symbol(neutral.content_encoding),
+        "creation_time": None if created is None else int(created * 1000),
+    }
+    if neutral.app_id:
+        properties.append((APP_ID_HEADER, TypedValue(VBIN16, neutral.app_id)))
+    encoded = _annotations_section(annotations)
+    if any(value is not None for value in fields.values()):
+        encoded += encode_composite("properties", fields)
+    if properties:
+        encoded += encode_section(APPLICATION_PROPERTIES, map_value(TypedMap(tuple(properties))))
+    return encoded
+
+
+def _id_value(value: object) -> Value | None:
+    """A message id or correlation id."""
+    match value:
+        case None:
+            return None
+        case str():
+            return Value("string", value)
+        case UUID():
+            return Value("uuid", value)
+        case bool():
+            return Value("string", str(value))
+        case int() if 0 <= value < 1 << 64:
+            return Value("ulong", value)
+        case bytes():
+            return Value("binary", value)
+    return Value("string", str(value))
+
+
+def _symbol(text: str | None) -> str | None:
+    """A content type or encoding; None if it is not ASCII."""
+    return text if text and text.isascii() else None

@@ -1,0 +1,170 @@
+"""Decodes the messages that are published over one connection, and publishes them.
+
+    queue                   the message goes to the queue, through the default exchange
+    exchange, with a key    it is routed with this key
+    exchange                with its subject
+    no address              with the address in its field `to` (anonymous terminus)
+
+A message that no queue takes has the outcome `released` if its address is in RabbitMQ's form, as there; else it is
+dropped and `accepted`, as in qpidd. One that is refused has the outcome `rejected` with the error. A sender that has
+settled its message learns nothing of both, but an error other than a full queue ends its link.
+
+Source: AMQP 1.0, part "messaging", section 3.2 and 3.4; docs/amqp-1.0.txt of Qpid C++; RabbitMQ, "AMQP 1.0".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final
+
+from qstore.broker.model.errors import InvalidArgumentError, NotFoundError, UnauthorizedError
+from qstore.broker.model.message import Content, Handling, Message
+from qstore.broker.protocols.amqp_1_0.addresses import Node, NodeKind, target_of
+from qstore.broker.protocols.amqp_1_0.message import (
+    HeaderFields,
+    SectionMessage,
+    expiry_of,
+    fields_of,
+    split_message,
+)
+from qstore.broker.protocols.publishing import PublishChecks
+from qstore.formats.amqp_1_0.sections import has_too_many_values
+from qstore.formats.amqp_1_0.values import Value
+from qstore.formats.broker_records.amqp_1_0_messages import encode_routed
+from qstore.formats.errors import BrokerRecordError
+from qstore.formats.values import MAX_VALUES
+
+if TYPE_CHECKING:
+    from qstore.broker.protocols.amqp_1_0.session import Session
+
+_REMEMBERED: Final = 1024
+ACCEPTED: Final = "accepted"
+RELEASED: Final = "released"
+
+
+class Publishing(PublishChecks):
+    """Decodes the messages of one connection.
+
+    Args:
+        publisher: identifies it.
+        checks_user_ids, checks_publish: as in `PublishChecks`.
+
+    Attributes:
+        publisher: as above.
+    """
+
+    __slots__ = ("_handlings", "_routed", "publisher")
+
+    def __init__(self, publisher: object, *, checks_user_ids: bool, checks_publish: bool) -> None:
+        super().__init__(checks_user_ids=checks_user_ids, checks_publish=checks_publish)
+        self.publisher = publisher
+        self._handlings: dict[int, Handling] = {}
+        self._routed: dict[tuple[str, str], bytes] = {}
+
+    def user_id_of(self, message: Message) -> str | None:
+        """As `PublishChecks.user_id_of`."""
+        assert isinstance(message, SectionMessage)
+        user_id: bytes | None = message.section_properties().get("user_id")
+        return None if not user_id else user_id.decode("utf-8", "replace")
+
+    def foreign_user_id(self, user_id: str, user: str) -> Exception:
+        """As `PublishChecks.foreign_user_id`."""
+        return UnauthorizedError(f"the message's user-id {user_id!a:.64} is not that of the connection, {user!a:.64}")
+
+    def read(self, content: Content, clock: Callable[[], float]) -> SectionMessage:
+        """A message as it was received; it is not addressed yet.
+
+        Raises:
+            Amqp10Error: it cannot be decoded.
+            InvalidArgumentError: it has too many properties.
+        """
+        header, body, sections = split_message(content)
+        fields = fields_of(header, sections)
+        if len(header) > MAX_VALUES and has_too_many_values(header, 0, len(header)):
+            raise InvalidArgumentError(f"the message has more than {MAX_VALUES:,} properties, or values in them")
+        handling = self._handlings.get(fields.priority)
+        if handling is None:
+            handling = Handling(publisher=self.publisher, priority=fields.priority)
+            self._handlings[fields.priority] = handling
+        expires_at = _end(fields, expiry_of(header, sections), clock)
+        return SectionMessage(header, body, sections, "", "", b"", fields, handling, expires_at)
+
+    def address(self, message: SectionMessage, exchange: str, routing_key: str) -> None:
+        """Set where a message that was just read is published to. Raises InvalidArgumentError."""
+        routed = self._routed.get((exchange, routing_key))
+        if routed is None:
+            try:
+                routed = encode_routed(exchange, routing_key)
+            except BrokerRecordError as error:
+                raise InvalidArgumentError(error.what) from error
+            if len(self._routed) >= _REMEMBERED:
+                self._routed.clear()
+            self._routed[exchange, routing_key] = routed
+        message.exchange, message.routing_key, message.routed = exchange, routing_key, routed
+
+
+def _end(fields: HeaderFields, expiry: float, clock: Callable[[], float]) -> float:
+    """When a message expires; 0.0 for never. A ttl of 0 is none, as in qpidd."""
+    if not fields.ttl:
+        return expiry
+    end = clock() + fields.ttl / 1000
+    return min(end, expiry) if expiry else end
+
+
+def publish(session: Session, node: Node | None, content: Content, number: int) -> str:
+    """Publish a message.
+
+    Args:
+        session: the session.
+        node: the target of its link; None if each message has its own.
+        content: the message.
+        number: its number in the session.
+
+    Returns:
+        Its outcome, unless its completion fails.
+
+    Raises:
+        Amqp10Error: it cannot be decoded.
+        ModelError: it is refused.
+    """
+    broker, connection, host = session.broker, session.connection, session.virtual_host
+    publishing, router = connection.publishing, broker.router
+    message = publishing.read(content, broker.clock)
+    if node is None:
+        node = _node_of(session, message)
+    if node.kind is NodeKind.QUEUE:
+        publishing.address(message, "", node.name)
+    elif node.key is not None:
+        publishing.address(message, node.name, node.key)
+    else:
+        publishing.address(message, node.name, message.section_properties().get("subject") or "")
+    exchange = host.exchanges.get(message.exchange)
+    if exchange is None:
+        raise NotFoundError(f'there is no exchange "{message.exchange}"', kind="exchange", name=message.exchange)
+    if exchange.is_internal:
+        raise UnauthorizedError(f'exchange "{exchange.name}" is internal')
+    if publishing.has_rare:
+        publishing.check(message, exchange, broker, connection, in_transaction=False)
+    outcome = ACCEPTED
+    if not node.is_strict or (exchange.receiver is not None and exchange.receiver.takes(message)):
+        is_waiting = router.publish(message, exchange)
+    else:
+        route = router.route(message, exchange)
+        if not route.queues:
+            outcome = RELEASED
+        is_waiting = router.publish_to(message, exchange, route)
+    if is_waiting:
+        session.hold(number, is_stored=message.is_persistent)
+    return outcome
+
+
+def _node_of(session: Session, message: SectionMessage) -> Node:
+    """The node in the field `to` of a message. Raises ModelError."""
+    to = message.section_properties().get("to")
+    address = to.value if isinstance(to, Value) and isinstance(to.value, str) else ""
+    if not address:
+        raise InvalidArgumentError("a message for an anonymous terminus has no address in its field to")
+    node = target_of(session.virtual_host, address)
+    if node is None:
+        raise NotFoundError(f'there is no queue or exchange "{address[:256]}"')
+    return node

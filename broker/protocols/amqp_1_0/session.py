@@ -1,0 +1,924 @@
+"""A session: its links, the numbers and outcomes of deliveries in both directions, and its windows.
+
+    states      open -> ending (end was sent, what arrives is discarded) -> ended
+    incoming    the messages of the client, each with a number: the ledger (`model/completion`) tracks which are done.
+                One is done when it is on the disk in every durable queue that it was put on; runs of done numbers with
+                the same outcome are reported as one disposition, which settles them
+    outgoing    deliveries until they are settled, by number. The outcome of the client is applied by the model
+                (`settlement`). If the client waits for the broker to settle (receiver settle mode `second`), that is
+                sent when the outcome is on the disk
+
+    outcome     model
+    ---------   ----------------------------------------------------------------------------------------------------
+    accepted    the message is dequeued
+    rejected    it moves to the dead-letter or alternate exchange of its queue; without one it is dequeued
+    released    it is available again, as if it had not been delivered
+    modified    it is available again; with delivery-failed it counts as delivered, with undeliverable-here it is
+                rejected. Other message-annotations are not implemented
+
+**Credit.** A link gets credit for `CREDIT` messages, and more when half of it is used, unless as many messages of the
+session wait for the disk or for a queue that flow control has stopped.
+
+**Windows.** Each end says how many transfer frames it accepts. The broker's window is renewed when half of it is used;
+the client's is kept by `window`: with none left, nothing is sent.
+
+Attaching a link may create nodes, which takes time: the input of the connection is paused meanwhile, so that later
+frames see the effect (`attaching`).
+
+Source: AMQP 1.0, part "transport", sections 2.5 to 2.7; part "messaging", sections 3.4 and 3.5.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
+from functools import partial
+from itertools import islice
+from typing import TYPE_CHECKING, Any, Final
+
+from qstore.broker.log.logs import log_of
+from qstore.broker.model.caller import BROKER
+from qstore.broker.model.completion import CompletionLedger, Done, Runs
+from qstore.broker.model.errors import ModelError, QueueOverflowError, ResourceDeletedError
+from qstore.broker.model.events import SessionEnded
+from qstore.broker.model.message import Buffer, Content
+from qstore.broker.model.queues.entry import Entry
+from qstore.broker.model.queues.queue import Queue
+from qstore.broker.model.settlement import (
+    AT_ONCE,
+    MOVED_AT_ONCE,
+    Settled,
+    accept,
+    drained,
+    reject,
+    reject_in_turns,
+    release,
+    release_in_turns,
+    unsubscribe,
+)
+from qstore.broker.protocols.amqp_1_0.attaching import Attach, prepare
+from qstore.broker.protocols.amqp_1_0.errors import ConditionError, Ends, error_value
+from qstore.broker.protocols.amqp_1_0.links import (
+    CREDIT,
+    MASK,
+    Delivery,
+    IncomingLink,
+    Link,
+    OutgoingLink,
+    TransferStream,
+    difference,
+)
+from qstore.broker.protocols.amqp_1_0.publishing import ACCEPTED, publish
+from qstore.broker.protocols.broker_connection import ignore_error
+from qstore.broker.protocols.consumer import first_portion, give_back, has_many, numbers_among
+from qstore.broker.protocols.publishing import HeldMessages
+from qstore.formats.amqp_1_0.codes import Condition
+from qstore.formats.amqp_1_0.composites import OUTCOMES, Composite
+from qstore.formats.amqp_1_0.values import Amqp10Error
+
+if TYPE_CHECKING:
+    from qstore.broker.model.broker import Broker
+    from qstore.broker.protocols.amqp_1_0.connection import ServerConnection
+
+_LOG: Final = log_of("Protocol")
+
+WINDOW: Final = 4_096
+"""Transfer frames that the client may send before the broker renews its window."""
+
+MAX_LINKS: Final = 10_000
+"""Links of one session."""
+
+MAX_UNSETTLED: Final = 262_144
+"""Messages that one session may have unsettled, whatever the credit of its links."""
+
+_SENDER, _RECEIVER = False, True
+_UNLIMITED: Final = (1 << 31) - 1
+
+
+class Session:
+    """A session.
+
+    Args:
+        channel: its channel.
+        connection: its connection.
+        broker: the model.
+        fields: those of the client's begin.
+
+    Attributes:
+        channel, connection, broker: as above.
+        virtual_host: that of its connection.
+        is_open: whether frames are accepted: end was neither sent nor received.
+        can_send: whether messages may be sent: it is open, sends no stream, and socket and window have room.
+        window: transfer frames that the client accepts.
+        next_delivery: the number of the next delivery to the client.
+        unsettled: number -> delivery, until it is settled, in ascending order.
+        ledger: the messages of the client, by number.
+        received: how many there are.
+        links: handle of the client -> link.
+        name, user, timeout, txn_starts, txn_commits, txn_rejects: as in `ManagedSession`.
+    """
+
+    __slots__ = (
+        "__weakref__", "_detaching", "_drains", "_handle_max", "_held", "_incoming", "_incoming_window",
+        "_is_blocked", "_next_id", "_next_incoming", "_next_outgoing", "_offsets", "_outcomes", "_presettled",
+        "_reported", "_stream", "_unfinished_drains", "broker", "can_send", "channel", "connection", "is_open",
+        "ledger", "links", "name", "next_delivery", "received", "timeout", "txn_commits", "txn_rejects", "txn_starts",
+        "unsettled", "user", "virtual_host", "window",
+    )  # fmt: skip
+
+    def __init__(self, channel: int, connection: ServerConnection, broker: Broker, fields: dict[str, Any]) -> None:
+        self.channel, self.connection, self.broker = channel, connection, broker
+        self.virtual_host = connection.virtual_host
+        self.name, self.user = f"{connection.peer}.{channel}".encode(), connection.user
+        self.timeout = 0  # a session ends with its connection
+        self.is_open = True
+        self.can_send = connection.can_send
+        self.txn_starts = self.txn_commits = self.txn_rejects = 0
+        # the client's transfers
+        self._next_incoming: int = fields["next_outgoing_id"]
+        self._incoming_window = WINDOW
+        self._next_id = -1  # the delivery-id of the next message; -1 before the first
+        self._offsets = Offsets()
+        self.received = 0
+        self.ledger = CompletionLedger(0)
+        self._reported, self._presettled = Done(0), Done(0)
+        self._outcomes: dict[int, Composite] = {}  # number -> outcome, of those that are not accepted
+        self._held: HeldMessages | None = None
+        self._incoming: dict[IncomingLink, None] = {}  # those that have had messages since the last report
+        # transfers to the client
+        self._next_outgoing = self.next_delivery = 0
+        self.window: int = fields["incoming_window"]
+        self.unsettled: dict[int, Delivery] = {}
+        self._stream: TransferStream | None = None
+        self._is_blocked = False  # whether the stream waits for the window
+        self._drains: list[OutgoingLink] = []
+        self._unfinished_drains: list[OutgoingLink] = []
+        # links
+        self._handle_max: int = fields["handle_max"]
+        self.links: dict[int, Link] = {}
+        self._detaching: set[int] = set()  # handles for which detach was sent
+
+    # ---- as management sees it ----
+
+    @property
+    def subscriptions(self) -> Mapping[str, OutgoingLink]:
+        """Name -> link, of those on which the broker sends."""
+        return {link.name: link for link in self.links.values() if isinstance(link, OutgoingLink)}
+
+    @property
+    def remote_host(self) -> str:
+        """Address and port of the client."""
+        return self.connection.peer
+
+    @property
+    def actor(self) -> str:
+        """As `Caller.actor`: the connection, and its channel."""
+        return f"{self.connection.actor}/ch:{self.channel}"
+
+    @property
+    def vhost(self) -> str:
+        """As `Caller.vhost`."""
+        return self.virtual_host.name
+
+    @property
+    def unsettled_count(self) -> int:
+        """Messages delivered to the client and not settled."""
+        return len(self.unsettled)
+
+    @property
+    def credit(self) -> int:
+        """As `ManagedSession.credit`."""
+        return min(MASK, sum(link.credit for link in self.links.values() if isinstance(link, OutgoingLink)))
+
+    @property
+    def outstanding_commands(self) -> int:
+        """Messages of the client that are not done."""
+        return self.received - self.ledger.done.count_below(self.received)
+
+    def close_subscription(self, destination: str) -> None:
+        """As `ManagedSession.close_subscription`."""
+        link = self.subscriptions.get(destination)
+        if link is not None:
+            self.fail_link(link.handle, ResourceDeletedError(f'link "{destination}" was closed by management'))
+
+    # ---- frames ----
+
+    def begin(self) -> None:
+        """Answer begin."""
+        self._send(
+            "begin",
+            remote_channel=self.channel,
+            next_outgoing_id=self._next_outgoing,
+            incoming_window=self._incoming_window,
+            outgoing_window=_UNLIMITED,
+            handle_max=MAX_LINKS - 1,
+        )
+
+    def _send(self, performative: str, /, **values: Any) -> None:
+        self.connection.send_performative(self.channel, performative, **values)
+
+    def on(self, performative: Composite) -> None:
+        """A frame without content was received, other than begin and end.
+
+        Raises:
+            ConditionError: it is not valid.
+        """
+        name, fields = performative
+        if name == "flow":
+            self._on_flow(fields)
+        elif name == "disposition":
+            self._on_disposition(fields)
+        elif name == "attach":
+            self._on_attach(fields)
+        else:
+            self._on_detach(fields)
+
+    def fail_with(self, error: Exception) -> None:
+        """End the session because of an error."""
+        if not self.is_open:
+            return
+        _LOG.info("Client %s, session on channel %d: %s", self.connection.peer, self.channel, error)
+        self.end(is_orderly=False)
+        self._send("end", error=error_value(error))
+        self.connection.assembler.forget_channel(self.channel)
+
+    # ---- links ----
+
+    def _on_attach(self, fields: dict[str, Any]) -> None:
+        handle: int = fields["handle"]
+        if handle >= MAX_LINKS or handle > self._handle_max:
+            text = f"handle {handle} is above the maximum of {min(MAX_LINKS - 1, self._handle_max)}"
+            raise ConditionError(Condition.NOT_ALLOWED, text, Ends.SESSION)
+        if handle in self.links or handle in self._detaching:
+            raise ConditionError(Condition.HANDLE_IN_USE, f"handle {handle} is in use", Ends.SESSION)
+        attach = Attach(self, fields)
+        try:
+            work = prepare(attach)
+        except (ConditionError, ModelError) as error:
+            self._refuse_link(attach, error)
+            return
+        if work is None:
+            self._attached(attach)
+        else:
+            self._run(work, partial(self._prepared, attach))
+
+    def _run(self, work: Coroutine[Any, Any, None], done: Callable[[ModelError | None], None]) -> None:
+        """Run a coroutine with the connection's input paused."""
+        connection = self.connection
+        connection.pause()
+
+        def then(error: ModelError | None) -> None:
+            if self.is_open:
+                done(error)
+            connection.unpause()
+
+        connection.run(work, then)
+
+    def _prepared(self, attach: Attach, error: ModelError | None) -> None:
+        if error is None:
+            self._attached(attach)
+        else:
+            attach.abandon()
+            self._refuse_link(attach, error)
+
+    def _attached(self, attach: Attach) -> None:
+        try:
+            link = attach.make()
+        except (ConditionError, ModelError) as error:
+            attach.abandon()
+            self._refuse_link(attach, error)
+            return
+        self.links[link.handle] = link
+        self._send("attach", **attach.answer(link))
+        if isinstance(link, IncomingLink):
+            self._give_credit(link)
+
+    def _refuse_link(self, attach: Attach, error: Exception) -> None:
+        _LOG.info("Client %s, link %a: %s", self.connection.peer, attach.name, error)
+        self._send("attach", **attach.answer(None))
+        self._send("detach", handle=attach.handle, closed=True, error=error_value(error))
+        self._detaching.add(attach.handle)
+
+    def _link(self, handle: int) -> Link | None:
+        """The link of a handle; None for one that the broker has detached. Raises ConditionError."""
+        link = self.links.get(handle)
+        if link is None and handle not in self._detaching:
+            raise ConditionError(Condition.UNATTACHED_HANDLE, f"handle {handle} is not attached", Ends.SESSION)
+        return link
+
+    def _on_detach(self, fields: dict[str, Any]) -> None:
+        handle, is_closed = fields["handle"], fields["closed"]
+        link = self._link(handle)
+        self.connection.assembler.forget_link(self.channel << 32 | handle)
+        if link is None:
+            self._detaching.discard(handle)
+            return
+        self._drop_link(link, is_orderly=True)
+        answer = partial(self._detached, handle, is_closed)
+        if is_closed and isinstance(link, OutgoingLink) and link.is_durable and not link.queue.consumer_count:
+            self._run(self.virtual_host.topology.delete_queue(link.queue.name, caller=self), answer)
+        else:
+            answer(None)
+
+    def _detached(self, handle: int, is_closed: bool, error: ModelError | None) -> None:
+        """Answer detach; with an error if the durable subscription of the link cannot be deleted."""
+        self._send("detach", handle=handle, closed=is_closed, error=None if error is None else error_value(error))
+
+    def fail_link(self, handle: int, error: Exception) -> None:
+        """Detach a link because of an error."""
+        link = self.links.get(handle)
+        if link is None or not self.is_open:
+            return
+        _LOG.info("Client %s, link %a: %s", self.connection.peer, link.name, error)
+        self._drop_link(link, is_orderly=False)
+        self._send("detach", handle=handle, closed=True, error=error_value(error))
+        self._detaching.add(handle)
+
+    def link_lost(self, link: OutgoingLink) -> None:
+        """The queue of a link was deleted."""
+        self.fail_link(link.handle, ResourceDeletedError(f'queue "{link.queue.name}" was deleted'))
+
+    def _drop_link(self, link: Link, *, is_orderly: bool) -> None:
+        """End a link; its deliveries have the outcome for those without one.
+
+        Args:
+            link: the link.
+            is_orderly: whether the client has asked for it; if not, its deliveries count as delivered.
+        """
+        self.links.pop(link.handle, None)
+        if isinstance(link, OutgoingLink):
+            self._end_outgoing(link)
+            if self.unsettled:
+                self._give_back(link, is_redelivered=not is_orderly)
+        else:
+            self._incoming.pop(link, None)
+        for queue in link.owned:
+            self.disown(queue)
+        link.owned.clear()
+
+    def _end_outgoing(self, link: OutgoingLink) -> None:
+        link.is_attached = False
+        stream = self._stream
+        if stream is not None and stream.link is link:
+            self._stream, self._is_blocked = None, False
+            self.connection.streams.pop(self.channel, None)
+            self.wake_all()
+        queue = link.queue
+        unsubscribe(self.virtual_host, self, queue, link, link.name)
+        if not queue.is_deleted and queue not in link.owned:
+            self.connection.leave(queue)
+
+    def _give_back(self, link: OutgoingLink, *, is_redelivered: bool) -> None:
+        """Settle the deliveries of a link that has ended, with its default outcome."""
+        numbers = [number for number, delivery in self.unsettled.items() if delivery.link is link]
+        if numbers:
+            default = link.default
+            if is_redelivered and default.name == "released":
+                default = Composite("modified", {"delivery_failed": True})
+            self._settle(numbers, default, answers=False)
+
+    def disown(self, queue: Queue) -> None:
+        """A link with a queue of its own has ended: the queue ends."""
+        if queue.owner is self:
+            queue.owner = None
+        if queue.auto_delete:
+            self.connection.leave(queue)
+        else:
+            self._delete(queue)
+
+    def _delete(self, queue: Queue) -> None:
+        host = self.virtual_host
+        if not queue.is_deleted and host.queues.get(queue.name) is queue:
+            self.connection.run(host.topology.delete_queue(queue.name, caller=BROKER), ignore_error)
+
+    # ---- flow ----
+
+    def _on_flow(self, fields: dict[str, Any]) -> None:
+        begin = fields.get("next_incoming_id", 0)
+        self.window = fields["incoming_window"] - difference(self._next_outgoing, begin)
+        self._window_opened()
+        handle = fields.get("handle")
+        if handle is None:
+            if fields["echo"]:
+                self._send_flow()
+            return
+        link = self._link(handle)
+        if isinstance(link, OutgoingLink):
+            self._on_credit(link, fields)
+        elif link is not None and fields["echo"]:
+            self._send_flow(link)
+
+    def _window_opened(self) -> None:
+        if self.window <= 0:
+            self.can_send = False
+        elif self._is_blocked:
+            self._is_blocked = False
+            assert self._stream is not None
+            self.connection.streams[self.channel] = self._stream
+            self.connection.has_output()
+        elif not self.can_send:
+            self.wake_all()
+
+    def _on_credit(self, link: OutgoingLink, fields: dict[str, Any]) -> None:
+        count, credit = fields.get("delivery_count", 0), fields.get("link_credit")
+        if credit is not None:
+            link.credit = max(0, credit - difference(link.delivery_count, count))
+        link.is_draining = fields["drain"]
+        link.wake()
+        if link.is_draining:
+            self._drains.append(link)
+            self._continue_draining()
+        elif fields["echo"]:
+            self._send_flow(link)
+
+    def _continue_draining(self) -> None:
+        """Deliver for all links that are being drained, and take away the credit that is left."""
+        drains, self._drains = self._drains, []
+        for link in drains:
+            if not link.is_attached or not link.is_draining:
+                continue
+            if not link.queue.is_deleted:
+                link.queue.dispatch()
+            if link.is_blocked:
+                self._drains.append(link)
+            elif link.credit and link.queue.is_unfinished:
+                self._unfinished_drains.append(link)
+                self.broker.tick.workers[self] = None
+            else:
+                self._drained(link)
+
+    def _drained(self, link: OutgoingLink) -> None:
+        link.delivery_count = (link.delivery_count + link.credit) & MASK
+        link.credit = 0
+        link.is_draining = False
+        self._send_flow(link, drain=True)
+
+    def _send_flow(self, link: Link | None = None, *, drain: bool = False) -> None:
+        values: dict[str, Any] = {
+            "next_incoming_id": self._next_incoming,
+            "incoming_window": self._incoming_window,
+            "next_outgoing_id": self._next_outgoing,
+            "outgoing_window": _UNLIMITED,
+        }
+        if link is not None:
+            values |= {
+                "handle": link.handle,
+                "delivery_count": link.delivery_count,
+                "link_credit": link.credit,
+                "drain": drain or None,
+            }
+            if isinstance(link, OutgoingLink):
+                values["available"] = min(link.queue.available_count, MASK)
+        self._send("flow", **values)
+
+    def _give_credit(self, link: IncomingLink) -> None:
+        link.credit = CREDIT
+        self._send_flow(link)
+
+    # ---- messages of the client ----
+
+    def takes(self, transfer: dict[str, Any], *, is_first: bool) -> bool:
+        """Count a frame of a transfer. Returns whether its content is accepted.
+
+        Raises:
+            ConditionError: it is not valid.
+        """
+        self._next_incoming = (self._next_incoming + 1) & MASK
+        self._incoming_window -= 1
+        if self._incoming_window < 0:
+            raise ConditionError(Condition.WINDOW_VIOLATION, "more transfers than the window allows", Ends.SESSION)
+        if self._incoming_window < WINDOW // 2:
+            self.broker.tick.workers[self] = None
+        link = self._link(transfer["handle"])
+        if link is None:
+            return False
+        if not isinstance(link, IncomingLink):
+            text = f"a transfer on handle {link.handle}, on which the broker sends"
+            raise ConditionError(Condition.NOT_ALLOWED, text, Ends.SESSION)
+        if is_first:
+            self._begins(link, transfer)
+        return link.handle in self.links
+
+    def _begins(self, link: IncomingLink, transfer: dict[str, Any]) -> None:
+        """The first frame of a message. Raises ConditionError for its session; may detach the link."""
+        delivery_id = transfer.get("delivery_id")
+        if delivery_id is None or "delivery_tag" not in transfer:
+            text = "a transfer without delivery-id or delivery-tag"
+            raise ConditionError(Condition.INVALID_FIELD, text, Ends.SESSION)
+        if self._next_id not in (-1, delivery_id):
+            text = f"delivery-id {delivery_id} instead of {self._next_id}"
+            raise ConditionError(Condition.INVALID_FIELD, text, Ends.SESSION)
+        self._next_id = (delivery_id + 1) & MASK
+        link.delivery_count = (link.delivery_count + 1) & MASK
+        link.credit -= 1
+        self._incoming[link] = None
+        self.broker.tick.workers[self] = None
+        if link.credit < 0:
+            text = "more messages than the credit of the link allows"
+            self.fail_link(link.handle, ConditionError(Condition.TRANSFER_LIMIT_EXCEEDED, text))
+        elif transfer["resume"]:
+            text = "deliveries cannot be resumed"
+            self.fail_link(link.handle, ConditionError(Condition.NOT_IMPLEMENTED, text))
+
+    def transferred(self, transfer: dict[str, Any], content: Content) -> None:
+        """Publish a message that is complete, which gives it its number."""
+        link = self.links.get(transfer["handle"])
+        if not isinstance(link, IncomingLink):
+            return
+        number, is_settled = self.received, bool(transfer.get("settled"))
+        self.received = number + 1
+        self._offsets.add(number, transfer["delivery_id"])
+        self.broker.tick.workers[self] = None
+        if is_settled:
+            self._presettled.add(number, number)
+        try:
+            if transfer.get("message_format"):
+                text = f"message format {transfer['message_format']} is not implemented"
+                raise ConditionError(Condition.NOT_IMPLEMENTED, text)
+            if isinstance(transfer.get("state"), Composite):
+                self._check_state(transfer["state"])
+            outcome = publish(self, link.node, content, number)
+        except (ModelError, Amqp10Error, ConditionError) as error:
+            self._refuse(link, number, error, is_settled=is_settled)
+            return
+        if outcome != ACCEPTED and not is_settled:
+            self._outcomes[number] = Composite(outcome, {})
+
+    def _check_state(self, state: Composite) -> None:
+        """Raise ConditionError for a transfer with a state that has no effect."""
+        if state.name == "transactional-state":
+            raise ConditionError(Condition.NOT_IMPLEMENTED, "transactions are not implemented")
+
+    def _refuse(self, link: IncomingLink, number: int, error: Exception, *, is_settled: bool) -> None:
+        """Reject a message; its sender is told by detaching the link if it has settled the message."""
+        if not is_settled:
+            self._outcomes[number] = Composite("rejected", {"error": error_value(error)})
+        elif not isinstance(error, QueueOverflowError):
+            self.fail_link(link.handle, error)
+
+    def hold(self, number: int, *, is_stored: bool) -> None:
+        """Hold a number until its message's records are on the disk and no stopped queue holds it."""
+        router = self.broker.router
+        if not router.stops and router.fanout is None:
+            self.ledger.hold(number)
+            return
+        if self._held is None:
+            self._held = HeldMessages(self.broker, self.ledger, self._wait_for, self._message_done)
+        self._held.hold(number, is_stored=is_stored)
+
+    def _wait_for(self, owner: object) -> None:
+        connection, turns = self.connection, self.broker.tick.turns
+        if turns.has(owner):
+            connection.pause()
+            turns.after(owner, connection.unpause)
+
+    def _message_done(self, number: int, error: Exception | None) -> None:
+        if not self.is_open:
+            return
+        if error is not None:
+            self._outcomes[number] = Composite("rejected", {"error": error_value(error)})
+        self.ledger.complete([[number, number]])
+        self.broker.tick.workers[self] = None
+        self.broker.tick.schedule()
+
+    # ---- as a worker of the tick ----
+
+    def complete_received(self) -> Runs:
+        """Complete the messages that do not wait. Returns the runs of those that wait for the disk."""
+        return self.ledger.complete_below(self.received)
+
+    def complete(self, runs: Runs) -> None:
+        """Complete messages whose records are on the disk."""
+        self.ledger.complete(runs)
+
+    def fail(self, runs: Runs, error: Exception) -> None:
+        """Reject messages whose records could not be written."""
+        _LOG.info("Client %s, channel %d: messages were not stored: %s", self.connection.peer, self.channel, error)
+        outcome = Composite("rejected", {"error": error_value(error)})
+        for first, last in runs:
+            for number in range(first, last + 1):
+                self._outcomes[number] = outcome
+        self.ledger.complete(runs)
+
+    def report_completed(self) -> None:
+        """Send the outcomes that are due, and renew credit and window."""
+        if not self.is_open:
+            return
+        if self._unfinished_drains:
+            self._drains += self._unfinished_drains
+            self._unfinished_drains.clear()
+            self._continue_draining()
+        self._report()
+        is_due = self._incoming_window < WINDOW // 2
+        if is_due:
+            self._incoming_window = WINDOW
+        if self._incoming and self.outstanding_commands < CREDIT:
+            for link in self._incoming:
+                if link.credit < CREDIT // 2:
+                    self._give_credit(link)
+                    is_due = False
+            self._incoming.clear()
+        if is_due:
+            self._send_flow()
+
+    def _report(self) -> None:
+        reported, done = self._reported, self.ledger.done
+        runs = [(reported.below, done.below - 1)] if done.below > reported.below else []
+        runs += done.beyond
+        for begin, end in runs:
+            for first, last in list(reported.missing(begin, end)):
+                for part in list(self._presettled.missing(first, last)):
+                    self._send_outcomes(*part)
+                reported.add(first, last)
+        self._offsets.forget(reported.below)
+
+    def _send_outcomes(self, first: int, last: int) -> None:
+        """Send the outcomes of consecutive numbers."""
+        outcomes, at = self._outcomes, first
+        if outcomes:
+            for number in sorted(each for each in outcomes if first <= each <= last):
+                if at < number:
+                    self._send_outcome(at, number - 1, _ACCEPTED)
+                self._send_outcome(number, number, outcomes.pop(number))
+                at = number + 1
+        if at <= last:
+            self._send_outcome(at, last, _ACCEPTED)
+
+    def _send_outcome(self, first: int, last: int, state: Composite) -> None:
+        for begin, end in self._offsets.ids(first, last):
+            self._send(
+                "disposition",
+                role=_RECEIVER,
+                first=begin,
+                last=None if begin == end else end,
+                settled=True,
+                state=state,
+            )
+
+    # ---- messages to the client ----
+
+    def sent_frame(self) -> None:
+        """Count a transfer frame that was sent."""
+        self._next_outgoing = (self._next_outgoing + 1) & MASK
+        self.window -= 1
+        if self.window <= 0:
+            self.can_send = False
+
+    def stream(self, link: OutgoingLink, frames: Iterator[tuple[Buffer, ...]]) -> None:
+        """Send a message of several frames, in portions."""
+        stream = self._stream = TransferStream(self, link)
+        stream.add(frames)
+        self.can_send = False
+        self.connection.streams[self.channel] = stream
+        self.connection.has_output()
+
+    def stream_ended(self) -> None:
+        """Continue after the stream: all of it was sent, or the window is closed."""
+        stream = self._stream
+        if stream is not None and not stream.is_sent:
+            self._is_blocked = True
+            return
+        self._stream = None
+        self.wake_all()
+
+    def wake_all(self) -> None:
+        """Messages may be sent again."""
+        is_free = self.is_open and self._stream is None and self.window > 0
+        self.can_send = is_free and self.connection.can_send
+        if self.can_send:
+            for link in list(self.links.values()):
+                if isinstance(link, OutgoingLink):
+                    link.wake()
+            if self._drains:
+                self._continue_draining()
+
+    def dequeue(self, queue: Queue, entry: Entry) -> None:
+        """Dequeue a message that was sent settled."""
+        try:
+            queue.dequeue(entry)
+        except ModelError as error:
+            self.fail_with(error)
+
+    # ---- outcomes of the client ----
+
+    def _on_disposition(self, fields: dict[str, Any]) -> None:
+        if fields["role"] is _SENDER:
+            return  # what the client has sent is settled by the broker's own disposition
+        first = self._number(fields["first"])
+        last = first if fields.get("last") is None else self._number(fields["last"])
+        state, is_settled = fields.get("state"), fields["settled"]
+        if state is not None and not isinstance(state, Composite):
+            raise ConditionError(Condition.NOT_IMPLEMENTED, "a delivery state that is not known", Ends.SESSION)
+        if state is not None and state.name == "transactional-state":
+            raise ConditionError(Condition.NOT_IMPLEMENTED, "transactions are not implemented", Ends.SESSION)
+        if (state is None or state.name not in OUTCOMES) and not is_settled:
+            return
+        numbers = numbers_among([(first, last)], self.unsettled, self.next_delivery)
+        if min(last - first + 1, len(self.unsettled)) > AT_ONCE:
+            self._do_in_turns(self._settle_in_turns(numbers, state, answers=not is_settled))
+        else:
+            self._settle_any(list(numbers), state, answers=not is_settled)
+
+    def _settle_in_turns(self, numbers: Iterator[int], state: Composite | None, *, answers: bool) -> Iterator[None]:
+        """As `_settle_any`, for many deliveries, as work in turns."""
+        if state is not None and _is_release(state):
+            settled: list[int] = []
+            acquired = _acquired(self._popped(numbers, settled))
+            yield from release_in_turns(acquired, is_redelivered=_counts(state))
+            self._settled(settled if answers else [], state, None)
+            return
+        at_once = AT_ONCE if state is not None and state.name == "accepted" else MOVED_AT_ONCE
+        while self.is_open and (portion := list(islice(numbers, at_once))):
+            self._settle_any([each for each in portion if each in self.unsettled], state, answers=answers)
+            yield
+
+    def _popped(self, numbers: Iterator[int], settled: list[int]) -> Iterator[Delivery]:
+        """Remove and yield deliveries; adds their numbers to a list."""
+        for number in numbers:
+            delivery = self.unsettled.pop(number, None)
+            if delivery is not None:
+                settled.append(number)
+                yield delivery
+
+    def _settle_any(self, numbers: list[int], state: Composite | None, *, answers: bool) -> None:
+        """Settle deliveries with an outcome, or with those of their links for deliveries without one."""
+        if state is not None and state.name in OUTCOMES:
+            self._settle(numbers, state, answers=answers)
+            return
+        by_link: dict[OutgoingLink, list[int]] = {}
+        for number in numbers:
+            by_link.setdefault(self.unsettled[number].link, []).append(number)
+        for link, of_link in by_link.items():
+            self._settle(of_link, link.default, answers=False)
+
+    def _number(self, delivery_id: int) -> int:
+        """The number of a delivery."""
+        return self.next_delivery + difference(delivery_id, self.next_delivery & MASK)
+
+    def _settle(self, numbers: list[int], state: Composite, *, answers: bool) -> None:
+        """Apply an outcome to unsettled deliveries.
+
+        Args:
+            numbers: theirs.
+            state: the outcome.
+            answers: whether the client waits for the broker to settle them.
+        """
+        if not numbers:
+            return
+        if state.name == "modified" and state.fields.get("message_annotations"):
+            text = "message-annotations of the outcome modified are not implemented"
+            self.fail_link(self.unsettled[numbers[0]].link.handle, ConditionError(Condition.NOT_IMPLEMENTED, text))
+            return
+        was_full = len(self.unsettled) >= MAX_UNSETTLED
+        deliveries = [self.unsettled.pop(number) for number in numbers]
+        acquired = list(_acquired(deliveries))
+        done = partial(self._settled, numbers if answers else [], state)
+        self._apply(acquired, state, done)
+        if was_full:
+            self.wake_all()
+
+    def _apply(
+        self, acquired: list[tuple[Queue, Entry]], state: Composite, done: Callable[[Exception | None], None]
+    ) -> None:
+        if state.name == "accepted":
+            self._when(accept(self.broker.tick, acquired, done), done)
+        elif _is_release(state):
+            release(acquired, is_redelivered=_counts(state))
+            done(None)
+        elif len(acquired) > MOVED_AT_ONCE:
+            self._do_in_turns(reject_in_turns(self.broker, iter(acquired), done))
+        else:
+            self._when(reject(self.broker, acquired, done), done)
+
+    def _when(self, settled: Settled, done: Callable[[Exception | None], None]) -> None:
+        if settled is Settled.NOW:
+            done(None)
+        elif settled is Settled.SYNCED:
+            self.broker.tick.when_synced(done)
+
+    def _settled(self, numbers: list[int], state: Composite, error: Exception | None) -> None:
+        """Settle deliveries whose outcome is on the disk; after an error the session ends."""
+        if error is not None:
+            self.fail_with(error)
+        if not self.is_open or error is not None:
+            return
+        for first, last in _runs(numbers):
+            self._send(
+                "disposition",
+                role=_SENDER,
+                first=first & MASK,
+                last=None if first == last else last & MASK,
+                settled=True,
+                state=state,
+            )
+
+    def _do_in_turns(self, work: Iterator[None]) -> None:
+        """Do work in turns, with the connection's input paused, so that later frames see its effect."""
+        self.connection.pause()
+        self.broker.tick.turns.do(self, self._guarded(work))
+
+    def _guarded(self, work: Iterator[None]) -> Iterator[None]:
+        try:
+            yield from work
+        except ModelError as error:
+            self.fail_with(error)
+        finally:
+            self.connection.unpause()
+
+    # ---- end ----
+
+    def end(self, *, is_orderly: bool) -> None:
+        """End the session: release what it holds. If that is orderly, its deliveries do not count as such."""
+        self.is_open = self.can_send = False
+        self.broker.events.emit(SessionEnded(), self)
+        self.connection.streams.pop(self.channel, None)
+        self._stream = None
+        if self._held is not None:
+            self._held.drop()
+            self._held = None
+        links, self.links = list(self.links.values()), {}
+        outgoing = [link for link in links if isinstance(link, OutgoingLink)]
+        owned = [queue for link in links for queue in link.owned]
+        turns = self.broker.tick.turns
+        if has_many(outgoing):
+            turns.do(self, self._drop_consumers(outgoing))
+        else:
+            for link in outgoing:
+                self._end_outgoing(link)
+        unsettled, self.unsettled = self.unsettled, {}
+        give_back(self, turns, len(unsettled), _acquired(drained(unsettled)), is_redelivered=not is_orderly)
+        for queue in owned:
+            self.disown(queue)
+
+    def _drop_consumers(self, links: list[OutgoingLink]) -> Iterator[None]:
+        left = dict.fromkeys(links)
+        while portion := first_portion(left):
+            for link in portion:
+                del left[link]
+                self._end_outgoing(link)
+            yield
+
+
+class Offsets:
+    """The delivery-ids of the client's messages, which are numbered as they are complete.
+
+    Messages of several frames may be complete in another order than they have begun, and some never are.
+    """
+
+    __slots__ = ("_runs",)
+
+    def __init__(self) -> None:
+        self._runs: deque[tuple[int, int]] = deque()  # first number, and what to add for the delivery-id; ascending
+
+    def add(self, number: int, delivery_id: int) -> None:
+        """Add the next number."""
+        offset = (delivery_id - number) & MASK
+        if not self._runs or self._runs[-1][1] != offset:
+            self._runs.append((number, offset))
+
+    def forget(self, below: int) -> None:
+        """Forget numbers below a number."""
+        while len(self._runs) > 1 and self._runs[1][0] <= below:
+            self._runs.popleft()
+
+    def ids(self, first: int, last: int) -> Iterator[tuple[int, int]]:
+        """The runs of delivery-ids for consecutive numbers: first and last of each."""
+        runs = self._runs
+        for place, (begin, offset) in enumerate(runs):
+            end = runs[place + 1][0] - 1 if place + 1 < len(runs) else last
+            if begin <= last and first <= end:
+                yield (max(first, begin) + offset) & MASK, (min(last, end) + offset) & MASK
+
+
+_ACCEPTED: Final = Composite("accepted", {})
+
+
+def _is_release(state: Composite) -> bool:
+    """Whether an outcome makes messages available again."""
+    return state.name == "released" or (state.name == "modified" and not state.fields.get("undeliverable_here"))
+
+
+def _counts(state: Composite) -> bool:
+    """Whether messages that an outcome makes available again count as delivered."""
+    return state.name == "modified" and bool(state.fields.get("delivery_failed"))
+
+
+def _acquired(deliveries: Iterable[Delivery]) -> Iterator[tuple[Queue, Entry]]:
+    """The queues and entries of deliveries, except for those of browsers."""
+    for each in deliveries:
+        if each.link.acquires:
+            yield each.link.queue, each.entry
+
+
+def _runs(numbers: list[int]) -> Iterator[tuple[int, int]]:
+    """The runs of ascending numbers."""
+    first = last = -1
+    for number in numbers:
+        if last >= 0 and number == last + 1:
+            last = number
+            continue
+        if last >= 0:
+            yield first, last
+        first = last = number
+    if last >= 0:
+        yield first, last
