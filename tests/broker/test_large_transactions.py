@@ -18,7 +18,7 @@ from qstore.broker.model.transactions.local import LocalTransaction
 from qstore.formats.plain import plain_map
 from qstore.formats.values import typed_map
 from tests.support.compiled import replaces
-from tests.support.fake_store import FakeFailedError, Model, Recorder
+from tests.support.fake_store import FakeFailedError, FakeFullError, Model, Recorder
 
 pytestmark = replaces
 
@@ -392,6 +392,52 @@ def test_a_branch_that_had_no_room_can_be_prepared_again(model: Model) -> None:
     model.sync()
     assert consumer.bodies == [b"0", b"1", b"2", b"3", b"4", b"5"]
     assert source.message_count == 0
+
+
+def test_a_branch_that_the_prepared_list_had_no_room_for_keeps_what_it_has_accepted(model: Model) -> None:
+    source, queue = model.queue("source", durable=True), model.queue("q", durable=True)
+    taker = taken(model, source, b"a", b"b", b"c")
+    answers: list[tuple[Status, ModelError | None]] = []
+
+    def done(status: Status, error: ModelError | None) -> None:
+        answers.append((status, error))
+
+    branches = model.broker.distributed
+    branch = branches.start(XID)
+    publish(model, branch.work, "q", b"1", b"2", b"3")
+    for entry in taker.entries:
+        branch.work.accept(source, entry)
+    branches.leave(branch, has_failed=False)
+    branch.prepare(done)
+    model.run()
+    del model.store.prepared[XID]
+    queue.journal.live.clear()
+    model.store.complete(error=FakeFullError("the prepared list is full"))
+    model.run()
+    assert isinstance(answers.pop()[1], ResourceLimitExceededError)
+    assert (branch.state, bodies(queue), source.acquired_count) == (State.ACTIVE, [], 3)
+    branch.prepare(done)
+    model.sync()
+    branch.commit(done, one_phase=False)
+    model.sync()
+    assert answers == [(Status.OK, None), (Status.OK, None)]
+    assert (bodies(queue), source.message_count, source.journal.live) == ([b"1", b"2", b"3"], 0, {})
+
+
+def test_a_branch_that_times_out_after_it_had_no_room_releases_what_it_has_accepted(model: Model) -> None:
+    source = model.queue("source", durable=True)
+    taker = taken(model, source, b"a", b"b", b"c", b"d", b"e")
+    branch = model.broker.distributed.start(XID)
+    for entry in taker.entries:
+        branch.work.accept(source, entry)
+    model.broker.distributed.leave(branch, has_failed=False)
+    branch.prepare(lambda _status, _error: None)
+    model.run()
+    model.store.complete(error=FakeFullError("the prepared list is full"))
+    model.run()
+    branch.time_out()
+    model.run()
+    assert (branch.state, source.acquired_count, source.message_count) == (State.ROLLBACK_ONLY, 0, 5)
 
 
 def test_a_large_branch_is_rolled_back(model: Model) -> None:

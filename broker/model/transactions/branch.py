@@ -206,7 +206,7 @@ class Branch:
             return
         assert self._store is not None
         if isinstance(error, self._store.full_error):
-            self._finish(effects, effects.undo(), partial(self._is_active_again, done, error))
+            self._finish(effects, effects.return_to(self.work), partial(self._is_active_again, done, error))
         else:
             self.state = State.UNKNOWN
             work = effects.undo(releases=True, leaves_stored=True)

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from qstore.broker.model.queues.entry import ACQUIRED, AVAILABLE, Entry
 from qstore.broker.model.queues.queue import Queue
 from qstore.broker.model.settlement import AT_ONCE, release_in_turns
-from qstore.broker.model.transactions.work import QUEUES_AT_ONCE
+from qstore.broker.model.transactions.work import QUEUES_AT_ONCE, Work
 
 
 class Effects:
@@ -85,6 +85,18 @@ class Effects:
             yield
         if releases:  # those that are acquired now
             yield from release_in_turns(iter(accepted), is_redelivered=True)
+
+    def return_to(self, work: Work) -> Iterator[None]:
+        """Undo the effects. The accepted messages are part of the transaction's work again."""
+        yield from self.undo()
+        self.published.clear()
+        accepted = self.accepted
+        while accepted:
+            for queue, entry in accepted[-AT_ONCE:]:
+                if not queue.is_gone:
+                    work.accepted[entry] = queue
+            del accepted[-AT_ONCE:]
+            yield
 
     def _portions(self) -> Iterator[list[tuple[Queue, list[Entry]]]]:
         """The published messages, those of one turn at a time."""

@@ -219,19 +219,10 @@ class LargePlan:
 
     def undo(self) -> Iterator[Portion]:
         """Undo a transaction that cannot be written. Its accepted messages are part of its work again."""
-        effects, work = self._effects, self._work
         if self._large is not None:
             assert self._store is not None
             yield partial(self._store.transactions.abort_large, self._large)
-        yield from effects.undo()
-        effects.published.clear()
-        accepted = effects.accepted
-        while accepted:
-            for queue, entry in accepted[-AT_ONCE:]:
-                if not queue.is_gone:
-                    work.accepted[entry] = queue
-            del accepted[-AT_ONCE:]
-            yield None
+        yield from self._effects.return_to(self._work)
         self._tick.transactions_under_way -= 1
 
     # ---- steps ----
