@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, ClassVar, Final, Protocol
 
 from qstore.broker.federation.link import Attempt, Network, Remote
@@ -434,22 +435,22 @@ class Side:
     def ensure_queue(self, name: str, arguments: TypedMap, done: Callable[[int], None]) -> None:
         """Make sure that a queue exists: one that does not is declared, durable. Calls back with its messages."""
 
-        def declared(values: Values, error: CodedError | None) -> None:
-            if error is None:
-                done(int(values["message_count"]))
-            else:
-                self._fail(str(error))
-
         def looked(values: Values, error: CodedError | None) -> None:
             if error is not None and error.code == ReplyCode.NOT_FOUND:
                 self.on_other_channel(
                     lambda channel, answer: channel.declare_queue(name, answer, durable=True, arguments=arguments),
-                    declared,
+                    partial(self._queue_found, done),
                 )
             else:
-                declared(values, error)
+                self._queue_found(done, values, error)
 
         self.on_other_channel(lambda channel, answer: channel.declare_queue(name, answer, passive=True), looked)
+
+    def _queue_found(self, done: Callable[[int], None], values: Values, error: CodedError | None) -> None:
+        if error is None:
+            done(int(values["message_count"]))
+        else:
+            self._fail(str(error))
 
     def check_exchange(self, name: str, done: Callable[[], None]) -> None:
         """Make sure that an exchange exists."""

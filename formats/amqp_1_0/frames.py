@@ -16,7 +16,6 @@ from typing import Final, NamedTuple
 from qstore.formats.amqp_1_0.values import Amqp10Error
 
 AMQP_HEADER: Final = b"AMQP\x00\x01\x00\x00"
-TLS_HEADER: Final = b"AMQP\x02\x01\x00\x00"
 SASL_HEADER: Final = b"AMQP\x03\x01\x00\x00"
 
 FRAME: Final = struct.Struct(">IBBH")

@@ -32,7 +32,7 @@ from math import ceil
 from typing import Any, Final, NamedTuple
 
 from qstore.formats.amqp_1_0.composites import ANY, BY_CODE, Field
-from qstore.formats.amqp_1_0.neutral import neutral_map, neutral_value
+from qstore.formats.amqp_1_0.neutral import neutral_value
 from qstore.formats.amqp_1_0.sections import (
     APPLICATION_PROPERTIES,
     CODE_OF_SYMBOL,
@@ -55,7 +55,7 @@ from qstore.formats.amqp_1_0.values import (
 )
 from qstore.formats.broker_records.message_header import Amqp10Message, MessageHeader, Section
 from qstore.formats.errors import BrokerRecordError
-from qstore.formats.values import EMPTY_MAP, LIST, TypedMap, TypedValue
+from qstore.formats.values import LIST, TypedValue
 from qstore.formats.wording import with_article
 
 #: The header, properties and application-properties sections are decoded up to this size, in bytes: as Python values
@@ -274,14 +274,6 @@ def content_of(header: bytes, message: Amqp10Message) -> bytes | TypedValue:
         return values[0]
     names = ", ".join(each.name for each in sections)
     raise BrokerRecordError(f"body sections that cannot be combined: {names}", sections[0].offset)
-
-
-def application_properties(header: bytes, message: Amqp10Message) -> TypedMap:
-    """The application properties of a message, with their types. `decode_sections` has checked that they are a map."""
-    for section in message.sections:
-        if section.code == _APPLICATION_PROPERTIES:
-            return neutral_map(_value_of(header, section).value)
-    return EMPTY_MAP
 
 
 def _value_of(header: bytes, section: Section) -> Value:

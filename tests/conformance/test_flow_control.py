@@ -179,7 +179,7 @@ def test_a_session_that_has_ended_is_forgotten(found: Clients) -> None:
     there.sync()
     flow = world.broker.default_host.queues["q"].watch.flow
     assert flow is not None
-    assert session._held_transfers is None
+    assert session._held_messages is None
     drain(here, count=4)
     assert not flow.is_stopped
 

@@ -202,7 +202,7 @@ def test_a_limit_holds_whatever_publishers_ask_for(make_broker: BrokerMaker, col
             publish(channel, {"traceparent": SAMPLED}, mode=1)
         assert channel.queue_declare("orders", passive=True).method.message_count == 200
     broker.stop()
-    assert 0 < len(collector.spans) <= 5 * (time.time() - began + 1)
+    assert 0 < len(collector.spans) <= 5 * (time.time() - began + 2)  # the first and the last second are parts
 
 
 def test_a_broker_without_a_collector_serves_and_stops_as_always(

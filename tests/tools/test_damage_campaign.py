@@ -132,7 +132,7 @@ def test_one_damage(campaign: Campaign) -> None:
     damaged, verdict, seen = campaign.one(format_, int(number))
     print(f"\n{damaged.store.name}, {damaged.file_kind}: {damaged.text}\n{verdict.outcome}: {verdict.text}")
     print(f"check {seen.code}, recover {seen.recover_code}, critical {seen.critical}")
-    for line in seen.told:
+    for line in seen.reported:
         print(f"  {line['file']} {line['offset']}: {line['what']}: {line['consequence']}")
     assert verdict.outcome not in (Outcome.UNSEEN, Outcome.FAULT)
 

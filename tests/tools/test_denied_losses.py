@@ -72,7 +72,7 @@ def older_of(store: CampaignStore, name: str) -> Path:
 
 
 def kinds(seen: Seen) -> set[str]:
-    return {line["damage_kind"] for line in seen.told}
+    return {line["damage_kind"] for line in seen.reported}
 
 
 def content_of(seen: Seen) -> tuple[Any, ...]:
@@ -82,8 +82,8 @@ def content_of(seen: Seen) -> tuple[Any, ...]:
 def assert_reported(seen: Seen, *, loses: bool) -> None:
     """Everybody who looks says so; and that something is lost, where it is."""
     assert seen.faults == []
-    assert seen.code == 1, seen.told
-    assert seen.recover_code == int(loses), seen.told
+    assert seen.code == 1, seen.reported
+    assert seen.recover_code == int(loses), seen.reported
     assert seen.refusing is None
     assert seen.critical
 
@@ -94,7 +94,7 @@ def assert_reported(seen: Seen, *, loses: bool) -> None:
 @pytest.mark.parametrize("name", MOMENTS)
 def test_no_undamaged_store_is_said_to_be_damaged(undamaged: dict[str, Seen], name: str) -> None:
     seen = undamaged[name]
-    assert (seen.code, seen.recover_code, seen.told, seen.critical, seen.faults) == (0, 0, [], [], [])
+    assert (seen.code, seen.recover_code, seen.reported, seen.critical, seen.faults) == (0, 0, [], [], [])
 
 
 def last_record(content: bytes) -> range:
@@ -250,10 +250,10 @@ def test_an_older_journal_is_a_loss(
         seen = look(path, scratch, is_version_2=True)
         assert seen.faults == [], change
         if content_of(seen) != content_of(undamaged[name]):
-            assert (seen.code, seen.recover_code, seen.refusing) == (1, 1, None), (change, seen.told)
+            assert (seen.code, seen.recover_code, seen.refusing) == (1, 1, None), (change, seen.reported)
             assert seen.critical, change
         else:
-            assert seen.code == 1 or os.path.basename(change).startswith("tpl"), (change, seen.told)
+            assert seen.code == 1 or os.path.basename(change).startswith("tpl"), (change, seen.reported)
 
 
 @pytest.mark.parametrize("name", MOMENTS)

@@ -149,7 +149,7 @@ def test_from_a_backup(tmp_path: Path, target: Path) -> None:
     assert replay(place, target, "--queue", "orders", "--to", "q", "--from-header", "n=2")["messages"] == 4
     assert bodies(target, "q") == ["2", "3", "4", "5"]
     assert (
-        "there is none"
+        "no such backup"
         in replay(place, target, "--queue", "orders", "--to", "q", "--all", "--backup", "x", code=2)["error"]
     )
 

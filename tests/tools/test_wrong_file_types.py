@@ -137,15 +137,15 @@ def test_something_else_in_place_of_a_file(
         assert (seen.code, seen.recover_code, seen.lenient) == (2, 2, [])
         return
     if (seen.content, seen.recovered) != (before.content, before.recovered):
-        assert seen.code in (1, 2), (seen.code, seen.told)
-        assert seen.recover_code in (1, 2), seen.told
+        assert seen.code in (1, 2), (seen.code, seen.reported)
+        assert seen.recover_code in (1, 2), seen.reported
     if seen.lenient is None:
         assert seen.code != 0 or name in IN_THE_WAY, "qstore-check sees nothing, and the broker does not start"
     elif seen.lenient != before.lenient:
         assert seen.critical
     if seen.refusing != before.refusing:
         assert seen.refusing is None
-    for line in seen.told:
+    for line in seen.reported:
         assert "None" not in f"{line['file']} {line['what']} {line['consequence']}", line
         assert line["file"].startswith(str(root)), line
     assert not any("None" in line for line in seen.critical)

@@ -42,7 +42,6 @@ CREDIT: Final = 1_000
 """Messages that a client may send on a link before the broker gives it more credit."""
 
 SETTLED: Final = 1  # sender-settle-mode
-SECOND: Final = 1  # receiver-settle-mode
 MASK: Final = 0xFFFFFFFF
 
 _HALF: Final = 1 << 31

@@ -47,7 +47,7 @@ class Seen(NamedTuple):
 
     Attributes:
         code: `qstore-check`'s exit code; None if it did not end as it should.
-        told: the damage that it reported.
+        reported: the damage that it reported.
         content: what `qstore-dump` shows of what is there: its lines; None where it shows nothing.
         recover_code: `qstore-recover`'s exit code.
         recovered: what the store holds that it built; None where it built none.
