@@ -106,6 +106,18 @@ def test_arguments_are_not_passed_on_to_a_base_class_in_bulk() -> None:
     ] == []
 
 
+def test_a_name_of_caught_errors_has_one_type_in_a_function() -> None:
+    """The compiler gives it the type of the first, and refuses the other errors with a TypeError."""
+    found = set()
+    for module, function in compiled_nodes():
+        if isinstance(function, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            handlers = [each for each in ast.walk(function) if isinstance(each, ast.ExceptHandler) and each.type]
+            types = {(each.name, ast.unparse(each.type)) for each in handlers if each.type and each.name}
+            names = [name for name, _ in types]
+            found |= {(module, function.name, name) for name in names if names.count(name) > 1}
+    assert found == set()
+
+
 def test_positional_arguments_have_names_of_their_own() -> None:
     """A compiled function takes a keyword for `**values` that has a positional argument's name for that argument."""
     functions = [node for _, node in compiled_nodes() if isinstance(node, ast.FunctionDef) and node.args.kwarg]

@@ -257,8 +257,8 @@ def _check_waiting(disk: Disk, pooled: PooledFile, damage: list[Damage], notices
     except QlsError as error:
         damage.append(Damage(pooled.path, error.offset, None, DamageKind.POOL_FILE_BROKEN, problem=error.what))
         return
-    except OSError as error:
-        reason = error.strerror or str(error)
+    except OSError as failure:
+        reason = failure.strerror or str(failure)
         damage.append(Damage(pooled.path, None, None, DamageKind.POOL_FILE_UNREADABLE, reason=reason))
         return
     if size != pooled.file_size:

@@ -123,8 +123,8 @@ class StartedQueue:
         except JournalError as error:
             log(log_lines.content_damaged(journal.name, rid, str(error)))
             return None
-        except RhmError as error:
-            log(log_lines.content_damaged(journal.name, rid, error.what))
+        except RhmError as damage:
+            log(log_lines.content_damaged(journal.name, rid, damage.what))
             return None
 
     def rids(self) -> Iterator[int]:

@@ -56,8 +56,8 @@ def read_selector(arguments: TypedMap, name: str) -> Selector | None:
     if isinstance(text, bytes):
         try:
             text = text.decode()
-        except UnicodeDecodeError as error:
-            raise InvalidArgumentError(f"{name} is not UTF-8 at byte {error.start + 1}") from None
+        except UnicodeDecodeError as undecodable:
+            raise InvalidArgumentError(f"{name} is not UTF-8 at byte {undecodable.start + 1}") from None
     if not isinstance(text, str):
         raise InvalidArgumentError(f"{name} is {shown(text)}, not a string")
     if len(text) > MAX_LENGTH:

@@ -481,9 +481,9 @@ def _transfer(session: ServerSession, number: int, payload: bytes, header: bytes
         return
     try:
         is_waiting = broker.router.publish(message, exchange)
-    except ModelError as error:
+    except ModelError as refusal:
         if transfers.tracer is not None:
-            transfers.tracer.refused(message, error)
+            transfers.tracer.refused(message, refusal)
         raise
     if is_waiting:
         if broker.router.stops or broker.router.fanout is not None:

@@ -322,8 +322,8 @@ class ServerConnection(BrokerConnection):
             return
         try:
             self._do_own_method(channel, payload)
-        except (HardError, Amqp091Error) as error:
-            answer = error if isinstance(error, HardError) else malformed(error)
+        except (HardError, Amqp091Error) as failure:
+            answer = failure if isinstance(failure, HardError) else malformed(failure)
             self.close(answer.code, answer.reply_text, payload)
 
     def acknowledged(self, channel: int, first: int, count: int) -> None:
