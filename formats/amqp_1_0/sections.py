@@ -15,6 +15,7 @@ from typing import Final, NamedTuple
 
 from qstore.formats.amqp_1_0.values import (
     CONSTRUCTORS,
+    MAX_DEPTH,
     Amqp10Error,
     Constructor,
     Value,
@@ -50,6 +51,7 @@ SECTIONS: Final = {
 CODE_OF_SYMBOL: Final = {f"amqp:{name}:{source}": code for code, (name, source) in SECTIONS.items()}
 
 _SMALL_ULONG: Final = 0x53
+_DESCRIPTORS: Final = frozenset((0x44, _SMALL_ULONG, 0x80, 0xA3, 0xB3))  # constructors of ulong and symbol
 _COMPOUND: Final = {0xC0: 1, 0xD0: 4, 0xC1: 1, 0xD1: 4}  # list and map -> width of size and count
 _ARRAYS: Final = {0xE0: 1, 0xF0: 4}
 _HOLDERS: Final = frozenset((*_COMPOUND, *_ARRAYS, 0x00))
@@ -77,25 +79,36 @@ _ABSENT: Final = (0, 0)
 def begin_section(data: bytes, at: int, end: int) -> tuple[int, Constructor, int]:
     """The section at a position: its code, 0 if it is not known, and the constructor of its value, and where that ends.
 
+    The value of an amqp-value may have descriptors of its own.
+
     Raises:
         Amqp10Error: there is no section.
     """
     if at + 3 < end and data[at] == 0 and data[at + 1] == _SMALL_ULONG:
         code, value_at = data[at + 2], at + 3
-        constructor = CONSTRUCTORS.get(data[value_at])
-        if constructor is None:
-            raise Amqp10Error(f"0x{data[value_at]:02x} is not a constructor", value_at)
-        value_at += 1
     else:
-        descriptors, constructor, value_at = read_constructor(data, at, end)
-        if len(descriptors) != 1:
-            raise Amqp10Error("a section has no descriptor", at)
-        kind, descriptor = descriptors[0]
-        code = CODE_OF_SYMBOL.get(descriptor, 0) if kind == "symbol" else descriptor if kind == "ulong" else 0
+        (kind, descriptor), value_at = _read_descriptor(data, at, end)
+        code = CODE_OF_SYMBOL.get(descriptor, 0) if kind == "symbol" else descriptor
+    depth = 1
+    while code == VALUE and depth < MAX_DEPTH and value_at < end and data[value_at] == 0:
+        value_at, depth = _read_descriptor(data, value_at, end)[1], depth + 1
+    if value_at >= end:
+        raise Amqp10Error("a constructor is missing", value_at)
+    constructor = CONSTRUCTORS.get(data[value_at])
+    if constructor is None:
+        raise Amqp10Error(f"0x{data[value_at]:02x} is not a constructor", value_at)
+    value_at += 1
     source = SECTIONS[code][1] if code in SECTIONS else "*"
     if source not in ("*", constructor.type_name):
         raise Amqp10Error(f"section {SECTIONS[code][0]} is of type {constructor.type_name}, not {source}", at)
     return code, constructor, value_at
+
+
+def _read_descriptor(data: bytes, at: int, end: int) -> tuple[Value, int]:
+    """The descriptor at a position, a number or a symbol, and where it ends. Raises Amqp10Error."""
+    if at + 1 >= end or data[at] != 0 or data[at + 1] not in _DESCRIPTORS:
+        raise Amqp10Error("no descriptor that is a number or a symbol", at)
+    return read_value(data, at + 1, end, 1)
 
 
 def split_sections(data: bytes, begin: int = 0, *, is_whole: bool = True, is_ordered: bool = True) -> Sections:
@@ -105,16 +118,20 @@ def split_sections(data: bytes, begin: int = 0, *, is_whole: bool = True, is_ord
         data: the message, from `begin` on.
         begin: where it begins.
         is_whole: whether it is there to its end; if not, only the sections before the body are checked.
-        is_ordered: whether the sections must be known ones, in their order; if not, unknown ones count as body.
+        is_ordered: whether the sections must be known ones, in their order, and at most `MAX_VALUES`; if not, unknown
+            ones count as body.
 
     Raises:
         Amqp10Error: it does not consist of sections in their order.
     """
     found = [_ABSENT] * 5
-    at, end, last, body_at = begin, len(data), 0, -1
+    at, end, last, body_at, count = begin, len(data), 0, -1, 0
     while at < end:
+        count += 1
         code, constructor, value_at = begin_section(data, at, end)
         if is_ordered:
+            if count > MAX_VALUES:
+                raise Amqp10Error(f"more than {MAX_VALUES:,} sections", at)
             _check_order(code, last, at)
         is_body = code >= DATA or code not in SECTIONS or body_at >= 0
         stop = at if is_body and not is_whole else find_payload(constructor, data, value_at, end)[1]

@@ -31,6 +31,7 @@ from qstore.formats.amqp_1_0.neutral import map_value, neutral_value, value_of
 from qstore.formats.amqp_1_0.sections import (
     DATA,
     SECTIONS,
+    VALUE,
     data_section,
     encode_section,
     has_too_many_values,
@@ -371,6 +372,23 @@ def test_sections_out_of_order_are_refused(codes: tuple[int, ...]) -> None:
     with pytest.raises(Amqp10Error):
         split_sections(data)
     split_sections(data, is_ordered=False)
+
+
+def test_only_an_amqp_value_may_be_described_itself() -> None:
+    own = Described(Value("symbol", "com.example:a"), Value("list", ()))
+    value = Value("described", Described(Value("ulong", 7), Value("described", own)))
+    split_sections(encode_section(VALUE, value))
+    split_sections(b"\0\xa3\x11amqp:amqp-value:*" + encode_value(value))
+    for data in (encode_section(0x76, value), b"\0\x53\x77" + b"\0\x53\x01" * 100 + b"\x40", b"\0\x53\x77\0\x45\x40"):
+        with pytest.raises(Amqp10Error):
+            split_sections(data)
+
+
+def test_a_message_has_a_limit_of_sections() -> None:
+    split_sections(data_section(0) * MAX_VALUES)
+    with pytest.raises(Amqp10Error):
+        split_sections(data_section(0) * (MAX_VALUES + 1))
+    split_sections(data_section(0) * (MAX_VALUES + 1), is_ordered=False)
 
 
 @given(st.binary(max_size=60))

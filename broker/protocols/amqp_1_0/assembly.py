@@ -8,7 +8,8 @@
 A transfer that has to wait for room is read again later: nothing is passed on, or counted, before there is room for it.
 
 Limits: a frame has at most the size that was sent in open; a message has a maximum size; incomplete messages have a
-limit over all connections; the values in a performative are counted before it is decoded.
+limit over all connections; the values in a performative are counted before it is decoded; a transfer has at most 1,024
+bytes before its content.
 
 Source: the AMQP 1.0 specification as XML, part "transport", section 2.3 and 2.6.14.
 """
@@ -19,7 +20,7 @@ from typing import Any, Final, Protocol, cast
 
 from qstore.broker.model.message import Content, IncomingContent
 from qstore.broker.protocols.assembly import Assembler, Budget, Partial, Receiver
-from qstore.formats.amqp_1_0.composites import BY_CODE, Composite, FieldError, read_composite, read_fields
+from qstore.formats.amqp_1_0.composites import BY_CODE, Composite, FieldError, list_bounds, read_composite, read_fields
 from qstore.formats.amqp_1_0.frames import AMQP_HEADER, FRAME, frame_body_at
 from qstore.formats.amqp_1_0.sections import has_too_many_values
 from qstore.formats.amqp_1_0.values import Amqp10Error
@@ -29,6 +30,8 @@ _unpack: Final = FRAME.unpack_from
 _TRANSFER: Final = BY_CODE[0x14]
 _HEADER_BYTES: Final = len(AMQP_HEADER)
 _MAX_HANDLE: Final = (1 << 32) - 1
+_MAX_TRANSFER: Final = 1024  # bytes of the performative, which is kept with an incomplete message
+_MAX_TAG: Final = 32
 
 
 class FrameReceiver(Receiver, Protocol):
@@ -137,8 +140,13 @@ class FrameAssembler(Assembler[_Partial]):
     def _takes_transfer(self, data: bytes, begin: int, end: int, channel: int) -> bool:
         """Process a frame with a transfer. Returns False if it has to wait for room."""
         receiver = cast(FrameReceiver, self._receiver)
-        composite, content_at = read_fields(_TRANSFER, data, begin + len(_TRANSFER.head), end)
+        fields_at = begin + len(_TRANSFER.head)
+        if end - begin > _MAX_TRANSFER and list_bounds("transfer", data, fields_at, end)[2] - begin > _MAX_TRANSFER:
+            raise FieldError(f"a transfer of more than {_MAX_TRANSFER:,} bytes", begin)
+        composite, content_at = read_fields(_TRANSFER, data, fields_at, end)
         transfer = composite.fields
+        if len(transfer.get("delivery_tag") or b"") > _MAX_TAG:
+            raise FieldError(f"a delivery-tag of more than {_MAX_TAG} bytes", begin)
         key = key_of(channel, transfer["handle"])
         partial = self._partial.get(key)
         is_more, is_aborted, size = transfer["more"], transfer["aborted"], end - content_at

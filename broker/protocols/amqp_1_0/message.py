@@ -52,11 +52,14 @@ from qstore.formats.amqp_1_0.composites import encode_composite, list_bounds, se
 from qstore.formats.amqp_1_0.neutral import is_simple, map_value, neutral_map, value_of
 from qstore.formats.amqp_1_0.sections import (
     APPLICATION_PROPERTIES,
+    DATA,
+    FOOTER,
     MESSAGE_ANNOTATIONS,
     VALUE,
     Sections,
     data_section,
     encode_section,
+    has_too_many_values,
     section_value,
     section_value_at,
     split_sections,
@@ -65,7 +68,7 @@ from qstore.formats.amqp_1_0.values import Amqp10Error, Value
 from qstore.formats.broker_records import amqp_1_0_messages as records
 from qstore.formats.broker_records.messages import HEADER_SIZE_BYTES, header_size
 from qstore.formats.errors import BrokerRecordError
-from qstore.formats.values import EMPTY_MAP, LIST, MAP, VBIN16, Family, TypedMap, TypedValue
+from qstore.formats.values import EMPTY_MAP, LIST, MAP, MAX_VALUES, VBIN16, Family, TypedMap, TypedValue
 
 MAX_HEADER: Final = 0xFFFF
 """Bytes of the sections before the body that the broker makes or changes."""
@@ -234,15 +237,16 @@ class SectionMessage(NativeMessage):
         )
 
     def content(self) -> Content | TypedValue:
-        """Its content: the bytes of data sections, or a value. Raises BrokerRecordError."""
+        """Its content: the bytes of data sections, or a value of at most `MAX_VALUES`. Raises BrokerRecordError."""
         body = self.body
-        if isinstance(body, LargeContent):
-            content = _large_data(body)
-            if content is not None:
-                return content
+        if isinstance(body, LargeContent) and _is_large_data(body.pieces[0], 0, len(body)):
+            return _from(body.pieces, _LARGE_HEAD)
         whole = bytes(records.MARK_BYTES) + b"".join(pieces_of(body))
         decoded = records.decode_sections(whole)
         assert decoded.amqp_1_0 is not None
+        is_data = all(each.code in (DATA, FOOTER) for each in decoded.amqp_1_0.sections)
+        if not is_data and has_too_many_values(whole, records.MARK_BYTES, len(whole)):
+            raise BrokerRecordError(f"a body of more than {MAX_VALUES:,} values", records.MARK_BYTES)
         return records.content_of(whole, decoded.amqp_1_0)
 
     # ---- changed ----
@@ -305,14 +309,24 @@ def _reply_address(address: object) -> ReplyAddress | None:
     return ReplyAddress("", address) if isinstance(address, str) else None
 
 
-def _large_data(body: LargeContent) -> Content | None:
-    """The content of a large body if it is one data section; None if it is not."""
-    first = body.pieces[0]
-    head = data_section(len(body) - 8)
-    if not first.startswith(head) or len(head) != 8:
-        return None
-    rest = (first[8:], *body.pieces[1:])
-    return content_of([piece for piece in rest if piece])
+def _is_large_data(first: bytes, at: int, end: int) -> bool:
+    """Whether from a position in the first piece to the end of all there is one data section with a long size."""
+    size = end - at - _LARGE_HEAD
+    return size > _MAX_SMALL and first.startswith(data_section(size), at)
+
+
+_LARGE_HEAD: Final = len(data_section(1 << 16))
+_MAX_SMALL: Final = 0xFF  # bytes of a section with a short size
+
+
+def _from(pieces: Sequence[bytes], at: int) -> Content:
+    """What follows a position."""
+    rest: list[bytes] = []
+    for piece in pieces:
+        if at < len(piece):
+            rest.append(piece[at:] if at else piece)
+        at = max(0, at - len(piece))
+    return content_of(rest)
 
 
 # ---- received and stored messages ----
@@ -321,40 +335,50 @@ def _large_data(body: LargeContent) -> Content | None:
 def split_message(content: Content) -> tuple[bytes, Content, Sections]:
     """The sections before the body, without delivery-annotations, the body, and where the sections are.
 
-    The sections of a body of many pieces are not checked.
+    Many pieces are joined to check them, unless the body is one data section that begins in the first.
 
     Raises:
         Amqp10Error: it is not a message.
     """
-    rest: tuple[bytes, ...] = ()
-    first = content if isinstance(content, bytes) else content.pieces[0]
-    try:
-        sections = split_sections(first, is_whole=isinstance(content, bytes))
-    except Amqp10Error:
-        if isinstance(content, bytes):
-            raise
-        first = b"".join(content.pieces)  # rare: the sections before the body are larger than a piece
-        sections = split_sections(first)
+    body: Content
+    if isinstance(content, bytes):
+        sections = split_sections(content)
+        header, body = content[: sections.body_at], content[sections.body_at :]
     else:
-        rest = pieces_of(content)[1:]
-    header, body = first[: sections.body_at], first[sections.body_at :]
+        first = content.pieces[0]
+        found = _before_large_data(first, len(content))
+        if found is None:
+            first = b"".join(content.pieces)
+            found = split_sections(first)
+        sections = found
+        header, body = first[: sections.body_at], _from(content.pieces, sections.body_at)
     begin, end = sections.delivery
     if end:
         header = header[:begin] + header[end:]
         sections = split_sections(header)
-    if not rest:
-        return header, body, sections
-    pieces = (body, *rest) if body else rest
-    return header, content_of(pieces), sections
+    return header, body, sections
+
+
+def _before_large_data(first: bytes, size: int) -> Sections | None:
+    """The sections in the first piece of a message, if all that follows is one data section; None if it is not."""
+    try:
+        sections = split_sections(first, is_whole=False)
+    except Amqp10Error:
+        return None
+    return sections if _is_large_data(first, sections.body_at, size) else None
 
 
 def expiry_of(header: bytes, sections: Sections) -> float:
-    """The absolute-expiry-time of a message in seconds since 1970; 0.0 if it has none. Raises Amqp10Error."""
+    """The absolute-expiry-time of a message in seconds since 1970, never before; 0.0 if it has none.
+
+    Raises:
+        Amqp10Error: it cannot be decoded.
+    """
     begin, end = sections.properties
     if not end or list_bounds("properties", header, section_value_at(header, begin, end), end)[0] <= _EXPIRY_AT:
         return 0.0
     expiry: int = section_list("properties", header, begin, end).get("absolute_expiry_time") or 0
-    return expiry / 1000
+    return max(expiry, 1) / 1000 if expiry else 0.0
 
 
 def fields_of(header: bytes, sections: Sections) -> HeaderFields:

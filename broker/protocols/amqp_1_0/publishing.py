@@ -28,6 +28,7 @@ from qstore.broker.protocols.amqp_1_0.message import (
     split_message,
 )
 from qstore.broker.protocols.publishing import PublishChecks
+from qstore.formats.amqp_1_0.composites import section_list
 from qstore.formats.amqp_1_0.sections import has_too_many_values
 from qstore.formats.amqp_1_0.values import Value
 from qstore.formats.broker_records.amqp_1_0_messages import encode_routed
@@ -62,9 +63,12 @@ class Publishing(PublishChecks):
         self._routed: dict[tuple[str, str], bytes] = {}
 
     def user_id_of(self, message: Message) -> str | None:
-        """As `PublishChecks.user_id_of`."""
+        """As `PublishChecks.user_id_of`. Raises Amqp10Error: its properties cannot be decoded."""
         assert isinstance(message, SectionMessage)
-        user_id: bytes | None = message.section_properties().get("user_id")
+        begin, end = message.sections.properties
+        if not end:
+            return None
+        user_id: bytes | None = section_list("properties", message.header, begin, end).get("user_id")
         return None if not user_id else user_id.decode("utf-8", "replace")
 
     def foreign_user_id(self, user_id: str, user: str) -> Exception:

@@ -13,14 +13,17 @@ from click.testing import CliRunner
 from qstore.broker.model.authorization import Action, ObjectType, Publishing
 from qstore.broker.model.exchanges.types import STANDARD_EXCHANGES
 from qstore.broker.protocols.amqp_1_0.links import CREDIT
+from qstore.broker.protocols.amqp_1_0.message import SectionMessage
 from qstore.broker.protocols.amqp_1_0.session import WINDOW
 from qstore.broker.protocols.connection import Phase
+from qstore.broker.protocols.stored_messages import restore_message
 from qstore.broker.security.authentication import Authentication, Policy
 from qstore.broker.security.sasl.scram import ScramClient
 from qstore.broker.security.users.user_file import Users
 from qstore.broker.settings import BrokerSettings
-from qstore.formats.amqp_1_0.composites import Composite
+from qstore.formats.amqp_1_0.composites import Composite, encode_composite
 from qstore.formats.amqp_1_0.frames import AMQP_HEADER, FRAME, HEARTBEAT_FRAME, SASL_HEADER
+from qstore.formats.amqp_1_0.sections import MESSAGE_ANNOTATIONS, PROPERTIES, VALUE, data_section, encode_section
 from qstore.formats.amqp_1_0.values import Described, Value
 from qstore.tools.qstore_passwd import command as qstore_passwd
 from tests.broker.protocols.links_client import LinksClient, make_queue
@@ -440,6 +443,86 @@ def test_invalid_messages_are_rejected_and_others_go_on(client: LinksClient) -> 
     assert [each.fields["state"].name for each in found] == ["rejected", "accepted", "rejected"]
     conditions = [each.fields["state"].fields["error"].fields["condition"] for each in (found[0], found[2])]
     assert conditions == ["amqp:decode-error", "amqp:not-implemented"]
+
+
+@pytest.mark.parametrize(
+    "sections",
+    [
+        data_section(100_000) + bytes(100_000) + b"\xff" * 80_000,
+        b"\0\x53\x75\xb0\x40\0\0\0" + bytes(150_000),
+        (data_section(0) + data_section(1) + b"x") * 20_000,
+    ],
+    ids=["garbage after the body", "a size beyond the end", "very many sections"],
+)
+def test_the_sections_of_a_large_message_are_checked(client: LinksClient, sections: bytes) -> None:
+    client.max_frame = 60_000
+    client.sender("q")
+    begin = time.process_time()
+    client.publish(message=sections)
+    assert time.process_time() - begin < 0.2
+    assert [each[2] for each in client.outcomes()] == ["rejected"]
+
+
+def test_large_messages_of_any_sections_are_accepted_and_restored(world: World) -> None:
+    world.durable_queue("d")
+    client = LinksClient(world).open()
+    client.max_frame = 60_000
+    client.sender("d")
+    header = encode_composite("header", {"durable": True})
+    one, value = data_section(70_000) + b"x" * 70_000, encode_section(VALUE, Value("string", "y" * 150_000))
+    annotations = encode_section(
+        MESSAGE_ANNOTATIONS, Value("map", ((Value("symbol", "x-a"), Value("binary", bytes(99_000))),))
+    )
+    bodies = (one, one + one, value, annotations + one, encode_section(0x71, Value("map", ())) + one + one)
+    for body in bodies:
+        client.publish(message=header + body)
+    write(world, client)
+    client.receiver("d", 1)
+    restored = [restore_message(each) for each in world.store.enqueued]
+    for each, delivered, body in zip(restored, client.messages(), bodies, strict=True):
+        assert isinstance(each, SectionMessage)
+        assert (
+            delivered.body
+            == body.removeprefix(encode_section(0x71, Value("map", ())))
+            == (each.header[each.sections.header[1] :] + bytes(each.body))
+        )
+
+
+def test_a_message_that_expired_before_1970_has_expired(world: World) -> None:
+    world.durable_queue("d")
+    client = LinksClient(world).open().sender("d")
+    client.publish(absolute_expiry_time=-1)
+    client.publish(durable=False)
+    write(world, client)
+    assert sorted(client.outcomes()) == [(0, 0, "accepted"), (1, 1, "accepted")]
+    assert len(client.receiver("d", 1).messages()) == 1
+    (stored,) = world.store.enqueued
+    assert restore_message(stored).expires_at == 0.001
+
+
+def test_a_value_that_is_described_itself_is_a_body(client: LinksClient) -> None:
+    point = Described(Value("symbol", "com.example:point:list"), Value("list", (Value("uint", 1),)))
+    section = encode_section(VALUE, Value("described", point))
+    client.sender("q").publish(message=encode_composite("header", {"durable": False}) + section)
+    assert client.outcomes() == [(0, 0, "accepted")]
+    assert [each.body for each in client.receiver("q", 1).messages()] == [section]
+
+
+def test_consumers_of_other_protocols_do_not_get_a_value_with_very_many_others(
+    world: World, client: LinksClient
+) -> None:
+    client.max_frame = 60_000
+    nulls = Value("list", tuple(Value("null", None) for _ in range(200_000)))
+    client.sender("q").publish(message=encode_section(VALUE, nulls))
+    client.publish(b"next", durable=False)
+    assert [each[2] for each in client.outcomes()] == ["accepted"]
+    other = world.open_client(name=b"other")
+    begin = time.process_time()
+    other.subscribe("q")
+    other.sync()
+    assert time.process_time() - begin < 0.3
+    assert other.take() == [b"next"]
+    assert len(client.receiver("q", 1).messages()) == 1
 
 
 def test_an_error_of_a_settled_message_detaches_the_link(client: LinksClient) -> None:
@@ -910,7 +993,47 @@ def test_user_ids_of_others_are_rejected() -> None:
     assert [each[2] for each in client.outcomes()] == ["rejected", "accepted"]
 
 
+def test_properties_in_the_second_piece_do_not_hide_a_user_id() -> None:
+    world = World(BrokerSettings(auth=True))
+    make_queue(world)
+    client = LinksClient(world).open().sender("q")
+    first = encode_section(
+        MESSAGE_ANNOTATIONS, Value("map", ((Value("symbol", "x-a"), Value("binary", bytes(50_000))),))
+    )
+    rest = encode_composite("properties", {"user_id": b"other"}) + data_section(40_000) + bytes(40_000)
+    client.max_frame = len(first) + 100
+    client.publish(message=first + rest)
+    assert [each[2] for each in client.outcomes()] == ["rejected"]
+
+
+def test_properties_that_cannot_be_decoded_do_not_hide_a_user_id() -> None:
+    world = World(BrokerSettings(auth=True))
+    make_queue(world)
+    client = LinksClient(world).open().sender("q")
+    fields = Value("list", (Value("null", None), Value("binary", b"other"), Value("null", None), Value("uint", 7)))
+    client.publish(message=encode_section(PROPERTIES, fields) + data_section(1) + b"x")
+    assert [each[2] for each in client.outcomes()] == ["rejected"]
+
+
 # ---- limits ----
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"delivery_tag": bytes(33)},
+        {"delivery_tag": b"1", "state": Value("list", tuple(Value("null", None) for _ in range(100_000)))},
+    ],
+    ids=["tag", "state"],
+)
+def test_a_transfer_that_would_keep_much_is_refused_at_once(client: LinksClient, fields: dict[str, Any]) -> None:
+    client.machine.assembler.max_frame = 1 << 20
+    client.sender("q")
+    frame = client.encode("transfer", 0, b"x", handle=0, delivery_id=0, more=True, **fields)
+    begin = time.process_time()
+    client.send(frame)
+    assert time.process_time() - begin < 0.1
+    assert client.error("close") == "amqp:invalid-field"
 
 
 def test_many_links_end_in_turns(world: World) -> None:
@@ -938,6 +1061,14 @@ def test_a_performative_with_very_many_values_is_refused_at_once(client: LinksCl
 
 
 # ---- helpers ----
+
+
+def write(world: World, client: LinksClient) -> None:
+    """Let the disk write all that waits for it."""
+    client.sync()
+    while world.store.flushes:
+        world.store.end_flush()
+        client.sync()
 
 
 def fill(world: World, count: int) -> None:
