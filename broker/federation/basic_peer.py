@@ -244,6 +244,7 @@ class Side:
         wire: its connection; None before there is one.
         channel: its channel, once it is open.
         is_full: whether it takes no messages for now.
+        delivers: whether messages are consumed from it.
         blocked: why the other broker asks for no more messages; empty if it does not.
     """
 
@@ -265,7 +266,7 @@ class Side:
         self._tried = 0
         self._reasons: list[str] = []  # of the URIs that were tried
         self._is_over = self._is_socket_full = self._is_held = False
-        self.is_full = False
+        self.is_full = self.delivers = False
         self.blocked = ""
 
     @property
@@ -298,6 +299,8 @@ class Side:
         credentials = Credentials(None if is_external else user, password, is_external, uri.host or "localhost")
 
         def choose(offered: tuple[str, ...]) -> ClientMechanism:
+            if is_own and not self._user:
+                raise ValueError("the parameter has no user, on whose behalf it could work: set it again")
             found = choose_mechanism(offered, mechanisms, credentials)
             if found is None:
                 raise ValueError(f"none of the mechanisms that the broker offers can be used: {', '.join(offered)}")
@@ -400,7 +403,9 @@ class Side:
 
     def on_delivery(self, payload: bytes, header: bytes, body: Content) -> None:
         """As `ChannelOwner.on_delivery`."""
-        if not self._is_over:
+        if not self.delivers:
+            self._fail("the broker has sent a message that was not asked for")
+        elif not self._is_over:
             self._owner.on_delivery(payload, header, body)
 
     def on_confirmed(self, first: int, last: int, *, is_accepted: bool) -> None:
@@ -422,7 +427,11 @@ class Side:
     ) -> None:
         """Make a call on a channel of its own, which an error closes, and close it."""
         assert self.wire is not None
-        channel = self.wire.open_channel(NO_OWNER)
+        try:
+            channel = self.wire.open_channel(NO_OWNER)
+        except ValueError as error:
+            self._fail(str(error))
+            return
 
         def answered(values: Values, error: CodedError | None) -> None:
             if error is None:

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from qstore.broker.federation.bridge import MAX_SYNC, UNLIMITED, Bridge, BridgeSettings
@@ -420,6 +421,9 @@ class Federation:
         del self.bridges[name]
         del bridge.link.bridges[name]
         bridge.close()
+        if bridge.settings.durable and bridge.settings.source_is_local and bridge.has_own_queue:
+            with suppress(NotFoundError):  # the route has never run
+                await self.broker.default_host.topology.delete_queue(bridge.queue)
         self.broker.tick.schedule()
 
     def _check(self, caller: Caller) -> None:

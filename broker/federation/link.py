@@ -100,7 +100,8 @@ def remotes_in(url: str) -> list[Remote]:
         host, separator, port = rest.rpartition(":")
         if not separator:
             host, port = rest, "5672"
-        if transport in TRANSPORTS and host and port.isascii() and port.isdigit() and 0 < int(port) < 1 << 16:
+        is_number = port.isascii() and port.isdigit() and len(port) <= 5
+        if transport in TRANSPORTS and host and is_number and 0 < int(port) < 1 << 16:
             found.append(Remote(host.strip("[]"), int(port), transport))
     return found
 
@@ -207,8 +208,13 @@ class Link:
             self._become(LinkState.FAILED)
 
     def learn(self, remotes: Iterable[Remote]) -> None:
-        """The other broker has announced its alternative addresses; they replace earlier ones."""
-        found = tuple(dict.fromkeys(each for each in remotes if each != self.configured))[:MAX_LEARNED]
+        """The other broker has announced its alternative addresses; they replace earlier ones.
+
+        A link over TLS uses only those with TLS: it would send its password in clear to others.
+        """
+        has_tls = self.configured.transport == "ssl"
+        usable = [each for each in remotes if each.transport == "ssl" or not has_tls]
+        found = tuple(dict.fromkeys(each for each in usable if each != self.configured))[:MAX_LEARNED]
         if found != self.learned:
             self.learned, self._next = found, 0
             _LOG.debug("The broker at %s can also be reached at %s", self.remote, ", ".join(map(str, found)))

@@ -67,6 +67,7 @@ DEFAULT_DELAY: Final = 5.0
 MAX_SHOVELS: Final = 1000
 """Shovels of one broker: each has two connections."""
 
+MIN_DELAY: Final = 0.1
 MAX_DELAY: Final = 86_400
 MAX_PREFETCH: Final = 65_535
 
@@ -155,6 +156,8 @@ def _count(what: str, value: object) -> int:
 def _delay(what: str, value: object) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= MAX_DELAY:
         raise InvalidArgumentError(f"{what} is a number of seconds from 0 (never) to {MAX_DELAY:,}")
+    if 0 < value < MIN_DELAY:
+        raise InvalidArgumentError(f"{what} is 0 (never) or at least {MIN_DELAY} seconds")
     return float(value)
 
 
@@ -397,7 +400,9 @@ class Shovel:
             self._dest.connect()
 
     def restart(self) -> None:
-        """Start again now."""
+        """Start again now, unless it is to be deleted."""
+        if self._is_gone:
+            return
         self._stop_timer()
         self._close_sides()
         self.start()
@@ -507,6 +512,7 @@ class Shovel:
         self._prepare_messages(queue)
         prefetch = definition.prefetch if self._left < 0 else min(definition.prefetch, self._left)
         source.channel.qos(prefetch, source.expect(lambda _values: None))
+        source.delivers = True
         source.channel.consume(
             queue,
             "",
@@ -519,6 +525,8 @@ class Shovel:
         self._become(ShovelState.RUNNING)
         status = self.status
         _LOG.info("%s runs from %s to %s", self, _shown(status.source), _shown(status.destination))
+        if self._source is not None and self._dest is not None and self._dest.is_full:
+            self._source.hold(is_held=True)
 
     def _prepare_messages(self, queue: str) -> None:
         """Prepare what all messages have in common."""
@@ -539,7 +547,7 @@ class Shovel:
     def on_delivery(self, payload: bytes, header: bytes, body: Content) -> None:
         """As `SideOwner.on_delivery`: publish a message."""
         dest = self._dest
-        if dest is None or not self._left:
+        if dest is None or not self._left or self.state is not ShovelState.RUNNING:
             return  # it stays unacknowledged, and returns to its queue
         try:
             delivered = decode_deliver(payload)

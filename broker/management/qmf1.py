@@ -282,7 +282,7 @@ class Qmf1:
         sequence, fields, end = message.sequence, message.fields, len(body)
         try:
             found = self._registry.find(fields["object"])
-            if found is None:
+            if found is None or not found.of.is_seen_by(self._managed, request.caller, found.target):
                 raise UnknownObjectError("UnknownObject")
             method = found.of.methods.get(fields["method"])
             arguments: dict[str, Any] = {}

@@ -275,6 +275,8 @@ class Tracer:
         self._begun += 1
         trace, parent = context
         state = message.header_text(TRACESTATE) or ""
+        if not (state.isascii() and state.isprintable()):
+            state = ""
         span = _Open(
             f"{operation} {_text(destination)}", kind, trace, parent, state if len(state) <= _MAX_STATE else "",
             self._new_id(), self._clock(),

@@ -298,9 +298,7 @@ class VirtualHosts:
         await self._finish_deletion(host)
 
     async def _begin_deletion(self, host: VirtualHost) -> None:
-        gone = [Record(HOST, (host.name, LIMITS))]
-        for kind, place in _PLACES.items():
-            gone += [Record(kind, each) for each in self._configuration.of(kind) if each[place] == host.name]
+        gone = [Record(HOST, (host.name, LIMITS)), *self._records_about(host.name)]
         mark = {Record(HOST, (host.name,)): {**self.about(host.name), _LEAVING: True}}
 
         def marked() -> None:
@@ -310,10 +308,19 @@ class VirtualHosts:
         for forget in self.forgotten:
             forget(host.name)
 
+    def _records_about(self, name: str) -> list[Record]:
+        found: list[Record] = []
+        for kind, place in _PLACES.items():
+            found += [Record(kind, each) for each in self._configuration.of(kind) if each[place] == name]
+        return found
+
     async def _finish_deletion(self, host: VirtualHost) -> None:
         await self.end_connections(host)
         await host.topology.clear()
-        await self._configuration.change({}, [Record(HOST, (host.name,))])
+        late = self._records_about(host.name)  # set while the deletion began
+        await self._configuration.change({}, [Record(HOST, (host.name,)), *late])
+        for forget in self.forgotten if late else ():
+            forget(host.name)
         self._hosts.pop(host.name, None)
         _LOG.notice('Virtual host "%s" was deleted', host.name)
 

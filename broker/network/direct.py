@@ -116,7 +116,11 @@ class _End(asyncio.Transport):
         del self._waiting[:taken]
         self._waiting_bytes -= size
         if data and not self._is_closing:
-            self.protocol.data_received(data)
+            try:
+                self.protocol.data_received(data)
+            except BaseException:
+                self.abort()  # as asyncio does with a socket
+                raise
         if self._waiting:
             self._schedule()
         peer = self.peer

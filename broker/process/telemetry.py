@@ -109,7 +109,7 @@ class Telemetry:
             portion = spans[begin : begin + PACKET]
             try:
                 self._own.send(dumps(portion, default=tuple))
-            except OSError:  # full, or closed
+            except (OSError, TypeError):  # full, or closed; or JSON has no form for it
                 self.lost += len(portion)
 
     def close(self) -> None:

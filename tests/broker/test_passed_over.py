@@ -259,3 +259,16 @@ def test_repeated_releases_do_not_pile_up_for_idle_consumers(model: Model) -> No
     found = passed_over(queue)
     assert all(len(positions) <= 2 for positions in found._again.values())
     assert len(found._positions) <= 2
+
+
+def test_browsers_do_not_keep_takers_waiting(model: Model) -> None:
+    queue = model.queue("q")
+    model.publish("q", *[b"x"] * 100)
+    for _ in range(4):
+        model.consumer(queue, acquires=False)
+    taker = model.consumer(queue)
+    model.tick.deliveries = 20
+    queue.dispatch()
+    assert len(taker.entries) == 10
+    model.run()
+    assert len(taker.entries) == 100

@@ -15,7 +15,7 @@ from qstore.broker.protocols.amqp_0_9_1.message import BasicMessage
 from qstore.broker.protocols.amqp_0_9_1.publishing import Publishing, Target
 from qstore.formats.amqp_0_9_1.methods import encode_method
 from qstore.formats.amqp_0_9_1.properties import Properties, encode_header
-from qstore.formats.values import typed_map
+from qstore.formats.values import TypedMap, typed_map
 from tests.broker.wired_broker import PlainMessage, Somebody
 
 TRACE, PARENT = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
@@ -138,3 +138,22 @@ def test_only_sampled_messages_leave_their_runs() -> None:
         message = checks.read(target, header, b"body", lambda: 0.0, "")
         assert isinstance(message, BasicMessage)
         assert checks.covers(message) is is_covered
+
+
+class Stated(Headed):
+    """A sampled message with a tracestate that is not ASCII."""
+
+    def headers(self) -> TypedMap:
+        return typed_map({"tracestate": b"a=\xff"})
+
+
+def test_a_trace_state_that_is_not_ascii_is_left_out() -> None:
+    stage = Stage()
+    message = Stated(b"\x0btraceparentS\x00\x00\x007" + SAMPLED.encode())
+    assert message.header_text("tracestate")
+    queue, caller = cast("Queue", type("Named", (), {"name": "q"})()), cast("Any", Somebody())
+    entry = Entry()
+    entry.state, entry.rid, entry.is_redelivered = ACQUIRED, 1, False
+    stage.tracer.delivered(queue, entry, message, caller, is_settled=True)
+    stage.tick.end()
+    assert [span.state for span in stage.spans] == [""]

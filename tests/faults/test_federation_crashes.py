@@ -8,6 +8,7 @@ import pytest
 
 from qstore.broker.federation.bridge import Bridge
 from qstore.broker.protocols.amqp_0_10.link_connection import LinkSession
+from qstore.broker.protocols.amqp_0_10.server_session import ServerSession
 from qstore.broker.protocols.amqp_0_10.session import wrap_ranges
 from tests.faults.federation_simulation import FederationCrashes
 from tests.support.compiled import replaces
@@ -25,11 +26,10 @@ def test_acknowledged_messages_survive_kills_of_both_brokers(is_push: bool) -> N
     assert confirmed > 500
 
 
-def accept_before_the_disk(session: LinkSession) -> None:
-    if session._batch and session.received > session._accepted:
+def accept_before_the_disk(session: ServerSession) -> None:
+    if session.received > session._accepted:
         session.send("message.accept", transfers=wrap_ranges([(session._accepted, session.received - 1)]))
         session._accepted = session.received
-    super(LinkSession, session)._report_completed()
 
 
 def settle_when_sent(self: LinkSession, queue: str, destination: str, *, is_accepting: bool, window: int) -> None:
@@ -40,7 +40,8 @@ _consume: Callable[..., None] = LinkSession.consume
 
 
 BUGS = [
-    (False, LinkSession, "_report_completed", accept_before_the_disk),
+    (False, ServerSession, "_accept", accept_before_the_disk),
+    (True, ServerSession, "_accept", accept_before_the_disk),
     (True, LinkSession, "consume", settle_when_sent),
     (False, Bridge, "is_accepting", property(lambda _: False)),
     (True, Bridge, "is_accepting", property(lambda _: False)),

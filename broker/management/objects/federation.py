@@ -188,7 +188,7 @@ LINK_CLASS: Final = ManagedClass(
             arg("credit", "uint32", "I", "granted to peer, 0 = infinite"),
         ), bridge),
     ),
-    objects=_links, created=of("created_at"),
+    objects=_links, created=of("created_at"), belongs=lambda _: (DEFAULT_HOST, ""),
 )
 
 BRIDGE_CLASS: Final = ManagedClass(
@@ -212,6 +212,6 @@ BRIDGE_CLASS: Final = ManagedClass(
     methods=(
         method("close", "", (), close_bridge),
     ),
-    objects=_bridges, created=of("created_at"),
+    objects=_bridges, created=of("created_at"), belongs=lambda _: (DEFAULT_HOST, ""),
 )
 # fmt: on

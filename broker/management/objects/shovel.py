@@ -63,6 +63,6 @@ SHOVEL_CLASS: Final = ManagedClass(
     methods=(
         method("restart", "Start it again now", (), restart),
     ),
-    objects=_shovels,
+    objects=_shovels, belongs=lambda each: (each.host, ""),
 )
 # fmt: on

@@ -534,8 +534,13 @@ class Queue:
         residency, awaits = self.residency, None
         if residency is not None and residency.messages_out != residency.messages_in:
             awaits = residency.references.awaits
+        is_cut = False
         if consumers.browsers:
+            kept = consumers.left // 2 if waiting else 0  # takers never wait for browsers
+            consumers.left -= kept
             consumers.show(limit, self._clock, awaits, order.unfold_run)
+            is_cut = consumers.left <= 0
+            consumers.left += kept
         stop = acquired + consumers.left
         if (consumers.has_backlog or self._chooser is not None) and not self._offer_others(limit, awaits):
             limit = 0
@@ -575,7 +580,7 @@ class Queue:
                 elif consumers.declined >= MAX_DECLINED:
                     break
         tick.deliveries = stop - self._acquired
-        if tick.deliveries <= 0 or consumers.declined >= MAX_DECLINED:
+        if is_cut or tick.deliveries <= 0 or consumers.declined >= MAX_DECLINED:
             consumers.declined = MAX_DECLINED
             tick.ready.pop(self, None)  # not in this tick: dropped messages have made it ready
             tick.dispatch_later(self)

@@ -91,7 +91,9 @@ class ClientNegotiation:
             response = self._mechanism.step(values["challenge"] or b"")
             return [control_frame(0, "connection.secure-ok", response=response)]
         if name == "connection.tune":
-            if self._mechanism is not None and not self._mechanism.is_complete:
+            if self._mechanism is None:
+                raise FramingError("connection.tune is unexpected before connection.start")
+            if not self._mechanism.is_complete:
                 raise ValueError(f"the broker has not completed {self._mechanism.name}")
             return self._tune(values)
         raise FramingError(f"{name} is unexpected from a broker")

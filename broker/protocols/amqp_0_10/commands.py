@@ -545,6 +545,8 @@ def _transfer_immediate(session: ServerSession, number: int, message: TransferMe
 def _read_destination(session: ServerSession, payload: bytes) -> str:
     _, _, values = decode_command(payload)
     destination: str = values["destination"] or ""
+    if not values["accept_mode"] and session.connection.is_of_broker:
+        session.accept_batch = 1  # its source keeps each message until it is accepted
     if len(session.destinations) >= _DESTINATIONS_KEPT:
         session.destinations.clear()
     session.destinations[payload] = destination

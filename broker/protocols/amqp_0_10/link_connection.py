@@ -25,7 +25,7 @@ from qstore.broker.protocols.amqp_0_10.client_connection import ClientNegotiatio
 from qstore.broker.protocols.amqp_0_10.commands import COMMANDS
 from qstore.broker.protocols.amqp_0_10.server_connection import Amqp010Connections, ServerConnection
 from qstore.broker.protocols.amqp_0_10.server_session import MESSAGE_TRANSFER, ServerSession
-from qstore.broker.protocols.amqp_0_10.session import State, wrap_ranges
+from qstore.broker.protocols.amqp_0_10.session import State
 from qstore.broker.protocols.connection import Phase
 from qstore.broker.protocols.machine import Host, Peer
 from qstore.formats.amqp_0_10.codes import CloseCode, DetachCode
@@ -77,7 +77,7 @@ class LinkSession(ServerSession):
         reason: why the session has ended, or will soon; empty if nobody has given a reason.
     """
 
-    __slots__ = ("_accepted", "_batch", "_destination", "_owner", "reason")
+    __slots__ = ("_destination", "_owner", "reason")
 
     def __init__(
         self,
@@ -89,8 +89,8 @@ class LinkSession(ServerSession):
         batch: int,
     ) -> None:
         super().__init__(name, user, connection.broker, connection.virtual_host)
-        self._destination, self._owner, self._batch = destination, owner, batch
-        self._accepted = 0
+        self._destination, self._owner = destination, owner
+        self.accept_batch = batch
         self.reason = ""
 
     @property
@@ -102,19 +102,17 @@ class LinkSession(ServerSession):
         """Whether the other broker may send this command."""
         code = payload[:2]
         if code == MESSAGE_TRANSFER:
-            return payload in self.destinations or decode_command(payload)[2]["destination"] == self._destination
+            if self._destination is None:
+                return False
+            if payload in self.destinations:
+                return True
+            return bool((decode_command(payload)[2]["destination"] or "") == self._destination)
         return code in _ANSWERS or (self._destination is None and code in _SETTLEMENTS)
 
     def attached(self) -> None:
         """As `Session.attached`."""
         super().attached()
         self._owner.session_attached(self)
-
-    def on_control(self, name: str, values: dict[str, Any]) -> None:
-        """As `Session.on_control`."""
-        super().on_control(name, values)
-        if name == "session.command-point":
-            self._accepted = self.received
 
     def on_exception(self, values: Mapping[str, Any]) -> None:
         """The other broker reports that a command has failed; it ends the session."""
@@ -160,17 +158,6 @@ class LinkSession(ServerSession):
     def _settled(self, error: Exception | None) -> None:
         if error is not None:
             self.fail([], error)
-
-    # ---- here is the destination ----
-
-    def _report_completed(self) -> None:
-        if self._batch:
-            below = self.ledger.done.below
-            count = below - self._accepted
-            if count >= self._batch or (count > 0 and below >= self.received):
-                self.send("message.accept", transfers=wrap_ranges([(self._accepted, below - 1)]))
-                self._accepted = below
-        super()._report_completed()
 
     # ---- end ----
 
@@ -248,6 +235,8 @@ class LinkConnection(ServerConnection):
         if self.phase is Phase.OPEN:
             raise FramingError(f"{name} is unexpected from a broker that has opened the connection")
         if name == "connection.open-ok":
+            if not self._negotiation.is_logged_in:
+                raise FramingError("connection.open-ok is unexpected before the login")
             self._opened(tuple(values["known_hosts"] or ()))
             return
         self._has_begun = True

@@ -93,13 +93,15 @@ class ServerConnection(BrokerConnection):
         sessions: channel -> attached session.
         max_frame: maximum size in bytes of a frame that is sent.
         transfers: decodes received messages.
+        is_of_broker: whether the client is a broker, and this its link.
     """
 
     protocol: ClassVar[str] = "AMQP 0-10"
     protocol_header: ClassVar[bytes] = PROTOCOL_HEADER
 
     __slots__ = (
-        "_channel_max", "_is_tuned", "_registry", "_reported", "_settings", "max_frame", "sessions", "transfers",
+        "_channel_max", "_is_tuned", "_registry", "_reported", "_settings", "is_of_broker", "max_frame", "sessions",
+        "transfers",
     )  # fmt: skip
 
     def __init__(self, host: Host, shared: Amqp010Connections, peer: Peer) -> None:
@@ -107,7 +109,7 @@ class ServerConnection(BrokerConnection):
         super().__init__(host, shared, peer, traced, PROTOCOL_HEADER)
         self.sessions: dict[int, ServerSession] = {}
         self.max_frame = MIN_MAX_FRAME
-        self._is_tuned = False
+        self._is_tuned = self.is_of_broker = False
         self._channel_max = self._settings.max_channels - 1
         make_reader = TimestampingReader if shared.broker.has_timestamps else TransferReader
         self.transfers = make_reader(
@@ -263,6 +265,7 @@ class ServerConnection(BrokerConnection):
         except UnauthorizedError:
             return f"ACL denied {self.user} creating a federation link"
         self.transfers.trust_user_ids()
+        self.is_of_broker = True
         return ""
 
     def send_challenge(self, data: bytes) -> None:

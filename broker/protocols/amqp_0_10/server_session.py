@@ -44,7 +44,7 @@ from qstore.broker.model.run import RunEntry
 from qstore.broker.model.settlement import unsubscribe
 from qstore.broker.model.topology.deletion import DELETED_AT_ONCE
 from qstore.broker.protocols.amqp_0_10.assembly import content_frames
-from qstore.broker.protocols.amqp_0_10.session import Session, State, shown_name, wrap
+from qstore.broker.protocols.amqp_0_10.session import Session, State, shown_name, wrap, wrap_ranges
 from qstore.broker.protocols.amqp_0_10.subscription import UNLIMITED, Deliveries, Subscription
 from qstore.broker.protocols.broker_connection import ignore_error
 from qstore.broker.protocols.consumer import first_portion, give_back, has_many
@@ -125,6 +125,8 @@ class ServerSession(Session):
         deliveries: its deliveries.
         transaction: the open local transaction that publishes and accepts belong to; None if they take effect at once.
         branches: its branches of distributed transactions; None unless selected for these.
+        accept_batch: how many commands of another broker are accepted together, sooner if no more are under way; 0 for
+            clients, which expect completions only.
         is_committing: a commit waits for the disk: completions are reported together with its own.
         awaited: the last transfer held for the disk whose sender waits for its completion; -1 for none.
         is_flow_stopped: whether message.stop has taken away the credit of all its subscriptions.
@@ -133,11 +135,11 @@ class ServerSession(Session):
     """
 
     __slots__ = (
-        "__weakref__", "_announced", "_flushes", "_held_messages", "_paused", "_plain_before", "_reported", "_stream",
-        "_unfinished_flushes", "awaited", "branches", "broker", "can_send", "clock", "connection", "deliveries",
-        "destinations", "exclusive_queues", "is_committing", "is_failed", "is_flow_stopped", "max_plain_bytes",
-        "subscriptions", "tick", "transaction", "txn_commits", "txn_rejects", "txn_starts", "user",
-        "virtual_host",
+        "__weakref__", "_accepted", "_announced", "_flushes", "_held_messages", "_paused", "_plain_before", "_reported",
+        "_stream", "_unfinished_flushes", "accept_batch", "awaited", "branches", "broker", "can_send", "clock",
+        "connection", "deliveries", "destinations", "exclusive_queues", "is_committing", "is_failed",
+        "is_flow_stopped", "max_plain_bytes", "subscriptions", "tick", "transaction", "txn_commits", "txn_rejects",
+        "txn_starts", "user", "virtual_host",
     )  # fmt: skip
 
     connection: ServerConnection
@@ -163,6 +165,7 @@ class ServerSession(Session):
         self._plain_before = 0  # `sent` minus `encoded`, when it was attached
         self._announced: dict[tuple[str, str, str], None] = {}
         self.awaited = -1
+        self.accept_batch = self._accepted = 0
         self.is_committing = self.is_flow_stopped = False
         self.txn_starts = self.txn_commits = self.txn_rejects = 0
 
@@ -254,6 +257,8 @@ class ServerSession(Session):
         """As `Session.on_control`; a failed session ignores controls that count commands, because it drops commands."""
         if not (self.is_failed and name in _COUNTING):
             super().on_control(name, values)
+            if name == "session.command-point":
+                self._accepted = self.received
 
     def run(self, number: int, payload: bytes, work: Coroutine[Any, Any, None]) -> None:
         """Run a coroutine with the connection's input paused; the command is completed when it is done."""
@@ -516,11 +521,20 @@ class ServerSession(Session):
             self._report_completed()
 
     def _report_completed(self) -> None:
+        if self.accept_batch and not self.is_committing:
+            self._accept()
         ranges = [] if self.is_committing else self.completed.ranges()
         reported = (self.ledger.done.below, len(ranges))
         if ranges and (reported != self._reported or len(ranges) > 1):
             self._reported = reported
             self.send_completed()
+
+    def _accept(self) -> None:
+        below = self.ledger.done.below
+        count = below - self._accepted
+        if count >= self.accept_batch or (count > 0 and below >= self.received):
+            self.send("message.accept", transfers=wrap_ranges([(self._accepted, below - 1)]))
+            self._accepted = below
 
     def complete(self, runs: Runs) -> None:
         """Complete commands whose records are on the disk."""

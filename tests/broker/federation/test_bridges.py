@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from unittest.mock import Mock
+
 import pytest
 
-from qstore.broker.federation.link import LinkState, Remote
+from qstore.broker.federation.bridge import BridgeSettings
+from qstore.broker.federation.federation import LinkSettings
+from qstore.broker.federation.link import Link, LinkState, Remote, RemoteLogin, remotes_in
 from qstore.broker.model.caller import BROKER
 from qstore.broker.model.queues.limits import TRACE
 from qstore.broker.protocols.amqp_0_10.connection import control_frame
 from qstore.broker.protocols.amqp_0_10.link_connection import LinkConnection, LinkSession
 from qstore.formats.amqp_0_10.commands import encode_command
 from qstore.formats.amqp_0_10.frames import encode_command_frames
+from qstore.formats.amqp_0_10.structs import DELIVERY_PROPERTIES, encode_struct
 from qstore.formats.values import typed_map
 from tests.broker.federation.linked import Linked
 from tests.broker.protocols.read_together import bodies, runs_on
@@ -86,6 +91,27 @@ def test_a_message_leaves_its_source_when_it_is_on_the_disk_of_its_destination(i
     destination.store.end_flush()
     linked.rest()
     assert len(source.store.dequeued) == 1
+
+
+def test_a_message_that_another_broker_pushes_is_accepted_when_it_is_on_the_disk() -> None:
+    """That broker may wait for the acceptance, not for the completion."""
+    linked = Linked("near", "far")
+    source, destination = linked.worlds
+    source.durable_queue("q")
+    destination.durable_queue("kept")
+    queue(destination, "kept", "amq.fanout")
+    linked.bridge(0, 1, "q", "amq.fanout", source_is_queue=True, source_is_local=True, sync=1)
+    (session,) = linked.wires[-1].far_machine.sessions.values()
+    source.open_client().publish("q", b"one", **PERSISTENT)
+    linked.rest()
+    source.store.end_flush()
+    linked.rest()
+    assert session.accept_batch == 1
+    accepted = session._accepted
+    assert accepted < session.received
+    destination.store.end_flush()
+    linked.rest()
+    assert session._accepted == session.received
 
 
 @pytest.mark.parametrize("is_push", [False, True])
@@ -203,6 +229,16 @@ def test_closing_a_link_closes_its_bridges() -> None:
     assert linked.worlds[1].broker.default_host.queues == {}
 
 
+def test_a_link_over_tls_learns_only_addresses_with_tls() -> None:
+    link = Link(Mock(), Remote("one", 5671, "ssl"), Mock(), Mock())
+    link.learn(remotes_in("amqp:tcp:one:5672,ssl:two:5671"))
+    assert link.learned == (Remote("two", 5671, "ssl"),)
+
+
+def test_a_port_of_very_many_digits_is_no_address() -> None:
+    assert remotes_in("amqp:tcp:one:" + "1" * 5000) == []
+
+
 def test_a_link_learns_the_addresses_that_the_other_broker_announces() -> None:
     linked = Linked("near", "far", known_hosts="amqp:tcp:one:5672,ssl:two:5671,rdma:three:5672")
     linked.link(0, 1)
@@ -236,6 +272,35 @@ def test_the_other_broker_can_only_send_messages_to_the_exchange_of_the_route(
     assert "does not take this command" in bridge.last_error
     assert on(near, "here") == []
     assert "here" in near.broker.default_host.queues
+
+
+@pytest.mark.parametrize("values", [{}, {"destination": "amq.direct"}])
+def test_the_other_broker_can_send_no_messages_on_a_push_route(values: dict[str, object]) -> None:
+    linked = Linked("near", "far")
+    near, _ = linked.worlds
+    queue(near, "here", "amq.direct")
+    linked.bridge(0, 1, "amq.topic", "amq.topic", "a", source_is_local=True)
+    (session,) = linked.wires[-1].far_machine.sessions.values()
+    header = encode_struct(DELIVERY_PROPERTIES, {"routing_key": "here"})
+    session.send_payload(encode_command("message.transfer", **values), header, b"x")
+    linked.rest()
+    (bridge,) = linked.federations[0].bridges.values()
+    assert "does not take this command" in bridge.last_error
+    assert on(near, "here") == []
+
+
+def test_a_deleted_durable_push_route_takes_its_queue_with_it() -> None:
+    linked = Linked("near", "far")
+    near, federation = linked.worlds[0], linked.federations[0]
+    login = RemoteLogin("ANONYMOUS")
+    linked.do(federation.create_link(LinkSettings("l", Remote("here", 2), durable=True, login=login), BROKER))
+    linked.rest()
+    settings = BridgeSettings("b", "l", True, "amq.topic", "amq.fanout", "a.#", source_is_local=True)
+    linked.do(federation.create_bridge(settings, BROKER))
+    linked.rest()
+    assert federation.bridges["b"].queue in near.broker.default_host.queues
+    linked.do(federation.delete_bridge("b", BROKER))
+    assert near.broker.default_host.queues == {}
 
 
 def test_the_other_broker_cannot_attach_sessions() -> None:
