@@ -171,6 +171,8 @@ FED_ARGUMENTS: Final = (FED_OP, FED_ORIGIN, FED_TAGS, "qpid.replicate")
 """Arguments of bindings that are no criteria of a headers exchange. Brokers of a cluster add the last one."""
 SEQUENCE: Final = "qpid.msg_sequence"
 INITIAL_VALUE: Final = "qpid.ive"
+OF_SUBSCRIPTION: Final = "qstore.subscription"
+"""An argument of the queues that the broker makes for subscriptions of AMQP 1.0."""
 EXCLUSIVE_BINDING: Final = "qpid.exclusive-binding"
 LIFETIMES: Final = {
     "manual": False, "delete-if-unused": True, "delete-on-close": True, "delete-if-unused-and-empty": True,
@@ -324,6 +326,7 @@ TABLE: Final = (
         _QUEUE, "qpid.lifetime-policy", "it can be deleted when it is unused, or unused and empty", _other_lifetime
     ),
     _does(_QUEUE, "x-expires", "milliseconds after which it is deleted if unused", MAX_MILLISECONDS),
+    _does(_QUEUE, OF_SUBSCRIPTION, "links of AMQP 1.0 that subscribe to an exchange use it, and delete it"),
     # Memory and disk.
     _does(_QUEUE, "qpid.paging", "few of its messages are in memory"),
     _does(_QUEUE, "qpid.max_pages_loaded", "how many of its pages are in memory", _U32),

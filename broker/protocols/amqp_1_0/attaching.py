@@ -11,6 +11,7 @@
 what precedes a `|` counts, as JMS clients need it. It ends with the link, unless the source is durable or never
 expires: then it is a durable queue that stays when the link is detached, collects messages, and ends when the link is
 closed. The capability `shared` allows several links to consume it, and with `global` also those of other containers.
+The argument `OF_SUBSCRIPTION` marks it: a queue without it that has the name by chance is neither used nor deleted.
 
 **Binding keys.** That of the address or of a filter; otherwise every message of a topic exchange or a headers exchange
 matches, and elsewhere the empty key.
@@ -36,7 +37,7 @@ import secrets
 from collections.abc import Coroutine, Mapping
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from qstore.broker.model.arguments import SELECTOR
+from qstore.broker.model.arguments import OF_SUBSCRIPTION, SELECTOR
 from qstore.broker.model.authorization import Action, ObjectType
 from qstore.broker.model.errors import InvalidArgumentError, NotFoundError, ResourceLockedError
 from qstore.broker.model.exchanges.exchange import Exchange
@@ -46,7 +47,7 @@ from qstore.broker.model.selectors.selector import Selector, read_selector
 from qstore.broker.model.settlement import subscribe
 from qstore.broker.protocols.amqp_1_0.addresses import IS_QUEUE, IS_TOPIC, Node, NodeKind, node_of
 from qstore.broker.protocols.amqp_1_0.errors import ConditionError
-from qstore.broker.protocols.amqp_1_0.links import SETTLED, IncomingLink, Link, OutgoingLink
+from qstore.broker.protocols.amqp_1_0.links import NO_ANNOTATIONS, SETTLED, IncomingLink, Link, OutgoingLink
 from qstore.broker.protocols.consumer import SelectorCheck
 from qstore.formats.amqp_1_0.codes import Condition
 from qstore.formats.amqp_1_0.composites import BY_CODE, OUTCOMES, Composite
@@ -71,6 +72,7 @@ _NEVER: Final = "never"
 _LIFETIME_POLICY: Final = "lifetime-policy"
 _DIST_MODES: Final = "supported-dist-modes"
 _DYNAMIC_PREFIX: Final = "amq.dyn-"
+_MARK: Final = TypedMap(((OF_SUBSCRIPTION, TypedValue(STR16, "yes")),))
 _MATCH_ALL: Final = TypedMap((("x-match", TypedValue(STR16, "all")),))
 
 #: Lifetime policy -> the lifetime that a queue has (`queues/arguments`); None if it ends with its link.
@@ -253,7 +255,7 @@ class Attach:
                     properties = properties._replace(is_auto_delete=True)
                     arguments.append((LIFETIME, TypedValue(STR16, policy)))
             elif name == _DIST_MODES:
-                modes = [value] if isinstance(value, str) else [each.value for each in value or ()]
+                modes = _dist_modes_of(typed)
                 properties = properties._replace(is_exchange=_COPY in modes and _MOVE not in modes)
             elif name == "durable":
                 properties = properties._replace(is_durable=bool(value))
@@ -290,9 +292,8 @@ class Attach:
         if properties.ends_with_link:
             self.owned.append(queue)
 
-    async def make_dynamic(self) -> None:
-        """Make a node with a name of the broker. Raises ModelError or ConditionError."""
-        properties = self.node_properties(is_dynamic=True)
+    async def make_dynamic(self, properties: NodeProperties) -> None:
+        """Make a node with a name of the broker. Raises ModelError."""
         name = f"{_DYNAMIC_PREFIX}{secrets.token_urlsafe(16)}"
         if properties.is_exchange:
             name = f"topic-{secrets.token_urlsafe(16)}"
@@ -300,10 +301,10 @@ class Attach:
         self.address = name
         await self.make_subscription()
 
-    async def make_on_demand(self) -> None:
-        """Make a node with the client's name. Raises ModelError or ConditionError."""
+    async def make_on_demand(self, properties: NodeProperties) -> None:
+        """Make a node with the client's name. Raises ModelError."""
         assert self.address is not None
-        await self.make_node(self.address, self.node_properties(is_dynamic=False))
+        await self.make_node(self.address, properties)
         await self.make_subscription()
 
     async def make_subscription(self) -> None:
@@ -317,12 +318,15 @@ class Attach:
         name = self.subscription_name
         self._is_durable = self.is_durable_subscription
         queue = session.virtual_host.queues.get(name)
+        if queue is not None and queue.arguments.get(OF_SUBSCRIPTION) is None:
+            raise ResourceLockedError(f'queue "{name}" exists, and is not a subscription')
         if queue is None or queue.auto_delete:
             queue = await topology.declare_queue(
                 name,
                 durable=self._is_durable,
                 exclusive=not self._is_durable and not is_shared,
                 auto_delete=not self._is_durable,
+                arguments=_MARK,
                 caller=session,
             )
         elif not self._is_durable:
@@ -428,6 +432,8 @@ class Attach:
             return Composite("released", {})
         if not isinstance(given, Composite) or given.name not in OUTCOMES:
             raise ConditionError(Condition.NOT_IMPLEMENTED, "a default outcome that is not known")
+        if given.name == "modified" and given.fields.get("message_annotations"):
+            raise ConditionError(Condition.NOT_IMPLEMENTED, NO_ANNOTATIONS)
         return given
 
     def _find_queue(self, name: str) -> Queue:
@@ -502,6 +508,16 @@ class Attach:
         return tuple(name for name in self.capabilities if has.get(name, False))
 
 
+def _dist_modes_of(typed: Value) -> list[object]:
+    """The distribution modes that a node is to support: one, or several. Raises ConditionError."""
+    modes = typed.value
+    if modes is None or isinstance(modes, str):
+        return [modes]
+    if not isinstance(modes, tuple) or not all(isinstance(each, Value) for each in modes):
+        raise ConditionError(Condition.INVALID_FIELD, f"{_DIST_MODES} is neither a symbol nor a list of symbols")
+    return [each.value for each in modes]
+
+
 def _lifetime_of(typed: Value) -> str | None:
     """The lifetime that a lifetime policy means; None if the node ends with its link. Raises ConditionError."""
     content = typed.value
@@ -525,7 +541,7 @@ def prepare(attach: Attach) -> Coroutine[Any, Any, None] | None:
     if terminus["dynamic"]:
         if attach.address is not None:
             raise ConditionError(Condition.INVALID_FIELD, "a dynamic terminus with an address")
-        return attach.make_dynamic()
+        return attach.make_dynamic(attach.node_properties(is_dynamic=True))
     if not attach.address:
         if attach.is_source:
             raise ConditionError(Condition.INVALID_FIELD, "a source without an address")
@@ -533,7 +549,7 @@ def prepare(attach: Attach) -> Coroutine[Any, Any, None] | None:
     node = attach.node = node_of(session.virtual_host, attach.address, attach.capabilities)
     if node is None:
         if CREATE in attach.capabilities:
-            return attach.make_on_demand()
+            return attach.make_on_demand(attach.node_properties(is_dynamic=False))
         raise NotFoundError(f'there is no queue or exchange "{attach.address[:256]}"')
     if not attach.is_source or node.kind is NodeKind.QUEUE:
         return None

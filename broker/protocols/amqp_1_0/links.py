@@ -41,6 +41,11 @@ if TYPE_CHECKING:
 CREDIT: Final = 1_000
 """Messages that a client may send on a link before the broker gives it more credit."""
 
+MAX_UNSETTLED: Final = 262_144
+"""Messages that one session may have unsettled, whatever the credit of its links."""
+
+NO_ANNOTATIONS: Final = "message-annotations of the outcome modified are not implemented"
+
 SETTLED: Final = 1  # sender-settle-mode
 MASK: Final = 0xFFFFFFFF
 
@@ -228,6 +233,8 @@ class OutgoingLink(SendingConsumer):
                 session.dequeue(self.queue, entry)
         else:
             session.unsettled[number] = Delivery(self, entry)
+            if len(session.unsettled) >= MAX_UNSETTLED:
+                session.can_send = False
         return TAKEN if self.credit > 0 and connection.room > 0 and session.can_send else TAKEN_LAST
 
     def _frames(self, tail: bytes, sections: bytes, body: Content) -> Iterator[tuple[Buffer, ...]]:

@@ -61,6 +61,8 @@ from qstore.broker.protocols.amqp_1_0.errors import ConditionError, Ends, error_
 from qstore.broker.protocols.amqp_1_0.links import (
     CREDIT,
     MASK,
+    MAX_UNSETTLED,
+    NO_ANNOTATIONS,
     Delivery,
     IncomingLink,
     Link,
@@ -88,9 +90,6 @@ WINDOW: Final = 4_096
 MAX_LINKS: Final = 10_000
 """Links of one session."""
 
-MAX_UNSETTLED: Final = 262_144
-"""Messages that one session may have unsettled, whatever the credit of its links."""
-
 _SENDER, _RECEIVER = False, True
 _UNLIMITED: Final = (1 << 31) - 1
 
@@ -108,7 +107,8 @@ class Session:
         channel, connection, broker: as above.
         virtual_host: that of its connection.
         is_open: whether frames are accepted: end was neither sent nor received.
-        can_send: whether messages may be sent: it is open, sends no stream, and socket and window have room.
+        can_send: whether messages may be sent: it is open, sends no stream, socket and window have room, and it has
+            fewer than `MAX_UNSETTLED` messages unsettled.
         window: transfer frames that the client accepts.
         next_delivery: the number of the next delivery to the client.
         unsettled: number -> delivery, until it is settled, in ascending order.
@@ -151,8 +151,8 @@ class Session:
         self.unsettled: dict[int, Delivery] = {}
         self._stream: TransferStream | None = None
         self._is_blocked = False  # whether the stream waits for the window
-        self._drains: list[OutgoingLink] = []
-        self._unfinished_drains: list[OutgoingLink] = []
+        self._drains: dict[OutgoingLink, None] = {}
+        self._unfinished_drains: dict[OutgoingLink, None] = {}
         # links
         self._handle_max: int = fields["handle_max"]
         self.links: dict[int, Link] = {}
@@ -260,16 +260,23 @@ class Session:
         if work is None:
             self._attached(attach)
         else:
-            self._run(work, partial(self._prepared, attach))
+            self._run(work, partial(self._prepared, attach), attach.abandon)
 
-    def _run(self, work: Coroutine[Any, Any, None], done: Callable[[ModelError | None], None]) -> None:
-        """Run a coroutine with the connection's input paused."""
+    def _run(
+        self,
+        work: Coroutine[Any, Any, None],
+        done: Callable[[ModelError | None], None],
+        abandon: Callable[[], None] | None = None,
+    ) -> None:
+        """Run a coroutine with the connection's input paused; `abandon` is called if the session ends meanwhile."""
         connection = self.connection
         connection.pause()
 
         def then(error: ModelError | None) -> None:
             if self.is_open:
                 done(error)
+            elif abandon is not None:
+                abandon()
             connection.unpause()
 
         connection.run(work, then)
@@ -291,7 +298,10 @@ class Session:
         self.links[link.handle] = link
         self._send("attach", **attach.answer(link))
         if isinstance(link, IncomingLink):
-            self._give_credit(link)
+            if self.outstanding_commands < CREDIT:
+                self._give_credit(link)
+            else:
+                self._incoming[link] = None
 
     def _refuse_link(self, attach: Attach, error: Exception) -> None:
         _LOG.info("Client %s, link %a: %s", self.connection.peer, attach.name, error)
@@ -314,11 +324,23 @@ class Session:
             self._detaching.discard(handle)
             return
         self._drop_link(link, is_orderly=True)
-        answer = partial(self._detached, handle, is_closed)
-        if is_closed and isinstance(link, OutgoingLink) and link.is_durable and not link.queue.consumer_count:
-            self._run(self.virtual_host.topology.delete_queue(link.queue.name, caller=self), answer)
+        turns = self.broker.tick.turns
+        if turns.has(self):
+            self.connection.pause()  # later frames see the effect
+            turns.after(self, partial(self._dropped, link, is_closed, self.connection.unpause))
         else:
-            answer(None)
+            self._dropped(link, is_closed)
+
+    def _dropped(self, link: Link, is_closed: bool, done: Callable[[], None] | None = None) -> None:
+        """The deliveries of a link that the client has detached are given back: end its subscription, and answer."""
+        if self.is_open:
+            answer = partial(self._detached, link.handle, is_closed)
+            if is_closed and isinstance(link, OutgoingLink) and link.is_durable and not link.queue.consumer_count:
+                self._run(self.virtual_host.topology.delete_queue(link.queue.name, caller=self), answer)
+            else:
+                answer(None)
+        if done is not None:
+            done()
 
     def _detached(self, handle: int, is_closed: bool, error: ModelError | None) -> None:
         """Answer detach; with an error if the durable subscription of the link cannot be deleted."""
@@ -371,10 +393,12 @@ class Session:
     def _give_back(self, link: OutgoingLink, *, is_redelivered: bool) -> None:
         """Settle the deliveries of a link that has ended, with its default outcome."""
         numbers = [number for number, delivery in self.unsettled.items() if delivery.link is link]
-        if numbers:
-            default = link.default
-            if is_redelivered and default.name == "released":
-                default = Composite("modified", {"delivery_failed": True})
+        default = link.default
+        if is_redelivered and default.name == "released":
+            default = Composite("modified", {"delivery_failed": True})
+        if len(numbers) > AT_ONCE:
+            self._do_in_turns(self._settle_in_turns(iter(numbers), default, answers=False))
+        else:
             self._settle(numbers, default, answers=False)
 
     def disown(self, queue: Queue) -> None:
@@ -426,23 +450,23 @@ class Session:
         link.is_draining = fields["drain"]
         link.wake()
         if link.is_draining:
-            self._drains.append(link)
+            self._drains[link] = None
             self._continue_draining()
         elif fields["echo"]:
             self._send_flow(link)
 
     def _continue_draining(self) -> None:
         """Deliver for all links that are being drained, and take away the credit that is left."""
-        drains, self._drains = self._drains, []
+        drains, self._drains = self._drains, {}
         for link in drains:
             if not link.is_attached or not link.is_draining:
                 continue
             if not link.queue.is_deleted:
                 link.queue.dispatch()
             if link.is_blocked:
-                self._drains.append(link)
+                self._drains[link] = None
             elif link.credit and link.queue.is_unfinished:
-                self._unfinished_drains.append(link)
+                self._unfinished_drains[link] = None
                 self.broker.tick.workers[self] = None
             else:
                 self._drained(link)
@@ -575,7 +599,7 @@ class Session:
     def _message_done(self, number: int, error: Exception | None) -> None:
         if not self.is_open:
             return
-        if error is not None:
+        if error is not None and any(self._presettled.missing(number, number)):
             self._outcomes[number] = Composite("rejected", {"error": error_value(error)})
         self.ledger.complete([[number, number]])
         self.broker.tick.workers[self] = None
@@ -596,8 +620,9 @@ class Session:
         _LOG.info("Client %s, channel %d: messages were not stored: %s", self.connection.peer, self.channel, error)
         outcome = Composite("rejected", {"error": error_value(error)})
         for first, last in runs:
-            for number in range(first, last + 1):
-                self._outcomes[number] = outcome
+            for begin, end in self._presettled.missing(first, last):
+                for number in range(begin, end + 1):
+                    self._outcomes[number] = outcome
         self.ledger.complete(runs)
 
     def report_completed(self) -> None:
@@ -605,7 +630,7 @@ class Session:
         if not self.is_open:
             return
         if self._unfinished_drains:
-            self._drains += self._unfinished_drains
+            self._drains |= self._unfinished_drains
             self._unfinished_drains.clear()
             self._continue_draining()
         self._report()
@@ -631,6 +656,8 @@ class Session:
                     self._send_outcomes(*part)
                 reported.add(first, last)
         self._offsets.forget(reported.below)
+        if reported.below > self._presettled.below:
+            self._presettled.add(0, reported.below - 1)
 
     def _send_outcomes(self, first: int, last: int) -> None:
         """Send the outcomes of consecutive numbers."""
@@ -683,7 +710,7 @@ class Session:
 
     def wake_all(self) -> None:
         """Messages may be sent again."""
-        is_free = self.is_open and self._stream is None and self.window > 0
+        is_free = self.is_open and self._stream is None and self.window > 0 and len(self.unsettled) < MAX_UNSETTLED
         self.can_send = is_free and self.connection.can_send
         if self.can_send:
             for link in list(self.links.values()):
@@ -726,6 +753,7 @@ class Session:
             acquired = _acquired(self._popped(numbers, settled))
             yield from release_in_turns(acquired, is_redelivered=_counts(state))
             self._settled(settled if answers else [], state, None)
+            self._have_settled()
             return
         at_once = AT_ONCE if state is not None and state.name == "accepted" else MOVED_AT_ONCE
         while self.is_open and (portion := list(islice(numbers, at_once))):
@@ -766,15 +794,18 @@ class Session:
         if not numbers:
             return
         if state.name == "modified" and state.fields.get("message_annotations"):
-            text = "message-annotations of the outcome modified are not implemented"
-            self.fail_link(self.unsettled[numbers[0]].link.handle, ConditionError(Condition.NOT_IMPLEMENTED, text))
+            for link in dict.fromkeys(self.unsettled[number].link for number in numbers):
+                self.fail_link(link.handle, ConditionError(Condition.NOT_IMPLEMENTED, NO_ANNOTATIONS))
             return
-        was_full = len(self.unsettled) >= MAX_UNSETTLED
         deliveries = [self.unsettled.pop(number) for number in numbers]
         acquired = list(_acquired(deliveries))
         done = partial(self._settled, numbers if answers else [], state)
         self._apply(acquired, state, done)
-        if was_full:
+        self._have_settled()
+
+    def _have_settled(self) -> None:
+        """There are fewer unsettled deliveries: send again if only their number has prevented it."""
+        if not self.can_send:
             self.wake_all()
 
     def _apply(
@@ -838,24 +869,27 @@ class Session:
             self._held = None
         links, self.links = list(self.links.values()), {}
         outgoing = [link for link in links if isinstance(link, OutgoingLink)]
-        owned = [queue for link in links for queue in link.owned]
         turns = self.broker.tick.turns
         if has_many(outgoing):
             turns.do(self, self._drop_consumers(outgoing))
+            links = [link for link in links if isinstance(link, IncomingLink)]
         else:
             for link in outgoing:
                 self._end_outgoing(link)
         unsettled, self.unsettled = self.unsettled, {}
         give_back(self, turns, len(unsettled), _acquired(drained(unsettled)), is_redelivered=not is_orderly)
-        for queue in owned:
+        for queue in [queue for each in links for queue in each.owned]:
             self.disown(queue)
 
     def _drop_consumers(self, links: list[OutgoingLink]) -> Iterator[None]:
+        """End links and the queues that end with them: an auto-delete queue only once it has no consumer."""
         left = dict.fromkeys(links)
         while portion := first_portion(left):
             for link in portion:
                 del left[link]
                 self._end_outgoing(link)
+                for queue in link.owned:
+                    self.disown(queue)
             yield
 
 

@@ -252,6 +252,7 @@ QUEUE: Final = {
     "qpid.auto_delete_timeout": count(flags={"auto_delete": True}),
     "qpid.lifetime-policy": of_queue("delete-if-unused", "delete-after-use"),
     "x-expires": count(5, 0),
+    "qstore.subscription": Sample("yes"),  # its effect: test_links
     "qpid.paging": switch(),
     "qpid.max_pages_loaded": count(5, others=PAGED),
     "qpid.page_factor": count(5, 1 << 15, others=PAGED),

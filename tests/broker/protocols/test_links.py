@@ -12,9 +12,9 @@ from click.testing import CliRunner
 
 from qstore.broker.model.authorization import Action, ObjectType, Publishing
 from qstore.broker.model.exchanges.types import STANDARD_EXCHANGES
-from qstore.broker.protocols.amqp_1_0.links import CREDIT
+from qstore.broker.protocols.amqp_1_0.links import CREDIT, MAX_UNSETTLED, Delivery, OutgoingLink
 from qstore.broker.protocols.amqp_1_0.message import SectionMessage
-from qstore.broker.protocols.amqp_1_0.session import WINDOW
+from qstore.broker.protocols.amqp_1_0.session import WINDOW, Session
 from qstore.broker.protocols.connection import Phase
 from qstore.broker.protocols.stored_messages import restore_message
 from qstore.broker.security.authentication import Authentication, Policy
@@ -1060,6 +1060,173 @@ def test_a_performative_with_very_many_values_is_refused_at_once(client: LinksCl
     assert client.error("close") == "amqp:invalid-field"
 
 
+# ---- what a session keeps ----
+
+
+@pytest.mark.parametrize("own", [{"dynamic": True}, {"address": Value("string", "amq.topic")}])
+def test_a_queue_of_a_link_ends_if_the_session_has_ended_before_it_was_made(world: World, own: dict[str, Any]) -> None:
+    client = LinksClient(world).open()
+    source = Composite("source", own)
+    client.do("attach", name="l", handle=0, role=True, source=source, target=Composite("target", {}))
+    client.machine.closed()
+    world.run()
+    assert world.broker.default_host.queues == {}
+
+
+@pytest.mark.parametrize("closes", [False, True])
+def test_the_queues_of_many_subscriptions_end_with_them(world: World, closes: bool) -> None:
+    client = LinksClient(world).open()
+    source = Composite("source", {"address": Value("string", "amq.topic")})
+    for handle in range(300):
+        client.do("attach", name=f"l{handle}", handle=handle, role=True, source=source, target=Composite("target", {}))
+        client.sync()
+    assert len(world.broker.default_host.queues) == 300
+    if closes:
+        client.machine.closed()
+    else:
+        client.do("end")
+    client.sync()
+    assert world.broker.default_host.queues == {}
+
+
+def test_presettled_messages_are_forgotten_when_they_are_done(client: LinksClient) -> None:
+    client.sender("q")
+    for number in range(400):
+        client.publish(settled=number % 2 == 0, **TRANSIENT)
+    client.sync()
+    assert session_of(client)._presettled.beyond == []
+
+
+def test_failed_presettled_messages_have_no_outcome(world: World) -> None:
+    world.durable_queue("d")
+    client = LinksClient(world).open().sender("d")
+    client.publish(settled=True)
+    client.publish()
+    client.publish(settled=True)
+    client.sync()
+    world.store.end_flush(OSError("the disk is gone"))
+    assert client.outcomes() == [(1, 1, "rejected")]
+    assert session_of(client)._outcomes == {}
+
+
+def test_a_blocked_link_drains_once_however_often_it_is_asked(world: World, client: LinksClient) -> None:
+    fill(world, 5)
+    client.receiver("q", credit=0)
+    for _ in range(100):
+        client.credit(10, incoming_window=0, drain=True)
+    assert len(session_of(client)._drains) == 1
+    client.credit(10, incoming_window=100, drain=True)
+    assert len(client.messages()) == 5
+    assert {each.fields["link_credit"] for each in client.take("flow")} == {0}
+
+
+@pytest.mark.parametrize("state", [ACCEPTED, RELEASED, REJECTED, MODIFIED])
+def test_unsettled_messages_are_limited_and_settling_continues(
+    world: World, client: LinksClient, state: Composite
+) -> None:
+    fill(world, 9)
+    client.receiver("q", credit=2)
+    client.sync()
+    nearly_fill(client, room=1)
+    client.credit(100)
+    assert len(client.messages()) == 3
+    client.settle(state, 0, 1)
+    assert len(client.messages()) == 2
+    client.do("detach", handle=0, closed=True)
+    assert session_of(client).can_send
+
+
+@pytest.mark.parametrize("state", [ACCEPTED, RELEASED, None])
+def test_a_full_session_continues_after_settlement_in_turns(
+    world: World, client: LinksClient, state: Composite | None
+) -> None:
+    fill(world, 1_300)
+    client.receiver("q", credit=1_200)
+    assert len(client.messages()) == 1_200
+    nearly_fill(client, room=0)
+    client.credit(10_000, seen=1_200)
+    client.receiver("q", 1)
+    assert client.messages() == []
+    if state is None:
+        client.do("detach", handle=0, closed=True)
+    else:
+        client.settle(state, 0, 1_199)
+    assert len(client.messages()) >= 100
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("supported-dist-modes", Value("uint", 5)), ("lifetime-policy", Value("uint", 5))]
+)
+def test_node_properties_that_are_not_known_refuse_the_link(client: LinksClient, name: str, value: Value) -> None:
+    wanted = {"dynamic": True, "dynamic_node_properties": ((Value("symbol", name), value),)}
+    assert [each.name for each in client.attach(None, receives=True, terminus=wanted)] == ["attach", "detach"]
+    client.do("detach", handle=0, closed=True)
+    client.sender("q")
+
+
+def test_a_subscription_leaves_a_queue_that_has_its_name_by_chance(world: World) -> None:
+    make_queue(world, "orders")
+    client = LinksClient(world).open()
+    wanted = {"durable": 1, "capabilities": ("shared", "global")}
+    came = client.attach("amq.topic", receives=True, name="orders", terminus=wanted)
+    assert came[1].fields["error"].fields["condition"] == "amqp:resource-locked"
+    client.do("detach", handle=0, closed=True)
+    client.receiver("orders", 1)
+    client.receiver("amq.topic", 2, name="others", terminus=wanted)
+    client.receiver("amq.topic", 3, name="others|2", terminus=wanted)
+    client.do("detach", handle=1, closed=True)
+    client.do("detach", handle=2, closed=True)
+    client.sync()
+    assert set(world.broker.default_host.queues) == {"orders", "others"}
+    client.do("detach", handle=3, closed=True)
+    client.sync()
+    assert set(world.broker.default_host.queues) == {"orders"}
+
+
+ANNOTATED = Composite("modified", {"message_annotations": ((Value("symbol", "x"), Value("uint", 1)),)})
+
+
+def test_a_default_outcome_with_annotations_is_refused(client: LinksClient) -> None:
+    came = client.attach("q", receives=True, terminus={"default_outcome": ANNOTATED})
+    assert came[1].fields["error"].fields["condition"] == "amqp:not-implemented"
+
+
+def test_a_refused_outcome_releases_the_messages_of_all_its_links(world: World, client: LinksClient) -> None:
+    client.receiver("q", 0, credit=1)
+    client.receiver("q", 1, credit=1)
+    fill(world, 2)
+    assert len(client.messages()) == 2
+    client.settle(ANNOTATED, 0, 1)
+    assert [each.fields["handle"] for each in client.take("detach")] == [0, 1]
+    assert world.broker.default_host.queues["q"].available_count == 2
+
+
+@pytest.mark.parametrize("default", [RELEASED, ACCEPTED])
+def test_detach_with_many_unsettled_messages_is_answered_after_turns(
+    world: World, client: LinksClient, default: Composite
+) -> None:
+    fill(world, 3_000)
+    client.receiver("q", credit=3_000, terminus={"default_outcome": default})
+    assert len(client.messages()) == 3_000
+    client.do("detach", handle=0, closed=True)
+    assert len(session_of(client).unsettled) >= 2_000
+    assert names(client) == ["detach"]
+    assert session_of(client).unsettled == {}
+    queue = world.broker.default_host.queues["q"]
+    assert (queue.message_count, queue.available_count) == ((3_000, 3_000) if default is RELEASED else (0, 0))
+    client.sender("q")
+
+
+def test_an_attached_link_gets_no_credit_while_too_many_messages_wait(world: World) -> None:
+    world.durable_queue("d")
+    client = LinksClient(world).open().sender("d")
+    for _ in range(CREDIT):
+        client.publish()
+    assert [each.name for each in client.attach("d", 1)] == ["attach"]
+    world.store.end_flush()
+    assert {each.fields["handle"] for each in client.take("flow")} == {0, 1}
+
+
 # ---- helpers ----
 
 
@@ -1069,6 +1236,25 @@ def write(world: World, client: LinksClient) -> None:
     while world.store.flushes:
         world.store.end_flush()
         client.sync()
+
+
+def session_of(client: LinksClient) -> Session:
+    session = client.machine.all_sessions[0]
+    assert isinstance(session, Session)
+    return session
+
+
+def nearly_fill(client: LinksClient, *, room: int) -> None:
+    """Leave room for some unsettled deliveries: the others are of a browser."""
+    session = session_of(client)
+    link = OutgoingLink(
+        session, 99, "browser", session.virtual_host.queues["q"],
+        acquires=False, settles=False, selector=None, no_local=False, default=RELEASED,
+    )  # fmt: skip
+    entry = next(iter(session.unsettled.values())).entry
+    count = MAX_UNSETTLED - len(session.unsettled) - room
+    session.unsettled = dict.fromkeys(range(-count, 0), Delivery(link, entry)) | session.unsettled
+    session.can_send = bool(room)
 
 
 def fill(world: World, count: int) -> None:
