@@ -676,7 +676,7 @@ class Topology:
                 check_owner(each.queue, caller)
         operation = text_of(arguments, FED_OP)
         if operation in (UNBIND, REORIGIN):
-            await self._take_back(queue, exchange, key, arguments, caller, operation)
+            await self._withdraw(queue, exchange, key, arguments, caller, operation)
             return None
         existing = exchange.find_binding(queue, key) if operation else None
         if existing is not None:
@@ -691,7 +691,7 @@ class Topology:
             await self._emit_removed(exchange, replaced, caller)
         return binding
 
-    async def _take_back(
+    async def _withdraw(
         self, queue: Queue, exchange: Exchange, key: str, arguments: TypedMap, caller: Caller, operation: str
     ) -> None:
         """Another broker takes back what it has bound for an origin, or asks for everything that is wanted here."""

@@ -559,7 +559,7 @@ class ServerSession(Session):
         if found is not None and not found.durable:
             self._announced[queue, exchange, key] = None
 
-    async def _take_back(self, bindings: Iterable[tuple[str, str, str]]) -> None:
+    async def _withdraw(self, bindings: Iterable[tuple[str, str, str]]) -> None:
         host = self.virtual_host
         for queue, exchange, key in bindings:
             found, bound_to = host.queues.get(queue), host.exchanges.get(exchange)
@@ -625,7 +625,7 @@ class ServerSession(Session):
                 self.drop_subscription(subscription)
         if self._announced:
             announced, self._announced = list(self._announced), {}
-            self.connection.run(self._take_back(announced), ignore_error)
+            self.connection.run(self._withdraw(announced), ignore_error)
         give_back(self, turns, self.deliveries.count, self.deliveries.take_all())
         owned, self.exclusive_queues = list(self.exclusive_queues), {}
         if is_large:

@@ -574,7 +574,7 @@ class Session:
             raise ConditionError(Condition.NOT_IMPLEMENTED, "transactions are not implemented")
 
     def _refuse(self, link: IncomingLink, number: int, error: Exception, *, is_settled: bool) -> None:
-        """Reject a message; its sender is told by detaching the link if it has settled the message."""
+        """Reject a message. If its sender has settled it, the link is detached with the error instead."""
         if not is_settled:
             self._outcomes[number] = Composite("rejected", {"error": error_value(error)})
         elif not isinstance(error, QueueOverflowError):
