@@ -52,10 +52,7 @@ UNREAD: Final[dict[str, dict[str, str]]] = {
     "0-10 session.expected": {"fragments": "commands are resent as a whole"},
     "0-10 session.confirmed": {"fragments": "commands are resent as a whole"},
     "0-10 message.reject": {"code": REASON, "text": REASON},
-    "0-10 message.transfer": {
-        "accept_mode": "the broker tells a publisher by completion, whatever the mode",
-        "acquire_mode": "it is about messages to consumers",
-    },
+    "0-10 message.transfer": {"acquire_mode": "it is about messages to consumers"},
     "0-10 execution.result": dict.fromkeys(("command_id", "value"), ANSWER),
     "0-10 execution.exception": dict.fromkeys(
         ("error_code", "command_id", "class_code", "command_code", "field_index", "description", "error_info"), ANSWER
