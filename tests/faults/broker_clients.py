@@ -16,6 +16,7 @@ from typing import Any, Final
 from qstore.broker.security.sasl.simple import AnonymousClient
 from qstore.formats.amqp_0_9_1.codes import ReplyCode
 from qstore.formats.amqp_0_9_1.frames import FRAME_MIN_SIZE, PROTOCOL_HEADER
+from qstore.formats.amqp_0_9_1.methods import BY_NAME as METHODS_BY_NAME
 from qstore.formats.amqp_0_9_1.properties import Properties
 from qstore.formats.amqp_0_10.codes import CreditUnit, ErrorCode
 from qstore.formats.amqp_0_10.commands import decode_command, encode_command
@@ -261,7 +262,16 @@ class ModelSession(ClientSession):
 # ---- AMQP 0-9-1 ----
 
 EXPECTED_BASIC: Final = frozenset({ReplyCode.NOT_FOUND, ReplyCode.PRECONDITION_FAILED})
-"""Why an innocent client's channel is closed: another one has deleted its queue, or a journal is full at commit."""
+"""Why an innocent client's channel is closed: another one has deleted its queue, or a journal is full.
+
+That is told at commit, or where rejected messages go to another queue.
+"""
+
+
+def _is_rejecting(values: dict[str, Any]) -> bool:
+    """Whether a channel is closed since rejected messages have no room where they go: each may be in either place."""
+    method = METHODS_BY_NAME["basic.reject"]
+    return bool(values["class_id"] == method.class_id and values["method_id"] == method.method_id)
 
 
 class BasicSession:
@@ -370,7 +380,7 @@ class BasicSession:
         if name == "channel.close":
             self.has_failed = True
             require(code in EXPECTED_BASIC, f"{code}: {values['reply_text']}")
-            if code == ReplyCode.PRECONDITION_FAILED:
+            if code == ReplyCode.PRECONDITION_FAILED and not _is_rejecting(values):
                 require(bool(self._committing), values["reply_text"])
                 self.model.aborted(self._committing.pop(0))
         else:
