@@ -5,15 +5,16 @@ from __future__ import annotations
 import threading
 import uuid
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pika
 import pytest
 from click.testing import CliRunner
-from proton import ConnectionException, Data, Delivery, Event, Link, symbol
+from proton import ConnectionException, Data, Delivery, Event, Link, Timeout, symbol
 from proton import Message as ProtonMessage
-from proton.handlers import MessagingHandler
+from proton.handlers import MessagingHandler, TransactionHandler
 from proton.reactor import Container, DurableSubscription, LinkOption, Selector
 from proton.utils import BlockingConnection, LinkDetached
 
@@ -180,6 +181,65 @@ def test_protons_reactor(broker: RunningBroker, queue: str) -> None:
     reactor.start()
     reactor.join(PATIENCE_SECONDS)
     assert (echo.accepted, echo.found) == (3_000, list(range(3_000)))
+
+
+class Transfers(MessagingHandler, TransactionHandler):
+    """Moves messages from one queue to another, each in a transaction; the last one is aborted."""
+
+    def __init__(self, url: str, source: str, target: str, count: int) -> None:
+        super().__init__(prefetch=0, auto_accept=False)
+        self._url, self._source, self._target, self._left = url, source, target, count
+        self.ended: list[str] = []
+
+    def on_start(self, event: Event) -> None:
+        self._container, self._connection = event.container, event.container.connect(self._url)
+        self._receiver = event.container.create_receiver(self._connection, self._source)
+        self._sender = event.container.create_sender(self._connection, self._target, options=DURABLE_QUEUE)
+        self._container.declare_transaction(self._connection, handler=self)
+
+    def on_transaction_declared(self, event: Event) -> None:
+        self._transaction = event.transaction
+        self._receiver.flow(1)
+
+    def on_message(self, event: Event) -> None:
+        self._transaction.send(self._sender, event.message)
+        self._transaction.accept(event.delivery)
+        if len(self.ended) < self._left:
+            self._transaction.commit()
+        else:
+            self._transaction.abort()
+
+    def on_transaction_commit_failed(self, event: Event) -> None:
+        raise AssertionError(event)
+
+    def on_transaction_committed(self, _event: Event) -> None:
+        self.ended.append("committed")
+        self._container.declare_transaction(self._connection, handler=self)
+
+    def on_transaction_aborted(self, event: Event) -> None:
+        self.ended.append("aborted")
+        self._connection.close()
+
+
+def test_transactions_of_proton(make_broker: BrokerMaker, queue: str) -> None:
+    broker = make_broker().start()
+    with closing(connect(broker)) as connection:
+        sender = connection.create_sender(queue, options=DURABLE_QUEUE)
+        for number in range(3):
+            sender.send(ProtonMessage(body=number, durable=True))
+    transfers = Transfers(f"127.0.0.1:{broker.port}", queue, f"{queue}-moved", 2)
+    Container(transfers).run()
+    assert transfers.ended == ["committed", "committed", "aborted"]
+    broker.kill()
+    broker.start()
+    with closing(connect(broker)) as connection:
+        for name, count in ((queue, 1), (f"{queue}-moved", 2)):
+            receiver = connection.create_receiver(name, credit=5)
+            for _ in range(count):
+                receiver.receive(PATIENCE_SECONDS)
+                receiver.accept()
+            with pytest.raises(Timeout):
+                receiver.receive(0.2)
 
 
 def test_what_is_accepted_survives_a_kill(make_broker: BrokerMaker, queue: str) -> None:

@@ -48,6 +48,7 @@ from qstore.broker.model.settlement import subscribe
 from qstore.broker.protocols.amqp_1_0.addresses import IS_QUEUE, IS_TOPIC, Node, NodeKind, node_of
 from qstore.broker.protocols.amqp_1_0.errors import ConditionError
 from qstore.broker.protocols.amqp_1_0.links import NO_ANNOTATIONS, SETTLED, IncomingLink, Link, OutgoingLink
+from qstore.broker.protocols.amqp_1_0.transactions import COORDINATOR, OFFERED
 from qstore.broker.protocols.consumer import SelectorCheck
 from qstore.formats.amqp_1_0.codes import Condition
 from qstore.formats.amqp_1_0.composites import BY_CODE, OUTCOMES, Composite
@@ -191,6 +192,7 @@ class Attach:
         terminus: the fields of the broker's terminus, as the client asked for it; None if there is none.
         node: what its address means; None for an anonymous terminus.
         made: queues and exchanges that were made for it.
+        is_control: whether its target is the coordinator of transactions.
     """
 
     def __init__(self, session: Session, fields: dict[str, Any]) -> None:
@@ -206,15 +208,17 @@ class Attach:
         self.owned: list[Queue] = []
         self._is_durable = False
         self.kind_name = "source" if self.is_source else "target"
+        self.is_control = False
 
     # ---- what the client asks for ----
 
     def read(self) -> None:
         """Read the terminus. Raises ConditionError or ModelError."""
         terminus = self._fields.get(self.kind_name)
+        if not self.is_source and isinstance(terminus, Composite) and terminus.name == COORDINATOR:
+            self.is_control, self.terminus = True, {}
+            return
         if not isinstance(terminus, Composite) or terminus.name != self.kind_name:
-            if isinstance(terminus, Composite) and terminus.name == "coordinator":
-                raise ConditionError(Condition.NOT_IMPLEMENTED, "transactions are not implemented")
             raise ConditionError(Condition.INVALID_FIELD, f"the link has no {self.kind_name}")
         self.terminus = terminus.fields
         address = self.terminus.get("address")
@@ -388,6 +392,7 @@ class Attach:
         link = IncomingLink(session, self.handle, self.name, node, self.address or "")
         link.delivery_count = self._fields.get("initial_delivery_count") or 0
         link.owned = self.owned
+        link.is_control = self.is_control
         return link
 
     def _make_outgoing(self) -> OutgoingLink:
@@ -466,6 +471,9 @@ class Attach:
             values["initial_delivery_count"] = 0
         if link is None:
             return values
+        if self.is_control:
+            values["target"] = Composite(COORDINATOR, {"capabilities": OFFERED})
+            return values
         if not self.is_source:
             values["max_message_size"] = self.session.broker.settings.max_message_bytes
         values[self.kind_name] = Composite(self.kind_name, self._actual(link))
@@ -538,6 +546,8 @@ def prepare(attach: Attach) -> Coroutine[Any, Any, None] | None:
     attach.read()
     terminus, session = attach.terminus, attach.session
     assert terminus is not None
+    if attach.is_control:
+        return None
     if terminus["dynamic"]:
         if attach.address is not None:
             raise ConditionError(Condition.INVALID_FIELD, "a dynamic terminus with an address")

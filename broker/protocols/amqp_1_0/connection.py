@@ -114,13 +114,14 @@ class ServerConnection(BrokerConnection):
         all_sessions: channel -> session, including those that wait for the client's end.
         container: the name of the client's container.
         max_frame: bytes of a frame that the client accepts.
+        declared: transactions declared so far, in all sessions.
     """
 
     protocol: ClassVar[str] = "AMQP 1.0"
     protocol_header: ClassVar[bytes] = AMQP_HEADER
 
     __slots__ = (
-        "_channel_max", "_has_opened", "_sasl", "all_sessions", "container", "max_frame",
+        "_channel_max", "_has_opened", "_sasl", "all_sessions", "container", "declared", "max_frame",
         "publishing",
     )  # fmt: skip
 
@@ -135,7 +136,7 @@ class ServerConnection(BrokerConnection):
         )
         self.container = ""
         self.max_frame = MIN_MAX_FRAME
-        self._channel_max = 0
+        self._channel_max = self.declared = 0
         self._sasl = False  # whether SASL is under way
         self._has_opened = False  # whether the broker has sent open
 

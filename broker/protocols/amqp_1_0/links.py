@@ -28,7 +28,7 @@ from qstore.broker.protocols.amqp_1_0.message import SectionMessage, as_sections
 from qstore.broker.protocols.consumer import SelectorCheck, SendingConsumer
 from qstore.broker.protocols.message import native_of
 from qstore.broker.protocols.output import COST_OF_MESSAGE, Stream, parts_of
-from qstore.formats.amqp_1_0.composites import BY_NAME
+from qstore.formats.amqp_1_0.composites import BY_NAME, encode_composite
 from qstore.formats.amqp_1_0.frames import AMQP, FRAME
 from qstore.formats.amqp_1_0.values import Value, encode_value
 from qstore.formats.values import EMPTY_MAP
@@ -36,6 +36,7 @@ from qstore.formats.values import EMPTY_MAP
 if TYPE_CHECKING:
     from qstore.broker.protocols.amqp_1_0.addresses import Node
     from qstore.broker.protocols.amqp_1_0.session import Session
+    from qstore.broker.protocols.amqp_1_0.transactions import OpenTransaction, Retired
     from qstore.formats.amqp_1_0.composites import Composite
 
 CREDIT: Final = 1_000
@@ -80,14 +81,17 @@ class IncomingLink:
         credit: messages that the client may still send.
         is_partial: whether a message is incomplete.
         owned: queues that end with it.
+        is_control: whether its target is the coordinator of transactions.
     """
 
-    __slots__ = ("address", "credit", "delivery_count", "handle", "is_partial", "name", "node", "owned", "session")
+    __slots__ = (
+        "address", "credit", "delivery_count", "handle", "is_control", "is_partial", "name", "node", "owned", "session",
+    )  # fmt: skip
 
     def __init__(self, session: Session, handle: int, name: str, node: Node | None, address: str) -> None:
         self.session, self.handle, self.name, self.node, self.address = session, handle, name, node, address
         self.delivery_count = self.credit = 0
-        self.is_partial = False
+        self.is_partial = self.is_control = False
         self.owned: list[Queue] = []
 
 
@@ -97,12 +101,14 @@ class Delivery:
     Attributes:
         link: its link.
         entry: its place on the queue of the link.
+        retired: what becomes of it with a transaction; None if it is part of none.
     """
 
-    __slots__ = ("entry", "link")
+    __slots__ = ("entry", "link", "retired")
 
     def __init__(self, link: OutgoingLink, entry: Entry) -> None:
         self.link, self.entry = link, entry
+        self.retired: Retired | None = None
 
 
 class OutgoingLink(SendingConsumer):
@@ -127,11 +133,12 @@ class OutgoingLink(SendingConsumer):
         owned: queues that end with it.
         is_durable: whether its queue is a durable subscription, which ends when the client closes the link.
         delivered: messages sent.
+        transaction: the one in which it acquires messages; None for none.
     """
 
     __slots__ = (
         "_head", "_head_with_more", "_kind", "_selector", "credit", "default", "delivered", "delivery_count", "handle",
-        "is_attached", "is_draining", "is_durable", "name", "no_local", "owned", "session", "settles",
+        "is_attached", "is_draining", "is_durable", "name", "no_local", "owned", "session", "settles", "transaction",
     )  # fmt: skip
 
     def __init__(
@@ -155,6 +162,7 @@ class OutgoingLink(SendingConsumer):
         self.is_attached = True
         self.is_draining = self.is_durable = False
         self.owned: list[Queue] = []
+        self.transaction: OpenTransaction | None = None
         number = encode_value(Value("uint", handle))
         size = 1 + len(number) + _TAIL.size
         self._head = _TRANSFER + bytes((0xC0, size, 5)) + number
@@ -214,6 +222,9 @@ class OutgoingLink(SendingConsumer):
         session.next_delivery = number + 1
         head, settled = self._head, _TRUE if self.settles else _FALSE
         tail = _pack_tail(_UINT, number & MASK, _VBIN8, _TAG_BYTES, number, _ZERO, settled)
+        transaction = self.transaction
+        if transaction is not None:
+            head, tail = b"", self._transactional(transaction, number, is_more=False)
         frame = FRAME.size + len(head) + len(tail) + size
         if frame <= connection.max_frame and isinstance(body, bytes):
             start = _pack_frame(frame, _DOFF, AMQP, session.channel)
@@ -221,7 +232,10 @@ class OutgoingLink(SendingConsumer):
             connection.frames_sent += 1
             session.sent_frame()
         else:
-            session.stream(self, self._frames(tail, sections, body))
+            with_more = self._head_with_more + tail + _MORE
+            if transaction is not None:
+                with_more = self._transactional(transaction, number, is_more=True)
+            session.stream(self, self._frames(head + tail, with_more, sections, body))
         connection.messages_sent += 1
         connection.room -= size + COST_OF_MESSAGE
         connection.has_output()
@@ -229,28 +243,40 @@ class OutgoingLink(SendingConsumer):
         self.delivery_count = (self.delivery_count + 1) & MASK
         self.credit -= 1
         if self.settles:
-            if self.acquires:
+            if transaction is not None and self.acquires:
+                session.transactions.accept_later(transaction, self.queue, entry)
+            elif self.acquires:
                 session.dequeue(self.queue, entry)
         else:
+            if transaction is not None:
+                transaction.acquired[number] = None
             session.unsettled[number] = Delivery(self, entry)
             if len(session.unsettled) >= MAX_UNSETTLED:
                 session.can_send = False
         return TAKEN if self.credit > 0 and connection.room > 0 and session.can_send else TAKEN_LAST
 
-    def _frames(self, tail: bytes, sections: bytes, body: Content) -> Iterator[tuple[Buffer, ...]]:
-        """The frames of a message that does not fit one."""
+    def _transactional(self, transaction: OpenTransaction, number: int, *, is_more: bool) -> bytes:
+        """The performative of a message that is acquired in a transaction."""
+        fields = {
+            "handle": self.handle,
+            "delivery_id": number & MASK,
+            "delivery_tag": number.to_bytes(_TAG_BYTES, "big"),
+            "message_format": 0,
+            "settled": self.settles,
+            "more": is_more or None,
+            "state": transaction.state_of(),
+        }
+        return encode_composite("transfer", fields)
+
+    def _frames(self, last: bytes, with_more: bytes, sections: bytes, body: Content) -> Iterator[tuple[Buffer, ...]]:
+        """The frames of a message that does not fit one; `last` and `with_more` are their performatives."""
         channel = self.session.channel
-        most = self.session.connection.max_frame - FRAME.size - len(self._head_with_more) - len(tail) - 1
+        most = self.session.connection.max_frame - FRAME.size - len(with_more)
         parts = [*parts_of(sections, most), *parts_of(body, most)]
         for number, part in enumerate(parts, 1):
-            if number < len(parts):
-                head = self._head_with_more
-                size = FRAME.size + len(head) + len(tail) + 1 + len(part)
-                yield _pack_frame(size, _DOFF, AMQP, channel), head, tail, _MORE, part
-            else:
-                head = self._head
-                size = FRAME.size + len(head) + len(tail) + len(part)
-                yield _pack_frame(size, _DOFF, AMQP, channel), head, tail, part
+            performative = with_more if number < len(parts) else last
+            size = FRAME.size + len(performative) + len(part)
+            yield _pack_frame(size, _DOFF, AMQP, channel), performative, part
 
     def encode_head(self, length: int) -> bytes:
         """As `SendingConsumer.encode_head`; not used, because a transfer has one size for all."""

@@ -36,6 +36,7 @@ from qstore.formats.errors import BrokerRecordError
 from qstore.formats.values import MAX_VALUES
 
 if TYPE_CHECKING:
+    from qstore.broker.model.transactions.local import LocalTransaction
     from qstore.broker.protocols.amqp_1_0.session import Session
 
 _REMEMBERED: Final = 1024
@@ -115,7 +116,9 @@ def _end(fields: HeaderFields, expiry: float, clock: Callable[[], float]) -> flo
     return min(end, expiry) if expiry else end
 
 
-def publish(session: Session, node: Node | None, content: Content, number: int) -> str:
+def publish(
+    session: Session, node: Node | None, content: Content, number: int, transaction: LocalTransaction | None
+) -> str:
     """Publish a message.
 
     Args:
@@ -123,6 +126,7 @@ def publish(session: Session, node: Node | None, content: Content, number: int) 
         node: the target of its link; None if each message has its own.
         content: the message.
         number: its number in the session.
+        transaction: the one that it is part of; None for none.
 
     Returns:
         Its outcome, unless its completion fails.
@@ -148,8 +152,12 @@ def publish(session: Session, node: Node | None, content: Content, number: int) 
     if exchange.is_internal:
         raise UnauthorizedError(f'exchange "{exchange.name}" is internal')
     if publishing.has_rare:
-        publishing.check(message, exchange, broker, connection, in_transaction=False)
+        publishing.check(message, exchange, broker, connection, in_transaction=transaction is not None)
     outcome = ACCEPTED
+    if transaction is not None:
+        route = router.route(message, exchange)
+        transaction.publish_to(message, exchange, route)
+        return outcome if route.queues or not node.is_strict or exchange.receiver is not None else RELEASED
     if not node.is_strict or (exchange.receiver is not None and exchange.receiver.takes(message)):
         is_waiting = router.publish(message, exchange)
     else:

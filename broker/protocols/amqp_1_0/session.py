@@ -71,12 +71,18 @@ from qstore.broker.protocols.amqp_1_0.links import (
     difference,
 )
 from qstore.broker.protocols.amqp_1_0.publishing import ACCEPTED, publish
+from qstore.broker.protocols.amqp_1_0.transactions import (
+    OpenTransaction,
+    Transactions,
+    is_transactional,
+    transaction_in,
+)
 from qstore.broker.protocols.broker_connection import ignore_error
 from qstore.broker.protocols.consumer import first_portion, give_back, has_many, numbers_among
 from qstore.broker.protocols.publishing import HeldMessages
 from qstore.formats.amqp_1_0.codes import Condition
 from qstore.formats.amqp_1_0.composites import OUTCOMES, Composite
-from qstore.formats.amqp_1_0.values import Amqp10Error
+from qstore.formats.amqp_1_0.values import Amqp10Error, Value
 
 if TYPE_CHECKING:
     from qstore.broker.model.broker import Broker
@@ -115,6 +121,7 @@ class Session:
         ledger: the messages of the client, by number.
         received: how many there are.
         links: handle of the client -> link.
+        transactions: its transactions.
         name, user, timeout, txn_starts, txn_commits, txn_rejects: as in `ManagedSession`.
     """
 
@@ -122,8 +129,8 @@ class Session:
         "__weakref__", "_detaching", "_drains", "_handle_max", "_held", "_incoming", "_incoming_window",
         "_is_blocked", "_next_id", "_next_incoming", "_next_outgoing", "_offsets", "_outcomes", "_presettled",
         "_reported", "_stream", "_unfinished_drains", "broker", "can_send", "channel", "connection", "is_open",
-        "ledger", "links", "name", "next_delivery", "received", "timeout", "txn_commits", "txn_rejects", "txn_starts",
-        "unsettled", "user", "virtual_host", "window",
+        "ledger", "links", "name", "next_delivery", "received", "timeout", "transactions", "txn_commits", "txn_rejects",
+        "txn_starts", "unsettled", "user", "virtual_host", "window",
     )  # fmt: skip
 
     def __init__(self, channel: int, connection: ServerConnection, broker: Broker, fields: dict[str, Any]) -> None:
@@ -134,6 +141,7 @@ class Session:
         self.is_open = True
         self.can_send = connection.can_send
         self.txn_starts = self.txn_commits = self.txn_rejects = 0
+        self.transactions = Transactions(self)
         # the client's transfers
         self._next_incoming: int = fields["next_outgoing_id"]
         self._incoming_window = WINDOW
@@ -374,12 +382,15 @@ class Session:
                 self._give_back(link, is_redelivered=not is_orderly)
         else:
             self._incoming.pop(link, None)
+            if link.is_control:
+                self.transactions.roll_back_of(link)
         for queue in link.owned:
             self.disown(queue)
         link.owned.clear()
 
     def _end_outgoing(self, link: OutgoingLink) -> None:
         link.is_attached = False
+        link.transaction = None
         stream = self._stream
         if stream is not None and stream.link is link:
             self._stream, self._is_blocked = None, False
@@ -392,7 +403,7 @@ class Session:
 
     def _give_back(self, link: OutgoingLink, *, is_redelivered: bool) -> None:
         """Settle the deliveries of a link that has ended, with its default outcome."""
-        numbers = [number for number, delivery in self.unsettled.items() if delivery.link is link]
+        numbers = [number for number, each in self.unsettled.items() if each.link is link and each.retired is None]
         default = link.default
         if is_redelivered and default.name == "released":
             default = Composite("modified", {"delivery_failed": True})
@@ -448,12 +459,30 @@ class Session:
         if credit is not None:
             link.credit = max(0, credit - difference(link.delivery_count, count))
         link.is_draining = fields["drain"]
+        txn_id = transaction_in(fields.get("properties"))
+        if txn_id is not None and not self._acquire_in(link, txn_id):
+            return
         link.wake()
         if link.is_draining:
             self._drains[link] = None
             self._continue_draining()
         elif fields["echo"]:
             self._send_flow(link)
+
+    def _acquire_in(self, link: OutgoingLink, txn_id: Value) -> bool:
+        """Have a link acquire messages in a transaction. Returns whether there is one; if not, the link has ended."""
+        if link.transaction is not None:
+            del link.transaction.links[link]
+            link.transaction = None
+        if txn_id.value is None:
+            return True
+        try:
+            link.transaction = self.transactions.find(txn_id)
+        except ConditionError as error:
+            self.fail_link(link.handle, error)
+            return False
+        link.transaction.links[link] = None
+        return True
 
     def _continue_draining(self) -> None:
         """Deliver for all links that are being drained, and take away the credit that is left."""
@@ -555,28 +584,46 @@ class Session:
         self.broker.tick.workers[self] = None
         if is_settled:
             self._presettled.add(number, number)
+        state, transaction = transfer.get("state"), None
         try:
             if transfer.get("message_format"):
                 text = f"message format {transfer['message_format']} is not implemented"
                 raise ConditionError(Condition.NOT_IMPLEMENTED, text)
-            if isinstance(transfer.get("state"), Composite):
-                self._check_state(transfer["state"])
-            outcome = publish(self, link.node, content, number)
+            if link.is_control:
+                command = self.transactions.command(link, number, content, is_settled=is_settled)
+                if command is not None:
+                    self._outcomes[number] = command
+                return
+            if isinstance(state, Composite) and is_transactional(state):
+                transaction = self.transactions.find(state.fields["txn_id"])
+            work = None if transaction is None else transaction.work
+            outcome = publish(self, link.node, content, number, work)
         except (ModelError, Amqp10Error, ConditionError) as error:
-            self._refuse(link, number, error, is_settled=is_settled)
+            if transaction is not None:
+                transaction.failure = transaction.failure or error
+            self._refuse(link, number, error, transaction, is_settled=is_settled)
             return
-        if outcome != ACCEPTED and not is_settled:
+        if is_settled:
+            return
+        if transaction is not None:
+            accepted = transaction.accepted
+            self._outcomes[number] = accepted if outcome == ACCEPTED else transaction.state_of(Composite(outcome, {}))
+        elif outcome != ACCEPTED:
             self._outcomes[number] = Composite(outcome, {})
 
-    def _check_state(self, state: Composite) -> None:
-        """Raise ConditionError for a transfer with a state that has no effect."""
-        if state.name == "transactional-state":
-            raise ConditionError(Condition.NOT_IMPLEMENTED, "transactions are not implemented")
-
-    def _refuse(self, link: IncomingLink, number: int, error: Exception, *, is_settled: bool) -> None:
+    def _refuse(
+        self,
+        link: IncomingLink,
+        number: int,
+        error: Exception,
+        transaction: OpenTransaction | None,
+        *,
+        is_settled: bool,
+    ) -> None:
         """Reject a message. If its sender has settled it, the link is detached with the error instead."""
         if not is_settled:
-            self._outcomes[number] = Composite("rejected", {"error": error_value(error)})
+            outcome = Composite("rejected", {"error": error_value(error)})
+            self._outcomes[number] = outcome if transaction is None else transaction.state_of(outcome)
         elif not isinstance(error, QueueOverflowError):
             self.fail_link(link.handle, error)
 
@@ -604,6 +651,11 @@ class Session:
         self.ledger.complete([[number, number]])
         self.broker.tick.workers[self] = None
         self.broker.tick.schedule()
+
+    def set_outcome(self, number: int, outcome: Composite) -> None:
+        """A message that was postponed is done."""
+        self._outcomes[number] = outcome
+        self._message_done(number, None)
 
     # ---- as a worker of the tick ----
 
@@ -663,11 +715,19 @@ class Session:
         """Send the outcomes of consecutive numbers."""
         outcomes, at = self._outcomes, first
         if outcomes:
+            begin, state = first, _ACCEPTED  # those from `begin` on that have an outcome in common
             for number in sorted(each for each in outcomes if first <= each <= last):
+                outcome = outcomes.pop(number)
+                if outcome is state and at == number:
+                    at += 1
+                    continue
+                if begin < at:
+                    self._send_outcome(begin, at - 1, state)
                 if at < number:
                     self._send_outcome(at, number - 1, _ACCEPTED)
-                self._send_outcome(number, number, outcomes.pop(number))
-                at = number + 1
+                begin, at, state = number, number + 1, outcome
+            if begin < at:
+                self._send_outcome(begin, at - 1, state)
         if at <= last:
             self._send_outcome(at, last, _ACCEPTED)
 
@@ -736,15 +796,39 @@ class Session:
         state, is_settled = fields.get("state"), fields["settled"]
         if state is not None and not isinstance(state, Composite):
             raise ConditionError(Condition.NOT_IMPLEMENTED, "a delivery state that is not known", Ends.SESSION)
-        if state is not None and state.name == "transactional-state":
-            raise ConditionError(Condition.NOT_IMPLEMENTED, "transactions are not implemented", Ends.SESSION)
+        numbers = numbers_among([(first, last)], self.unsettled, self.next_delivery)
+        if state is not None and is_transactional(state):
+            self._retire(state, numbers, min(last - first + 1, len(self.unsettled)), is_settled=is_settled)
+            return
         if (state is None or state.name not in OUTCOMES) and not is_settled:
             return
-        numbers = numbers_among([(first, last)], self.unsettled, self.next_delivery)
+        if self.transactions.retired_count:
+            numbers = self.transactions.free(numbers, is_settled=is_settled)
         if min(last - first + 1, len(self.unsettled)) > AT_ONCE:
             self._do_in_turns(self._settle_in_turns(numbers, state, answers=not is_settled))
         else:
             self._settle_any(list(numbers), state, answers=not is_settled)
+
+    def _retire(self, state: Composite, numbers: Iterator[int], count: int, *, is_settled: bool) -> None:
+        """Have an outcome applied to so many deliveries, at most, when a transaction is committed."""
+        if count > AT_ONCE:
+            self._do_in_turns(self._retire_in_turns(state, numbers, is_settled=is_settled))
+            return
+        try:
+            self.transactions.retire(state.fields, list(numbers), is_settled=is_settled)
+        except ConditionError as error:
+            error.ends = Ends.SESSION
+            raise
+
+    def _retire_in_turns(self, state: Composite, numbers: Iterator[int], *, is_settled: bool) -> Iterator[None]:
+        while self.is_open and (portion := list(islice(numbers, AT_ONCE))):
+            present = [each for each in portion if each in self.unsettled]
+            try:
+                self.transactions.retire(state.fields, present, is_settled=is_settled)
+            except ConditionError as error:
+                self.fail_with(error)
+                return
+            yield
 
     def _settle_in_turns(self, numbers: Iterator[int], state: Composite | None, *, answers: bool) -> Iterator[None]:
         """As `_settle_any`, for many deliveries, as work in turns."""
@@ -752,8 +836,8 @@ class Session:
             settled: list[int] = []
             acquired = _acquired(self._popped(numbers, settled))
             yield from release_in_turns(acquired, is_redelivered=_counts(state))
-            self._settled(settled if answers else [], state, None)
-            self._have_settled()
+            self.tell_settled(settled if answers else [], state, None)
+            self.have_settled()
             return
         at_once = AT_ONCE if state is not None and state.name == "accepted" else MOVED_AT_ONCE
         while self.is_open and (portion := list(islice(numbers, at_once))):
@@ -799,18 +883,19 @@ class Session:
             return
         deliveries = [self.unsettled.pop(number) for number in numbers]
         acquired = list(_acquired(deliveries))
-        done = partial(self._settled, numbers if answers else [], state)
-        self._apply(acquired, state, done)
-        self._have_settled()
+        done = partial(self.tell_settled, numbers if answers else [], state)
+        self.apply(acquired, state, done)
+        self.have_settled()
 
-    def _have_settled(self) -> None:
+    def have_settled(self) -> None:
         """There are fewer unsettled deliveries: send again if only their number has prevented it."""
         if not self.can_send:
             self.wake_all()
 
-    def _apply(
+    def apply(
         self, acquired: list[tuple[Queue, Entry]], state: Composite, done: Callable[[Exception | None], None]
     ) -> None:
+        """Apply an outcome to messages; `done` is called when that is on the disk. Raises ModelError."""
         if state.name == "accepted":
             self._when(accept(self.broker.tick, acquired, done), done)
         elif _is_release(state):
@@ -827,7 +912,7 @@ class Session:
         elif settled is Settled.SYNCED:
             self.broker.tick.when_synced(done)
 
-    def _settled(self, numbers: list[int], state: Composite, error: Exception | None) -> None:
+    def tell_settled(self, numbers: list[int], state: Composite, error: Exception | None) -> None:
         """Settle deliveries whose outcome is on the disk; after an error the session ends."""
         if error is not None:
             self.fail_with(error)
@@ -867,6 +952,7 @@ class Session:
         if self._held is not None:
             self._held.drop()
             self._held = None
+        self.transactions.end()
         links, self.links = list(self.links.values()), {}
         outgoing = [link for link in links if isinstance(link, OutgoingLink)]
         turns = self.broker.tick.turns
