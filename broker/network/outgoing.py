@@ -74,20 +74,22 @@ class OutgoingConnections:
 
     async def _connect(self, remote: Remote, make: Callable[[Host], Machine], attempt: OutgoingAttempt) -> None:
         settings, loop = self._clients.settings, self._clients.loop
+        begun: list[SocketConnection] = []
+
+        def begin() -> SocketConnection:
+            outgoing = Outgoing(make, attempt.ended, is_encrypted=remote.transport == "ssl")
+            begun.append(SocketConnection(self._clients, self._work, Accepts(), outgoing))
+            return begun[0]
+
         try:
             context: ssl.SSLContext | None = None
             if remote.transport == "ssl":
                 context = client_context(settings.tls)
             async with asyncio.timeout(settings.negotiate_seconds):
-                _, connection = await loop.create_connection(
-                    lambda: SocketConnection(
-                        self._clients, self._work, Accepts(),
-                        Outgoing(make, attempt.ended, is_encrypted=context is not None),
-                    ),
-                    remote.host, remote.port,
-                    ssl=context, server_hostname=None if context is None else remote.host,
-                )  # fmt: skip
-            attempt.connection = connection
+                server_name = None if context is None else remote.host
+                _, attempt.connection = await loop.create_connection(
+                    begin, remote.host, remote.port, ssl=context, server_hostname=server_name
+                )
         except TimeoutError:
             attempt.ended("Connection timed out")
         except ssl.SSLError as error:
@@ -98,7 +100,14 @@ class OutgoingConnections:
             attempt.ended(_reason(error))
         except (UnicodeError, ValueError) as error:  # the name of a host that cannot be one
             attempt.ended(f"{remote.host!a} is not the name of a host: {error}")
-        attempt.task = None
+        finally:
+            attempt.task = None
+            if attempt.connection is None:
+                # Cancelled or too late when the socket was connected already: asyncio's loop calls `connection_lost`
+                # then, uvloop closes the socket without doing so.
+                for connection in begun:
+                    connection.abort()
+                    connection.connection_lost(None)
 
 
 def _reason(error: OSError) -> str:

@@ -318,12 +318,13 @@ class SocketConnection(asyncio.Protocol):
             self.abort()
 
     def connection_lost(self, error: Exception | None) -> None:
-        """The socket is closed."""
+        """The socket is closed. May be called more than once."""
         level = INFO if self._machine is not None and self._machine.user else DEBUG
         _LOG.log(level, "Client %s: disconnected", self._peer.address)
         self._clients.connections.pop(self, None)
         self._clients.half_open.remove(self._network, self)
         if self._is_counted:
+            self._is_counted = False
             self._clients.broker.quotas.leave(self._host)
         self._clients.refused.pop(self, None)
         self._clients.held_publishers.pop(self, None)

@@ -93,6 +93,25 @@ def test_a_shovel_is_deleted_after_a_number_of_messages(
     assert [body for _, _, body in drain(one.port, queue)] == BODIES[moved:]
 
 
+def test_attempts_that_fail_leave_no_connections_and_the_broker_can_be_stopped(
+    make_broker: BrokerMaker, one: RunningBroker
+) -> None:
+    """The source is connected when the destination refuses; its attempt is then aborted at once."""
+    broker = make_broker()
+    broker.start()
+    with managing(broker.port) as console:
+        for number in range(5):
+            set_shovel(
+                console, f"refused{number}", src_uri=remote(one), src_queue="any", dest_uri="amqp://127.0.0.1:1",
+                dest_queue="any", reconnect_delay=1,
+            )  # fmt: skip
+        for number in range(5):
+            wait_for_state(console, f"refused{number}", "terminated")
+    with managing(one.port) as console:
+        wait_until(lambda: len(list(console.query("connection"))) == 1, "the aborted connections are closed")
+    assert broker.stop() == 0
+
+
 def test_a_shovel_of_an_empty_queue_is_deleted_at_once(one: RunningBroker, console: Console) -> None:
     fill(one.port, "empty", [])
     set_shovel(
