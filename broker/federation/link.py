@@ -5,7 +5,7 @@
     WAITING       the next attempt is due after the back-off                      the timer: CONNECTING
     CONNECTING    an attempt is under way: name, socket, TLS, login, open         `opened`: OPERATIONAL; lost: WAITING
     OPERATIONAL   the connection is open                                          lost: WAITING
-    FAILED        the other broker refuses the login: no further attempt          `restart`: CONNECTING
+    FAILED        the other broker has refused the login, perhaps while it stops  the timer, `restart`: CONNECTING
     CLOSED        closed by its owner                                             never
 
 Back-off: the first attempt after a loss follows after one maintenance interval (2 seconds); each round of failed
@@ -171,6 +171,7 @@ class Link:
         self._attempt: Attempt | None = None
         self._round = 0  # failed rounds since it was last operational
         self._next = 0  # index of the next address of this round
+        self._refusal = ""  # that was logged
 
     def start(self) -> None:
         """Begin the first attempt."""
@@ -196,15 +197,17 @@ class Link:
         """The connection is open."""
         if self.state is LinkState.CONNECTING:
             self._round = self._next = 0
-            self.last_error = ""
+            self.last_error = self._refusal = ""
             _LOG.info("Inter-broker link established to %s", self.remote)
             self._become(LinkState.OPERATIONAL)
 
     def refused(self, reason: str) -> None:
-        """The other broker has refused the login: it would refuse the next one, too."""
+        """The other broker has refused the login. The next one follows with the same back-off as after a loss."""
         if self.state is LinkState.CONNECTING:
             self.last_error = reason
-            _LOG.error("The link to %s has failed and is not tried again: %s", self.remote, reason)
+            if reason != self._refusal:
+                self._refusal = reason
+                _LOG.error("The link to %s has failed: %s", self.remote, reason)
             self._become(LinkState.FAILED)
 
     def learn(self, remotes: Iterable[Remote]) -> None:
@@ -225,10 +228,9 @@ class Link:
         if attempt != self._number or self.state is LinkState.CLOSED:
             return
         self._attempt = None
-        if self.state is LinkState.FAILED:
-            return
-        self.last_error = reason
-        self._become(LinkState.WAITING)
+        if self.state is not LinkState.FAILED:
+            self.last_error = reason
+            self._become(LinkState.WAITING)
         seconds = self._interval * self._intervals()
         text = "Inter-broker link disconnected from %s: %s; next attempt in %.3g s"
         _LOG.info(text, self.remote, reason, seconds)
@@ -245,7 +247,7 @@ class Link:
 
     def _due(self) -> None:
         self._timer = None
-        if self.state is LinkState.WAITING:
+        if self.state in (LinkState.WAITING, LinkState.FAILED):
             self._connect()
 
     # ---- attempts ----

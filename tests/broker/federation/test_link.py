@@ -89,15 +89,28 @@ def test_learned_addresses_are_tried_one_interval_apart_before_the_time_doubles(
     assert waits == [2, 2, 2, 4, 2, 2, 8]
 
 
-def test_a_refused_login_is_not_tried_again_until_restarted(world: World) -> None:
+def test_a_refused_login_is_tried_again_with_the_same_back_off(world: World) -> None:
     world.link.start()
-    world.link.refused("Authentication failed")
+    waits = []
+    for _ in range(7):
+        world.link.refused("Authentication failed")
+        world.attempts[-1][1]("Closed by peer")
+        assert world.link.state is LinkState.FAILED
+        assert world.link.last_error == "Authentication failed"
+        waits.append(world.timers[-1].seconds)
+        world.timers[-1].function()
+        assert world.link.state is LinkState.CONNECTING
+    assert waits == [2, 4, 8, 16, 32, 64, 64]
+
+
+def test_a_failed_link_can_be_restarted_at_once(world: World) -> None:
+    world.link.start()
+    world.link.refused("the broker is shutting down")
     world.attempts[-1][1]("Closed by peer")
-    assert world.link.state is LinkState.FAILED
-    assert world.timers == []
-    assert world.link.last_error == "Authentication failed"
     world.link.restart()
-    assert world.link.state is LinkState.CONNECTING
+    assert world.timers[-1].is_cancelled
+    world.link.opened()
+    assert (world.link.state, world.link.last_error) == (LinkState.OPERATIONAL, "")
 
 
 def test_a_closed_link_stays_closed(world: World) -> None:
