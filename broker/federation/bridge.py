@@ -15,6 +15,10 @@ With acknowledgements (`sync`) a message leaves its source when it is on the dis
 is killed, none is lost, and some may come twice. They are possible for queues that outlive the session: others lose
 what they have with it anyway. Without them a message leaves its source when it is sent.
 
+A durable route's bindings at the other broker outlive its sessions. What vanished here in the meantime is taken back
+by the next session: what this broker remembers, and, if the other broker can find it out, whatever was not announced
+again.
+
 A session that fails, because the source is missing, for example, is tried again at each maintenance interval.
 
 Source: Qpid wiki, "Using Broker Federation" (seed 004); MRG 2 Messaging Installation and Configuration Guide, 8.4;
@@ -29,7 +33,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from qstore.broker.log.logs import log_of
 from qstore.broker.model.arguments import FED_OP, FED_ORIGIN, FED_TAGS
 from qstore.broker.model.errors import ModelError
-from qstore.broker.model.exchanges.origins import BIND, UNBIND, Origins, Wanted
+from qstore.broker.model.exchanges.origins import BIND, MARK, SWEEP, UNBIND, Origins, Wanted
 from qstore.broker.model.queues.arguments import TRACE_EXCLUDES, TRACE_ID
 from qstore.broker.protocols.amqp_0_10.link_connection import LinkConnection, LinkSession
 from qstore.formats.checksum import extend_crc32c
@@ -106,6 +110,7 @@ class Bridge:
         self.number: int | None = None
         self._session: LinkSession | None = None
         self._announcer: Announcer | None = None
+        self._kept: dict[Wanted, str] = {}  # announced for a queue that outlives the session
         self._logged = ""
 
     @property
@@ -166,6 +171,8 @@ class Bridge:
         """As `SessionOwner.session_ended`."""
         if self._announcer is not None:
             self._announcer.stop()
+            if self.settings.durable:
+                self._kept = self._announcer.announced
             self._announcer = None
         if self._session is session:
             self._session = None
@@ -215,7 +222,7 @@ class Bridge:
         if settings.dynamic:
             exchange = session.virtual_host.exchanges.get(settings.destination)
             if exchange is not None:
-                self._announcer = Announcer(self, session, exchange.federate())
+                self._announcer = Announcer(self, session, exchange.federate(), self._kept)
 
     @property
     def _window(self) -> int:
@@ -269,6 +276,8 @@ class Bridge:
 
 # ---- dynamic routes ----
 
+_NOTHING: Final = Wanted("", EMPTY_MAP, "")
+
 
 class Announcer:
     """Announces what the exchange here wants to the source of a dynamic route, and takes it back.
@@ -277,14 +286,23 @@ class Announcer:
         bridge: the route.
         session: its session.
         origins: what is wanted.
+        before: what was announced by the session before, and may be bound there still.
+
+    Attributes:
+        announced: what is announced -> the key at the other broker.
     """
 
-    def __init__(self, bridge: Bridge, session: LinkSession, origins: Origins) -> None:
-        self._bridge, self._session, self._origins = bridge, session, origins
-        self._announced: dict[Wanted, str] = {}  # -> the key at the other broker
+    def __init__(self, bridge: Bridge, session: LinkSession, origins: Origins, before: dict[Wanted, str]) -> None:
+        self._bridge, self._session, self._origins, self._before = bridge, session, origins, before
+        self.announced: dict[Wanted, str] = {}
         self._keys: dict[str, Wanted] = {}
-        self._changed: dict[Wanted, None] = dict.fromkeys(origins.wanted())
+        self._changed: dict[Wanted, None] = dict.fromkeys((*before, *origins.wanted()))
         self._is_over = False
+        connection = session.connection
+        assert isinstance(connection, LinkConnection)
+        self._is_sweeping = bridge.settings.durable and bridge.has_own_queue and connection.peer_sweeps
+        if self._is_sweeping:
+            self._send(MARK, "", _NOTHING, "")
         origins.followers.append(self)
         self._work()
 
@@ -297,7 +315,7 @@ class Announcer:
 
     def withdraw(self) -> None:
         """Take everything back: the queue outlives the route."""
-        for wanted, key in self._announced.items():
+        for wanted, key in self.announced.items():
             self._send(UNBIND, key, wanted, self._bridge.link.tag)
         self.stop()
 
@@ -308,7 +326,7 @@ class Announcer:
 
     def announce_again(self) -> None:
         """As `Follower.announce_again`."""
-        self._announced.clear()
+        self.announced.clear()
         self._keys.clear()
         self._changed = dict.fromkeys(self._origins.wanted())
         self._work()
@@ -324,18 +342,22 @@ class Announcer:
                 del self._changed[wanted]
                 self._announce(wanted)
             yield
+        if self._is_sweeping and not self._is_over:
+            self._is_sweeping = False
+            self._send(SWEEP, "", _NOTHING, "")
 
     def _announce(self, wanted: Wanted) -> None:
         link = self._bridge.link
         tags = self._origins.tags_for(wanted, link.peer_tag)
-        if tags is not None and wanted not in self._announced:
+        if tags is not None and wanted not in self.announced:
             key = self._key_for(wanted)
-            self._announced[wanted], self._keys[key] = key, wanted
+            self.announced[wanted], self._keys[key] = key, wanted
             self._send(BIND, key, wanted, f"{tags},{link.tag}" if tags else link.tag)
-        elif tags is None and wanted in self._announced:
-            key = self._announced.pop(wanted)
+        elif tags is None and (wanted in self.announced or wanted in self._before):
+            key = self.announced.pop(wanted, "") or self._before[wanted]
             self._keys.pop(key, None)
             self._send(UNBIND, key, wanted, link.tag)
+        self._before.pop(wanted, None)
 
     def _key_for(self, wanted: Wanted) -> str:
         """The key at the other broker. Those of different criteria must differ, for an exchange of type headers."""

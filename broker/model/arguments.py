@@ -376,7 +376,7 @@ TABLE: Final = (
     _refused(_BINDING, SELECTOR, _NO_SELECTOR_HERE, _is_selector),
     _refused(_BINDING, JMS_SELECTOR, _NO_SELECTOR_HERE, _is_selector),
     _refused(_BINDING, "qpid.filter", _NO_SELECTOR_HERE, _is_selector),
-    _does(_BINDING, FED_OP, "another broker's route binds, or takes a binding back: B, U or R"),
+    _does(_BINDING, FED_OP, "another broker's route binds, or takes a binding back: B, U, R, M or S"),
     _does(_BINDING, FED_ORIGIN, "the broker whose clients want the messages"),
     _does(_BINDING, FED_TAGS, "the brokers that the binding has passed"),
     # Subscriptions.

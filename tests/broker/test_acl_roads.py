@@ -1139,8 +1139,8 @@ METHODS: Final[Mapping[str, str]] = {
         ),
         "UPDATE BROKER",
     ),
-    "broker.connect": "CREATE LINK",
-    "shovel.restart": "CREATE LINK",
+    **dict.fromkeys(("broker.connect", "link.close", "bridge.close", "shovel.restart"), "CREATE LINK"),
+    "link.bridge": "CREATE LINK; PUBLISH of every key to the destination, or CONSUME or BIND of the source",
     **dict.fromkeys(("backup.copied", "backup.end"), OWN),
     **dict.fromkeys(
         (
@@ -1152,8 +1152,8 @@ METHODS: Final[Mapping[str, str]] = {
     ),
     **dict.fromkeys(
         (
-            "bridge.close", "haBroker.promote", "haBroker.replicate", "haBroker.setBrokersUrl",
-            "haBroker.setPublicUrl", "journal.expand", "link.bridge", "link.close",
+            "haBroker.promote", "haBroker.replicate", "haBroker.setBrokersUrl", "haBroker.setPublicUrl",
+            "journal.expand",
         ),
         "is refused for everybody",
     ),

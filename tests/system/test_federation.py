@@ -15,6 +15,7 @@ from click.testing import CliRunner
 from qstore.broker.client import Connection, Empty, Message
 from qstore.broker.management.console import Console, Data
 from qstore.tools import qpid_route
+from tests.support.certificates import Certificates
 from tests.support.processes import PATIENCE_SECONDS
 from tests.support.running_broker import BrokerMaker, RunningBroker
 
@@ -247,3 +248,29 @@ def test_passwords_of_links_are_not_shown(brokers: list[RunningBroker], tmp_path
     restart(one, kill=True)
     until(lambda: is_linked(one))
     assert "hidden-word" not in route("--json", "link", "list", address(one))
+
+
+@pytest.mark.parametrize("name", ["127.0.0.1", "another.host"])
+def test_a_link_over_tls_logs_in_with_its_certificate_and_checks_that_of_the_other_broker(
+    make_broker: BrokerMaker, tmp_path: Path, name: str
+) -> None:
+    certificates = Certificates(tmp_path)
+    tls, rules = ("--ssl-port", "0", "--ssl-ca", certificates.trusted), tmp_path / "rules.acl"
+    rules.write_text("acl allow bridge@QPID create link\nacl allow bridge@QPID access\nacl deny all all\n")
+    far = make_broker(
+        *_SMALL, *tls, "--ssl-cert", certificates.server(name), "--ssl-require-client-authentication", "yes",
+        "--auth", "yes", "--acl-file", str(rules), "--log-enable", "info+",
+    ).start()  # fmt: skip
+    near = make_broker(*_SMALL, *tls, "--ssl-cert", certificates.client("bridge")).start()
+    route("-t", "ssl", "link", "add", address(near), address(far), "EXTERNAL")
+
+    def link() -> Data:
+        with Console(address(near)) as console:
+            return next(iter(console.query("link")))
+
+    if name == "127.0.0.1":
+        until(lambda: link()["state"] == "Operational")
+        until(lambda: far.has_logged("connection opened by bridge@QPID"))
+    else:
+        until(lambda: "mismatch" in link()["lastError"])
+        assert link()["state"] in ("Waiting", "Connecting")

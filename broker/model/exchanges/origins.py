@@ -3,7 +3,8 @@
 A binding is made by a client here, or by another broker's route on behalf of a client elsewhere. Then its arguments
 have
 
-    qpid.fed.op        B to bind, U to take an origin's binding back, R to announce everything again; not kept
+    qpid.fed.op        B to bind, U to take an origin's binding back, R to announce everything again; M and S, between
+                       brokers of this kind, to take back what was not bound again between the two; not kept
     qpid.fed.origin    the name of the broker where the client is
     qpid.fed.tags      the names of the brokers that have passed the binding on, with commas between
 
@@ -24,11 +25,14 @@ from typing import Final, NamedTuple, Protocol
 
 from qstore.broker.model.arguments import FED_ARGUMENTS, FED_ORIGIN, FED_TAGS, as_text
 from qstore.broker.model.exchanges.route import Binding
+from qstore.broker.model.queues.queue import Queue
 from qstore.formats.values import EMPTY_MAP, TypedMap
 
 BIND: Final = "B"
 UNBIND: Final = "U"
 REORIGIN: Final = "R"
+MARK: Final = "M"
+SWEEP: Final = "S"
 
 MAX_ORIGINS: Final = 1_000
 """Origins of one binding; others are not passed on."""
@@ -69,12 +73,13 @@ class Origins:
         followers: the routes that announce what is wanted.
     """
 
-    __slots__ = ("_origins", "_reasons", "_type", "followers")
+    __slots__ = ("_marked", "_origins", "_reasons", "_type", "followers")
 
     def __init__(self, type_name: str, bindings: Iterable[Binding]) -> None:
         self._type = type_name
         self._origins: dict[Binding, dict[str, str]] = {}  # origin -> tags
         self._reasons: dict[Wanted, dict[Binding, str]] = {}  # binding -> tags
+        self._marked: dict[Queue, set[tuple[Binding, str]]] = {}  # binding and origin
         self.followers: list[Follower] = []
         for binding in bindings:
             self.bound(binding)
@@ -99,6 +104,9 @@ class Origins:
     def add(self, binding: Binding, origin: str, tags: str) -> None:
         """A binding is wanted by an origin."""
         origins = self._origins.setdefault(binding, {})
+        marked = self._marked.get(binding.queue)
+        if marked:
+            marked.discard((binding, origin))
         if origins.get(origin) == tags or len(origins) >= MAX_ORIGINS:
             return
         origins[origin] = tags
@@ -114,8 +122,23 @@ class Origins:
             self._end(self._wanted_by(binding, origin), binding)
         return not origins
 
+    def mark(self, queue: Queue, bindings: Iterable[Binding]) -> None:
+        """Another broker will now announce all that it wants through a queue, whose bindings these are."""
+        self._marked[queue] = {
+            (binding, origin) for binding in bindings for origin in self._origins.get(binding, ()) if origin
+        }
+
+    def take_marked(self, queue: Queue) -> set[tuple[Binding, str]]:
+        """It has announced all: what was marked, and has not been announced again, with its origin."""
+        return self._marked.pop(queue, set())
+
     def unbound(self, binding: Binding) -> None:
         """A binding was removed."""
+        marked = self._marked.get(binding.queue)
+        if marked:
+            marked -= {(binding, origin) for origin in self._origins.get(binding, ())}
+            if not marked:
+                del self._marked[binding.queue]
         for origin in self._origins.pop(binding, {}):
             self._end(self._wanted_by(binding, origin), binding)
 

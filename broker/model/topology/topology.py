@@ -60,7 +60,7 @@ from qstore.broker.model.events import (
     Unbind,
 )
 from qstore.broker.model.exchanges.exchange import BoundReply, Exchange, refresh, with_internal
-from qstore.broker.model.exchanges.origins import REORIGIN, UNBIND, text_of
+from qstore.broker.model.exchanges.origins import MARK, REORIGIN, SWEEP, UNBIND, text_of
 from qstore.broker.model.exchanges.route import Binding
 from qstore.broker.model.exchanges.types import PROTECTED_EXCHANGES, STANDARD_EXCHANGES, exchange_type, join_host
 from qstore.broker.model.queues.arguments import QueueArguments
@@ -675,7 +675,7 @@ class Topology:
                 self._access.binding(caller, Action.UNBIND, exchange_name, each.queue.name, key)
                 check_owner(each.queue, caller)
         operation = text_of(arguments, FED_OP)
-        if operation in (UNBIND, REORIGIN):
+        if operation in (UNBIND, REORIGIN, MARK, SWEEP):
             await self._withdraw(queue, exchange, key, arguments, caller, operation)
             return None
         existing = exchange.find_binding(queue, key) if operation else None
@@ -698,8 +698,20 @@ class Topology:
         if operation == REORIGIN:
             exchange.federate().announce_again()
             return
+        if operation == MARK:
+            exchange.federate().mark(queue, exchange.bindings_of(queue))
+            return
+        if operation == SWEEP:
+            for old, origin in exchange.federate().take_marked(queue):
+                await self._take_back(old, exchange, origin, caller)
+            return
         binding = exchange.find_binding(queue, key)
-        if binding is not None and exchange.federate().take_back(binding, text_of(arguments, FED_ORIGIN)):
+        if binding is not None:
+            await self._take_back(binding, exchange, text_of(arguments, FED_ORIGIN), caller)
+
+    async def _take_back(self, binding: Binding, exchange: Exchange, origin: str, caller: Caller) -> None:
+        queue, key = binding.queue, binding.key
+        if exchange.find_binding(queue, key) is binding and exchange.federate().take_back(binding, origin):
             await self._bindings.unbind(queue, exchange, key)
             self._events.emit(Unbind(caller.remote_host, caller.user, exchange.name, queue.name, key), caller)
 

@@ -7,25 +7,29 @@ wait for the disk.
 
     pull    transfers are received. They are completed, and accepted if acknowledgements are on, when their records are
             on the disk here
-    push    a subscription here delivers to the other broker. What that has completed, or accepted, is dequeued here
+    push    a subscription here delivers to the other broker. What that has completed, or accepted, is dequeued here.
+            An execution.sync follows the messages, one at a time: qpidd tells only then what it has on its disk
 
 The other broker is no client: it may transfer to the exchange of the session, settle, and answer, and nothing else.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, Final, Protocol
 
 from qstore.broker.model.errors import ModelError, NotAllowedError
 from qstore.broker.model.message import Content
+from qstore.broker.model.queues.entry import Entry
+from qstore.broker.model.run import RunEntry
 from qstore.broker.model.settlement import Settled, accept
 from qstore.broker.protocols.amqp_0_10.assembly import FramingError
 from qstore.broker.protocols.amqp_0_10.client_connection import ClientNegotiation
 from qstore.broker.protocols.amqp_0_10.commands import COMMANDS
-from qstore.broker.protocols.amqp_0_10.server_connection import Amqp010Connections, ServerConnection
+from qstore.broker.protocols.amqp_0_10.server_connection import SWEEPS, Amqp010Connections, ServerConnection
 from qstore.broker.protocols.amqp_0_10.server_session import MESSAGE_TRANSFER, ServerSession
 from qstore.broker.protocols.amqp_0_10.session import State
+from qstore.broker.protocols.amqp_0_10.subscription import Subscription
 from qstore.broker.protocols.connection import Phase
 from qstore.broker.protocols.machine import Host, Peer
 from qstore.formats.amqp_0_10.codes import CloseCode, DetachCode
@@ -40,6 +44,8 @@ def _codes(*names: str) -> frozenset[bytes]:
 _SETTLEMENTS: Final = _codes("message.accept", "message.reject", "message.release")
 _ANSWERS: Final = _codes("execution.sync", "execution.result", "execution.exception")
 _FRAME_BYTES: Final = 65_535
+_NO_SYNC: Final = -2
+_SYNC_DUE: Final = -1
 
 
 class LinkEnd(Protocol):
@@ -77,7 +83,7 @@ class LinkSession(ServerSession):
         reason: why the session has ended, or will soon; empty if nobody has given a reason.
     """
 
-    __slots__ = ("_destination", "_owner", "reason")
+    __slots__ = ("_destination", "_owner", "_sync_key", "_sync_number", "reason")
 
     def __init__(
         self,
@@ -92,6 +98,8 @@ class LinkSession(ServerSession):
         self._destination, self._owner = destination, owner
         self.accept_batch = batch
         self.reason = ""
+        self._sync_key = object()  # the owner of its turns
+        self._sync_number = _NO_SYNC
 
     @property
     def is_usable(self) -> bool:
@@ -142,9 +150,35 @@ class LinkSession(ServerSession):
         COMMANDS["message.flow"](self, -1, {"destination": destination, "unit": 1, "value": 0xFFFFFFFF})
         self.tick.schedule()
 
+    def delivered(self, number: int, subscription: Subscription, entry: Entry, size: int) -> None:
+        """As `ServerSession.delivered`."""
+        super().delivered(number, subscription, entry, size)
+        if self._sync_number == _NO_SYNC:
+            self._sync_soon()
+
+    def delivered_run(self, number: int, subscription: Subscription, run: RunEntry) -> None:
+        """As `ServerSession.delivered_run`."""
+        super().delivered_run(number, subscription, run)
+        if self._sync_number == _NO_SYNC:
+            self._sync_soon()
+
+    def _sync_soon(self) -> None:
+        self._sync_number = _SYNC_DUE
+        self.tick.turns.do(self._sync_key, self._sync())
+
+    def _sync(self) -> Iterator[None]:
+        yield  # the messages of this tick are before it
+        if self.is_usable:
+            self._sync_number = self.send("execution.sync")
+
     def on_peer_completed_ranges(self, ranges: list[tuple[int, int]]) -> None:
         """The other broker has commands of ours, and messages among them on its disk: it answers for these now."""
         super().on_peer_completed_ranges(ranges)
+        synced = self._sync_number
+        if synced >= 0 and any(first <= synced <= last for first, last in ranges):
+            self._sync_number = _NO_SYNC
+            if self.sent > synced + 1:
+                self._sync_soon()
         if self._destination is None:
             acquired = self.deliveries.settle(ranges, self.sent)
             try:
@@ -190,9 +224,10 @@ class LinkConnection(ServerConnection):
 
     Attributes:
         peer_tag: the name of the other broker in a federation; empty if it has none.
+        peer_sweeps: whether the other broker takes back bindings that a route has not announced again.
     """
 
-    __slots__ = ("_end", "_has_begun", "_negotiation", "peer_tag")
+    __slots__ = ("_end", "_has_begun", "_negotiation", "peer_sweeps", "peer_tag")
 
     def __init__(
         self,
@@ -206,6 +241,7 @@ class LinkConnection(ServerConnection):
         super().__init__(host, shared, peer)
         self._end, self._negotiation, self._has_begun = end, negotiation, False
         self.peer_tag = ""
+        self.peer_sweeps = False
         self.user = self.publisher.user = user
         self.transfers.trust_user_ids()
         self.output.append(PROTOCOL_HEADER)
@@ -256,6 +292,7 @@ class LinkConnection(ServerConnection):
         if properties is not None:
             tag = properties.get("qpid.federation_tag")
             self.peer_tag = "" if tag is None else str(tag.value)
+            self.peer_sweeps = properties.get(SWEEPS) is not None
             self.client_properties = properties
         self._end.link_opened(self, known_hosts)
 

@@ -61,6 +61,9 @@ from qstore.formats.kernels.bodies import Bodies, SizeField
 from qstore.formats.values import EMPTY_MAP
 
 _LOG: Final = log_of("Protocol")
+SWEEPS: Final = "qstore.federation_sweep"
+"""A property of brokers that take back what a route has not announced again (`model.exchanges.origins`)."""
+
 _STARTS_KEPT: Final = 8  # combinations of mechanisms: with and without encryption, before and after a reload
 
 
@@ -75,6 +78,7 @@ def _start_frame(mechanisms: tuple[str, ...], tag: str) -> bytes:
             "platform": f"Python {platform.python_version()}",
             "host": socket.gethostname(),
             "qpid.federation_tag": tag,
+            SWEEPS: 1,
         },
         mechanisms=mechanisms,
         locales=("en_US",),

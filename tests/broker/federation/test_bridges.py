@@ -20,6 +20,7 @@ from qstore.formats.values import typed_map
 from tests.broker.federation.linked import Linked
 from tests.broker.protocols.read_together import bodies, runs_on
 from tests.broker.protocols.world import Client, World, header
+from tests.support.compiled import replaces
 
 PERSISTENT = {"delivery_mode": 2}
 
@@ -189,6 +190,23 @@ def test_a_bridge_waits_for_the_exchange_of_its_destination() -> None:
     linked.federations[0].start()
     linked.rest()
     assert on(near, "here") == [b"one"]
+
+
+def test_a_pushed_message_is_followed_by_a_sync_since_qpidd_answers_only_to_that() -> None:
+    linked = Linked("near", "far")
+    near, far = linked.worlds
+    client = queue(near, "q")
+    queue(far, "kept", "amq.fanout")
+    linked.bridge(0, 1, "q", "amq.fanout", source_is_queue=True, source_is_local=True, sync=10)
+    (session,) = linked.wires[-1].near_machine.sessions.values()
+    before = session.sent
+    for number in range(3):
+        client.publish("q", b"x")
+        linked.rest()
+        assert session.sent == before + 2 * (number + 1)
+    (received,) = linked.wires[-1].far_machine.sessions.values()
+    assert received.received == session.sent
+    assert on(near, "q") == []
 
 
 @pytest.mark.parametrize("is_push", [False, True])
@@ -380,6 +398,40 @@ def test_bindings_of_a_broker_that_is_lost_are_taken_back() -> None:
     assert keys(b, "amq.topic") == keys(c, "amq.topic") == []
     linked.pass_time()
     assert len(keys(b, "amq.topic")) == len(keys(c, "amq.topic")) == 1
+
+
+@replaces
+@pytest.mark.parametrize("way", ["remembered", "swept"])
+def test_a_durable_route_takes_back_bindings_that_vanished_while_it_was_down(
+    way: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    linked = Linked("near", "far")
+    near, far = linked.worlds
+    client = queue(near, "here", "amq.topic", "stays")
+    for key in ("gone", "also.gone"):
+        client.command("exchange.bind", queue="here", exchange="amq.topic", binding_key=key)
+    federation, login = linked.federations[0], RemoteLogin("ANONYMOUS")
+    linked.do(federation.create_link(LinkSettings("l", Remote("here", 2), durable=True, login=login), BROKER))
+    linked.rest()
+    settings = BridgeSettings("b", "l", True, "amq.topic", "amq.topic", dynamic=True)
+    linked.do(federation.create_bridge(settings, BROKER))
+    linked.sync()
+    assert {key for _, key in keys(far, "amq.topic")} == {"stays", "gone", "also.gone"}
+    queue(far, "other", "amq.topic", "of a client")
+    linked.wires[-1].cut()
+    linked.rest()
+    if way == "remembered":  # as with a broker that cannot sweep
+        monkeypatch.setattr("qstore.broker.protocols.amqp_0_10.link_connection.SWEEPS", "unknown")
+    else:  # as after a restart
+        federation.bridges["b"]._kept.clear()
+    for key in ("gone", "also.gone"):
+        client.command("exchange.unbind", queue="here", exchange="amq.topic", binding_key=key)
+    client.command("exchange.bind", queue="here", exchange="amq.topic", binding_key="new")
+    linked.rest()
+    assert "gone" in {key for _, key in keys(far, "amq.topic")}
+    linked.pass_time()
+    linked.sync()
+    assert {key for _, key in keys(far, "amq.topic")} == {"stays", "new", "of a client"}
 
 
 @pytest.mark.parametrize("count", [2, 3, 4])
