@@ -35,6 +35,11 @@ from qstore.broker.model.transactions.local import LocalTransaction
 from qstore.broker.model.transactions.planned import Planned, Rids
 from qstore.broker.protocols.amqp_0_9_1 import acknowledgements
 from qstore.broker.protocols.amqp_0_9_1.acknowledgements import Confirms
+from qstore.broker.protocols.amqp_1_0 import session as links_session
+from qstore.broker.protocols.amqp_1_0.session import Offsets, Session
+from qstore.broker.protocols.amqp_1_0.transactions import OpenTransaction, Transactions
+from qstore.broker.protocols.consumer import numbers_among
+from qstore.formats.amqp_1_0.composites import Composite
 from qstore.formats.kernels.bodies import Bodies, SizeField
 from qstore.formats.page_file import Extent
 from qstore.store.journal.write.live_records import RestingRecords
@@ -63,6 +68,9 @@ _sound_unfold = Fifo.unfold
 _sound_messages = PageFile._messages
 _sound_fetched = References._fetched
 _sound_confirms = Confirms.__init__
+_sound_apply = Session.apply
+_sound_ids = Offsets.ids
+_sound_retire = Transactions.retire
 
 
 def _publish_completed(self: Router, message: Message, exchange: Exchange) -> bool:
@@ -483,3 +491,61 @@ BROKEN_BASIC: Final[dict[str, Callable[[], AbstractContextManager[object]]]] = {
     "given back without a mark": partial(patch.object, acknowledgements, "release", _requeue_unmarked),
 }
 """The same where AMQP 0-9-1 is concerned."""
+
+
+def _accepted_in_memory(self: Session, _number: int, *, is_stored: bool) -> None:
+    """A message is accepted, whether its record is synced or not."""
+
+
+def _one_more(ranges: list[tuple[int, int]], among: Any, end: int) -> Iterator[int]:
+    """A disposition settles one delivery more than it names."""
+    return numbers_among([(first, last + 1) for first, last in ranges], among, end)
+
+
+def _one_more_accepted(self: Offsets, first: int, last: int) -> Iterator[tuple[int, int]]:
+    """The outcome of one message is reported for the next, too."""
+    for begin, end in _sound_ids(self, first, last):
+        yield begin, end + 1
+
+
+def _released_as_accepted(
+    self: Session, acquired: Any, state: Composite, done: Callable[[Exception | None], None]
+) -> None:
+    """What is released is dequeued."""
+    _sound_apply(self, acquired, Composite("accepted", {}) if state.name == "released" else state, done)
+
+
+def _settled_at_once(self: Session, _settled: Any, done: Callable[[Exception | None], None]) -> None:
+    """The broker settles a delivery before its dequeue is synced."""
+    done(None)
+
+
+def _retired_at_once(self: Transactions, fields: Any, numbers: Iterable[int], *, is_settled: bool) -> None:
+    """What is accepted in a transaction is dequeued before the commit."""
+    taken = list(numbers)
+    _sound_retire(self, fields, taken, is_settled=is_settled)
+    for number in taken:
+        delivery = self._session.unsettled[number]
+        delivery.link.queue.dequeue(delivery.entry)
+
+
+def _kept_after_rollback(self: Transactions, transaction: OpenTransaction, done: Callable[[], None]) -> None:
+    """A rollback commits what was published."""
+    self._end(transaction)
+    transaction.work.accepted.clear()
+    transaction.work.commit(lambda _: None)
+    self._undo(transaction, has_failed=False, done=done)
+
+
+BROKEN_LINKS: Final[dict[str, Callable[[], AbstractContextManager[object]]]] = {
+    "accepted before the disk": partial(patch.object, Session, "hold", _accepted_in_memory),
+    "one delivery more than the range": partial(patch.object, links_session, "numbers_among", _one_more),
+    "one message more accepted": partial(patch.object, Offsets, "ids", _one_more_accepted),
+    "released counted as accepted": partial(patch.object, Session, "apply", _released_as_accepted),
+    "settled before the disk": partial(patch.object, Session, "_when", _settled_at_once),
+    "released without a mark": partial(patch.object, links_session, "_counts", lambda _: False),
+    "discharged before the disk": partial(patch.object, LocalTransaction, "commit", _commit_at_once),
+    "retired before the commit": partial(patch.object, Transactions, "retire", _retired_at_once),
+    "published by a rollback": partial(patch.object, Transactions, "_roll_back", _kept_after_rollback),
+}
+"""The same where AMQP 1.0 is concerned."""

@@ -31,6 +31,8 @@ from qstore.broker.model.transactions import effects, planned, work
 from qstore.broker.protocols.amqp_0_9_1.connection import Amqp091Connections
 from qstore.broker.protocols.amqp_0_9_1.connection import ServerConnection as BasicConnection
 from qstore.broker.protocols.amqp_0_10.server_connection import Amqp010Connections, ServerConnection
+from qstore.broker.protocols.amqp_1_0.connection import Amqp10Connections
+from qstore.broker.protocols.amqp_1_0.connection import ServerConnection as LinksConnection
 from qstore.broker.protocols.connection import Phase
 from qstore.broker.protocols.machine import Peer
 from qstore.broker.protocols.stored_messages import restore_message
@@ -177,15 +179,15 @@ class Client(Protocol):
 
 
 class Wire:
-    """A connection: the broker's machine, whose `Host` this is, and the client's, of AMQP 0-9-1 if `is_basic`."""
+    """A connection: the broker's machine, whose `Host` this is, and the client's, of a protocol."""
 
-    def __init__(self, process: BrokerProcess, client: Client, *, is_basic: bool = False) -> None:
+    def __init__(self, process: BrokerProcess, client: Client, protocol: str = "0-10") -> None:
         self._process, self.client = process, client
         self._on_the_way = b""
         self.is_closed = False
         peer = Peer("127.0.0.1:5", Link(is_local=True))
-        self.machine: ServerConnection | BasicConnection
-        self.machine = (process.basic if is_basic else process.modern).connect(self, peer)
+        self.machine: ServerConnection | BasicConnection | LinksConnection
+        self.machine = process.protocols[protocol].connect(self, peer)
 
     @property
     def is_over(self) -> bool:
@@ -305,8 +307,10 @@ class BrokerProcess:
             self.broker.queue_factory.use_paging(directory, 0)
         authentication = Authentication(Policy(is_on=False), None)
         self.modern = Amqp010Connections(self.broker, authentication)
-        self.basic = Amqp091Connections(self.broker, authentication)
-        self.modern.now = self.basic.now = clock
+        basic, links = Amqp091Connections(self.broker, authentication), Amqp10Connections(self.broker, authentication)
+        self.modern.now = basic.now = links.now = clock
+        self.protocols: dict[str, Amqp010Connections | Amqp091Connections | Amqp10Connections]
+        self.protocols = {"0-10": self.modern, "0-9-1": basic, "1.0": links}
         self.sessions = self.modern.sessions
         try:
             self.broker.recover(restore_message)
@@ -448,9 +452,9 @@ class BrokerProcess:
 
     # ---- connections ----
 
-    def connect(self, client: Client, *, is_basic: bool = False) -> Wire:
-        """A client connects, of AMQP 0-9-1 if `is_basic`."""
-        wire = Wire(self, client, is_basic=is_basic)
+    def connect(self, client: Client, protocol: str = "0-10") -> Wire:
+        """A client connects."""
+        wire = Wire(self, client, protocol)
         self.wires.append(wire)
         return wire
 
@@ -486,7 +490,10 @@ class BrokerProcess:
     def _forget_turns(self) -> None:
         """Work in turns ends where it is, and is not continued."""
         turns = self.broker.tick.turns
-        with patch.object(ServerConnection, "resume", _nothing), patch.object(BasicConnection, "unpause", _nothing):
+        with ExitStack() as stack:
+            stack.enter_context(patch.object(ServerConnection, "resume", _nothing))
+            for connection in (BasicConnection, LinksConnection):
+                stack.enter_context(patch.object(connection, "unpause", _nothing))
             for pieces in [*turns._work.values(), *turns._waiting.values()]:
                 for piece in pieces:
                     piece.close()  # type: ignore[attr-defined]

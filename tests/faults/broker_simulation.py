@@ -14,6 +14,7 @@ from typing import Any, ClassVar, Final
 from qstore.broker.model.run import RunEntry
 from qstore.formats.values import typed_map
 from tests.faults.broker_clients import BasicSession, Done, ModelSession, OneSession, Watcher
+from tests.faults.broker_links_client import LinksSession, body_of
 from tests.faults.broker_model import BindingModel, ExchangeModel, Found, Model, QueueModel, after, check
 from tests.faults.broker_process import BrokerProcess, Wire
 from tests.faults.simulated_disk import Call, SimulatedDisk
@@ -29,13 +30,13 @@ _MAX_WAITING: Final = 60  # messages, with which publishers wait for consumers
 
 
 class Peer:
-    """A client: a connection, and the session that it has now; of AMQP 0-9-1 if `is_basic`."""
+    """A client: a connection, and the session that it has now; of a protocol."""
 
-    def __init__(self, name: str, *, publishes: bool, consumes: bool, transactional: bool, is_basic: bool) -> None:
+    def __init__(self, name: str, *, publishes: bool, consumes: bool, transactional: bool, protocol: str) -> None:
         self.name, self.publishes, self.consumes, self.is_transactional = name, publishes, consumes, transactional
-        self.is_basic = is_basic
+        self.protocol = protocol
         self.connection: OneSession
-        self.session: ModelSession | BasicSession
+        self.session: ModelSession | BasicSession | LinksSession
         self.wire: Wire
 
     def ask(self, name: str, done: Done, **values: Any) -> None:
@@ -55,6 +56,7 @@ class BrokerLife:
         must_be_clean: that process was stopped, not killed.
         pages: as of `BrokerProcess`.
         basic: whether some of the clients speak AMQP 0-9-1.
+        links: whether most of the others speak AMQP 1.0.
         early: whether some of the queues deliver messages before their records are on the disk.
         uniform: whether publishers send many messages that differ only in their bodies, one after another.
         mixed: whether they send these to several queues in turns.
@@ -77,12 +79,13 @@ class BrokerLife:
         must_be_clean: bool = False,
         pages: bool = False,
         basic: bool = False,
+        links: bool = False,
         early: bool = False,
         uniform: bool = False,
         mixed: bool = False,
     ) -> None:
         self.disk, self.rng, self._is_basic, self._is_early, self._is_uniform = disk, rng, basic, early, uniform
-        self._is_mixed = mixed
+        self._is_mixed, self._has_links = mixed, links
         self.runs = 0
         self.model = model
         self._is_looked_at = False
@@ -126,7 +129,7 @@ class BrokerLife:
     def order(self) -> dict[str, list[int]]:
         """The messages on each queue, in order."""
         return {
-            name: [int(body.partition(b":")[0]) for body in self.process.bodies(queue)]
+            name: [_number(body) for body in self.process.bodies(queue)]
             for name, queue in self.process.broker.default_host.queues.items()
         }
 
@@ -166,10 +169,10 @@ class BrokerLife:
     def _join(
         self, name: str, *, publishes: bool, consumes: bool, transactional: bool = False, is_basic: bool = False
     ) -> Peer:
-        peer = Peer(
-            name, publishes=publishes, consumes=consumes, transactional=transactional,
-            is_basic=is_basic and self._is_basic,
-        )  # fmt: skip
+        protocol = "0-9-1" if is_basic and self._is_basic else "0-10"
+        if self._has_links and (publishes or consumes) and self.rng.random() < 0.7:
+            protocol = "1.0"
+        peer = Peer(name, publishes=publishes, consumes=consumes, transactional=transactional, protocol=protocol)
         self.peers.append(peer)
         self._connect(peer)
         return peer
@@ -188,12 +191,11 @@ class BrokerLife:
         return ModelSession(self.model, name, peer.name, queues, credit=credit, transactional=transactional)
 
     def _connect(self, peer: Peer) -> None:
-        if peer.is_basic:
+        if peer.protocol != "0-10":
             credit, transactional = self._credit(), peer.is_transactional
-            session = BasicSession(
-                self.model, peer.name, self._queues(peer), credit=credit, transactional=transactional
-            )
-            peer.session, peer.wire = session, self.process.connect(session, is_basic=True)
+            kind = BasicSession if peer.protocol == "0-9-1" else LinksSession
+            session = kind(self.model, peer.name, self._queues(peer), credit=credit, transactional=transactional)
+            peer.session, peer.wire = session, self.process.connect(session, peer.protocol)
             return
         peer.session = self._session(peer)
         peer.connection = OneSession(peer.session)
@@ -338,7 +340,7 @@ class BrokerLife:
     def come_back(self) -> None:
         """A client whose session has ended, or consumes nothing that is there, takes another."""
         for peer in self.peers:
-            if peer.session.has_ended and peer.is_basic:
+            if peer.session.has_ended and peer.protocol != "0-10":
                 self.process.cut(peer.wire)
                 self._connect(peer)
             elif peer.session.has_ended:
@@ -448,8 +450,14 @@ class BrokerLife:
         self.process.discard()
 
 
+def _number(body: bytes) -> int:
+    """The number of a message as a queue has it."""
+    content = body if body[0] else body_of(body)  # sections begin with a zero
+    return int(content.partition(b":")[0])
+
+
 def _has_ended(session: object) -> bool:
-    assert isinstance(session, ModelSession | BasicSession)
+    assert isinstance(session, ModelSession | BasicSession | LinksSession)
     return session.has_ended
 
 
@@ -463,6 +471,7 @@ class BrokerCrashes(Simulator):
     Attributes:
         pages: whether the brokers let messages go out of memory (`BrokerProcess`).
         basic: whether some clients speak AMQP 0-9-1, beside others of 0-10 on the same queues.
+        links: whether some speak AMQP 1.0.
         early: whether some queues deliver messages before their records are on the disk.
         uniform: whether publishers send messages that become runs.
         mixed: whether these go to several queues in turns.
@@ -474,6 +483,7 @@ class BrokerCrashes(Simulator):
 
     pages: bool = False
     basic: bool = False
+    links: bool = False
     early: bool = False
     uniform: bool = False
     mixed: bool = False
@@ -495,7 +505,7 @@ class BrokerCrashes(Simulator):
         must_be_clean: bool,
     ) -> BrokerLife:
         model, order = promises or (Model(), None)
-        names = ("pages", "basic", "early", "uniform", "mixed")
+        names = ("pages", "basic", "links", "early", "uniform", "mixed")
         kind = {name: getattr(self, name) for name in names}
         return BrokerLife(disk, model, rng, order, must_be_clean=must_be_clean, **kind)
 

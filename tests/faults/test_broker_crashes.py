@@ -19,6 +19,7 @@ from qstore.store.errors import StoreError
 from tests.faults.broken_brokers import (
     BROKEN,
     BROKEN_BASIC,
+    BROKEN_LINKS,
     BROKEN_PAGING,
     BROKEN_RUNS,
     BROKEN_RUNS_READ,
@@ -57,6 +58,7 @@ PLANTED_PAGING: Final = Planted(
     (BrokenPromiseError, StoreError),  # a journal without compaction may have no room left for a start
 )
 PLANTED_BASIC: Final = Planted(BROKEN_BASIC, lambda _: BrokerCrashes(share=0.02, basic=True), SEEDS_FOR_BROKEN, {})
+PLANTED_LINKS: Final = Planted(BROKEN_LINKS, lambda _: BrokerCrashes(share=0.05, links=True), SEEDS_FOR_BROKEN, {})
 
 
 _SEEN_BY_MANY: Final = ("offered before the sync",)  # kill points, but seldom by few
@@ -102,6 +104,17 @@ def test_promises_to_0_9_1_clients_hold() -> None:
     for seed in seeds_of_the_day(1):
         crashes.run(seed)
     assert crashes.kill_points > 10
+    assert crashes.counts["delivered"] > 0
+
+
+@pytest.mark.core
+def test_promises_to_1_0_clients_hold() -> None:
+    """Outcomes in both directions, transactions of several messages, links that end with their queues."""
+    crashes = BrokerCrashes(share=0.08, links=True)
+    for seed in seeds_of_the_day(2):
+        crashes.pages = crashes.basic = crashes.uniform = seed % 2 == 1
+        crashes.run(seed)
+    assert crashes.kill_points > 20
     assert crashes.counts["delivered"] > 0
 
 
@@ -189,6 +202,7 @@ def test_promises_hold_for_hours(seed: int) -> None:
     crashes = BrokerCrashes(
         pages=seed % 2 == 1,
         basic=seed % 3 == 0,
+        links=seed % 4 < 2,
         early=seed % 5 == 0,
         uniform=seed % 7 in (0, 1, 2),
         mixed=seed % 9 in (0, 1, 2),
@@ -201,7 +215,9 @@ def test_promises_hold_for_hours(seed: int) -> None:
 @pytest.mark.soak
 @pytest.mark.parametrize("seed", range(200_000, 200_000 + SOAK_SEEDS))
 def test_large_transactions_are_whole_for_hours(seed: int) -> None:
-    crashes = BrokerCrashes(pages=seed % 2 == 1, basic=seed % 3 == 0, early=seed % 5 == 0, uniform=seed % 7 < 3)
+    crashes = BrokerCrashes(
+        pages=seed % 2 == 1, basic=seed % 3 == 0, links=seed % 4 < 2, early=seed % 5 == 0, uniform=seed % 7 < 3
+    )
     with tiny_turns():
         crashes.run(seed)
     assert crashes.kill_points
@@ -248,3 +264,9 @@ def test_a_broker_with_broken_sorting_is_detected(name: str) -> None:
 @pytest.mark.parametrize("name", PLANTED_BASIC.bugs)
 def test_a_broker_that_is_broken_for_0_9_1_is_detected(name: str) -> None:
     assert PLANTED_BASIC.is_found(name)
+
+
+@replaces
+@pytest.mark.parametrize("name", PLANTED_LINKS.bugs)
+def test_a_broker_that_is_broken_for_1_0_is_detected(name: str) -> None:
+    assert PLANTED_LINKS.is_found(name)
