@@ -90,7 +90,8 @@ class Window:
     def show(self, path: str) -> None:
         """Show a page, and wait until it has been filled."""
         self.page.goto(f"{self.url}/#/{path}")
-        self.page.locator("h1").first.wait_for()
+        path, _, _ = path.partition("?")
+        self.page.locator(f'main[data-path="{path}"][aria-busy="false"] h1').first.wait_for()
         assert self.page.locator(".note.bad").is_hidden()
 
 

@@ -280,7 +280,8 @@ class Api:
         """Find out what the user sees. Raises HttpError: not what is in the virtual host of the path."""
         sight = call.session.sight = await access.sight_of(self, call.session)
         vhost = call.path.get("vhost")
-        if sight is not None and vhost is not None and vhost in await self.vhosts():
+        if sight is not None and vhost is not None and vhost not in sight.hosts:
+            await self.check_vhost(vhost)  # one that is too new to be known here is not seen either
             sight.check_vhost(vhost)
 
     # ---- what is there ----

@@ -16,6 +16,7 @@ from click.testing import CliRunner
 from qstore.broker.client import Connection, ConnectionFailedError, MessagingError
 from qstore.broker.management.console import AgentError, Console
 from qstore.tools import qpid_config, qstore_dump
+from qstore.tools.web.resources import Api
 from tests.support.running_broker import BrokerMaker, RunningBroker, make_broker
 from tests.tools.web.console_runs import ADMIN, ALL, ask, broker_with_users, console_on
 
@@ -148,7 +149,9 @@ def by_management(running: RunningBroker, user: str) -> tuple[dict[str, list[Any
 _SEEN = ("queue", "exchange", "binding", "policy", "connection", "session", "subscription", "vhost", "journal")
 
 
-async def test_users_see_what_is_in_virtual_hosts_that_they_have_a_permission_for(running: RunningBroker) -> None:
+async def test_users_see_what_is_in_virtual_hosts_that_they_have_a_permission_for(
+    running: RunningBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async with console_on(f"127.0.0.1:{running.port}", named=ADMIN) as client:
         await ask(client, 201, "PUT", "vhosts/blue", {})
         for vhost, user in (("%2F", "root"), ("blue", "root"), ("%2F", "bob")):
@@ -179,6 +182,14 @@ async def test_users_see_what_is_in_virtual_hosts_that_they_have_a_permission_fo
         assert {each["user"] for each in await ask(client, 200, "GET", "connections", user=bob)} == {"bob"}
         for path in ("queues/blue", "queues/blue/secret", "exchanges/blue/x", "bindings/blue", "policies/blue"):
             await ask(client, 401, "GET", path, user=bob)
+        with monkeypatch.context() as patched:  # another console has made it a moment ago
+
+            async def known(_api: Api) -> list[str]:
+                return ["/"]
+
+            patched.setattr(Api, "vhosts", known)
+            for path in ("queues/blue", "queues/blue/secret", "exchanges/blue/x", "bindings/blue"):
+                await ask(client, 404, "GET", path, user=bob)
         (root,) = [
             each["name"]
             for each in await ask(client, 200, "GET", "connections")

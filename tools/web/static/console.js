@@ -125,8 +125,11 @@ async function showPage() {
   const place = h("div");
   const page = { problem: h("p", { class: "note bad", role: "alert", hidden: true }), isBusy: false, every: REFRESH_MILLISECONDS, shown: 0, refresh: async () => null };
   current = page;
+  main.dataset.path = path;
+  main.setAttribute("aria-busy", "true");
   main.replaceChildren(page.problem, place);
   if (!build) {
+    main.setAttribute("aria-busy", "false");
     document.title = "qstore";
     place.append(h("h1", {}, "There is no such page"), h("p", {}, h("a", { href: "#/" }, "Overview")));
     return;
@@ -143,7 +146,11 @@ async function showPage() {
   page.refresh = build(place, ctx, ...rest.map(decodeURIComponent));
   main.focus({ preventScroll: true });
   scrollTo(0, 0);
-  await refresh(page);
+  try {
+    await refresh(page);
+  } finally {
+    if (page === current) main.setAttribute("aria-busy", "false");
+  }
 }
 
 async function start() {
