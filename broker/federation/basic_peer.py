@@ -146,29 +146,9 @@ class BasicPeer(ClientConnection):
         )
 
     @property
-    def is_negotiating(self) -> bool:
-        """As `Machine.is_negotiating`."""
-        return self.phase in (Phase.HEADER, Phase.NEGOTIATING)
-
-    @property
-    def is_closing(self) -> bool:
-        """As `Machine.is_closing`."""
-        return self.phase is Phase.CLOSING
-
-    @property
-    def is_closed(self) -> bool:
-        """As `Machine.is_closed`."""
-        return self.phase is Phase.CLOSED
-
-    @property
     def is_outgoing(self) -> bool:
         """As `Machine.is_outgoing`."""
         return True
-
-    @property
-    def end_reason(self) -> str:
-        """As `Machine.end_reason`."""
-        return self.close_text
 
     def pause_sending(self) -> None:
         """As `Machine.pause_sending`."""

@@ -1,7 +1,7 @@
 """From bytes to frames to contents: the assembler common to all protocols, which add their frame layouts.
 
     input      the bytes of one read are split into frames; those of a command with content are assembled
-    frame      a command that is one frame is passed on at once (`Receiver.frame`)
+    frame      a command that is one frame is passed on at once (`CommandReceiver.frame`)
     message    the frames of most messages are all in one read: they are sliced directly from its buffer
     partial    all other commands are collected, one for each channel; content stays in the pieces in which it arrived
                (`broker.model.message`)
@@ -13,7 +13,7 @@ when each hundredth one of a publisher asks for its completion, the pattern befo
     begin (fixed) | header (fixed size, may start in the begin) | middle (fixed) | body | end byte
 
 Several that follow each other with the same header as well, but for the size of the body, are a run, and passed on
-together (`Receiver.run_of`), whatever the sizes of their bodies.
+together (`CommandReceiver.run_of`), whatever the sizes of their bodies.
 
 An error may end a channel while frames for it are in flight: between `drop` and `accept` those with content are
 discarded.
@@ -40,7 +40,7 @@ from __future__ import annotations
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Final, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Final, Generic, Protocol, TypeVar, cast
 
 from qstore.broker.model.run import MAX_BODY, MAX_RUN, MIN_RUN
 from qstore.formats.kernels import find_run
@@ -195,6 +195,29 @@ class Partial(ABC):
 class Receiver(Protocol):
     """Receives the output of an `Assembler`."""
 
+    def begins(self, channel: int) -> bool:
+        """A command begins whose frames are not complete. Returns whether it is accepted; otherwise it is discarded.
+
+        Raises:
+            ProtocolError: it is not valid now.
+        """
+
+    def too_large(self, channel: int, size: int) -> None:
+        """A message of `size` bytes exceeds a limit; it was discarded, and later content on the channel will be."""
+
+    def stalled(self, channel: int, size: int) -> None:
+        """Likewise, a message whose sender has stalled."""
+
+    def pause(self) -> None:
+        """Stop reading: a message waits for room."""
+
+    def unpause(self) -> None:
+        """Continue reading."""
+
+
+class CommandReceiver(Receiver, Protocol):
+    """Likewise, in a protocol of commands with a header and a content (0-10 and 0-9-1)."""
+
     def frame(self, channel: int, payload: bytes) -> None:
         """A frame was received that is complete in itself: a control of 0-10, a method without content of 0-9-1."""
 
@@ -214,25 +237,6 @@ class Receiver(Protocol):
         Returns:
             How many of them were taken; if it is 0, the first is passed to `command`.
         """
-
-    def begins(self, channel: int) -> bool:
-        """A command begins whose frames are not complete. Returns whether it is accepted; otherwise it is discarded.
-
-        Raises:
-            ProtocolError: it is not valid now.
-        """
-
-    def too_large(self, channel: int, size: int) -> None:
-        """A message of `size` bytes exceeds a limit; it was discarded, and later content on the channel will be."""
-
-    def stalled(self, channel: int, size: int) -> None:
-        """Likewise, a message whose sender has stalled."""
-
-    def pause(self) -> None:
-        """Stop reading: a message waits for room."""
-
-    def unpause(self) -> None:
-        """Continue reading."""
 
 
 class Pattern:
@@ -264,10 +268,11 @@ class Pattern:
         self.fields: tuple[SizeField, ...] = ()
 
 
+ReceiverT = TypeVar("ReceiverT", bound=Receiver)
 PartialT = TypeVar("PartialT", bound=Partial)
 
 
-class Assembler(ABC, Generic[PartialT]):
+class Assembler(ABC, Generic[ReceiverT, PartialT]):
     """Assembles the input of one connection.
 
     Args:
@@ -294,7 +299,7 @@ class Assembler(ABC, Generic[PartialT]):
     )  # fmt: skip
     __deletable__ = ("_receiver",)  # mypyc must know what `del` removes
 
-    def __init__(self, receiver: Receiver, max_frame: int, max_body: int, budget: Budget | None, least: int) -> None:
+    def __init__(self, receiver: ReceiverT, max_frame: int, max_body: int, budget: Budget | None, least: int) -> None:
         self._receiver, self._least = receiver, least
         self._budget = Budget(max_body) if budget is None else budget
         self.max_frame, self.max_body = max_frame, max_body
@@ -329,7 +334,8 @@ class Assembler(ABC, Generic[PartialT]):
             self._rest = b""
         end, least = len(data), self._least
         at = taken = messages = 0
-        receiver, pattern, clock = self._receiver, self._pattern, self.clock
+        receiver = cast(CommandReceiver, self._receiver)  # used with a pattern, which only its protocols set
+        pattern, clock = self._pattern, self.clock
         until, look_at = clock() + MAX_SECONDS, 1  # when the time is used up; the frame before which to check
         last = b""  # the header of a message
         run_at, skipped = 0, 1  # where a run may begin, and how many messages are read singly after one was not taken
@@ -423,7 +429,9 @@ class Assembler(ABC, Generic[PartialT]):
         pattern = self._pattern
         if 2 * bodies.start(bodies.count) < len(data):  # they must not keep much more than their own bytes in memory
             bodies = bodies.copy(0, bodies.count)
-        return self._receiver.run_of(pattern.channel, pattern.payload, header, bodies, pattern.field)
+        return cast(CommandReceiver, self._receiver).run_of(
+            pattern.channel, pattern.payload, header, bodies, pattern.field
+        )
 
     def resume(self) -> None:
         """Continue after a pause. Raises as `receive` does."""

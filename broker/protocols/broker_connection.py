@@ -148,29 +148,9 @@ class BrokerConnection(Connection):
         return self.login.mechanism
 
     @property
-    def is_negotiating(self) -> bool:
-        """Whether the connection is not open yet."""
-        return self.phase in (Phase.HEADER, Phase.NEGOTIATING)
-
-    @property
-    def is_closing(self) -> bool:
-        """As `Machine.is_closing`."""
-        return self.phase is Phase.CLOSING
-
-    @property
-    def is_closed(self) -> bool:
-        """Whether the connection is closed."""
-        return self.phase is Phase.CLOSED
-
-    @property
     def is_outgoing(self) -> bool:
         """As `Machine.is_outgoing`."""
         return False
-
-    @property
-    def end_reason(self) -> str:
-        """As `Machine.end_reason`."""
-        return self.close_text
 
     @property
     def remote_host(self) -> str:

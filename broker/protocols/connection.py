@@ -81,7 +81,7 @@ class Connection(ABC):
     # ---- defined by the protocol ----
 
     @abstractmethod
-    def make_assembler(self) -> Assembler[Any]:
+    def make_assembler(self) -> Assembler[Any, Any]:
         """The assembler of its input."""
 
     @abstractmethod
@@ -111,6 +111,28 @@ class Connection(ABC):
     @abstractmethod
     def has_output(self) -> None:
         """Output was added to `output`."""
+
+    # ---- state ----
+
+    @property
+    def is_negotiating(self) -> bool:
+        """Whether the connection is not open yet."""
+        return self.phase in (Phase.HEADER, Phase.NEGOTIATING)
+
+    @property
+    def is_closing(self) -> bool:
+        """Whether close was sent, and the other end has not answered yet."""
+        return self.phase is Phase.CLOSING
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether the connection is closed."""
+        return self.phase is Phase.CLOSED
+
+    @property
+    def end_reason(self) -> str:
+        """Why the connection was closed, by either end; empty if no reason was given."""
+        return self.close_text
 
     # ---- input ----
 

@@ -1,8 +1,8 @@
 """A consumer of a queue that sends messages to its client: the part common to all protocols.
 
-A protocol's `deliver` handles every outgoing message: it adds the frames of a message to the connection's output. The
-frame headers are prepared once for each length of header and body. A message takes its own size plus `COST_OF_MESSAGE`
-from the connection's `room`.
+A protocol's `deliver` handles every outgoing message: it adds the frames of a message to the connection's output. In
+0-10 and 0-9-1 its header and its body have frames of their own, whose heads are prepared once for each length. A
+message takes its own size plus `COST_OF_MESSAGE` from the connection's `room`.
 
 The window depends on the protocol: credit in messages (and bytes), which settling or completing a delivery returns.
 When the session ends, unsettled messages return to their queues.
@@ -54,8 +54,7 @@ class SendingConsumer(ABC):
     """
 
     __slots__ = (
-        "_body_heads", "_heads", "acquires", "arguments", "cursor", "destination", "is_accepting", "is_waiting",
-        "is_windowed", "queue",
+        "acquires", "arguments", "cursor", "destination", "is_accepting", "is_waiting", "is_windowed", "queue",
     )  # fmt: skip
     __deletable__ = ("cursor",)  # mypyc must know what `del` removes
 
@@ -67,6 +66,25 @@ class SendingConsumer(ABC):
         self.destination, self.queue, self.arguments = destination, queue, arguments
         self.acquires, self.is_accepting = acquires, is_accepting
         self.is_waiting, self.is_windowed = False, True
+
+    def room_for(self, run: MessageRun) -> int:  # noqa: ARG002 – for subclasses
+        """As `Consumer.room_for`: most take single messages."""
+        return 0
+
+    def deliver_run(self, run: RunEntry) -> int:
+        """As `Consumer.deliver_run`."""
+        raise NotImplementedError(f"{self.destination} takes single messages")
+
+
+class FramedConsumer(SendingConsumer):
+    """A consumer of a protocol that sends header and body of a message in frames of their own (0-10 and 0-9-1)."""
+
+    __slots__ = ("_body_heads", "_heads")
+
+    def __init__(
+        self, destination: str, queue: Queue, *, acquires: bool, is_accepting: bool, arguments: TypedMap
+    ) -> None:
+        super().__init__(destination, queue, acquires=acquires, is_accepting=is_accepting, arguments=arguments)
         self._heads: dict[int, bytes] = {}  # by size of the header
         self._body_heads: dict[int, bytes] = {}  # by size of the body
 
@@ -91,14 +109,6 @@ class SendingConsumer(ABC):
         if len(self._body_heads) < _HEADS_KEPT:
             self._body_heads[length] = head
         return head
-
-    def room_for(self, run: MessageRun) -> int:  # noqa: ARG002 – for subclasses
-        """As `Consumer.room_for`: most take single messages."""
-        return 0
-
-    def deliver_run(self, run: RunEntry) -> int:
-        """As `Consumer.deliver_run`."""
-        raise NotImplementedError(f"{self.destination} takes single messages")
 
     def forget_heads(self) -> None:
         """Clear the caches: the session has another channel."""

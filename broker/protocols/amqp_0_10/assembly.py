@@ -26,7 +26,7 @@ from typing import Final, NamedTuple
 
 from qstore.broker.model.message import Buffer, Content, IncomingContent
 from qstore.broker.protocols.amqp_0_10.message import content_length_field
-from qstore.broker.protocols.assembly import Assembler, Budget, Partial, ProtocolError, Receiver
+from qstore.broker.protocols.assembly import Assembler, Budget, CommandReceiver, Partial, ProtocolError
 from qstore.broker.protocols.output import parts_of
 from qstore.formats.amqp_0_10.frames import (
     BODY,
@@ -96,12 +96,12 @@ class _Partial(Partial):
         return self.held_bytes
 
 
-class CommandAssembler(Assembler[_Partial]):
+class CommandAssembler(Assembler[CommandReceiver, _Partial]):
     """Assembles the input of one connection; `max_body` limits all incomplete commands together, with bodies."""
 
     __slots__ = ()
 
-    def __init__(self, receiver: Receiver, max_frame: int, max_body: int, budget: Budget | None = None) -> None:
+    def __init__(self, receiver: CommandReceiver, max_frame: int, max_body: int, budget: Budget | None = None) -> None:
         super().__init__(receiver, max_frame, max_body, budget, _HEAD)
 
     def _take(self, data: bytes, at: int, end: int) -> int:

@@ -301,7 +301,7 @@ class ClientConnection(Connection):
         session.on_detached(code)
 
     def run_of(self, channel: int, payload: bytes, header: bytes, *_run: Any) -> int:  # noqa: ARG002
-        """As `Receiver.run_of`: a client takes single messages."""
+        """As `CommandReceiver.run_of`: a client takes single messages."""
         return 0
 
     def command(self, channel: int, payload: bytes, header: bytes | None, body: Content | None) -> None:

@@ -426,7 +426,7 @@ class ServerConnection(BrokerConnection):
                 self.hand_over(session, error.code)
 
     def run_of(self, channel: int, payload: bytes, header: bytes, bodies: Bodies, field: SizeField | None) -> int:
-        """As `Receiver.run_of`."""
+        """As `CommandReceiver.run_of`."""
         session = self.sessions.get(channel)
         if session is None or session.state is not State.ATTACHED:
             return 0

@@ -41,7 +41,7 @@ from qstore.broker.model.run import MessageRun, RunEntry
 from qstore.broker.model.settlement import AT_ONCE, drained
 from qstore.broker.protocols.amqp_0_10.message import TransferMessage, as_transfer
 from qstore.broker.protocols.amqp_0_10.session import merge_ranges, unwrap_ranges
-from qstore.broker.protocols.consumer import HeldRun, HeldRuns, SelectorCheck, SendingConsumer, numbers_among
+from qstore.broker.protocols.consumer import FramedConsumer, HeldRun, HeldRuns, SelectorCheck, numbers_among
 from qstore.broker.protocols.message import native_of
 from qstore.broker.protocols.output import CONVERSION_OF_HEADER, COST_OF_CONVERSION, COST_OF_MESSAGE
 from qstore.formats.amqp_0_10.codes import AcceptMode, CreditUnit, FlowMode
@@ -72,7 +72,7 @@ UNLIMITED: Final = 0xFFFFFFFF
 _WHOLE: Final = FIRST_FRAME | LAST_FRAME
 
 
-class Subscription(SendingConsumer):
+class Subscription(FramedConsumer):
     """A consumer.
 
     Args:
@@ -280,13 +280,13 @@ class Subscription(SendingConsumer):
         return TAKEN if self.message_credit and connection.room > 0 else TAKEN_LAST
 
     def encode_head(self, length: int) -> bytes:
-        """As `SendingConsumer.encode_head`: the command's frame, and the header's frame header."""
+        """As `FramedConsumer.encode_head`: the command's frame, and the header's frame header."""
         channel = self.session.channel
         command = encode_frame(FIRST_SEGMENT | _WHOLE, COMMAND, TRACK_COMMAND, channel, self.payload)
         return command + FRAME.pack(_WHOLE, HEADER, FRAME.size + length, 0, TRACK_COMMAND, channel, 0)
 
     def encode_body_head(self, length: int) -> bytes:
-        """As `SendingConsumer.encode_body_head`: the body's frame header."""
+        """As `FramedConsumer.encode_body_head`: the body's frame header."""
         flags = LAST_SEGMENT | _WHOLE
         return FRAME.pack(flags, BODY, FRAME.size + length, 0, TRACK_COMMAND, self.session.channel, 0)
 

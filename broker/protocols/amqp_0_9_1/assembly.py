@@ -21,13 +21,13 @@ Source: AMQP 0-9-1, 2.3.5 and 4.2; RabbitMQ, rabbit_reader.erl (FRAME_SIZE_FUDGE
 
 from __future__ import annotations
 
-from typing import Final, NamedTuple, Protocol, cast
+from typing import Final, NamedTuple, Protocol
 
 from qstore.broker.model.message import IncomingContent
 from qstore.broker.model.run import MAX_BODY, MAX_RUN, MIN_RUN
 from qstore.broker.protocols.amqp_0_9_1.errors import HardError
 from qstore.broker.protocols.amqp_0_9_1.message import SIZE_FIELD
-from qstore.broker.protocols.assembly import Assembler, Budget, Partial, Receiver
+from qstore.broker.protocols.assembly import Assembler, Budget, CommandReceiver, Partial
 from qstore.formats.amqp_0_9_1.codes import ReplyCode
 from qstore.formats.amqp_0_9_1.frames import BODY, FRAME, FRAME_END, HEADER, HEARTBEAT, METHOD, OVERHEAD
 from qstore.formats.amqp_0_9_1.methods import ACK, ACK_FRAME_SIZE, BY_NAME, PUBLISH, count_acks
@@ -41,6 +41,7 @@ _FRAME_SIZE_FIELD: Final = SizeField(3, 4)  # in a frame header
 _unpack: Final = FRAME.unpack_from
 _PUBLISH_SIZE_FIELD: Final = SizeField(3, 4, len(PUBLISH))  # in the header of a frame with basic.publish
 
+_TO_BROKER: Final = frozenset({PUBLISH})
 _TO_CLIENT: Final = frozenset(
     BY_NAME[name].code.to_bytes(4, "big") for name in ("basic.deliver", "basic.return", "basic.get-ok")
 )
@@ -51,7 +52,7 @@ _MIN_MIXED: Final = 2 * MIN_RUN  # messages of the present size that have to be 
 _MAX_SINGLE: Final = 256  # messages that are taken singly after some that could not be sorted
 
 
-class MethodReceiver(Receiver, Protocol):
+class MethodReceiver(CommandReceiver, Protocol):
     """Receives the output of a `MethodAssembler`."""
 
     def acknowledged(self, channel: int, first: int, count: int) -> None:
@@ -108,14 +109,16 @@ class _Partial(Partial):
         return max(self.size, 0)
 
 
-class MethodAssembler(Assembler[_Partial]):
+class MethodAssembler(Assembler[MethodReceiver, _Partial]):
     """Assembles the input of one connection; `max_body` is the maximum size of a body."""
 
-    __slots__ = ("_last_header", "_last_tried", "_single")
+    __slots__ = ("_last_header", "_last_tried", "_may_repeat", "_single", "_with_content")
 
     def __init__(self, receiver: MethodReceiver, max_frame: int, max_body: int, budget: Budget) -> None:
         super().__init__(receiver, max_frame, max_body, budget, OVERHEAD)
         self._pattern.end_byte = FRAME_END
+        self._with_content = _TO_BROKER
+        self._may_repeat = True  # whether messages may be like earlier ones
         self._last_header = b""  # of a message that was taken frame by frame, without the size of its body
         self._single = self._last_tried = 0  # messages to take singly before some are sorted again, now and last time
 
@@ -132,7 +135,7 @@ class MethodAssembler(Assembler[_Partial]):
             raise HardError(ReplyCode.FRAME_ERROR, f"a frame ends with 0x{data[following - 1]:02x}")
         if kind == METHOD and channel not in self._partial:
             method = data[at + _HEAD : at + _HEAD + 4]
-            if method != PUBLISH:
+            if method not in self._with_content:
                 if method != ACK:
                     self._is_expensive = True
                 elif following - at == ACK_FRAME_SIZE and data.startswith(data[at : at + _HEAD + 4], following):
@@ -149,7 +152,7 @@ class MethodAssembler(Assembler[_Partial]):
     def _take_acks(self, data: bytes, at: int, end: int, channel: int) -> int:
         """Pass on a basic.ack, with others that follow it. Returns how many."""
         first, count = count_acks(data, at, min(end, at + MAX_RUN * ACK_FRAME_SIZE))
-        receiver = cast(MethodReceiver, self._receiver)
+        receiver = self._receiver
         if count > 1:
             receiver.acknowledged(channel, first, count)
             self.frames += count - 1
@@ -182,7 +185,7 @@ class MethodAssembler(Assembler[_Partial]):
             return 0
         payload = data[at + _HEAD : header_at - 1]
         pattern = self._pattern
-        if self._is_repeated(header_at - at, body_at - header_at):
+        if self._may_repeat and self._is_repeated(header_at - at, body_at - header_at):
             pattern.channel, pattern.payload = channel, payload
             pattern.start = data[at : header_at + _HEAD + SIZE_FIELD.at]
             pattern.field = SIZE_FIELD
@@ -196,7 +199,7 @@ class MethodAssembler(Assembler[_Partial]):
         self._receiver.command(channel, payload, header, data[body_at + _HEAD : after - 1])
         if self._single:
             self._single -= 1
-        elif _MIN_MIXED * (after - at) <= end - after and size <= MAX_BODY:
+        elif self._may_repeat and _MIN_MIXED * (after - at) <= end - after and size <= MAX_BODY:
             return self._take_mixed(data, at, header_at, after, end)
         return after
 
@@ -233,7 +236,7 @@ class MethodAssembler(Assembler[_Partial]):
                 MixedRun(PUBLISH + kind, Bodies(bodies, 0, starts, 1, smallest, largest), numbers)
                 for kind, bodies, starts, smallest, largest, numbers in kinds
             ]
-            if cast(MethodReceiver, self._receiver).mixed_runs(channel, header, SIZE_FIELD, runs, count):
+            if self._receiver.mixed_runs(channel, header, SIZE_FIELD, runs, count):
                 self.frames += 3 * count
                 self.messages += count
                 self._last_tried = 0
@@ -327,54 +330,6 @@ class DeliveryAssembler(MethodAssembler):
 
     __slots__ = ()
 
-    def _take(self, data: bytes, at: int, end: int) -> int:
-        kind, channel, size = _unpack(data, at)
-        following: int = at + size + OVERHEAD
-        if size + OVERHEAD > self.max_frame and (kind != BODY or size > self.max_frame):
-            raise HardError(
-                ReplyCode.FRAME_ERROR, f"a frame of {size + OVERHEAD} bytes; the maximum is {self.max_frame}"
-            )
-        if following > end:
-            return 0
-        if data[following - 1] != FRAME_END:
-            raise HardError(ReplyCode.FRAME_ERROR, f"a frame ends with 0x{data[following - 1]:02x}")
-        if kind == METHOD and channel not in self._partial:
-            method = data[at + _HEAD : at + _HEAD + 4]
-            if method in _TO_CLIENT:
-                after = self._take_delivery(data, at, following, end, channel)
-                if after:
-                    return after
-            elif method == ACK and following - at == ACK_FRAME_SIZE:
-                return at + self._take_acks(data, at, end, channel) * ACK_FRAME_SIZE
-            else:
-                self._receiver.frame(channel, data[at + _HEAD : following - 1])
-                return following
-        return following if self._takes_frame(kind, channel, data[at + _HEAD : following - 1]) else 0
-
-    def _take_delivery(self, data: bytes, at: int, header_at: int, end: int, channel: int) -> int:
-        """Pass on a message whose three frames are all in the buffer. Returns where it ends; 0 if it is not one."""
-        if header_at + OVERHEAD > end or channel in self._dropping:
-            return 0
-        kind, header_channel, size = _unpack(data, header_at)
-        body_at = header_at + size + OVERHEAD
-        if kind != HEADER or header_channel != channel or size + OVERHEAD > self.max_frame or body_at + OVERHEAD > end:
-            return 0
-        kind, body_channel, size = _unpack(data, body_at)
-        after: int = body_at + size + OVERHEAD
-        if (
-            kind != BODY
-            or not size
-            or body_channel != channel
-            or after > end
-            or size > self.max_frame
-            or data[body_at - 1] != FRAME_END
-            or data[after - 1] != FRAME_END
-        ):
-            return 0
-        header = data[header_at + _HEAD : body_at - 1]
-        if body_size(header) != size or size > self.max_body:
-            return 0
-        self.frames += 2
-        self.messages += 1
-        self._receiver.command(channel, data[at + _HEAD : header_at - 1], header, data[body_at + _HEAD : after - 1])
-        return after
+    def __init__(self, receiver: MethodReceiver, max_frame: int, max_body: int, budget: Budget) -> None:
+        super().__init__(receiver, max_frame, max_body, budget)
+        self._with_content, self._may_repeat = _TO_CLIENT, False

@@ -694,7 +694,7 @@ class ClientConnection(Connection):
     # ---- input ----
 
     def frame(self, channel: int, payload: bytes) -> None:
-        """As `Receiver.frame`."""
+        """As `CommandReceiver.frame`."""
         found = self.channels.get(channel)
         if payload[:4] == ACK and found is not None:
             tag, multiple = decode_ack(payload)
@@ -717,7 +717,7 @@ class ClientConnection(Connection):
             raise HardError(ReplyCode.CHANNEL_ERROR, f"basic.ack on channel {channel}, which is not open")
 
     def command(self, channel: int, payload: bytes, header: bytes | None, body: Content | None) -> None:
-        """As `Receiver.command`: a message was received."""
+        """As `CommandReceiver.command`: a message was received."""
         found = self.channels.get(channel)
         if found is not None and header is not None and body is not None:
             found.on_content(payload, header, body)
@@ -732,7 +732,7 @@ class ClientConnection(Connection):
         return found is not None and found.is_open and self.phase is Phase.OPEN
 
     def run_of(self, channel: int, payload: bytes, header: bytes, *_run: Any) -> int:  # noqa: ARG002
-        """As `Receiver.run_of`: a client takes single messages."""
+        """As `CommandReceiver.run_of`: a client takes single messages."""
         return 0
 
     def mixed_runs(self, _channel: int, _header: bytes, _field: SizeField, _runs: list[MixedRun], _count: int) -> bool:

@@ -349,7 +349,7 @@ class ServerConnection(BrokerConnection):
             self.fail(found, error, payload)
 
     def run_of(self, channel: int, payload: bytes, header: bytes, bodies: Bodies, field: SizeField | None) -> int:
-        """As `Receiver.run_of`."""
+        """As `CommandReceiver.run_of`."""
         found = self.channels.get(channel)
         if found is None or not found.is_open or self.phase is not Phase.OPEN:
             return 0

@@ -22,7 +22,7 @@ from qstore.broker.model.queues.entry import Entry
 from qstore.broker.model.queues.queue import Queue
 from qstore.broker.model.run import MessageRun, RunEntry
 from qstore.broker.protocols.amqp_0_9_1.message import BasicMessage, as_basic
-from qstore.broker.protocols.consumer import HeldRun, SendingConsumer
+from qstore.broker.protocols.consumer import FramedConsumer, HeldRun
 from qstore.broker.protocols.message import native_of
 from qstore.broker.protocols.output import CONVERSION_OF_HEADER, COST_OF_CONVERSION, COST_OF_MESSAGE
 from qstore.formats.amqp_0_9_1.frames import BODY, FRAME, FRAME_END, HEADER, METHOD
@@ -56,7 +56,7 @@ class Delivery(NamedTuple):
     consumer: Any
 
 
-class BasicConsumer(SendingConsumer):
+class BasicConsumer(FramedConsumer):
     """A consumer.
 
     Args:
@@ -235,11 +235,11 @@ class BasicConsumer(SendingConsumer):
         return start
 
     def encode_head(self, length: int) -> bytes:
-        """As `SendingConsumer.encode_head`: the end of the method, and the frame header."""
+        """As `FramedConsumer.encode_head`: the end of the method, and the frame header."""
         return _END + _pack_frame(HEADER, self.channel.number, length)
 
     def encode_body_head(self, length: int) -> bytes:
-        """As `SendingConsumer.encode_body_head`: the end of the header, and the frame header."""
+        """As `FramedConsumer.encode_body_head`: the end of the header, and the frame header."""
         return _END + _pack_frame(BODY, self.channel.number, length)
 
     def queue_deleted(self) -> None:

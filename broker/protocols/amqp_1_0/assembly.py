@@ -16,7 +16,7 @@ Source: the AMQP 1.0 specification as XML, part "transport", section 2.3 and 2.6
 
 from __future__ import annotations
 
-from typing import Any, Final, Protocol, cast
+from typing import Any, Final, Protocol
 
 from qstore.broker.model.message import Content, IncomingContent
 from qstore.broker.protocols.assembly import Assembler, Budget, Partial, Receiver
@@ -103,7 +103,7 @@ class _Partial(Partial):
         return self.content.size
 
 
-class FrameAssembler(Assembler[_Partial]):
+class FrameAssembler(Assembler[FrameReceiver, _Partial]):
     """Assembles the input of one connection; `max_body` is the maximum size of a message."""
 
     __slots__ = ()
@@ -112,7 +112,7 @@ class FrameAssembler(Assembler[_Partial]):
         super().__init__(receiver, max_frame, max_body, budget, _HEADER_BYTES)
 
     def _take(self, data: bytes, at: int, end: int) -> int:
-        receiver = cast(FrameReceiver, self._receiver)
+        receiver = self._receiver
         size, doff, kind, channel = _unpack(data, at)
         self._is_expensive = True
         if data.startswith(b"AMQP", at):
@@ -139,7 +139,7 @@ class FrameAssembler(Assembler[_Partial]):
 
     def _takes_transfer(self, data: bytes, begin: int, end: int, channel: int) -> bool:
         """Process a frame with a transfer. Returns False if it has to wait for room."""
-        receiver = cast(FrameReceiver, self._receiver)
+        receiver = self._receiver
         fields_at = begin + len(_TRANSFER.head)
         if end - begin > _MAX_TRANSFER and list_bounds("transfer", data, fields_at, end)[2] - begin > _MAX_TRANSFER:
             raise FieldError(f"a transfer of more than {_MAX_TRANSFER:,} bytes", begin)
@@ -179,7 +179,7 @@ class FrameAssembler(Assembler[_Partial]):
         self, channel: int, key: int, transfer: dict[str, Any], content: bytes, *, is_more: bool, is_aborted: bool
     ) -> None:
         """Add the part of a message in one transfer, for which there is room."""
-        receiver, partial = cast(FrameReceiver, self._receiver), self._partial.get(key)
+        receiver, partial = self._receiver, self._partial.get(key)
         if not receiver.takes(channel, transfer, is_first=partial is None):
             if is_more and not is_aborted:
                 self.drop(key)

@@ -76,7 +76,6 @@ from qstore.formats.amqp_1_0.frames import (
 from qstore.formats.amqp_1_0.neutral import neutral_map
 from qstore.formats.amqp_1_0.values import Amqp10Error, Value
 from qstore.formats.errors import FormatError
-from qstore.formats.kernels.bodies import Bodies, SizeField
 
 _LOG: Final = log_of("Protocol")
 
@@ -320,18 +319,6 @@ class ServerConnection(BrokerConnection):
         """As `Connection.on_silence`."""
         self.fail(ConditionError(Condition.RESOURCE_LIMIT_EXCEEDED, text, Ends.CONNECTION))
         self.closed()
-
-    def frame(self, channel: int, payload: bytes) -> None:
-        """As `Receiver.frame`."""
-        raise NotImplementedError
-
-    def command(self, channel: int, payload: bytes, header: Any, body: Any) -> None:
-        """As `Receiver.command`."""
-        raise NotImplementedError
-
-    def run_of(self, channel: int, payload: bytes, header: bytes, bodies: Bodies, field: SizeField | None) -> int:  # noqa: ARG002
-        """As `Receiver.run_of`: messages are taken singly, because each transfer has a number."""
-        return 0
 
     def begins(self, channel: int) -> bool:  # noqa: ARG002 – for other protocols
         """As `Receiver.begins`."""

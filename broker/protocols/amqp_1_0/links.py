@@ -278,14 +278,6 @@ class OutgoingLink(SendingConsumer):
             size = FRAME.size + len(performative) + len(part)
             yield _pack_frame(size, _DOFF, AMQP, channel), performative, part
 
-    def encode_head(self, length: int) -> bytes:
-        """As `SendingConsumer.encode_head`; not used, because a transfer has one size for all."""
-        raise NotImplementedError
-
-    def encode_body_head(self, length: int) -> bytes:
-        """As `SendingConsumer.encode_body_head`; not used."""
-        raise NotImplementedError
-
     def queue_deleted(self) -> None:
         """The queue was deleted: detach the link, unless it has ended meanwhile."""
         if self.is_attached:
