@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterable
-from functools import partial
 from typing import Any
 
 import pytest
@@ -13,7 +12,7 @@ from qstore.broker.model.configuration import Record, Values
 from qstore.broker.model.errors import ModelError
 from qstore.store.live.topology_changes import Changes
 from tests.faults.broker_process import BrokerProcess
-from tests.faults.simulated_disk import SimulatedDisk
+from tests.faults.changes_cut_short import cut_short
 from tests.support.compiled import replaces
 from tests.support.profiles import seeds_of_the_day
 
@@ -49,19 +48,9 @@ def run(seeds: Iterable[int]) -> int:
     """Check what comes back after a crash at some moment. Returns how many records did."""
     count = 0
     for seed in seeds:
-        chance, disk = random.Random(seed), SimulatedDisk(seed)
-        process = BrokerProcess(disk, random.Random(seed), lambda: 1_700_000_000.0, lambda: None)
-        story = Story(process)
-        for _ in range(chance.randrange(20, 120)):
-            chance.choice((partial(story.change, chance), process.tick, process.collect))()
-        disk.crash(power_loss=True)
-        again = BrokerProcess(disk, random.Random(seed), lambda: 1_700_000_000.0, lambda: None)
-        found = {
-            Record("qstore.policy", name): values
-            for name, values in again.broker.configuration.of("qstore.policy").items()
-        }
-        again.discard()
-        process.discard()
+        with cut_short(seed, Story) as (story, again):
+            stored = again.broker.configuration.of("qstore.policy")
+            found = {Record("qstore.policy", name): values for name, values in stored.items()}
         assert found in story.states[story.answered :], seed
         count += len(found)
     return count

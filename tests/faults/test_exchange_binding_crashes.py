@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterable
-from functools import partial
 
 import pytest
 
@@ -12,7 +11,7 @@ from qstore.broker.model.errors import ModelError
 from qstore.formats.broker_records.topology import exchange_binding_of
 from qstore.store.catalogue.catalogue import Catalogue
 from tests.faults.broker_process import BrokerProcess
-from tests.faults.simulated_disk import SimulatedDisk
+from tests.faults.changes_cut_short import cut_short
 from tests.support.compiled import replaces
 from tests.support.profiles import seeds_of_the_day
 
@@ -84,17 +83,9 @@ def run(seeds: Iterable[int]) -> int:
     """Check what comes back after a crash at some moment. Returns how many links did."""
     count = 0
     for seed in seeds:
-        chance, disk = random.Random(seed), SimulatedDisk(seed)
-        process = BrokerProcess(disk, random.Random(seed), lambda: 1_700_000_000.0, lambda: None)
-        story = Story(process)
-        for _ in range(chance.randrange(20, 120)):
-            chance.choice((partial(story.change, chance), process.tick, process.collect))()
-        disk.crash(power_loss=True)
-        again = BrokerProcess(disk, random.Random(seed), lambda: 1_700_000_000.0, lambda: None)
-        links, exchanges = links_of(again), set(NAMES) & again.broker.default_host.exchanges.keys()
-        stored = [exchange_binding_of(each) for each in again.store.topology.general.values()]
-        again.discard()
-        process.discard()
+        with cut_short(seed, Story) as (story, again):
+            links, exchanges = links_of(again), set(NAMES) & again.broker.default_host.exchanges.keys()
+            stored = [exchange_binding_of(each) for each in again.store.topology.general.values()]
         assert story.links - story.doubtful <= links <= story.links | story.doubtful, seed
         assert story.exchanges - story.doubtful <= exchanges <= story.exchanges | story.doubtful, seed
         assert all({source, destination} <= exchanges for source, destination, _ in links), seed

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterable
-from functools import partial
 from typing import Any
 
 import pytest
@@ -18,7 +17,7 @@ from qstore.broker.model.errors import ModelError
 from qstore.broker.model.parameters import Key, Parameter, Parameters
 from qstore.formats.broker_records.topology import PARAMETER
 from tests.faults.broker_process import BrokerProcess
-from tests.faults.simulated_disk import SimulatedDisk
+from tests.faults.changes_cut_short import cut_short
 from tests.support.compiled import replaces
 from tests.support.profiles import seeds_of_the_day
 
@@ -70,16 +69,8 @@ def run(seeds: Iterable[int]) -> int:
     """Check what comes back after a crash at some moment. Returns how many parameters did."""
     count = 0
     for seed in seeds:
-        chance, disk = random.Random(seed), SimulatedDisk(seed)
-        process = BrokerProcess(disk, random.Random(seed), lambda: 1_700_000_000.0, lambda: None)
-        story = Story(process)
-        for _ in range(chance.randrange(20, 120)):
-            chance.choice((partial(story.change, chance), process.tick, process.collect))()
-        disk.crash(power_loss=True)
-        again = BrokerProcess(disk, random.Random(seed), lambda: 1_700_000_000.0, lambda: None)
-        found = {each.name: each.value["n"] for each in again.broker.parameters.of("c")}
-        again.discard()
-        process.discard()
+        with cut_short(seed, Story) as (story, again):
+            found = {each.name: each.value["n"] for each in again.broker.parameters.of("c")}
         for name, asked in story.asked.items():
             known = max(story.answered[name], story.heard[name])
             assert found.get(name) in asked[known:], (seed, name)
