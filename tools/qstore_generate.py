@@ -22,8 +22,9 @@ from qstore.tools.console.amounts import human, parse_amount
 from qstore.tools.console.command import DRY_RUN, JSON, SETTINGS, PathName, fail, failing, private_files, run
 from qstore.tools.console.progress import writing_progress
 from qstore.tools.console.rows import MAX_SHOWN, Column, number, plain_console, print_grid, print_json, print_rest
+from qstore.tools.console.workers import WorkerKilledError
 from qstore.tools.generate.fleet import DamageKind, FleetSpec, PlanError, StoreFormat, parse_sizes, parse_spread
-from qstore.tools.generate.make import MANIFEST, Fields, MakerKilledError, check_place, make_fleet, planned_fields
+from qstore.tools.generate.make import MANIFEST, Fields, check_place, make_fleet, planned_fields
 
 _PROGRAM: Final = "qstore-generate"
 _MESSAGES: Final = 10_000  # default number of messages in each store
@@ -198,8 +199,10 @@ def command(
             writing_progress("writing stores", sum(each["journal_bytes"] for each in planned)) as written,
         ):
             made = list(make_fleet(spec, directory, jobs, written))
-    except (PlanError, StoreError, CatalogueError, MakerKilledError) as error:
+    except (PlanError, StoreError, CatalogueError) as error:
         fail(_PROGRAM, str(error) + _left(directory))
+    except WorkerKilledError:
+        fail(_PROGRAM, f"a process that was creating a store was killed, or ran out of memory{_left(directory)}")
     except OSError as error:
         fail(_PROGRAM, f"{error.filename or directory}: {error.strerror or error}{advice(error)}{_left(directory)}")
     except KeyboardInterrupt as error:

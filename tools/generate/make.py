@@ -9,25 +9,20 @@ MANIFEST.jsonl is written last: if it exists, the fleet is complete.
 
 from __future__ import annotations
 
-import multiprocessing
-import os
 import posixpath
 import shutil
-import signal
-import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import fields
-from multiprocessing import resource_tracker
-from multiprocessing.connection import Connection, wait
+from functools import partial
 from pathlib import Path
-from typing import Any, Final, TypeAlias
+from typing import Any, Final
 
 from qstore.store.errors import StoreError
 from qstore.store.key_value import CatalogueError
 from qstore.store.recovery.prepared import DISTRIBUTED, LOCAL
-from qstore.tools.console.command import signals_wait
 from qstore.tools.console.rows import JsonLines
+from qstore.tools.console.workers import in_processes
 from qstore.tools.generate.damage import PlantedDamage, Planter, Target, target
 from qstore.tools.generate.fleet import (
     DamageKind,
@@ -51,14 +46,6 @@ MANIFEST: Final = "MANIFEST.jsonl"
 #: message that they may contain.
 _PER_STORE: Final = 2 << 20
 _PER_MESSAGE: Final = 180
-_KILLED: Final = "a process that was creating a store was killed, or ran out of memory"
-_INTERRUPTS: Final = (signal.SIGINT, signal.SIGHUP)  # sent by a terminal to every process of a command
-
-_Connection: TypeAlias = "Connection[Any, Any]"
-
-
-class MakerKilledError(Exception):
-    """A worker process was killed while it was creating a store; the text says so."""
 
 
 def fleet_fields(spec: FleetSpec) -> Fields:
@@ -125,7 +112,7 @@ def make_fleet(spec: FleetSpec, directory: str, jobs: int, written: Callable[[in
 
     Raises:
         PlanError, StoreError, CatalogueError, OSError: it cannot be created; nothing is left of it.
-        MakerKilledError: likewise; completed stores remain, without a list.
+        WorkerKilledError: likewise; completed stores remain, without a list.
     """
     is_new = not Path(directory).is_dir()
     Path(directory).mkdir(exist_ok=True)
@@ -171,100 +158,24 @@ def _alone(spec: FleetSpec, directory: str, written: Callable[[int], None]) -> I
 
 def _in_parallel(spec: FleetSpec, directory: str, jobs: int, written: Callable[[int], None]) -> Iterator[Fields]:
     """Each process creates one store after the other, whichever is next."""
-    numbers = iter(range(1, spec.stores + 1))
     first, made = 1, dict[int, Fields]()
-    with _workers(spec, directory, min(jobs, spec.stores)) as makers:
-        busy: dict[_Connection, int] = {}
-        for maker in makers:
-            _assign(maker, numbers, busy)
-        while busy:
-            ready = wait(list(busy))
-            for maker in [each for each in busy if each in ready]:
-                number = busy.pop(maker)
-                made[number] = _result(maker)
-                written(plan_store(spec, number).size)
-                _assign(maker, numbers, busy)
-            while first in made:
-                yield made.pop(first)
-                first += 1
+    create = partial(_created, spec, directory)
+    for number, created in in_processes(create, range(1, spec.stores + 1), min(jobs, spec.stores)):
+        if isinstance(created, Exception):
+            raise created
+        made[number] = created
+        written(plan_store(spec, number).size)
+        while first in made:
+            yield made.pop(first)
+            first += 1
 
 
-def _assign(maker: _Connection, numbers: Iterator[int], busy: dict[_Connection, int]) -> None:
-    """Assign the next store to a process, if there is one. Raises MakerKilledError."""
-    number = next(numbers, None)
-    if number is None:
-        return
-    on_broken_pipe = signal.signal(signal.SIGPIPE, signal.SIG_IGN)  # commands end silently on one of their output
+def _created(spec: FleetSpec, directory: str, number: int) -> tuple[int, Fields | Exception]:
+    """Create a store in a process. Returns its number, and the line about it or the error."""
     try:
-        maker.send(number)
-    except ConnectionError:
-        raise MakerKilledError(_KILLED) from None
-    finally:
-        signal.signal(signal.SIGPIPE, on_broken_pipe)
-    busy[maker] = number
-
-
-def _result(maker: _Connection) -> Fields:
-    """The result of a process. Raises as `make_store`, and MakerKilledError."""
-    try:
-        made = maker.recv()
-    except (EOFError, ConnectionError):
-        raise MakerKilledError(_KILLED) from None
-    if isinstance(made, Exception):
-        raise made
-    assert isinstance(made, dict)
-    return made
-
-
-@contextmanager
-def _workers(spec: FleetSpec, directory: str, count: int) -> Iterator[list[_Connection]]:
-    """Worker processes: they receive numbers of stores, and return the lines about these stores, or errors."""
-    # Spawned, not forked: a fork would copy other threads of this process (the progress bar's) in an undefined state.
-    context = multiprocessing.get_context("spawn")
-    processes, connections = [], []
-    try:
-        with signals_wait():
-            resource_tracker.ensure_running()  # otherwise the first worker starts it, and the signal mask is inherited
-            # They inherit that Ctrl-C is blocked: this process ends them.
-            before = signal.pthread_sigmask(signal.SIG_BLOCK, _INTERRUPTS)
-            try:
-                for _ in range(count):
-                    own, theirs = context.Pipe()
-                    connections.append(own)
-                    process = context.Process(target=_worker_main, args=(spec, directory, theirs), daemon=True)
-                    process.start()
-                    processes.append(process)
-                    theirs.close()
-            finally:
-                signal.pthread_sigmask(signal.SIG_SETMASK, before)
-        yield connections
-    finally:
-        for process in processes:
-            process.kill()  # it is idle, or its store is incomplete in any case
-            process.join()
-        for connection in connections:
-            connection.close()
-
-
-def _worker_main(spec: FleetSpec, directory: str, connection: _Connection) -> None:
-    """Main function of a worker process."""
-    threading.Thread(target=_end_with_parent, daemon=True).start()
-    while True:
-        number = connection.recv()
-        made: Fields | Exception
-        try:
-            made = make_store(spec, directory, number)
-        except (PlanError, StoreError, CatalogueError, OSError) as error:
-            made = error
-        connection.send(made)
-
-
-def _end_with_parent() -> None:
-    """Exit when the parent exits, for whatever reason."""
-    parent = multiprocessing.parent_process()
-    assert parent is not None
-    wait([parent.sentinel])
-    os._exit(1)
+        return number, make_store(spec, directory, number)
+    except (PlanError, StoreError, CatalogueError, OSError) as error:
+        return number, error
 
 
 # ---- one store, and the list of its content ----

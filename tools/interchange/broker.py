@@ -221,8 +221,8 @@ def _table(data: Data) -> Any:
 #
 # The messages are sent in transactions. Each transaction also replaces a token in the queue `qstore.import.<id>`, which
 # states how many messages were imported so far: it is the ledger. Whatever ends an import, a kill of either side or a
-# lost connection, the next run of the same import continues where the last committed transaction ended. Whoever has the
-# token is the only one who imports; the last token stays, and says that everything is done.
+# lost connection, the next run of the same import continues where the last committed transaction ended. Only the
+# process that has acquired the token imports; the last token stays, and marks the import as complete.
 #
 #     token    durable message, amqp/map: {"messages": number imported, "done": boolean, "at": seconds since 1970}
 #

@@ -14,16 +14,17 @@ Names and definitions of the totals are those of `tools.metrics`; the report use
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from qstore.tools.console.workers import WorkerKilledError, in_processes
 from qstore.tools.report.content import MAX_EXAMPLES, FindingKind, ReportContent
 from qstore.tools.spark.columns import OptionError
 from qstore.tools.spark.inputs import Input, named_inputs
-from qstore.tools.spark.processes import Done, ReaderKilledError, write_in_processes
 from qstore.tools.spark.report_content import report_content
 from qstore.tools.spark.request import WORK, Request, UnusableRequestError, size_of
 from qstore.tools.spark.stores import (
@@ -45,6 +46,7 @@ if TYPE_CHECKING:
 Fields = dict[str, Any]
 Stage = Callable[[str], None]
 _TASKS: Final = 4  # for each processor
+_KILLED: Final = "a process that reads stores was killed, perhaps for lack of memory: use fewer (--master local[1])"
 #: Totals of the step audit.
 _OF_AUDIT: Final = ("duplicates", "gaps", "dangling_dequeues", "overwritten_dequeues", "transactions")
 #: Those of every analysis.
@@ -113,7 +115,7 @@ class Local(NamedTuple):
     """
 
     processes: int
-    done: Done
+    done: Callable[[int, int], None]
 
 
 def analyze(engine: SparkSession | Local, request: Request, stage: Stage) -> Summary:
@@ -204,9 +206,9 @@ def _read(engine: SparkSession | Local, request: Request, paths: tuple[str, ...]
     elif isinstance(engine, Local):
         groups = list(_grouped(inputs, request.split_bytes, _TASKS * engine.processes))
         try:
-            found = write_in_processes(job, groups, engine.processes, engine.done)
-        except ReaderKilledError as error:
-            raise UnusableRequestError(str(error)) from None
+            found = _in_processes(engine, job, groups)
+        except WorkerKilledError:
+            raise UnusableRequestError(_KILLED) from None
     else:
         context = engine.sparkContext
         groups = list(_grouped(inputs, request.split_bytes, _TASKS * context.defaultParallelism))
@@ -220,6 +222,22 @@ def _read(engine: SparkSession | Local, request: Request, paths: tuple[str, ...]
         more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
         raise UnusableRequestError(f"{problems[0].problem}{more}")
     return found
+
+
+def _in_processes(engine: Local, job: Job, groups: list[list[Input]]) -> list[Found]:
+    """Write the tables of groups of stores in processes, without Spark, whose start takes 7 s of processor time."""
+    found: list[Found] = []
+    written = in_processes(partial(_written, job), enumerate(groups), min(engine.processes, len(groups)))
+    for complete, of_group in enumerate(written, 1):
+        found += of_group
+        engine.done(complete, len(groups))
+    return found
+
+
+def _written(job: Job, group: tuple[int, list[Input]]) -> list[Found]:
+    """Write the files of a group of stores, which has a number, in a process."""
+    os.umask(0o077)
+    return list(write_stores(job, *group))
 
 
 def _grouped(inputs: list[Input], split_bytes: int | None, tasks: int) -> Iterator[list[Input]]:
