@@ -170,7 +170,7 @@ END_OF_STREAM: Final = "eos"
 _NUMBERS: Final = 1 << 32
 
 STALL_SECONDS: Final = 5.0
-"""How long the broker may confirm nothing before it is said what a command waits for."""
+"""Seconds without a confirmation after which a command says what it waits for."""
 _LOOK_SECONDS: Final = 0.5
 _ANSWER_SECONDS: Final = 3.0
 

@@ -471,7 +471,7 @@ def _route_of(verb: tuple[str, str], rest: Sequence[str]) -> _Route:
 
 
 def _do(verb: tuple[str, str], rest: list[str], options: _Options) -> None:
-    """Carry a command out."""
+    """Execute a command."""
     if verb == ("route", "map"):
         RouteMap(rest[0] if rest else "localhost", options).print()
         return
@@ -500,17 +500,17 @@ def _do(verb: tuple[str, str], rest: list[str], options: _Options) -> None:
 @click.argument("words", nargs=-1, metavar="COMMAND")
 @click.option("--timeout", type=click.FloatRange(0, min_open=True), metavar="SECONDS", default=10.0, show_default=True,
               help="Time limit for connecting to a broker, and for each of its answers.")  # fmt: skip
-@click.option("-v", "--verbose", is_flag=True, help="Say what is done.")
-@click.option("-q", "--quiet", is_flag=True, help="No error for what is there already, or missing; do not wait.")
-@click.option("-d", "--durable", is_flag=True, help="What is added survives restarts.")
+@click.option("-v", "--verbose", is_flag=True, help="Print what is done.")
+@click.option("-q", "--quiet", is_flag=True, help="Ignore what exists already, or is missing; do not wait.")
+@click.option("-d", "--durable", is_flag=True, help="Make what is added durable: it survives restarts.")
 @click.option("-e", "--del-empty-link", is_flag=True, help="Delete a link with its last route.")
 @click.option("-s", "--src-local", is_flag=True, help="Make the route at its source, which pushes.")
 @click.option("--ack", type=click.IntRange(0, 0xFFFF), metavar="N", default=0,
-              help="Acknowledge messages in batches of N, so that none is lost; 0: do not.")  # fmt: skip
+              help="Acknowledge messages in batches of N, so that none is lost; 0: no acknowledgements.")  # fmt: skip
 @click.option("--credit", type=click.IntRange(0, _UNLIMITED), metavar="N", default=_UNLIMITED,
-              help="At most N messages under way; 0: no limit.")  # fmt: skip
+              help="At most N messages in flight; 0: no limit.")  # fmt: skip
 @click.option("-t", "--transport", type=click.Choice(("tcp", "ssl")), default="tcp", show_default=True,
-              help="How the link is carried.")  # fmt: skip
+              help="Transport of the link.")  # fmt: skip
 @click.option("--client-sasl-mechanism", "client_mechanism", metavar="MECH",
               help="As --sasl-mechanism, which is for this command; that of a link is its last argument.")  # fmt: skip
 @security_options

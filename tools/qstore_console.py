@@ -92,7 +92,7 @@ def read_credentials(path: Path) -> tuple[str, str]:
             raise ValueError(f"{path}: other users may read it: chmod 600 {path}")
         user, colon, password = file.read(_MAX_SECRET).strip("\r\n").partition(":")
     if not colon or not user or "\n" in password:
-        raise ValueError(f"{path}: it does not have one line USER:PASSWORD")
+        raise ValueError(f"{path}: must have one line USER:PASSWORD")
     return user, password
 
 
@@ -117,7 +117,7 @@ def default_history() -> Path:
     type=click.Path(path_type=Path),
     metavar="FILE",
     envvar="QSTORE_CONSOLE_CREDENTIALS",
-    help="File with USER:PASSWORD of the console at the broker. [default: anonymous, or as in the URL]",
+    help="File with the USER:PASSWORD of the console at the broker. [default: anonymous, or as in the URL]",
 )
 @click.option(
     "--history-dir",
@@ -143,9 +143,9 @@ def default_history() -> Path:
 @click.option(
     "--open-metrics/--closed-metrics",
     default=None,
-    help="Whether /metrics needs no login. [default: it needs none on a loopback address]",
+    help="Serve /metrics without login. [default: it needs none on a loopback address]",
 )
-@click.option("--insecure-listen", is_flag=True, help="Allow an address that is not loopback without TLS.")
+@click.option("--insecure-listen", is_flag=True, help="Allow an address other than loopback without TLS.")
 @click.option(
     "--store",
     type=click.Path(path_type=Path, exists=True),

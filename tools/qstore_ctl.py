@@ -200,7 +200,7 @@ _LISTS: Final[Mapping[str, _List]] = {
                                     is_of_vhost=False),
     "list_parameters": _List("parameters", "component name value", "List the parameters of components."),
     "shovel_status": _List("shovels", "vhost name state src_uri dest_uri messages_forwarded messages_pending failures",
-                           "List the shovels, and what they do."),
+                           "List the shovels and their states."),
     "list_journals": _List("qstore/journals", "name records fill files capacity", "List the journals.",
                            is_of_vhost=False),
     "list_transactions": _List("qstore/transactions", "xid user state", "List branches of distributed transactions.",
@@ -260,7 +260,8 @@ _CHANGES: Final[Mapping[str, _Change]] = {
         "alice '^alice-.*' '.*' '.*'", lambda given, vhost: (
             "PUT", _path("permissions", vhost, given["user"]),
             {name: given[name] for name in ("configure", "write", "read")})),
-    "clear_permissions": _Change(("USER",), "Let a user do nothing in a virtual host.", "alice", lambda given, vhost: (
+    "clear_permissions": _Change(
+        ("USER",), "Remove a user's permissions in a virtual host.", "alice", lambda given, vhost: (
         "DELETE", _path("permissions", vhost, given["user"]), None)),
     "set_topic_permissions": _Change(
         ("USER", "EXCHANGE", "WRITE", "READ"), "Set which routing keys of a topic exchange a user may use.",
@@ -279,15 +280,15 @@ _CHANGES: Final[Mapping[str, _Change]] = {
         "DELETE", _path("parameters", given["component"], vhost, given["name"]), None)),
     "delete_shovel": _Change(("NAME",), "Delete a shovel.", "orders", lambda given, vhost: (
         "DELETE", _path("shovels", "vhost", vhost, given["name"]), None)),
-    "restart_shovel": _Change(("NAME",), "Start a shovel again now.", "orders", lambda given, vhost: (
+    "restart_shovel": _Change(("NAME",), "Restart a shovel now.", "orders", lambda given, vhost: (
         "DELETE", _path("shovels", "vhost", vhost, given["name"], "restart"), None)),
     "clear_global_parameter": _Change(("NAME",), "Delete a global parameter.", "site", lambda given, _: (
         "DELETE", _path("global-parameters", given["name"]), None)),
-    "set_cluster_name": _Change(("NAME",), "Name the broker.", "orders@berlin", lambda given, _: (
+    "set_cluster_name": _Change(("NAME",), "Set the broker's name.", "orders@berlin", lambda given, _: (
         "PUT", "cluster-name", {"name": given["name"]})),
     "add_vhost": _Change(("NAME",), "Create a virtual host.", "test",
                          lambda given, _: ("PUT", _path("vhosts", given["name"]), {})),
-    "delete_vhost": _Change(("NAME",), "Delete a virtual host with all that is in it.", "test",
+    "delete_vhost": _Change(("NAME",), "Delete a virtual host and everything in it.", "test",
                             lambda given, _: ("DELETE", _path("vhosts", given["name"]), None)),
     "purge_queue": _Change(("QUEUE",), "Remove all messages of a queue.", "orders", lambda given, vhost: (
         "DELETE", _path("queues", vhost, given["queue"], "contents"), None)),
@@ -330,7 +331,7 @@ def command(context: click.Context, *, api: str, login_file: Path | None, trust:
     if parts.scheme not in ("http", "https") or not parts.hostname:
         raise click.UsageError(f"{api} is not a URL like {_DEFAULT_API}")
     if parts.username is not None:
-        raise click.UsageError("no password belongs into the URL, where others can see it: give --login-file")
+        raise click.UsageError("do not put a password into the URL, where others can see it: use --login-file")
     try:
         login = _DEFAULT_LOGIN if login_file is None else read_credentials(login_file)
         context.obj = Ctl(api, login, trust, timeout)
@@ -420,7 +421,7 @@ _STDIN: Final = click.option("--password-stdin", is_flag=True, help="Read the pa
 def add_user(ctl: Ctl, *, name: str, password: str | None, password_stdin: bool) -> None:
     """Create a user without tags.
 
-    Without PASSWORD it is asked for: words of a command line can be seen by other users.
+    Without PASSWORD it asks for one: other users can see command lines.
     """
     body = {"password": _password(password, from_stdin=password_stdin), "tags": ""}
 
@@ -438,7 +439,7 @@ def add_user(ctl: Ctl, *, name: str, password: str | None, password_stdin: bool)
 @_STDIN
 @click.pass_obj
 def change_password(ctl: Ctl, *, name: str, password: str | None, password_stdin: bool) -> None:
-    """Change a user's password. Without PASSWORD it is asked for."""
+    """Change a user's password. Without PASSWORD it asks for one."""
     secret = _password(password, from_stdin=password_stdin)
 
     def work() -> None:
@@ -569,7 +570,7 @@ def delete_queue(ctl: Ctl, *, queue: str, vhost: str, if_empty: bool, if_unused:
 @click.argument("reason", required=False, default="")
 @click.pass_obj
 def close_connection(ctl: Ctl, *, name: str, reason: str) -> None:
-    """Close a connection, by its name or its address, as list_connections name has it."""
+    """Close a connection, by its name or its address, as `list_connections name` shows it."""
     _do(lambda: ctl.ask("DELETE", _path("connections", name), reason=reason))
 
 
@@ -634,7 +635,7 @@ def ping(ctl: Ctl) -> None:
 )
 @click.pass_obj
 def await_startup(ctl: Ctl, *, within: float) -> None:
-    """Wait until the broker answers, also if qstore-console is not there yet."""  # fmt: skip
+    """Wait until the broker answers; qstore-console itself may still be starting."""  # fmt: skip
     end = time.monotonic() + within
 
     def work() -> None:
@@ -661,7 +662,7 @@ _REPORTED: Final = (
 @JSON
 @click.pass_obj
 def report(ctl: Ctl, *, as_json: bool) -> None:
-    """Print everything that support asks for: status and all lists. It has names of users and queues in it."""
+    """Print a report for support: status and all lists. It contains the names of users and queues."""
 
     def work() -> None:
         if not as_json:
@@ -684,7 +685,7 @@ def report(ctl: Ctl, *, as_json: bool) -> None:
 @click.option("--password-hashes", is_flag=True, help="With the hashes of users' passwords: keep the file secret.")
 @click.pass_obj
 def export_definitions(ctl: Ctl, *, file: str, vhost: str | None, password_hashes: bool) -> None:
-    """Write what the broker is made of to FILE, which only its owner can read, or to standard output (-)."""
+    """Export definitions to FILE, which only its owner can read, or to standard output (-)."""
 
     def work() -> None:
         query = "?password_hashes=true" if password_hashes and vhost is None else ""
@@ -708,7 +709,7 @@ def export_definitions(ctl: Ctl, *, file: str, vhost: str | None, password_hashe
 @_ANY_VHOST
 @click.pass_obj
 def import_definitions(ctl: Ctl, *, file: str, vhost: str | None) -> None:
-    """Create what is missing in the broker of FILE, or of standard input (-). What is there stays as it is."""
+    """Import definitions from FILE, or standard input (-): create what is missing, and change nothing that exists."""
 
     def work() -> None:
         try:

@@ -280,10 +280,10 @@ class Side:
 
         def choose(offered: tuple[str, ...]) -> ClientMechanism:
             if is_own and not self._user:
-                raise ValueError("the parameter has no user, on whose behalf it could work: set it again")
+                raise ValueError("the parameter does not record the user who set it: set it again")
             found = choose_mechanism(offered, mechanisms, credentials)
             if found is None:
-                raise ValueError(f"none of the mechanisms that the broker offers can be used: {', '.join(offered)}")
+                raise ValueError(f"no usable SASL mechanism; the broker offers {', '.join(offered)}")
             return found
 
         limit = self._broker.settings.max_message_bytes
@@ -379,12 +379,12 @@ class Side:
 
     def on_cancelled(self, consumer_tag: str) -> None:  # noqa: ARG002 – there is one consumer
         """As `ChannelOwner.on_cancelled`."""
-        self._fail("the broker has ended the consumer: its queue was deleted")
+        self._fail("the broker has cancelled the consumer: its queue was deleted")
 
     def on_delivery(self, payload: bytes, header: bytes, body: Content) -> None:
         """As `ChannelOwner.on_delivery`."""
         if not self.delivers:
-            self._fail("the broker has sent a message that was not asked for")
+            self._fail("the broker has sent an unexpected message")
         elif not self._is_over:
             self._owner.on_delivery(payload, header, body)
 

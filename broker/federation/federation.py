@@ -278,7 +278,7 @@ class Federation:
             if settings.name in self.links:
                 raise NotAllowedError(f'there is already a link "{settings.name}"')
             if len(self.links) >= MAX_LINKS:
-                raise ResourceLimitExceededError(f"there are {MAX_LINKS:,} links, and no more are possible")
+                raise ResourceLimitExceededError(f"there are {MAX_LINKS:,} links; this is the maximum")
             link = FederatedLink(self, settings, caller.user)
             if settings.durable:
                 link.number = await self._store(
@@ -359,7 +359,7 @@ class Federation:
             if settings.name in self.bridges:
                 raise NotAllowedError(f'there is already a bridge "{settings.name}"')
             if len(self.bridges) >= MAX_BRIDGES:
-                raise ResourceLimitExceededError(f"there are {MAX_BRIDGES:,} bridges, and no more are possible")
+                raise ResourceLimitExceededError(f"there are {MAX_BRIDGES:,} bridges; this is the maximum")
             bridge = Bridge(link, settings, link.free_channel(), caller.user)
             if settings.durable:
                 bridge.number = await self._store(

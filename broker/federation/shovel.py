@@ -137,27 +137,27 @@ class Definition(NamedTuple):
 
 def _text(what: str, value: object) -> str:
     if not isinstance(value, str) or len(value.encode("utf-8", "replace")) > 255:
-        raise InvalidArgumentError(f"{what} is text of at most 255 bytes")
+        raise InvalidArgumentError(f"{what} must be a string of at most 255 bytes")
     return value
 
 
 def _flag(what: str, value: object) -> bool:
     if not isinstance(value, bool):
-        raise InvalidArgumentError(f"{what} is true or false")
+        raise InvalidArgumentError(f"{what} must be true or false")
     return value
 
 
 def _count(what: str, value: object) -> int:
     if type(value) is not int or not 1 <= value <= MAX_PREFETCH:
-        raise InvalidArgumentError(f"{what} is a number from 1 to {MAX_PREFETCH:,}")
+        raise InvalidArgumentError(f"{what} must be a number from 1 to {MAX_PREFETCH:,}")
     return value
 
 
 def _delay(what: str, value: object) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= MAX_DELAY:
-        raise InvalidArgumentError(f"{what} is a number of seconds from 0 (never) to {MAX_DELAY:,}")
+        raise InvalidArgumentError(f"{what} must be a number of seconds from 0 (never) to {MAX_DELAY:,}")
     if 0 < value < MIN_DELAY:
-        raise InvalidArgumentError(f"{what} is 0 (never) or at least {MIN_DELAY} seconds")
+        raise InvalidArgumentError(f"{what} must be 0 (never) or at least {MIN_DELAY} seconds")
     return float(value)
 
 
@@ -167,7 +167,7 @@ def _delete_after(what: str, value: object) -> int | None:
     if value == "queue-length":
         return QUEUE_LENGTH
     if type(value) is not int or value < 1:
-        raise InvalidArgumentError(f'{what} is "never", "queue-length" or a number of messages')
+        raise InvalidArgumentError(f'{what} must be "never", "queue-length" or a number of messages')
     return value
 
 
@@ -175,7 +175,7 @@ def _ack_mode(what: str, value: object) -> AckMode:
     try:
         return AckMode(value)
     except ValueError:
-        raise InvalidArgumentError(f"{what} is one of {', '.join(each.value for each in AckMode)}") from None
+        raise InvalidArgumentError(f"{what} must be one of {', '.join(each.value for each in AckMode)}") from None
 
 
 def _protocol(what: str, value: object) -> None:
@@ -185,7 +185,7 @@ def _protocol(what: str, value: object) -> None:
 
 def _table(what: str, value: object) -> TypedMap:
     if not isinstance(value, dict):
-        raise InvalidArgumentError(f"{what} is an object")
+        raise InvalidArgumentError(f"{what} must be an object")
     try:
         return typed_map(value)
     except UntypedValueError as error:
@@ -199,14 +199,14 @@ del _PROPERTY_NAMES["reserved"]
 
 def _properties(what: str, value: object) -> Mapping[str, Any]:
     if not isinstance(value, dict):
-        raise InvalidArgumentError(f"{what} is an object")
+        raise InvalidArgumentError(f"{what} must be an object")
     found: dict[str, Any] = {}
     for name, each in value.items():
         if name not in _PROPERTY_NAMES:
             raise InvalidArgumentError(f"{what}: there is no property {name!a}; there are {', '.join(_PROPERTY_NAMES)}")
         is_valid = (type(each) is int and each >= 0) if name in _NUMBERS else isinstance(each, str)
         if not is_valid:
-            raise InvalidArgumentError(f"{what}: {name} is {'a number' if name in _NUMBERS else 'text'}")
+            raise InvalidArgumentError(f"{what}: {name} must be {'a number' if name in _NUMBERS else 'a string'}")
         found[_PROPERTY_NAMES[name]] = each
     try:
         encode_header(0, Properties(**found))
@@ -252,7 +252,9 @@ def read_definition(value: object) -> Definition:
         InvalidArgumentError: it is not valid.
     """
     if not isinstance(value, dict):
-        raise InvalidArgumentError("a shovel is an object with src-uri, dest-uri, src-queue, dest-queue and so on")
+        raise InvalidArgumentError(
+            "a shovel's definition must be an object with src-uri, src-queue, dest-uri and so on"
+        )
     found: dict[str, Any] = {}
     for key, each in value.items():
         if key not in _KEYS:
@@ -669,7 +671,7 @@ class Shovel:
         self._close_sides()
         if not self._is_gone:
             self._is_gone = True
-            _LOG.info("%s has forwarded all messages that it was to (delete-after), and is deleted", self)
+            _LOG.info("%s has forwarded all its messages (delete-after) and is deleted", self)
             self._shovels.finished(self)
 
 
@@ -735,7 +737,7 @@ class Shovels:
         self._shovels.clear()
 
     def restart(self, host: str, name: str) -> None:
-        """Start a shovel again now. Raises NotFoundError if there is none."""
+        """Restart a shovel now. Raises NotFoundError if there is none."""
         shovel = self._shovels.get((host, COMPONENT, name))
         if shovel is None:
             raise NotFoundError(f'shovel "{printable(name)}" of virtual host "{printable(host)}" does not exist')
@@ -750,7 +752,7 @@ class Shovels:
         caller = Client(parameter.user, "", "", parameter.host)
         self.broker.authorization.check(caller, Action.CREATE, ObjectType.LINK, "")
         if parameter[:3] not in self._shovels and len(self._shovels) >= MAX_SHOVELS:
-            raise InvalidArgumentError(f"there are {MAX_SHOVELS:,} shovels, and no more are possible")
+            raise InvalidArgumentError(f"there are {MAX_SHOVELS:,} shovels; this is the maximum")
 
     def _changed(self, key: Key, parameter: Parameter | None) -> None:
         before = self._shovels.pop(key, None)

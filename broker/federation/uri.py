@@ -83,20 +83,20 @@ def parse_uris(what: str, given: object) -> tuple[AmqpUri, ...]:
     """
     uris = given if isinstance(given, list) else [given]
     if not 0 < len(uris) <= MAX_URIS:
-        raise InvalidArgumentError(f"{what} is a URI, or a list of 1 to {MAX_URIS} of them")
+        raise InvalidArgumentError(f"{what} must be a URI, or a list of 1 to {MAX_URIS} of them")
     return tuple(_parse(what, each) for each in uris)
 
 
 def _parse(what: str, given: Any) -> AmqpUri:
     if not isinstance(given, str) or not given or len(given) > MAX_URI:
-        raise InvalidArgumentError(f"{what} is a URI of at most {MAX_URI:,} characters")
+        raise InvalidArgumentError(f"{what} must be a URI of at most {MAX_URI:,} characters")
     try:
         parts = urlsplit(given)
         host, port = parts.hostname or "", parts.port
     except ValueError:
         raise InvalidArgumentError(f"{what} is not a valid URI: host or port cannot be read") from None
     if parts.scheme not in _SCHEMES:
-        raise InvalidArgumentError(f"{what} does not begin with amqp:// or amqps://")
+        raise InvalidArgumentError(f"{what} must begin with amqp:// or amqps://")
     if parts.fragment:
         raise InvalidArgumentError(f"{what} has a fragment: write # as %23")
     transport, usual_port = _SCHEMES[parts.scheme]
@@ -130,6 +130,6 @@ def _parameters(what: str, found: dict[str, str]) -> tuple[int | None, tuple[str
         text = found["heartbeat"]
         heartbeat = int(text) if text.isdecimal() and len(text) <= len(str(_MAX_HEARTBEAT)) else _MAX_HEARTBEAT + 1
         if heartbeat > _MAX_HEARTBEAT:
-            raise InvalidArgumentError(f"{what}: heartbeat is a number of seconds up to {_MAX_HEARTBEAT}")
+            raise InvalidArgumentError(f"{what}: heartbeat must be a number of seconds up to {_MAX_HEARTBEAT}")
     mechanism = found.get("auth_mechanism")
     return heartbeat, None if mechanism is None else (mechanism.upper(),)

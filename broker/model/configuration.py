@@ -116,7 +116,7 @@ class Configuration:
         gone = [record for record in deletes if record in self._records]
         new = sum(record not in self._records for record in puts)
         if new and len(self._records) + new - len(gone) > MAX_RECORDS:
-            raise InvalidArgumentError(f"there are {MAX_RECORDS:,} configuration records, and no more are possible")
+            raise InvalidArgumentError(f"there are {MAX_RECORDS:,} configuration records; this is the maximum")
         if puts or gone:
             await self._store_change(puts, gone)
         self._records.update(puts)

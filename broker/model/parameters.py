@@ -194,7 +194,7 @@ class Parameters:
         """
         _check_name(name)
         if name == CLUSTER_NAME and not (isinstance(value, str) and value and problem_of_new_name(value) == ""):
-            raise InvalidArgumentError(f"the global parameter {CLUSTER_NAME} is a text, and not empty")
+            raise InvalidArgumentError(f"the global parameter {CLUSTER_NAME} must be a string that is not empty")
         await self._configuration.change({Record(GLOBAL_PARAMETER, (name,)): {"value": _encoded(value)}})
 
     async def delete_global(self, name: str) -> None:
@@ -226,7 +226,7 @@ def _encoded(value: Any) -> str:
         text = json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
         size = len(text.encode())
     except (TypeError, ValueError, RecursionError):
-        raise InvalidArgumentError("the value of a parameter is not what JSON can express") from None
+        raise InvalidArgumentError("the value of a parameter cannot be expressed in JSON") from None
     if size > MAX_VALUE:
         raise InvalidArgumentError(f"the value of a parameter has {size:,} bytes, and may have {MAX_VALUE:,}")
     if _depth(value) > MAX_DEPTH:

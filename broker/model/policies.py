@@ -366,12 +366,12 @@ def check_policy(policy: Policy, kind: str, noticed: set[str]) -> None:
             raise InvalidArgumentError(f"{which} is not valid: {problem}")
     compile_pattern(f"{what}: its pattern", policy.pattern)
     if policy.apply_to not in APPLIES_TO:
-        reason = _APPLIES_TO_REFUSED.get(policy.apply_to, f"it is one of {', '.join(APPLIES_TO)}")
+        reason = _APPLIES_TO_REFUSED.get(policy.apply_to, f"it must be one of {', '.join(APPLIES_TO)}")
         raise InvalidArgumentError(f"{what}: apply-to cannot be {policy.apply_to!a:.64}: {reason}")
     if kind == OPERATOR_POLICY and policy.apply_to in ("exchanges", "all"):
         raise InvalidArgumentError(f"{what}: an operator policy applies to queues only")
     if isinstance(policy.priority, bool) or not isinstance(policy.priority, int):
-        raise InvalidArgumentError(f"{what}: the priority is not a whole number")
+        raise InvalidArgumentError(f"{what}: the priority must be a whole number")
     if abs(policy.priority) > MAX_PRIORITY:
         raise InvalidArgumentError(f"{what}: the priority is not a number from -{MAX_PRIORITY:,} to {MAX_PRIORITY:,}")
     if not policy.definition:
@@ -395,7 +395,7 @@ def _check_key(what: str, kind: str, key: str, value: object, noticed: set[str])
     if kind == OPERATOR_POLICY and not known.is_operators:
         raise InvalidArgumentError(f"{what}: {key} cannot be set by an operator policy")
     if not known.of_queues:
-        problem = problem_of_new_name(value) if isinstance(value, str) else "its name is not a text"
+        problem = problem_of_new_name(value) if isinstance(value, str) else "its name must be a string"
         if problem:
             raise InvalidArgumentError(f"{what}: {key} is not the name of an exchange: {problem}")
         return
@@ -512,7 +512,7 @@ def policy_of(host: str, name: str, properties: Mapping[str, Any]) -> Policy:
     if given:
         raise InvalidArgumentError(f"a policy has no {', '.join(sorted(map(str, given)))[:200]}")
     if not isinstance(pattern, str) or not isinstance(definition, Mapping) or not isinstance(apply_to, str):
-        raise InvalidArgumentError("a policy needs a pattern, which is text, and a definition, which is a map")
+        raise InvalidArgumentError("a policy needs a pattern (a string) and a definition (a map)")
     return Policy(host, name, pattern, apply_to, priority, dict(definition))
 
 

@@ -249,7 +249,7 @@ class VirtualHosts:
             if known is not None and known.is_leaving:
                 raise PreconditionFailedError(f'virtual host "{name}" is being deleted')
             if known is None and len(self._hosts) >= MAX_HOSTS:
-                raise ResourceLimitExceededError(f"there are {MAX_HOSTS:,} virtual hosts, and no more are possible")
+                raise ResourceLimitExceededError(f"there are {MAX_HOSTS:,} virtual hosts; this is the maximum")
             if known is not None and about is None:
                 return False
             await self._configuration.change({Record(HOST, (name,)): dict(about or {})})

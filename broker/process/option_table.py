@@ -526,8 +526,8 @@ _FEDERATION: Final = Group(
                "brokers; the shortest time until one is connected again"),
         Option("link-heartbeat-interval", _DURATION, "SECONDS", "120", "Heartbeat interval of links; one without a "
                "heartbeat for twice as long is connected again; 0: none"),
-        Option("known-hosts-url", _TEXT, "URL", "none", "Addresses at which clients find this broker, or one in its "
-               "place, such as amqp:tcp:one:5672,tcp:two:5672; none: not told"),
+        Option("known-hosts-url", _TEXT, "URL", "none", "Addresses that are announced to clients, of this broker or "
+               "of one that replaces it, such as amqp:tcp:one:5672,tcp:two:5672; none: announce nothing"),
     ),
 )  # fmt: skip
 _TUNING: Final = Group(

@@ -75,9 +75,9 @@ class Administration:
         if password and password_hash is not None:
             raise InvalidArgumentError("give a password, or the hash of one, not both")
         if not is_user_name(name):
-            raise InvalidArgumentError("a user's name has no spaces, and none of ':', '@' and '#'")
+            raise InvalidArgumentError("a user name must not contain spaces, ':', '@' or '#'")
         if password and not is_password(password):
-            raise InvalidArgumentError("the password is not valid: it has 1 to 255 bytes in UTF-8, without NUL")
+            raise InvalidArgumentError("the password must have 1 to 255 bytes in UTF-8, without NUL")
         users, realm = self._users(), self._control.broker.settings.realm
 
         def put() -> bool:

@@ -34,7 +34,7 @@ class SizeField:
         return int.from_bytes(data[at : at + self.width], "big") - self.added
 
     def moved(self, by: int) -> SizeField:
-        """The same field behind so many more bytes."""
+        """The same field, moved by a number of bytes."""
         return SizeField(self.at + by, self.width, self.added)
 
 

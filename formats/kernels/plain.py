@@ -504,7 +504,7 @@ def _bodies(data: bytes, at: int, starts: bytes, gap: int, first: int, count: in
 
 
 def _starts(starts: bytes, first: int, count: int) -> memoryview:
-    """Where the bodies begin, and where one after the last would."""
+    """Where the bodies begin, and where one after the last would begin."""
     if not 0 <= first <= MAX_COUNT or (first + count + 1) * START_SIZE > len(starts) or len(starts) % START_SIZE:
         raise ValueError(f"no bodies {first} to {first + count} in {len(starts)} bytes of places")
     return memoryview(starts).cast("I")[first : first + count + 1]

@@ -136,7 +136,7 @@ class Readable(Protocol):
 
 
 def size_of(salts: int, parts: Iterable[Chunk | Run]) -> int:
-    """Bytes of a file with so many salts, and these chunks and runs."""
+    """Size of a file with a number of salts, and these chunks and runs."""
     sizes = (_CHUNK.size + (0 if isinstance(each, Run) else MESSAGE_SIZE * len(each.rids)) for each in parts)
     return HEADER_SIZE + 8 * salts + sum(sizes) + _CRC.size
 

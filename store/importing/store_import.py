@@ -380,7 +380,7 @@ class ImportSwitch:
         text, hint, where = str(error), f"; {disk_advice()}", self._directory.path
         if isinstance(error, OSError):
             text, hint, where = error.strerror or text, advice(error), error.filename or where
-        rest = "whether the import took place shows when it is repeated: the ledger knows"
+        rest = "repeat the import: its ledger records whether it took place"
         return StoreError(f"{where}: {text}{hint}; {rest}")
 
     def _clean_up(self, built: Sequence[_Built], lists: Sequence[_Built], kept: Sequence[str]) -> None:

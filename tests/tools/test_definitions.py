@@ -573,7 +573,7 @@ def test_every_key_is_kept() -> None:
         (policy("p", "(", {"max-length": 1}), 'policy "p": policy "p": its pattern is not a regular expression'),
         (policy("p", "(a+)+$", {"max-length": 1}), "too long to match"),
         (policy("p", "", {"max-length": 1}, apply_to="streams"), "there are no streams"),
-        (policy("p", "", {"max-length": 1}, priority="high"), "the priority is not a whole number"),
+        (policy("p", "", {"max-length": 1}, priority="high"), "the priority must be a whole number"),
         ({"vhost": "/", "name": "p"}, "needs a pattern"),
         (policy("p", "", {"max-age": "7D"}), "sets nothing that is known"),
     ],

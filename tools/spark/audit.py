@@ -215,7 +215,7 @@ _AT_ONCE: Final = 1 << 20  # values of which one is looked for by order
 
 
 def _nth(values: Any, place: int) -> int | float:
-    """The value that is at a place if they are in order; without a copy of very many."""
+    """The n-th smallest value; very many are not copied."""
     while len(values) > _AT_ONCE:
         least, most = (pc.min_max(values)[name].as_py() for name in ("min", "max"))
         middle = (least + most) // 2 if isinstance(least, int) else (least + most) / 2

@@ -392,7 +392,7 @@ class _Journal:
 
 
 class _Made:
-    """What is made of a journal's messages, a portion at a time.
+    """What is collected of a journal's messages, a portion at a time.
 
     Args:
         count: number of portions.

@@ -486,7 +486,7 @@ async def put_global_parameter(api: Api, call: Call) -> Reply:
 
 
 async def put_cluster_name(api: Api, call: Call) -> Reply:
-    """Name the broker."""
+    """Set the broker's name."""
     await set_global(api, call, CLUSTER_NAME, call.object("name")["name"])
     return Reply(204)
 

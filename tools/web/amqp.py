@@ -177,7 +177,7 @@ class UserConnection:
         try:
             mechanism = choose_mechanism(offered, allowed, Credentials(self.user, password, host=place.endpoint.host))
             if mechanism is None:
-                raise LoginError("the broker admits no users with passwords on this connection")
+                raise LoginError("the broker offers no login with passwords on this connection")
             response = mechanism.start()
         except ValueError as error:
             raise LoginError(str(error)) from None

@@ -107,7 +107,7 @@ async def log_in(api: Api | StoredApi, call: Call) -> Reply:
     body = call.object("user", "password")
     user, password = text(body, "user"), text(body, "password")
     if not user:
-        raise bad_request("the name of the user is empty")
+        raise bad_request("the user name is empty")
     session = await api.logins.session(user, password, call.peer)  # the server answers its errors
     token = api.pages.add(user, password)
     headers = _cookie(token, is_secure=_is_secure(api), age=int(LIFE_SECONDS))
@@ -189,7 +189,7 @@ _ACL: Final = "org.apache.qpid.acl"
 PAGE_ROUTES: Final = (
     Route("POST", "qstore/login", "-", log_in, "Log in with a cookie, for pages in a browser"),
     Route("DELETE", "qstore/login", "-", log_out, "Log out"),
-    Route("GET", "qstore/queues/{vhost}/{name}/browse", MANAGEMENT, browse, "Look at messages without taking them"),
-    Route("POST", "qstore/access", MANAGEMENT, explain, "Whether a user may do something, by the access rules"),
+    Route("GET", "qstore/queues/{vhost}/{name}/browse", MANAGEMENT, browse, "Browse messages without removing them"),
+    Route("POST", "qstore/access", MANAGEMENT, explain, "Check what the access rules allow a user to do"),
 )
 # fmt: on

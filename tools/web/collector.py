@@ -142,7 +142,7 @@ class Collector:
         self._options = {"client_properties": properties, "heartbeat": 10, "connect_timeout": 10.0, **options}
         self._console: Console | None = None
         self._classes: dict[str, _Class] = {}
-        self.problem = "the broker was not asked yet"
+        self.problem = "the broker has not been sampled yet"
         self.churn: dict[str, int] = {}
         self.seconds = 0.0
         self._connecting = asyncio.Lock()
@@ -232,7 +232,7 @@ class Collector:
                 found = {data.key: data async for data in console.query(name)}
                 was_stale = False
             except AgentError as error:
-                raise UnavailableError(f"the broker does not tell the console of its {name} objects: {error}") from None
+                raise UnavailableError(f"the broker does not let the console see its {name} objects: {error}") from None
             except (MessagingError, OSError) as error:
                 raise await self._drop(error) from None
             finally:

@@ -78,7 +78,7 @@ async def shovel(api: Api, call: Call) -> Reply:
 
 
 async def restart_shovel(api: Api, call: Call) -> Reply:
-    """Start a shovel again now."""
+    """Restart a shovel now."""
     await _one(api, call)
     console = await call.session.console()
     async for data in console.query("shovel"):
@@ -106,9 +106,9 @@ async def metrics(api: Api, age: float) -> list[Metric]:
         states.add_metric((state,), sum(data.get("state") == state for data in found))
     labels = ("vhost", "shovel")
     forwarded = CounterMetricFamily("qstore_shovel_messages", "Messages published to the destination", labels=labels)
-    failures = CounterMetricFamily("qstore_shovel_failures", "How often the shovel has failed", labels=labels)
+    failures = CounterMetricFamily("qstore_shovel_failures", "Failures of the shovel", labels=labels)
     pending = GaugeMetricFamily(
-        "qstore_shovel_pending_messages", "Messages that are not acknowledged at the source yet", labels=labels
+        "qstore_shovel_pending_messages", "Messages not yet acknowledged at the source", labels=labels
     )
     for data in found:
         name = str(data.get("vhost")), str(data.get("name"))

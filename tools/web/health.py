@@ -126,7 +126,7 @@ async def _warnings(api: Api) -> list[Alarm]:
     number = len(aside["files"]) + len(aside["records"])
     if number or aside["problem"]:
         text = (
-            aside["problem"] or f"Damage in the store was set aside in {number:,} pieces: see the store's quarantine."
+            aside["problem"] or f"Damage in the store was quarantined in {number:,} pieces: see the store's quarantine."
         )
         found.append(Alarm("quarantine", "", text, is_warning=True))
     for what, at in await _certificates(api):

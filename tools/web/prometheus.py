@@ -326,15 +326,15 @@ async def _broker(api: Api, endpoint: str) -> list[Metric]:
                rows.number(data, "releases")),
         _plain(counter, "rabbitmq_global_messages_acknowledged", "Messages acknowledged by consumers",
                rows.message_stats(seen, data)["ack"]),
-        _plain(counter, "rabbitmq_global_messages_unroutable_dropped", "Messages that no queue wanted",
+        _plain(counter, "rabbitmq_global_messages_unroutable_dropped", "Messages that were not routed to any queue",
                rows.number(data, "discardsNoRoute")),
         _plain(gauge, "rabbitmq_global_consumers", "Consumers currently connected",
                sum(row["consumer_count"] for _, row in channels)),
         _plain(gauge, "rabbitmq_global_publishers", "Connections that have published",
                sum(row["messages_received"] > 0 for row in connections)),
         _plain(counter, "rabbitmq_global_messages_delivered_consume_manual_ack",
-               "Messages delivered to consumers, whatever they acknowledge", rows.number(data, "acquires")),
-        *(_plain(counter, f"rabbitmq_global_messages_{name}", "Always 0: not counted apart by this broker", 0)
+               "Messages delivered to consumers, with or without acknowledgement", rows.number(data, "acquires")),
+        *(_plain(counter, f"rabbitmq_global_messages_{name}", "Always 0: this broker does not count them separately", 0)
           for name in _NOT_COUNTED),
         _plain(gauge, "qstore_transactions_in_doubt", "Prepared branches of distributed transactions",
                sum(each.get("state") == "PREPARED" for each in transactions)),

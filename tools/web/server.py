@@ -286,7 +286,7 @@ class Server:
             return
         is_foreign = origin is not None and urlsplit(origin).netloc.lower() != (request.host or "").lower()
         if is_foreign or request.headers.get("Sec-Fetch-Site", "none") not in ("none", "same-origin"):
-            raise HttpError(403, "forbidden", "pages of other servers may not change anything here")
+            raise HttpError(403, "forbidden", "pages of other servers may not change anything")
 
     async def _resource(self, request: web.BaseRequest, path: str) -> Reply:
         route, named = self._api.resources.find(request.method, path)
@@ -340,7 +340,7 @@ class Server:
             ipaddress.ip_address(name)
             return
         if name not in self._names:
-            raise HttpError(403, "forbidden", "this server is not known by that name")
+            raise HttpError(403, "forbidden", "unknown host name of this server")
 
     async def _page(self, path: str) -> Reply:
         """A file of the console in a browser. Unknown paths without a suffix are its pages."""
@@ -410,7 +410,7 @@ async def _body(request: web.BaseRequest, limit: int) -> bytes:
                 if len(found) > limit:
                     raise too_large
     except TimeoutError:
-        raise HttpError(408, "request_timeout", "the body has not come in time") from None
+        raise HttpError(408, "request_timeout", "the body was not received in time") from None
     except (PayloadEncodingError, ClientPayloadError) as error:
         raise bad_request(f"the body cannot be read: {error}") from None
     return bytes(found)

@@ -77,7 +77,7 @@ class TokenLogins:
         """Raise LoginError unless the password is the token."""
         del user, peer
         if not hmac.compare_digest(password.encode("utf-8", "surrogatepass"), self.token.encode()):
-            raise LoginError("the token is not valid")
+            raise LoginError("the token is wrong")
         return StoredUser()
 
     async def sweep(self) -> None:
@@ -215,7 +215,7 @@ class StoreReader:
                     said = (await errors).strip().splitlines()
                     raise HttpError(409, "unusable", said[-1] if said else "the store cannot be read")
             except (ValueError, JSONDecodeError):
-                raise HttpError(409, "unusable", "the tool has printed something that cannot be shown") from None
+                raise HttpError(409, "unusable", "the tool's output cannot be read") from None
             finally:
                 if process.returncode is None:
                     with contextlib.suppress(ProcessLookupError):
@@ -339,7 +339,7 @@ async def message(api: StoredApi, call: Call) -> Reply:
 async def content(api: StoredApi, call: Call) -> Reply:
     file, offset = call.query.get("file", ""), call.query.get("offset", "")
     if not (offset.isascii() and offset.isdecimal()) or len(offset) > 18 or "\0" in file:
-        raise bad_request("file and offset are needed")
+        raise bad_request("the parameters file and offset are required")
     begin, found = await asyncio.to_thread(api.collector.bytes_at, file, int(offset))
     return Reply(value={"begin": begin, "bytes": b64encode(found).decode()})
 
@@ -357,7 +357,7 @@ async def recover(api: StoredApi, call: Call) -> Reply:
     body = call.object("target")
     decision = text(body, "decision", "")
     if decision not in ("", "commit", "rollback"):
-        raise bad_request("the decision on branches in doubt is commit, rollback or empty")
+        raise bad_request("the decision on branches in doubt must be commit, rollback or empty")
     options = ["--json", *([f"--resolve-all={decision}"] if decision else [])]
     job = api.collector.write("Recover", "qstore_recover", text(body, "target"), *options)
     return Reply(202, value=job.row())
@@ -376,7 +376,7 @@ async def replay(api: StoredApi, call: Call) -> Reply:
     body = call.object("target", "queue")
     queue, destination = text(body, "queue"), text(body, "destination", "")
     if not queue:
-        raise bad_request("the name of the queue is empty")
+        raise bad_request("the queue name is empty")
     begin = whole(body, "from_rid", 0, (1 << 64) - 1)
     options = ["--json", "--create", f"--queue={printable(queue)}", f"--from-rid={begin}" if begin else "--all"]
     options += [f"--to={printable(destination)}"] if destination else []
@@ -390,16 +390,19 @@ async def replay(api: StoredApi, call: Call) -> Reply:
 STORED_ROUTES: Final = (
     Route("POST", "qstore/login", "-", log_in, "Log in with the token"),
     Route("DELETE", "qstore/login", "-", log_out, "Log out"),
-    Route("GET", "whoami", "", whoami, "The store that is looked at"),
-    Route("GET", "qstore/stored/check", "", checked, "What qstore-check finds"),
-    Route("GET", "qstore/stored/plan", "", planned, "What a recovery would do"),
-    Route("GET", "qstore/stored/queues/{queue}/messages", "", messages, "What a restart would deliver, in pages"),
+    Route("GET", "whoami", "", whoami, "The store"),
+    Route("GET", "qstore/stored/check", "", checked, "Findings of qstore-check"),
+    Route("GET", "qstore/stored/plan", "", planned, "Plan of a recovery"),
+    Route("GET", "qstore/stored/queues/{queue}/messages", "", messages,
+          "Messages that a restart would deliver, in pages"),
     Route("GET", "qstore/stored/queues/{queue}/messages/{rid}", "", message, "One message, with its body"),
-    Route("GET", "qstore/stored/queues/{queue}/records", "", records, "The records of a journal, as they were written"),
-    Route("GET", "qstore/stored/bytes", "", content, "The bytes around a place of a file"),
-    Route("GET", "qstore/stored/jobs", "", jobs, "What runs, and what has ended"),
-    Route("POST", "qstore/stored/recover", "", recover, "Build a clean store in a new place"),
-    Route("POST", "qstore/stored/export", "", export, "Write messages and topology to a new file"),
-    Route("POST", "qstore/stored/replay", "", replay, "Put a queue's messages, delivered ones too, into a new store"),
+    Route("GET", "qstore/stored/queues/{queue}/records", "", records,
+          "The records of a journal in the order of writing"),
+    Route("GET", "qstore/stored/bytes", "", content, "The bytes around an offset in a file"),
+    Route("GET", "qstore/stored/jobs", "", jobs, "Jobs, running and finished"),
+    Route("POST", "qstore/stored/recover", "", recover, "Recover the store into a new directory"),
+    Route("POST", "qstore/stored/export", "", export, "Export messages and topology to a new file"),
+    Route("POST", "qstore/stored/replay", "", replay,
+          "Replay a queue's messages, including delivered ones, into a new store"),
 )
 # fmt: on

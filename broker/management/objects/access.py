@@ -117,7 +117,7 @@ async def delete_access(managed: ManagedBroker, kind: str, name: str, options: T
 def _limit(values: Arguments) -> int:
     value = values.get("value")
     if type(value) is not int:
-        raise InvalidArgumentError("a limit of a virtual host has a value, which is a whole number")
+        raise InvalidArgumentError("a limit of a virtual host must be a whole number")
     return value
 
 
@@ -171,7 +171,7 @@ def _tags(values: Mapping[str, Any]) -> list[str]:
     given = values["tags"]
     found = given.split(",") if isinstance(given, str) else given
     if not isinstance(found, list) or not all(isinstance(each, str) for each in found):
-        raise InvalidArgumentError("the tags of a user are a list, or text with commas")
+        raise InvalidArgumentError("the tags of a user must be a list, or a string separated by commas")
     return [each.strip() for each in found if each.strip()]
 
 
@@ -307,7 +307,8 @@ POLICY_CLASS: Final = ManagedClass(
         prop("pattern", "lstr", "RO", lambda each: each.policy.pattern, "Regular expression for names"),
         prop("applyTo", "sstr", "RO", lambda each: each.policy.apply_to,
              "queues, classic_queues, quorum_queues, exchanges or all"),
-        prop("priority", "int64", "RO", lambda each: each.policy.priority, "The highest that matches applies"),
+        prop("priority", "int64", "RO", lambda each: each.policy.priority,
+             "The matching policy with the highest priority applies"),
         prop("definition", "map", "RO", lambda each: _definition(each.policy.definition), "Key and value"),
     ),
     objects=_policies, belongs=lambda each: (each.policy.host, ""),
@@ -356,7 +357,7 @@ PARAMETER_CLASS: Final = ManagedClass(
         prop("component", "sstr", "RC index", lambda each: each.component, "What it configures"),
         prop("name", "sstr", "RC index", lambda each: each.name),
         prop("value", "lstr", "RO", lambda each: dumps(each.value).decode(), "JSON"),
-        prop("user", "sstr", "RO", lambda each: each.user, "Who has set it, and for whom the component works"),
+        prop("user", "sstr", "RO", lambda each: each.user, "User who set it, on whose behalf the component acts"),
     ),
     objects=_parameters, seen_by=_parameters_seen_by,
 )

@@ -191,7 +191,7 @@ BACKUP_CLASS: Final = ManagedClass(
         method("copied", "Note which journals were read, and that the snapshot is still in use", (
             arg("snapshot", "uint32", "I", "Its number"),
             arg("queues", "list", "I", "Numbers of the queues; 0 is the list of prepared transactions"),
-            arg("overtaken", "list", "O", "Those that were overwritten before that"),
+            arg("overtaken", "list", "O", "Those that were overwritten before"),
         ), copied),
         method("end", "Release a snapshot", (arg("snapshot", "uint32", "I", "Its number"),), end),
     ),

@@ -34,7 +34,7 @@ def _map(place: Mapping[str, str]) -> TypedMap:
 
 
 async def restart(managed: ManagedBroker, status: ShovelStatus, _arguments: Arguments, caller: Caller) -> Results:
-    """Start a shovel again now."""
+    """Restart a shovel now."""
     managed.broker.authorization.check(in_host(caller, status.host), Action.CREATE, ObjectType.LINK, "")
     if managed.shovels is not None:
         managed.shovels.restart(status.host, status.name)
@@ -47,21 +47,22 @@ SHOVEL_CLASS: Final = ManagedClass(
     properties=(
         prop("vhost", "sstr", "RC index", lambda each: each.host, "Virtual host of its parameter"),
         prop("name", "sstr", "RC index", lambda each: each.name),
-        prop("source", "map", "RO", lambda each: _map(each.source), "uri, and queue, or exchange and exchange-key"),
+        prop("source", "map", "RO", lambda each: _map(each.source), "URI, with a queue, or an exchange and its key"),
         prop("destination", "map", "RO", lambda each: _map(each.destination), "Likewise"),
         prop("state", "sstr", "RO", lambda each: each.state.value, "starting, running or terminated"),
         prop("since", "absTime", "RO", lambda each: round(each.since * 1e9), "When the state began", "nanosecond"),
         prop("reason", "lstr", "RO", lambda each: each.reason, "Why it is terminated"),
-        prop("blocked", "lstr", "RO", lambda each: each.blocked, "Why the destination takes no messages"),
+        prop("blocked", "lstr", "RO", lambda each: each.blocked, "Why the destination accepts no messages"),
     ),
     statistics=(
         stat("forwarded", "count64", lambda each: each.forwarded, "Messages published to the destination", "message"),
-        stat("pending", "uint32", lambda each: each.pending, "Messages not acknowledged at the source yet", "message"),
-        stat("remaining", "int64", lambda each: each.left, "Messages until it is deleted; -1 if it is not", "message"),
-        stat("failures", "count32", lambda each: each.failures, "How often it has failed"),
+        stat("pending", "uint32", lambda each: each.pending, "Messages not yet acknowledged at the source", "message"),
+        stat("remaining", "int64", lambda each: each.left, "Messages left until it is deleted; -1 for no limit",
+             "message"),
+        stat("failures", "count32", lambda each: each.failures, "Number of times that it has failed"),
     ),
     methods=(
-        method("restart", "Start it again now", (), restart),
+        method("restart", "Restart it now", (), restart),
     ),
     objects=_shovels, belongs=lambda each: (each.host, ""),
 )

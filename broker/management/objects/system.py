@@ -67,12 +67,12 @@ class _Host(NamedTuple):
 
     @property
     def about(self) -> TypedMap:
-        """Its description and tags, as far as they are set."""
+        """Its description and tags, if set."""
         return typed_map(dict(self.managed.broker.virtual_hosts.about(self.host.name)))
 
     @property
     def limits(self) -> TypedMap:
-        """Its limits, as far as they are set."""
+        """Its limits, if set."""
         return typed_map(dict(self.managed.broker.virtual_hosts.limits(self.host.name)))
 
 
@@ -155,8 +155,8 @@ HOST_CLASS: Final = ManagedClass(
     properties=(
         prop("vhostRef", "objId", "RC index parent", lambda each: vhost_reference(each.host.name), "", "", "Vhost"),
         prop("name", "sstr", "RC index", of("host.name")),
-        prop("about", "map", "RO", of("about"), "Description and tags, as far as they are set"),
-        prop("limits", "map", "RO", of("limits"), "max-connections and max-queues, as far as they are set"),
+        prop("about", "map", "RO", of("about"), "Description and tags, if set"),
+        prop("limits", "map", "RO", of("limits"), "max-connections and max-queues, if set"),
     ),
     statistics=(
         stat("connectionCount", "count32", of("host.connection_count"), "Open connections", "connection"),
@@ -227,12 +227,12 @@ LOG_CLASS: Final = ManagedClass(
         prop("status", "bool", "RO", of("is_on"), "The operational log is on"),
     ),
     methods=(
-        method("setStatus", "Switch the operational log on or off, until the broker ends", (
+        method("setStatus", "Switch the operational log on or off until the broker stops", (
             arg("status", "bool", "I", "True to switch it on"),
         ), set_status),
         method("recent", "The last lines of the log, which are kept in memory", (
             arg("after", "uint64", "I", "Only lines after the one with this number"),
-            arg("count", "uint32", "I", "At most so many"),
+            arg("count", "uint32", "I", "Maximum number of lines"),
             arg("first", "uint64", "O", "The number of the first of them"),
             arg("lines", "list", "O", "The lines"),
             arg("last", "uint64", "O", "The number of the newest line"),
@@ -274,13 +274,13 @@ ALARMS_CLASS: Final = ManagedClass(
     ),
     statistics=(
         stat("memoryLimit", "uint64", of("memory.limit"), "Limit of the memory of all messages; 0 for none", "octet"),
-        stat("memoryUsed", "uint64", of("memory.used"), "Of it used, when it was last counted", "octet"),
+        stat("memoryUsed", "uint64", of("memory.used"), "Memory used, when last counted", "octet"),
         stat("memoryState", "sstr", lambda view: view.memory.state.name.lower(),
              "ample; short: publishers are slowed down; full: messages are refused"),
-        stat("diskFree", "int64", lambda view: view.disk["free"], "Free on the disk of the store; -1 if unknown",
+        stat("diskFree", "int64", lambda view: view.disk["free"], "Free space on the disk of the store; -1 if unknown",
              "octet"),
         stat("diskTotal", "uint64", lambda view: view.disk["total"], "Size of that disk", "octet"),
-        stat("diskKept", "uint64", lambda view: view.disk["kept"], "Journals do not grow when less is free",
+        stat("diskKept", "uint64", lambda view: view.disk["kept"], "Journals do not grow when less space is free",
              "octet"),
         stat("slowedJournals", "list", lambda view: tuple([typed_value(each) for each in view.slowed]),
              "Queues whose publishers are slowed down: their journals cannot grow"),
@@ -320,7 +320,7 @@ SECURITY_CLASS: Final = ManagedClass(
     ),
     methods=(
         method("reload", "Read the TLS certificate, its authorities and the keytab again, for new connections", (
-            arg("warnings", "list", "O", "What is unusual about them, one text each"),
+            arg("warnings", "list", "O", "Warnings about them, one string each"),
         ), reload),
     ),
     objects=_security,

@@ -206,7 +206,7 @@ class LinkSession(ServerSession):
         self._owner.session_ended(self, self.reason)
 
     def drop(self) -> None:
-        """End the session: its owner needs it no more."""
+        """End the session: its owner no longer needs it."""
         if self.is_usable:
             self.connection.end_session(self)
 

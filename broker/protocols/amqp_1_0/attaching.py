@@ -223,7 +223,7 @@ class Attach:
         self.terminus = terminus.fields
         address = self.terminus.get("address")
         if address is not None and (not isinstance(address, Value) or not isinstance(address.value, str)):
-            raise ConditionError(Condition.INVALID_FIELD, "an address that is not a string")
+            raise ConditionError(Condition.INVALID_FIELD, "the address must be a string")
         self.address = None if address is None else address.value
         if self.is_source:
             self.filters = read_filters(self.terminus.get("filter") or ())
@@ -436,7 +436,7 @@ class Attach:
         if given is None:
             return Composite("released", {})
         if not isinstance(given, Composite) or given.name not in OUTCOMES:
-            raise ConditionError(Condition.NOT_IMPLEMENTED, "a default outcome that is not known")
+            raise ConditionError(Condition.NOT_IMPLEMENTED, "unknown default outcome")
         if given.name == "modified" and given.fields.get("message_annotations"):
             raise ConditionError(Condition.NOT_IMPLEMENTED, NO_ANNOTATIONS)
         return given
@@ -564,5 +564,5 @@ def prepare(attach: Attach) -> Coroutine[Any, Any, None] | None:
     if not attach.is_source or node.kind is NodeKind.QUEUE:
         return None
     if node.is_strict:
-        raise InvalidArgumentError("an exchange is not a source: address a queue that is bound to it")
+        raise InvalidArgumentError("an exchange cannot be a source: use the address of a queue that is bound to it")
     return attach.make_subscription()

@@ -795,7 +795,7 @@ class Session:
         last = first if fields.get("last") is None else self._number(fields["last"])
         state, is_settled = fields.get("state"), fields["settled"]
         if state is not None and not isinstance(state, Composite):
-            raise ConditionError(Condition.NOT_IMPLEMENTED, "a delivery state that is not known", Ends.SESSION)
+            raise ConditionError(Condition.NOT_IMPLEMENTED, "unknown delivery state", Ends.SESSION)
         numbers = numbers_among([(first, last)], self.unsettled, self.next_delivery)
         if state is not None and is_transactional(state):
             self._retire(state, numbers, min(last - first + 1, len(self.unsettled)), is_settled=is_settled)
