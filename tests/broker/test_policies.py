@@ -132,7 +132,7 @@ class TestChoice:
         (policy("p", "(", max_length=1), "not a regular expression"),
         (policy("p", "(a+)+$", max_length=1), "too long to match"),
         (policy("p", "", "streams", max_length=1), "no streams"),
-        (policy("p", "", "bindings", max_length=1), "it is one of"),
+        (policy("p", "", "bindings", max_length=1), "it must be one of"),
         (policy("p", "", "all", True, max_length=1), "priority"),
         (policy("p", "", "all", 1 << 40, max_length=1), "priority"),
         (policy("p", max_priority=5), "x-max-priority"),
