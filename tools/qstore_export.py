@@ -95,7 +95,7 @@ exported), 2 the store or the command line is unusable, or DEST cannot be writte
 @click.option("--until", type=Moment(), help="Only messages with a timestamp at or before this time.")
 @click.option("--topology/--no-topology", default=True, help="Export queues, exchanges, bindings and other objects.")
 @click.option("--messages/--no-messages", default=True, help="Export messages and branches in doubt.")
-@click.option("--with-passwords", is_flag=True, help="Also export the passwords of links.")
+@click.option("--with-passwords", is_flag=True, help="Also export the passwords of links and shovels.")
 @click.option("--take", is_flag=True, help="From a broker: remove the messages when DEST is complete.")
 @click.option("--strict", is_flag=True, help="Write no definitions if they cannot express everything.")
 @QUIET
@@ -148,9 +148,12 @@ def command(
     unmapped = Unmapped()
     with failing(_PROGRAM, UnusableInputError, InterchangeError, MessagingError, advise=advice), private_files():
         if broker is not None:
-            counts = _export_broker(broker, destination, chosen_form, chosen, unmapped, take=take, strict=strict)
+            counts, hidden = _export_broker(
+                broker, destination, chosen_form, chosen, unmapped,
+                take=take, with_passwords=with_passwords, strict=strict,
+            )  # fmt: skip
         else:
-            recovered, counts = _export(
+            recovered, counts, hidden = _export(
                 source, destination, chosen_form, chosen, unmapped, with_passwords=with_passwords, strict=strict
             )
             damaged = recovered.store.damage
@@ -160,8 +163,11 @@ def command(
         note("damage", f"{damage.where}: {damage.what}")
     for text in unmapped:
         note("notice", text)
+    if hidden:
+        what = plural(hidden, "link or parameter", "links or parameters")
+        note("notice", f"the passwords of {what} are left out; --with-passwords exports them")
     if not quiet and destination != STANDARD_OUTPUT:
-        _show(counts, destination, time.monotonic() - began)
+        _show(counts, destination, time.monotonic() - began, has_messages=chosen_form is not Form.DEFINITIONS)
     if damaged or unmapped:
         context.exit(EXIT_DAMAGE)
 
@@ -175,7 +181,7 @@ def _export(
     *,
     with_passwords: bool,
     strict: bool,
-) -> tuple[RecoveredStore, Mapping[str, int]]:
+) -> tuple[RecoveredStore, Mapping[str, int], int]:
     with reading_progress(OsDisk()) as disk, contextlib.closing(_open(disk, source)) as store:
         unknown = chosen.records.unknown_queues(store.queue_names())
         if unknown:
@@ -191,7 +197,7 @@ def _export(
             writer.begin(header)
             export.write(writer)
             _note_unmapped(writer, unmapped, destination, strict=strict)
-    return recovered, export.counts
+    return recovered, export.counts, writer.hidden
 
 
 def _note_unmapped(writer: ExportWriter, unmapped: Unmapped, destination: str, *, strict: bool) -> None:
@@ -209,8 +215,9 @@ def _export_broker(
     unmapped: Unmapped,
     *,
     take: bool,
+    with_passwords: bool,
     strict: bool,
-) -> Mapping[str, int]:
+) -> tuple[Mapping[str, int], int]:
     def connect(host: str) -> Connection:
         connection = Connection(source.text, virtual_host=host) if host != DEFAULT_HOST else Connection(source.text)
         connection.open()
@@ -220,12 +227,12 @@ def _export_broker(
     with contextlib.closing(export):
         header = ExportHeader(uuid4(), int(time.time()), __version__, source.shown, "broker", _described(chosen))
         with progress_bar("exporting messages", MofNCompleteColumn()) as bar:
-            with export_file(destination, form, with_passwords=False) as writer:
+            with export_file(destination, form, with_passwords=with_passwords) as writer:
                 writer.begin(header)
                 export.write(writer, bar.advance if bar is not None else lambda _: None)
                 _note_unmapped(writer, unmapped, destination, strict=strict)
             export.taken()
-    return export.counts
+    return export.counts, writer.hidden
 
 
 def _open(disk: CountingDisk, source: str) -> OfflineStore:
@@ -254,8 +261,13 @@ def _described(chosen: ExportSelection) -> str | None:
 _MAX_SELECTION: Final = 1000  # characters of the description
 
 
-def _show(counts: Mapping[str, int], destination: str, seconds: float) -> None:
+def _show(counts: Mapping[str, int], destination: str, seconds: float, *, has_messages: bool) -> None:
     with failing(_PROGRAM):
+        if not has_messages:
+            what = plural(len(counts), "queue")
+            click.echo(f"the definitions of {what} exported to {printable(destination)} in {seconds:.1f} s")
+            sys.stdout.flush()
+            return
         rows = [(printable(name), f"{count:,}") for name, count in list(counts.items())[:MAX_SHOWN]]
         if rows:
             print_grid(plain_console(), (Column("QUEUE", folds=True), Column("MESSAGES", number=True)), rows)

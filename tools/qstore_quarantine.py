@@ -47,7 +47,7 @@ from qstore.tools.console.rows import (
     print_json,
     print_wrapped,
 )
-from qstore.tools.console.text import printable, unescape_name
+from qstore.tools.console.text import printable, sentence, unescape_name
 from qstore.tools.dump.messages import BodyForm, message_object
 from qstore.tools.quarantine import (
     GAVE_UP,
@@ -169,7 +169,7 @@ def _list(quarantine: Quarantine, *, as_json: bool) -> int:
     if rows:
         print_grid(console, _COLUMNS, rows)
     for problem_fields in damage:
-        _line(console, f"damage: {printable(_problem_text(problem_fields))}", "bold red")
+        _line(console, f"damage: {sentence(_problem_text(problem_fields))}", "bold red")
     _line(console, f"{plural(entries, 'entry', 'entries')}, {size:,} bytes, {injected:,} injected")
     if unknown:
         text = f"{plural(unknown, 'entry', 'entries')} marked ?: an interrupted injection may have taken place"
@@ -398,7 +398,7 @@ def _injected(entry: Object) -> Text:
 
 def _what(entry: Object) -> Text:
     problem = entry["problem"]
-    return Text(printable(entry["what"])) if problem is None else Text(printable(problem), style="bold red")
+    return Text(sentence(entry["what"])) if problem is None else Text(sentence(problem), style="bold red")
 
 
 _COLUMNS: Final = (
@@ -417,11 +417,11 @@ def show_entry(console: Console, entry: QuarantineEntry, problem: str | None) ->
     rid = "" if entry.rid is None else f", record 0x{entry.rid:x}"
     _line(console, f"entry {entry.number}: queue {printable(entry.queue)}{rid}", "bold")
     _line(console, f"  {entry.size:,} bytes of {printable(entry.file)} at 0x{entry.offset:x}")
-    _line(console, f"  {printable(entry.what)}")
+    _line(console, f"  {sentence(entry.what)}")
     if entry.injected is not None:
         _line(console, f"  {printable(injected_before(entry.injected))}", "yellow")
     if problem is not None:
-        _line(console, f"  {printable(problem)}", "bold red")
+        _line(console, f"  {sentence(problem)}", "bold red")
 
 
 def show_record(console: Console, fields: Object) -> None:
@@ -432,11 +432,11 @@ def show_record(console: Console, fields: Object) -> None:
     if "dequeued_rid" in fields:
         _line(console, f"    removes record 0x{fields['dequeued_rid']:x}")
     for problem in fields["problems"]:
-        _line(console, f"    but {printable(problem)}", "yellow")
+        _line(console, f"    but {sentence(problem)}", "yellow")
     if "message" in fields:
         _show_message(console, fields["message"])
     if fields["injectable"] == "no":
-        _line(console, f"    cannot be injected: {printable(fields['refusal'])}", "red")
+        _line(console, f"    cannot be injected: {sentence(fields['refusal'])}", "red")
     else:
         forced = " with --force" if fields["injectable"] == "forced" else ""
         _line(console, f"    can be injected{forced}", "green")
@@ -481,7 +481,7 @@ def show_injected(console: Console, result: Injected) -> None:
     """Print the result for an entry that was to be injected."""
     name = f"entry {result.entry.number}"
     if result.failure is not None:
-        _line(console, f"{name}: not injected: {printable(result.failure)}", "red")
+        _line(console, f"{name}: not injected: {sentence(result.failure)}", "red")
     else:
         rids = ", ".join(f"0x{rid:x}" for rid in (result.rids[:1] if len(result.rids) > 1 else result.rids))
         count = plural(len(result.rids), "message")
@@ -490,7 +490,7 @@ def show_injected(console: Console, result: Injected) -> None:
             console, f"{name}: {count} at the end of queue {printable(result.queue)}, record {rids}{upwards}", "green"
         )
     for problem in result.problems:
-        _line(console, f"    {printable(problem)}", "yellow")
+        _line(console, f"    {sentence(problem)}", "yellow")
 
 
 def _line(console: Console, text: str, style: str = "") -> None:

@@ -27,6 +27,7 @@ is a JSON list of the parts of the record's own name, their properties are texts
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, NamedTuple
@@ -484,6 +485,45 @@ BRIDGE_KIND: Final = "qstore.bridge"
 
 HOST_KIND: Final = "qstore.virtual-host"
 """The kind of those about virtual hosts; the first part of their name is the host's."""
+
+
+def without_passwords(record: Link | Bridge | GeneralObject) -> Link | Bridge | GeneralObject:
+    """The record without its password, and without those in AMQP URIs, as parameters of shovels have them."""
+    if isinstance(record, Link):
+        return replace(record, password="")
+    if isinstance(record, Bridge) or not any(_has_uri(typed) for _, typed in record.properties.entries):
+        return record
+    entries = tuple((name, _without_passwords(typed)) for name, typed in record.properties.entries)
+    return replace(record, properties=replace(record.properties, entries=entries))
+
+
+_URI_PASSWORD: Final = re.compile(r"(?i)(amqps?://[^/?#@:]*):[^/?#]*@")
+
+
+def _has_uri(typed: TypedValue) -> bool:
+    return isinstance(typed.value, str) and "amqp" in typed.value.lower()
+
+
+def _without_passwords(typed: TypedValue) -> TypedValue:
+    if not _has_uri(typed):
+        return typed
+    assert isinstance(typed.value, str)
+    try:
+        value = json.loads(typed.value)
+    except ValueError:
+        value = None
+    if not isinstance(value, dict | list):
+        return typed._replace(value=_URI_PASSWORD.sub(r"\1@", typed.value))
+    shown = _without_uri_passwords(value)
+    return typed if shown == value else typed._replace(value=json.dumps(shown, separators=(",", ":")))
+
+
+def _without_uri_passwords(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _without_uri_passwords(entry) for key, entry in value.items()}
+    if isinstance(value, list):
+        return [_without_uri_passwords(entry) for entry in value]
+    return _URI_PASSWORD.sub(r"\1@", value) if isinstance(value, str) else value
 
 
 def names_a_host(record: Queue | Exchange | Link | Bridge | GeneralObject) -> bool:

@@ -714,7 +714,7 @@ class OfflineStore:
         if self.topology is not None and self.topology.complete and not self.topology.damage:
             catalogue = self.layout.catalogue or self.layout.path
             self.damage.extend(self.closing.lost_queues(catalogue, self.topology.queues.keys()))
-        self.notices.extend(self._unfinished_journal(*each) for each in self.unfinished().items())
+        self.notices.extend(self._unfinished_journals())
         orphans = [self._recover_orphan(each, open_now) for each in (*self._orphans, *self.kept_aside)]
         for journal in self._quarantine:
             self.notices.append(self._quarantined(journal))
@@ -827,13 +827,24 @@ class OfflineStore:
         is_other = any(info is not None and info.incarnation != incarnation for info in own)
         return queue.record.name if is_other else None
 
-    def _unfinished_journal(self, path: str, state: Unfinished) -> str:
-        """Describe the remains of interrupted work on a journal; one replaced because of damage is reported as such."""
-        if state is Unfinished.REPLACED_JOURNAL:
-            (journal,) = [each for each in self.journals if each.path == path]
-            if self._read(journal).damage:
-                state = Unfinished.REPAIRED_JOURNAL
-        return state.notice(path)
+    def _unfinished_journals(self) -> list[str]:
+        """Describe the remains of interrupted work on journals, those in the same state and directory together.
+
+        One replaced because of damage is reported as such.
+        """
+        found: dict[tuple[str, Unfinished], list[str]] = {}
+        for path, state in self.unfinished().items():
+            if state is Unfinished.REPLACED_JOURNAL:
+                (journal,) = [each for each in self.journals if each.path == path]
+                if self._read(journal).damage:
+                    state = Unfinished.REPAIRED_JOURNAL
+            found.setdefault((posixpath.dirname(path), state), []).append(posixpath.basename(path))
+        return [
+            state.notice(posixpath.join(directory, names[0]))
+            if len(names) == 1
+            else f"{directory}: {plural(len(names), 'journal')} ({_listed(names)}), each of them {state.value}"
+            for (directory, state), names in found.items()
+        ]
 
     def _quarantined(self, journal: Journal) -> str:
         """A reminder of a quarantined journal: its loss was reported when it was rebuilt."""
@@ -952,3 +963,11 @@ def open_store(disk: Disk, path: str, find_holder: Callable[[StoreLayout], int |
         return OfflineStore(disk, layout, find_holder(layout))
     except NotAJournalError as error:
         raise UnusableInputError(str(error)) from None
+
+
+_LISTED: Final = 20  # names in one notice
+
+
+def _listed(names: list[str]) -> str:
+    more = f" and {len(names) - _LISTED:,} more" if len(names) > _LISTED else ""
+    return f"{', '.join(names[:_LISTED])}{more}"

@@ -60,6 +60,20 @@ def test_a_deletion_that_was_cut_short(path: Path, left: str, monkeypatch: pytes
     again.store.close()
 
 
+def test_journals_that_are_left_for_the_same_reason_are_one_notice(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    opened = OpenedStore(tool_environment(), path)
+    journals = [opened.make_queue(name) for name in ("a", "b", "c")]
+    monkeypatch.setattr(HeldDirectories, "add", lambda self, directory: None)
+    for journal in journals:
+        calls = Calls()
+        opened.store.changes.delete_queue(journal, calls)
+        opened.wait(calls)
+    opened.store.close()
+    _, notices = found_by_check(path)
+    (notice,) = [each for each in notices if "left from a queue that was being deleted" in each]
+    assert notice.startswith(f"{path}/rhm/jrnl: 3 journals (1, 2, 3), each of them a journal which")
+
+
 @pytest.mark.parametrize("is_written", [False, True])
 def test_a_queue_that_the_catalogue_refuses_gives_back_its_space(
     path: Path, monkeypatch: pytest.MonkeyPatch, *, is_written: bool

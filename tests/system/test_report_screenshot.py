@@ -93,6 +93,40 @@ def driven(text: str, script: str) -> str:
     return free.replace("</body>", f"<script>{script}</script></body>")
 
 
+MEASURE = """
+    const frames = [1300, 1000, 650, 420].map((width) => {
+        const frame = document.createElement('iframe');
+        frame.style.width = width + 'px';
+        frame.srcdoc = '<!DOCTYPE html>' + document.documentElement.outerHTML.replace(/<script[^]*?<[/]script>/g, '');
+        return frame;
+    });
+    const measured = (frame) => Array.from(frame.contentDocument.querySelectorAll('.tiles')).map((tiles) => {
+        const boxes = Array.from(tiles.children).map((tile) => tile.getBoundingClientRect());
+        const last = boxes.filter((box) => box.top === boxes[boxes.length - 1].top);
+        const values = Array.from(tiles.querySelectorAll('dd'));
+        const isWhole = (dd) => dd.scrollWidth <= dd.clientWidth && dd.clientHeight < 40;
+        return [boxes.length, last.length, values.filter((dd) => !isWhole(dd)).map((dd) => dd.textContent)];
+    });
+    document.body.replaceChildren(...frames);
+    Promise.all(frames.map((frame) => new Promise((done) => { frame.onload = done; })))
+        .then(() => document.body.replaceChildren(JSON.stringify(frames.map(measured))));
+"""
+
+
+def test_tiles_show_their_values_on_one_line_and_none_stands_alone(tmp_path: Path) -> None:
+    """At 1300, 1000, 650 and 420 pixels."""
+    whole = content(dataclasses.replace(full_queue(seed=4), live_bytes=1023 * 2**20 + 999_999))
+    assert whole.queues[0].seconds is not None
+    totals = dataclasses.replace(whole.totals, live_bytes=1023 * 2**20 + 999_999, records=1_234_567_890)
+    page = tmp_path / "report.html"
+    page.write_text(driven(render(dataclasses.replace(whole, totals=totals)), MEASURE))
+    found = re.search("<body>(.*)</body>", browse(page, "--dump-dom", "--virtual-time-budget=10000"), re.DOTALL)
+    assert found is not None
+    for each in json.loads(found[1]):
+        assert [tiles[:2] for tiles in each] in ([[6, 6], [8, 8]], [[6, 3], [8, 4]], [[6, 2], [8, 2]])
+        assert [tiles[2] for tiles in each] == [[], []]
+
+
 def three_queues() -> str:
     reports = [dataclasses.replace(plain_queue(name), outstanding=size) for name, size in
                (("bravo", 5), ("alpha", 20), ("charlie", 100))]  # fmt: skip

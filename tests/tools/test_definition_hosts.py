@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -147,3 +149,61 @@ def test_names_that_no_host_can_have_are_left_out_with_a_notice(tmp_path: Path) 
     result = bring(path, tmp_path / "store")
     assert result.exit_code == 1, result.output
     assert result.output.count("it is left out, with what it has") == 2
+
+
+@pytest.fixture
+def shovels(tmp_path: Path) -> Path:
+    r"""A store with the virtual host `a\x`, and with a shovel whose URIs have passwords."""
+    uris = ["amqp://bob:sec%2Fret@one/a%5Cx", "AMQPS://:sec:ret@two?heartbeat=5", "amqp:///%2F"]
+    value = {"src-uri": uris, "src-queue": "q", "dest-uri": uris[0], "dest-queue": "r"}
+    path = tmp_path / "shovels.json"
+    path.write_text(json.dumps({
+        "rabbitmq_version": "3.10.8", "vhosts": [{"name": "/"}, {"name": "a\\x"}],
+        "queues": [{"name": name, "vhost": "a\\x", "durable": True, "arguments": {"x-odd": 1}} for name in ("q", "r")],
+        "bindings": [
+            {"source": "amq.match", "vhost": "a\\x", "destination": "q", "destination_type": "queue",
+             "routing_key": "k", "arguments": {"x-match": match, "n": 1}} for match in ("all", "any")
+        ],
+        "parameters": [{"vhost": "a\\x", "component": "shovel", "name": "s", "value": value}],
+    }))  # fmt: skip
+    result = bring(path, tmp_path / "store")
+    assert result.exit_code == 1, result.output
+    return tmp_path / "store"
+
+
+@pytest.mark.parametrize("name", ["e.jsonl", "e.jsonl.zst", "e.tar.zst", "e.definitions.json"])
+def test_passwords_in_uris_are_exported_on_request_only(shovels: Path, tmp_path: Path, name: str) -> None:
+    without = export(shovels, tmp_path / name)
+    assert "the passwords of 1 link or parameter are left out; --with-passwords exports them" in without.output
+    again = tmp_path / "again"
+    for options, secrets in (((), 0), (("--with-passwords",), 3)):
+        (tmp_path / name).unlink()
+        export(shovels, tmp_path / name, *options)
+        bring(tmp_path / name, again)
+        text = tmp_path / "text.jsonl"
+        assert export(again, text, "--with-passwords").exit_code == 0
+        assert len(re.findall("sec(?:%2F|:)ret@", text.read_text())) == secrets
+        assert "amqp://bob" in text.read_text()
+        text.unlink()
+        shutil.rmtree(again)
+
+
+def test_a_dump_shows_no_passwords(shovels: Path) -> None:
+    for options in ((), ("--json",)):
+        shown = dump(shovels, "--topology", *options).out.decode()
+        assert "amqp://bob@one/a%5Cx" in shown
+        assert not re.search("sec.{1,3}ret", shown)
+
+
+def test_a_dump_shows_the_keys_that_clients_have_bound(shovels: Path) -> None:
+    bindings = [line for line in dump(shovels, "--topology", "--json").lines() if line["kind"] == "binding"]
+    assert [line["key"] for line in bindings] == ["k", "k"]
+    assert sum("stored_key" in line for line in bindings) == 1
+
+
+def test_names_in_notices_are_escaped_once(shovels: Path, tmp_path: Path, make_broker: BrokerMaker) -> None:
+    assert export(shovels, tmp_path / "e.jsonl").exit_code == 0
+    url = f"amqp://guest/guest@127.0.0.1:{make_broker().start().port}"
+    planned = bring(tmp_path / "e.jsonl", url, "--dry-run")
+    assert "1 virtual host would be created: a\\x5cx" in planned.output
+    assert "x5cx5cx" not in planned.output

@@ -20,7 +20,7 @@ from typing import Any, Final, NoReturn
 import click
 
 from qstore.store.log_lines import Level, LogLine
-from qstore.tools.console.text import printable
+from qstore.tools.console.text import sentence
 
 EXIT_DAMAGE: Final = 1
 EXIT_FAILED: Final = 1
@@ -35,7 +35,7 @@ EXIT_INTERRUPTED: Final = _EXIT_SIGNAL + signal.SIGINT
 
 def say(program: str, text: str) -> None:
     """Print a line on standard error."""
-    click.echo(f"{program}: {printable(text)}", err=True)
+    click.echo(f"{program}: {sentence(text)}", err=True)
 
 
 def log_printer(program: str) -> Callable[[LogLine], None]:

@@ -33,7 +33,7 @@ from rich.table import Table
 from rich.text import Text
 
 from qstore.formats.broker_records.topology import DEFAULT_HOST, HOST_SEPARATOR, split_name
-from qstore.tools.console.text import escape_name, escape_names, printable
+from qstore.tools.console.text import escape_name, escape_names, printable, sentence
 
 MAX_SHOWN: Final = 200
 _GAP: Final = "  "
@@ -307,7 +307,7 @@ def _line_end(plain: str, begin: int, limit: int) -> int:
 
 def note(kind: str, text: str) -> None:
     """Print a notice or a damage on standard error."""
-    print_wrapped(Console(stderr=True, highlight=False), f"{kind}: {printable(text)}")
+    print_wrapped(Console(stderr=True, highlight=False), f"{kind}: {sentence(text)}")
 
 
 def print_some(console: Console, lines: Sequence[str], what: str) -> None:

@@ -7,6 +7,7 @@ Characters that control a terminal or are invisible (control characters, directi
 written `\xNN`, `\uNNNN` or `\UNNNNNNNN`. Which characters these are differs by output:
 
     printable   console and standard error: control characters and directional marks; names stay reversible
+    sentence    the same for a text in which names are escaped already: its backslashes stay as they are
     visible     HTML reports: everything unprintable; cut after `MAX_TEXT` characters
     one_line    the drop-ins for Apache's tools: control characters only, because names are written as their bytes
 """
@@ -37,6 +38,12 @@ def printable(text: str, limit: int | None = None) -> str:
     if limit is not None and len(text) > limit:
         text = text[: limit - 1] + "…"
     return _CONTROL.sub(_escaped, escape_name(text))
+
+
+def sentence(text: str) -> str:
+    """A text of notices, damage and errors as `printable`, but with the backslashes of names that are escaped in it."""
+    text = text.replace("\x1f", "/")
+    return _CONTROL.sub(_escaped, text if text.isascii() else _SURROGATE.sub(_escape_surrogate, text))
 
 
 def visible(text: str) -> str:

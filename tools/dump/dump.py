@@ -112,8 +112,9 @@ class RecoveryDump:
             if self._selection.has_queue(binding.record.queue_name):
                 self._output.show(binding_object(binding))
         if everything:
-            for record in topology.general.values():
-                self._output.show(general_object(record))
+            objects = map(general_object, topology.general.values())
+            for fields in sorted(objects, key=lambda each: (str(each["kind"]), str(each.get("type", "")))):
+                self._output.show(fields)
         elif not self._selection.queues:
             for bound in exchange_bindings(topology):
                 self._output.show(exchange_binding_object(bound))

@@ -5,6 +5,7 @@ An object has the same fields in every command that shows it; `tools/README.md` 
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping
 from typing import Any, Final
@@ -12,6 +13,7 @@ from typing import Any, Final
 from rich.console import Console
 from rich.text import Text
 
+from qstore.broker.protocols.amqp_0_9_1.arguments import client_key
 from qstore.formats.broker_records.topology import (
     Bridge,
     Exchange,
@@ -19,6 +21,7 @@ from qstore.formats.broker_records.topology import (
     GeneralObject,
     Link,
     exchange_binding_of,
+    without_passwords,
 )
 from qstore.formats.broker_records.xids import decode_xid
 from qstore.formats.plain import plain_map
@@ -58,7 +61,7 @@ from qstore.tools.console.rows import (
     share,
     yes,
 )
-from qstore.tools.console.text import printable
+from qstore.tools.console.text import printable, sentence
 
 _FLAG_NAMES = {
     OVERWRITE_INDICATOR: "overwrite-indicator",
@@ -96,17 +99,22 @@ def queue_object(queue: RecoveredQueue) -> Object:
 
 
 def binding_object(binding: StoredBinding) -> Object:
-    """A binding. A fanout exchange has no keys: one that was given is stored, but not restored."""
-    fanout = binding.exchange.type == "fanout"
+    """A binding with its client's key.
+
+    A fanout exchange has no keys: one that was given is stored, but not restored. Bindings of AMQP 0-9-1 clients to a
+    headers exchange that differ only in their arguments are stored with different keys.
+    """
+    stored = binding.record.key
+    key = {"fanout": "", "headers": client_key(stored)}.get(binding.exchange.type, stored)
     fields: Object = {
         "kind": "binding",
         "exchange": binding.exchange.name,
         "queue": binding.record.queue_name,
-        "key": "" if fanout else binding.record.key,
+        "key": key,
         "arguments": plain_map(binding.record.arguments),
     }
-    if fanout and binding.record.key:
-        fields["stored_key"] = binding.record.key
+    if key != stored:
+        fields["stored_key"] = stored
     return fields
 
 
@@ -155,6 +163,8 @@ def general_object(record: Link | Bridge | GeneralObject) -> Object:
     bound = exchange_binding_of(record)
     if bound is not None:
         return exchange_binding_object(bound)
+    record = without_passwords(record)
+    assert isinstance(record, GeneralObject)
     shown = {name: value for name, value in plain_map(record.properties).items() if "password" not in name.lower()}
     return {"kind": "object", "type": record.kind, "name": record.name, "properties": shown}
 
@@ -340,15 +350,15 @@ def show_damage(console: Console, damage: list[Damage]) -> None:
         where += "" if entry.offset is None else f" at 0x{entry.offset:x}"
         rid = "" if entry.rid is None else f"record 0x{entry.rid:x}: "
         text = Text("damage: ", style="bold red")
-        text.append(f"{where}: {rid}{printable(entry.what)}", style="default not bold")
+        text.append(f"{where}: {rid}{sentence(entry.what)}", style="default not bold")
         print_wrapped(console, text)
-        print_wrapped(console, f"        {printable(entry.consequence)}", style="dim", hang=0)
+        print_wrapped(console, f"        {sentence(entry.consequence)}", style="dim", hang=0)
     print_rest(console, len(damage), "damages")
 
 
 def show_notices(console: Console, notices: list[str]) -> None:
     """Print notices."""
-    print_some(console, [f"notice: {printable(notice)}" for notice in notices], "notices")
+    print_some(console, [f"notice: {sentence(notice)}" for notice in notices], "notices")
 
 
 # ---- columns of the tables ----
@@ -378,6 +388,18 @@ def _body(fields: Mapping[str, Any]) -> str:
             limit = None if name == "body_file" else _BODY_PREVIEW
             return printable(prefix + fields[name], limit)
     return ""
+
+
+def _parts(fields: Mapping[str, Any]) -> str:
+    """The name of an object; those of configuration records have several parts, such as a virtual host and a name."""
+    name = fields["name"]
+    try:
+        parts = json.loads(name)
+    except ValueError:
+        parts = None
+    if isinstance(parts, list) and parts and all(isinstance(part, str) for part in parts):
+        return printable(" ".join(parts))
+    return printable(name)
 
 
 def _content(fields: Mapping[str, Any]) -> str:
@@ -438,7 +460,7 @@ COLUMNS: Final[dict[str, tuple[Column, ...]]] = {
         Column("key", field("key"), long=True),
     ),
     "object": (
-        Column("object", field("name"), width=24),
+        Column("object", _parts, width=24),
         Column("type", field("type"), width=16),
         Column("properties", pairs("properties"), long=True),
     ),

@@ -56,6 +56,7 @@ from qstore.store.importing.intake import ImportedMessage, Intake
 from qstore.store.importing.plan import LEDGER_QUEUES, PastImport
 from qstore.store.journal.recovery import LIVE
 from qstore.tools.console.amounts import reference
+from qstore.tools.console.text import sentence
 from qstore.tools.interchange.exporting import ExportSelection
 from qstore.tools.interchange.items import ExportWriter, InterchangeError, ItemSink
 from qstore.tools.messaging import Pace
@@ -521,7 +522,7 @@ class BrokerImport:
 
     def _refuse(self, what: str, error: Exception) -> None:
         self.refused += 1
-        self._left_out(what, printable(str(error)))
+        self._left_out(what, sentence(str(error)))
 
 
 def _shown(source: str, target: str, key: str) -> str:

@@ -57,9 +57,11 @@ from qstore.broker.protocols.amqp_0_9_1.arguments import (
 )
 from qstore.broker.security.permissions import PERMISSION, TOPIC_PERMISSION
 from qstore.formats.broker_records.topology import (
+    BRIDGE_KIND,
     DEFAULT_HOST,
     GLOBAL_PARAMETER,
     HOST_KIND,
+    LINK_KIND,
     PARAMETER,
     Binding,
     Bridge,
@@ -77,6 +79,7 @@ from qstore.formats.broker_records.topology import (
     full_name,
     problem_of_new_name,
     split_name,
+    without_passwords,
 )
 from qstore.formats.errors import BrokerRecordError
 from qstore.formats.values import TypedMap, typed_map
@@ -472,15 +475,15 @@ class DefinitionsWriter:
 
     Args:
         stream: takes it.
-        with_passwords: without effect: links are left out.
+        with_passwords: whether to write the passwords in the URIs of parameters.
 
     Attributes:
         unmapped: what cannot be mapped.
+        hidden: the number of records whose passwords are left out.
     """
 
     def __init__(self, stream: BinaryIO, *, with_passwords: bool = False) -> None:
-        del with_passwords
-        self._stream, self.unmapped = stream, Unmapped()
+        self._stream, self._with_passwords, self.unmapped, self.hidden = stream, with_passwords, Unmapped(), 0
         self._software = ""
         keys = (*_LISTS.values(), "parameters", "global_parameters", *_TOPOLOGY)
         self._lists: dict[str, list[dict[str, Any]]] = {key: [] for key in keys}
@@ -565,9 +568,18 @@ class DefinitionsWriter:
             if not {bound.source, bound.destination} & self._left_out:
                 self._bound(bound.source, bound.destination, "exchange", bound.key, bound.arguments)
             return
-        if isinstance(general, GeneralObject) and self._configured(general):
+        if isinstance(general, GeneralObject):
+            if general.kind in (LINK_KIND, BRIDGE_KIND):
+                return  # says who has made a link or a bridge, which is left out
+            shown = general if self._with_passwords else without_passwords(general)
+            assert isinstance(shown, GeneralObject)
+            if self._configured(shown):
+                self.hidden += shown != general
+                return
+            self.unmapped.add(general.kind, printable(general.name), "is not known")
             return
-        self.unmapped.add(general.kind, printable(general.name or ""), "is not known")
+        kind = "link" if isinstance(general, Link) else "bridge"
+        self.unmapped.add(kind, printable(general.name or ""), "definitions have no links and bridges: it is left out")
 
     def _configured(self, general: GeneralObject) -> bool:
         """Add a configuration record. Returns False if it is not one, or not valid."""

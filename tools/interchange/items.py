@@ -109,7 +109,14 @@ class ItemSink(Protocol):
 
 
 class ExportWriter(ItemSink, Protocol):
-    """Writes an export. Every method raises OSError if it cannot be written."""
+    """Writes an export. Every method raises OSError if it cannot be written.
+
+    Attributes:
+        hidden: the number of records whose passwords were left out.
+    """
+
+    @property
+    def hidden(self) -> int: ...
 
     def begin(self, header: ExportHeader) -> None:
         """Write the beginning."""

@@ -43,6 +43,7 @@ from qstore.formats.broker_records.topology import (
     encode_exchange,
     encode_general,
     encode_queue,
+    without_passwords,
 )
 from qstore.formats.errors import BrokerRecordError
 from qstore.formats.values import (
@@ -73,11 +74,14 @@ class ObjectWriter(ABC):
     """Writes everything but messages as JSON objects.
 
     Args:
-        with_passwords: whether to write the passwords of links.
+        with_passwords: whether to write the passwords of links, and those in URIs.
+
+    Attributes:
+        hidden: the number of records whose passwords are left out.
     """
 
     def __init__(self, *, with_passwords: bool) -> None:
-        self._with_passwords = with_passwords
+        self._with_passwords, self.hidden = with_passwords, 0
 
     @abstractmethod
     def write_object(self, fields: dict[str, Any]) -> None:
@@ -97,6 +101,8 @@ class ObjectWriter(ABC):
 
     def other(self, general: Link | Bridge | GeneralObject) -> None:
         """Write a link, a bridge or another object."""
+        if not self._with_passwords:
+            self.hidden += without_passwords(general) != general
         self.write_object(record_object(general, with_passwords=self._with_passwords))
 
     def branch(self, xid: bytes) -> None:
@@ -320,8 +326,8 @@ _DEFAULTS: Final[Mapping[str, Mapping[str, Any]]] = {
 def record_object(record: Record, *, with_passwords: bool = False) -> dict[str, Any]:
     """The JSON object of a record, without the exchange of a binding."""
     title = _TITLES[type(record)]
-    if isinstance(record, Link) and not with_passwords:
-        record = replace(record, password="")
+    if isinstance(record, Link | GeneralObject) and not with_passwords:
+        record = without_passwords(record)
     if isinstance(record, Binding):
         record = replace(record, queue_id=0)
     try:

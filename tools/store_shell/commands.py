@@ -27,7 +27,7 @@ from qstore.store.repair.quarantine import QuarantineError
 from qstore.tools.console.progress import progress_bar
 from qstore.tools.console.rows import JsonLines, Object, Output, note, print_json
 from qstore.tools.console.shell import CommandShell, ShellCommand, ask, output_console, paged
-from qstore.tools.console.text import escape_name, printable, unescape_name
+from qstore.tools.console.text import escape_name, printable, sentence, unescape_name
 from qstore.tools.dump.messages import BodyForm
 from qstore.tools.dump.rows import object_tables
 from qstore.tools.interchange.items import InterchangeError
@@ -170,7 +170,7 @@ class Shell(CommandShell):
         if self._settings.is_json:
             print_json([dict(fields)])
         else:
-            click.echo(printable(text))
+            click.echo(sentence(text))
 
     # ---- commands that look ----
 
@@ -309,10 +309,10 @@ class Shell(CommandShell):
         if plan.destroys and not self._settings.agrees:
             if not sys.stdin.isatty() or self._settings.is_json:
                 raise ShellError(f"{plan.text}: this cannot be undone; --yes permits it without asking")
-            if ask(f"{printable(plan.text)}: this cannot be undone. Do it? [y/N] ").strip().lower() not in _AGREED:
+            if ask(f"{sentence(plan.text)}: this cannot be undone. Do it? [y/N] ").strip().lower() not in _AGREED:
                 raise ShellError("nothing was changed")
         elif not self._settings.is_json:
-            click.echo(f"{printable(plan.text)} …")
+            click.echo(f"{sentence(plan.text)} …")
         with progress_bar(str(plan.fields["change"]), MofNCompleteColumn(), total=plan.count) as bar:
             more = plan.apply((lambda _: None) if bar is None else bar.advance)
         rids = ""
