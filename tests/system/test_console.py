@@ -24,6 +24,7 @@ import pytest
 from click.testing import CliRunner
 
 from qstore.tools.qstore_passwd import command as qstore_passwd
+from tests.support.node import NodeClient
 from tests.support.processes import PATIENCE_SECONDS, children_of
 from tests.support.running_broker import BrokerMaker, RunningBroker
 from tests.tools.test_commands import command
@@ -233,8 +234,8 @@ def test_rabbitmqadmin(make_broker: BrokerMaker, start: Start, tmp_path: Path) -
     admin(console, "delete", "queue", "name=none", code=1)
 
 
-@needs_admin
-def test_rabbitmqadmin_changes_users_and_policies(make_broker: BrokerMaker, start: Start, tmp_path: Path) -> None:
+def with_users(make_broker: BrokerMaker, start: Start, tmp_path: Path) -> RunningConsole:
+    """The console of a broker with the administrator guest."""
     users, credentials = tmp_path / "users", tmp_path / "secret"
     made = CliRunner().invoke(
         qstore_passwd, ["--tags", "administrator", "--stdin", str(users), "guest"], input="guest\n"
@@ -243,7 +244,12 @@ def test_rabbitmqadmin_changes_users_and_policies(make_broker: BrokerMaker, star
     credentials.write_text("guest:guest\n")
     credentials.chmod(0o600)
     broker = make_broker("--auth", "yes", "--user-file", str(users)).start()
-    console = start(broker, "--no-history", "--credentials-file", str(credentials))
+    return start(broker, "--no-history", "--credentials-file", str(credentials))
+
+
+@needs_admin
+def test_rabbitmqadmin_changes_users_and_policies(make_broker: BrokerMaker, start: Start, tmp_path: Path) -> None:
+    console = with_users(make_broker, start, tmp_path)
     everything = ("configure=.*", "write=.*", "read=.*")
     admin(console, "declare", "permission", "vhost=/", "user=guest", *everything)
     admin(console, "declare", "queue", "name=q", "queue_type=quorum")
@@ -271,6 +277,20 @@ def test_rabbitmqadmin_changes_users_and_policies(make_broker: BrokerMaker, star
 
 
 # ---- other programs ----
+
+
+def test_rabbitmq_admin_of_npm_works_unchanged(make_broker: BrokerMaker, start: Start, tmp_path: Path) -> None:
+    client = NodeClient("rabbitmq_admin_client.js", ("rabbitmq-admin@1.2.3",), tmp_path / "npm")
+    console = with_users(make_broker, start, tmp_path)
+    assert json.loads(client.run(console.port)) == {
+        "product": "3.10.0", "nodes": [True], "node": True, "cluster": "qstore",
+        "reads": "^[oq]", "vhosts": ["/", "a/b"], "noVhost": None,
+        "bindings": ["k.#", "q/1"], "between": 1, "sources": 1, "exchanges": ["orders %"],
+        "published": {"routed": True},
+        "messages": [["one", {"shop": 7}]], "queue": [True, {"x-max-length": 10}], "page": [1, 1],
+        "definitions": ["q/1"], "connections": 0, "consumers": 0,
+        "missing": ["RabbitAdminNotFoundError", 404], "bad": ["RabbitAdminBadRequestError", 400], "left": ["/"],
+    }  # fmt: skip
 
 
 @pytest.mark.filterwarnings("ignore")
