@@ -37,7 +37,7 @@ from qstore.broker.model.events import BrokerLinkDown, BrokerLinkUp
 from qstore.broker.protocols.amqp_0_10.client_connection import ClientNegotiation
 from qstore.broker.protocols.amqp_0_10.link_connection import LinkConnection
 from qstore.broker.protocols.machine import Host, Machine, Peer
-from qstore.broker.security.authentication import Link as SecurityLink
+from qstore.broker.security.authentication import PeerSecurity
 from qstore.broker.security.sasl.exchange import ClientMechanism
 from qstore.broker.security.sasl.table import Credentials, choose_mechanism
 from qstore.formats.broker_records import topology as records
@@ -133,7 +133,7 @@ class FederatedLink:
             "",
             self.broker.settings.link_heartbeat_seconds,
         )
-        peer = Peer(f"{remote}!{self.name}", SecurityLink(is_local=False, is_encrypted=remote.transport == "ssl"))
+        peer = Peer(f"{remote}!{self.name}", PeerSecurity(is_local=False, is_encrypted=remote.transport == "ssl"))
         return LinkConnection(host, self._federation.connections, peer, self, negotiation, self.creator)
 
     def _mechanism(self, offered: tuple[str, ...], remote: Remote) -> ClientMechanism:

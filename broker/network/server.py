@@ -42,7 +42,7 @@ from qstore.broker.network.outgoing import OutgoingConnections
 from qstore.broker.network.socket_connection import Accepts, SocketConnection
 from qstore.broker.protocols.amqp_0_10.message import new_transfer
 from qstore.broker.protocols.table import Protocols
-from qstore.broker.security.authentication import Authentication, policy_of
+from qstore.broker.security.authentication import Authentication, options_of
 from qstore.broker.security.tls import ServerContexts
 from qstore.broker.security.users.user_file import Users
 from qstore.broker.settings import BrokerSettings
@@ -100,7 +100,7 @@ class Server:
         self.shut_down: Callable[[], None] = lambda: None
         self.beat: Callable[[], None] = lambda: None
         users = None if settings.user_file is None else Users(settings.user_file)
-        self.authentication = Authentication(policy_of(settings), users)
+        self.authentication = Authentication(options_of(settings), users)
         self.loop = asyncio.get_running_loop()
         self.protocols = Protocols(broker, self.authentication)
         self.clients = Clients(broker, settings, self.protocols, self.loop)

@@ -25,7 +25,7 @@ from qstore.broker.network.login_checks import LoginCheck
 from qstore.broker.network.tls_layer import TlsLayer
 from qstore.broker.protocols.machine import Host, Machine, Peer
 from qstore.broker.protocols.table import HEADER_BYTES, TLS_HELLO, foreign_client
-from qstore.broker.security.authentication import Link
+from qstore.broker.security.authentication import PeerSecurity
 from qstore.broker.security.sasl.exchange import Answer, PasswordCheck
 from qstore.broker.security.tls import ServerContexts, TlsSession, certificate_user
 
@@ -95,7 +95,7 @@ class SocketConnection(asyncio.Protocol):
         self._unsent = 0
         self._is_catching_up = self._is_counted = False
         self._host = self._network = ""
-        self._peer = Peer("", Link(is_local=False))
+        self._peer = Peer("", PeerSecurity(is_local=False))
         self._login: LoginCheck | None = None
 
     # ---- asyncio ----
@@ -109,7 +109,9 @@ class SocketConnection(asyncio.Protocol):
         host = self._host = str(peer[0]) if peer else ""
         self._network = network_of(host)
         if self._outgoing is not None:
-            self._begin_outgoing(self._outgoing, Peer(address, Link(is_local=bool(peer) and _is_loopback(host))))
+            self._begin_outgoing(
+                self._outgoing, Peer(address, PeerSecurity(is_local=bool(peer) and _is_loopback(host)))
+            )
             return
         if not clients.admits(host, address):
             self._transport.abort()
@@ -128,8 +130,8 @@ class SocketConnection(asyncio.Protocol):
             _LOG.debug("Client %s: connected", address)
         self._set_up_socket()
         user = str(transport.get_extra_info("internal_user") or "")
-        link = Link(is_local=bool(peer) and _is_loopback(host), is_encrypted=bool(user), internal_user=user)
-        self._peer = Peer(address, link, refusal)
+        security = PeerSecurity(is_local=bool(peer) and _is_loopback(host), is_encrypted=bool(user), internal_user=user)
+        self._peer = Peer(address, security, refusal)
 
     def _set_up_socket(self) -> None:
         assert self._transport is not None
@@ -236,7 +238,9 @@ class SocketConnection(asyncio.Protocol):
         """The TLS handshake is complete."""
         certificate = session.certificate
         user = certificate_user(certificate, self._clients.settings.realm)
-        self._peer = self._peer._replace(link=self._peer.link._replace(is_encrypted=True, certificate_user=user))
+        self._peer = self._peer._replace(
+            security=self._peer.security._replace(is_encrypted=True, certificate_user=user)
+        )
         _LOG.debug("Client %s: encrypted with %s", self._peer.address, session.version)
         if certificate and not user:
             _LOG.info("Client %s: the name in its certificate is not a user name", self._peer.address)

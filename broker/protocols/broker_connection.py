@@ -101,7 +101,7 @@ class BrokerConnection(Connection):
         self.user, self.created_at = "", broker.clock()
         self.virtual_host = broker.default_host
         self.client_properties: TypedMap = EMPTY_MAP
-        self.login = LoginAttempt(shared.authentication, peer.link)
+        self.login = LoginAttempt(shared.authentication, peer.security)
         self.publisher = Publisher(peer.address, broker.next_connection())
         self.room, self.can_send = ROOM, True
         self.streams: dict[int, Stream] = {}

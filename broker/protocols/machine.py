@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, Protocol
 
 from qstore.broker.model.errors import ModelError
 from qstore.broker.model.queues.queue import Queue
-from qstore.broker.security.authentication import Link
+from qstore.broker.security.authentication import PeerSecurity
 from qstore.broker.security.sasl.exchange import Answer, PasswordCheck
 from qstore.formats.values import TypedMap
 
@@ -23,12 +23,12 @@ class Peer(NamedTuple):
 
     Attributes:
         address: host and port, for the log.
-        link: properties of the connection that authentication uses.
+        security: properties of the connection that authentication uses.
         refusal: the reason for refusing the connection, sent to the client; empty if it is allowed.
     """
 
     address: str
-    link: Link
+    security: PeerSecurity
     refusal: str = ""
 
 

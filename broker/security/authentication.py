@@ -34,7 +34,7 @@ from qstore.broker.security.users.user_file import Users
 from qstore.broker.settings import BrokerSettings
 
 
-class Link(NamedTuple):
+class PeerSecurity(NamedTuple):
     """The properties of a client's connection that authentication needs.
 
     Attributes:
@@ -50,8 +50,8 @@ class Link(NamedTuple):
     internal_user: str = ""
 
 
-class Policy(NamedTuple):
-    """The options.
+class LoginOptions(NamedTuple):
+    """The options for logins.
 
     Attributes:
         is_on: whether clients must authenticate (`--auth`).
@@ -70,9 +70,9 @@ class Policy(NamedTuple):
     requires_encryption: bool = False
 
 
-def policy_of(settings: BrokerSettings) -> Policy:
-    """The policy in the settings."""
-    return Policy(
+def options_of(settings: BrokerSettings) -> LoginOptions:
+    """The options in the settings."""
+    return LoginOptions(
         is_on=settings.auth,
         realm=settings.realm,
         mechanisms=settings.sasl_mechanisms,
@@ -83,86 +83,88 @@ def policy_of(settings: BrokerSettings) -> Policy:
 
 
 class Authentication:
-    """The policy of one broker, and its users.
+    """How clients of one broker log in: the options, and its users.
 
     Args:
-        policy: the options.
+        options: the options.
         users: the user file; None if there is none.
 
     Attributes:
         failures: logins that have failed since the start.
     """
 
-    def __init__(self, policy: Policy, users: Users | None) -> None:
-        self._policy = policy
-        self._users = users if policy.is_on else None
-        self._has_keytab = policy.is_on and kerberos.has_keytab()
+    def __init__(self, options: LoginOptions, users: Users | None) -> None:
+        self._options = options
+        self._users = users if options.is_on else None
+        self._has_keytab = options.is_on and kerberos.has_keytab()
         self._host = socket.gethostname()
         self.failures = 0
 
     def reload(self) -> None:
         """Look again whether there is a keytab. The user file is looked at at each login."""
-        self._has_keytab = self._policy.is_on and kerberos.has_keytab()
+        self._has_keytab = self._options.is_on and kerberos.has_keytab()
 
-    def mechanisms(self, link: Link) -> tuple[str, ...]:
+    def mechanisms(self, security: PeerSecurity) -> tuple[str, ...]:
         """The mechanisms to offer, most preferred first. If it is empty, refuse the client: `why_none`."""
-        policy = self._policy
-        if link.internal_user:
-            others = self.mechanisms(link._replace(internal_user="", certificate_user=""))
+        options = self._options
+        if security.internal_user:
+            others = self.mechanisms(security._replace(internal_user="", certificate_user=""))
             return EXTERNAL, *(name for name in others if name != EXTERNAL)
-        if policy.requires_encryption and not link.is_encrypted:
+        if options.requires_encryption and not security.is_encrypted:
             return ()
         names: Sequence[str]
-        if not policy.is_on:
+        if not options.is_on:
             possible = (ANONYMOUS, PLAIN, AMQPLAIN)
-            return tuple(name for name in policy.mechanisms or possible if name in possible)
-        names = policy.mechanisms or [name for name in TABLE if self._is_usual(name, link)]
-        return tuple(name for name in names if self._is_possible(name, link))
+            return tuple(name for name in options.mechanisms or possible if name in possible)
+        names = options.mechanisms or [name for name in TABLE if self._is_usual(name, security)]
+        return tuple(name for name in names if self._is_possible(name, security))
 
-    def _is_usual(self, name: str, link: Link) -> bool:
+    def _is_usual(self, name: str, security: PeerSecurity) -> bool:
         """Whether a mechanism is offered by default."""
         if name == ANONYMOUS:
-            return self._users is None and link.is_local
+            return self._users is None and security.is_local
         if TABLE[name].needs is Needs.VERIFIERS:
             return self._users is not None and self._users.supports(name)
         return True
 
-    def _is_possible(self, name: str, link: Link) -> bool:
-        policy, mechanism = self._policy, TABLE[name]
-        if mechanism.is_open and policy.no_dictionary and link.is_encrypted:
+    def _is_possible(self, name: str, security: PeerSecurity) -> bool:
+        options, mechanism = self._options, TABLE[name]
+        if mechanism.is_open and options.no_dictionary and security.is_encrypted:
             return False
-        if mechanism.is_cleartext and not (link.is_encrypted or link.is_local or policy.allows_cleartext):
+        if mechanism.is_cleartext and not (security.is_encrypted or security.is_local or options.allows_cleartext):
             return False
         match mechanism.needs:
             case Needs.VERIFIERS:
                 return self._users is not None
             case Needs.CERTIFICATE:
-                return bool(link.certificate_user)
+                return bool(security.certificate_user)
             case Needs.KEYTAB:
                 return self._has_keytab
             case Needs.NOTHING:
                 return True
 
-    def why_none(self, link: Link) -> tuple[str, str]:
+    def why_none(self, security: PeerSecurity) -> tuple[str, str]:
         """Why no mechanism is offered: for the client, and for the log with advice."""
-        if self._policy.requires_encryption and not link.is_encrypted:
+        if self._options.requires_encryption and not security.is_encrypted:
             return "only encrypted connections are accepted", "no TLS; see --require-encryption"
         text = "no SASL mechanism is offered on this connection"
-        if self._users is not None and not (link.is_encrypted or link.is_local or self._policy.allows_cleartext):
+        if self._users is not None and not (
+            security.is_encrypted or security.is_local or self._options.allows_cleartext
+        ):
             return text, (
                 "no mechanism is left without passwords in the clear: use TLS, or set the passwords again with "
                 "qstore-passwd for SCRAM, or see --auth-allow-cleartext"
             )
-        if self._users is None and not self._policy.mechanisms:
+        if self._users is None and not self._options.mechanisms:
             return text, "without a user file only clients on this host can log in; see --user-file"
         return text, "none of the mechanisms is possible here; see --sasl-mechanisms"
 
-    def mechanism(self, name: str, link: Link) -> ServerMechanism | None:
+    def mechanism(self, name: str, security: PeerSecurity) -> ServerMechanism | None:
         """The mechanism that a client has chosen; None if it is not offered."""
-        if name not in self.mechanisms(link):
+        if name not in self.mechanisms(security):
             return None
-        user = link.internal_user or link.certificate_user
-        return server_mechanism(name, Login(self._policy.realm, self._users, user, self._host))
+        user = security.internal_user or security.certificate_user
+        return server_mechanism(name, Login(self._options.realm, self._users, user, self._host))
 
 
 def unusable(names: Sequence[str]) -> list[str]:
@@ -182,26 +184,26 @@ class LoginAttempt:
     """The broker's end of the authentication of one connection.
 
     Args:
-        authentication: the policy.
-        link: the properties of the client's connection.
+        authentication: how clients log in.
+        security: the properties of the client's connection.
 
     Attributes:
         offered: the mechanisms to offer, most preferred first.
         mechanism: the name of the chosen mechanism; empty before, or if it is not offered.
     """
 
-    def __init__(self, authentication: Authentication, link: Link) -> None:
-        self._authentication, self._link = authentication, link
+    def __init__(self, authentication: Authentication, security: PeerSecurity) -> None:
+        self._authentication, self._security = authentication, security
         self._mechanism: ServerMechanism | None = None
         self._challenges = 0
-        self.offered = authentication.mechanisms(link)
+        self.offered = authentication.mechanisms(security)
         self.mechanism = ""
 
     def start(self, name: str, response: bytes | None) -> Outcome:
         """The client has chosen a mechanism, with its first response; None if it sent none."""
         if self._mechanism is not None:
             return Failure("a second mechanism was chosen")
-        self._mechanism = self._authentication.mechanism(name, self._link)
+        self._mechanism = self._authentication.mechanism(name, self._security)
         if self._mechanism is None:
             return Failure(f"mechanism {name[:64]!a} is not offered")
         self.mechanism = name
@@ -228,4 +230,4 @@ class LoginAttempt:
 
     def why_none(self) -> tuple[str, str]:
         """Why nothing is offered: for the client, and for the log."""
-        return self._authentication.why_none(self._link)
+        return self._authentication.why_none(self._security)

@@ -11,7 +11,7 @@ from uuid import UUID
 from qstore.broker.protocols.amqp_0_10.server_connection import Amqp010Connections, ServerConnection
 from qstore.broker.protocols.connection import Phase
 from qstore.broker.protocols.machine import Peer
-from qstore.broker.security.authentication import Authentication, Link, Policy
+from qstore.broker.security.authentication import Authentication, LoginOptions, PeerSecurity
 from qstore.formats.amqp_0_10.commands import encode_control
 from qstore.formats.amqp_0_10.frames import PROTOCOL_HEADER, encode_control_frame
 from qstore.formats.values import TypedMap, typed_map
@@ -49,8 +49,8 @@ def control(name: str, channel: int = 0, /, **values: Any) -> bytes:
 
 def opened(model: Model) -> ServerConnection:
     """A connection with a session attached."""
-    authentication = Authentication(Policy(is_on=False), None)
-    connection = Amqp010Connections(model.broker, authentication).connect(Host(), Peer("", Link(is_local=True)))
+    authentication = Authentication(LoginOptions(is_on=False), None)
+    connection = Amqp010Connections(model.broker, authentication).connect(Host(), Peer("", PeerSecurity(is_local=True)))
     connection.receive(
         PROTOCOL_HEADER
         + control("connection.start-ok", client_properties=TypedMap(), mechanism="ANONYMOUS", locale="en_US")

@@ -36,7 +36,7 @@ from qstore.broker.protocols.amqp_1_0.connection import ServerConnection as Link
 from qstore.broker.protocols.connection import Phase
 from qstore.broker.protocols.machine import Peer
 from qstore.broker.protocols.stored_messages import restore_message
-from qstore.broker.security.authentication import Authentication, Link, Policy
+from qstore.broker.security.authentication import Authentication, LoginOptions, PeerSecurity
 from qstore.broker.security.sasl.exchange import Answer, PasswordCheck
 from qstore.broker.settings import BrokerSettings
 from qstore.formats.rhm.geometry import Geometry
@@ -185,7 +185,7 @@ class Wire:
         self._process, self.client = process, client
         self._on_the_way = b""
         self.is_closed = False
-        peer = Peer("127.0.0.1:5", Link(is_local=True))
+        peer = Peer("127.0.0.1:5", PeerSecurity(is_local=True))
         self.machine: ServerConnection | BasicConnection | LinksConnection
         self.machine = process.protocols[protocol].connect(self, peer)
 
@@ -305,7 +305,7 @@ class BrokerProcess:
             directory = PagingDirectory(self.paging_disk, "/paging", self._run_aside, self.paging_disk.random_bits)
             directory.prepare()
             self.broker.queue_factory.use_paging(directory, 0)
-        authentication = Authentication(Policy(is_on=False), None)
+        authentication = Authentication(LoginOptions(is_on=False), None)
         self.modern = Amqp010Connections(self.broker, authentication)
         basic, links = Amqp091Connections(self.broker, authentication), Amqp10Connections(self.broker, authentication)
         self.modern.now = basic.now = links.now = clock

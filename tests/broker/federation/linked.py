@@ -13,7 +13,7 @@ from qstore.broker.model.caller import BROKER
 from qstore.broker.protocols.amqp_0_10.server_connection import ServerConnection
 from qstore.broker.protocols.machine import Host as HostProtocol
 from qstore.broker.protocols.machine import Machine, Peer
-from qstore.broker.security.authentication import Link as SecurityLink
+from qstore.broker.security.authentication import PeerSecurity
 from qstore.broker.settings import BrokerSettings
 from tests.broker.protocols.world import Host, World
 
@@ -27,7 +27,7 @@ class Wire:
         self.near_host, self.far_host = Host(near), Host(far)
         machine: Any = make(self.near_host)
         self.near_machine: ServerConnection = machine
-        self.far_machine = ServerConnection(self.far_host, far.connections, Peer("near:1", SecurityLink(True)))
+        self.far_machine = ServerConnection(self.far_host, far.connections, Peer("near:1", PeerSecurity(True)))
         near.machines.append(self.near_machine)
         far.machines.append(self.far_machine)
 

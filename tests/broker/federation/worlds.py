@@ -9,7 +9,7 @@ from qstore.broker.federation.link import Remote
 from qstore.broker.protocols.amqp_0_9_1.connection import Amqp091Connections
 from qstore.broker.protocols.machine import Host as MachineHost
 from qstore.broker.protocols.machine import Machine, Peer
-from qstore.broker.security.authentication import Link
+from qstore.broker.security.authentication import PeerSecurity
 from tests.broker.protocols.world import Host, SlowStore, World
 
 
@@ -55,7 +55,9 @@ class Wire:
         shared = getattr(world, "basic_connections", None) or Amqp091Connections(world.broker, world.authentication)
         shared.now = lambda: world.now
         world.basic_connections = shared  # type: ignore[attr-defined]
-        self.server = shared.connect(self.server_host, Peer("127.0.0.1:5", Link(is_local=True, internal_user=user)))
+        self.server = shared.connect(
+            self.server_host, Peer("127.0.0.1:5", PeerSecurity(is_local=True, internal_user=user))
+        )
         world.machines.append(self.server)
         self.client = make(self.client_host)
         self.is_over = False

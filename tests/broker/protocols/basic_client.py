@@ -6,7 +6,7 @@ from typing import Any
 
 from qstore.broker.protocols.amqp_0_9_1.connection import Amqp091Connections, ServerConnection
 from qstore.broker.protocols.machine import Peer
-from qstore.broker.security.authentication import Link
+from qstore.broker.security.authentication import PeerSecurity
 from qstore.formats.amqp_0_9_1.frames import FRAME_MIN_SIZE, PROTOCOL_HEADER
 from qstore.formats.amqp_0_9_1.properties import Properties
 from qstore.formats.values import TypedMap, typed_map
@@ -36,7 +36,7 @@ class BasicClient(BasicWire):
         shared = getattr(world, "basic_connections", None) or Amqp091Connections(world.broker, world.authentication)
         shared.now = lambda: world.now
         world.basic_connections = shared  # type: ignore[attr-defined]
-        peer = Peer("127.0.0.1:5", Link(is_local=True), refusal)
+        peer = Peer("127.0.0.1:5", PeerSecurity(is_local=True), refusal)
         self.machine: ServerConnection = shared.connect(self.host, peer)
         world.machines.append(self.machine)  # type: ignore[arg-type]
         self._capabilities, self._product = CAPABILITIES if capabilities is None else capabilities, product

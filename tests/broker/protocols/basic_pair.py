@@ -16,7 +16,7 @@ from qstore.broker.protocols.amqp_0_9_1.client_connection import (
 from qstore.broker.protocols.amqp_0_9_1.connection import Amqp091Connections
 from qstore.broker.protocols.amqp_0_9_1.errors import CodedError, HardError
 from qstore.broker.protocols.machine import Peer
-from qstore.broker.security.authentication import Link
+from qstore.broker.security.authentication import PeerSecurity
 from qstore.broker.security.sasl.exchange import ClientMechanism
 from qstore.broker.security.sasl.simple import AnonymousClient
 from tests.broker.protocols.world import Host, World
@@ -86,7 +86,7 @@ class Pair:
         shared = getattr(world, "basic_connections", None) or Amqp091Connections(world.broker, world.authentication)
         shared.now = lambda: world.now
         world.basic_connections = shared  # type: ignore[attr-defined]
-        self.machine = shared.connect(self.host, Peer("127.0.0.1:5", Link(is_local=True)))
+        self.machine = shared.connect(self.host, Peer("127.0.0.1:5", PeerSecurity(is_local=True)))
         world.machines.append(self.machine)
         self.client = ClientConnection(self.heard, choose, max_message_bytes=1 << 20, **options)
 

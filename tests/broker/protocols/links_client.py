@@ -7,7 +7,7 @@ from typing import Any
 from qstore.broker.model.queues.queue import Queue
 from qstore.broker.protocols.amqp_1_0.connection import Amqp10Connections, ServerConnection
 from qstore.broker.protocols.machine import Peer
-from qstore.broker.security.authentication import Link
+from qstore.broker.security.authentication import PeerSecurity
 from qstore.formats.amqp_1_0.composites import Composite
 from qstore.formats.amqp_1_0.frames import AMQP_HEADER
 from tests.broker.protocols.world import Host, World
@@ -28,7 +28,7 @@ class LinksClient(FrameWire):
         shared = getattr(world, "links_connections", None) or Amqp10Connections(world.broker, world.authentication)
         shared.now = lambda: world.now
         world.links_connections = shared  # type: ignore[attr-defined]
-        self.machine: ServerConnection = shared.connect(self.host, Peer("127.0.0.1:7", Link(is_local), refusal))
+        self.machine: ServerConnection = shared.connect(self.host, Peer("127.0.0.1:7", PeerSecurity(is_local), refusal))
         world.machines.append(self.machine)  # type: ignore[arg-type]
         self.sent: dict[int, int] = {}
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from qstore.broker.model.replies import REPLY_TO
-from qstore.broker.security.authentication import Authentication, Link, Policy
+from qstore.broker.security.authentication import Authentication, LoginOptions, PeerSecurity
 from qstore.formats.amqp_0_9_1.properties import Properties
 from qstore.formats.values import typed_map
 from tests.broker.protocols.basic_client import BasicClient
@@ -121,17 +121,17 @@ def test_further_routing_keys_are_asked_for_as_well(client: BasicClient, header:
 # ---- logins ----
 
 
-def entered(link: Link, mechanism: str, response: bytes, *, is_on: bool = True) -> BasicClient:
+def entered(security: PeerSecurity, mechanism: str, response: bytes, *, is_on: bool = True) -> BasicClient:
     """A client that has sent its start-ok."""
-    world = World(authentication=Authentication(Policy(is_on=is_on), None))
+    world = World(authentication=Authentication(LoginOptions(is_on=is_on), None))
     client = BasicClient(world)
-    client.machine.login = type(client.machine.login)(world.authentication, link)
+    client.machine.login = type(client.machine.login)(world.authentication, security)
     client.start(mechanism, response)
     return client
 
 
 def test_a_client_certificate_is_a_login() -> None:
-    client = entered(Link(is_local=False, is_encrypted=True, certificate_user="anna"), "EXTERNAL", b"")
+    client = entered(PeerSecurity(is_local=False, is_encrypted=True, certificate_user="anna"), "EXTERNAL", b"")
     (start,) = client.take("connection.start")
     assert start.values["mechanisms"].split() == [b"EXTERNAL"]
     assert client.take("connection.tune")
@@ -139,15 +139,15 @@ def test_a_client_certificate_is_a_login() -> None:
     assert client.machine.mechanism == "EXTERNAL"
 
 
-@pytest.mark.parametrize("link", [Link(is_local=True), Link(is_local=False, is_encrypted=True)])
-def test_without_one_external_is_refused(link: Link) -> None:
-    client = entered(link, "EXTERNAL", b"anna")
+@pytest.mark.parametrize("security", [PeerSecurity(is_local=True), PeerSecurity(is_local=False, is_encrypted=True)])
+def test_without_one_external_is_refused(security: PeerSecurity) -> None:
+    client = entered(security, "EXTERNAL", b"anna")
     assert client.take("connection.tune") == []
     assert client.machine.user == ""
 
 
 def test_a_certificate_does_not_log_in_another_user() -> None:
-    client = entered(Link(is_local=False, is_encrypted=True, certificate_user="anna"), "EXTERNAL", b"bert")
+    client = entered(PeerSecurity(is_local=False, is_encrypted=True, certificate_user="anna"), "EXTERNAL", b"bert")
     assert client.take("connection.tune") == []
     (closed,) = client.take("connection.close")
     assert closed.values["reply_code"] == 403

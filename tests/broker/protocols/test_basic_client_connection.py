@@ -17,7 +17,7 @@ from qstore.broker.protocols.amqp_0_9_1.client_connection import (
 )
 from qstore.broker.protocols.amqp_0_9_1.errors import HardError, SoftError
 from qstore.broker.protocols.connection import Phase
-from qstore.broker.security.authentication import Authentication, Policy
+from qstore.broker.security.authentication import Authentication, LoginOptions
 from qstore.broker.security.sasl.exchange import ClientMechanism
 from qstore.broker.security.sasl.simple import AMQPLAIN, PLAIN, AnonymousClient, ClearTextClient, ExternalClient
 from qstore.formats.amqp_0_9_1.codes import Amqp091Error, ReplyCode
@@ -82,7 +82,7 @@ def test_a_client_logs_in_with_each_mechanism(world: World, mechanism: ClientMec
 
 
 def test_external_without_a_certificate_is_refused() -> None:
-    world = World(authentication=Authentication(Policy(is_on=False), None))
+    world = World(authentication=Authentication(LoginOptions(is_on=False), None))
     pair = Pair(world, lambda _: ExternalClient())
     pair.run()
     (error,) = pair.heard.closed

@@ -9,7 +9,7 @@ from qstore.broker.protocols.amqp_0_9_1.connection import MAX_CHANNELS, MAX_NEGO
 from qstore.broker.protocols.amqp_0_9_1.message import MAX_FRAME
 from qstore.broker.protocols.broker_connection import CLOSE_SECONDS
 from qstore.broker.protocols.connection import Phase
-from qstore.broker.security.authentication import Authentication, Policy
+from qstore.broker.security.authentication import Authentication, LoginOptions
 from qstore.broker.security.sasl.exchange import Refused
 from qstore.broker.settings import BrokerSettings
 from qstore.formats.amqp_0_9_1.frames import HEADER, HEARTBEAT_FRAME, METHOD, PROTOCOL_HEADER, encode_frame
@@ -104,7 +104,7 @@ def test_failed_login_is_reported_to_capable_clients() -> None:
 def test_an_unchecked_login_is_refused_with_advice_to_try_again() -> None:
     """Not as a failed login (403): clients give up after that."""
     for capabilities in ({"authentication_failure_close": True}, {}):
-        world = World(BrokerSettings(auth=True), Authentication(Policy(), Passwords()))
+        world = World(BrokerSettings(auth=True), Authentication(LoginOptions(), Passwords()))
         client = BasicClient(world, capabilities=capabilities)
         client.start("PLAIN", b"\0anna\0secret")
         ((_, done),) = client.host.checks
@@ -115,7 +115,7 @@ def test_an_unchecked_login_is_refused_with_advice_to_try_again() -> None:
 
 
 def test_without_a_mechanism_the_connection_is_closed() -> None:
-    policy = Policy(requires_encryption=True)
+    policy = LoginOptions(requires_encryption=True)
     client = BasicClient(World(authentication=Authentication(policy, None)))
     client.send(PROTOCOL_HEADER)
     assert closed(client) == (403, "ACCESS_REFUSED - only encrypted connections are accepted")

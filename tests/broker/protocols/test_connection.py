@@ -11,7 +11,7 @@ from qstore.broker.model.events import ClientConnect, ClientConnectFail, ClientD
 from qstore.broker.protocols.amqp_0_10.client_connection import ClientConnection, ClientSession
 from qstore.broker.protocols.amqp_0_10.connection import MIN_MAX_FRAME
 from qstore.broker.protocols.connection import Phase
-from qstore.broker.security.authentication import Authentication, Policy
+from qstore.broker.security.authentication import Authentication, LoginOptions
 from qstore.broker.security.sasl.exchange import Failure, Refused, Success
 from qstore.broker.security.sasl.simple import AnonymousClient
 from qstore.broker.security.users.user_file import Users
@@ -109,7 +109,7 @@ class Passwords(Users):
 
 
 def guarded(*, users: bool = True) -> World:
-    return World(BrokerSettings(auth=True), Authentication(Policy(), Passwords() if users else None))
+    return World(BrokerSettings(auth=True), Authentication(LoginOptions(), Passwords() if users else None))
 
 
 def test_anonymous() -> None:

@@ -17,7 +17,7 @@ from qstore.broker.protocols.amqp_1_0.message import SectionMessage
 from qstore.broker.protocols.amqp_1_0.session import WINDOW, Session
 from qstore.broker.protocols.connection import Phase
 from qstore.broker.protocols.stored_messages import restore_message
-from qstore.broker.security.authentication import Authentication, Policy
+from qstore.broker.security.authentication import Authentication, LoginOptions
 from qstore.broker.security.sasl.scram import ScramClient
 from qstore.broker.security.users.user_file import Users
 from qstore.broker.settings import BrokerSettings
@@ -84,7 +84,7 @@ def test_everything_may_be_sent_at_once(world: World) -> None:
 def test_scram_proves_both_ends(tmp_path: Path) -> None:
     users = tmp_path / "users"
     assert CliRunner().invoke(qstore_passwd, ["--stdin", str(users), "ann"], input="secret\n").exit_code == 0
-    world = World(BrokerSettings(auth=True), Authentication(Policy(), Users(str(users))))
+    world = World(BrokerSettings(auth=True), Authentication(LoginOptions(), Users(str(users))))
     client = LinksClient(world)
     client.send(SASL_HEADER)
     client.sync()

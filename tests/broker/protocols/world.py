@@ -28,7 +28,7 @@ from qstore.broker.protocols.amqp_0_10.server_session import ServerSession
 from qstore.broker.protocols.connection import Phase
 from qstore.broker.protocols.machine import Peer
 from qstore.broker.protocols.stored_messages import restore_message
-from qstore.broker.security.authentication import Authentication, Link, Policy
+from qstore.broker.security.authentication import Authentication, LoginOptions, PeerSecurity
 from qstore.broker.security.sasl.exchange import Answer, PasswordCheck
 from qstore.broker.settings import BrokerSettings
 from qstore.formats.amqp_0_10.commands import (
@@ -277,7 +277,7 @@ class World:
 
     def __init__(self, settings: BrokerSettings | None = None, authentication: Authentication | None = None) -> None:
         self.settings = settings or BrokerSettings(auth=False)
-        self.authentication = authentication or Authentication(Policy(is_on=False), None)
+        self.authentication = authentication or Authentication(LoginOptions(is_on=False), None)
         self.soon: list[Callable[[], None]] = []
         self.work: list[tuple[Coroutine[Any, Any, None], Callable[[ModelError | None], None]]] = []
         self.now, self.stepped = 1_000_000.0, 0.0
@@ -380,7 +380,7 @@ class Client:
     def __init__(self, world: World, *, is_local: bool = True) -> None:
         self.world = world
         self.host = Host(world)
-        self.machine = world.connections.connect(self.host, Peer("", Link(is_local=is_local)))
+        self.machine = world.connections.connect(self.host, Peer("", PeerSecurity(is_local=is_local)))
         world.machines.append(self.machine)
         self.header = b""
         self.all: list[Sent] = []

@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from qstore.broker.security.authentication import Authentication, Link, Policy, unusable
+from qstore.broker.security.authentication import Authentication, LoginOptions, PeerSecurity, unusable
 from qstore.broker.security.sasl.exchange import Failure, PasswordCheck, Success
 from qstore.broker.security.users.user_file import Users
 from qstore.broker.security.users.verifiers import MECHANISMS
 
-LOCAL, REMOTE = Link(is_local=True), Link(is_local=False)
-TLS = Link(is_local=False, is_encrypted=True)
-CERTIFIED = Link(is_local=False, is_encrypted=True, certificate_user="bob@acme.com")
+LOCAL, REMOTE = PeerSecurity(is_local=True), PeerSecurity(is_local=False)
+TLS = PeerSecurity(is_local=False, is_encrypted=True)
+CERTIFIED = PeerSecurity(is_local=False, is_encrypted=True, certificate_user="bob@acme.com")
 
 
 @pytest.fixture(scope="module")
@@ -32,16 +32,16 @@ def full(tmp_path_factory: pytest.TempPathFactory) -> Users:
     return found
 
 
-def offered(users: Users | None, link: Link, policy: Policy | None = None) -> list[str]:
-    return list(Authentication(policy or Policy(), users).mechanisms(link))
+def offered(users: Users | None, security: PeerSecurity, policy: LoginOptions | None = None) -> list[str]:
+    return list(Authentication(policy or LoginOptions(), users).mechanisms(security))
 
 
 def test_without_authentication(users: Users) -> None:
     for known in (None, users):
-        for link in (LOCAL, REMOTE, TLS):
-            assert offered(known, link, Policy(is_on=False)) == ["ANONYMOUS", "PLAIN", "AMQPLAIN"]
-    assert offered(None, LOCAL, Policy(is_on=False, mechanisms=("AMQPLAIN",))) == ["AMQPLAIN"]
-    assert offered(None, LOCAL, Policy(is_on=False, mechanisms=("PLAIN", "SCRAM-SHA-1"))) == ["PLAIN"]
+        for security in (LOCAL, REMOTE, TLS):
+            assert offered(known, security, LoginOptions(is_on=False)) == ["ANONYMOUS", "PLAIN", "AMQPLAIN"]
+    assert offered(None, LOCAL, LoginOptions(is_on=False, mechanisms=("AMQPLAIN",))) == ["AMQPLAIN"]
+    assert offered(None, LOCAL, LoginOptions(is_on=False, mechanisms=("PLAIN", "SCRAM-SHA-1"))) == ["PLAIN"]
 
 
 def test_without_a_user_file() -> None:
@@ -60,8 +60,12 @@ def test_with_a_user_file(users: Users, full: Users) -> None:
 
 
 def test_passwords_in_the_clear_need_consent(users: Users) -> None:
-    assert offered(users, REMOTE, Policy(allows_cleartext=True)) == ["SCRAM-SHA-256", "PLAIN", "AMQPLAIN"]
-    asked = Policy(mechanisms=("PLAIN", "AMQPLAIN"))
+    assert offered(users, REMOTE, LoginOptions(allows_cleartext=True)) == [
+        "SCRAM-SHA-256",
+        "PLAIN",
+        "AMQPLAIN",
+    ]
+    asked = LoginOptions(mechanisms=("PLAIN", "AMQPLAIN"))
     assert offered(users, REMOTE, asked) == []
     assert offered(users, TLS, asked) == offered(users, LOCAL, asked) == ["PLAIN", "AMQPLAIN"]
     reported, logged = Authentication(asked, users).why_none(REMOTE)
@@ -70,15 +74,15 @@ def test_passwords_in_the_clear_need_consent(users: Users) -> None:
 
 
 def test_configured_mechanisms_are_offered_in_order(users: Users, full: Users) -> None:
-    assert offered(full, LOCAL, Policy(mechanisms=("PLAIN", "CRAM-MD5"))) == ["PLAIN", "CRAM-MD5"]
-    assert offered(users, REMOTE, Policy(mechanisms=("SCRAM-SHA-1",))) == ["SCRAM-SHA-1"]  # some may have it
-    assert offered(users, REMOTE, Policy(mechanisms=("ANONYMOUS",))) == ["ANONYMOUS"]
-    assert offered(users, REMOTE, Policy(mechanisms=("EXTERNAL",))) == []
-    assert offered(None, REMOTE, Policy(mechanisms=("PLAIN",), allows_cleartext=True)) == []
+    assert offered(full, LOCAL, LoginOptions(mechanisms=("PLAIN", "CRAM-MD5"))) == ["PLAIN", "CRAM-MD5"]
+    assert offered(users, REMOTE, LoginOptions(mechanisms=("SCRAM-SHA-1",))) == ["SCRAM-SHA-1"]  # some may have it
+    assert offered(users, REMOTE, LoginOptions(mechanisms=("ANONYMOUS",))) == ["ANONYMOUS"]
+    assert offered(users, REMOTE, LoginOptions(mechanisms=("EXTERNAL",))) == []
+    assert offered(None, REMOTE, LoginOptions(mechanisms=("PLAIN",), allows_cleartext=True)) == []
 
 
 def test_no_dictionary_attacks_over_tls(full: Users) -> None:
-    policy = Policy(no_dictionary=True)
+    policy = LoginOptions(no_dictionary=True)
     assert offered(full, TLS, policy) == []
     assert offered(full, CERTIFIED, policy) == ["EXTERNAL"]
     assert "PLAIN" in offered(full, LOCAL, policy)
@@ -86,7 +90,7 @@ def test_no_dictionary_attacks_over_tls(full: Users) -> None:
 
 def test_encryption_can_be_required(users: Users) -> None:
     for is_on in (True, False):
-        policy = Policy(is_on=is_on, requires_encryption=True)
+        policy = LoginOptions(is_on=is_on, requires_encryption=True)
         assert offered(users, LOCAL, policy) == offered(users, REMOTE, policy) == []
         assert offered(users, TLS, policy) != []
         assert Authentication(policy, users).why_none(LOCAL)[0] == "only encrypted connections are accepted"
@@ -94,7 +98,7 @@ def test_encryption_can_be_required(users: Users) -> None:
 
 def test_users_of_a_file_that_changes(users: Users, tmp_path: Path) -> None:
     changing = Users(str(tmp_path / "users"))
-    policy = Authentication(Policy(), changing)
+    policy = Authentication(LoginOptions(), changing)
     assert policy.mechanisms(LOCAL) == ()
     changing.put("guest", "secret", ["PLAIN"])
     assert policy.mechanisms(LOCAL) == ("PLAIN", "AMQPLAIN")
@@ -103,11 +107,11 @@ def test_users_of_a_file_that_changes(users: Users, tmp_path: Path) -> None:
 
 
 def test_only_offered_mechanisms_are_accepted(users: Users) -> None:
-    policy = Authentication(Policy(), users)
+    policy = Authentication(LoginOptions(), users)
     for name in ("ANONYMOUS", "CRAM-MD5", "EXTERNAL", "", "PLAIN\n"):
         assert policy.mechanism(name, LOCAL) is None
     assert policy.mechanism("PLAIN", REMOTE) is None
-    assert Authentication(Policy(), None).mechanism("ANONYMOUS", REMOTE) is None
+    assert Authentication(LoginOptions(), None).mechanism("ANONYMOUS", REMOTE) is None
     plain = policy.mechanism("PLAIN", LOCAL)
     assert plain is not None
     check = plain.start(b"\0guest\0secret")
@@ -117,9 +121,14 @@ def test_only_offered_mechanisms_are_accepted(users: Users) -> None:
 
 def test_amqplain_is_offered_wherever_plain_is(users: Users, full: Users) -> None:
     for known in (None, users, full):
-        for policy in (Policy(), Policy(is_on=False), Policy(allows_cleartext=True), Policy(requires_encryption=True)):
-            for link in (LOCAL, REMOTE, TLS, CERTIFIED):
-                names = offered(known, link, policy)
+        for policy in (
+            LoginOptions(),
+            LoginOptions(is_on=False),
+            LoginOptions(allows_cleartext=True),
+            LoginOptions(requires_encryption=True),
+        ):
+            for security in (LOCAL, REMOTE, TLS, CERTIFIED):
+                names = offered(known, security, policy)
                 assert ("AMQPLAIN" in names) == ("PLAIN" in names)
                 assert "PLAIN" not in names or names.index("AMQPLAIN") == names.index("PLAIN") + 1
 
@@ -130,7 +139,7 @@ def test_the_offer_for_many_users_is_found_once(tmp_path: Path, full: Users) -> 
     path = tmp_path / "users"
     path.write_text("".join(f"user{number}:{line}\n" for number in range(20_000)))
     path.chmod(0o600)
-    policy = Authentication(Policy(), Users(str(path)))
+    policy = Authentication(LoginOptions(), Users(str(path)))
     first = policy.mechanisms(LOCAL)
     began = time.process_time()
     for _ in range(100):
@@ -145,7 +154,7 @@ def test_the_offer_for_many_users_is_found_once(tmp_path: Path, full: Users) -> 
 
 
 def test_a_password_counts_only_with_auth(users: Users) -> None:
-    plain = Authentication(Policy(is_on=False, realm="R"), users).mechanism("PLAIN", REMOTE)
+    plain = Authentication(LoginOptions(is_on=False, realm="R"), users).mechanism("PLAIN", REMOTE)
     assert plain is not None
     assert plain.start(b"\0guest\0wrong") == Success("guest@R")
 
@@ -153,7 +162,7 @@ def test_a_password_counts_only_with_auth(users: Users) -> None:
 def test_missing_user_file_refuses_every_login(tmp_path: Path) -> None:
     users = Users(str(tmp_path / "users"))
     users.put("guest", "secret")
-    plain = Authentication(Policy(), users).mechanism("PLAIN", LOCAL)
+    plain = Authentication(LoginOptions(), users).mechanism("PLAIN", LOCAL)
     assert plain is not None
     Path(users.path).unlink()
     check = plain.start(b"\0guest\0secret")
