@@ -101,6 +101,7 @@ class BrokerSettings:
             for never.
         dtx_max_timeout_seconds: the longest such time that a client may set; 0 for no limit.
         default_message_group: the group of messages without a group, on queues with message groups.
+        rabbitmq_version: the version of RabbitMQ that AMQP 1.0 clients are told; empty for qstore's name and version.
         federation_tag: the broker's name in a federation; None for its permanent id.
         link_maintenance_seconds: interval between checks of links, and the shortest time until one is connected again.
         link_heartbeat_seconds: interval of the heartbeats on links; 0 for none.
@@ -169,6 +170,7 @@ class BrokerSettings:
     dtx_max_timeout_seconds: int = 3_600
     default_message_group: str = "qpid.no-group"
     federation_tag: str | None = None
+    rabbitmq_version: str = ""
     link_maintenance_seconds: float = 2.0
     link_heartbeat_seconds: int = 120
     known_hosts: str = ""

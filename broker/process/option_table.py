@@ -208,6 +208,11 @@ _BROKER: Final = Group(
             "only. 0.0.0.0 and :: are all IPv4 and IPv6 addresses. May be repeated", repeatable=True,
         ),
         Option(
+            "rabbitmq-version", _TEXT, "VERSION", "",
+            "Tell AMQP 1.0 clients that this is RabbitMQ of this version, such as 4.1.0: RabbitMQ's own refuse any "
+            "other broker",
+        ),
+        Option(
             "protocols", _TEXT, "VERSIONS", "", "Versions of AMQP to offer, separated by commas or spaces: 0-10, "
             "0-9-1, 1.0. Default: all",
         ),

@@ -240,6 +240,7 @@ def settings_of(values: Values, data_directory: str | None) -> BrokerSettings:
         dtx_max_timeout_seconds=values.number("dtx-max-timeout"),
         default_message_group=values.word("default-message-group"),
         federation_tag=values.text("federation-tag") or None,
+        rabbitmq_version=values.text("rabbitmq-version") or "",
         link_maintenance_seconds=max(_MIN_MAINTENANCE, values.seconds("link-maintenance-interval")),
         link_heartbeat_seconds=ceil(values.seconds("link-heartbeat-interval")),
         known_hosts=_known_hosts(values.text("known-hosts-url")),

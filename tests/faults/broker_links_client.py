@@ -137,7 +137,10 @@ class LinksSession:
         elif name in ("end", "close"):
             error = fields["error"].fields
             self.has_failed = error["condition"] != Condition.CONNECTION_FORCED
-            require(not self.has_failed, f"{name}: {error}")
+            is_full = (
+                name == "end" and error["condition"] == Condition.RESOURCE_LIMIT_EXCEEDED
+            )  # where rejected ones go
+            require(not self.has_failed or is_full, f"{name}: {error}")
             self._send(name)
             self.end()
 

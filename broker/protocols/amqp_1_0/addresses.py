@@ -62,7 +62,8 @@ class Node(NamedTuple):
     is_strict: bool = False
 
 
-def _decoded(text: str) -> str:
+def decoded(text: str) -> str:
+    """A name that is percent-encoded. Raises InvalidArgumentError."""
     if not _is_encoded(text):
         raise InvalidArgumentError(f"{text[:_MAX_SHOWN]!a} is not percent-encoded")
     try:
@@ -76,11 +77,11 @@ def _strict_node(address: str) -> Node | None:
     if address.startswith(QUEUES):
         parts = address.removeprefix(QUEUES).split("/")
         if len(parts) == 1 and parts[0]:
-            return Node(NodeKind.QUEUE, _decoded(parts[0]), None, True)
+            return Node(NodeKind.QUEUE, decoded(parts[0]), None, True)
     elif address.startswith(EXCHANGES):
         parts = address.removeprefix(EXCHANGES).split("/")
         if len(parts) <= 2 and parts[0]:
-            return Node(NodeKind.EXCHANGE, _own_name(_decoded(parts[0])), _decoded("".join(parts[1:])), True)
+            return Node(NodeKind.EXCHANGE, _own_name(decoded(parts[0])), decoded("".join(parts[1:])), True)
     else:
         return None
     raise InvalidArgumentError(f"address {address[:_MAX_SHOWN]!a} is neither /queues/NAME nor /exchanges/NAME[/KEY]")

@@ -4,6 +4,7 @@
     exchange as a target      messages are routed by it
     exchange as a source      a subscription: a queue, bound to the exchange, that the link consumes
     dynamic                   a new node; it ends with the link, unless its lifetime policy says otherwise
+    /management               requests and answers (`management`)
     create-on-demand          a capability: the node is made if there is none; it stays
     null as a target          anonymous terminus: each message has its own address
 
@@ -45,9 +46,11 @@ from qstore.broker.model.queues.arguments import LIFETIME
 from qstore.broker.model.queues.queue import Queue
 from qstore.broker.model.selectors.selector import Selector, read_selector
 from qstore.broker.model.settlement import subscribe
-from qstore.broker.protocols.amqp_1_0.addresses import IS_QUEUE, IS_TOPIC, Node, NodeKind, node_of
+from qstore.broker.protocols.amqp_1_0.addresses import IS_QUEUE, IS_TOPIC, QUEUES, Node, NodeKind, node_of
 from qstore.broker.protocols.amqp_1_0.errors import ConditionError
 from qstore.broker.protocols.amqp_1_0.links import NO_ANNOTATIONS, SETTLED, IncomingLink, Link, OutgoingLink
+from qstore.broker.protocols.amqp_1_0.management import ADDRESS as MANAGEMENT
+from qstore.broker.protocols.amqp_1_0.management import AnswerLink
 from qstore.broker.protocols.amqp_1_0.transactions import COORDINATOR, OFFERED
 from qstore.broker.protocols.consumer import SelectorCheck
 from qstore.formats.amqp_1_0.codes import Condition
@@ -64,6 +67,8 @@ SHARED: Final = "shared"
 GLOBAL: Final = "global"
 DURABLE: Final = "durable"
 AUTO_DELETE: Final = "auto-delete"
+
+_VOLATILE: Final = "rabbitmq:volatile-queue"  # a queue for answers, whose address is in RabbitMQ's form
 
 _RECEIVER: Final = True
 _COPY: Final = "copy"
@@ -193,6 +198,7 @@ class Attach:
         node: what its address means; None for an anonymous terminus.
         made: queues and exchanges that were made for it.
         is_control: whether its target is the coordinator of transactions.
+        is_management: whether it is a link to or from the node for management.
     """
 
     def __init__(self, session: Session, fields: dict[str, Any]) -> None:
@@ -208,7 +214,7 @@ class Attach:
         self.owned: list[Queue] = []
         self._is_durable = False
         self.kind_name = "source" if self.is_source else "target"
-        self.is_control = False
+        self.is_control = self.is_management = False
 
     # ---- what the client asks for ----
 
@@ -225,6 +231,7 @@ class Attach:
         if address is not None and (not isinstance(address, Value) or not isinstance(address.value, str)):
             raise ConditionError(Condition.INVALID_FIELD, "the address must be a string")
         self.address = None if address is None else address.value
+        self.is_management = self.address == MANAGEMENT
         if self.is_source:
             self.filters = read_filters(self.terminus.get("filter") or ())
             mode = self.terminus.get("distribution_mode")
@@ -302,7 +309,8 @@ class Attach:
         if properties.is_exchange:
             name = f"topic-{secrets.token_urlsafe(16)}"
         await self.make_node(name, properties)
-        self.address = name
+        is_strict = _VOLATILE in self.capabilities and not properties.is_exchange
+        self.address = f"{QUEUES}{name}" if is_strict else name
         await self.make_subscription()
 
     async def make_on_demand(self, properties: NodeProperties) -> None:
@@ -381,6 +389,8 @@ class Attach:
 
     def make(self) -> Link:
         """Make the link; everything for it is there. Raises ModelError or ConditionError."""
+        if self.is_source and self.is_management:
+            return AnswerLink(self.session, self.handle, self.name)
         return self._make_outgoing() if self.is_source else self._make_incoming()
 
     def _make_incoming(self) -> IncomingLink:
@@ -392,7 +402,7 @@ class Attach:
         link = IncomingLink(session, self.handle, self.name, node, self.address or "")
         link.delivery_count = self._fields.get("initial_delivery_count") or 0
         link.owned = self.owned
-        link.is_control = self.is_control
+        link.is_control, link.is_management = self.is_control, self.is_management
         return link
 
     def _make_outgoing(self) -> OutgoingLink:
@@ -546,7 +556,7 @@ def prepare(attach: Attach) -> Coroutine[Any, Any, None] | None:
     attach.read()
     terminus, session = attach.terminus, attach.session
     assert terminus is not None
-    if attach.is_control:
+    if attach.is_control or attach.is_management:
         return None
     if terminus["dynamic"]:
         if attach.address is not None:

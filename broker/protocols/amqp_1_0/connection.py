@@ -114,13 +114,14 @@ class ServerConnection(BrokerConnection):
         container: the name of the client's container.
         max_frame: bytes of a frame that the client accepts.
         declared: transactions declared so far, in all sessions.
+        is_emulating: whether clients are told that this is RabbitMQ.
     """
 
     protocol: ClassVar[str] = "AMQP 1.0"
     protocol_header: ClassVar[bytes] = AMQP_HEADER
 
     __slots__ = (
-        "_channel_max", "_has_opened", "_sasl", "all_sessions", "container", "declared", "max_frame",
+        "_channel_max", "_has_opened", "_sasl", "all_sessions", "container", "declared", "is_emulating", "max_frame",
         "publishing",
     )  # fmt: skip
 
@@ -136,6 +137,7 @@ class ServerConnection(BrokerConnection):
         self.container = ""
         self.max_frame = MIN_MAX_FRAME
         self._channel_max = self.declared = 0
+        self.is_emulating = bool(broker.settings.rabbitmq_version)
         self._sasl = False  # whether SASL is under way
         self._has_opened = False  # whether the broker has sent open
 
@@ -149,6 +151,11 @@ class ServerConnection(BrokerConnection):
         """Its assembler."""
         assert isinstance(self._assembler, FrameAssembler)
         return self._assembler
+
+    @property
+    def host_name(self) -> str:
+        """The name of this machine."""
+        return socket.gethostname()
 
     # ---- as a machine ----
 
@@ -410,10 +417,14 @@ class ServerConnection(BrokerConnection):
 
     def _send_open(self) -> None:
         self._has_opened = True
-        host = socket.gethostname()
+        host = self.host_name
+        emulated = self._shared.broker.settings.rabbitmq_version
         texts = {
-            "product": "qstore", "version": __version__, "platform": f"Python {platform.python_version()}", "host": host
-        }  # fmt: skip
+            "product": "RabbitMQ" if emulated else "qstore",
+            "version": emulated or __version__,
+            "platform": f"Python {platform.python_version()}",
+            "host": host,
+        }
         self.send_performative(
             0,
             "open",

@@ -24,6 +24,7 @@ from qstore.broker.model.message import Buffer, Content
 from qstore.broker.model.queues.consumers import NOT_FOR_ME, REFUSED, TAKEN, TAKEN_LAST
 from qstore.broker.model.queues.entry import Entry
 from qstore.broker.model.queues.queue import Queue
+from qstore.broker.protocols.amqp_1_0.management import AnswerLink
 from qstore.broker.protocols.amqp_1_0.message import SectionMessage, as_sections
 from qstore.broker.protocols.consumer import SelectorCheck, SendingConsumer
 from qstore.broker.protocols.message import native_of
@@ -82,16 +83,18 @@ class IncomingLink:
         is_partial: whether a message is incomplete.
         owned: queues that end with it.
         is_control: whether its target is the coordinator of transactions.
+        is_management: whether its target is the node for management.
     """
 
     __slots__ = (
-        "address", "credit", "delivery_count", "handle", "is_control", "is_partial", "name", "node", "owned", "session",
+        "address", "credit", "delivery_count", "handle", "is_control", "is_management", "is_partial", "name", "node",
+        "owned", "session",
     )  # fmt: skip
 
     def __init__(self, session: Session, handle: int, name: str, node: Node | None, address: str) -> None:
         self.session, self.handle, self.name, self.node, self.address = session, handle, name, node, address
         self.delivery_count = self.credit = 0
-        self.is_partial = self.is_control = False
+        self.is_partial = self.is_control = self.is_management = False
         self.owned: list[Queue] = []
 
 
@@ -214,7 +217,10 @@ class OutgoingLink(SendingConsumer):
             return NOT_FOR_ME
         returns = self.queue.returns_of(entry) if entry.is_redelivered else 0
         sections = message.delivered_header(
-            is_redelivered=entry.is_redelivered, returns=returns, now=session.broker.clock()
+            is_redelivered=entry.is_redelivered,
+            returns=returns,
+            now=session.broker.clock(),
+            is_annotated=connection.is_emulating,
         )
         body = message.body
         size = len(sections) + len(body)
@@ -284,7 +290,7 @@ class OutgoingLink(SendingConsumer):
             self.session.link_lost(self)
 
 
-Link = IncomingLink | OutgoingLink
+Link = IncomingLink | OutgoingLink | AnswerLink
 
 
 class TransferStream(Stream):

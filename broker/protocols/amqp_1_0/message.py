@@ -68,7 +68,7 @@ from qstore.formats.amqp_1_0.values import Amqp10Error, Value
 from qstore.formats.broker_records import amqp_1_0_messages as records
 from qstore.formats.broker_records.messages import HEADER_SIZE_BYTES, header_size
 from qstore.formats.errors import BrokerRecordError
-from qstore.formats.values import EMPTY_MAP, LIST, MAP, MAX_VALUES, VBIN16, Family, TypedMap, TypedValue
+from qstore.formats.values import EMPTY_MAP, LIST, MAP, MAX_VALUES, STR16, VBIN16, Family, TypedMap, TypedValue
 
 MAX_HEADER: Final = 0xFFFF
 """Bytes of the sections before the body that the broker makes or changes."""
@@ -78,6 +78,8 @@ _MAX_PRIORITY: Final = 255
 _HEADERS_KEPT: Final = 1024
 _EXPIRY_AT: Final = 8  # number of absolute-expiry-time among the properties
 _FEATURE: Final = "x-"
+_EXCHANGE: Final = "x-exchange"
+_KEY: Final = "x-routing-key"
 _COMPLEX: Final = "x-opt-"
 
 APP_ID_HEADER: Final = "x-amqp-app-id"
@@ -172,13 +174,14 @@ class SectionMessage(NativeMessage):
 
     # ---- delivered ----
 
-    def delivered_header(self, *, is_redelivered: bool, returns: int, now: float) -> bytes:
+    def delivered_header(self, *, is_redelivered: bool, returns: int, now: float, is_annotated: bool = False) -> bytes:
         """The sections before the body, as a consumer gets them.
 
         Args:
             is_redelivered: whether it was delivered before.
             returns: how often it has returned to its queue; 0 if that is not counted.
             now: seconds since 1970.
+            is_annotated: whether it has the annotations of RabbitMQ (`annotated`).
         """
         fields, ttl = self.fields, None
         if self.expires_at:
@@ -186,7 +189,16 @@ class SectionMessage(NativeMessage):
         count = fields.delivery_count + max(returns, is_redelivered)
         make = encode_header if ttl is None else encode_header.__wrapped__
         own = make(fields.is_durable, min(self.handling.priority, _MAX_PRIORITY), ttl, not is_redelivered, count)
-        return own + self.header[self.sections.header[1] :]
+        return own + (self.annotated() if is_annotated else self.header[self.sections.header[1] :])
+
+    def annotated(self) -> bytes:
+        """The sections before the body, but for the header, with RabbitMQ's annotations of exchange and routing key."""
+        changes = {_EXCHANGE: TypedValue(STR16, self.exchange), _KEY: TypedValue(STR16, self.routing_key)}
+        try:
+            header, sections = self._annotated(changes)
+        except HeaderTooLargeError:
+            header, sections = self.header, self.sections
+        return header[sections.header[1] :]
 
     # ---- properties ----
 

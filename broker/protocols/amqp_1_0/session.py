@@ -70,6 +70,7 @@ from qstore.broker.protocols.amqp_1_0.links import (
     TransferStream,
     difference,
 )
+from qstore.broker.protocols.amqp_1_0.management import AnswerLink, do_request
 from qstore.broker.protocols.amqp_1_0.publishing import ACCEPTED, publish
 from qstore.broker.protocols.amqp_1_0.transactions import (
     OpenTransaction,
@@ -122,6 +123,7 @@ class Session:
         received: how many there are.
         links: handle of the client -> link.
         transactions: its transactions.
+        owned: queues that end with it.
         name, user, timeout, txn_starts, txn_commits, txn_rejects: as in `ManagedSession`.
     """
 
@@ -129,8 +131,8 @@ class Session:
         "__weakref__", "_detaching", "_drains", "_handle_max", "_held", "_incoming", "_incoming_window",
         "_is_blocked", "_next_id", "_next_incoming", "_next_outgoing", "_offsets", "_outcomes", "_presettled",
         "_reported", "_stream", "_unfinished_drains", "broker", "can_send", "channel", "connection", "is_open",
-        "ledger", "links", "name", "next_delivery", "received", "timeout", "transactions", "txn_commits", "txn_rejects",
-        "txn_starts", "unsettled", "user", "virtual_host", "window",
+        "ledger", "links", "name", "next_delivery", "owned", "received", "timeout", "transactions", "txn_commits",
+        "txn_rejects", "txn_starts", "unsettled", "user", "virtual_host", "window",
     )  # fmt: skip
 
     def __init__(self, channel: int, connection: ServerConnection, broker: Broker, fields: dict[str, Any]) -> None:
@@ -164,6 +166,7 @@ class Session:
         # links
         self._handle_max: int = fields["handle_max"]
         self.links: dict[int, Link] = {}
+        self.owned: list[Queue] = []
         self._detaching: set[int] = set()  # handles for which detach was sent
 
     # ---- as management sees it ----
@@ -268,9 +271,9 @@ class Session:
         if work is None:
             self._attached(attach)
         else:
-            self._run(work, partial(self._prepared, attach), attach.abandon)
+            self.run(work, partial(self._prepared, attach), attach.abandon)
 
-    def _run(
+    def run(
         self,
         work: Coroutine[Any, Any, None],
         done: Callable[[ModelError | None], None],
@@ -344,7 +347,7 @@ class Session:
         if self.is_open:
             answer = partial(self._detached, link.handle, is_closed)
             if is_closed and isinstance(link, OutgoingLink) and link.is_durable and not link.queue.consumer_count:
-                self._run(self.virtual_host.topology.delete_queue(link.queue.name, caller=self), answer)
+                self.run(self.virtual_host.topology.delete_queue(link.queue.name, caller=self), answer)
             else:
                 answer(None)
         if done is not None:
@@ -380,6 +383,8 @@ class Session:
             self._end_outgoing(link)
             if self.unsettled:
                 self._give_back(link, is_redelivered=not is_orderly)
+        elif isinstance(link, AnswerLink):
+            link.is_attached = False
         else:
             self._incoming.pop(link, None)
             if link.is_control:
@@ -440,7 +445,20 @@ class Session:
         link = self._link(handle)
         if isinstance(link, OutgoingLink):
             self._on_credit(link, fields)
+        elif isinstance(link, AnswerLink):
+            self._on_credit_for_answers(link, fields)
         elif link is not None and fields["echo"]:
+            self._send_flow(link)
+
+    def _on_credit_for_answers(self, link: AnswerLink, fields: dict[str, Any]) -> None:
+        credit = fields.get("link_credit")
+        if credit is not None:
+            link.credit = max(0, credit - difference(link.delivery_count, fields.get("delivery_count", 0)))
+        link.wake()
+        if fields["drain"]:
+            link.delivery_count, link.credit = (link.delivery_count + link.credit) & MASK, 0
+            self._send_flow(link, drain=True)
+        elif fields["echo"]:
             self._send_flow(link)
 
     def _window_opened(self) -> None:
@@ -593,6 +611,9 @@ class Session:
                 command = self.transactions.command(link, number, content, is_settled=is_settled)
                 if command is not None:
                     self._outcomes[number] = command
+                return
+            if link.is_management:
+                do_request(self, link.name, content)
                 return
             if isinstance(state, Composite) and is_transactional(state):
                 transaction = self.transactions.find(state.fields["txn_id"])
@@ -774,7 +795,7 @@ class Session:
         self.can_send = is_free and self.connection.can_send
         if self.can_send:
             for link in list(self.links.values()):
-                if isinstance(link, OutgoingLink):
+                if not isinstance(link, IncomingLink):
                     link.wake()
             if self._drains:
                 self._continue_draining()
@@ -958,14 +979,15 @@ class Session:
         turns = self.broker.tick.turns
         if has_many(outgoing):
             turns.do(self, self._drop_consumers(outgoing))
-            links = [link for link in links if isinstance(link, IncomingLink)]
+            links = [link for link in links if not isinstance(link, OutgoingLink)]
         else:
             for link in outgoing:
                 self._end_outgoing(link)
         unsettled, self.unsettled = self.unsettled, {}
         give_back(self, turns, len(unsettled), _acquired(drained(unsettled)), is_redelivered=not is_orderly)
-        for queue in [queue for each in links for queue in each.owned]:
+        for queue in [*self.owned, *(queue for each in links for queue in each.owned)]:
             self.disown(queue)
+        self.owned.clear()
 
     def _drop_consumers(self, links: list[OutgoingLink]) -> Iterator[None]:
         """End links and the queues that end with them: an auto-delete queue only once it has no consumer."""

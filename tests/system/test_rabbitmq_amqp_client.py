@@ -1,0 +1,110 @@
+"""RabbitMQ's own client for AMQP 1.0 (`rabbitmq-amqp-python-client`), unchanged, against a real broker."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from rabbitmq_amqp_python_client import (
+    AddressHelper,
+    AMQPMessagingHandler,
+    ClassicQueueSpecification,
+    Connection,
+    Converter,
+    Environment,
+    Event,
+    ExchangeSpecification,
+    ExchangeToQueueBindingSpecification,
+    Message,
+    OutcomeState,
+    QuorumQueueSpecification,
+    ValidationCodeException,
+)
+
+from tests.support.running_broker import BrokerMaker, RunningBroker
+
+COUNT = 50
+
+
+class AllCameError(Exception):
+    """The consumer has got what it waits for."""
+
+
+class Accepting(AMQPMessagingHandler):
+    """Accepts messages; requeues the first one once."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.bodies: list[str] = []
+        self.annotations: dict[str, Any] = {}
+        self._has_requeued = False
+
+    def on_amqp_message(self, event: Event) -> None:
+        if not self._has_requeued:
+            self._has_requeued = True
+            self.delivery_context.requeue(event)
+            return
+        self.bodies.append(Converter.bytes_to_string(event.message.body))
+        self.annotations = event.message.annotations
+        self.delivery_context.accept(event)
+        if len(self.bodies) == COUNT:
+            raise AllCameError
+
+
+@pytest.fixture
+def broker(make_broker: BrokerMaker) -> RunningBroker:
+    return make_broker("--auth", "no", "--rabbitmq-version", "4.1.0").start()
+
+
+@pytest.fixture
+def connection(broker: RunningBroker) -> Iterator[Connection]:
+    environment = Environment(uri=f"amqp://guest:guest@127.0.0.1:{broker.port}/")
+    connection = environment.connection()
+    connection.dial()
+    yield connection
+    environment.close()
+
+
+def test_the_steps_of_its_getting_started(connection: Connection) -> None:
+    management = connection.management()
+    management.declare_exchange(ExchangeSpecification(name="exchange"))
+    management.declare_queue(QuorumQueueSpecification(name="queue", dead_letter_exchange="dead"))
+    binding = management.bind(
+        ExchangeToQueueBindingSpecification(source_exchange="exchange", destination_queue="queue", binding_key="key")
+    )
+    publisher = connection.publisher(AddressHelper.exchange_address("exchange", "key"))
+    for number in range(COUNT):
+        status = publisher.publish(Message(body=Converter.string_to_bytes(f"message {number}")))
+        assert status.remote_state == OutcomeState.ACCEPTED
+    publisher.close()
+    assert management.queue_info("queue").message_count == COUNT
+    handler = Accepting()
+    consumer = connection.consumer(AddressHelper.queue_address("queue"), message_handler=handler)
+    with pytest.raises(AllCameError):
+        consumer.run()
+    consumer.close()
+    assert sorted(handler.bodies) == sorted(f"message {number}" for number in range(COUNT))
+    assert handler.annotations == {"x-exchange": "exchange", "x-routing-key": "key"}
+    management.unbind(binding)
+    assert management.purge_queue("queue") == 0
+    management.delete_exchange("exchange")
+    management.delete_queue("queue")
+    management.close()
+
+
+def test_what_exists_otherwise_or_not_at_all_is_an_error(connection: Connection) -> None:
+    management = connection.management()
+    management.declare_queue(ClassicQueueSpecification(name="queue"))
+    with pytest.raises(ValidationCodeException, match="ErrPreconditionFailed"):
+        management.declare_queue(ClassicQueueSpecification(name="queue", max_len=3))
+    with pytest.raises(ValidationCodeException, match="404"):
+        management.queue_info("none")
+    management.close()
+
+
+def test_it_refuses_other_brokers(make_broker: BrokerMaker) -> None:
+    broker = make_broker().start()
+    environment = Environment(uri=f"amqp://guest:guest@127.0.0.1:{broker.port}/")
+    with pytest.raises(ValidationCodeException, match="non-RabbitMQ"):
+        environment.connection().dial()
