@@ -24,7 +24,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from enum import Enum, auto
 from functools import partial
-from typing import Any, ClassVar, Final, NamedTuple, TypeAlias, TypeVar
+from typing import Any, ClassVar, Final, NamedTuple, NoReturn, TypeAlias, TypeVar
 from unittest.mock import patch
 
 from qstore.formats.broker_records.topology import Binding, Exchange, Queue
@@ -580,6 +580,16 @@ class SlowBackground(InlineBackground):
         """Do all of it."""
         while self._later:
             self._next()
+
+
+def environment_without_catalogue(disk: SimulatedDisk) -> Environment:
+    """Everything from outside for stores of version 1."""
+
+    def open_key_value(path: str, *, create: bool) -> NoReturn:
+        raise AssertionError(f"{path}: version 1 has no catalogue")
+
+    bits = random.Random(0).getrandbits
+    return Environment(disk, open_key_value, lambda _: InlineSync(), InlineBackground, lambda: 1_700_000_000, bits)
 
 
 def simulated_environment(

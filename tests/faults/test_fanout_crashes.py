@@ -6,9 +6,8 @@ not overtake it.
 
 from __future__ import annotations
 
-import logging
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import pytest
 
@@ -32,11 +31,7 @@ QUEUES = [f"q{number}" for number in range(5)]
 ROOMY = Geometry(12, 1 << 20)
 
 
-@pytest.fixture(autouse=True)
-def quiet_logs() -> Iterator[None]:
-    logging.disable(logging.CRITICAL)
-    yield
-    logging.disable(logging.NOTSET)
+pytestmark = pytest.mark.usefixtures("quiet_logs")
 
 
 @pytest.fixture(autouse=True)

@@ -11,17 +11,15 @@ from typing import Final
 import pytest
 
 from qstore.store.disk import OsDisk
-from qstore.store.environment import Environment, InlineBackground
 from qstore.store.errors import StoreError
 from qstore.store.inspect.offline import open_store
-from qstore.store.key_value import KeyValue
 from qstore.store.parameters import StoreParameters
 from qstore.store.repair.quarantine import Quarantine
 from qstore.store.repair.recover.build import check_destination, recover_into
 from qstore.store.repair.recover.plan import OrphanPolicy, make_plan
-from qstore.store.sync.threads import InlineSync
 from qstore.store.unfinished import RECOVERED, RECOVERING
 from tests.faults.simulated_disk import Call, SimulatedDisk
+from tests.faults.store_simulation import environment_without_catalogue
 from tests.support.old_store import OldStore, content_of
 
 OUT: Final = "/out"
@@ -45,14 +43,6 @@ def source(tmp_path: Path) -> Path:
     return path
 
 
-def environment_on(disk: SimulatedDisk) -> Environment:
-    def open_key_value(path: str, *, create: bool) -> KeyValue:
-        raise AssertionError("version 1 has no catalogue")
-
-    bits = random.Random(0).getrandbits
-    return Environment(disk, open_key_value, lambda _: InlineSync(), InlineBackground, lambda: 1_700_000_000, bits)
-
-
 def new_disk() -> SimulatedDisk:
     disk = SimulatedDisk()
     disk.make_directory(OUT)
@@ -67,7 +57,7 @@ def run(disk: SimulatedDisk, source: Path) -> None:
     try:
         plan = make_plan(opened.recover(), OrphanPolicy.REPORT, parameters)
         recover_into(
-            environment_on(disk), disk, plan, DEST, version=1, orphans=OrphanPolicy.REPORT,
+            environment_without_catalogue(disk), disk, plan, DEST, version=1, orphans=OrphanPolicy.REPORT,
             parameters=parameters, software_version="test", stage=lambda _, __: None,
         )  # fmt: skip
     finally:

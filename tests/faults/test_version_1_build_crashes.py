@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import os
-import random
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -14,25 +13,15 @@ import pytest
 
 from qstore.formats.broker_records.xids import encode_dtx_xid
 from qstore.store.disk import OsDisk
-from qstore.store.environment import Environment, InlineBackground
 from qstore.store.inspect.offline import RecoveredStore, open_store
-from qstore.store.key_value import KeyValue
-from qstore.store.sync.threads import InlineSync
 from tests.faults.simulated_disk import SimulatedDisk
+from tests.faults.store_simulation import environment_without_catalogue
 from tests.support.old_store import OldStore, Watcher, build_version_1, content_of
 from tests.support.profiles import today
 
 STORE: Final = "/new"
 BRANCH: Final = encode_dtx_xid(9, b"gid", b"bid")
 SEEDS: Final = 20
-
-
-def environment_on(disk: SimulatedDisk) -> Environment:
-    def open_key_value(path: str, *, create: bool) -> KeyValue:
-        raise AssertionError("version 1 has no catalogue")
-
-    bits = random.Random(0).getrandbits
-    return Environment(disk, open_key_value, lambda _: InlineSync(), InlineBackground, lambda: 1_700_000_000, bits)
 
 
 def write_source(path: Path) -> Path:
@@ -62,7 +51,7 @@ def new_disk() -> SimulatedDisk:
 
 def test_all_of_it_is_on_the_disk(source: RecoveredStore, tmp_path: Path) -> None:
     disk = new_disk()
-    build_version_1(STORE, source, Watcher(), environment=environment_on(disk))
+    build_version_1(STORE, source, Watcher(), environment=environment_without_catalogue(disk))
     assert disk.open_now == 0
     expected = content_of(tmp_path / "store")
     for seed in range(SEEDS):
@@ -79,7 +68,7 @@ def calls_of_a_build(path: Path) -> int:
     opened = open_store(OsDisk(), str(path))
     disk = new_disk()
     before = disk.calls
-    build_version_1(STORE, opened.recover(), Watcher(), environment=environment_on(disk))
+    build_version_1(STORE, opened.recover(), Watcher(), environment=environment_without_catalogue(disk))
     opened.close()
     return disk.calls - before
 
@@ -93,6 +82,6 @@ def test_a_failing_disk_is_reported(source: RecoveredStore, tmp_path: Path, code
         disk = new_disk()
         disk.fail_at = {disk.calls + call: code}
         with pytest.raises(OSError, match=os.strerror(code)) as error:
-            build_version_1(STORE, source, Watcher(), environment=environment_on(disk))
+            build_version_1(STORE, source, Watcher(), environment=environment_without_catalogue(disk))
         assert error.value.errno == code
         assert disk.open_now == 0

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,17 +17,11 @@ from qstore.tools.interchange.broker import _Sending
 from tests.support.fixtures import StoreFixture
 from tests.support.forked import ROOT
 from tests.support.processes import PATIENCE_SECONDS
-from tests.support.running_broker import RunningBroker
+from tests.support.running_broker import RunningBroker, one_broker
 from tests.tools.interchange_runs import bring, export, held, lines_of, of_kind, write_lines
 from tests.tools.test_interchange import simple_lines
 
-
-@pytest.fixture(scope="module")
-def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningBroker]:
-    running = RunningBroker(tmp_path_factory.mktemp("broker"))
-    running.start()
-    yield running
-    running.close()
+broker = pytest.fixture(scope="module")(one_broker)
 
 
 @pytest.fixture
