@@ -67,6 +67,11 @@ class CatalogueError(Exception):
         super().__init__(text)
         self.file = file
 
+    def problem(self, directory: str) -> str:
+        """The text without the path of the catalogue, or of the file, that it begins with."""
+        text = str(self).removeprefix(f"{directory}: ")
+        return text if self.file is None else text.removeprefix(f"{self.file}: ")
+
 
 class CatalogueDamagedError(CatalogueError):
     """The database does not exist, or its files are damaged: no process on any system could open it."""

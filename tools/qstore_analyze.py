@@ -15,6 +15,7 @@ from rich.console import Console
 from rich.progress import MofNCompleteColumn, TimeElapsedColumn
 
 from qstore import __version__
+from qstore.formats.broker_records.topology import split_name
 from qstore.formats.wording import plural
 from qstore.tools.console.amounts import exact, human, parse_amount
 from qstore.tools.console.command import EXIT_DAMAGE, JSON, SETTINGS, PathName, fail, run
@@ -210,9 +211,11 @@ def write_results(request: Request, summary: Summary) -> None:
         output.flush()
     if summary.queue_rows:
         with open(request.path(QUEUES), "w", newline="", opener=_private) as text:
-            writer = csv.DictWriter(text, list(summary.queue_rows[0]))
+            writer = csv.DictWriter(text, [*summary.queue_rows[0], "vhost"])
             writer.writeheader()
-            writer.writerows(summary.queue_rows)
+            for row in summary.queue_rows:
+                host, name = split_name(row["queue"])
+                writer.writerow({**row, "queue": name, "vhost": host})
     if summary.report is not None:
         with open(request.path(REPORT), "w", encoding="utf-8", opener=_private) as text:  # an opener
             text.write(render(summary.report))

@@ -420,8 +420,8 @@ class CatalogueOpening:
         try:
             self._key_value = self._environment.open_key_value(path, create=False)
         except CatalogueDamagedError as error:
-            what = str(error) if self._is_there else "the catalogue is missing"
-            return CatalogueView(0, {}, (CatalogueDamage("", what.removeprefix(f"{path}: "), error.file),))
+            what = error.problem(path) if self._is_there else "the catalogue is missing"
+            return CatalogueView(0, {}, (CatalogueDamage("", what, error.file),))
         view = view_catalogue(self._key_value)
         meta = None if view.damage else Catalogue(self._key_value).meta()
         if meta is not None and meta.store_id != self._store_id:

@@ -393,7 +393,7 @@ def _read_catalogue(directory: str, found: Surroundings) -> CatalogueView:
         key_value = open_copy(Path(directory))
     except CatalogueDamagedError as error:
         found.damage.append(_catalogue_unreadable(directory, error))
-        return CatalogueView(0, {}, (CatalogueDamage("", str(error), error.file),))
+        return CatalogueView(0, {}, (CatalogueDamage("", error.problem(directory), error.file),))
     except CatalogueError as error:
         raise UnusableInputError(str(error)) from error
     try:
@@ -446,7 +446,7 @@ def _begun(judgement: Judgement, path: str, found: Surroundings) -> None:
 
 def _catalogue_unreadable(directory: str, error: CatalogueError) -> Damage:
     """The damage of a catalogue that cannot be opened, or cannot be read to its end."""
-    return Damage(error.file or directory, None, None, DamageKind.CATALOGUE_BROKEN, problem=str(error))
+    return Damage(error.file or directory, None, None, DamageKind.CATALOGUE_BROKEN, problem=error.problem(directory))
 
 
 def _reserved(catalogue: Catalogue, directory: str, damage: list[Damage]) -> int | None:

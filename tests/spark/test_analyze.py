@@ -291,3 +291,19 @@ def test_the_command_answers_and_is_quiet(fleet: Fleet, tmp_path: Path) -> None:
     assert sorted(os.listdir(out))[1:] == [
         "files", "outstanding", "queues", "queues.csv", "report.html", "sizing", "summary.json",
     ]  # fmt: skip
+
+
+def test_queues_of_other_virtual_hosts_have_their_host_beside_their_name(tmp_path: Path) -> None:
+    definitions = tmp_path / "d.json"
+    queues = [{"name": "orders", "vhost": host, "durable": True, "arguments": {}} for host in ("/", "a/b")]
+    definitions.write_text(json.dumps({"rabbitmq_version": "3.10.8", "vhosts": [{"name": "a/b"}], "queues": queues}))
+    store, out = str(tmp_path / "store"), tmp_path / "out"
+    child(["-m", "qstore.tools.qstore_import", str(definitions), store], {**os.environ})
+    done = child(["-m", "qstore.tools.qstore_analyze", store, "--out", str(out)], {**os.environ})
+    assert (done.returncode, done.stderr) == (0, b"")
+    wanted = [("/", "orders"), ("a/b", "orders")]
+    with (out / "queues.csv").open() as file:
+        assert sorted((row["vhost"], row["queue"]) for row in csv.DictReader(file)) == wanted
+    parquet = pytest.importorskip("pyarrow.parquet")
+    rows = parquet.read_table(out / "queues").to_pylist()
+    assert sorted((row["vhost"], row["name"]) for row in rows) == wanted

@@ -220,3 +220,13 @@ def test_a_file_that_may_not_be_read_is_named(store: dict[bool, CampaignStore], 
             assert path.name in said, said
     if path.exists():  # a start may have moved it aside
         path.chmod(0o700)
+
+
+def test_the_path_of_a_catalogue_file_is_said_once(store: dict[bool, CampaignStore], tmp_path: Path) -> None:
+    path = tmp_path / "store"
+    shutil.copytree(store[True].path, path, symlinks=True)
+    current = path / "rhm/catalogue/CURRENT"
+    current.unlink()
+    current.symlink_to("/dev/zero")
+    (line,) = [each for each in check(path).lines("damage") if each["file"] == str(current)]
+    assert line["what"] == "not a regular file"

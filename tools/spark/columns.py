@@ -47,6 +47,11 @@ class Column(NamedTuple):
 _STORE: Final = Column("store", "string", "the store's path, as found")
 _QUEUE: Final = Column("queue", "string", 'the queue; "TplStore" for the transaction prepared list')
 
+_HOST: Final = (
+    Column("vhost", "string", "its virtual host"),
+    Column("name", "string", "its name there; the full name is host, U+001F and name, unless the host is /"),
+)
+
 _PLACES: Final = (
     _STORE,
     Column("format", "string", "the journal's format: qstore, legacystore, linearstore"),
@@ -127,6 +132,7 @@ TABLES: Final[dict[str, tuple[Column, ...]]] = {
         Column("files", "int", "number of files of its journal"),
         Column("file_size", "long", "bytes of each"),
         Column("messages", "long", "messages that a restart would deliver"),
+        *_HOST,
     ),
     "exchanges": (
         _STORE,
@@ -135,6 +141,7 @@ TABLES: Final[dict[str, tuple[Column, ...]]] = {
         Column("durable", "boolean", "whether it is durable"),
         Column("arguments", "map", "its arguments; values that are not text are JSON"),
         Column("alternate_exchange", "string", "its alternate exchange"),
+        *_HOST,
     ),
     "bindings": (
         _STORE,

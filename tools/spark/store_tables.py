@@ -7,6 +7,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 
+from qstore.formats.broker_records.topology import split_name
 from qstore.formats.qls.file_header import FileHeader as LinearHeader
 from qstore.formats.rhm.file_header import FileHeader
 from qstore.store.catalogue.topology import effective_bindings
@@ -160,13 +161,19 @@ def _queue_row(source: Input, store: OfflineStore, queue: RecoveredQueue) -> Row
         "files": None if journal is None else journal.files.geometry.files,
         "file_size": None if journal is None else journal.files.geometry.file_size,
         "messages": fields["messages"],
+        **_host_row(fields["name"]),
     }
+
+
+def _host_row(full: str) -> Row:
+    host, name = split_name(full)
+    return {"vhost": host, "name": name}
 
 
 def _exchanges(source: Input, store: OfflineStore) -> Iterator[Row]:
     for exchange in store.topology.exchanges.values() if store.topology is not None else ():
         fields = exchange_object(exchange)
-        yield {**fields, "store": source.path, "exchange": fields["name"]}
+        yield {**fields, "store": source.path, "exchange": fields["name"], **_host_row(fields["name"])}
 
 
 def _bindings(source: Input, store: OfflineStore) -> Iterator[Row]:
