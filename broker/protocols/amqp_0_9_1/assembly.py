@@ -21,6 +21,7 @@ Source: AMQP 0-9-1, 2.3.5 and 4.2; RabbitMQ, rabbit_reader.erl (FRAME_SIZE_FUDGE
 
 from __future__ import annotations
 
+import sys
 from typing import Final, NamedTuple, Protocol
 
 from qstore.broker.model.message import IncomingContent
@@ -112,13 +113,12 @@ class _Partial(Partial):
 class MethodAssembler(Assembler[MethodReceiver, _Partial]):
     """Assembles the input of one connection; `max_body` is the maximum size of a body."""
 
-    __slots__ = ("_last_header", "_last_tried", "_may_repeat", "_single", "_with_content")
+    __slots__ = ("_last_header", "_last_tried", "_single", "_with_content")
 
     def __init__(self, receiver: MethodReceiver, max_frame: int, max_body: int, budget: Budget) -> None:
         super().__init__(receiver, max_frame, max_body, budget, OVERHEAD)
         self._pattern.end_byte = FRAME_END
         self._with_content = _TO_BROKER
-        self._may_repeat = True  # whether messages may be like earlier ones
         self._last_header = b""  # of a message that was taken frame by frame, without the size of its body
         self._single = self._last_tried = 0  # messages to take singly before some are sorted again, now and last time
 
@@ -135,14 +135,15 @@ class MethodAssembler(Assembler[MethodReceiver, _Partial]):
             raise HardError(ReplyCode.FRAME_ERROR, f"a frame ends with 0x{data[following - 1]:02x}")
         if kind == METHOD and channel not in self._partial:
             method = data[at + _HEAD : at + _HEAD + 4]
-            if method not in self._with_content:
-                if method != ACK:
-                    self._is_expensive = True
-                elif following - at == ACK_FRAME_SIZE and data.startswith(data[at : at + _HEAD + 4], following):
+            if method == ACK:
+                if following - at == ACK_FRAME_SIZE and data.startswith(data[at : at + _HEAD + 4], following):
                     return at + self._take_acks(data, at, end, channel) * ACK_FRAME_SIZE
                 self._receiver.frame(channel, data[at + _HEAD : following - 1])
                 return following
             self._is_expensive = True
+            if method not in self._with_content:
+                self._receiver.frame(channel, data[at + _HEAD : following - 1])
+                return following
             after = self._take_message(data, at, following, end, channel)
             if after:
                 return after
@@ -185,7 +186,7 @@ class MethodAssembler(Assembler[MethodReceiver, _Partial]):
             return 0
         payload = data[at + _HEAD : header_at - 1]
         pattern = self._pattern
-        if self._may_repeat and self._is_repeated(header_at - at, body_at - header_at):
+        if self._is_repeated(header_at - at, body_at - header_at):
             pattern.channel, pattern.payload = channel, payload
             pattern.start = data[at : header_at + _HEAD + SIZE_FIELD.at]
             pattern.field = SIZE_FIELD
@@ -199,7 +200,7 @@ class MethodAssembler(Assembler[MethodReceiver, _Partial]):
         self._receiver.command(channel, payload, header, data[body_at + _HEAD : after - 1])
         if self._single:
             self._single -= 1
-        elif self._may_repeat and _MIN_MIXED * (after - at) <= end - after and size <= MAX_BODY:
+        elif _MIN_MIXED * (after - at) <= end - after and size <= MAX_BODY:
             return self._take_mixed(data, at, header_at, after, end)
         return after
 
@@ -332,4 +333,9 @@ class DeliveryAssembler(MethodAssembler):
 
     def __init__(self, receiver: MethodReceiver, max_frame: int, max_body: int, budget: Budget) -> None:
         super().__init__(receiver, max_frame, max_body, budget)
-        self._with_content, self._may_repeat = _TO_CLIENT, False
+        self._with_content = _TO_CLIENT
+        self._single = sys.maxsize
+
+    def _is_repeated(self, command: int, header: int) -> bool:  # noqa: ARG002 – as the other end has it
+        """Never."""
+        return False
