@@ -201,6 +201,9 @@ _LISTS: Final[Mapping[str, _List]] = {
     "list_parameters": _List("parameters", "component name value", "List the parameters of components."),
     "shovel_status": _List("shovels", "vhost name state src_uri dest_uri messages_forwarded messages_pending failures",
                            "List the shovels and their states."),
+    "federation_status": _List("federation-links",
+                               "id vhost type exchange queue upstream uri status error messages_forwarded failures",
+                               "List the links of federated exchanges and queues."),
     "list_journals": _List("qstore/journals", "name records fill files capacity", "List the journals.",
                            is_of_vhost=False),
     "list_transactions": _List("qstore/transactions", "xid user state", "List branches of distributed transactions.",
@@ -282,6 +285,8 @@ _CHANGES: Final[Mapping[str, _Change]] = {
         "DELETE", _path("shovels", "vhost", vhost, given["name"]), None)),
     "restart_shovel": _Change(("NAME",), "Restart a shovel now.", "orders", lambda given, vhost: (
         "DELETE", _path("shovels", "vhost", vhost, given["name"], "restart"), None)),
+    "restart_federation_link": _Change(("ID",), "Restart a federation link now.", "5f3a0c1d", lambda given, vhost: (
+        "DELETE", _path("federation-links", "vhost", vhost, given["id"], "any", "restart"), None)),
     "clear_global_parameter": _Change(("NAME",), "Delete a global parameter.", "site", lambda given, _: (
         "DELETE", _path("global-parameters", given["name"]), None)),
     "set_cluster_name": _Change(("NAME",), "Set the broker's name.", "orders@berlin", lambda given, _: (

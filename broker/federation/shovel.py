@@ -9,16 +9,10 @@ user who has set the parameter.
     TERMINATED   a side has failed; STARTING again after `reconnect-delay`, never if that is 0
     (gone)       the parameter was deleted, by a user or after `src-delete-after` messages
 
-    ack-mode      a message is acknowledged at the source              after a failure
-    ------------  ---------------------------------------------------  ------------------------------------
-    on-confirm    when the destination has confirmed it (its disk)     none is lost, some may come twice
-    on-publish    when it was sent                                     those in flight may be lost
-    no-ack        never: it is gone when the source has sent it        those in flight may be lost
-
-In on-confirm mode at most `src-prefetch-count` messages are unconfirmed. A message that the destination refuses (a full
-queue) goes back to the source after `reconnect-delay`; until then it takes one of these places, so that a destination
-that refuses everything stops the shovel. One that the destination's queue no longer takes (basic.return, because the
-queue is gone) ends both connections, before it is acknowledged.
+A `Carrier` acknowledges messages at the source, as `ack-mode` says. In on-confirm mode at most `src-prefetch-count`
+messages are unconfirmed. A message that the destination refuses goes back to the source after `reconnect-delay`. One
+that the destination's queue no longer takes (basic.return, because the queue is gone) ends both connections, before it
+is acknowledged.
 
 While the destination takes no more (its socket is full, it is short of memory or disk), the source is not read.
 
@@ -29,18 +23,17 @@ from __future__ import annotations
 
 import socket
 import time
-from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from qstore.broker.federation.basic_peer import PeerNetwork, Side
+from qstore.broker.federation.carrier import AckMode, Carrier
 from qstore.broker.federation.uri import AmqpUri, parse_uris
 from qstore.broker.log.logs import log_of
 from qstore.broker.model.authorization import Action, ObjectType
 from qstore.broker.model.caller import Client
 from qstore.broker.model.errors import InvalidArgumentError, ModelError, NotFoundError
-from qstore.broker.model.parameters import CLUSTER_NAME
 from qstore.broker.protocols.amqp_0_9_1.client_connection import Delivered, decode_deliver, encode_publish
 from qstore.formats.amqp_0_9_1.codes import Amqp091Error
 from qstore.formats.amqp_0_9_1.methods import encode_routed
@@ -75,14 +68,6 @@ SHOVELLED: Final = "x-shovelled"
 SHOVELLED_AT: Final = "x-shovelled-timestamp"
 
 _TARGETS_KEPT: Final = 1024
-
-
-class AckMode(Enum):
-    """When a message is acknowledged at the source."""
-
-    ON_CONFIRM = "on-confirm"
-    ON_PUBLISH = "on-publish"
-    NO_ACK = "no-ack"
 
 
 class ShovelState(Enum):
@@ -361,11 +346,8 @@ class Shovel:
 
     def _reset(self) -> None:
         """Nothing is under way."""
-        self._tags: deque[int] = deque()  # of messages that are not confirmed, in the order of their numbers
-        self._first = 1  # the number of the first of them
-        self._refused: dict[int, int] = {}  # number -> tag of messages that wait to go back
+        self._carrier: Carrier | None = None
         self._left = -1  # messages that may still be published; -1 for no limit
-        self._ack_due = 0  # the tag up to which to acknowledge at the end of the tick
         self._payloads: dict[bytes, bytes] = {}  # exchange and key of a message -> basic.publish
         self._changes = False
         self._forward_header: TypedValue | None = None
@@ -381,7 +363,7 @@ class Shovel:
             self.key[0], self.key[2], self.state, self._since, self._reason, "" if dest is None else dest.blocked,
             _place(own, definition.src_queue, definition.src_exchange, definition.src_key),
             _place(other, definition.dest_queue, definition.dest_exchange, definition.dest_key),
-            self._forwarded, len(self._tags) + len(self._refused), self._left, self._failures,
+            self._forwarded, 0 if self._carrier is None else self._carrier.pending, self._left, self._failures,
         )  # fmt: skip
 
     # ---- its life ----
@@ -422,6 +404,9 @@ class Shovel:
 
     def _close_sides(self, *, is_abrupt: bool = False) -> None:
         sides, self._source, self._dest = (self._source, self._dest), None, None
+        if self._carrier is not None:
+            self._carrier.stop()
+            self._carrier = None
         for side in sides:
             if side is not None and is_abrupt:
                 side.abort()
@@ -508,10 +493,15 @@ class Shovel:
             self._consume(queue or self.definition.src_queue or "")
 
     def _consume(self, queue: str) -> None:
-        source, definition = self._source, self.definition
-        if source is None:
+        source, dest, definition = self._source, self._dest, self.definition
+        if source is None or dest is None:
             return
         self._prepare_messages(queue)
+        shovels = self._shovels
+        self._carrier = Carrier(
+            source, dest, definition.ack_mode, definition.delay, shovels.call_soon, shovels.call_later,
+            self._look_for_end, self._went_back,
+        )  # fmt: skip
         prefetch = definition.prefetch if self._left < 0 else min(definition.prefetch, self._left)
         source.channel.qos(prefetch, source.expect(lambda _values: None))
         source.delivers = True
@@ -548,26 +538,22 @@ class Shovel:
 
     def on_delivery(self, payload: bytes, header: bytes, body: Content) -> None:
         """As `SideOwner.on_delivery`: publish a message."""
-        dest = self._dest
-        if dest is None or not self._left or self.state is not ShovelState.RUNNING:
+        carrier = self._carrier
+        if carrier is None or not self._left or self.state is not ShovelState.RUNNING:
             return  # it stays unacknowledged, and returns to its queue
         try:
             delivered = decode_deliver(payload)
             publish = self._payloads.get(delivered.routed) or self._target(delivered)
             if self._changes:
                 header = self._changed(header)
-            dest.channel.publish(publish, header, body)
+            is_acknowledged = self.definition.ack_mode is not AckMode.NO_ACK or self._left >= 0
+            carrier.carry(delivered.delivery_tag, publish, header, body, is_acknowledged=is_acknowledged)
         except Amqp091Error as error:
             self._fail(f"a message cannot be forwarded: {error}")
             return
         self._forwarded += 1
         if self._left > 0:
             self._left -= 1
-        mode = self.definition.ack_mode
-        if mode is AckMode.ON_CONFIRM:
-            self._tags.append(delivered.delivery_tag)
-        elif mode is AckMode.ON_PUBLISH or self._left >= 0:
-            self._acknowledge_soon(delivered.delivery_tag)
 
     def _target(self, delivered: Delivered) -> bytes:
         """basic.publish for a message; kept by its exchange and key."""
@@ -606,54 +592,14 @@ class Shovel:
             properties = properties._replace(headers=TypedMap(tuple(entries.items())))
         return encode_header(size, properties)
 
-    def _acknowledge_soon(self, tag: int) -> None:
-        if not self._ack_due:
-            self._shovels.call_soon(self._acknowledge_due)
-        self._ack_due = tag
-
-    def _acknowledge_due(self) -> None:
-        """Acknowledge what was published in this tick."""
-        tag, self._ack_due = self._ack_due, 0
-        if self._source is not None and tag:
-            self._source.channel.ack(tag, multiple=True)
-            self._look_for_end()
-
     def on_confirmed(self, first: int, last: int, *, is_accepted: bool) -> None:
-        """As `SideOwner.on_confirmed`: acknowledge messages at the source, which the destination has stored."""
-        source, tags = self._source, self._tags
-        if source is None:
-            return
-        offset = self._first
-        if not is_accepted:
-            found = {number: tags[number - offset] for number in range(first, last + 1)}
-            self._refused |= found
-            self._shovels.call_later(max(self.definition.delay, 1.0), lambda: self._return(source, found))
-        elif first == offset and not self._refused:  # all before it are settled
-            source.channel.ack(tags[last - offset], multiple=True)
-        else:
-            for number in range(first, last + 1):
-                source.channel.ack(tags[number - offset])
-        self._drop_settled()
-        self._look_for_end()
+        """As `SideOwner.on_confirmed`."""
+        if self._carrier is not None:
+            self._carrier.on_confirmed(first, last, is_accepted=is_accepted)
 
-    def _drop_settled(self) -> None:
-        dest, tags = self._dest, self._tags
-        if dest is None:
-            return
-        below = dest.channel.settled_below
-        while self._first < below:
-            tags.popleft()
-            self._first += 1
-
-    def _return(self, source: Side, refused: Mapping[int, int]) -> None:
-        """Return messages to the source that the destination has refused."""
-        if source is not self._source:
-            return  # they have returned with the end of its connection
-        for number, tag in refused.items():
-            del self._refused[number]
-            source.channel.nack(tag)
-            if self._left >= 0:
-                self._left += 1
+    def _went_back(self, count: int) -> None:
+        if self._left >= 0:
+            self._left += count
 
     def on_returned(self, values: Values, header: bytes, body: Content) -> None:  # noqa: ARG002
         """As `SideOwner.on_returned`: the destination's queue is gone. Nothing more is acknowledged."""
@@ -662,8 +608,8 @@ class Shovel:
 
     def _look_for_end(self) -> None:
         """If all messages were acknowledged, make sure that the source has processed that: it answers in order."""
-        source = self._source
-        if not self._left and not self._tags and not self._refused and not self._ack_due and source is not None:
+        source, carrier = self._source, self._carrier
+        if not self._left and source is not None and (carrier is None or carrier.is_idle):
             source.channel.qos(1, source.expect(lambda _values: self._finish()))
 
     def _finish(self) -> None:
@@ -717,8 +663,7 @@ class Shovels:
     @property
     def node(self) -> str:
         """The broker's name, in headers: the global parameter, or the name of the host."""
-        names = dict(self.broker.parameters.all_global())
-        return str(names.get(CLUSTER_NAME) or socket.gethostname())
+        return self.broker.parameters.cluster_name or socket.gethostname()
 
     def __iter__(self) -> Iterator[Shovel]:
         return iter(self._shovels.values())

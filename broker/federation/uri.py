@@ -71,12 +71,13 @@ class AmqpUri(NamedTuple):
         return f"AmqpUri({self.shown!r})"
 
 
-def parse_uris(what: str, given: object) -> tuple[AmqpUri, ...]:
+def parse_uris(what: str, given: object, vhost: str = DEFAULT_HOST) -> tuple[AmqpUri, ...]:
     """Read a URI, or a list of them.
 
     Args:
         what: the parameter, for errors.
         given: its value.
+        vhost: the virtual host of a URI that has none.
 
     Raises:
         InvalidArgumentError: it is not valid. The text does not have the URI, which may have a password.
@@ -84,10 +85,10 @@ def parse_uris(what: str, given: object) -> tuple[AmqpUri, ...]:
     uris = given if isinstance(given, list) else [given]
     if not 0 < len(uris) <= MAX_URIS:
         raise InvalidArgumentError(f"{what} must be a URI, or a list of 1 to {MAX_URIS} of them")
-    return tuple(_parse(what, each) for each in uris)
+    return tuple(_parse(what, each, vhost) for each in uris)
 
 
-def _parse(what: str, given: Any) -> AmqpUri:
+def _parse(what: str, given: Any, usual_vhost: str) -> AmqpUri:
     if not isinstance(given, str) or not given or len(given) > MAX_URI:
         raise InvalidArgumentError(f"{what} must be a URI of at most {MAX_URI:,} characters")
     try:
@@ -100,7 +101,7 @@ def _parse(what: str, given: Any) -> AmqpUri:
     if parts.fragment:
         raise InvalidArgumentError(f"{what} has a fragment: write # as %23")
     transport, usual_port = _SCHEMES[parts.scheme]
-    vhost = unquote(parts.path.removeprefix("/")) or DEFAULT_HOST
+    vhost = unquote(parts.path.removeprefix("/")) or usual_vhost
     problem = problem_of_new_name(vhost)
     if problem:
         raise InvalidArgumentError(f"{what}: its virtual host is not valid: {problem}")

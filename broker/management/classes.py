@@ -55,6 +55,7 @@ from qstore.broker.management.objects.system import (
     VHOST_CLASS,
 )
 from qstore.broker.management.objects.transaction import TRANSACTION_CLASS
+from qstore.broker.management.objects.upstream import FEDERATION_LINK_CLASS
 from qstore.broker.management.request import Arguments, ForbiddenError, UnknownMethodError, UnknownObjectError
 from qstore.broker.management.schema import ManagedClass
 from qstore.broker.model.authorization import Action, ObjectType
@@ -111,6 +112,7 @@ CLASSES: Final = (
     PARAMETER_CLASS,
     GLOBAL_PARAMETER_CLASS,
     SHOVEL_CLASS,
+    FEDERATION_LINK_CLASS,
     HOST_CLASS,
 )
 _BY_NAME: Final = {(each.package, each.name.lower()): each for each in CLASSES}

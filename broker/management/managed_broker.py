@@ -20,6 +20,7 @@ from qstore.formats.broker_records.topology import full_name
 if TYPE_CHECKING:
     from qstore.broker.federation.federation import Federation
     from qstore.broker.federation.shovel import Shovels
+    from qstore.broker.federation.upstreams import Upstreams
     from qstore.broker.log.sinks import Logging
     from qstore.broker.log.status_log import StatusLog
     from qstore.broker.management.identity import Identity
@@ -110,14 +111,14 @@ class ManagedBroker:
         ports: returns the ports that it listens on.
         machines: returns the open connections.
         detached: returns the detached sessions.
-        shovels: the shovels; None without a network.
+        shovels, upstreams: the shovels, and the links of federated exchanges and queues; None without a network.
         shut_down: ends the broker.
         log: which lines the log shows; None if that cannot be changed.
         security: who is let in; None without a network.
         status: the operational log; None if there is none.
 
     Attributes:
-        broker, identity, version, machines, detached, shovels, shut_down, log, security, status: as above.
+        broker, identity, version, machines, detached, shovels, upstreams, shut_down, log, security, status: as above.
         federation: the links to other brokers; None without a network.
         administration: changes users, permissions and policies; None before the first change.
         snapshots: those of the store that other processes read; None without a store.
@@ -141,10 +142,12 @@ class ManagedBroker:
         status: StatusLog | None = None,
         detached: Callable[[], list[DetachedSession]] = list,
         shovels: Shovels | None = None,
+        upstreams: Upstreams | None = None,
     ) -> None:
         self.broker, self.identity, self.version = broker, identity, version
         self._ports, self.machines, self.shut_down, self.log = ports, machines, shut_down, log
-        self.security, self.status, self.detached, self.shovels = security, status, detached, shovels
+        self.security, self.status, self.detached = security, status, detached
+        self.shovels, self.upstreams = shovels, upstreams
         self.administration: Administration | None = None
         self.federation: Federation | None = None
         self.snapshots = None if broker.store is None else Snapshots(broker.store)

@@ -164,6 +164,8 @@ JMS_SELECTOR: Final = "x-filter-jms-selector"
 MATCH: Final = "x-match"
 INTERNAL: Final = "x-internal"
 ALTERNATE: Final = "alternate-exchange"
+INTERNAL_PURPOSE: Final = "x-internal-purpose"
+BOUND_FROM: Final = "x-bound-from"
 FED_OP: Final = "qpid.fed.op"
 FED_ORIGIN: Final = "qpid.fed.origin"
 FED_TAGS: Final = "qpid.fed.tags"
@@ -345,6 +347,7 @@ TABLE: Final = (
     # Copies and placement.
     _refused(_QUEUE, "qpid.replicate", _NO_COPY),
     _ignored(_QUEUE, "qpid.persist_last_node", "the broker is standalone, never the last node of a cluster"),
+    _does(_QUEUE, INTERNAL_PURPOSE, "a link of another broker's federation has made it, and it is not federated"),
     _ignored(_QUEUE, "x-ha-policy", _NO_MIRROR),
     _ignored(_QUEUE, "x-ha-policy-params", _NO_MIRROR),
     _does(_QUEUE, QUEUE_TYPE, "classic, or quorum: durable, counts how often messages return, and has no replicas"),
@@ -370,12 +373,14 @@ TABLE: Final = (
     _refused(_EXCHANGE, "qpid.replicate", _NO_COPY),
     _refused(_EXCHANGE, "x-delayed-type", "messages are not delayed", _always),
     _ignored(_EXCHANGE, "qpid.sequence_counter", "numbers begin at 0 after a restart"),
+    _does(_EXCHANGE, INTERNAL_PURPOSE, "a link of another broker's federation has made it, and it is not federated"),
     # Bindings.
     _does(_BINDING, EXCLUSIVE_BINDING, "replaces all others with its key", where=_DIRECT),
     _does(_BINDING, MATCH, "all or any", where=_HEADERS),
     _refused(_BINDING, SELECTOR, _NO_SELECTOR_HERE, _is_selector),
     _refused(_BINDING, JMS_SELECTOR, _NO_SELECTOR_HERE, _is_selector),
     _refused(_BINDING, "qpid.filter", _NO_SELECTOR_HERE, _is_selector),
+    _does(_BINDING, BOUND_FROM, "the brokers whose federated exchanges ask for the messages"),
     _does(_BINDING, FED_OP, "another broker's route binds, or takes a binding back: B, U, R, M or S"),
     _does(_BINDING, FED_ORIGIN, "the broker whose clients want the messages"),
     _does(_BINDING, FED_TAGS, "the brokers that the binding has passed"),

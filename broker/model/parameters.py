@@ -134,6 +134,16 @@ class Parameters:
                 _LOG.error("The global parameter %s of the store is not valid", printable(name[0]))
         return found
 
+    @property
+    def cluster_name(self) -> str:
+        """The name of the broker that is set; empty if none is."""
+        values = self._configuration.get(Record(GLOBAL_PARAMETER, (CLUSTER_NAME,)))
+        try:
+            name = None if values is None else json.loads(str(values.get("value")))
+        except ValueError:
+            return ""
+        return name if isinstance(name, str) else ""
+
     # ---- changing ----
 
     async def set(self, parameter: Parameter) -> None:

@@ -11,6 +11,7 @@ A policy has a virtual host, a name, a pattern, a priority, what it applies to, 
     dead-letter-exchange      queues     the argument, if it is given
     dead-letter-routing-key   queues     the argument, if it is given
     alternate-exchange        exchanges  that of the declaration, if there is one
+    federation-upstream...    both       where messages are got from (`broker.federation.upstreams`); one of three keys
 
 Of the policies that match an object, that of the highest priority applies, and no other; among equals the first by
 name. Operator policies, for queues only, are chosen likewise; then the two are merged: the lower number, and for
@@ -33,7 +34,7 @@ from __future__ import annotations
 import asyncio
 import time
 from bisect import insort
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from re import Pattern
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
@@ -101,6 +102,12 @@ _KEYS: Final[Mapping[str, _Key]] = {
     "dead-letter-routing-key": _Key(DEAD_KEY, is_operators=False),
     "alternate-exchange": _Key("alternate-exchange", is_operators=False, of_queues=False),
 }
+UPSTREAM: Final = "federation-upstream"
+UPSTREAM_SET: Final = "federation-upstream-set"
+UPSTREAM_PATTERN: Final = "federation-upstream-pattern"
+UPSTREAMS: Final = (UPSTREAM, UPSTREAM_SET, UPSTREAM_PATTERN)
+"""Keys that federate exchanges and queues. They have no effect on the object itself."""
+
 DESTINATIONS: Final = ("dead-letter-exchange", "alternate-exchange")
 """Keys that send messages to an exchange."""
 
@@ -114,8 +121,6 @@ _REFUSED: Final = {
     "max-priority": "the number of priorities cannot change; declare the queue with x-max-priority",
     "max-age": "there are no streams",
     "stream-max-segment-size-bytes": "there are no streams",
-    "federation-upstream": "exchanges and queues are not federated by policies",
-    "federation-upstream-set": "exchanges and queues are not federated by policies",
 }
 _APPLIES_TO_REFUSED: Final = {"streams": "there are no streams"}
 
@@ -163,6 +168,9 @@ class Policies:
         configuration: stores them.
         hosts: name -> virtual host.
         factory: changes queues.
+
+    Attributes:
+        applied: called when a change of policies has its effect.
     """
 
     def __init__(
@@ -175,6 +183,7 @@ class Policies:
         self._by_kind: dict[str, dict[str, list[_Matching]]] = {POLICY: {}, OPERATOR_POLICY: {}}  # host -> by rank
         self._turn = asyncio.Lock()
         self._has_noticed: set[str] = set()
+        self.applied: list[Callable[[], None]] = []
 
     def recover(self) -> None:
         """Use the policies of the configuration records, before there are any queues."""
@@ -248,6 +257,8 @@ class Policies:
 
         await self._configuration.change(puts, deletes, then=stored)
         await asyncio.shield(asyncio.ensure_future(self._apply(host)))
+        for function in self.applied:
+            function()
 
     def _rank(self, kind: str, host: str) -> None:
         all_of = ((key, each) for key, each in self._configuration.of(kind).items() if key[0] == host)
@@ -378,6 +389,8 @@ def check_policy(policy: Policy, kind: str, noticed: set[str]) -> None:
         raise InvalidArgumentError(f"{what}: its definition is empty")
     for key, value in policy.definition.items():
         _check_key(what, kind, key, value, noticed)
+    if sum(key in policy.definition for key in UPSTREAMS) > 1:
+        raise InvalidArgumentError(f"{what}: give one of {', '.join(UPSTREAMS)}")
     if "dead-letter-routing-key" in policy.definition and "dead-letter-exchange" not in policy.definition:
         _LOG.notice("%s: dead-letter-routing-key has an effect for queues declared with x-dead-letter-exchange", what)
 
@@ -387,6 +400,12 @@ def _check_key(what: str, kind: str, key: str, value: object, noticed: set[str])
         if key not in noticed:
             noticed.add(key[:32])
             _LOG.notice("%s: %s is ignored: this broker is not a cluster, and places messages by itself", what, key)
+        return
+    if key in UPSTREAMS and kind == POLICY:
+        if not isinstance(value, str) or not value:
+            raise InvalidArgumentError(f"{what}: {key} must be text")
+        if key == UPSTREAM_PATTERN:
+            compile_pattern(f"{what}: {key}", value)
         return
     known = _KEYS.get(key)
     if known is None:
@@ -417,7 +436,9 @@ def _check_key(what: str, kind: str, key: str, value: object, noticed: set[str])
 def _effective_keys(policy: Policy, *, of_queues: bool) -> dict[str, Value]:
     """The part of a definition that has an effect for queues, or for exchanges."""
     return {
-        key: value for key, value in policy.definition.items() if key in _KEYS and _KEYS[key].of_queues is of_queues
+        key: value
+        for key, value in policy.definition.items()
+        if key in UPSTREAMS or (key in _KEYS and _KEYS[key].of_queues is of_queues)
     }
 
 
@@ -426,6 +447,8 @@ def _merged(arguments: TypedMap, definition: Definition) -> TypedMap:
         return arguments
     entries = dict(arguments.entries)
     for key, value in definition.items():
+        if key in UPSTREAMS:
+            continue
         known = _KEYS[key]
         name = next((each for each in (known.argument, *known.also) if each in entries), "")
         if not name:

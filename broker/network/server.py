@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from qstore.broker.federation.federation import Federation
 from qstore.broker.federation.shovel import Shovels
+from qstore.broker.federation.upstreams import Upstreams
 from qstore.broker.log.logs import log_of
 from qstore.broker.log.sinks import Logging
 from qstore.broker.log.status_log import StatusLog
@@ -83,6 +84,7 @@ class Server:
         federation: these links, and the routes over them.
         direct: connects the broker to itself.
         shovels: the shovels.
+        upstreams: the links of federated exchanges and queues.
         agent: the management agent; None without management.
         listeners: the listening sockets.
     """
@@ -107,9 +109,9 @@ class Server:
         self.work = Work(self.loop, broker.memory, settings)
         self.outgoing = OutgoingConnections(self.clients, self.work)
         self.direct = DirectConnections(self.clients, self.work)
-        self.shovels = Shovels(
-            broker, Peers(self.outgoing, self.direct), self.loop.call_soon, self.loop.call_later, self.work.run
-        )
+        peers = Peers(self.outgoing, self.direct)
+        self.shovels = Shovels(broker, peers, self.loop.call_soon, self.loop.call_later, self.work.run)
+        self.upstreams = Upstreams(broker, peers, self.loop.call_soon, self.loop.call_later)
         self.listeners = Listeners(self.loop, broker.memory, settings.interfaces, settings.backlog)
         self.federation = Federation(broker, self.protocols.links, self.outgoing, self.loop.call_later)
         self.agent: Agent | None = None
@@ -121,6 +123,7 @@ class Server:
                 broker, identity, version, ports=lambda: self.listeners.ports,
                 machines=self.clients.machines, shut_down=lambda: self.shut_down(), log=log, security=self,
                 status=status, detached=self.protocols.detached_sessions, shovels=self.shovels,
+                upstreams=self.upstreams,
             )  # fmt: skip
             managed.federation = self.federation
             self.agent = Agent(managed, new_transfer, self.work.run)
@@ -156,6 +159,7 @@ class Server:
         self.federation.start()
         self._on_timer()
         self.shovels.start()
+        self.upstreams.start()
         gc.set_threshold(_GC_THRESHOLD, 100, 100)
         gc.freeze()
         gc.enable()
@@ -286,6 +290,7 @@ class Server:
         self.listeners.close()
         self.federation.close()
         self.shovels.close()
+        self.upstreams.close()
         connections, refused = self.clients.connections, self.clients.refused
         for connection in list(connections):
             connection.shut_down()

@@ -1139,7 +1139,9 @@ METHODS: Final[Mapping[str, str]] = {
         ),
         "UPDATE BROKER",
     ),
-    **dict.fromkeys(("broker.connect", "link.close", "bridge.close", "shovel.restart"), "CREATE LINK"),
+    **dict.fromkeys(
+        ("broker.connect", "link.close", "bridge.close", "shovel.restart", "federationLink.restart"), "CREATE LINK"
+    ),
     "link.bridge": "CREATE LINK; PUBLISH of every key to the destination, or CONSUME or BIND of the source",
     **dict.fromkeys(("backup.copied", "backup.end"), OWN),
     **dict.fromkeys(

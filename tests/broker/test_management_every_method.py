@@ -107,6 +107,7 @@ _CALLS: dict[tuple[str, str, str], list[tuple[dict[str, Any], str]]] = {
     (_OWN, "log", "setStatus"): [({"status": True}, ""), ({"status": False}, "")],
     (_OWN, "user", "exportPassword"): [(_NONE, _GONE)],
     (_OWN, "shovel", "restart"): [(_NONE, _GONE)],
+    (_OWN, "federationLink", "restart"): [(_NONE, _GONE)],
     (_OWN, "log", "recent"): [({"after": 0, "count": 10}, "")],
 }  # fmt: skip
 

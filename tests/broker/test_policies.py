@@ -144,7 +144,9 @@ class TestChoice:
         (policy("p", overflow="stop"), "x-overflow"),
         (policy("p", dead_letter_exchange="x" * 300), "name"),
         (policy("p", alternate_exchange=""), "not the name"),
-        (policy("p", federation_upstream="x"), "not federated"),
+        (policy("p", federation_upstream=""), "must be text"),
+        (policy("p", federation_upstream_pattern="("), "federation-upstream-pattern"),
+        (policy("p", federation_upstream="x", federation_upstream_set="all"), "give one of"),
     ],
 )
 def test_wrong_policies_are_refused(wrong: Policy, why: str) -> None:

@@ -41,7 +41,9 @@ class RabbitMQ:
         self.name = f"qstore-{uuid.uuid4().hex[:8]}@localhost"
         (directory / "enabled").write_text(f"[{','.join(plugins)}].")
         (directory / "rabbitmq.conf").write_text(
-            f"management.tcp.port = {self.management_port}\nmanagement.tcp.ip = 127.0.0.1\n" if plugins else ""
+            f"management.tcp.port = {self.management_port}\nmanagement.tcp.ip = 127.0.0.1\n"
+            if "rabbitmq_management" in plugins
+            else ""
         )
         self._environment = {
             **os.environ,
@@ -94,12 +96,12 @@ class RabbitMQ:
         subprocess.run(["epmd", "-kill"], env=self._environment, capture_output=True, check=False)
 
 
-def one_rabbitmq() -> Iterator[RabbitMQ]:
-    """A fixture: a node without plugins."""
+def one_rabbitmq(*plugins: str) -> Iterator[RabbitMQ]:
+    """A fixture: a node, without plugins."""
     if not IS_INSTALLED:
         pytest.skip(NOT_INSTALLED)
     with tempfile.TemporaryDirectory(prefix="qstore-rabbitmq-", ignore_cleanup_errors=True) as name:
-        node = RabbitMQ(Path(name))
+        node = RabbitMQ(Path(name), *plugins)
         try:
             yield node.start()
         finally:

@@ -1,4 +1,7 @@
-"""Shovels, as RabbitMQ's API has them: the broker's management knows what they do, parameters what they are to do."""
+"""Shovels and federation links, as RabbitMQ's API has them.
+
+The broker's management knows what they do, parameters and policies what they are to do.
+"""
 
 from __future__ import annotations
 
@@ -98,8 +101,70 @@ async def delete_shovel(api: Api, call: Call) -> Reply:
     return Reply(204)
 
 
+# ---- links of federated exchanges and queues ----
+
+
+def _link_row(data: Data, node: str) -> Row:
+    kind, state = str(data.get("kind")), str(data.get("state"))
+    found: Row = {
+        "node": node,
+        kind: data.get("name"),
+        f"upstream_{kind}": data.get("remote"),
+        "type": kind,
+        "vhost": data.get("vhost"),
+        "upstream": data.get("upstream"),
+        "id": data.get("id"),
+        "status": state,
+        "uri": data.get("uri"),
+        "timestamp": _time(data.get("since")),
+        "messages_forwarded": rows.number(data, "forwarded"),
+        "messages_pending": rows.number(data, "pending"),
+        "failures": rows.number(data, "failures"),
+    }
+    if kind == "queue":
+        found["consumer_tag"] = data.get("consumerTag")
+    if data.get("error"):
+        found["error"] = data.get("error")
+    return found
+
+
+async def _link_rows(api: Api) -> list[Row]:
+    node = await api.node()
+    found = [_link_row(data, node) for data in await api.collector.get("federationLink", 1.0)]
+    return sorted(found, key=lambda row: (row["vhost"], row["type"], row[row["type"]], row["upstream"]))
+
+
+async def links(api: Api, call: Call) -> Reply:
+    """The federation links: all, or those of a virtual host."""
+    vhost = call.path.get("vhost")
+    if vhost is not None:
+        await api.check_vhost(vhost)
+    return Reply(value=listed(call, [row for row in await _link_rows(api) if vhost in (None, row["vhost"])]))
+
+
+async def links_down(api: Api, call: Call) -> Reply:
+    """Those that do not run."""
+    vhost = call.path.get("vhost")
+    if vhost is not None:
+        await api.check_vhost(vhost)
+    found = [row for row in await _link_rows(api) if vhost in (None, row["vhost"]) and row["status"] != "running"]
+    return Reply(value=listed(call, found))
+
+
+async def restart_link(api: Api, call: Call) -> Reply:
+    """Start a federation link again now."""
+    wanted = call.path["vhost"], call.path["id"]
+    console = await call.session.console()
+    async for data in console.query("federationLink"):
+        if (data.get("vhost"), data.get("id")) == wanted:
+            await console.call(data, "restart", {})
+            api.collector.changed("federationLink")
+            return Reply(204)
+    raise not_found()
+
+
 async def metrics(api: Api, age: float) -> list[Metric]:
-    """How many shovels there are in each state, and what each has forwarded."""
+    """How many shovels and federation links there are in each state, and what each shovel has forwarded."""
     found = list(await api.collector.get("shovel", age))
     states = GaugeMetricFamily("qstore_shovels", "Shovels in this state", labels=("state",))
     for state in ("starting", "running", "terminated"):
@@ -115,4 +180,8 @@ async def metrics(api: Api, age: float) -> list[Metric]:
         forwarded.add_metric(name, rows.number(data, "forwarded"))
         failures.add_metric(name, rows.number(data, "failures"))
         pending.add_metric(name, rows.number(data, "pending"))
-    return [states, forwarded, failures, pending]
+    links = list(await api.collector.get("federationLink", age))
+    link_states = GaugeMetricFamily("qstore_federation_links", "Federation links in this state", labels=("state",))
+    for state in ("starting", "running", "error"):
+        link_states.add_metric((state,), sum(data.get("state") == state for data in links))
+    return [states, forwarded, failures, pending, link_states]

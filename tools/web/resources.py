@@ -1647,6 +1647,13 @@ ROUTES: Final = (
     Route("DELETE", "global-parameters/{name}", ADMINISTRATOR, access.delete_global_parameter,
           "Delete a global parameter"),
 
+    Route("GET", "federation-links", MONITORING, federation.links, "The links of federated exchanges and queues"),
+    Route("GET", "federation-links/{vhost}", MONITORING, federation.links, "Federation links of a virtual host"),
+    Route("GET", "federation-links/state/down", MONITORING, federation.links_down, "Federation links that do not run"),
+    Route("GET", "federation-links/{vhost}/state/down", MONITORING, federation.links_down,
+          "Federation links of a virtual host that do not run"),
+    Route("DELETE", "federation-links/vhost/{vhost}/{id}/{node}/restart", POLICYMAKER, federation.restart_link,
+          "Restart a federation link now"),
     Route("GET", "shovels", MONITORING, federation.shovels, "The shovels and their states"),
     Route("GET", "shovels/{vhost}", MONITORING, federation.shovels, "Shovels of a virtual host"),
     Route("GET", "shovels/vhost/{vhost}/{name}", MONITORING, federation.shovel, "One shovel"),

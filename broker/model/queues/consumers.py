@@ -150,6 +150,14 @@ class Consumers:
         ranking = self.ranking
         return any(each.has_credit and (ranking is None or ranking.may_take(each)) for each in self.takers)
 
+    def has_credit_above(self, priority: int) -> bool:
+        """Whether a taker of a higher priority than this one can take a message now."""
+        ranking = self.ranking
+        return any(
+            each.has_credit and (ranking is None or (ranking.may_take(each) and ranking.priority(each) > priority))
+            for each in self.takers
+        )
+
     def add(self, consumer: Consumer, first: Entry, priority: int = 0) -> None:
         """Add a consumer, which is not ready yet.
 

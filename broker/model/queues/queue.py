@@ -892,6 +892,11 @@ class Queue:
         self.dispatch()
         return self._consumers.has_credit
 
+    def has_idle_taker(self) -> bool:
+        """Whether a consumer, of a priority that is not negative, could take more messages than there are."""
+        self.dispatch()
+        return not self.available_count and self._consumers.has_credit_above(-1)
+
     def is_browsed(self, entry: Entry) -> bool:
         """Whether a browser has seen the message, or passed it."""
         return entry.position < self._consumers.browsed_to

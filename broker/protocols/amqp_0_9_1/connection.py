@@ -138,9 +138,11 @@ _ADJUSTING: Final = "py-amqp"
 """The client library of kombu, whose connections change the prefetch count of running consumers."""
 
 
-def server_properties() -> TypedMap:
-    """The broker's properties: those of AMQP 0-9-1, and RabbitMQ's `cluster_name` and `capabilities`."""
-    host = socket.gethostname()
+def server_properties(name: str) -> TypedMap:
+    """The broker's properties: those of AMQP 0-9-1, and RabbitMQ's `cluster_name` and `capabilities`.
+
+    The name is one that no other broker has: federations recognize by it where a message has been.
+    """
     return typed_map(
         {
             "product": "qstore",
@@ -148,15 +150,15 @@ def server_properties() -> TypedMap:
             "platform": f"Python {platform.python_version()}",
             "copyright": "The authors of qstore",
             "information": "Licensed under the Apache License 2.0",
-            "host": host,
-            "cluster_name": host,
+            "host": socket.gethostname(),
+            "cluster_name": name,
             "capabilities": CAPABILITIES,
         }
     )
 
 
 @lru_cache(maxsize=_STARTS_KEPT)
-def _start_method(mechanisms: tuple[str, ...]) -> bytes:
+def _start_method(mechanisms: tuple[str, ...], name: str) -> bytes:
     """connection.start, which is the same for all clients.
 
     It was most of the encoding of a login. Kept, it is the larger part of what took a connection with a channel from
@@ -166,7 +168,7 @@ def _start_method(mechanisms: tuple[str, ...]) -> bytes:
         "connection.start",
         version_major=0,
         version_minor=9,
-        server_properties=server_properties(),
+        server_properties=server_properties(name),
         mechanisms=" ".join(mechanisms).encode(),
         locales=b"en_US",
     )
@@ -298,7 +300,8 @@ class ServerConnection(BrokerConnection):
             self.output.append(PROTOCOL_HEADER)
             self.closed()
             return
-        self.send_method(_start_method(self.login.offered))
+        broker = self._shared.broker
+        self.send_method(_start_method(self.login.offered, broker.parameters.cluster_name or broker.federation_tag))
         refusal = self.begin_login()
         if refusal:
             self.close(ReplyCode.ACCESS_REFUSED, f"ACCESS_REFUSED - {refusal}")

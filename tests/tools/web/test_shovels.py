@@ -127,3 +127,39 @@ async def test_a_rule_of_the_acl_decides_who_may_create_links(make_broker: Broke
 async def test_what_does_not_exist_is_not_found(running: RunningBroker, path: str) -> None:
     async with console_on(f"127.0.0.1:{running.port}", named=ADMIN) as client:
         await ask(client, 404, "GET", path)
+
+
+async def test_federation_links_are_listed_and_restarted(running: RunningBroker) -> None:
+    async with console_on(f"127.0.0.1:{running.port}", named=ADMIN) as client:
+        await add_users(client)
+        await ask(client, 201, "PUT", "exchanges/%2F/news", {"type": "topic", "durable": True})
+        value = {"uri": f"amqp://root:{SECRET}@127.0.0.1:1", "reconnect-delay": 0.1}
+        path = "parameters/federation-upstream/%2F/up"
+        for user, status in ((EVE, 401), (CAROL, 201)):
+            await ask(client, status, "PUT", path, {"value": value}, user=user)
+        policy = {"pattern": "^news$", "apply-to": "exchanges", "definition": {"federation-upstream": "up"}}
+        await ask(client, 201, "PUT", "policies/%2F/federated", policy, user=CAROL)
+        rows: list[dict[str, Any]] = []
+        for _ in range(100):
+            rows = await ask(client, 200, "GET", "federation-links/%2F/state/down", user=EVE)
+            if rows and rows[0]["status"] == "error":
+                break
+            await asyncio.sleep(0.1)
+        (row,) = rows
+        assert row.items() >= {
+            "vhost": "/", "type": "exchange", "exchange": "news", "upstream_exchange": "news", "upstream": "up",
+            "status": "error", "uri": "amqp://127.0.0.1:1",
+        }.items()  # fmt: skip
+        assert "refused" in row["error"]
+        assert SECRET not in str(rows)
+        restart = f"federation-links/vhost/%2F/{row['id']}/any/restart"
+        await ask(client, 401, "DELETE", restart, user=EVE)
+        await ask(client, 204, "DELETE", restart, user=CAROL)
+        await ask(client, 404, "DELETE", "federation-links/vhost/%2F/none/any/restart", user=CAROL)
+        await ask(client, 404, "GET", "federation-links/elsewhere")
+        await ask(client, 204, "DELETE", "policies/%2F/federated")
+        for _ in range(100):
+            if not await ask(client, 200, "GET", "federation-links"):
+                return
+            await asyncio.sleep(0.1)
+        raise AssertionError("the link stays")
