@@ -74,6 +74,7 @@ class Sections(NamedTuple):
 
 
 _ABSENT: Final = (0, 0)
+NO_SECTIONS: Final = Sections(_ABSENT, _ABSENT, _ABSENT, _ABSENT, _ABSENT, 0)
 
 
 def begin_section(data: bytes, at: int, end: int) -> tuple[int, Constructor, int]:

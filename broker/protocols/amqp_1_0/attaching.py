@@ -171,6 +171,7 @@ class NodeProperties(NamedTuple):
         is_durable, is_auto_delete: as declared.
         alternate: the name of its alternate exchange; empty for none.
         ends_with_link: whether it ends with the link that has made it.
+        is_dynamic: whether the broker has chosen its name, which may be a reserved one.
         arguments: all others.
     """
 
@@ -180,6 +181,7 @@ class NodeProperties(NamedTuple):
     is_auto_delete: bool = False
     alternate: str = ""
     ends_with_link: bool = False
+    is_dynamic: bool = False
     arguments: TypedMap = TypedMap()
 
 
@@ -255,6 +257,7 @@ class Attach:
             is_durable=self._asks(DURABLE),
             is_auto_delete=self._asks(AUTO_DELETE),
             ends_with_link=is_dynamic,
+            is_dynamic=is_dynamic,
         )
         arguments: list[tuple[str, TypedValue]] = []
         for key, typed in self.terminus.get("dynamic_node_properties") or ():
@@ -297,7 +300,7 @@ class Attach:
         queue = await topology.declare_queue(
             name, durable=properties.is_durable, auto_delete=properties.is_auto_delete,
             alternate=properties.alternate, arguments=properties.arguments, caller=session,
-            is_server_named=name.startswith(_DYNAMIC_PREFIX),
+            is_server_named=properties.is_dynamic,
         )  # fmt: skip
         self.node = Node(NodeKind.QUEUE, name)
         if properties.ends_with_link:

@@ -66,6 +66,7 @@ from qstore.formats.amqp_1_0.composites import (
 from qstore.formats.amqp_1_0.frames import (
     AMQP,
     AMQP_HEADER,
+    FRAME,
     HEARTBEAT_FRAME,
     MIN_MAX_FRAME,
     SASL,
@@ -516,8 +517,16 @@ class ServerConnection(BrokerConnection):
     # ---- output ----
 
     def send_performative(self, channel: int, performative: str, /, **values: Any) -> None:
-        """Send a frame without content."""
-        self.send_frame(encode_frame(channel, encode_composite(performative, values)))
+        """Send a frame without content. One that is too large for the client has a shorter description of its error."""
+        encoded = encode_composite(performative, values)
+        excess = len(encoded) + FRAME.size - self.max_frame
+        error = values.get("error")
+        if excess > 0 and isinstance(error, Composite):
+            text = error.fields["description"].encode()[: -excess or None].decode("utf-8", "ignore")
+            encoded = encode_composite(
+                performative, {**values, "error": Composite("error", {**error.fields, "description": text})}
+            )
+        self.send_frame(encode_frame(channel, encoded))
 
     def send_heartbeat(self) -> None:
         """As `Connection.send_heartbeat`."""

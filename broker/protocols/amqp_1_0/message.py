@@ -321,12 +321,22 @@ def _reply_address(address: object) -> ReplyAddress | None:
     return ReplyAddress("", address) if isinstance(address, str) else None
 
 
+def is_data(content: bytes, at: int) -> bool:
+    """Whether from a position to its end there is one data section."""
+    size = len(content) - at
+    if size > _LARGE_HEAD + _MAX_SMALL:
+        return _is_large_data(content, at, len(content))
+    size -= _SMALL_HEAD
+    return 0 <= size <= _MAX_SMALL and content.startswith(data_section(size), at)
+
+
 def _is_large_data(first: bytes, at: int, end: int) -> bool:
     """Whether from a position in the first piece to the end of all there is one data section with a long size."""
     size = end - at - _LARGE_HEAD
     return size > _MAX_SMALL and first.startswith(data_section(size), at)
 
 
+_SMALL_HEAD: Final = len(data_section(0))
 _LARGE_HEAD: Final = len(data_section(1 << 16))
 _MAX_SMALL: Final = 0xFF  # bytes of a section with a short size
 

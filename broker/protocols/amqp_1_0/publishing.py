@@ -21,15 +21,17 @@ from qstore.broker.model.errors import InvalidArgumentError, NotFoundError, Unau
 from qstore.broker.model.message import Content, Handling, Message
 from qstore.broker.protocols.amqp_1_0.addresses import Node, NodeKind, target_of
 from qstore.broker.protocols.amqp_1_0.message import (
+    NO_HEADER,
     HeaderFields,
     SectionMessage,
     expiry_of,
     fields_of,
+    is_data,
     split_message,
 )
 from qstore.broker.protocols.publishing import PublishChecks
 from qstore.formats.amqp_1_0.composites import section_list
-from qstore.formats.amqp_1_0.sections import has_too_many_values
+from qstore.formats.amqp_1_0.sections import NO_SECTIONS, Sections, has_too_many_values
 from qstore.formats.amqp_1_0.values import Value
 from qstore.formats.broker_records.amqp_1_0_messages import encode_routed
 from qstore.formats.errors import BrokerRecordError
@@ -55,13 +57,15 @@ class Publishing(PublishChecks):
         publisher: as above.
     """
 
-    __slots__ = ("_handlings", "_routed", "publisher")
+    __slots__ = ("_fields", "_handlings", "_header", "_routed", "_sections", "publisher")
 
     def __init__(self, publisher: object, *, checks_user_ids: bool, checks_publish: bool) -> None:
         super().__init__(checks_user_ids=checks_user_ids, checks_publish=checks_publish)
         self.publisher = publisher
         self._handlings: dict[int, Handling] = {}
         self._routed: dict[tuple[str, str], bytes] = {}
+        self._header = b""  # of the last message that does not expire at a time of its own; empty for none
+        self._sections, self._fields = NO_SECTIONS, NO_HEADER
 
     def user_id_of(self, message: Message) -> str | None:
         """As `PublishChecks.user_id_of`. Raises Amqp10Error: its properties cannot be decoded."""
@@ -83,15 +87,32 @@ class Publishing(PublishChecks):
             Amqp10Error: it cannot be decoded.
             InvalidArgumentError: it has too many properties.
         """
+        header = self._header
+        if header and isinstance(content, bytes) and content.startswith(header) and is_data(content, len(header)):
+            return self._message(header, content[len(header) :], self._sections, self._fields, 0.0, clock)
         header, body, sections = split_message(content)
         fields = fields_of(header, sections)
         if len(header) > MAX_VALUES and has_too_many_values(header, 0, len(header)):
             raise InvalidArgumentError(f"the message has more than {MAX_VALUES:,} properties, or values in them")
+        expiry = expiry_of(header, sections)
+        if not expiry:
+            self._header, self._sections, self._fields = header, sections, fields
+        return self._message(header, body, sections, fields, expiry, clock)
+
+    def _message(
+        self,
+        header: bytes,
+        body: Content,
+        sections: Sections,
+        fields: HeaderFields,
+        expiry: float,
+        clock: Callable[[], float],
+    ) -> SectionMessage:
         handling = self._handlings.get(fields.priority)
         if handling is None:
             handling = Handling(publisher=self.publisher, priority=fields.priority)
             self._handlings[fields.priority] = handling
-        expires_at = _end(fields, expiry_of(header, sections), clock)
+        expires_at = _end(fields, expiry, clock)
         return SectionMessage(header, body, sections, "", "", b"", fields, handling, expires_at)
 
     def address(self, message: SectionMessage, exchange: str, routing_key: str) -> None:

@@ -9,9 +9,12 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
+from hypothesis import given
+from hypothesis import strategies as st
 
 from qstore.broker.model.authorization import Action, ObjectType, Publishing
 from qstore.broker.model.exchanges.types import STANDARD_EXCHANGES
+from qstore.broker.protocols.amqp_1_0.assembly import usual_transfer
 from qstore.broker.protocols.amqp_1_0.links import CREDIT, MAX_UNSETTLED, Delivery, OutgoingLink
 from qstore.broker.protocols.amqp_1_0.message import SectionMessage
 from qstore.broker.protocols.amqp_1_0.session import WINDOW, Session
@@ -21,10 +24,10 @@ from qstore.broker.security.authentication import Authentication, LoginOptions
 from qstore.broker.security.sasl.scram import ScramClient
 from qstore.broker.security.users.user_file import Users
 from qstore.broker.settings import BrokerSettings
-from qstore.formats.amqp_1_0.composites import Composite, encode_composite
+from qstore.formats.amqp_1_0.composites import BY_NAME, Composite, encode_composite, read_fields
 from qstore.formats.amqp_1_0.frames import AMQP_HEADER, FRAME, HEARTBEAT_FRAME, SASL_HEADER
 from qstore.formats.amqp_1_0.sections import MESSAGE_ANNOTATIONS, PROPERTIES, VALUE, data_section, encode_section
-from qstore.formats.amqp_1_0.values import Described, Value
+from qstore.formats.amqp_1_0.values import Amqp10Error, Described, Value
 from qstore.tools.qstore_passwd import command as qstore_passwd
 from tests.broker.protocols.links_client import LinksClient, make_queue
 from tests.broker.protocols.world import World
@@ -1221,6 +1224,92 @@ def test_an_attached_link_gets_no_credit_while_too_many_messages_wait(world: Wor
     assert [each.name for each in client.attach("d", 1)] == ["attach"]
     world.store.end_flush()
     assert {each.fields["handle"] for each in client.take("flow")} == {0, 1}
+
+
+@given(st.data())
+def test_usual_transfers_are_read_as_all_others(data: st.DataObject) -> None:
+    flag = st.one_of(st.none(), st.booleans())
+    number = st.one_of(st.integers(0, 300), st.integers(0, (1 << 32) - 1))
+    fields = {
+        "handle": data.draw(number), "delivery_id": data.draw(number),
+        "delivery_tag": data.draw(st.binary(max_size=40)),
+        "message_format": data.draw(st.one_of(st.none(), number)), "settled": data.draw(flag), "more": data.draw(flag),
+        "batchable": data.draw(st.sampled_from((None, None, None, True))),
+    }  # fmt: skip
+    encoded = encode_composite("transfer", fields)
+    kind, place = BY_NAME["transfer"], data.draw(st.integers(3, len(encoded) - 1))
+    damaged = bytearray(encoded + b"content")
+    if data.draw(st.booleans()):
+        damaged[place] = data.draw(st.integers(0, 255))
+    whole = bytes(damaged)
+    usual = usual_transfer(whole, 3, len(whole))
+    try:
+        composite, end = read_fields(kind, whole, 3, len(whole))
+    except Amqp10Error:
+        assert usual is None
+        return
+    assert usual in (None, (composite.fields, end))
+    if fields["batchable"] is None and damaged == encoded + b"content":
+        assert usual is not None
+
+
+@pytest.mark.parametrize("cut", [*range(1, 20), None])
+def test_a_transfer_that_ends_early_is_not_usual(cut: int | None) -> None:
+    encoded = encode_composite(
+        "transfer", {"handle": 1, "delivery_id": 1 << 20, "delivery_tag": b"1", "message_format": 0}
+    )
+    assert (usual_transfer(encoded[:cut], 3, len(encoded[:cut])) is None) == (cut is not None and cut < len(encoded))
+
+
+def test_names_of_dynamic_nodes_are_not_for_clients(client: LinksClient) -> None:
+    _, detached = client.attach("amq.dyn-x", 3, terminus={"capabilities": ("create-on-demand", "queue")})
+    assert detached.fields["error"].fields["condition"] in ("amqp:not-allowed", "amqp:unauthorized-access")
+
+
+def test_errors_fit_the_frames_of_the_client(world: World) -> None:
+    client = LinksClient(world)
+    client.max_frame = 512
+    client.open()
+    client.attach("n" * 250 + "\u00e9" * 5, receives=False)
+    client.do("detach", handle=0, closed=True)
+    client.do(
+        "attach", name="x", handle=1, role=True, source=Composite("source", {"address": Value("string", "n" * 200)})
+    )
+    client.world.run()
+    data = bytes(client.host.output)
+    while data:
+        size = int.from_bytes(data[:4], "big")
+        assert size <= 512
+        data = data[size:]
+
+
+def test_messages_that_begin_like_the_last_one_are_read_as_all_others(world: World, client: LinksClient) -> None:
+    """Those that consist of the same sections and one of data are not decoded again."""
+    start = encode_composite("header", {"durable": False, "priority": 7}) + encode_composite(
+        "properties", {"subject": "s"}
+    )
+    data = data_section(300) + bytes(300)
+    others = [
+        start + data_section(3) + b"abc",
+        start + data,
+        start + data_section(0),
+        start + data_section(3) + b"abc" + data_section(1) + b"x",  # two sections
+        start + encode_section(VALUE, Value("string", "x")),
+        start + data_section(4) + b"abc",  # it is cut
+        start + data[:-1],
+        start + b"\0St\xc1\1\0" + data_section(1) + b"x",  # application properties
+        start,
+    ]
+    client.sender("q")
+    for each in others * 2:
+        client.publish(message=each)
+    outcomes = {n: name for first, last, name in client.outcomes() for n in range(first, last + 1)}
+    assert [number % len(others) for number, name in outcomes.items() if name == "rejected"] == [5, 6, 5, 6]
+    client.receiver("q", 1)
+    found = [each.content for each in client.messages()]
+    assert [each[each.index(b"\0Ss") :] for each in found] == 2 * [
+        each[each.index(b"\0Ss") :] for number, each in enumerate(others) if number not in (5, 6)
+    ]
 
 
 # ---- helpers ----
