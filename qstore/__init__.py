@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from qstore.broker.client import *  # noqa: F403 – its __all__ is the one list of the public names
 
-__version__ = "0.2.0"
+__version__ = "0.3.0"
 
 _CLIENT = "qstore.broker.client"
 
