@@ -84,17 +84,19 @@ class IncomingLink:
         owned: queues that end with it.
         is_control: whether its target is the coordinator of transactions.
         is_management: whether its target is the node for management.
+        state: that of the message that has begun last, until it is complete.
     """
 
     __slots__ = (
         "address", "credit", "delivery_count", "handle", "is_control", "is_management", "is_partial", "name", "node",
-        "owned", "session",
+        "owned", "session", "state",
     )  # fmt: skip
 
     def __init__(self, session: Session, handle: int, name: str, node: Node | None, address: str) -> None:
         self.session, self.handle, self.name, self.node, self.address = session, handle, name, node, address
         self.delivery_count = self.credit = 0
         self.is_partial = self.is_control = self.is_management = False
+        self.state: object = None
         self.owned: list[Queue] = []
 
 
@@ -251,11 +253,13 @@ class OutgoingLink(SendingConsumer):
         if self.settles:
             if transaction is not None and self.acquires:
                 session.transactions.accept_later(transaction, self.queue, entry)
+                if session.is_full:
+                    session.can_send = False
             elif self.acquires:
                 session.dequeue(self.queue, entry)
         else:
             if transaction is not None:
-                transaction.acquired[number] = None
+                transaction.acquire(number, session.unsettled)
             session.unsettled[number] = Delivery(self, entry)
             if len(session.unsettled) >= MAX_UNSETTLED:
                 session.can_send = False

@@ -75,6 +75,7 @@ from qstore.broker.protocols.amqp_1_0.publishing import ACCEPTED, publish
 from qstore.broker.protocols.amqp_1_0.transactions import (
     OpenTransaction,
     Transactions,
+    is_left_to_model,
     is_transactional,
     transaction_in,
 )
@@ -190,6 +191,11 @@ class Session:
     def vhost(self) -> str:
         """As `Caller.vhost`."""
         return self.virtual_host.name
+
+    @property
+    def is_full(self) -> bool:
+        """Whether it can hold no more messages that are not settled, or that leave with the commit of a transaction."""
+        return len(self.unsettled) + self.transactions.taken_count >= MAX_UNSETTLED
 
     @property
     def unsettled_count(self) -> int:
@@ -387,6 +393,8 @@ class Session:
             link.is_attached = False
         else:
             self._incoming.pop(link, None)
+            if not is_orderly:
+                self.transactions.missed(link.state)
             if link.is_control:
                 self.transactions.roll_back_of(link)
         for queue in link.owned:
@@ -395,7 +403,9 @@ class Session:
 
     def _end_outgoing(self, link: OutgoingLink) -> None:
         link.is_attached = False
-        link.transaction = None
+        if link.transaction is not None:
+            link.transaction.links.pop(link, None)
+            link.transaction = None
         stream = self._stream
         if stream is not None and stream.link is link:
             self._stream, self._is_blocked = None, False
@@ -561,7 +571,10 @@ class Session:
         if self._incoming_window < WINDOW // 2:
             self.broker.tick.workers[self] = None
         link = self._link(transfer["handle"])
+        if is_first:
+            self._count(transfer)
         if link is None:
+            self.transactions.missed(transfer.get("state"))
             return False
         if not isinstance(link, IncomingLink):
             text = f"a transfer on handle {link.handle}, on which the broker sends"
@@ -570,8 +583,8 @@ class Session:
             self._begins(link, transfer)
         return link.handle in self.links
 
-    def _begins(self, link: IncomingLink, transfer: dict[str, Any]) -> None:
-        """The first frame of a message. Raises ConditionError for its session; may detach the link."""
+    def _count(self, transfer: dict[str, Any]) -> None:
+        """Count a message, also one that is discarded, by its first frame. Raises ConditionError for the session."""
         delivery_id = transfer.get("delivery_id")
         if delivery_id is None or "delivery_tag" not in transfer:
             text = "a transfer without delivery-id or delivery-tag"
@@ -580,8 +593,12 @@ class Session:
             text = f"delivery-id {delivery_id} instead of {self._next_id}"
             raise ConditionError(Condition.INVALID_FIELD, text, Ends.SESSION)
         self._next_id = (delivery_id + 1) & MASK
+
+    def _begins(self, link: IncomingLink, transfer: dict[str, Any]) -> None:
+        """A message begins; may detach the link."""
         link.delivery_count = (link.delivery_count + 1) & MASK
         link.credit -= 1
+        link.state = transfer.get("state")
         self._incoming[link] = None
         self.broker.tick.workers[self] = None
         if link.credit < 0:
@@ -596,6 +613,7 @@ class Session:
         link = self.links.get(transfer["handle"])
         if not isinstance(link, IncomingLink):
             return
+        link.state = None
         number, is_settled = self.received, bool(transfer.get("settled"))
         self.received = number + 1
         self._offsets.add(number, transfer["delivery_id"])
@@ -791,7 +809,7 @@ class Session:
 
     def wake_all(self) -> None:
         """Messages may be sent again."""
-        is_free = self.is_open and self._stream is None and self.window > 0 and len(self.unsettled) < MAX_UNSETTLED
+        is_free = self.is_open and self._stream is None and self.window > 0 and not self.is_full
         self.can_send = is_free and self.connection.can_send
         if self.can_send:
             for link in list(self.links.values()):
@@ -823,11 +841,13 @@ class Session:
             return
         if (state is None or state.name not in OUTCOMES) and not is_settled:
             return
-        if self.transactions.retired_count:
-            numbers = self.transactions.free(numbers, is_settled=is_settled)
+        is_retired = self.transactions.retired_count > 0
         if min(last - first + 1, len(self.unsettled)) > AT_ONCE:
-            self._do_in_turns(self._settle_in_turns(numbers, state, answers=not is_settled))
+            settle = self._settle_free_in_turns if is_retired else self._settle_in_turns
+            self._do_in_turns(settle(numbers, state, answers=not is_settled))
         else:
+            if is_retired:
+                numbers = self.transactions.free(numbers, is_settled=is_settled)
             self._settle_any(list(numbers), state, answers=not is_settled)
 
     def _retire(self, state: Composite, numbers: Iterator[int], count: int, *, is_settled: bool) -> None:
@@ -850,6 +870,16 @@ class Session:
                 self.fail_with(error)
                 return
             yield
+
+    def _settle_free_in_turns(
+        self, numbers: Iterator[int], state: Composite | None, *, answers: bool
+    ) -> Iterator[None]:
+        """As `_settle_in_turns`, of those that are not retired in transactions."""
+        free: list[int] = []
+        while portion := list(islice(numbers, AT_ONCE)):
+            free += self.transactions.free(portion, is_settled=not answers)
+            yield
+        yield from self._settle_in_turns(iter(free), state, answers=answers)
 
     def _settle_in_turns(self, numbers: Iterator[int], state: Composite | None, *, answers: bool) -> Iterator[None]:
         """As `_settle_any`, for many deliveries, as work in turns."""
@@ -984,7 +1014,8 @@ class Session:
             for link in outgoing:
                 self._end_outgoing(link)
         unsettled, self.unsettled = self.unsettled, {}
-        give_back(self, turns, len(unsettled), _acquired(drained(unsettled)), is_redelivered=not is_orderly)
+        held = _acquired(each for each in drained(unsettled) if not is_left_to_model(each))
+        give_back(self, turns, len(unsettled), held, is_redelivered=not is_orderly)
         for queue in [*self.owned, *(queue for each in links for queue in each.owned)]:
             self.disown(queue)
         self.owned.clear()

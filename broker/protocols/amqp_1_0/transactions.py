@@ -16,17 +16,19 @@ A client attaches a link to the coordinator and sends it commands:
 Outcomes other than accepted are applied once the rest is on the disk, as for AMQP 0-9-1, and before the client gets the
 outcome of its discharge.
 
-A transaction is rolled back if its control link ends, or its session. One of whose messages was refused cannot be
-committed. If the broker cannot commit a transaction, the deliveries retired in it are released and settled.
+A transaction is rolled back if its control link ends, or its session. One of whose messages was refused, or discarded
+because their link was detached, cannot be committed; nor can one that retires a delivery that has returned with another
+transaction. If the broker cannot commit a transaction, the deliveries retired in it are released and settled.
 
 Source: AMQP 1.0, part "transactions", section 4.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+import contextlib
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
-from itertools import islice
+from itertools import chain, islice
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from qstore.broker.model.errors import InvalidArgumentError, ModelError, ResourceLimitExceededError
@@ -36,6 +38,7 @@ from qstore.broker.model.queues.queue import Queue
 from qstore.broker.model.settlement import AT_ONCE, MOVED_AT_ONCE, release, release_in_turns
 from qstore.broker.model.transactions.local import LocalTransaction
 from qstore.broker.protocols.amqp_1_0.errors import ConditionError, error_value
+from qstore.broker.protocols.amqp_1_0.links import NO_ANNOTATIONS
 from qstore.broker.protocols.consumer import give_back
 from qstore.formats.amqp_1_0.codes import Condition
 from qstore.formats.amqp_1_0.composites import OUTCOMES, Composite, read_composite
@@ -43,7 +46,7 @@ from qstore.formats.amqp_1_0.sections import VALUE, begin_section, section_value
 from qstore.formats.amqp_1_0.values import Amqp10Error, Value
 
 if TYPE_CHECKING:
-    from qstore.broker.protocols.amqp_1_0.links import IncomingLink, OutgoingLink
+    from qstore.broker.protocols.amqp_1_0.links import Delivery, IncomingLink, OutgoingLink
     from qstore.broker.protocols.amqp_1_0.session import Session
 
 COORDINATOR: Final = "coordinator"
@@ -61,6 +64,8 @@ MAX_COMMAND: Final = 1024
 
 _DECLARED: Final = "declared"
 _ACCEPTED: Final = Composite("accepted", {})
+_MISSED: Final = InvalidArgumentError("a message of the transaction was discarded with its link")
+_LOST: Final = InvalidArgumentError("a delivery was acquired in another transaction, which was rolled back")
 _RETURNED: Final = Composite("modified", {"delivery_failed": True})
 
 
@@ -90,26 +95,49 @@ class OpenTransaction:
         txn_id, link, work: as above.
         accepted: the state of a message that is part of it.
         failure: why it cannot be committed; None if it can be.
+        is_committing: whether the client wants it committed: the model has the messages accepted in it now.
         retired: the numbers of the deliveries retired in it.
         acquired: the numbers of the deliveries acquired in it.
         taken: messages acquired in it that were sent settled.
         links: links that acquire messages in it.
     """
 
-    __slots__ = ("accepted", "acquired", "failure", "link", "links", "retired", "taken", "txn_id", "work")
+    __slots__ = (
+        "_forget_at", "accepted", "acquired", "failure", "is_committing", "link", "links", "retired", "taken", "txn_id",
+        "work",
+    )  # fmt: skip
 
     def __init__(self, txn_id: bytes, link: IncomingLink, work: LocalTransaction) -> None:
         self.txn_id, self.link, self.work = txn_id, link, work
         self.accepted = self.state_of(_ACCEPTED)
         self.failure: Exception | None = None
+        self.is_committing = False
         self.retired: list[int] = []
         self.acquired: dict[int, None] = {}
+        self._forget_at = AT_ONCE
         self.taken: list[tuple[Queue, Entry]] = []
         self.links: dict[OutgoingLink, None] = {}
 
     def state_of(self, outcome: Composite | None = None) -> Composite:
         """The state of a delivery that is part of it."""
         return Composite(TRANSACTIONAL, {"txn_id": Value("binary", self.txn_id), "outcome": outcome})
+
+    def acquire(self, number: int, unsettled: Mapping[int, Delivery]) -> None:
+        """Add the number of a delivery acquired in it; those that are settled are forgotten now and then."""
+        self.acquired[number] = None
+        if len(self.acquired) > self._forget_at:
+            self.acquired = {each: None for each in self.acquired if each in unsettled or each == number}
+            self._forget_at = AT_ONCE + 2 * len(self.acquired)
+
+    def lose(self, entry: Entry) -> None:
+        """A message that was retired in it returns with the transaction in which it was acquired."""
+        self.failure = self.failure or _LOST
+        self.work.withdraw(entry)
+
+    @property
+    def size(self) -> int:
+        """Deliveries that are part of it."""
+        return len(self.retired) + len(self.acquired) + len(self.taken)
 
 
 class Transactions:
@@ -120,14 +148,15 @@ class Transactions:
 
     Attributes:
         retired_count: unsettled deliveries that were retired in transactions whose outcome is not known yet.
+        taken_count: messages acquired in open transactions that were sent settled.
     """
 
-    __slots__ = ("_open", "_session", "retired_count")
+    __slots__ = ("_open", "_session", "retired_count", "taken_count")
 
     def __init__(self, session: Session) -> None:
         self._session = session
         self._open: dict[bytes, OpenTransaction] = {}
-        self.retired_count = 0
+        self.retired_count = self.taken_count = 0
 
     def find(self, txn_id: object) -> OpenTransaction:
         """The transaction with an id. Raises ConditionError."""
@@ -185,11 +214,13 @@ class Transactions:
         for link in transaction.links:
             link.transaction = None
         transaction.links.clear()
+        self.taken_count -= len(transaction.taken)
         self._session.broker.end_transaction(transaction.work)
 
     def _commit(self, transaction: OpenTransaction, number: int) -> None:
         session, work = self._session, transaction.work
         self._end(transaction)
+        transaction.is_committing = True
         session.ledger.postpone(number)
 
         def done(error: ModelError | None) -> None:
@@ -198,7 +229,12 @@ class Transactions:
             else:
                 session.txn_commits += 1
                 finish = partial(session.set_outcome, number, _ACCEPTED)
-                self._run(self._applying(transaction, finish), len(transaction.retired), MOVED_AT_ONCE)
+                applying = self._applying(transaction, finish)
+                if len(transaction.retired) > MOVED_AT_ONCE:
+                    session.broker.tick.turns.do(session, applying)
+                else:
+                    for _ in applying:
+                        pass
 
         failure = transaction.failure
         if failure is None and work.is_large:
@@ -220,22 +256,22 @@ class Transactions:
         self._session.txn_rejects += 1
         self._undo(transaction, has_failed=True, done=partial(self._session.set_outcome, number, outcome))
 
-    def _run(self, work: Iterator[None], count: int, at_once: int) -> None:
-        """Do work for so many deliveries, in turns if they are many."""
-        if count > at_once:
-            self._session.broker.tick.turns.do(self._session, work)
-        else:
-            for _ in work:
-                pass
-
     # ---- its work ----
 
     def accept_later(self, transaction: OpenTransaction, queue: Queue, entry: Entry) -> None:
         """Dequeue a message that was sent settled to a link of a transaction when that is committed."""
         transaction.taken.append((queue, entry))
+        self.taken_count += 1
         transaction.work.accept(queue, entry)
 
-    def retire(self, fields: dict[str, object], numbers: Iterable[int], *, is_settled: bool) -> None:
+    def missed(self, state: object) -> None:
+        """A message is discarded, since its link was detached: its transaction cannot be committed without it."""
+        if isinstance(state, Composite) and state.name == TRANSACTIONAL:
+            with contextlib.suppress(ConditionError):
+                transaction = self.find(state.fields["txn_id"])
+                transaction.failure = transaction.failure or _MISSED
+
+    def retire(self, fields: dict[str, object], numbers: list[int], *, is_settled: bool) -> None:
         """Apply an outcome to deliveries when a transaction is committed.
 
         Args:
@@ -248,6 +284,13 @@ class Transactions:
         """
         session, transaction = self._session, None
         outcome = fields.get("outcome")
+        if isinstance(outcome, Composite) and outcome.fields.get("message_annotations"):
+            links = [each.link for each in map(session.unsettled.__getitem__, numbers) if each.retired is None]
+            for link in dict.fromkeys(links):
+                error = ConditionError(Condition.NOT_IMPLEMENTED, NO_ANNOTATIONS)
+                self.find(fields["txn_id"]).failure = error
+                session.fail_link(link.handle, error)
+            return
         for number in numbers:
             delivery = session.unsettled[number]
             if delivery.retired is not None:
@@ -323,10 +366,23 @@ class Transactions:
         session.have_settled()
         all_begun(None)
 
-    def _undo(self, transaction: OpenTransaction, *, has_failed: bool, done: Callable[[], None]) -> None:
+    def _undo(
+        self, transaction: OpenTransaction, *, has_failed: bool, done: Callable[[], None], in_turns: bool = False
+    ) -> None:
         """Make its deliveries what they were; if it `has_failed`, the model releases those that were accepted."""
-        count = len(transaction.retired) + len(transaction.acquired) + len(transaction.taken)
-        self._run(self._undoing(transaction, has_failed, done), count, AT_ONCE)
+        undoing = self._undoing(transaction, has_failed, done)
+        if in_turns or transaction.size > AT_ONCE:
+            self._session.connection.pause()  # later frames see the effect
+            self._session.broker.tick.turns.do(self._session, self._unpausing(undoing))
+        else:
+            for _ in undoing:
+                pass
+
+    def _unpausing(self, work: Iterator[None]) -> Iterator[None]:
+        try:
+            yield from work
+        finally:
+            self._session.connection.unpause()
 
     def _undoing(self, transaction: OpenTransaction, has_failed: bool, done: Callable[[], None]) -> Iterator[None]:
         session = self._session
@@ -338,7 +394,12 @@ class Transactions:
                 delivery = session.unsettled.get(number)
                 if delivery is None:
                     continue
-                retired, delivery.retired = delivery.retired, None
+                retired = delivery.retired
+                if retired is not None and retired.transaction is not transaction:
+                    if retired.transaction.is_committing:
+                        continue
+                    retired.transaction.lose(delivery.entry)
+                delivery.retired = None
                 self.retired_count -= retired is not None
                 is_settled = retired is not None and retired.is_settled
                 is_live = delivery.link.is_attached and number not in transaction.acquired
@@ -353,7 +414,7 @@ class Transactions:
             session.tell_settled(sorted(told), _RETURNED, None)
             yield
         if not has_failed:
-            transaction.work.clear()
+            _forget(transaction)
         if len(returned) > AT_ONCE:
             yield from release_in_turns(iter(returned), is_redelivered=True)
         else:
@@ -365,23 +426,37 @@ class Transactions:
 
     def roll_back_of(self, link: IncomingLink) -> None:
         """A control link has ended: roll back what it has declared."""
-        for transaction in [each for each in self._open.values() if each.link is link]:
-            self._roll_back(transaction, _nothing)
+        transactions = [each for each in self._open.values() if each.link is link]
+        in_turns = sum(each.size for each in transactions) > AT_ONCE
+        for transaction in transactions:
+            self._roll_back(transaction, _nothing, in_turns=in_turns)
 
-    def _roll_back(self, transaction: OpenTransaction, done: Callable[[], None]) -> None:
+    def _roll_back(self, transaction: OpenTransaction, done: Callable[[], None], *, in_turns: bool = False) -> None:
         self._end(transaction)
         self._session.txn_rejects += 1
-        self._undo(transaction, has_failed=False, done=done)
+        self._undo(transaction, has_failed=False, done=done, in_turns=in_turns)
 
     def end(self) -> None:
         """The session has ended, and makes available what it has; what was taken for good is part of that."""
+        session, count, taken = self._session, self.taken_count, []
         for transaction in list(self._open.values()):
             self._end(transaction)
-            self._session.txn_rejects += 1
-            transaction.work.clear()
-            taken = transaction.taken
-            turns = self._session.broker.tick.turns
-            give_back(self._session, turns, len(taken), iter(taken))
+            session.txn_rejects += 1
+            _forget(transaction)
+            taken.append(transaction.taken)
+        give_back(session, session.broker.tick.turns, count, chain.from_iterable(taken))
+
+
+def _forget(transaction: OpenTransaction) -> None:
+    """Drop its published messages; the session makes available what was accepted in it."""
+    transaction.work.accepted = {}
+    transaction.work.discard()
+
+
+def is_left_to_model(delivery: Delivery) -> bool:
+    """Whether the model dequeues the message of a delivery with a commit, or makes it available if that fails."""
+    retired = delivery.retired
+    return retired is not None and retired.transaction.is_committing and retired.outcome.name == "accepted"
 
 
 def _nothing() -> None:

@@ -1356,3 +1356,14 @@ def bind(world: World, queue: str, exchange: str, key: str) -> None:
     client = world.open_client(name=b"binder")
     client.command("exchange.bind", queue=queue, exchange=exchange, binding_key=key)
     client.sync()
+
+
+def test_messages_for_a_link_that_was_just_detached_do_not_end_the_session(world: World) -> None:
+    make_queue(world)
+    client = LinksClient(world).open().sender("q").sender("q", 1)
+    client.publish(message=b"\0", settled=True)
+    client.publish(b"2")
+    client.publish(b"3", 1)
+    client.sync()
+    assert client.error("detach") == "amqp:decode-error"
+    assert client.outcomes() == [(2, 2, "accepted")]

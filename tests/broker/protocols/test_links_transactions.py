@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from qstore.broker.protocols.amqp_1_0.links import MAX_UNSETTLED
 from qstore.broker.protocols.amqp_1_0.transactions import MAX_TRANSACTIONS
 from qstore.broker.settings import BrokerSettings
 from qstore.formats.amqp_1_0.composites import Composite, encode_composite
@@ -374,6 +375,164 @@ def test_large_transactions_end_in_turns(world: World, client: LinksClient, fail
     assert len(again) == 2_500
     assert again[0].header["delivery_count"] == (1 if fail else 0)
     assert not session_of(client).transactions.retired_count
+
+
+def retire_all(client: LinksClient, txn_id: Value, first: int, last: int) -> None:
+    client.do("disposition", role=RECEIVER, first=first, last=last, settled=False, state=state(txn_id, ACCEPTED))
+
+
+def acquire_in(client: LinksClient, txn_id: Value, count: int, handle: int = 1) -> None:
+    client.credit(count, handle, properties=((Value("symbol", "txn-id"), txn_id),))
+
+
+@pytest.mark.parametrize("count", [900, 2_500])
+def test_a_session_that_ends_leaves_a_commit_its_messages(world: World, client: LinksClient, count: int) -> None:
+    make_queue(world, "full", arguments={"qpid.max_count": 1, "qpid.policy_type": "reject"})
+    fill(world, 1, "full")
+    fill(world, 2_500)
+    client.sender("full").receiver("q", 1, credit=5_000)
+    assert len(client.messages()) == 2_500
+    txn_id = declare(client)
+    client.publish(b"no room", state=state(txn_id))
+    retire_all(client, txn_id, 0, count - 1)
+    client.take()
+    other = LinksClient(world).open().receiver("q", credit=10_000)
+    discharge(client, txn_id)
+    client.machine.closed()
+    assert len(other.messages()) == 2_500  # each of them once
+    assert session_queue(other).acquired_count == 2_500
+
+
+def test_a_message_returns_with_the_transaction_that_has_acquired_it(world: World, client: LinksClient) -> None:
+    fill(world, 1)
+    client.receiver("q", 1, credit=0)
+    first, second = declare(client), declare(client)
+    acquire_in(client, first, 1)
+    (found,) = client.messages()
+    client.settle(state(second, ACCEPTED), found.id, settled=False)
+    discharge(client, first, fail=True)
+    client.take()
+    other = LinksClient(world).open().receiver("q")
+    assert len(other.messages()) == 1
+    discharge(client, second)
+    assert condition(client) == "amqp:transaction:rollback"
+    queue = session_queue(client)
+    assert (queue.message_count, queue.acquired_count) == (1, 1)
+
+
+def test_outcomes_that_are_not_implemented_are_refused_in_transactions(world: World, client: LinksClient) -> None:
+    fill(world, 1)
+    client.receiver("q", 1)
+    client.messages()
+    txn_id = declare(client)
+    annotations = ((Value("symbol", "x"), Value("string", "y")),)
+    client.settle(state(txn_id, Composite("modified", {"message_annotations": annotations})), 0, settled=False)
+    assert client.error("detach") == "amqp:not-implemented"
+    discharge(client, txn_id)
+    assert condition(client) == "amqp:transaction:rollback"
+
+
+@pytest.mark.parametrize("how", ["detached", "large"])
+def test_a_transaction_without_one_of_its_messages_cannot_be_committed(how: str) -> None:
+    world = World(BrokerSettings(auth=False, max_message_bytes=300_000))
+    make_queue(world)
+    client = controlled(world).sender("q").sender("q", 1)
+    txn_id = declare(client)
+    client.publish(b"1", state=state(txn_id), settled=True)
+    if how == "detached":
+        client.publish(message=b"\0", handle=1, settled=True)
+        client.publish(b"2", 1, state=state(txn_id), settled=True)
+    else:
+        client.publish(bytes(400_000), 1, state=state(txn_id), settled=True)
+    (detached,) = client.take("detach")
+    assert detached.fields["handle"] == 1
+    discharge(client, txn_id)
+    assert condition(client) == "amqp:transaction:rollback"
+    assert session_queue(client).message_count == 0
+
+
+def test_what_follows_a_large_rollback_sees_its_effect(world: World, client: LinksClient) -> None:
+    fill(world, 2_500)
+    client.receiver("q", 1, credit=5_000)
+    client.messages()
+    txn_id = declare(client)
+    retire_all(client, txn_id, 0, 2_499)
+    client.take()
+    discharge(client, txn_id, fail=True)
+    client.settle(ACCEPTED, 2_000, 2_499)
+    client.sync()
+    assert session_queue(client).message_count == 2_000
+
+
+def test_retired_deliveries_are_settled_in_turns(world: World, client: LinksClient) -> None:
+    fill(world, 3_500)
+    client.receiver("q", 1, credit=5_000)
+    client.messages()
+    txn_id = declare(client)
+    retire_all(client, txn_id, 0, 2_999)
+    client.take()
+    client.settle(ACCEPTED, 0, 3_499)
+    unsettled = session_of(client).unsettled
+    assert sum(each.retired is not None and each.retired.is_settled for each in unsettled.values()) == 1_000
+    client.sync()
+    assert len(unsettled) == 3_000
+    assert all(each.retired.is_settled for each in unsettled.values())
+    assert session_queue(client).message_count == 3_000
+
+
+def test_many_transactions_of_a_control_link_end_in_turns(world: World, client: LinksClient) -> None:
+    fill(world, 2_500)
+    client.receiver("q", 1, credit=5_000)
+    client.messages()
+    for number in range(5):
+        txn_id = declare(client)
+        first = 500 * number
+        client.settle(state(txn_id, ACCEPTED), first, first + 499)
+    client.take()
+    client.do("detach", handle=CONTROL, closed=True)
+    unsettled = session_of(client).unsettled
+    assert len(unsettled) >= 1_500
+    client.sync()
+    assert min(unsettled) == 2_500  # they came again
+    assert client.take("detach")
+
+
+def test_messages_of_a_large_transaction_are_dropped_in_turns(client: LinksClient) -> None:
+    client.sender("q")
+    txn_id = declare(client)
+    for number in range(2_500):
+        client.publish(state=state(txn_id), settled=True, **TRANSIENT)
+        if number % 400 == 399:
+            client.take()
+    client.take()
+    messages = session_of(client).transactions.find(txn_id).work.messages
+    discharge(client, txn_id, fail=True)
+    assert len(messages) >= 1_500
+    client.sync()
+    assert not messages
+
+
+def test_messages_that_leave_with_a_commit_are_limited(world: World, client: LinksClient) -> None:
+    fill(world, 5)
+    client.receiver("q", 1, credit=0, snd_settle_mode=1)
+    txn_id = declare(client)
+    session_of(client).transactions.taken_count += MAX_UNSETTLED - 3
+    acquire_in(client, txn_id, 5)
+    assert len(client.messages()) == 3
+    discharge(client, txn_id)
+    assert len(client.messages()) == 2
+
+
+def test_a_transaction_forgets_what_is_settled_without_it(world: World, client: LinksClient) -> None:
+    fill(world, 5_000)
+    client.receiver("q", 1, credit=0)
+    txn_id = declare(client)
+    transaction = session_of(client).transactions.find(txn_id)
+    for seen in range(0, 5_000, 500):
+        client.credit(500, 1, seen=seen, properties=((Value("symbol", "txn-id"), txn_id),))
+        assert len(client.messages()) == 500
+        client.settle(ACCEPTED, seen, seen + 499)
+    assert len(transaction.acquired) <= 2_000
 
 
 def session_of(client: LinksClient) -> Any:
