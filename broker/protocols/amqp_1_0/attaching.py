@@ -68,6 +68,7 @@ GLOBAL: Final = "global"
 DURABLE: Final = "durable"
 AUTO_DELETE: Final = "auto-delete"
 
+_OF_ARTEMIS: Final = {"anycast": IS_QUEUE, "multicast": IS_TOPIC}
 _VOLATILE: Final = "rabbitmq:volatile-queue"  # a queue for answers, whose address is in RabbitMQ's form
 
 _RECEIVER: Final = True
@@ -246,8 +247,13 @@ class Attach:
         found: tuple[str, ...] = (self.terminus or {}).get("capabilities") or ()
         return found
 
+    @property
+    def wanted(self) -> tuple[str, ...]:
+        """The same, by one name each."""
+        return tuple(_OF_ARTEMIS.get(name, name) for name in self.capabilities)
+
     def _asks(self, name: str) -> bool:
-        return name in self.capabilities
+        return name in self.wanted
 
     def node_properties(self, *, is_dynamic: bool) -> NodeProperties:
         """The properties of a node to make. Raises ConditionError."""
@@ -526,7 +532,7 @@ class Attach:
             SHARED: isinstance(link, OutgoingLink) and link.queue.exclusive_consumer is None,
             GLOBAL: isinstance(link, OutgoingLink),
         }
-        return tuple(name for name in self.capabilities if has.get(name, False))
+        return tuple(name for name in self.capabilities if has.get(_OF_ARTEMIS.get(name, name), False))
 
 
 def _dist_modes_of(typed: Value) -> list[object]:
@@ -569,9 +575,9 @@ def prepare(attach: Attach) -> Coroutine[Any, Any, None] | None:
         if attach.is_source:
             raise ConditionError(Condition.INVALID_FIELD, "a source without an address")
         return None
-    node = attach.node = node_of(session.virtual_host, attach.address, attach.capabilities)
+    node = attach.node = node_of(session.virtual_host, attach.address, attach.wanted)
     if node is None:
-        if CREATE in attach.capabilities:
+        if CREATE in attach.wanted:
             return attach.make_on_demand(attach.node_properties(is_dynamic=False))
         raise NotFoundError(f'there is no queue or exchange "{attach.address[:256]}"')
     if not attach.is_source or node.kind is NodeKind.QUEUE:

@@ -1312,6 +1312,16 @@ def test_messages_that_begin_like_the_last_one_are_read_as_all_others(world: Wor
     ]
 
 
+def test_anycast_and_multicast_choose_between_queue_and_exchange(world: World, client: LinksClient) -> None:
+    """As clients of Artemis ask for them."""
+    for name, capability in (("a", "anycast"), ("m", "multicast")):
+        handle = len(session_of(client).links) + 3
+        (attached, _) = client.attach(name, handle, terminus={"capabilities": ("create-on-demand", capability)})
+        assert capability in attached.fields["target"].fields["capabilities"]
+    host = world.broker.default_host
+    assert ("a" in host.queues, "m" in host.exchanges, "m" in host.queues) == (True, True, False)
+
+
 # ---- helpers ----
 
 
