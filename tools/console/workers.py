@@ -10,7 +10,7 @@ import multiprocessing
 import os
 import signal
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import contextmanager
 from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection, wait
@@ -29,8 +29,8 @@ class WorkerKilledError(Exception):
     """A process was killed, perhaps because memory ran out."""
 
 
-def in_processes(do: Callable[[Task], Result], tasks: Iterable[Task], count: int) -> Iterator[Result]:
-    """Do tasks in processes.
+def in_processes(do: Callable[[Task], Result], tasks: Iterable[Task], count: int) -> Generator[Result]:
+    """Do tasks in processes, which are killed when the iterator is closed (`contextlib.closing`).
 
     Args:
         do: does one; it, its tasks and its results are pickled.

@@ -12,7 +12,7 @@ from __future__ import annotations
 import posixpath
 import shutil
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import fields
 from functools import partial
 from pathlib import Path
@@ -160,14 +160,15 @@ def _in_parallel(spec: FleetSpec, directory: str, jobs: int, written: Callable[[
     """Each process creates one store after the other, whichever is next."""
     first, made = 1, dict[int, Fields]()
     create = partial(_created, spec, directory)
-    for number, created in in_processes(create, range(1, spec.stores + 1), min(jobs, spec.stores)):
-        if isinstance(created, Exception):
-            raise created
-        made[number] = created
-        written(plan_store(spec, number).size)
-        while first in made:
-            yield made.pop(first)
-            first += 1
+    with closing(in_processes(create, range(1, spec.stores + 1), min(jobs, spec.stores))) as stores:
+        for number, created in stores:
+            if isinstance(created, Exception):
+                raise created
+            made[number] = created
+            written(plan_store(spec, number).size)
+            while first in made:
+                yield made.pop(first)
+                first += 1
 
 
 def _created(spec: FleetSpec, directory: str, number: int) -> tuple[int, Fields | Exception]:

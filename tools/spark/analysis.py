@@ -16,6 +16,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import closing
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -227,10 +228,12 @@ def _read(engine: SparkSession | Local, request: Request, paths: tuple[str, ...]
 def _in_processes(engine: Local, job: Job, groups: list[list[Input]]) -> list[Found]:
     """Write the tables of groups of stores in processes, without Spark, whose start takes 7 s of processor time."""
     found: list[Found] = []
-    written = in_processes(partial(_written, job), enumerate(groups), min(engine.processes, len(groups)))
-    for complete, of_group in enumerate(written, 1):
-        found += of_group
-        engine.done(complete, len(groups))
+    with closing(
+        in_processes(partial(_written, job), enumerate(groups), min(engine.processes, len(groups)))
+    ) as written:
+        for complete, of_group in enumerate(written, 1):
+            found += of_group
+            engine.done(complete, len(groups))
     return found
 
 
