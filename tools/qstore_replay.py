@@ -22,12 +22,24 @@ import click
 
 from qstore import __version__
 from qstore.broker.client import MessagingError
+from qstore.broker.model.configuration import Record, object_of
 from qstore.broker.model.selectors.candidate import Candidate
 from qstore.broker.model.selectors.selector import Selector
 from qstore.broker.protocols.stored_messages import restore_message
 from qstore.formats.broker_records.message_header import MessageHeader
 from qstore.formats.broker_records.messages import HEADER_SIZE_BYTES, decode_message_header, header_size
-from qstore.formats.broker_records.topology import Binding, Bridge, Exchange, GeneralObject, Link, Queue
+from qstore.formats.broker_records.topology import (
+    DEFAULT_HOST,
+    HOST_KIND,
+    HOST_SEPARATOR,
+    Binding,
+    Bridge,
+    Exchange,
+    GeneralObject,
+    Link,
+    Queue,
+    split_name,
+)
 from qstore.formats.errors import BrokerRecordError
 from qstore.formats.rhm.records import TRANSIENT, Kind
 from qstore.formats.wording import plural
@@ -65,7 +77,7 @@ from qstore.tools.console.command import (
 )
 from qstore.tools.console.progress import bytes_progress
 from qstore.tools.console.rows import note, print_json
-from qstore.tools.console.text import printable, unescape_name
+from qstore.tools.console.text import escape_name, printable, unescape_name
 from qstore.tools.dump.messages import SELECTOR, no_such_queue, parse_rids
 from qstore.tools.interchange.exporting import stored_data
 from qstore.tools.interchange.files import read_export
@@ -296,6 +308,9 @@ class ReplaySink:
         """Its name counts; and what it is, if the target may have to be created."""
         self.queues.add(queue.name)
         if self._choice.creates and queue.name == self._choice.queue:
+            host = split_name(self._choice.target)[0]
+            if host != DEFAULT_HOST:
+                self._sink.other(object_of(Record(HOST_KIND, (host,)), {}))
             self._sink.queue(replace(queue, name=self._choice.target, alternate_exchange=""))
 
     def exchange(self, exchange: Exchange) -> None:
@@ -422,6 +437,11 @@ class Replay:
         self.replayed = found = passing.replayed
         queue = self._choice.queue
         if queue not in passing.queues:
+            for full in passing.queues:
+                if full.replace(HOST_SEPARATOR, "/", 1) == queue:
+                    typed = escape_name(full).replace(HOST_SEPARATOR, "\\x1f")
+                    text = f'queue "{queue}" is one of a virtual host: write {typed}'
+                    raise InterchangeError(f"{self._source.title}: {text}")
             raise InterchangeError(no_such_queue(self._source.title, queue, passing.queues))
         if not found.messages:
             text = f"none of {found.seen:,} messages of queue {queue} is what the replay begins with"

@@ -14,9 +14,11 @@ from click.testing import CliRunner
 
 from qstore.broker.client import Connection, Empty, Message
 from qstore.tools.qstore_passwd import command as passwd
+from qstore.tools.qstore_replay import command as replay
 from tests.support.dump import dump
 from tests.support.running_broker import BrokerMaker, make_broker
 from tests.tools.interchange_runs import bring, export
+from tests.tools.shell_runs import shell
 
 __all__ = ["make_broker"]
 
@@ -207,3 +209,23 @@ def test_names_in_notices_are_escaped_once(shovels: Path, tmp_path: Path, make_b
     planned = bring(tmp_path / "e.jsonl", url, "--dry-run")
     assert "1 virtual host would be created: a\\x5cx" in planned.output
     assert "x5cx5cx" not in planned.output
+
+
+def test_queues_of_virtual_hosts_are_named_as_people_see_them(shovels: Path, tmp_path: Path) -> None:
+    r"""Host, slash and name, with the escapes of the output."""
+    name = r"a\x5cx/q"
+    assert "there is no queue" in shell(shovels, "select nosuch").output
+    assert shell(shovels, f"inject '{name}' body=hello", "select '" + name + "'", options=("--yes",)).exit_code == 0
+    assert [line["body"] for line in dump(shovels, "--outstanding", "--json", "--queue", name).lines("message")] == [
+        "hello"
+    ]
+    moved = shell(shovels, rf"move '{name}' to 'a\x5cx/r'", options=("--yes",))
+    assert (moved.exit_code, r"to queue a\x/r" in moved.output) == (0, True), moved.output
+    replayed = [str(shovels), str(tmp_path / "new"), "--create", "--all", "--queue"]
+    refused = CliRunner().invoke(replay, [*replayed, r"a\x5cx/r"])
+    assert refused.exit_code == 2
+    assert r"is one of a virtual host: write a\x5cx\x1fr" in refused.output
+    assert CliRunner().invoke(replay, [*replayed, r"a\x5cx\x1fr"]).exit_code == 0
+    topology = dump(tmp_path / "new", "--topology", "--json").lines()
+    assert [line["vhost"] for line in topology if line["kind"] == "queue"] == [r"a\x"]
+    assert [line["type"] for line in topology if line["kind"] == "object"][-1] == "qstore.virtual-host"

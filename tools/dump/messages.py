@@ -77,7 +77,7 @@ class Selection:
         """Whether a queue is shown. One of a virtual host may be named as people see it, `host/name`."""
         if not self.queues or name in self.queues:
             return True
-        return HOST_SEPARATOR in name and printable(name) in self.queues
+        return HOST_SEPARATOR in name and _with_slash(name) in self.queues
 
     def unknown_queues(self, known: Collection[str]) -> frozenset[str]:
         """The queues that were asked for and do not exist."""
@@ -131,10 +131,15 @@ def queues_named(wanted: Iterable[str], known: Collection[str], *, as_given: boo
         known: the queues that there are.
         as_given: return those that exist, as they were given; otherwise all, unknown ones as they were given.
     """
-    shown = {printable(name): name for name in known if HOST_SEPARATOR in name}
+    shown = {_with_slash(name): name for name in known if HOST_SEPARATOR in name}
     if as_given:
         return frozenset(name for name in wanted if name in known or name in shown)
     return frozenset(name if name in known else shown.get(name, name) for name in wanted)
+
+
+def _with_slash(full: str) -> str:
+    """The name of a queue of a virtual host as it is typed, `host/name`, after its escapes are resolved."""
+    return full.replace(HOST_SEPARATOR, "/", 1)
 
 
 def no_such_queue(where: str, name: str, known: Iterable[str]) -> str:

@@ -147,6 +147,10 @@ class BrokerPlace:
 
     # ---- messages ----
 
+    def full_name(self, name: str) -> str:
+        """As `Place.full_name`: a broker's names are those that people see."""
+        return name
+
     def check(self, wanted: Wanted) -> int:
         """The number of messages in a queue that is selected. Raises ShellError if a selection is not possible."""
         if wanted.rids:

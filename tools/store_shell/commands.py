@@ -11,6 +11,7 @@ import os
 import shlex
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -154,14 +155,21 @@ class Shell(CommandShell):
         """The messages that a command is about: those its words describe, or those that are selected."""
         if not line.words and line.where is None and self.wanted is not None:
             return self.wanted
-        return read_wanted(line.words, line.where, self.wanted)
+        return self._read_wanted(line)
+
+    def _read_wanted(self, line: Line) -> Wanted:
+        wanted = read_wanted(line.words, line.where, self.wanted)
+        return replace(wanted, queue=self.opened().full_name(wanted.queue))
+
+    def _named(self, queue: str) -> str:
+        return self.opened().full_name(unescape_name(queue))
 
     def _split_target(self, line: Line, verb: str) -> tuple[Line, str]:
         """A command's words in front of `to QUEUE`, and the queue."""
         *front, to, target = line.words if len(line.words) >= 2 else ("", "", "")
         if to != "to":
             raise ShellError(f"{verb} to which queue? {verb} {COMMANDS[verb].syntax}")
-        return Line(front, line.where), unescape_name(target)
+        return Line(front, line.where), self._named(target)
 
     def _show(self, objects: Iterable[Object], *, fits: bool = False) -> int:
         return show_objects(objects, is_json=self._settings.is_json, fits=fits)
@@ -204,7 +212,7 @@ class Shell(CommandShell):
             text = "nothing is selected" if self.wanted is None else f"selected: {self.wanted.text}"
             self._say(text, {"kind": "selection", "text": None if self.wanted is None else self.wanted.text})
             return
-        wanted = read_wanted(line.words, line.where, self.wanted)
+        wanted = self._read_wanted(line)
         count = place.check(wanted)
         self.wanted = wanted
         text = f"selected: {wanted.text}; the queue has {plural(count, 'message')}"
@@ -274,18 +282,19 @@ class Shell(CommandShell):
         """Remove all messages of a queue."""
         if len(line.words) != 1:
             raise self.usage_error("purge", "purge which queue?")
-        self._change(self.opened().plan_removal(Wanted(unescape_name(line.words[0])), "purge"))
+        self._change(self.opened().plan_removal(Wanted(self._named(line.words[0])), "purge"))
 
     def inject(self, line: Line) -> None:
         """Add a message, or messages of a quarantine, to a queue."""
         place = self.opened()
         if line.words[:1] == ["quarantine"]:
-            self._change(place.plan_quarantine(*_quarantine_words(line.words[1:])))
+            directory, numbers, target = _quarantine_words(line.words[1:])
+            self._change(place.plan_quarantine(directory, numbers, None if target is None else self._named(target)))
             return
         if not line.words:
             raise self.usage_error("inject", "inject what?")
         queue, *fields = line.words
-        self._change(place.plan_message(message_of(unescape_name(queue), fields)))
+        self._change(place.plan_message(message_of(self._named(queue), fields)))
 
     def resolve(self, line: Line) -> None:
         """Commit a transaction in doubt, or roll it back."""
@@ -342,7 +351,7 @@ def _quarantine_words(words: Sequence[str]) -> tuple[str | None, list[int], str 
     numbers = [] if rest == ["all"] else [int(each) for each in rest if each.isascii() and each.isdecimal()]
     if not rest or (rest != ["all"] and len(numbers) != len(rest)):
         raise ShellError("inject quarantine NUMBER ...|all [from DIR] [to QUEUE]: give the numbers of entries, or all")
-    return named.get("from"), numbers, unescape_name(named["to"]) if "to" in named else None
+    return named.get("from"), numbers, named.get("to")
 
 
 _SELECTION: Final = "[QUEUE] [RID ...] [first=N] [where SELECTOR]"

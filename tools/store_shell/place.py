@@ -220,6 +220,9 @@ class Place(Protocol):
     def journals(self) -> Iterable[Object]:
         """The journals."""
 
+    def full_name(self, name: str) -> str:
+        """The name of a queue that may be given as people see it: one of a virtual host as `host/name`."""
+
     def check(self, wanted: Wanted) -> int:
         """The number of messages in a queue that is selected. Raises ShellError if a selection is not possible."""
 

@@ -45,7 +45,7 @@ from qstore.store.repair.stopped_messages import (
 from qstore.tools.console.command import signals_wait
 from qstore.tools.console.rows import Object
 from qstore.tools.dump.dump import DeliveryOrder
-from qstore.tools.dump.messages import BodyForm, MessageReader, message_object
+from qstore.tools.dump.messages import BodyForm, MessageReader, message_object, queues_named
 from qstore.tools.dump.rows import (
     STATES,
     binding_object,
@@ -200,6 +200,10 @@ class StorePlace:
             fields["redelivered"] = delivered.holds(queue_id, rid)
             yield fields
         queue.journal.close()
+
+    def full_name(self, name: str) -> str:
+        """As `Place.full_name`."""
+        return next(iter(queues_named([name], [queue.name for queue in self._recovered()[1].queues])))
 
     def _queue(self, name: str) -> RecoveredQueue:
         for queue in self._recovered()[1].queues:

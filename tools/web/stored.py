@@ -27,7 +27,7 @@ from typing import Any, Final, NamedTuple
 from orjson import JSONDecodeError, loads
 
 from qstore import __version__
-from qstore.tools.console.text import printable
+from qstore.tools.console.text import escape_name, printable, unescape_name
 from qstore.tools.web.amqp import LoginError
 from qstore.tools.web.browser import BrowserLogins, log_in, log_out
 from qstore.tools.web.calls import (
@@ -307,9 +307,14 @@ async def planned(api: StoredApi, call: Call) -> Reply:
     return _report(api.collector.begin_once("plan", again=call.flag("again")))
 
 
+def _typed(queue: str) -> str:
+    """A queue's name as the tools take it, from a name as their JSON has it, which is escaped already."""
+    return escape_name(unescape_name(queue))
+
+
 async def _page(api: StoredApi, call: Call, kind: str, *arguments: str) -> Reply:
     number, size = max(1, call.count("page", 1)), min(max(1, call.count("page_size", PAGE)), MAX_PAGE)
-    queue = f"--queue={printable(call.path['queue'])}"
+    queue = f"--queue={_typed(call.path['queue'])}"
     found, has_more = await api.collector.page(kind, number, size, queue, *arguments)
     return Reply(value={"items": found, "page": number, "has_more": has_more})
 
@@ -326,7 +331,7 @@ async def message(api: StoredApi, call: Call) -> Reply:
     rid = call.path["rid"]
     if not rid.isdecimal() or len(rid) > len(str(1 << 64)):
         raise bad_request("the record id is not a number")
-    queue = f"--queue={printable(call.path['queue'])}"
+    queue = f"--queue={_typed(call.path['queue'])}"
     found, _ = await api.collector.page("message", 1, 1, "--outstanding", queue, f"--rid={rid}")
     if not found:
         raise not_found()
@@ -366,7 +371,7 @@ async def recover(api: StoredApi, call: Call) -> Reply:
 async def export(api: StoredApi, call: Call) -> Reply:
     body = call.object("target")
     queue = text(body, "queue", "")
-    options = ["--quiet", *([f"--queue={printable(queue)}"] if queue else [])]
+    options = ["--quiet", *([f"--queue={_typed(queue)}"] if queue else [])]
     job = api.collector.write("Export", "qstore_export", text(body, "target"), *options)
     return Reply(202, value=job.row())
 
@@ -378,8 +383,8 @@ async def replay(api: StoredApi, call: Call) -> Reply:
     if not queue:
         raise bad_request("the queue name is empty")
     begin = whole(body, "from_rid", 0, (1 << 64) - 1)
-    options = ["--json", "--create", f"--queue={printable(queue)}", f"--from-rid={begin}" if begin else "--all"]
-    options += [f"--to={printable(destination)}"] if destination else []
+    options = ["--json", "--create", f"--queue={_typed(queue)}", f"--from-rid={begin}" if begin else "--all"]
+    options += [f"--to={_typed(destination)}"] if destination else []
     options += [f"--limit={limit}"] if (limit := whole(body, "limit", 0, 1 << 40)) else []
     options += ["--outstanding"] if boolean(body, "outstanding") else []
     job = api.collector.write(f"Replay {printable(queue)}", "qstore_replay", text(body, "target"), *options)

@@ -9,14 +9,17 @@ from base64 import b64decode
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import aiohttp
 import pytest
 
+from qstore.store.environment import tool_environment
 from qstore.tools.qstore_console import make_stored_server
 from qstore.tools.web.browser import HEADER
 from qstore.tools.web.server import ServerSettings
 from tests.support.fixtures import set_writable, unpack
+from tests.support.opened_store import OpenedStore
 from tests.support.processes import PATIENCE_SECONDS
 from tests.tools.web.console_runs import Client
 
@@ -124,6 +127,23 @@ async def test_messages_and_records_come_in_pages(store: Path) -> None:
         assert {row["type"] for row in records["items"]} == {"enqueue", "dequeue", "filler"}
         unknown = await client.ask("GET", "/api/qstore/stored/queues/--help/messages", user=user)
         assert (unknown.status, unknown.value["error"]) == (409, "unusable")
+
+
+async def test_queues_are_asked_for_by_the_names_that_the_tools_show(tmp_path: Path) -> None:
+    """With bytes that are not UTF-8, a backslash before an x, and virtual hosts."""
+    names = ["\udcff", "a\\xb", "host\x1fq"]
+    keys = {"\\xff": "\\xff", "a\\x5cxb": "a\\x5cxb", "host\\x1fq": "q"}
+    path = tmp_path / "named"
+    opened = OpenedStore(tool_environment(), path)
+    for name in names:
+        journal = opened.make_queue(name)
+        opened.enqueue(journal, b"a message")
+        opened.flush(journal)
+    opened.store.close()
+    async with console_of(path) as (client, user):
+        for key, shown in keys.items():
+            found = await client.get(f"qstore/stored/queues/{quote(key, safe='')}/records", user=user)
+            assert [row["queue"] for row in found["items"] if row["type"] == "enqueue"] == [shown]
 
 
 async def test_damage_is_shown_with_the_bytes_around_it(store: Path) -> None:

@@ -5,6 +5,9 @@ import { argumentsText, ask, attempt, bytes, check, count, dialog, facts, field,
 const PAGE_SIZE = 50;
 const MAX_SHOWN = 500;
 
+/** The name of a queue for the API, with that of its virtual host in front, and as people see it. */
+const keyOf = (row) => (row.vhost ? `${row.vhost}\\x1f${row.queue}` : row.queue);
+const shownName = (key) => key.replace("\\x1f", "/");
 const hexadecimal = (value) => `0x${value.toString(16)}`;
 const heading = (text, sub, ...actions) => h("div", { class: "head" },
   h("div", {}, h("h1", {}, text), h("p", { class: "sub" }, sub)), actions.length ? h("div", { class: "bar" }, actions) : null);
@@ -57,7 +60,7 @@ function overview(place, ctx) {
         ["Transactions", count(store.transactions)], ["Damage", count(store.damage), "places"],
       ]),
       h("h2", {}, "Journals"), table("Journals", [
-        { label: "Queue", cell: (row) => [link(`journal/${part(row.queue)}`, row.queue), " ", row.role === "queue" ? null : tag(row.role), row.torn ? tag("torn tail") : null] },
+        { label: "Queue", cell: (row) => [link(`journal/${part(keyOf(row))}`, shownName(keyOf(row))), " ", row.role === "queue" ? null : tag(row.role), row.torn ? tag("torn tail") : null] },
         { label: "Fill", cell: (row) => (row.fill === null || row.fill === undefined ? "–" : [meter(row.fill, `${Math.round(row.fill * 100)} %`), h("span", { class: "quiet" }, `${Math.round(row.fill * 100)} %`)]) },
         { label: "Outstanding", num: true, cell: (row) => count(row.outstanding) },
         { label: "In doubt", num: true, cell: (row) => count((row.in_doubt_enqueues ?? 0) + (row.in_doubt_dequeues ?? 0)) },
@@ -92,7 +95,7 @@ function pages(path, caption, columns, empty) {
 }
 
 function journal(place, ctx, name) {
-  ctx.title(name);
+  ctx.title(shownName(name));
   const path = `qstore/stored/queues/${part(name)}`;
   const body = h("div");
   const open = (row) => attempt(null, async () => {
@@ -128,7 +131,7 @@ function journal(place, ctx, name) {
     body.replaceChildren(views[shown][0]);
   };
   choose(shown);
-  place.append(heading(name, "A journal on disk, read only", name === "TplStore" ? null : button("Replay", () => replayForm(ctx, name))), choice, body);
+  place.append(heading(shownName(name), "A journal on disk, read only", name === "TplStore" ? null : button("Replay", () => replayForm(ctx, name))), choice, body);
   let hasShown = "";
   return async () => {
     if (hasShown === shown) return; // a stored journal does not change
