@@ -81,6 +81,9 @@ Changes: TypeAlias = dict[str, TypedValue | None]
 _KEYS: Final = "routing-keys"
 _DATETIME: Final = TYPES["datetime"]
 
+PLAIN_HEADER: Final = 1024
+"""Bytes of a dead message's header beyond which each one counts as a step of routing: some 0.4 µs for short values."""
+
 MAX_REFUSALS: Final = 32
 """Maximum number of full queues that refuse a dead message one after the other; each makes its headers longer."""
 
@@ -235,6 +238,7 @@ class DeadLetters:
             assert to.last_dead is not None
             return message.readdressed_as(to.last_dead), to.last_deaths
         dead, deaths = self._died_alone(message, queue, reason, exchange, to.routing_key, now)
+        to.header_steps += max(0, dead.size - len(dead.body) - PLAIN_HEADER)
         if likeness is not None:
             to.last_case, to.last_dead, to.last_deaths = case, dead.bodiless(), deaths
         return dead, deaths
@@ -243,11 +247,12 @@ class DeadLetters:
     def _died_alone(
         message: Message, queue: Queue, reason: str, exchange: Exchange, routing_key: str | None, now: int
     ) -> tuple[Message, list[TypedMap]]:
-        headers = message.headers()
+        properties = message.properties()
+        headers = properties.headers
         has_further = bool(message.under_further_keys())
         shown = selected_keys(headers, CC) if has_further else ()
         keys = message.routing_key, *shown
-        died = Death(reason, queue.name, message.exchange, keys, now, message.properties().ttl)
+        died = Death(reason, queue.name, message.exchange, keys, now, properties.ttl)
         changes, deaths = headers_after(headers, died)
         if has_further and routing_key is not None:
             changes |= {CC: None, BCC: None}
@@ -275,26 +280,28 @@ class QueueDeadLetter:
     Attributes:
         exchange: name of the exchange.
         routing_key: their new key; None to keep their own.
+        header_steps: what it has cost so far to make long headers, as steps of an exchange.
         last_case, last_dead, last_deaths: a cache: the case for which headers were made last, a message with them, and
             the entries of its x-death.
     """
 
     __slots__ = (
-        "_dropped", "_has_warned", "_letters", "_logged_at", "exchange", "last_case", "last_dead", "last_deaths",
-        "routing_key",
+        "_dropped", "_has_warned", "_letters", "_logged_at", "exchange", "header_steps", "last_case", "last_dead",
+        "last_deaths", "routing_key",
     )  # fmt: skip
 
     def __init__(self, letters: DeadLetters, exchange: str, routing_key: str | None) -> None:
         self._letters, self.exchange, self.routing_key = letters, exchange, routing_key
         self._has_warned, self._dropped, self._logged_at = False, 0, -_LOGGED_EVERY
+        self.header_steps = 0
         self.last_case: Hashable = None
         self.last_dead: Message | None = None
         self.last_deaths: list[TypedMap] = []
 
     @property
     def steps(self) -> int:
-        """Steps taken so far to route messages in its exchange."""
-        return self._letters.steps_of(self.exchange)
+        """Steps taken so far to route messages in its exchange, and to make their headers."""
+        return self._letters.steps_of(self.exchange) + self.header_steps
 
     def reject(self, queue: Queue, entry: Entry, done: Done) -> None:
         """Move a message that a consumer has rejected.

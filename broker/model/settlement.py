@@ -33,6 +33,7 @@ from qstore.broker.model.authorization import Action, ObjectType
 from qstore.broker.model.caller import Caller
 from qstore.broker.model.errors import InvalidArgumentError, ModelError, ResourceLockedError
 from qstore.broker.model.events import Subscribe, Unsubscribe
+from qstore.broker.model.exchanges.matching import MAX_STEPS
 from qstore.broker.model.queues.barriers import NO_LIMIT
 from qstore.broker.model.queues.consumers import Consumer
 from qstore.broker.model.queues.entry import ACQUIRED, AVAILABLE, HELD, MOVING, Entry
@@ -205,8 +206,30 @@ def reject(broker: Broker, acquired: Iterable[tuple[Queue, Entry]], done: Done) 
         return Settled.SYNCED if is_written else Settled.NOW
     if is_written:
         broker.tick.when_synced(pending.expect())
+    moving = _move(broker, moves, pending)
+    for _ in moving:
+        broker.tick.turns.do(pending, _move_others(moving, pending.expect()))
+        break
+    return pending.settled()
+
+
+def _move(broker: Broker, moves: list[tuple[Queue, Entry]], pending: _Pending) -> Iterator[None]:
+    """Move rejected messages. Yields when this has taken long, because they are routed or changed at great expense.
+
+    Raises:
+        ModelError: a message cannot be moved: it and those after it are available again.
+    """
+    steps = 0
     for index, (queue, entry) in enumerate(moves):
+        if steps > MAX_STEPS:
+            steps = 0
+            yield
+        deletion = _deletion_of(queue, entry) if queue.is_deleted else None
+        if deletion is not None:  # meanwhile
+            deletion.dequeue(entry, pending.expect())
+            continue
         was_acquired = entry.state == ACQUIRED
+        steps -= queue.moving_steps
         try:
             if queue.dead_letter is not None:
                 queue.dead_letter.reject(queue, entry, pending.expect())
@@ -216,8 +239,19 @@ def reject(broker: Broker, acquired: Iterable[tuple[Queue, Entry]], done: Done) 
         except ModelError:
             release(moves[index:], is_redelivered=True)
             raise
+        steps += queue.moving_steps
         queue.counters.rejected += was_acquired
-    return pending.settled()
+
+
+def _move_others(moving: Iterator[None], done: Done) -> Iterator[None]:
+    """Continue to move messages, in later turns."""
+    yield
+    try:
+        yield from moving
+    except ModelError as error:
+        done(error.with_traceback(None))
+    else:
+        done(None)
 
 
 def _deletion_of(queue: Queue, entry: Entry) -> Deletion | None:

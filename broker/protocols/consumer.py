@@ -295,8 +295,7 @@ class HeldRuns:
 DROPPED_AT_ONCE: Final = 500
 """Consumers of a session that has ended that are dropped in one turn: about 5 ms."""
 
-
-_AUTO_DELETE: Final = ceil(DROPPED_AT_ONCE / DELETED_AT_ONCE)
+COST_OF_DELETION: Final = ceil(DROPPED_AT_ONCE / DELETED_AT_ONCE)
 """What a consumer counts for whose queue may be deleted with it."""
 
 _Dropped = TypeVar("_Dropped", bound=SendingConsumer)
@@ -310,7 +309,7 @@ def first_portion(consumers: Iterable[_Dropped]) -> list[_Dropped]:
         if left <= 0:
             break
         portion.append(consumer)
-        left -= _AUTO_DELETE if consumer.queue.auto_delete else 1
+        left -= COST_OF_DELETION if consumer.queue.auto_delete else 1
     return portion
 
 

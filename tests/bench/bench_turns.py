@@ -45,12 +45,15 @@ from qstore.broker.security.permissions import PERMISSION, Permissions
 from qstore.formats.amqp_0_9_1.properties import Properties
 from qstore.formats.amqp_0_10.maps import encode_map
 from qstore.formats.amqp_0_10.structs import DELIVERY_PROPERTIES, MESSAGE_PROPERTIES, BranchId, encode_struct
+from qstore.formats.amqp_1_0.composites import Composite
+from qstore.formats.amqp_1_0.values import Value
 from qstore.formats.values import MAX_VALUES, TypedMap, typed_map
 from qstore.store.disk import WritableFile
 from qstore.store.sync import Completion, FileWrite
 from tests.support.basic_peer import BasicPeer
 from tests.support.management_console import Console
 from tests.support.raw_peer import RawPeer, transfer_frames
+from tests.support.sections_peer import ACCEPTED, RECEIVER, REJECTED, RELEASED, LinksPeer, content
 from tests.support.served import HeldDriver, Served, client, served
 
 _GOAL: Final = 0.020
@@ -309,6 +312,85 @@ async def _commit_nack_dead(stage: Stage) -> None:
         peer.send("tx.commit")
 
     await stage.measure(lambda: client(work), lambda: dead.message_count == stage.count)
+
+
+async def _long_messages(stage: Stage, **properties: Any) -> None:
+    """Few messages with many headers each on the queue `q`; no two are alike."""
+    stage.count = 90
+    publisher = await stage.basic()
+    headers = typed_map({f"{number:x}": number for number in range(4_000)})
+    frames = [
+        publisher.message("q", b"x", Properties(headers=headers, message_id=str(number), **properties))
+        for number in range(stage.count)
+    ]
+    await client(publisher.socket.sendall, b"".join(frames))
+    await stage.found.until(lambda: stage.host.queues["q"].messages_enqueued == stage.count)
+
+
+@_scenario("0-9-1 nack of messages with 4,000 headers each into a dead-letter exchange")
+async def _nack_long_headers(stage: Stage) -> None:
+    await _dead_letters(stage)
+    await _long_messages(stage)
+    peer, _ = await stage.holding("q")
+    dead = stage.host.queues["dead"]
+    work = _send(peer, "basic.nack", delivery_tag=0, multiple=True, requeue=False)
+    await stage.measure(work, lambda: dead.message_count == stage.count)
+
+
+@_scenario("expiry of messages with 4,000 headers each into a dead-letter exchange")
+async def _expire_long_headers(stage: Stage) -> None:
+    await _dead_letters(stage)
+    dead, now = stage.host.queues["dead"], stage.broker.clock()
+    await _long_messages(stage, expiration="60000")
+
+    async def work() -> None:
+        stage.broker.expiries._clock = lambda: now + 100.0
+        stage.broker.expiries._ring(stage.broker.expiries._timer)
+
+    await stage.measure(work, lambda: dead.message_count == stage.count)
+
+
+@_scenario("messages with 4,000 headers each that return too often, into a dead-letter exchange")
+async def _return_long_headers(stage: Stage) -> None:
+    await stage.queue("dead")
+    await stage.queue(
+        "q",
+        {
+            "x-dead-letter-exchange": "",
+            "x-dead-letter-routing-key": "dead",
+            "x-delivery-limit": 0,
+            "x-queue-type": "quorum",
+        },
+        durable=True,
+    )
+    await _long_messages(stage)
+    peer, _ = await stage.holding("q")
+    dead = stage.host.queues["dead"]
+    work = _send(peer, "basic.nack", delivery_tag=0, multiple=True, requeue=True)
+    await stage.measure(work, lambda: dead.message_count == stage.count)
+
+
+@_scenario("messages with 4,000 headers each that one large one displaces")
+async def _displace_long_headers(stage: Stage) -> None:
+    await stage.queue("dead")
+    to_dead = {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "dead"}
+    await stage.queue("q", {**to_dead, "x-max-length-bytes": 10_000_000, "x-overflow": "drop-head"})
+    await _long_messages(stage)
+    peer = await stage.basic()
+    dead = stage.host.queues["dead"]
+    large = peer.message("q", bytes(9_900_000))
+    await stage.measure(lambda: client(peer.socket.sendall, large), lambda: dead.message_count > 80)
+
+
+@_scenario("0-10 accept of every second message of many, in one command")
+async def _accept_ranges(stage: Stage) -> None:
+    stage.count = 14_000
+    queue = await stage.filled(basic=False)
+    peer = await stage.holding_0_10("q")
+    ranges = tuple((number, number) for number in range(0, stage.count, 2))
+    await stage.measure(
+        stage.frames(peer, "message.accept", transfers=ranges), lambda: queue.message_count == stage.count // 2
+    )
 
 
 @_scenario("0-9-1 nack all, dropped")
@@ -1522,6 +1604,229 @@ async def _first_selector(stage: Stage) -> None:
         lambda: client(peer.subscribe, "q", arguments=typed_map({"x-apache-selector": "color = 'red'"})),
         lambda: stage.host.queues["q"].consumer_count == 1,
     )
+
+
+# ---- AMQP 1.0 ----
+
+_LINKS: Final = 5_000
+
+
+async def _links_peer(stage: Stage) -> tuple[LinksPeer, Any]:
+    """A client of AMQP 1.0, and its session in the broker."""
+    peer = await client(LinksPeer, stage.found.port)
+    stage._clients.append(peer.socket)
+    stage.drain(peer.socket)
+    machine: Any = next(each for each in stage.found.server.clients.machines() if each.protocol == "AMQP 1.0")
+    return peer, machine.all_sessions[0]
+
+
+async def _holding_links(stage: Stage, links: int = 1) -> tuple[LinksPeer, Any]:
+    """A client of AMQP 1.0 with links from the queue `q`, of which the first holds all messages; and its session."""
+    await stage.filled()
+    peer, session = await _links_peer(stage)
+    frames = [peer.attachment("q", number, receives=True) for number in range(links)]
+    await client(peer.socket.sendall, b"".join(frames))
+    await stage.found.until(lambda: len(session.links) == links)
+    await client(peer.socket.sendall, peer.flow(0, stage.count))
+    await stage.found.until(lambda: len(session.unsettled) == stage.count)
+    return peer, session
+
+
+def _sends(peer: LinksPeer, *frames: bytes) -> Callable[[], Awaitable[None]]:
+    return lambda: client(peer.socket.sendall, b"".join(frames))
+
+
+def _outcome(state: Composite, first: int, last: int, *, settled: bool = False) -> bytes:
+    return LinksPeer.encode("disposition", role=RECEIVER, first=first, last=last, settled=settled, state=state)
+
+
+_MODIFIED: Final = Composite("modified", {"delivery_failed": True})
+
+for _state in (ACCEPTED, REJECTED, RELEASED, _MODIFIED):
+
+    @_scenario(f"1.0 {_state.name}: all in one disposition")
+    async def _settle_all(stage: Stage, state: Composite = _state) -> None:
+        peer, session = await _holding_links(stage)
+        await stage.measure(_sends(peer, _outcome(state, 0, 0xFFFFFFFF >> 1)), lambda: not session.unsettled)
+
+    @_scenario(f"1.0 {_state.name}: what is left of all, every second one, in one disposition")
+    async def _settle_gaps(stage: Stage, state: Composite = _state) -> None:
+        peer, session = await _holding_links(stage)
+        singly = [_outcome(ACCEPTED, number, number, settled=True) for number in range(0, stage.count, 2)]
+        await client(peer.socket.sendall, b"".join(singly))
+        await stage.found.until(lambda: len(session.unsettled) == stage.count // 2)
+        await stage.measure(_sends(peer, _outcome(state, 0, stage.count)), lambda: not session.unsettled)
+
+
+@_scenario("1.0 rejected into a dead-letter exchange: all in one disposition")
+async def _reject_links(stage: Stage) -> None:
+    await _dead_letters(stage)
+    await stage.fill("q")
+    peer, session = await _links_peer(stage)
+    await client(peer.socket.sendall, peer.attachment("q", receives=True) + peer.flow(0, stage.count))
+    await stage.found.until(lambda: len(session.unsettled) == stage.count)
+    dead = stage.host.queues["dead"]
+    await stage.measure(_sends(peer, _outcome(REJECTED, 0, stage.count)), lambda: dead.message_count == stage.count)
+
+
+@_scenario("1.0 dispositions of every second message, of all")
+async def _dispositions(stage: Stage) -> None:
+    peer, session = await _holding_links(stage)
+    frames = [_outcome(RELEASED, number, stage.count) for number in range(0, stage.count, 50)]
+    await stage.measure(_sends(peer, *frames), lambda: not session.unsettled)
+
+
+@_scenario("1.0 detach with all messages unsettled")
+async def _detach_all(stage: Stage) -> None:
+    peer, session = await _holding_links(stage)
+    await stage.measure(_sends(peer, peer.encode("detach", handle=0, closed=True)), lambda: not session.unsettled)
+
+
+@_scenario("1.0 end of a session with all messages unsettled")
+async def _end_all(stage: Stage) -> None:
+    peer, _ = await _holding_links(stage)
+    queue = stage.host.queues["q"]
+    await stage.measure(_sends(peer, peer.encode("end")), lambda: queue.available_count == stage.count)
+
+
+@_scenario("1.0 end of a session with many links")
+async def _end_links(stage: Stage) -> None:
+    peer, _ = await _holding_links(stage, _LINKS)
+    queue = stage.host.queues["q"]
+    await stage.measure(_sends(peer, peer.encode("end")), lambda: queue.available_count == stage.count)
+
+
+@_scenario("1.0 detach of many links beside unsettled messages")
+async def _detach_many(stage: Stage) -> None:
+    peer, session = await _holding_links(stage, _LINKS)
+    frames = [peer.encode("detach", handle=number, closed=True) for number in range(1, _LINKS)]
+    await stage.measure(_sends(peer, *frames), lambda: len(session.links) == 1)
+
+
+@_scenario("1.0 deletion of a queue with many links")
+async def _delete_under_links(stage: Stage) -> None:
+    _, session = await _holding_links(stage, _LINKS)
+    await stage.measure(lambda: stage.host.topology.delete_queue("q"), lambda: not session.links)
+
+
+@_scenario("1.0 a window that opens and closes, with many links")
+async def _windows(stage: Stage) -> None:
+    peer, session = await _links_peer(stage)
+    await stage.queue("q")
+    frames = [peer.attachment("q", number, receives=True) + peer.flow(number, 100) for number in range(_LINKS)]
+    await client(peer.socket.sendall, b"".join(frames))
+    await stage.found.until(lambda: len(session.links) == _LINKS)
+    frames = [peer.flow(incoming_window=0), peer.flow()] * 1_000
+    await stage.measure(_sends(peer, *frames, peer.flow(0, 77)), lambda: session.links[0].credit == 77)
+
+
+@_scenario("1.0 drain of many links, with a closed window")
+async def _drains(stage: Stage) -> None:
+    await stage.filled()
+    peer, session = await _links_peer(stage)
+    frames = [peer.attachment("q", number, receives=True) for number in range(_LINKS)]
+    await client(peer.socket.sendall, b"".join(frames))
+    await stage.found.until(lambda: len(session.links) == _LINKS)
+    frames = [peer.flow(number, 10, drain=True, incoming_window=0) for number in range(_LINKS)]
+    await stage.measure(_sends(peer, *frames), lambda: len(session._drains) == _LINKS)
+
+
+@_scenario("1.0 drain of many links from a long queue")
+async def _drains_open(stage: Stage) -> None:
+    await stage.filled()
+    peer, session = await _links_peer(stage)
+    frames = [peer.attachment("q", number, receives=True) for number in range(100)]
+    await client(peer.socket.sendall, b"".join(frames))
+    await stage.found.until(lambda: len(session.links) == 100)
+    frames = [peer.flow(number, stage.count // 100, drain=True) for number in range(100)]
+    await stage.measure(_sends(peer, *frames), lambda: len(session.unsettled) == stage.count)
+
+
+@_scenario("1.0 browse of all messages of 0-9-1")
+async def _browse_links(stage: Stage) -> None:
+    await stage.filled()
+    peer, session = await _links_peer(stage)
+    attach = peer.attachment("q", receives=True, terminus={"distribution_mode": "copy"}, snd_settle_mode=1)
+    await stage.measure(
+        _sends(peer, attach, peer.flow(0, stage.count)), lambda: session.next_delivery == stage.count
+    )  # fmt: skip
+
+
+@_scenario("1.0 loss of a connection with many dynamic nodes")
+async def _dynamic_nodes(stage: Stage) -> None:
+    peer, session = await _links_peer(stage)
+    frames = [peer.attachment(None, number, terminus={"dynamic": True}) for number in range(_LINKS)]
+    await client(peer.socket.sendall, b"".join(frames))
+    await stage.found.until(lambda: len(session.links) == _LINKS)
+    await stage.measure(lambda: client(peer.socket.shutdown, 2), lambda: not stage.host.queues)
+
+
+@_scenario("1.0 end of a session with many dynamic nodes that it receives from")
+async def _dynamic_sources(stage: Stage) -> None:
+    peer, session = await _links_peer(stage)
+    frames = [peer.attachment(None, number, receives=True, terminus={"dynamic": True}) for number in range(_LINKS)]
+    await client(peer.socket.sendall, b"".join(frames))
+    await stage.found.until(lambda: len(session.links) == _LINKS)
+    await stage.measure(_sends(peer, peer.encode("end")), lambda: not stage.host.queues)
+
+
+@_scenario("1.0 a message of 100,000 transfers")
+async def _transfers(stage: Stage) -> None:
+    queue = await stage.queue("q")
+    peer, session = await _links_peer(stage)
+    await client(peer.socket.sendall, peer.attachment("q"))
+    await stage.found.until(lambda: bool(session.links))
+    parts = [content(b""), *[b""] * (stage.count - 1)]
+    first = peer.encode("transfer", 0, content(b""), handle=0, delivery_id=0, delivery_tag=b"0", more=True)
+    more = peer.encode("transfer", 0, b"", handle=0, more=True)
+
+    async def work() -> None:
+        left = len(parts)
+        await client(peer.socket.sendall, first)
+        while left > 0:
+            await stage.found.until(lambda: session._incoming_window > 2_000)
+            await client(peer.socket.sendall, more * min(left, 2_000))
+            left -= 2_000
+        await client(peer.socket.sendall, peer.encode("transfer", 0, b"", handle=0))
+
+    await stage.measure(work, lambda: queue.message_count == 1)
+
+
+@_scenario("1.0 refused messages that are complete in another order")
+async def _interleaved(stage: Stage) -> None:
+    await stage.queue("q", {"x-max-length": 1, "x-overflow": "reject-publish"})
+    publisher = await stage.basic()
+    await client(publisher.socket.sendall, publisher.message("q", b"x"))
+    peer, session = await _links_peer(stage)
+    stage.count = 1_900
+    links = [peer.attachment("q", number) for number in range(stage.count)]
+    await client(peer.socket.sendall, b"".join(links))
+    await stage.found.until(lambda: len(session.links) == stage.count)
+    first = [
+        peer.encode("transfer", 0, content(b"a"), handle=n, delivery_id=n, delivery_tag=b"0", more=True)
+        for n in range(stage.count)
+    ]
+    await client(peer.socket.sendall, b"".join(first))
+    await asyncio.sleep(0.5)
+    last = [peer.encode("transfer", 0, b"b", handle=n) for n in reversed(range(stage.count))]
+    await stage.measure(_sends(peer, *last), lambda: session.received == stage.count)
+
+
+@_scenario("1.0 attach with an unsettled map of the largest frame")
+async def _unsettled_map(stage: Stage) -> None:
+    await stage.queue("q")
+    peer, session = await _links_peer(stage)
+    entries = tuple((Value("binary", b"%d" % n), Value("null", None)) for n in range(2_000))
+    frames = [peer.attachment("q", number, unsettled=entries) for number in range(20)]
+    await stage.measure(_sends(peer, *frames), lambda: len(session.links) == 20)
+
+
+@_scenario("1.0 attach of many links, one after the other")
+async def _attach_many(stage: Stage) -> None:
+    await stage.queue("q")
+    peer, session = await _links_peer(stage)
+    frames = [peer.attachment("q", number, receives=True) + peer.flow(number, 10) for number in range(_LINKS)]
+    await stage.measure(_sends(peer, *frames), lambda: len(session.links) == _LINKS)
 
 
 # ---- deliveries ----

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import ast
 import asyncio
+import itertools
 import struct
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -46,14 +47,20 @@ from qstore.formats.amqp_0_10.frames import PROTOCOL_HEADER, encode_command_fram
 from qstore.formats.amqp_0_10.maps import encode_value
 from qstore.formats.amqp_0_10.structs import BranchId, ReplyTo
 from qstore.formats.amqp_0_10.types import BY_NAME
+from qstore.formats.amqp_1_0.composites import encode_composite
+from qstore.formats.amqp_1_0.frames import SASL_HEADER
+from qstore.formats.amqp_1_0.sections import APPLICATION_PROPERTIES, data_section, encode_section
+from qstore.formats.amqp_1_0.values import Value
 from qstore.formats.qmf.v1 import encode_message
 from qstore.formats.values import typed_map, typed_value
 from tests.broker.protocols.basic_client import BasicClient
+from tests.broker.protocols.links_client import LinksClient
 from tests.broker.protocols.world import World, header
 from tests.broker.test_acl_control import use
 from tests.broker.wired_broker import Somebody, Wired, wired
 from tests.support.management_console import managed
 from tests.support.recover_runs import recover
+from tests.support.sections_peer import REJECTED
 
 BARRED: Final = (
     "acl deny bob@QPID publish exchange name=amq.default routingkey=secret",
@@ -119,7 +126,7 @@ _QMF: Final = "qmf.default.direct"
 class Modern:
     """A client of AMQP 0-10. After a refusal it goes on with a new session."""
 
-    def __init__(self, world: World, user: str) -> None:
+    def __init__(self, world: World, user: str, session: str = "s") -> None:
         self.client = client = world.connect()
         client.send(PROTOCOL_HEADER)
         client.control(
@@ -130,12 +137,12 @@ class Modern:
         client.control("connection.open", virtual_host="")
         client.sync()
         assert client.machine.user == f"{user}@QPID"
-        self.channel = 0
+        self.channel, self._session = 0, session
         self._attach()
 
     def _attach(self) -> None:
         self.channel += 1
-        self.client.attach(f"s{self.channel}".encode(), on=self.channel)
+        self.client.attach(f"{self._session}{self.channel}".encode(), on=self.channel)
 
     def do(self, name: str, /, *, header: bytes | None = None, body: bytes = b"", **values: Any) -> dict[str, Any]:
         """A command, and its result, if it has one."""
@@ -194,7 +201,7 @@ class Modern:
 
     def leave(self) -> None:
         """End the session."""
-        self.client.control("session.detach", on=self.channel, name=f"s{self.channel}".encode())
+        self.client.control("session.detach", on=self.channel, name=f"{self._session}{self.channel}".encode())
         self.client.sync()
         self._attach()
 
@@ -273,8 +280,106 @@ class Basic:
         self.client.sync()
 
 
+class Linked:
+    """A client of AMQP 1.0, which has a link for each of its acts. What that protocol cannot do, it does over 0-10."""
+
+    def __init__(self, world: World, user: str) -> None:
+        self.client = client = LinksClient(world)
+        client.send(SASL_HEADER)
+        client.do("sasl-init", mechanism="PLAIN", initial_response=f"\0{user}\0-".encode())
+        client.take()
+        client.open()
+        assert client.machine.user == f"{user}@QPID"
+        self._modern = Modern(world, user, "beside a link")
+        self._handles = itertools.count()
+
+    def attach(self, address: str | None, *, receives: bool = False, **terminus: Any) -> int:
+        """Attach a link; returns its handle, or -1 if it was refused."""
+        handle = next(self._handles)
+        came = self.client.attach(address, handle, receives=receives, terminus=terminus)
+        if came[-1].name != "detach":
+            return handle
+        self.client.do("detach", handle=handle, closed=True)
+        return -1
+
+    def detach(self, handle: int) -> None:
+        self.client.do("detach", handle=handle, closed=True)
+        self.client.take()
+
+    def make(self, name: str | None, *capabilities: str, properties: Mapping[str, object]) -> int:
+        """Attach a link to a node that is made for it: with this name, or one of the broker."""
+        given = tuple((Value("symbol", key), _value(value)) for key, value in properties.items())
+        if name is None:
+            return self.attach(None, dynamic=True, capabilities=capabilities, dynamic_node_properties=given)
+        return self.attach(name, capabilities=("create-on-demand", *capabilities), dynamic_node_properties=given)
+
+    def queue(self, name: str, arguments: dict[str, Any] | None = None, *, alternate_exchange: str = "") -> None:
+        more = {"alternate-exchange": alternate_exchange} if alternate_exchange else {}
+        handle = self.make(name, "queue", properties={**(arguments or {}), **more})
+        if handle >= 0:
+            self.detach(handle)
+
+    def exchange(self, name: str, kind: str, alternate: str = "", arguments: dict[str, Any] | None = None) -> None:
+        properties: dict[str, Any] = {"exchange-type": kind, **(arguments or {})}
+        handle = self.make(
+            name, "topic", properties=properties | ({"alternate-exchange": alternate} if alternate else {})
+        )
+        if handle >= 0:
+            self.detach(handle)
+
+    def bind(self, queue: str, exchange: str, key: str, arguments: dict[str, Any] | None = None) -> None:
+        self._modern.bind(queue, exchange, key, arguments)
+
+    def publish(
+        self,
+        exchange: str,
+        key: str,
+        body: bytes = b"bob's",
+        *,
+        headers: dict[str, Any] | None = None,
+        reply_to: tuple[str, str] | None = None,
+        ttl: int | None = None,
+        content_type: str | None = None,
+        address: str | None = "",
+        **properties: Any,
+    ) -> None:
+        if address == "":
+            address = f"{exchange}/{key}" if exchange else key
+        handle = self.attach(address)
+        if handle < 0:
+            return
+        if reply_to is not None:
+            properties["reply_to"] = Value("string", "/".join(part for part in reply_to if part))
+        properties |= {} if content_type is None else {"content_type": content_type}
+        message = encode_composite("header", {"durable": False, "ttl": ttl})
+        message += encode_composite("properties", properties) if properties else b""
+        entries = tuple((Value("string", name), _value(value)) for name, value in (headers or {}).items())
+        message += encode_section(APPLICATION_PROPERTIES, Value("map", entries)) if entries else b""
+        self.client.publish(message=message + data_section(len(body)) + body, handle=handle)
+        self.client.sync()
+        self.detach(handle)
+
+    def take(self, queue: str, outcome: str = "") -> None:
+        handle = self.attach(queue, receives=True)
+        if handle < 0:
+            return
+        self.client.credit(100, handle)
+        for each in self.client.messages():
+            if outcome == "reject":
+                self.client.settle(REJECTED, each.id)
+        self.detach(handle)
+
+    def delete(self, queue: str) -> None:
+        self._modern.delete(queue)
+
+
+def _value(value: object) -> Value:
+    kinds: dict[type, str] = {bool: "boolean", int: "long", str: "string"}
+    return Value(kinds[type(value)], value)
+
+
 Bob = Any
-"""A `Modern` or a `Basic`."""
+"""A `Modern`, a `Basic` or a `Linked`."""
 
 
 class Stage:
@@ -309,7 +414,7 @@ class Stage:
         self.control: AccessControl = permitted(broker, rules) if isinstance(rules, Granted) else use(broker, *rules)[0]
         for machine in world.machines:
             machine.watch_rules()
-        self.bobs: list[Bob] = [Modern(world, "bob"), Basic(world, "bob")]
+        self.bobs: list[Bob] = [Modern(world, "bob"), Basic(world, "bob"), Linked(world, "bob")]
         self.listed: list[object] = []
         self.browsed: list[bytes] = []
         self.before = self.state()
@@ -400,13 +505,14 @@ class Road(NamedTuple):
 
 
 ROADS: Final[list[Road]] = []
+PROTOCOLS: Final = ("0-10", "0-9-1", "1.0")
 
 
 def road(name: str, *protocols: str, is_locked: bool = False, **settings: Any) -> Callable[[Walk], Walk]:
     """Enter a road in the table."""
 
     def enter(walk: Walk) -> Walk:
-        ROADS.append(Road(name, walk, protocols or ("0-10", "0-9-1"), settings, is_locked))
+        ROADS.append(Road(name, walk, protocols or PROTOCOLS[:2], settings, is_locked))
         return walk
 
     return enter
@@ -415,20 +521,62 @@ def road(name: str, *protocols: str, is_locked: bool = False, **settings: Any) -
 # a message of his own
 
 
-@road("publishing to a queue")
+@road("publishing to a queue", *PROTOCOLS)
 def _publish(_stage: Stage, bob: Bob) -> None:
     bob.publish("", "secret")
 
 
-@road("publishing with a key")
+@road("publishing with a key", *PROTOCOLS)
 def _publish_key(_stage: Stage, bob: Bob) -> None:
     bob.publish("kx", "hot.1")
 
 
-@road("publishing with the same target again")
+@road("publishing with the same target again", *PROTOCOLS)
 def _publish_again(_stage: Stage, bob: Bob) -> None:
     for _ in range(3):
         bob.publish("kx", "hot.1")
+
+
+for _where, _address in (
+    ("a queue in RabbitMQ's form", "/queues/secret"), ("an exchange in RabbitMQ's form", "/exchanges/kx/hot%2E1"),
+):  # fmt: skip
+
+    @road(f"the address of {_where}", "1.0")
+    def _publish_to_address(_stage: Stage, bob: Bob, address: str = _address) -> None:
+        bob.publish("", "", address=address)
+
+    @road(f"a message without a target, to the address of {_where}", "1.0")
+    def _publish_to(_stage: Stage, bob: Bob, address: str = _address) -> None:
+        bob.publish("", "", address=None, to=Value("string", address))
+
+
+@road("messages without a target, each with its own address", "1.0")
+def _relayed(_stage: Stage, bob: Bob) -> None:
+    for to in ("amq.topic/hot.1", "kx/cold", "kx/hot.1", "secret"):
+        bob.publish("", "", address=None, to=Value("string", to))
+
+
+@road("a key that is the subject of a message", "1.0")
+def _by_subject(_stage: Stage, bob: Bob) -> None:
+    for subject in ("cold", "hot.1"):
+        bob.publish("", "", address="kx", subject=subject)
+
+
+@road("dead letters of a dynamic node", "1.0")
+def _dead_of_dynamic(stage: Stage, bob: Bob) -> None:
+    made = bob.make(None, properties={"x-dead-letter-exchange": "kx", "x-dead-letter-routing-key": "hot.1"})
+    if made >= 0:
+        (name,) = (each for each in stage.world.broker.default_host.queues if each.startswith("amq.dyn-"))
+        bob.publish("", name)
+        bob.take(name, "reject")
+
+
+@road("the alternate exchange of a dynamic node", "1.0")
+def _alternate_of_dynamic(stage: Stage, bob: Bob) -> None:
+    made = bob.make(None, "topic", properties={"alternate-exchange": "kx"})
+    if made >= 0:
+        (name,) = (each for each in stage.world.broker.default_host.exchanges if each.startswith("topic-"))
+        bob.publish(name, "hot.1")
 
 
 @road("the headers CC and BCC", "0-9-1")
@@ -492,13 +640,13 @@ def _event(kind: int, queue: str) -> dict[str, Any]:
     return {"qpid.replication.type": kind, "qpid.replication.target_queue": queue, position: 1}
 
 
-@road("an event of replication that a message was enqueued")
+@road("an event of replication that a message was enqueued", *PROTOCOLS)
 def _replicated(_stage: Stage, bob: Bob) -> None:
     bob.exchange("mirror", "replication")
     bob.publish("mirror", "", headers=_event(1, "secret"))
 
 
-@road("an event of replication that a message was dequeued")
+@road("an event of replication that a message was dequeued", *PROTOCOLS)
 def _replicated_dequeue(stage: Stage, bob: Bob) -> None:
     stage.admin.exchange("mirror", "replication")
     stage.admin.publish("mirror", "", headers=_event(1, "secret"))
@@ -530,15 +678,15 @@ def _die(stage: Stage, bob: Bob, cause: str, key: str, dead: dict[str, Any]) -> 
 
 for _cause in _CAUSES:
 
-    @road(f"dead letters with their own key, to a queue: {_cause}")
+    @road(f"dead letters with their own key, to a queue: {_cause}", *PROTOCOLS)
     def _dead_to_queue(stage: Stage, bob: Bob, cause: str = _cause) -> None:
         _die(stage, bob, cause, "secret", {"x-dead-letter-exchange": ""})
 
-    @road(f"dead letters with their own key, to an exchange: {_cause}")
+    @road(f"dead letters with their own key, to an exchange: {_cause}", *PROTOCOLS)
     def _dead_to_exchange(stage: Stage, bob: Bob, cause: str = _cause) -> None:
         _die(stage, bob, cause, "hot.1", {"x-dead-letter-exchange": "kx"})
 
-    @road(f"dead letters with a key: {_cause}")
+    @road(f"dead letters with a key: {_cause}", *PROTOCOLS)
     def _dead_with_key(stage: Stage, bob: Bob, cause: str = _cause) -> None:
         _die(stage, bob, cause, "x", {"x-dead-letter-exchange": "kx", "x-dead-letter-routing-key": "hot.1"})
 
@@ -611,7 +759,7 @@ def _chain(_stage: Stage, bob: Bob) -> None:
 # (d) alternate exchanges
 
 
-@road("an alternate exchange of an exchange")
+@road("an alternate exchange of an exchange", *PROTOCOLS)
 def _alternate_of_exchange(_stage: Stage, bob: Bob) -> None:
     bob.exchange("mine", "topic", alternate="kx")
     bob.publish("mine", "hot.1")
@@ -790,13 +938,13 @@ def _exclusive_binding(_stage: Stage, bob: Bob) -> None:
     bob.bind("his", "kd", "k", {"qpid.exclusive-binding": True})
 
 
-@road("events of a queue, to the replication queue", replication_queue="secret")
+@road("events of a queue, to the replication queue", *PROTOCOLS, replication_queue="secret")
 def _events_to_queue(_stage: Stage, bob: Bob) -> None:
     bob.queue("his", {"qpid.queue_event_generation": 2})
     bob.publish("", "his")
 
 
-@road("events of a queue, to the replication exchange", replication_exchange="kx")
+@road("events of a queue, to the replication exchange", *PROTOCOLS, replication_exchange="kx")
 def _events_to_exchange(_stage: Stage, bob: Bob) -> None:
     bob.queue("his", {"qpid.queue_event_generation": 1})
     bob.exchange("mine", "topic")
@@ -893,6 +1041,19 @@ def _consume(_stage: Stage, bob: Bob) -> None:
         bob.do("message.subscribe", queue="private", destination="d", accept_mode=0, acquire_mode=0)
 
 
+@road("receiving from a private queue", "1.0", is_locked=True)
+def _receive(_stage: Stage, bob: Bob) -> None:
+    bob.attach("private", receives=True)
+
+
+@road("browsing a private queue over a link", "1.0", is_locked=True)
+def _browse_link(stage: Stage, bob: Bob) -> None:
+    handle = bob.attach("private", receives=True, distribution_mode="copy")
+    if handle >= 0:
+        bob.client.credit(9, handle)
+        stage.browsed += [each.body for each in bob.client.messages()]
+
+
 @road("getting from a private queue", "0-9-1", is_locked=True)
 def _get(stage: Stage, bob: Bob) -> None:
     stage.browsed += [each.body for each in bob.do("basic.get", queue="private") if each.name == "basic.get-ok"]
@@ -956,7 +1117,7 @@ _CASES: Final = [
 
 
 def _walk(stage: Stage, each: Road, protocol: str) -> None:
-    bob = stage.bobs[0 if protocol == "0-10" else 1]
+    bob = stage.bobs[PROTOCOLS.index(protocol)]
     each.walk(stage, bob)
     stage.world.run()
 
@@ -1009,6 +1170,7 @@ ENTRIES: Final[Mapping[str, str]] = {
     "model/dead_letters.py:_put": "declaration of the queue",
     "model/dead_letters.py:_send": "declaration of the queue",
     "model/settlement.py:reject": "declaration of the queue; CONSUME of who rejects",
+    "model/settlement.py:_move": "declaration of the queue; CONSUME of who rejects",
     "model/topology/deletion.py:_move": "declaration of the queue; DELETE of who deletes",
     "model/topology/bindings.py:_offer_last": "BIND",
     "model/replication/replica.py:enqueue": "PUBLISH to the queue",

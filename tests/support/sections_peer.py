@@ -1,19 +1,22 @@
 """A client of AMQP 1.0 for tests that must not depend on the broker's or a library's: `basic_peer` is for 0-9-1.
 
 `FrameWire` is one end of a connection as bytes: performatives in, frames out, and back. It knows `formats/amqp_1_0` and
-nothing of `broker/`, has no socket and answers nothing by itself.
+nothing of `broker/`, has no socket and answers nothing by itself. `LinksPeer` is one on a blocking socket.
 """
 
 from __future__ import annotations
 
+import socket
 from typing import Any, Final, NamedTuple
 
 from qstore.formats.amqp_1_0.composites import Composite, encode_composite, read_composite
-from qstore.formats.amqp_1_0.frames import AMQP, SASL, decode_frame, encode_frame
+from qstore.formats.amqp_1_0.frames import AMQP, AMQP_HEADER, SASL, decode_frame, encode_frame
 from qstore.formats.amqp_1_0.sections import data_section
 from qstore.formats.amqp_1_0.values import Value
+from tests.support.processes import PATIENCE_SECONDS
 
 MAX_FRAME: Final = 1 << 20
+MAX_WINDOW: Final = (1 << 31) - 1
 
 ACCEPTED: Final = Composite("accepted", {})
 RELEASED: Final = Composite("released", {})
@@ -133,3 +136,47 @@ class FrameWire:
                 found.append(Delivered(fields, before + each.content))
         self.received = left
         return found
+
+
+class LinksPeer(FrameWire):
+    """A client on a blocking socket, with one session on channel 0. It reads nothing after it has opened.
+
+    Args:
+        port: of the broker on 127.0.0.1.
+
+    Attributes:
+        socket: as above.
+    """
+
+    def __init__(self, port: int) -> None:
+        super().__init__()
+        self.socket = socket.create_connection(("127.0.0.1", port), timeout=PATIENCE_SECONDS)
+        self.socket.sendall(AMQP_HEADER)
+        self.do("open", container_id="test", max_frame_size=MAX_FRAME)
+        self.do("begin", next_outgoing_id=0, incoming_window=MAX_WINDOW, outgoing_window=MAX_WINDOW)
+        while "begin" not in [each.name for each in self.received]:
+            self.feed(self.socket.recv(1 << 16))
+
+    def do(self, name: str, channel: int = 0, /, **fields: Any) -> None:
+        """Send a performative."""
+        self.socket.sendall(self.encode(name, channel, **fields))
+
+    @classmethod
+    def attachment(
+        cls, node: str | None, handle: int = 0, *, receives: bool = False, terminus: dict[str, Any] | None = None,
+        **fields: Any,
+    ) -> bytes:  # fmt: skip
+        """The frame that attaches a link."""
+        own = {"address": None if node is None else address(node), **(terminus or {})}
+        return cls.encode(
+            "attach", name=f"link-{handle}", handle=handle, role=RECEIVER if receives else SENDER,
+            source=Composite("source", own if receives else {}), target=Composite("target", {} if receives else own),
+            initial_delivery_count=None if receives else 0, **fields,
+        )  # fmt: skip
+
+    @classmethod
+    def flow(cls, handle: int | None = None, credit: int | None = None, **fields: Any) -> bytes:
+        """The frame that gives credit on a link, or opens the window."""
+        values: dict[str, Any] = {"next_incoming_id": 0, "incoming_window": MAX_WINDOW, "next_outgoing_id": 0}
+        values |= {"outgoing_window": MAX_WINDOW, "handle": handle, "link_credit": credit}
+        return cls.encode("flow", **(values | {"delivery_count": None if handle is None else 0} | fields))

@@ -178,6 +178,10 @@ def expire_heads(queue: Queue, now: float, most: int = MAX_AT_ONCE) -> tuple[flo
             for entry in order.within(head) if head.state == OUT else (head,):
                 if entry.state == AVAILABLE and 0 < entry.message.expires_at <= now:
                     spent += max(cost, queue.drop_expired(entry))
+                    if spent >= most:
+                        break
+            if spent >= most:
+                break
         if spent == before:  # the noted expiry is out of date
             due = 0.0
             break

@@ -425,9 +425,9 @@ class Ring(Displacement):
                 queue.message_bytes - queue.uncommitted_bytes - self._leaving_bytes,
             ):
                 return False
-            if number == 1:
+            if not number:
                 before = queue.moving_steps
-            elif number and queue.moving_steps - before > MAX_STEPS:
+            elif queue.moving_steps - before > MAX_STEPS:
                 return True  # the others in later turns: routing them is expensive
             first = queue.order.first_to_discard()
             if first is None or not (self._is_diverted(queue, first) or self.displace(queue, first)):

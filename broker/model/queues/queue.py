@@ -44,6 +44,7 @@ from qstore.broker.model.errors import (
     ModelError,
     ResourceLimitExceededError,
 )
+from qstore.broker.model.exchanges.matching import MAX_STEPS
 from qstore.broker.model.memory import MESSAGE_OVERHEAD
 from qstore.broker.model.queues.barriers import NO_LIMIT, Barrier, Barriers
 from qstore.broker.model.queues.consumers import MAX_DECLINED, TAKEN, Consumers, PerConsumerOrder
@@ -729,9 +730,13 @@ class Queue:
         while self._exceeded:
             yield
             going, self._exceeded = self._exceeded[:MAX_EXCEEDED], self._exceeded[MAX_EXCEEDED:]
-            for entry in going:
+            before = self.moving_steps
+            for number, entry in enumerate(going, 1):
                 if entry.state == ACQUIRED and not self.is_deleted:
                     self._drop_returned(entry)
+                if self.moving_steps - before > MAX_STEPS:  # the others in later turns: moving them is expensive
+                    self._exceeded[:0] = going[number:]
+                    break
             self._tick.schedule()
 
     def _drop_returned(self, entry: Entry) -> None:

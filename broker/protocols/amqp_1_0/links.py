@@ -28,7 +28,13 @@ from qstore.broker.protocols.amqp_1_0.management import AnswerLink
 from qstore.broker.protocols.amqp_1_0.message import SectionMessage, as_sections
 from qstore.broker.protocols.consumer import SelectorCheck, SendingConsumer
 from qstore.broker.protocols.message import native_of
-from qstore.broker.protocols.output import COST_OF_MESSAGE, Stream, parts_of
+from qstore.broker.protocols.output import (
+    CONVERSION_OF_HEADER,
+    COST_OF_CONVERSION,
+    COST_OF_MESSAGE,
+    Stream,
+    parts_of,
+)
 from qstore.formats.amqp_1_0.composites import BY_NAME, encode_composite
 from qstore.formats.amqp_1_0.frames import AMQP, FRAME
 from qstore.formats.amqp_1_0.values import Value, encode_value
@@ -139,11 +145,13 @@ class OutgoingLink(SendingConsumer):
         is_durable: whether its queue is a durable subscription, which ends when the client closes the link.
         delivered: messages sent.
         transaction: the one in which it acquires messages; None for none.
+        unsettled: the numbers of its deliveries that are not settled, in ascending order.
     """
 
     __slots__ = (
         "_head", "_head_with_more", "_kind", "_selector", "credit", "default", "delivered", "delivery_count", "handle",
         "is_attached", "is_draining", "is_durable", "name", "no_local", "owned", "session", "settles", "transaction",
+        "unsettled",
     )  # fmt: skip
 
     def __init__(
@@ -168,6 +176,7 @@ class OutgoingLink(SendingConsumer):
         self.is_draining = self.is_durable = False
         self.owned: list[Queue] = []
         self.transaction: OpenTransaction | None = None
+        self.unsettled: dict[int, None] = {}
         number = encode_value(Value("uint", handle))
         size = 1 + len(number) + _TAIL.size
         self._head = _TRANSFER + bytes((0xC0, size, 5)) + number
@@ -215,6 +224,11 @@ class OutgoingLink(SendingConsumer):
         session = self.session
         connection = session.connection
         message = native_of(entry.message, SectionMessage, as_sections)
+        if message is not entry.message:  # it was converted, or cannot be
+            connection.room -= COST_OF_CONVERSION + CONVERSION_OF_HEADER * (
+                0 if message is None else len(message.header)
+            )
+            connection.has_output()  # renews its room
         if message is None or (self.no_local and message.handling.publisher is connection.publisher):
             return NOT_FOR_ME
         returns = self.queue.returns_of(entry) if entry.is_redelivered else 0
@@ -261,6 +275,7 @@ class OutgoingLink(SendingConsumer):
             if transaction is not None:
                 transaction.acquire(number, session.unsettled)
             session.unsettled[number] = Delivery(self, entry)
+            self.unsettled[number] = None
             if len(session.unsettled) >= MAX_UNSETTLED:
                 session.can_send = False
         return TAKEN if self.credit > 0 and connection.room > 0 and session.can_send else TAKEN_LAST

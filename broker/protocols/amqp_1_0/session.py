@@ -56,6 +56,7 @@ from qstore.broker.model.settlement import (
     release_in_turns,
     unsubscribe,
 )
+from qstore.broker.model.topology.deletion import DELETED_AT_ONCE
 from qstore.broker.protocols.amqp_1_0.attaching import Attach, prepare
 from qstore.broker.protocols.amqp_1_0.errors import ConditionError, Ends, error_value
 from qstore.broker.protocols.amqp_1_0.links import (
@@ -80,7 +81,7 @@ from qstore.broker.protocols.amqp_1_0.transactions import (
     transaction_in,
 )
 from qstore.broker.protocols.broker_connection import ignore_error
-from qstore.broker.protocols.consumer import first_portion, give_back, has_many, numbers_among
+from qstore.broker.protocols.consumer import COST_OF_DELETION, DROPPED_AT_ONCE, give_back, has_many, numbers_among
 from qstore.broker.protocols.publishing import HeldMessages
 from qstore.formats.amqp_1_0.codes import Condition
 from qstore.formats.amqp_1_0.composites import OUTCOMES, Composite
@@ -387,7 +388,7 @@ class Session:
         self.links.pop(link.handle, None)
         if isinstance(link, OutgoingLink):
             self._end_outgoing(link)
-            if self.unsettled:
+            if link.unsettled:
                 self._give_back(link, is_redelivered=not is_orderly)
         elif isinstance(link, AnswerLink):
             link.is_attached = False
@@ -418,8 +419,8 @@ class Session:
 
     def _give_back(self, link: OutgoingLink, *, is_redelivered: bool) -> None:
         """Settle the deliveries of a link that has ended, with its default outcome."""
-        numbers = [number for number, each in self.unsettled.items() if each.link is link and each.retired is None]
-        default = link.default
+        unsettled, default = self.unsettled, link.default
+        numbers = [number for number in link.unsettled if unsettled[number].retired is None]
         if is_redelivered and default.name == "released":
             default = Composite("modified", {"delivery_failed": True})
         if len(numbers) > AT_ONCE:
@@ -492,8 +493,7 @@ class Session:
             return
         link.wake()
         if link.is_draining:
-            self._drains[link] = None
-            self._continue_draining()
+            self._drain(link)
         elif fields["echo"]:
             self._send_flow(link)
 
@@ -513,20 +513,26 @@ class Session:
         return True
 
     def _continue_draining(self) -> None:
-        """Deliver for all links that are being drained, and take away the credit that is left."""
-        drains, self._drains = self._drains, {}
-        for link in drains:
-            if not link.is_attached or not link.is_draining:
-                continue
-            if not link.queue.is_deleted:
-                link.queue.dispatch()
-            if link.is_blocked:
-                self._drains[link] = None
-            elif link.credit and link.queue.is_unfinished:
-                self._unfinished_drains[link] = None
-                self.broker.tick.workers[self] = None
-            else:
-                self._drained(link)
+        """Continue with the links that are being drained, as long as anything can be sent."""
+        for link in list(self._drains):
+            if not self.can_send or self.connection.room <= 0:
+                return
+            self._drain(link)
+
+    def _drain(self, link: OutgoingLink) -> None:
+        """Deliver what a link has credit for, and take away the credit that is left."""
+        self._drains.pop(link, None)
+        if not link.is_attached or not link.is_draining:
+            return
+        if not link.queue.is_deleted:
+            link.queue.dispatch()
+        if link.is_blocked:
+            self._drains[link] = None
+        elif link.credit and link.queue.is_unfinished:
+            self._unfinished_drains[link] = None
+            self.broker.tick.workers[self] = None
+        else:
+            self._drained(link)
 
     def _drained(self, link: OutgoingLink) -> None:
         link.delivery_count = (link.delivery_count + link.credit) & MASK
@@ -887,7 +893,9 @@ class Session:
             settled: list[int] = []
             acquired = _acquired(self._popped(numbers, settled))
             yield from release_in_turns(acquired, is_redelivered=_counts(state))
-            self.tell_settled(settled if answers else [], state, None)
+            for at in range(0, len(settled) if answers else 0, AT_ONCE):
+                self.tell_settled(settled[at : at + AT_ONCE], state, None)
+                yield
             self.have_settled()
             return
         at_once = AT_ONCE if state is not None and state.name == "accepted" else MOVED_AT_ONCE
@@ -898,10 +906,15 @@ class Session:
     def _popped(self, numbers: Iterator[int], settled: list[int]) -> Iterator[Delivery]:
         """Remove and yield deliveries; adds their numbers to a list."""
         for number in numbers:
-            delivery = self.unsettled.pop(number, None)
-            if delivery is not None:
+            if number in self.unsettled:
                 settled.append(number)
-                yield delivery
+                yield self.take(number)
+
+    def take(self, number: int) -> Delivery:
+        """Remove and return an unsettled delivery."""
+        delivery = self.unsettled.pop(number)
+        del delivery.link.unsettled[number]
+        return delivery
 
     def _settle_any(self, numbers: list[int], state: Composite | None, *, answers: bool) -> None:
         """Settle deliveries with an outcome, or with those of their links for deliveries without one."""
@@ -932,7 +945,7 @@ class Session:
             for link in dict.fromkeys(self.unsettled[number].link for number in numbers):
                 self.fail_link(link.handle, ConditionError(Condition.NOT_IMPLEMENTED, NO_ANNOTATIONS))
             return
-        deliveries = [self.unsettled.pop(number) for number in numbers]
+        deliveries = [self.take(number) for number in numbers]
         acquired = list(_acquired(deliveries))
         done = partial(self.tell_settled, numbers if answers else [], state)
         self.apply(acquired, state, done)
@@ -1006,30 +1019,41 @@ class Session:
         self.transactions.end()
         links, self.links = list(self.links.values()), {}
         outgoing = [link for link in links if isinstance(link, OutgoingLink)]
+        owned, self.owned = self.owned, []
         turns = self.broker.tick.turns
-        if has_many(outgoing):
-            turns.do(self, self._drop_consumers(outgoing))
-            links = [link for link in links if not isinstance(link, OutgoingLink)]
+        if has_many(outgoing) or len(owned) + sum(len(link.owned) for link in links) > DELETED_AT_ONCE:
+            turns.do(self, self._drop_links(links, owned))
         else:
-            for link in outgoing:
-                self._end_outgoing(link)
+            for _ in self._drop_links(links, owned):
+                pass
         unsettled, self.unsettled = self.unsettled, {}
         held = _acquired(each for each in drained(unsettled) if not is_left_to_model(each))
         give_back(self, turns, len(unsettled), held, is_redelivered=not is_orderly)
-        for queue in [*self.owned, *(queue for each in links for queue in each.owned)]:
-            self.disown(queue)
-        self.owned.clear()
 
-    def _drop_consumers(self, links: list[OutgoingLink]) -> Iterator[None]:
-        """End links and the queues that end with them: an auto-delete queue only once it has no consumer."""
-        left = dict.fromkeys(links)
-        while portion := first_portion(left):
-            for link in portion:
-                del left[link]
+    def _drop_links(self, links: list[Link], owned: list[Queue]) -> Iterator[None]:
+        """End links, and the queues that end with them: an auto-delete queue only once it has no consumer.
+
+        Args:
+            links: the links.
+            owned: further queues that end.
+        """
+        left = DROPPED_AT_ONCE
+        for link in links:
+            if left <= 0:
+                yield
+                left = DROPPED_AT_ONCE
+            ends_queue = bool(link.owned) or (isinstance(link, OutgoingLink) and link.queue.auto_delete)
+            left -= COST_OF_DELETION if ends_queue else 1
+            if isinstance(link, OutgoingLink):
                 self._end_outgoing(link)
-                for queue in link.owned:
-                    self.disown(queue)
-            yield
+            for queue in link.owned:
+                self.disown(queue)
+        for queue in owned:
+            if left <= 0:
+                yield
+                left = DROPPED_AT_ONCE
+            left -= COST_OF_DELETION
+            self.disown(queue)
 
 
 class Offsets:

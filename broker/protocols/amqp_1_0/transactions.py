@@ -342,9 +342,11 @@ class Transactions:
         while portion := list(islice(numbers, MOVED_AT_ONCE)):
             parts: dict[int, tuple[Composite, list[int], list[tuple[Queue, Entry]]]] = {}
             for number in portion:
-                delivery = session.unsettled.pop(number, None)
-                if delivery is None or delivery.retired is None:
+                if number not in session.unsettled:
                     continue  # the session has ended
+                delivery = session.take(number)
+                if delivery.retired is None:
+                    continue
                 self.retired_count -= 1
                 retired = delivery.retired
                 _, answered, acquired = parts.setdefault(id(retired.outcome), (retired.outcome, [], []))
@@ -405,7 +407,7 @@ class Transactions:
                 is_live = delivery.link.is_attached and number not in transaction.acquired
                 if is_live and not is_settled and not has_failed:
                     continue
-                del session.unsettled[number]
+                session.take(number)
                 if not is_settled and delivery.link.is_attached:
                     told.append(number)
                 is_released = has_failed and retired is not None and retired.outcome.name == "accepted"

@@ -27,9 +27,12 @@ from qstore.formats.amqp_0_9_1.properties import Properties
 from qstore.formats.amqp_0_10.codes import CloseCode, ErrorCode
 from qstore.formats.amqp_0_10.commands import encode_command
 from qstore.formats.amqp_0_10.frames import encode_command_frames
+from qstore.formats.amqp_1_0.composites import Composite
 from qstore.formats.values import MAX_VALUES, TypedMap, typed_map
 from tests.broker.protocols.basic_client import BasicClient
+from tests.broker.protocols.links_client import LinksClient
 from tests.broker.protocols.world import Client, World, header
+from tests.support.sections_peer import ACCEPTED, REJECTED, RELEASED
 
 COUNT = 3 * AT_ONCE + 500
 TO_DEAD = {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "dead"}
@@ -1013,3 +1016,187 @@ def test_few_messages_of_another_protocol_are_converted_in_a_turn(world: World) 
     changes = delivered_in_turns(world, begin, lambda: machine.counts.messages_sent)
     assert sum(changes) == count
     assert max(changes) <= ROOM // COST_OF_CONVERSION + 1
+
+
+# ---- messages with very long headers, which are dear to change ----
+
+
+def long_messages(world: World, count: int, **arguments: Any) -> BasicClient:
+    """A client of 0-9-1 that has published messages with long headers to the queue q; no two are alike."""
+    client = BasicClient(world).open(frame_max=65_536)
+    client.call("queue.declare", queue="dead")
+    client.call("queue.declare", queue="q", arguments=TO_DEAD | arguments)
+    headers = typed_map({f"{number:x}": number for number in range(3_000)})
+    for number in range(count):
+        properties = Properties(
+            delivery_mode=1, headers=headers, message_id=str(number), expiration=arguments.get("expiration")
+        )
+        client.publish("q", b"x", properties)
+    client.sync()
+    return client
+
+
+def test_messages_with_long_headers_are_rejected_one_by_one_into_a_dead_letter_exchange(world: World) -> None:
+    client = long_messages(world, 20)
+    client.method("basic.consume", queue="q", consumer_tag="c")
+    client.sync()
+    nack = lambda: client.method("basic.nack", delivery_tag=0, multiple=True, requeue=False)  # noqa: E731
+    assert max(turns_of(world, nack)) == 1
+    assert (depths(world)["q"], depths(world)["dead"]) == ((0, 0), (20, 20))
+
+
+def test_a_queue_that_is_deleted_while_messages_leave_it_in_turns_keeps_none_of_them(world: World) -> None:
+    client = long_messages(world, 5)
+    client.method("basic.consume", queue="q", consumer_tag="c")
+    client.sync()
+    client.method("basic.nack", delivery_tag=0, multiple=True, requeue=False)
+    client.method("queue.delete", queue="q")
+    client.sync()
+    assert "q" not in depths(world)
+    assert 1 <= depths(world)["dead"][0] <= 5
+    client.method("queue.declare", queue="q")
+    client.sync()
+    assert depths(world)["q"] == (0, 0)
+
+
+def test_messages_with_long_headers_that_return_too_often_leave_one_by_one(world: World) -> None:
+    client = long_messages(world, 20)
+    queue = world.broker.default_host.queues["q"]
+    queue.delivery_limit = 0
+    client.method("basic.consume", queue="q", consumer_tag="c")
+    client.sync()
+    stop(client)
+    nack = lambda: client.method("basic.nack", delivery_tag=0, multiple=True, requeue=True)  # noqa: E731
+    assert max(turns_of(world, nack)) == 1
+    assert depths(world)["dead"] == (20, 20)
+
+
+def test_messages_with_long_headers_expire_one_by_one_into_a_dead_letter_exchange(world: World) -> None:
+    client = long_messages(world, 5)
+    client.call("queue.declare", queue="p", arguments=TO_DEAD | {"x-max-priority": 9})
+    headers = typed_map({f"{number:x}": number for number in range(3_000)})
+    for priority in range(10):
+        client.publish("p", b"x", Properties(headers=headers, priority=priority, expiration="1000", delivery_mode=1))
+    client.sync()
+    world.now += 60
+    queue = world.broker.default_host.queues["p"]
+    while queue.message_count:
+        before = queue.message_count
+        _, spent = expire_heads(queue, world.now)
+        assert queue.message_count == before - 1
+        assert spent >= EXPIRED_AT_ONCE
+        world.run()
+
+
+# ---- AMQP 1.0 ----
+
+
+def linked(world: World, links: int = 1) -> LinksClient:
+    """A client of 1.0 with links from the queue q, of which the first holds all messages."""
+    publisher = BasicClient(world).open()
+    publisher.call("queue.declare", queue="q")
+    for number in range(COUNT):
+        publisher.publish("q", b"%d" % number, TRANSIENT)
+    publisher.sync()
+    client = LinksClient(world).open()
+    for handle in range(links):
+        client.receiver("q", handle, credit=COUNT if handle == 0 else 0)
+    assert len(client.messages()) == COUNT
+    return client
+
+
+@pytest.mark.parametrize("state", [RELEASED, ACCEPTED, REJECTED])
+def test_what_is_settled_in_very_many_parts_is_reported_in_turns(world: World, state: Composite) -> None:
+    client = linked(world)
+    for number in range(0, COUNT, 2):
+        client.settle(ACCEPTED, number)
+    client.credit(0, seen=COUNT)
+    client.take()
+    sent: list[int] = []
+
+    def begin() -> None:
+        client.settle(state, 0, COUNT, settled=False)
+
+    step: Callable[[], object] = begin
+    while True:
+        step()
+        client.feed(bytes(client.host.output))
+        client.host.output.clear()
+        sent.append(len(client.received))
+        client.received.clear()
+        if not world.soon:
+            break
+        step = world.soon.pop(0)
+    assert sum(sent) == COUNT // 2
+    assert max(sent) <= AT_ONCE
+
+
+class Unread(dict[Any, Any]):
+    """What is not walked."""
+
+    def __iter__(self) -> Any:
+        raise AssertionError("what other links have was looked at")
+
+    def items(self) -> Any:
+        return iter(self)
+
+
+def test_a_link_without_deliveries_is_detached_whatever_others_hold(world: World) -> None:
+    client = linked(world, 3)
+    session = client.machine.all_sessions[0]
+    session.unsettled = Unread(session.unsettled)
+    client.credit(2, 1)
+    client.do("detach", handle=1, closed=True)
+    client.sync()
+    assert (len(session.unsettled), sorted(session.links)) == (COUNT, [0, 2])
+    client.do("detach", handle=0, closed=True)
+    client.sync()
+    assert not session.unsettled
+    assert depths(world)["q"] == (COUNT, COUNT)
+
+
+def test_links_that_are_drained_wait_for_the_window_without_being_looked_at(world: World) -> None:
+    client = linked(world, 4)
+    session = client.machine.all_sessions[0]
+    client.credit(5, 1, incoming_window=0, drain=True)
+    session._drains = Unread(session._drains)
+    for handle in (2, 3):
+        client.credit(5, handle, incoming_window=0, drain=True)
+    session._drains = {link: None for link in session.links.values() if link.is_draining}
+    assert len(session._drains) == 3
+    client.take()
+    client.do("flow", next_incoming_id=COUNT, incoming_window=100, next_outgoing_id=0, outgoing_window=9)
+    drained = [each.fields["handle"] for each in client.take("flow")]
+    assert drained == [1, 2, 3]
+
+
+def test_many_dynamic_nodes_end_in_turns(world: World) -> None:
+    client = LinksClient(world).open()
+    count = 5 * DELETED_AT_ONCE
+    for handle in range(count):
+        client.sender(None, handle, terminus={"dynamic": True})
+    queues = world.broker.default_host.queues
+    assert len(queues) == count
+    client.do("end")
+    begun = [len(world.work)]
+    while world.soon:
+        before = len(world.work)
+        world.soon.pop(0)()
+        begun.append(len(world.work) - before)
+    assert sum(begun) == count
+    assert max(begun) <= DELETED_AT_ONCE
+    world.run()
+    assert not queues
+
+
+def test_a_message_of_another_protocol_takes_the_room_of_its_conversion(world: World) -> None:
+    client = LinksClient(world)
+    publisher = BasicClient(world).open()
+    publisher.call("queue.declare", queue="q")
+    for _ in range(1_000):
+        publisher.publish("q", b"x", TRANSIENT)
+    publisher.sync()
+    client.open().receiver("q", credit=0)
+    client.credit(1_000)
+    assert max(turns_of(world, lambda: None)) <= ROOM // COST_OF_CONVERSION + 1
+    assert len(client.messages()) == 1_000
