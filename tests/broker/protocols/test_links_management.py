@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from qstore.broker.model.authorization import Action
-from qstore.broker.protocols.amqp_1_0.management import MAX_REQUEST, MAX_WAITING
+from qstore.broker.protocols.amqp_1_0.management import LISTED_AT_ONCE, MAX_ANSWERS, MAX_REQUEST, MAX_WAITING
 from qstore.broker.settings import BrokerSettings
 from qstore.formats.amqp_1_0.composites import encode_composite, section_list
 from qstore.formats.amqp_1_0.sections import VALUE, encode_section, section_value, split_sections
@@ -217,3 +217,53 @@ def test_a_volatile_queue_has_an_address_of_rabbitmq(client: LinksClient) -> Non
     found = attached.fields["source"].fields["address"].value
     assert found.startswith("/queues/amq.dyn-")
     client.sender(found, 4)
+
+
+def bind_many(world: World, count: int, **arguments: str) -> None:
+    make_queue(world)
+    client = paired(LinksClient(world).open(), credit=count)
+    for number in range(count):
+        binding = {"source": "amq.direct", "destination_queue": "q", "binding_key": str(number)}
+        send(client, "POST", "/bindings", {**binding, "arguments": arguments})
+        if number % 400 == 399:
+            client.take()
+    client.sync()
+
+
+def test_bindings_are_listed_in_turns(world: World, client: LinksClient) -> None:
+    bind_many(world, 3 * LISTED_AT_ONCE)
+    send(client, "GET", "/bindings?src=amq.direct&dstq=q")
+    send(client, "GET", "/queues/q")
+    assert world.broker.tick.turns.has(client.machine.all_sessions[0])
+    listed, queue = client.messages()
+    status, bindings = read(listed.content)
+    assert (status, len(bindings)) == (200, 3 * LISTED_AT_ONCE)
+    assert bindings[7] == {"source": "amq.direct", "destination_queue": "q", "binding_key": "7", "arguments": {}}
+    assert read(queue.content)[1]["name"] == "q"
+    assert ask(client, "GET", "/bindings?src=amq.direct&key=8")[1] == [{**bindings[7], "binding_key": "8"}]
+    assert ask(client, "GET", "/bindings?src=amq.direct&dstq=none") == (200, [])
+
+
+def test_waiting_answers_are_limited_by_their_size(world: World) -> None:
+    bind_many(world, 4, long="x" * 60_000)
+    client = paired(LinksClient(world).open(), credit=0)
+    for _ in range(10):
+        send(client, "GET", "/bindings?src=amq.direct")
+    assert client.error("detach") == "amqp:resource-limit-exceeded"
+    client.credit(10, ANSWERS)
+    assert sum(len(each.content) for each in client.messages()) < 2 * MAX_ANSWERS
+
+
+def test_an_answer_has_a_size(world: World, client: LinksClient) -> None:
+    bind_many(world, 20, long="x" * 60_000)
+    status, text = ask(client, "GET", "/bindings?src=amq.direct")
+    assert status == 400
+    assert "name a queue" in text
+
+
+def test_an_exclusive_queue_ends_with_a_session_that_ended_before_it_was_declared(world: World) -> None:
+    client = paired(LinksClient(world).open())
+    send(client, "PUT", "/queues/mine", {"exclusive": True})
+    client.machine.closed()
+    world.run()
+    assert "mine" not in world.broker.default_host.queues
