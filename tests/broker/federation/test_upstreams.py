@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 from typing import Any
 
@@ -11,11 +12,13 @@ from qstore.broker.federation import upstreams as module
 from qstore.broker.federation.carrier import Carrier
 from qstore.broker.federation.upstreams import ExchangeLink, LinkState, Upstreams, read_set, read_upstream
 from qstore.broker.model.arguments import Applied
-from qstore.broker.model.errors import InvalidArgumentError
+from qstore.broker.model.authorization import Action, ObjectType
+from qstore.broker.model.errors import InvalidArgumentError, UnauthorizedError
 from qstore.broker.model.parameters import Parameter
 from qstore.broker.protocols.stored_messages import restore_message
 from qstore.formats.amqp_0_9_1.properties import Properties
 from qstore.formats.values import typed_map
+from tests.broker.federation.test_bridge_access import Rules
 from tests.broker.federation.worlds import KilledStore, Worlds
 from tests.broker.protocols.basic_client import BasicClient
 from tests.broker.protocols.world import World
@@ -276,6 +279,29 @@ def test_what_is_declared_and_deleted_later_has_its_links() -> None:
     life.here.call("exchange.delete", exchange="mine")
     life.worlds.run()
     assert life.upstreams.statuses() == []
+
+
+def test_a_link_publishes_as_the_user_who_has_set_its_upstream() -> None:
+    life = Life()
+    life.own.broker.authorization.authorizer = rules = Rules()
+    life.federate("amq.topic")
+    life.bound()
+    life.publish("a.b", b"refused")
+    assert life.state is LinkState.ERROR
+    assert life.bodies() == []
+    rules.publishers.add("alice@QPID")
+    life.again()
+    assert life.state is LinkState.RUNNING
+    assert life.bodies() == [b"refused"]
+
+
+def test_who_may_not_create_links_may_set_no_upstream() -> None:
+    life = Life()
+    life.own.broker.authorization.authorizer = rules = Rules()
+    rules.denied.add(("bob@QPID", Action.CREATE, ObjectType.LINK))
+    for component, value in (("federation-upstream", UPSTREAM), ("federation-upstream-set", [{"upstream": "up"}])):
+        with pytest.raises(UnauthorizedError):
+            asyncio.run(life.own.broker.parameters.set(Parameter("/", component, "new", value, "bob@QPID")))
 
 
 # ---- queues ----
