@@ -290,6 +290,19 @@ def test_the_successor_where_io_uring_was_disabled_meanwhile(own: IoUringSync, m
     successor.close()
 
 
+def test_the_death_of_a_helper_that_has_nothing_to_do_is_noticed(own: IoUringSync, make_files: FileMaker) -> None:
+    """Not in the call that returns what the kernel has done, or in the one after it; but then."""
+    (file,) = make_files(1)
+    own._helper._process.kill()
+    own._helper._process.wait()
+    own.submit(1, [file], [a_write(file, 0, b"x")])
+    time.sleep(0.2)
+    assert own.completed() == [(1, None)]
+    assert own.completed() == []
+    with pytest.raises(SyncDriverError, match="helper"):
+        own.completed()
+
+
 def test_a_large_message_is_not_kept_in_memory(own: IoUringSync, make_files: FileMaker) -> None:
     (file,) = make_files(1)
     content = bytes(100_000)
