@@ -52,15 +52,18 @@ class MessageRun:
         largest: bytes of header and content of the largest, or more.
     """
 
-    __slots__ = ("_header_size", "bodies", "count", "field", "largest", "template")
+    __slots__ = ("_header_size", "_size", "bodies", "count", "field", "largest", "template")
 
     def __init__(self, template: Message, bodies: Bodies, field: SizeField | None, header_size: int) -> None:
         self.template, self.bodies, self.field, self._header_size = template, bodies, field, header_size
         self.count = bodies.count
         self.largest = header_size + bodies.largest
+        self._size = self.largest if bodies.is_even else 0  # of each, if it is the same
 
     def size(self, first: int, count: int) -> int:
         """Bytes of the headers and contents of `count` messages, as queues count them."""
+        if self._size:
+            return count * self._size
         return count * self._header_size + self.bodies.size(first, count)
 
     def stored_head(self) -> tuple[bytes, SizeField | None]:

@@ -360,7 +360,7 @@ class Assembler(ABC, Generic[ReceiverT, PartialT]):
                     and data.startswith(pattern.middle, header_end)
                     and (not pattern.end_byte or data[following - 1] == pattern.end_byte)
                 )
-                if at >= run_at and (following < end or not is_alike):
+                if at >= run_at and (not is_alike or data.startswith(pattern.start, following)):
                     run_at = at + 1
                     bodies = self._find_run(data, at, end)
                     if bodies is not None:

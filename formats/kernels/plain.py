@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 from array import array
+from functools import lru_cache
 from itertools import accumulate
 from operator import sub
 from typing import Final
@@ -24,6 +25,9 @@ _MAX_U64: Final = (1 << 64) - 1
 _TAG: Final = struct.Struct(">Q")
 _PLACE_SIZE: Final = 8
 _BETWEEN: Final = b"\0"  # sorted bodies
+
+_MANY: Final = 32  # bodies
+_KEPT: Final = 1025  # a run, and where one after it would begin
 
 
 def find_run(
@@ -74,12 +78,35 @@ def find_run(
         place += stride
         if place <= last and startswith(before, place):  # several of that size
             place = _after_alike(data, before, place, last + stride, stride, end_byte)
-        starts.extend(range(first + length - at, place + length - at, stride))
+        begin, count = first + length - at, (place - first) // stride
+        found = _evenly_spaced(begin, stride, count) if first == at else None
+        if found is not None:
+            starts.frombytes(found)
+        else:
+            starts.extend(range(begin, place + length - at, stride))
         smallest, largest = min(smallest or size, size), max(largest, size)
     if not starts:
         return b"", 0, 0
     starts.append(place + length - at)
     return starts.tobytes(), smallest, largest
+
+
+def _evenly_spaced(begin: int, stride: int, count: int) -> bytes | None:
+    """Where bodies of one size begin. None if there are few, so that a loop is faster, or very many."""
+    if not _MANY <= count <= _KEPT:
+        return None
+    found = _all_evenly_spaced(begin, stride)[: count * START_SIZE]
+    return found if len(found) == count * START_SIZE else None
+
+
+@lru_cache(maxsize=64)
+def _all_evenly_spaced(begin: int, stride: int) -> bytes:
+    """These numbers, more than a run has.
+
+    A publisher's messages mostly have one size, so that they are the same again and again: `find_run` takes 156 ns for
+    each of 64 instead of 168 (`bench_runs`).
+    """
+    return array("I", range(begin, min(begin + _KEPT * stride, _MAX_U32), stride)).tobytes()
 
 
 def _after_alike(data: bytes, before: bytes, at: int, end: int, stride: int, end_byte: int) -> int:
@@ -493,7 +520,7 @@ def _bodies(data: bytes, at: int, starts: bytes, gap: int, first: int, count: in
     end = begin + count * stride
     are_there = gap >= 1 and stride >= gap and end <= _MAX_U32 and at + begin >= 0 and at + end - gap <= len(data)
     # They are nearly always of one size: it saves 40 to 50 ns for each.
-    if are_there and columns == memoryview(array("I", range(begin, end + 1, stride))):
+    if are_there and columns[count] == end and _are_evenly_spaced(starts, first, count, begin, stride):
         size = stride - gap
         return [data[place : place + size] for place in range(at + begin, at + end, stride)]
     begins = columns.tolist()
@@ -501,6 +528,15 @@ def _bodies(data: bytes, at: int, starts: bytes, gap: int, first: int, count: in
     if gap < 1 or at + begins[0] < 0 or at + ends[-1] - gap > len(data) or min(map(sub, ends, begins)) < gap:
         raise ValueError(f"no run of {count} bodies, {gap} bytes apart, from {at + begins[0]} of {len(data)} on")
     return [data[at + begin : at + end - gap] for begin, end in zip(begins, ends, strict=False)]
+
+
+def _are_evenly_spaced(starts: bytes, first: int, count: int, begin: int, stride: int) -> bool:
+    """Whether all bodies from the first one in the buffer on begin `stride` bytes after the one before it."""
+    evenly = _evenly_spaced(begin - first * stride, stride, first + count + 1) if begin >= first * stride else None
+    if evenly is not None and starts.startswith(evenly):
+        return True
+    expected = array("I", range(begin, begin + count * stride + 1, stride)).tobytes()
+    return starts.startswith(expected, first * START_SIZE)
 
 
 def _starts(starts: bytes, first: int, count: int) -> memoryview:

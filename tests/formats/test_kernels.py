@@ -364,6 +364,26 @@ def test_deliveries_of_a_run_differ_in_number_size_and_body(
     assert kernels.write_deliveries(template, tag_at, first_tag, fields, *arguments) == wanted
 
 
+@each_form
+@pytest.mark.parametrize("first", [0, 1, 7])
+@pytest.mark.parametrize("other", [None, 0, 1, 31, 32, 39])
+def test_one_body_of_another_size_among_many_is_found_and_delivered(
+    kernels: Any, other: int | None, first: int
+) -> None:
+    sizes = [21 if number == other else 20 for number in range(40)]
+    bodies = [bytes([number]) * size for number, size in enumerate(sizes)]
+    data = b"before" + b"".join(b"%02d:" % len(body) + body + b";" for body in bodies)
+    field = SizeField(0, 2, int.from_bytes(b"20") - 20)
+    starts, smallest, largest = kernels.find_run(data, 6, len(data), b"20:", (field,), ord(";"), 100, 1000)
+    found = Bodies(data, 6, starts, 4, smallest, largest)
+    assert [found.body(number) for number in range(found.count)] == bodies
+    for columns, begin in ((found, first), (found.copy(first, 40 - first), 0), (found.copy(first, 39 - first), 0)):
+        count = columns.count - begin
+        wanted = b"".join(b"<" + body + b">" for body in bodies[first : first + count])
+        delivered = kernels.write_deliveries(b"<", -1, 0, (), *_columns(columns, begin, count), b">")
+        assert (delivered, columns.size(begin, count)) == (wanted, sum(sizes[first : first + count]))
+
+
 def test_a_copy_of_bodies_has_only_their_bytes() -> None:
     bodies = [bytes([number]) * number for number in range(1, 30)]
     copied = joined(bodies, 3, before=7).copy(5, 10)
