@@ -229,3 +229,24 @@ def test_queues_of_virtual_hosts_are_named_as_people_see_them(shovels: Path, tmp
     topology = dump(tmp_path / "new", "--topology", "--json").lines()
     assert [line["vhost"] for line in topology if line["kind"] == "queue"] == [r"a\x"]
     assert [line["type"] for line in topology if line["kind"] == "object"][-1] == "qstore.virtual-host"
+
+
+def test_what_parameters_cannot_do_is_listed(tmp_path: Path) -> None:
+    """A negative limit is none, as in RabbitMQ."""
+    value = {"max-connections": -1, "max-queues": 3, "max-colours": 2}
+    parameters = [
+        {"vhost": "v", "component": "vhost-limits", "name": "limits", "value": value},
+        {"vhost": "v", "component": "federation-upstream", "name": "u", "value": {"uri": "amqp://x:secret@y"}},
+    ]
+    path = tmp_path / "d.json"
+    path.write_text(json.dumps({"rabbitmq_version": "3.12.1", "vhosts": [{"name": "v"}], "parameters": parameters}))
+    for options in (("--dry-run",), ()):
+        result = bring(path, tmp_path / "store", *options)
+        assert result.exit_code == 1
+        notices = " ".join(result.output.split())
+        assert 'parameter "u": component federation-upstream is not known: it is left out' in notices
+        assert 'limits of virtual host "v": max-colours 2 is not known' in notices
+        assert "max-connections" not in result.output
+    objects = dump(tmp_path / "store", "--topology", "--json").lines("object")
+    assert [each["properties"] for each in objects if "limits" in each["name"]] == [{"max-queues": 3}]
+    assert not [each for each in objects if each["type"] == "qstore.parameter"]

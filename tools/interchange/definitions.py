@@ -21,6 +21,7 @@ from uuid import UUID
 
 from orjson import OPT_APPEND_NEWLINE, OPT_INDENT_2, OPT_SORT_KEYS, JSONDecodeError, dumps, loads
 
+from qstore.broker.federation.shovel import COMPONENT as SHOVEL
 from qstore.broker.model.arguments import ALTERNATE, MAX_MILLISECONDS, MAX_PRIORITY
 from qstore.broker.model.configuration import Record, Values, object_of, record_of
 from qstore.broker.model.errors import InvalidArgumentError
@@ -261,7 +262,10 @@ class _Reader:
     def _parameters(self, vhost: str, into: str, sink: ItemSink) -> None:
         for each in self._of("parameters", vhost):
             component, name = str(each.get("component")), str(each.get("name"))
-            if component != _LIMITS:
+            if component not in (_LIMITS, SHOVEL):
+                self._unmapped.add("parameter", printable(name), f"component {component} is not known: it is left out")
+                continue
+            if component == SHOVEL:
                 self._parameter("parameter", Record(PARAMETER, (into, component, name)), each, sink)
                 continue
             value = each.get("value")
@@ -272,8 +276,10 @@ class _Reader:
             }
             if limits:
                 sink.other(object_of(Record(HOST_KIND, (into, LIMITS_RECORD)), limits))
-            if limits != value:
-                self._unmapped.add("limits of virtual host", printable(vhost), f"{value} has what is not known")
+            given = value if isinstance(value, dict) else {"": value}
+            unlimited = {key for key, limit in given.items() if key in LIMIT_NAMES and type(limit) is int and limit < 0}
+            for key in given.keys() - limits.keys() - unlimited:
+                self._unmapped.add("limits of virtual host", printable(vhost), f"{key} {given[key]} is not known")
 
     def _parameter(self, what: str, record: Record, given: dict[str, Any], sink: ItemSink) -> None:
         problems = [problem_of_new_name(part) for part in record.name]
