@@ -199,7 +199,7 @@ class Attach:
         is_source: whether the client receives: the broker has the source.
         terminus: the fields of the broker's terminus, as the client asked for it; None if there is none.
         node: what its address means; None for an anonymous terminus.
-        made: queues and exchanges that were made for it.
+        is_made: whether its node was made for it.
         is_control: whether its target is the coordinator of transactions.
         is_management: whether it is a link to or from the node for management.
     """
@@ -215,7 +215,7 @@ class Attach:
         self.address: str | None = None
         self.queue: Queue | None = None
         self.owned: list[Queue] = []
-        self._is_durable = False
+        self._is_durable = self.is_made = False
         self.kind_name = "source" if self.is_source else "target"
         self.is_control = self.is_management = False
 
@@ -278,9 +278,9 @@ class Attach:
                 modes = _dist_modes_of(typed)
                 properties = properties._replace(is_exchange=_COPY in modes and _MOVE not in modes)
             elif name == "durable":
-                properties = properties._replace(is_durable=bool(value))
+                properties = properties._replace(is_durable=_boolean_of(name, typed))
             elif name == "auto-delete":
-                properties = properties._replace(is_auto_delete=bool(value))
+                properties = properties._replace(is_auto_delete=_boolean_of(name, typed))
             elif name == "exchange-type":
                 properties = properties._replace(exchange_type=str(value), is_exchange=True)
             elif name == "alternate-exchange":
@@ -295,6 +295,7 @@ class Attach:
         """Make a queue or an exchange. Raises ModelError."""
         session = self.session
         topology = session.virtual_host.topology
+        self.is_made = True
         if properties.is_exchange:
             await topology.declare_exchange(
                 name, properties.exchange_type, durable=properties.is_durable,
@@ -504,6 +505,8 @@ class Attach:
         actual = dict(self.terminus)
         actual["address"] = None if self.address is None else Value("string", self.address)
         actual["capabilities"] = self._actual_capabilities(link)
+        if not self.is_made:
+            actual["dynamic_node_properties"] = ()  # those asked for had no effect: the node was there
         if isinstance(link, OutgoingLink):
             actual["distribution_mode"] = _MOVE if link.acquires else _COPY
             actual["default_outcome"] = link.default
@@ -533,6 +536,13 @@ class Attach:
             GLOBAL: isinstance(link, OutgoingLink),
         }
         return tuple(name for name in self.capabilities if has.get(_OF_ARTEMIS.get(name, name), False))
+
+
+def _boolean_of(name: str, typed: Value) -> bool:
+    """A property of a node that is a boolean. Raises ConditionError."""
+    if not isinstance(typed.value, bool):
+        raise ConditionError(Condition.INVALID_FIELD, f"{name} is not a boolean, but of type {typed.type_name}")
+    return typed.value
 
 
 def _dist_modes_of(typed: Value) -> list[object]:

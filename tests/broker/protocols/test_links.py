@@ -1154,7 +1154,13 @@ def test_a_full_session_continues_after_settlement_in_turns(
 
 
 @pytest.mark.parametrize(
-    ("name", "value"), [("supported-dist-modes", Value("uint", 5)), ("lifetime-policy", Value("uint", 5))]
+    ("name", "value"),
+    [
+        ("supported-dist-modes", Value("uint", 5)),
+        ("lifetime-policy", Value("uint", 5)),
+        ("durable", Value("string", "false")),
+        ("auto-delete", Value("string", "no")),
+    ],
 )
 def test_node_properties_that_are_not_known_refuse_the_link(client: LinksClient, name: str, value: Value) -> None:
     wanted = {"dynamic": True, "dynamic_node_properties": ((Value("symbol", name), value),)}
@@ -1377,3 +1383,13 @@ def test_messages_for_a_link_that_was_just_detached_do_not_end_the_session(world
     client.sync()
     assert client.error("detach") == "amqp:decode-error"
     assert client.outcomes() == [(2, 2, "accepted")]
+
+
+@pytest.mark.parametrize("name", ["q", "new"])
+def test_properties_of_a_node_are_answered_only_if_it_was_made_with_them(world: World, name: str) -> None:
+    make_queue(world)
+    given = ((Value("symbol", "x-max-length"), Value("long", 5)),)
+    client = LinksClient(world).open()
+    terminus = {"capabilities": ("create-on-demand",), "dynamic_node_properties": given}
+    (attached, _) = client.attach(name, terminus=terminus)
+    assert attached.fields["target"].fields.get("dynamic_node_properties", ()) == (given if name == "new" else ())
