@@ -497,7 +497,7 @@ def without_passwords(record: Link | Bridge | GeneralObject) -> Link | Bridge | 
     return replace(record, properties=replace(record.properties, entries=entries))
 
 
-_URI_PASSWORD: Final = re.compile(r"(?i)(amqps?://[^/?#@:]*):[^/?#]*@")
+_URI_PASSWORD: Final = re.compile(r"(?i)(amqps?://[^/?#:]*):[^/?#]*@")
 
 
 def _has_uri(typed: TypedValue) -> bool:

@@ -32,6 +32,7 @@ from qstore.formats.broker_records.topology import (
     names_a_host,
     problem_of_new_name,
     split_name,
+    without_passwords,
 )
 from qstore.formats.errors import BrokerRecordError
 from qstore.formats.values import TypedMap, typed_map
@@ -266,3 +267,21 @@ def test_the_last_of_a_repeated_argument_counts() -> None:
 )
 def test_the_rule_of_names(name: str, problem: str) -> None:
     assert problem_of_new_name(name) == problem
+
+
+@pytest.mark.parametrize(
+    ("uri", "shown"),
+    [
+        ("amqp://u:secret@h", "amqp://u@h"),
+        ("AMQPS://u@example.org:se:cr@et@h:5671/v", "AMQPS://u@example.org@h:5671/v"),
+        ("amqp://:secret@[::1]/v", "amqp://@[::1]/v"),
+        ("amqp://u@h:5672/a@b", "amqp://u@h:5672/a@b"),
+        ("amqp://h:5672/a:b@c?heartbeat=5", "amqp://h:5672/a:b@c?heartbeat=5"),
+    ],
+)
+def test_passwords_in_uris_are_left_out(uri: str, shown: str) -> None:
+    for text in ("{}", '{{"uri":["{}"]}}'):
+        record = GeneralObject("qstore.parameter", "name", typed_map({"value": text.format(uri)}))
+        found = without_passwords(record)
+        assert isinstance(found, GeneralObject)
+        assert found.properties == typed_map({"value": text.format(shown)})
