@@ -164,6 +164,28 @@ def test_each_operation_asks_with_its_properties(tmp_path: Path) -> None:
     scene(test, tmp_path)
 
 
+def test_a_route_takes_back_only_bindings_that_routes_have_made(tmp_path: Path) -> None:
+    async def test(stage: Wired) -> None:
+        await prepare(stage)
+        stage.broker.authorization.authorizer = Guard((Action.UNBIND,))
+        host, mallory = stage.broker.default_host, Somebody("mallory")
+        queue, exchange = host.queues["there"], host.exchanges["ex"]
+        for operation in ("M", "S", "U"):
+            arguments = typed_map({"qpid.fed.op": operation})
+            if operation == "U":
+                with pytest.raises(UnauthorizedError, match="mallory is not allowed to unbind"):
+                    await stage.topology.bind("there", "ex", "k", arguments, caller=mallory)
+            else:
+                await stage.topology.bind("there", "ex", "k", arguments, caller=mallory)
+            assert exchange.find_binding(queue, "k") is not None
+        for operation in ("B", "U"):
+            arguments = typed_map({"qpid.fed.op": operation, "qpid.fed.origin": "mallory's broker"})
+            await stage.topology.bind("there", "ex", "k2", arguments, caller=mallory)
+            assert (exchange.find_binding(queue, "k2") is not None) is (operation == "B")
+
+    scene(test, tmp_path)
+
+
 def test_the_limit_that_is_asked_for_is_the_one_that_the_queue_has(tmp_path: Path) -> None:
     async def test(stage: Wired) -> None:
         guard = stage.broker.authorization.authorizer = Guard()

@@ -705,9 +705,11 @@ class Topology:
             for old, origin in exchange.federate().take_marked(queue):
                 await self._take_back(old, exchange, origin, caller)
             return
-        binding = exchange.find_binding(queue, key)
+        binding, origin = exchange.find_binding(queue, key), text_of(arguments, FED_ORIGIN)
+        if not origin:  # a binding of a client here
+            self._access.binding(caller, Action.UNBIND, exchange.name, queue.name, key)
         if binding is not None:
-            await self._take_back(binding, exchange, text_of(arguments, FED_ORIGIN), caller)
+            await self._take_back(binding, exchange, origin, caller)
 
     async def _take_back(self, binding: Binding, exchange: Exchange, origin: str, caller: Caller) -> None:
         queue, key = binding.queue, binding.key
