@@ -27,11 +27,13 @@ from qstore.broker.security.users.verifiers import MECHANISMS
 from qstore.formats.amqp_0_9_1.frames import PROTOCOL_HEADER as BASIC_HEADER
 from qstore.formats.amqp_0_10.commands import decode_control, encode_control
 from qstore.formats.amqp_0_10.frames import FRAME, PROTOCOL_HEADER, encode_control_frame
+from qstore.formats.amqp_1_0.frames import SASL_HEADER
 from qstore.formats.values import TypedMap
 from tests.support.basic_peer import BasicWire
 from tests.support.processes import PATIENCE_SECONDS
 from tests.support.raw_peer import RawPeer
 from tests.support.running_broker import BrokerMaker, RunningBroker, allow_open_files
+from tests.support.sections_peer import FrameWire
 
 ATTACKER: Final = "127.0.0.1"
 BOUND_SECONDS: Final = 1.0
@@ -253,6 +255,51 @@ def test_guessers_with_every_mechanism_delay_no_right_login(broker: RunningBroke
             for mechanism in (*MECHANISMS, "AMQPLAIN")
         }
     assert max(took.values()) < BOUND_SECONDS, took
+
+
+def links_login(port: int, source: str, user: str, password: str) -> int | None:
+    """The code of the outcome of a login over AMQP 1.0; None if the broker has closed the connection before."""
+    wire = FrameWire()
+    with socket.create_connection(("127.0.0.1", port), PATIENCE_SECONDS, (source, 0)) as sock:
+        response = f"\0{user}\0{password}".encode()
+        sock.sendall(SASL_HEADER + wire.encode("sasl-init", mechanism="PLAIN", initial_response=response))
+        while not any(each.name == "sasl-outcome" for each in wire.received):
+            data = sock.recv(1 << 16)
+            if not data:
+                return None
+            wire.feed(data)
+    code: int = wire.received[-1].fields["code"]
+    return code
+
+
+def test_guessers_over_amqp_1_0_from_several_hosts_delay_no_right_login(broker: RunningBroker) -> None:
+    is_over = threading.Event()
+    answers: list[int | None] = []
+
+    def guess(number: int) -> None:
+        while not is_over.is_set():
+            with contextlib.suppress(OSError):
+                answers.append(links_login(broker.port, f"127.0.0.{10 + number % 8}", "anna", f"wrong{number}"))
+
+    guessers = [threading.Thread(target=guess, args=(number,)) for number in range(40)]
+    for each in guessers:
+        each.start()
+    try:
+        time.sleep(1.0)
+        before, took = broker.resident_bytes(), []
+        for user in ("bert", "carl", "dora"):
+            began = broker.cpu_seconds()
+            assert links_login(broker.port, "127.0.0.2", user, "secret") == 0
+            took.append(broker.cpu_seconds() - began)
+            took.append(seconds(broker, "127.0.0.3", "0-9-1", "SCRAM-SHA-256", user))
+        assert max(took) < BOUND_SECONDS, took
+        assert broker.resident_bytes() - before < MAX_GROWTH + SCRYPT_BYTES
+    finally:
+        is_over.set()
+        for each in guessers:
+            each.join()
+    assert answers
+    assert 0 not in answers
 
 
 def test_clients_that_leave_during_the_check_are_disconnected_and_forgotten(broker: RunningBroker) -> None:
