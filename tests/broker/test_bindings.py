@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from pathlib import Path
 
 import pytest
 
-from qstore.broker.model.arguments import EXCLUSIVE_BINDING, INITIAL_VALUE, SEQUENCE
+from qstore.broker.model.arguments import EXCLUSIVE_BINDING, FED_OP, FED_ORIGIN, INITIAL_VALUE, SEQUENCE
 from qstore.broker.model.broker import Broker
 from qstore.broker.model.errors import InternalError
+from qstore.broker.model.exchanges.origins import BIND, MARK, SWEEP
 from qstore.broker.model.memory import MESSAGE_OVERHEAD
+from qstore.broker.model.queues.queue import Queue
+from qstore.broker.model.topology.deletion import BINDINGS_AT_ONCE
 from qstore.broker.settings import BrokerSettings
 from qstore.formats.plain import plain_map
 from qstore.formats.values import typed_map
@@ -253,3 +257,36 @@ class TestExclusive:
             assert (stage.bodies("a"), stage.bodies("b")) == ([b"1"], [b"1"])
 
         play(None, scene)
+
+
+def test_another_broker_takes_back_many_bindings_in_turns() -> None:
+    async def scene(stage: Wired) -> None:
+        topology, exchange = stage.topology, stage.broker.default_host.exchanges["amq.direct"]
+        marking, sweeping = typed_map({FED_OP: MARK}), typed_map({FED_OP: SWEEP})
+        await topology.declare_queue("q")
+        for number in range(3 * BINDINGS_AT_ONCE):
+            await topology.bind("q", "amq.direct", str(number), typed_map({FED_OP: BIND, FED_ORIGIN: "there"}))
+        await topology.bind("q", "amq.direct", "", marking)
+        task = asyncio.ensure_future(topology.bind("q", "amq.direct", "", sweeping))
+        left: list[int] = []
+        while not task.done():
+            await asyncio.sleep(0)
+            left.append(sum(1 for _ in exchange.bindings))
+        assert {0, BINDINGS_AT_ONCE, 2 * BINDINGS_AT_ONCE} <= set(left)
+
+    play(None, scene)
+
+
+def test_marks_end_with_their_queue() -> None:
+    async def scene(stage: Wired) -> None:
+        topology = stage.topology
+        for keys in ("", "k"):
+            await topology.declare_queue("of a route")
+            for key in keys:
+                await topology.bind("of a route", "amq.direct", key, typed_map({FED_OP: BIND, FED_ORIGIN: "there"}))
+            await topology.bind("of a route", "amq.direct", "", typed_map({FED_OP: MARK}))
+            await topology.delete_queue("of a route")
+        gc.collect()
+        assert not [each for each in gc.get_objects() if isinstance(each, Queue) and each.name == "of a route"]
+
+    play(None, scene)

@@ -124,9 +124,11 @@ class Origins:
 
     def mark(self, queue: Queue, bindings: Iterable[Binding]) -> None:
         """Another broker will now announce all that it wants through a queue, whose bindings these are."""
-        self._marked[queue] = {
-            (binding, origin) for binding in bindings for origin in self._origins.get(binding, ()) if origin
-        }
+        marked = {(binding, origin) for binding in bindings for origin in self._origins.get(binding, ()) if origin}
+        if marked:
+            self._marked[queue] = marked
+        else:
+            self._marked.pop(queue, None)
 
     def take_marked(self, queue: Queue) -> set[tuple[Binding, str]]:
         """It has announced all: what was marked, and has not been announced again, with its origin."""
@@ -135,7 +137,7 @@ class Origins:
     def unbound(self, binding: Binding) -> None:
         """A binding was removed."""
         marked = self._marked.get(binding.queue)
-        if marked:
+        if marked is not None:
             marked -= {(binding, origin) for origin in self._origins.get(binding, ())}
             if not marked:
                 del self._marked[binding.queue]

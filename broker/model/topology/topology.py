@@ -702,8 +702,10 @@ class Topology:
             exchange.federate().mark(queue, exchange.bindings_of(queue))
             return
         if operation == SWEEP:
-            for old, origin in exchange.federate().take_marked(queue):
-                await self._take_back(old, exchange, origin, caller)
+            for number, (old, marked) in enumerate(exchange.federate().take_marked(queue), 1):
+                await self._take_back(old, exchange, marked, caller)
+                if not number % BINDINGS_AT_ONCE:
+                    await asyncio.sleep(0)
             return
         binding, origin = exchange.find_binding(queue, key), text_of(arguments, FED_ORIGIN)
         if not origin:  # a binding of a client here
