@@ -24,6 +24,7 @@ HOUSE: Final = Path(__file__).parents[2]
 TIME_OF_DAY: Final = {
     "broker/federation/basic_peer.py": "when a connection was made, which is shown",
     "broker/federation/shovel.py": "since when a shovel is in its state, which is shown, and the time in x-shovelled",
+    "broker/federation/upstreams.py": "since when a link is in its state, which is shown",
     "broker/log/sinks.py": "the time of a line in the log",
     "broker/model/broker.py": "stamps: expirations of messages, which are stored, and times that are shown",
     "broker/model/queues/queue.py": "the same, of a queue without a broker",
