@@ -350,26 +350,6 @@ async def _expire_long_headers(stage: Stage) -> None:
     await stage.measure(work, lambda: dead.message_count == stage.count)
 
 
-@_scenario("messages with 4,000 headers each that return too often, into a dead-letter exchange")
-async def _return_long_headers(stage: Stage) -> None:
-    await stage.queue("dead")
-    await stage.queue(
-        "q",
-        {
-            "x-dead-letter-exchange": "",
-            "x-dead-letter-routing-key": "dead",
-            "x-delivery-limit": 0,
-            "x-queue-type": "quorum",
-        },
-        durable=True,
-    )
-    await _long_messages(stage)
-    peer, _ = await stage.holding("q")
-    dead = stage.host.queues["dead"]
-    work = _send(peer, "basic.nack", delivery_tag=0, multiple=True, requeue=True)
-    await stage.measure(work, lambda: dead.message_count == stage.count)
-
-
 @_scenario("messages with 4,000 headers each that one large one displaces")
 async def _displace_long_headers(stage: Stage) -> None:
     await stage.queue("dead")

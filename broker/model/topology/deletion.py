@@ -46,7 +46,7 @@ MOVED_AT_ONCE: Final = 1000
 BINDINGS_AT_ONCE: Final = 500
 
 #: Consumers of a deleted queue that are notified before yielding to other work: some 3 ms.
-NOTIFIED_AT_ONCE: Final = 500
+NOTIFIED_AT_ONCE: Final = 300
 
 
 class QueueRemoval:
