@@ -253,6 +253,7 @@ QUEUE: Final = {
     "qpid.lifetime-policy": of_queue("delete-if-unused", "delete-after-use"),
     "x-expires": count(5, 0),
     "qstore.subscription": Sample("yes"),  # its effect: test_links
+    "x-internal-purpose": Sample("federation"),  # its effect: federation/test_upstreams, also of exchanges and bindings
     "qpid.paging": switch(),
     "qpid.max_pages_loaded": count(5, others=PAGED),
     "qpid.page_factor": count(5, 1 << 15, others=PAGED),
@@ -304,6 +305,7 @@ def exchange(door: Door) -> Exchange:
 EXCHANGE: Final = {
     "qpid.msg_sequence": Sample(1, probe=lambda door, *_: exchange(door).sent is not None),
     "qpid.ive": Sample(1, probe=lambda door, *_: exchange(door).sent is not None),
+    "x-internal-purpose": Sample("federation"),
     "x-internal": Sample(True, probe=lambda door, *_: exchange(door).is_internal),
     "alternate-exchange": Sample(
         "amq.fanout", (5,),
@@ -317,6 +319,7 @@ BINDING: Final = {
     "qpid.exclusive-binding": Sample(1, name="direct"),
     "x-match": Sample("any", ("some", 5), name="headers"),
     **dict.fromkeys(("x-apache-selector", "x-filter-jms-selector", "qpid.filter"), refused(SELECTOR, "", " ")),
+    "x-bound-from": Sample([{"cluster-name": "broker-1", "exchange": "x", "hops": 1}]),
     "qpid.fed.op": Sample("B"),
     "qpid.fed.origin": Sample("broker-1", others={"qpid.fed.op": "B"}),
     "qpid.fed.tags": Sample("broker-1,broker-2", others={"qpid.fed.op": "B"}),
