@@ -37,9 +37,9 @@ from qstore.broker.model.exchanges.exchange import Exchange
 from qstore.broker.model.exchanges.topic import TopicExchange
 from qstore.formats.amqp_0_10.maps import TooManyValuesError, check_amount, decode_map, read_value
 from qstore.formats.amqp_0_10.types import BY_NAME
-from qstore.formats.errors import FormatError
+from qstore.formats.errors import BrokerRecordError, FormatError
 from qstore.formats.qmf.v1 import MAGIC
-from qstore.formats.values import TypedMap, TypedValue
+from qstore.formats.values import Family, TypedMap, TypedValue
 
 if TYPE_CHECKING:
     from qstore.broker.management.managed_broker import ManagedBroker
@@ -109,9 +109,16 @@ class Agent:
         if message.size > _MAX_REQUEST_BYTES or not isinstance(caller, Caller):
             return
         number = properties.correlation_id
-        correlation_id = number.encode() if isinstance(number, str) else number if isinstance(number, bytes) else None
+        correlation_id = number if number is None or isinstance(number, bytes) else str(number).encode()
         request = Request(caller, properties.reply_to, correlation_id)
-        body, opcode = message.body, message.header_text("qmf.opcode")
+        opcode = message.header_text("qmf.opcode")
+        try:
+            body = message.content()
+        except BrokerRecordError as error:
+            if opcode is not None and self._speaks_2:
+                self._check_reply(request)
+                self._qmf2.refuse(request, InvalidArgumentError(f"the request cannot be decoded: {error}"))
+            return
         if opcode is None:
             if isinstance(body, bytes) and body.startswith(MAGIC):
                 self._check_reply(request)
@@ -228,6 +235,11 @@ class _Requests:
 
 def _content_of(body: object, content_type: str | None) -> TypedMap | Sequence[TypedValue]:
     """The content of a request: a map or a list; an empty map if it is neither. Raises TooManyValuesError."""
+    if isinstance(body, TypedValue):  # of AMQP 1.0
+        if body.type.family in (Family.MAP, Family.LIST):
+            found: TypedMap | Sequence[TypedValue] = body.value
+            return found
+        return TypedMap()
     if isinstance(body, bytes):
         try:
             if content_type == "amqp/map":

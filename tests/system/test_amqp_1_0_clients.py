@@ -376,3 +376,40 @@ def test_management_shows_connections_and_links(broker: RunningBroker, queue: st
         assert "AMQP 1.0" in {each["protocol"] for each in console.query("connection")}
         assert receiver.link.name in {each["name"] for each in console.query("subscription")}
     connection.close()
+
+
+@pytest.mark.parametrize("is_volatile", [False, True], ids=["plain name", "/queues/NAME"])
+def test_management_answers_requests_of_amqp_1_0(connection: BlockingConnection, queue: str, is_volatile: bool) -> None:
+    """A request with a map is answered, wherever its reply-to says, with the correlation-id of the request."""
+    connection.create_sender(queue, options=DURABLE_QUEUE)
+    options = Wants("rabbitmq:volatile-queue") if is_volatile else None
+    answers = connection.create_receiver(None, dynamic=True, credit=10, options=options)
+    reply_to = answers.link.remote_source.address
+    assert reply_to.startswith("/queues/") == is_volatile
+    requests = connection.create_sender("qmf.default.direct/broker")
+
+    def ask(opcode: str, body: Any) -> ProtonMessage:
+        number = uuid.UUID(int=5)
+        requests.send(
+            ProtonMessage(body=body, properties={"qmf.opcode": opcode}, reply_to=reply_to, correlation_id=number)
+        )
+        found = answers.receive(PATIENCE_SECONDS)
+        answers.accept()
+        assert found.correlation_id == str(uuid.UUID(int=5)).encode()
+        return found
+
+    identity = {"_object_name": f"org.apache.qpid.broker:queue:{queue}"}
+    found = ask("_query_request", {"_what": "OBJECT", "_object_id": identity})
+    assert found.properties["qmf.opcode"] == "_query_response"
+    assert [each["_values"]["name"] for each in found.body] == [queue]
+    arguments = {"type": "queue", "name": queue, "options": {}}
+    target = {"_object_name": "org.apache.qpid.broker:broker:amqp-broker"}
+    found = ask("_method_request", {"_object_id": target, "_method_name": "delete", "_arguments": arguments})
+    assert found.properties["qmf.opcode"] == "_method_response", found.body
+    found = ask("_query_request", {"_what": "OBJECT", "_object_id": identity})
+    assert found.body == []
+    found = ask("_agent_locate_request", [])
+    assert found.properties["qmf.opcode"] == "_agent_locate_response"
+    found = ask("_query_request", {"_what": "OBJECT", "values": list(range(5_000))})
+    assert found.properties["qmf.opcode"] == "_exception"
+    assert "4,096 values" in found.body["_values"]["error_text"]

@@ -72,7 +72,7 @@ def decoded(text: str) -> str:
         raise InvalidArgumentError(f"{text[:_MAX_SHOWN]!a} is not percent-encoded UTF-8") from None
 
 
-def _strict_node(address: str) -> Node | None:
+def strict_node(address: str) -> Node | None:
     """The node of an address in RabbitMQ's form; None if it is not in that form. Raises InvalidArgumentError."""
     if address.startswith(QUEUES):
         parts = address.removeprefix(QUEUES).split("/")
@@ -100,7 +100,7 @@ def node_of(host: VirtualHost, address: str, capabilities: Collection[str] = ())
         InvalidArgumentError: no node can have this address.
         NotFoundError: an address in RabbitMQ's form names a queue or an exchange that does not exist.
     """
-    node = _strict_node(address)
+    node = strict_node(address)
     if node is not None:
         return _existing(host, node)
     wants_topic = IS_TOPIC in capabilities and IS_QUEUE not in capabilities
@@ -129,5 +129,5 @@ def target_of(host: VirtualHost, address: str) -> Node | None:
 
     An address in RabbitMQ's form may name a queue that does not exist: then its message is unroutable.
     """
-    node = _strict_node(address)
+    node = strict_node(address)
     return node_of(host, address) if node is None else node

@@ -44,6 +44,7 @@ from qstore.broker.model.message import (
     content_of,
     pieces_of,
 )
+from qstore.broker.protocols.amqp_1_0.addresses import NodeKind, strict_node
 from qstore.broker.protocols.message import CONTENT_TYPES, MESSAGE_ID_HEADER, SUBJECT_HEADER, NativeMessage
 from qstore.formats.amqp_0_10.maps import check_amount
 from qstore.formats.amqp_0_10.maps import read_value as read_typed
@@ -318,7 +319,15 @@ def _plain(value: Any) -> Any:
 
 
 def _reply_address(address: object) -> ReplyAddress | None:
-    return ReplyAddress("", address) if isinstance(address, str) else None
+    if not isinstance(address, str):
+        return None
+    try:
+        node = strict_node(address)
+    except InvalidArgumentError:
+        node = None
+    if node is None:
+        return ReplyAddress("", address)
+    return ReplyAddress("", node.name) if node.kind is NodeKind.QUEUE else ReplyAddress(node.name, node.key or "")
 
 
 def is_data(content: bytes, at: int) -> bool:
