@@ -91,6 +91,8 @@ def parse_uris(what: str, given: object, vhost: str = DEFAULT_HOST) -> tuple[Amq
 def _parse(what: str, given: Any, usual_vhost: str) -> AmqpUri:
     if not isinstance(given, str) or not given or len(given) > MAX_URI:
         raise InvalidArgumentError(f"{what} must be a URI of at most {MAX_URI:,} characters")
+    if " " in given or not given.isprintable():  # urlsplit would drop tabs and line feeds
+        raise InvalidArgumentError(f"{what} must have no white space and no control characters: percent-encode them")
     try:
         parts = urlsplit(given)
         host, port = parts.hostname or "", parts.port

@@ -265,6 +265,8 @@ def test_uris_are_read_and_shown_without_secrets(given: str, shown: str, rest: t
     [
         "", 5, [], ["amqp://"] * 17, "amqp://h:99999", "amqp://h#f", "amqps:///v", "amqp://:5/", "amqp://h?verify=x",
         "amqp://h?heartbeat=x", "amqp://h?heartbeat=99999", "amqp://h/a%00b", "x" * 3000, "amqp://[::1", "http://h",
+        "am\tqp://u:p@h", "amqp:\n//u:p@h", " amqp://u:p@h", "amqp://u:p@h\r", "amqp://u:p p@h", "amqp://u:\x7f@h",
+        "\x00amqp://u:p@h", "amqp://u:p\u2028@h",
     ],
 )  # fmt: skip
 def test_uris_that_are_not_valid_are_refused(given: object) -> None:
