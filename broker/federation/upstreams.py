@@ -503,7 +503,8 @@ class UpstreamLink(ABC):
                 if len(self._payloads) >= _TARGETS_KEPT:
                     self._payloads.clear()
                 publish = self._payloads[delivered.routed] = self._target(delivered)
-            carrier.carry(delivered.delivery_tag, publish, changed, body)
+            is_acknowledged = self.upstream.ack_mode is not AckMode.NO_ACK
+            carrier.carry(delivered.delivery_tag, publish, changed, body, is_acknowledged=is_acknowledged)
         except Amqp091Error as error:
             self.fail(f"a message cannot be published: {error}")
             return

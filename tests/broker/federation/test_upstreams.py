@@ -304,6 +304,18 @@ def test_who_may_not_create_links_may_set_no_upstream() -> None:
             asyncio.run(life.own.broker.parameters.set(Parameter("/", component, "new", value, "bob@QPID")))
 
 
+@pytest.mark.parametrize("mode", ["on-confirm", "on-publish", "no-ack"])
+def test_messages_come_in_every_ack_mode_and_none_stays_at_the_upstream(mode: str) -> None:
+    life = Life("amq.topic", ack_mode=mode)
+    life.bound()
+    life.publish("a.b", b"one")
+    life.publish("a.b", b"two")
+    assert life.state is LinkState.RUNNING
+    assert life.bodies() == [b"one", b"two"]
+    (queue,) = (each for each in life.far.broker.default_host.queues.values() if "federation" in each.name)
+    assert queue.message_count == 0
+
+
 # ---- queues ----
 
 
