@@ -205,6 +205,7 @@ class Topology:
         arguments: TypedMap = EMPTY_MAP,
         caller: Caller = BROKER,
         is_exact: bool = False,
+        must_be_new: bool = False,
         is_server_named: bool = False,
         is_private: bool = False,
     ) -> Queue:
@@ -220,11 +221,12 @@ class Topology:
             arguments: stored with it; some set the size of its journal.
             caller: the caller; its user name is stored with the queue.
             is_exact: whether an existing queue must have been declared with the same properties and arguments.
+            must_be_new: whether there must be no such queue yet: one that is made at the same time counts.
             is_server_named: whether the name was chosen by the broker, and may be a reserved one.
             is_private: whether others may not even browse it if it is exclusive (`check_private`).
 
         Raises:
-            PreconditionFailedError: with `is_exact`, the queue was declared differently.
+            PreconditionFailedError: with `is_exact`, the queue was declared differently; with `must_be_new`, it exists.
             InvalidArgumentError: the name is empty, or an argument is not valid.
             UnauthorizedError: the caller is not allowed to.
             NotFoundError: there is no such alternate exchange, or, if passive, no such queue.
@@ -265,6 +267,8 @@ class Topology:
             self._queues[name] = queue
             self._exchanges[""].binding_count.set(len(self._queues))
         else:
+            if must_be_new:
+                raise PreconditionFailedError(f'queue "{name}" exists')
             if exclusive or not passive:
                 check_owner(queue, caller)
             check_alternate(queue, wanted)

@@ -40,7 +40,12 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from qstore.broker.model.arguments import OF_SUBSCRIPTION, SELECTOR
 from qstore.broker.model.authorization import Action, ObjectType
-from qstore.broker.model.errors import InvalidArgumentError, NotFoundError, ResourceLockedError
+from qstore.broker.model.errors import (
+    InvalidArgumentError,
+    NotFoundError,
+    PreconditionFailedError,
+    ResourceLockedError,
+)
 from qstore.broker.model.exchanges.exchange import Exchange
 from qstore.broker.model.queues.arguments import LIFETIME
 from qstore.broker.model.queues.queue import Queue
@@ -292,7 +297,7 @@ class Attach:
     # ---- making nodes ----
 
     async def make_node(self, name: str, properties: NodeProperties) -> None:
-        """Make a queue or an exchange. Raises ModelError."""
+        """Make a queue or an exchange. Raises ModelError; PreconditionFailedError if there is such a queue."""
         session = self.session
         topology = session.virtual_host.topology
         self.is_made = True
@@ -306,7 +311,7 @@ class Attach:
             return
         queue = await topology.declare_queue(
             name, durable=properties.is_durable, auto_delete=properties.is_auto_delete,
-            alternate=properties.alternate, arguments=properties.arguments, caller=session,
+            alternate=properties.alternate, arguments=properties.arguments, caller=session, must_be_new=True,
             is_server_named=properties.is_dynamic,
         )  # fmt: skip
         self.node = Node(NodeKind.QUEUE, name)
@@ -324,9 +329,15 @@ class Attach:
         await self.make_subscription()
 
     async def make_on_demand(self, properties: NodeProperties) -> None:
-        """Make a node with the client's name. Raises ModelError."""
+        """Make a node with the client's name, unless another client has made it meanwhile. Raises ModelError."""
         assert self.address is not None
-        await self.make_node(self.address, properties)
+        try:
+            await self.make_node(self.address, properties)
+        except PreconditionFailedError:
+            self.node = node_of(self.session.virtual_host, self.address, self.wanted)
+            if self.node is None:
+                raise
+            self.is_made = False
         await self.make_subscription()
 
     async def make_subscription(self) -> None:

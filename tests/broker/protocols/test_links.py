@@ -31,7 +31,7 @@ from qstore.formats.amqp_1_0.values import Amqp10Error, Described, Value
 from qstore.tools.qstore_passwd import command as qstore_passwd
 from tests.broker.protocols.links_client import LinksClient, make_queue
 from tests.broker.protocols.world import World
-from tests.support.sections_peer import ACCEPTED, REJECTED, RELEASED, content
+from tests.support.sections_peer import ACCEPTED, REJECTED, RELEASED, address, content
 
 MODIFIED = Composite("modified", {"delivery_failed": True})
 TRANSIENT: dict[str, Any] = {"durable": False}
@@ -894,6 +894,25 @@ def test_nodes_are_created_on_demand(world: World, client: LinksClient) -> None:
     assert world.broker.default_host.queues["new"].arguments.get("qpid.max_count") is not None
     client.attach("news", 1, terminus={"capabilities": ("create-on-demand", "topic")})
     assert world.broker.default_host.exchanges["news"].type_name == "topic"
+
+
+def test_a_node_that_two_clients_make_at_the_same_time_is_that_of_the_first(world: World) -> None:
+    """It ends with the link of the first, whatever the second has asked for."""
+    first, second = LinksClient(world).open(), LinksClient(world).open()
+    policy = Value("described", Described(Value("ulong", 0x2B), Value("list", ())))
+    properties = ((Value("symbol", "lifetime-policy"), policy),)
+    own = {"address": address("new"), "capabilities": ("create-on-demand", "queue")}
+    kept, passing = ({**own, "dynamic_node_properties": each} for each in ((), properties))
+    for client, terminus in ((first, kept), (second, passing)):
+        client.do(
+            "attach", name="l", handle=0, role=False, initial_delivery_count=0, source=Composite("source", {}),
+            target=Composite("target", terminus),
+        )  # fmt: skip
+    assert first.take()[0].fields["target"].fields["capabilities"] == own["capabilities"]
+    assert not second.take()[0].fields["target"].fields["dynamic_node_properties"]
+    second.do("detach", handle=0, closed=True)
+    second.sync()
+    assert "new" in world.broker.default_host.queues
 
 
 # ---- permissions ----
