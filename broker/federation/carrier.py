@@ -7,7 +7,9 @@
     no-ack        never: it is gone when the source has sent it        those in flight may be lost
 
 A message that the destination refuses (a full queue) goes back to the source after a delay; until then it takes one of
-the places of the prefetch count, so that a destination that refuses everything stops what feeds it.
+the places of the prefetch count, so that a destination that refuses everything stops what feeds it. A message that
+cannot be published at all (its header does not fit a frame, or cannot be read) is handled in the same way: the others
+pass it, and it comes again after each delay until somebody removes it at the source. With no-ack it is lost.
 """
 
 from __future__ import annotations
@@ -17,9 +19,13 @@ from collections.abc import Callable, Mapping
 from enum import Enum
 from typing import TYPE_CHECKING, Any
 
+from qstore.formats.wording import printable
+
 if TYPE_CHECKING:
     from qstore.broker.federation.basic_peer import Side
     from qstore.broker.model.message import Content
+    from qstore.broker.protocols.amqp_0_9_1.client_connection import Delivered
+    from qstore.formats.amqp_0_9_1.codes import Amqp091Error
 
 
 class AckMode(Enum):
@@ -60,6 +66,7 @@ class Carrier:
         self._tags: deque[int] = deque()  # of messages that are not confirmed, in the order of their numbers
         self._first = 1  # the number of the first of them
         self._refused: dict[int, int] = {}  # number -> tag of messages that wait to go back
+        self._unpublished: dict[int, int] = {}  # those of them without a number, which have -tag
         self._ack_due = 0  # the tag up to which to acknowledge in the next iteration
         self._is_over = False
 
@@ -93,10 +100,25 @@ class Carrier:
         self._dest.channel.publish(payload, header, body)
         if self._mode is AckMode.ON_CONFIRM:
             self._tags.append(tag)
+        elif is_acknowledged and self._refused:
+            self._source.channel.ack(tag)  # not all before it: some of those go back
         elif is_acknowledged:
             if not self._ack_due:
                 self._call_soon(self._acknowledge_due)
             self._ack_due = tag
+
+    def refuse(self, tag: int) -> None:
+        """Return a message to the source, after the delay, that cannot be published and is to be acknowledged."""
+        if self._is_over:
+            return
+        self._acknowledge_due()  # of those before it
+        if not self._unpublished:
+            self._call_later(max(self._delay, 1.0), self._return_unpublished)
+        self._unpublished[-tag] = self._refused[-tag] = tag
+
+    def _return_unpublished(self) -> None:
+        found, self._unpublished = self._unpublished, {}
+        self._return(found)
 
     def drop(self, tag: int) -> None:
         """Take a message from the source that is not to be published."""
@@ -138,3 +160,10 @@ class Carrier:
             del self._refused[number]
             self._source.channel.nack(tag)
         self._returned(len(refused))
+
+
+def unpublished(delivered: Delivered, error: Amqp091Error, *, is_lost: bool) -> str:
+    """The sentence for the log about a message that cannot be published."""
+    key = delivered.routed[2 + delivered.routed[0] :].decode("utf-8", "replace")
+    what = "it is lost (ack-mode no-ack)" if is_lost else "it is tried again until it is removed from its queue there"
+    return f'a message with the routing key "{printable(key)}" cannot be published: {error}; {what}'

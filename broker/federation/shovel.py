@@ -28,7 +28,7 @@ from enum import Enum
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from qstore.broker.federation.basic_peer import PeerNetwork, Side
-from qstore.broker.federation.carrier import AckMode, Carrier
+from qstore.broker.federation.carrier import AckMode, Carrier, unpublished
 from qstore.broker.federation.uri import AmqpUri, parse_uris
 from qstore.broker.log.logs import log_of
 from qstore.broker.model.authorization import Action, ObjectType
@@ -350,6 +350,7 @@ class Shovel:
         self._left = -1  # messages that may still be published; -1 for no limit
         self._payloads: dict[bytes, bytes] = {}  # exchange and key of a message -> basic.publish
         self._changes = False
+        self._is_warned = False  # of messages that cannot be published, since it runs
         self._forward_header: TypedValue | None = None
 
     @property
@@ -541,17 +542,25 @@ class Shovel:
         carrier = self._carrier
         if carrier is None or not self._left or self.state is not ShovelState.RUNNING:
             return  # it stays unacknowledged, and returns to its queue
+        is_acknowledged = self.definition.ack_mode is not AckMode.NO_ACK or self._left >= 0
         try:
             delivered = decode_deliver(payload)
+        except Amqp091Error as error:
+            self._fail(f"a delivery of the source cannot be read: {error}")
+            return
+        try:
             publish = self._payloads.get(delivered.routed) or self._target(delivered)
             if self._changes:
                 header = self._changed(header)
-            is_acknowledged = self.definition.ack_mode is not AckMode.NO_ACK or self._left >= 0
             carrier.carry(delivered.delivery_tag, publish, header, body, is_acknowledged=is_acknowledged)
         except Amqp091Error as error:
-            self._fail(f"a message cannot be forwarded: {error}")
-            return
-        self._forwarded += 1
+            if is_acknowledged:
+                carrier.refuse(delivered.delivery_tag)
+            if not self._is_warned:
+                self._is_warned = True
+                _LOG.warning("%s: %s", self, unpublished(delivered, error, is_lost=not is_acknowledged))
+        else:
+            self._forwarded += 1
         if self._left > 0:
             self._left -= 1
 

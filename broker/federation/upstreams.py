@@ -41,7 +41,7 @@ from enum import Enum
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
 from qstore.broker.federation.basic_peer import NO_OWNER, PeerNetwork, Side
-from qstore.broker.federation.carrier import AckMode, Carrier
+from qstore.broker.federation.carrier import AckMode, Carrier, unpublished
 from qstore.broker.federation.uri import AmqpUri, parse_uris
 from qstore.broker.log.logs import log_of
 from qstore.broker.model.arguments import BOUND_FROM, INTERNAL, INTERNAL_PURPOSE
@@ -335,6 +335,7 @@ class UpstreamLink(ABC):
         self._timer: Any = None
         self._open = self._forwarded = self._failures = 0
         self._is_gone = False
+        self._is_warned = False  # of messages that cannot be published, since it runs
         self._payloads: dict[bytes, bytes] = {}
         self._logged = ""  # the failure that was logged last
         self._names: tuple[str, ...] = ()  # of this broker
@@ -476,6 +477,7 @@ class UpstreamLink(ABC):
         if upstream.ack_mode is not AckMode.NO_ACK:
             source.channel.qos(upstream.prefetch, source.expect(_ignored))
         source.delivers = True
+        self._is_warned = False
         self._logged = ""
         self._become(LinkState.RUNNING)
         _LOG.info("%s runs: %s", self, source.uri.shown)
@@ -492,8 +494,13 @@ class UpstreamLink(ABC):
         carrier = self._carrier
         if carrier is None:
             return  # it stays unacknowledged, and returns to its queue
+        is_acknowledged = self.upstream.ack_mode is not AckMode.NO_ACK
         try:
             delivered = decode_deliver(payload)
+        except Amqp091Error as error:
+            self.fail(f"a delivery of the upstream cannot be read: {error}")
+            return
+        try:
             changed = self._passed(delivered, header)
             if changed is None:
                 carrier.drop(delivered.delivery_tag)
@@ -503,10 +510,13 @@ class UpstreamLink(ABC):
                 if len(self._payloads) >= _TARGETS_KEPT:
                     self._payloads.clear()
                 publish = self._payloads[delivered.routed] = self._target(delivered)
-            is_acknowledged = self.upstream.ack_mode is not AckMode.NO_ACK
             carrier.carry(delivered.delivery_tag, publish, changed, body, is_acknowledged=is_acknowledged)
         except Amqp091Error as error:
-            self.fail(f"a message cannot be published: {error}")
+            if is_acknowledged:
+                carrier.refuse(delivered.delivery_tag)
+            if not self._is_warned:
+                self._is_warned = True
+                _LOG.warning("%s: %s", self, unpublished(delivered, error, is_lost=not is_acknowledged))
             return
         self._forwarded += 1
 

@@ -14,9 +14,12 @@ from qstore.broker.federation.uri import AmqpUri, parse_uris
 from qstore.broker.model.errors import InvalidArgumentError
 from qstore.broker.model.parameters import Parameter
 from qstore.broker.protocols.stored_messages import restore_message
+from qstore.formats.amqp_0_9_1.properties import Properties
+from qstore.formats.values import typed_map
 from tests.broker.federation.worlds import KilledStore, Worlds
 from tests.broker.protocols.basic_client import BasicClient
 from tests.broker.protocols.world import World
+from tests.support.basic_peer import MAX_FRAME
 from tests.support.profiles import seeds_of_the_day
 
 KEY = ("/", "shovel", "s")
@@ -180,6 +183,30 @@ def test_a_shovel_of_an_exchange_is_deleted_after_a_number_of_messages() -> None
     life.sync()
     life.worlds.run()
     assert list(life.shovels) == []
+
+
+@pytest.mark.parametrize("mode", ["on-confirm", "on-publish"])
+def test_a_message_whose_header_outgrows_a_frame_waits_at_the_source_and_others_pass_it(
+    mode: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    life = Life(**{"ack-mode": mode, "dest-add-forward-headers": True, "src-delete-after": 3})
+    life.client = BasicClient(life.own).open(frame_max=MAX_FRAME)
+    life.worlds.run()
+    long = Properties(headers=typed_map({"long": "x" * (MAX_FRAME - 100)}))
+    life.client.publish("a", b"1")
+    life.client.publish("a", b"2", long)
+    life.client.publish("a", b"3")
+    life.worlds.run()
+    for _ in range(5):
+        life.sync()
+        life.worlds.advance(2)
+        life.worlds.run()
+    assert life.shovel.state is ShovelState.RUNNING
+    assert [int(bytes(restore_message(each).body)) for each in life.far.store.enqueued] == [1, 3]
+    assert life.shovel.status.left + life.shovel.status.pending == 1
+    assert sum("cannot be published" in each.getMessage() for each in caplog.records) == 1
+    entries = life.own.broker.default_host.queues["a"].entries()
+    assert [bytes(entry.message.whole().body) for entry in entries] == [b"2"]
 
 
 # ---- kills ----

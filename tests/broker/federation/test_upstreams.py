@@ -22,6 +22,7 @@ from tests.broker.federation.test_bridge_access import Rules
 from tests.broker.federation.worlds import KilledStore, Worlds
 from tests.broker.protocols.basic_client import BasicClient
 from tests.broker.protocols.world import World
+from tests.support.basic_peer import MAX_FRAME
 
 UPSTREAM = {"uri": "amqp://far", "reconnect-delay": 1}
 
@@ -32,7 +33,7 @@ class Life:
     def __init__(self, *federated: str, **more: Any) -> None:
         self.worlds = Worlds(World(), far=World())
         self.own.broker.federation_tag, self.far.broker.federation_tag = "own", "far"
-        self.here, self.there = BasicClient(self.own).open(), BasicClient(self.far).open()
+        self.here, self.there = BasicClient(self.own).open(), BasicClient(self.far).open(frame_max=MAX_FRAME)
         own = self.own
         self.upstreams = Upstreams(
             own.broker, self.worlds, own.soon.append, self.worlds.call_later, lambda: own.now
@@ -314,6 +315,38 @@ def test_messages_come_in_every_ack_mode_and_none_stays_at_the_upstream(mode: st
     assert life.bodies() == [b"one", b"two"]
     (queue,) = (each for each in life.far.broker.default_host.queues.values() if "federation" in each.name)
     assert queue.message_count == 0
+
+
+TOO_LONG = Properties(headers=typed_map({"long": "x" * (MAX_FRAME - 100)}))
+"""Properties that fit a frame, but do not with the header of a hop."""
+
+
+@pytest.mark.parametrize("mode", ["on-confirm", "on-publish"])
+def test_a_message_whose_header_outgrows_a_frame_waits_at_the_upstream_and_others_pass_it(
+    mode: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    life = Life("amq.topic", ack_mode=mode)
+    life.bound()
+    for body, properties in ((b"one", Properties()), (b"long", TOO_LONG), (b"two", Properties())):
+        life.there.publish("a.b", body, exchange="amq.topic", properties=properties)
+    life.worlds.run()
+    for _ in range(5):
+        life.again()
+        life.publish("a.b", b"more")
+    assert life.state is LinkState.RUNNING
+    assert life.bodies() == [b"one", b"two", *[b"more"] * 5]
+    (queue,) = (each for each in life.far.broker.default_host.queues.values() if "federation" in each.name)
+    assert [bytes(entry.message.whole().body) for entry in queue.entries()] == [b"long"]
+    assert sum("cannot be published" in each.getMessage() for each in caplog.records) == 1
+
+
+def test_without_acknowledgements_a_message_that_cannot_be_published_is_lost_alone() -> None:
+    life = Life("amq.topic", ack_mode="no-ack")
+    life.bound()
+    life.publish("a.b", b"long", headers=TOO_LONG.headers)
+    life.publish("a.b", b"one")
+    assert life.state is LinkState.RUNNING
+    assert life.bodies() == [b"one"]
 
 
 # ---- queues ----
