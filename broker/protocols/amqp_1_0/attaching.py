@@ -53,7 +53,7 @@ from qstore.broker.model.selectors.selector import Selector, read_selector
 from qstore.broker.model.settlement import subscribe
 from qstore.broker.protocols.amqp_1_0.addresses import IS_QUEUE, IS_TOPIC, QUEUES, Node, NodeKind, node_of
 from qstore.broker.protocols.amqp_1_0.errors import ConditionError
-from qstore.broker.protocols.amqp_1_0.links import NO_ANNOTATIONS, SETTLED, IncomingLink, Link, OutgoingLink
+from qstore.broker.protocols.amqp_1_0.links import ANY_SIZE, NO_ANNOTATIONS, SETTLED, IncomingLink, Link, OutgoingLink
 from qstore.broker.protocols.amqp_1_0.management import ADDRESS as MANAGEMENT
 from qstore.broker.protocols.amqp_1_0.management import AnswerLink
 from qstore.broker.protocols.amqp_1_0.transactions import COORDINATOR, OFFERED
@@ -411,7 +411,7 @@ class Attach:
     def make(self) -> Link:
         """Make the link; everything for it is there. Raises ModelError or ConditionError."""
         if self.is_source and self.is_management:
-            return AnswerLink(self.session, self.handle, self.name)
+            return AnswerLink(self.session, self.handle, self.name, self._max_message)
         return self._make_outgoing() if self.is_source else self._make_incoming()
 
     def _make_incoming(self) -> IncomingLink:
@@ -448,6 +448,7 @@ class Attach:
             settles=settles,
             selector=None if selector is None else SelectorCheck(selector, session.broker.last_candidate),
             no_local=self.filters.no_local,
+            max_message=self._max_message,
             default=self._default_outcome(fields.get("default_outcome")),
         )
         is_exclusive = self._is_durable and not self._asks(SHARED)
@@ -456,6 +457,11 @@ class Attach:
         link.owned = self.owned
         link.is_durable = self._is_durable
         return link
+
+    @property
+    def _max_message(self) -> int:
+        """Bytes of a message that the client accepts; 0 means that it has no limit."""
+        return min(self._fields.get("max_message_size") or ANY_SIZE, ANY_SIZE)
 
     @property
     def is_browsing(self) -> bool:

@@ -7,6 +7,9 @@
 connection has room. It is settled at once if the client has asked for that (sender settle mode `settled`) or browses
 (distribution mode `copy`), and removed from the queue then; otherwise it waits for its outcome.
 
+A message that exceeds the client's max-message-size is not for this link, as one that its selector does not match: it
+stays on the queue, for other consumers.
+
 `deliver` handles every outgoing message. The performative of a transfer differs only in delivery id, tag and `settled`,
 which have a fixed size; the rest is encoded once. A message that exceeds a frame of the client is sent as a stream
 (`output`), whose frames take the session's window.
@@ -53,6 +56,9 @@ MAX_UNSETTLED: Final = 262_144
 """Messages that one session may have unsettled, whatever the credit of its links."""
 
 NO_ANNOTATIONS: Final = "message-annotations of the outcome modified are not implemented"
+
+ANY_SIZE: Final = 1 << 62
+"""A maximum size of messages that none has: the client has set no limit."""
 
 SETTLED: Final = 1  # sender-settle-mode
 MASK: Final = 0xFFFFFFFF
@@ -133,6 +139,7 @@ class OutgoingLink(SendingConsumer):
         settles: whether messages are settled when they are sent.
         selector: decides which messages it gets; None for all.
         no_local: whether it gets no messages that were published over its own connection.
+        max_message: bytes of a message that the client accepts. Larger ones are left to other consumers.
 
     Attributes:
         session, handle, name: as above.
@@ -149,9 +156,9 @@ class OutgoingLink(SendingConsumer):
     """
 
     __slots__ = (
-        "_head", "_head_with_more", "_kind", "_selector", "credit", "default", "delivered", "delivery_count", "handle",
-        "is_attached", "is_draining", "is_durable", "name", "no_local", "owned", "session", "settles", "transaction",
-        "unsettled",
+        "_head", "_head_with_more", "_kind", "_max_message", "_selector", "credit", "default", "delivered",
+        "delivery_count", "handle", "is_attached", "is_draining", "is_durable", "name", "no_local", "owned", "session",
+        "settles", "transaction", "unsettled",
     )  # fmt: skip
 
     def __init__(
@@ -165,11 +172,13 @@ class OutgoingLink(SendingConsumer):
         settles: bool,
         selector: SelectorCheck | None,
         no_local: bool,
+        max_message: int,
         default: Composite,
     ) -> None:
         super().__init__(name, queue, acquires=acquires, is_accepting=not settles, arguments=EMPTY_MAP)
         self.session, self.handle, self.name, self.default = session, handle, name, default
         self.settles, self.no_local, self._selector = settles, no_local, selector
+        self._max_message = max_message
         self.is_windowed = False
         self.delivery_count = self.credit = self.delivered = 0
         self.is_attached = True
@@ -182,7 +191,7 @@ class OutgoingLink(SendingConsumer):
         self._head = _TRANSFER + bytes((0xC0, size, 5)) + number
         self._head_with_more = _TRANSFER + bytes((0xC0, size + 1, 6)) + number
         text = None if selector is None else selector.text
-        self._kind = "AMQP 1.0", text, session.connection.publisher if no_local else None
+        self._kind = "AMQP 1.0", text, session.connection.publisher if no_local else None, max_message
 
     @property
     def kind(self) -> Hashable:
@@ -240,6 +249,8 @@ class OutgoingLink(SendingConsumer):
         )
         body = message.body
         size = len(sections) + len(body)
+        if size > self._max_message:
+            return NOT_FOR_ME
         number = session.next_delivery
         session.next_delivery = number + 1
         head, settled = self._head, _TRUE if self.settles else _FALSE

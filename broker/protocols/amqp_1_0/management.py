@@ -43,6 +43,8 @@ from qstore.broker.protocols.amqp_0_9_1.arguments import (
     with_exchange_name,
 )
 from qstore.broker.protocols.amqp_1_0.addresses import decoded
+from qstore.broker.protocols.amqp_1_0.errors import ConditionError
+from qstore.formats.amqp_1_0.codes import Condition
 from qstore.formats.amqp_1_0.composites import encode_composite, section_list
 from qstore.formats.amqp_1_0.frames import FRAME, encode_frame
 from qstore.formats.amqp_1_0.neutral import map_value, neutral_map
@@ -102,18 +104,22 @@ class AnswerLink:
     Args:
         session: its session.
         handle, name: of the client.
+        max_message: bytes of an answer that the client accepts.
 
     Attributes:
-        session, handle, name: as above.
+        session, handle, name, max_message: as above.
         delivery_count, credit: as of `OutgoingLink`.
         is_attached: whether it may send.
         owned: none.
     """
 
-    __slots__ = ("_bytes", "_waiting", "credit", "delivery_count", "handle", "is_attached", "name", "owned", "session")
+    __slots__ = (
+        "_bytes", "_waiting", "credit", "delivery_count", "handle", "is_attached", "max_message", "name", "owned",
+        "session",
+    )  # fmt: skip
 
-    def __init__(self, session: Session, handle: int, name: str) -> None:
-        self.session, self.handle, self.name = session, handle, name
+    def __init__(self, session: Session, handle: int, name: str, max_message: int) -> None:
+        self.session, self.handle, self.name, self.max_message = session, handle, name, max_message
         self.delivery_count = self.credit = 0
         self.is_attached = True
         self.owned: list[Queue] = []
@@ -492,8 +498,14 @@ def do_request(session: Session, name: str, content: Content) -> None:
     operation = Operation(session, request)
 
     def done(error: Exception | None) -> None:
-        if session.is_open and link.is_attached:
-            link.add(answer_of(request, operation.answer if error is None else refusal_of(error)))
+        if not session.is_open or not link.is_attached:
+            return
+        answer = answer_of(request, operation.answer if error is None else refusal_of(error))
+        if len(answer) <= link.max_message:
+            link.add(answer)
+        else:
+            text = f"the answer has {len(answer):,} bytes; the max-message-size of the link is {link.max_message:,}"
+            session.fail_link(link.handle, ConditionError(Condition.MESSAGE_SIZE_EXCEEDED, text))
 
     try:
         work = operation.work(partial(done))

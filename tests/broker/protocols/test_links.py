@@ -813,6 +813,28 @@ def test_a_selector_chooses(world: World, client: LinksClient) -> None:
     assert [each.body[-1:] for each in client.messages()] == [b"a", b"a"]
 
 
+def test_a_message_above_the_size_that_a_link_accepts_is_left_to_others(world: World, client: LinksClient) -> None:
+    client.sender("q")
+    for body in (b"a", b"b" * 2_000, b"c"):
+        client.publish(body, durable=False)
+    client.receiver("q", 1, max_message_size=1_000)
+    assert [each.body[-1:] for each in client.messages()] == [b"a", b"c"]
+    client.receiver("q", 2, max_message_size=0)  # no limit
+    assert [each.body[-1:] for each in client.messages()] == [b"b"]
+
+
+def test_a_message_of_just_the_size_that_a_link_accepts_comes(world: World, client: LinksClient) -> None:
+    client.sender("q").receiver("q", 1)
+    for _ in range(3):
+        client.publish(b"x" * 600, durable=False)
+    size = len(client.messages()[0].content)
+    client.do("detach", handle=1, closed=True)
+    client.take()
+    client.receiver("q", 1, max_message_size=size + 1)  # its header says that it was delivered before
+    client.receiver("q", 2, max_message_size=size - 10)
+    assert {each.fields["handle"] for each in client.messages()} == {1}
+
+
 def test_a_wrong_selector_is_refused(client: LinksClient) -> None:
     came = client.attach("q", 1, receives=True, terminus={"filter": selector("a = ")})
     assert came[1].fields["error"].fields["condition"] == "amqp:invalid-field"
@@ -1369,7 +1391,7 @@ def nearly_fill(client: LinksClient, *, room: int) -> None:
     session = session_of(client)
     link = OutgoingLink(
         session, 99, "browser", session.virtual_host.queues["q"],
-        acquires=False, settles=False, selector=None, no_local=False, default=RELEASED,
+        acquires=False, settles=False, selector=None, no_local=False, max_message=1 << 62, default=RELEASED,
     )  # fmt: skip
     entry = next(iter(session.unsettled.values())).entry
     count = MAX_UNSETTLED - len(session.unsettled) - room

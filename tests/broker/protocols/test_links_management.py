@@ -267,3 +267,13 @@ def test_an_exclusive_queue_ends_with_a_session_that_ended_before_it_was_declare
     client.machine.closed()
     world.run()
     assert "mine" not in world.broker.default_host.queues
+
+
+def test_an_answer_above_the_size_that_its_link_accepts_detaches_the_link(world: World) -> None:
+    client = LinksClient(world).open()
+    client.sender("/management", REQUESTS, name="pair")
+    client.receiver("/management", ANSWERS, name="pair", credit=9, snd_settle_mode=1, max_message_size=120)
+    assert ask(client, "DELETE", "/queues/none") == (200, {"message_count": 0})
+    send(client, "PUT", "/queues/a", {"durable": False})
+    assert client.error("detach") == "amqp:link:message-size-exceeded"
+    assert client.messages() == []
