@@ -410,6 +410,8 @@ def _ask(ring: deque[Consumer], count: int, entry: Entry, declined: set[Hashable
     for _ in range(count):
         consumer = ring[0]
         result = NOT_FOR_ME if consumer.kind in declined else consumer.deliver(entry)
+        if result == TAKEN_LAST and not consumer.is_waiting:
+            return True  # its session has ended meanwhile: the message could not be dequeued
         if result in (TAKEN, NOT_FOR_ME):
             ring.rotate(-1)
         else:

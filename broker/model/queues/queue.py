@@ -47,7 +47,7 @@ from qstore.broker.model.errors import (
 from qstore.broker.model.exchanges.matching import MAX_STEPS
 from qstore.broker.model.memory import MESSAGE_OVERHEAD
 from qstore.broker.model.queues.barriers import NO_LIMIT, Barrier, Barriers
-from qstore.broker.model.queues.consumers import MAX_DECLINED, TAKEN, Consumers, PerConsumerOrder
+from qstore.broker.model.queues.consumers import MAX_DECLINED, TAKEN, TAKEN_LAST, Consumers, PerConsumerOrder
 from qstore.broker.model.queues.entry import (
     ACQUIRED,
     AVAILABLE,
@@ -569,10 +569,13 @@ class Queue:
                 break
             entry.state = ACQUIRED
             self._acquired += 1
-            result = waiting[0].deliver(entry)
+            taker = waiting[0]
+            result = taker.deliver(entry)
             if result == TAKEN:
                 if len(waiting) > 1:
                     waiting.rotate(-1)
+            elif result == TAKEN_LAST and not taker.is_waiting:
+                pass  # its session has ended meanwhile: the message could not be dequeued
             elif not consumers.offer(entry, result):
                 entry.state = AVAILABLE
                 self._acquired -= 1

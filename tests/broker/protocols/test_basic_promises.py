@@ -113,6 +113,33 @@ def test_failed_write_is_nacked(world: World, client: BasicClient) -> None:
     assert confirmed(client) == [("ack", 4, False)]
 
 
+@pytest.mark.parametrize("count", [1, 2])
+def test_consumers_whose_messages_cannot_be_dequeued_end_and_the_queue_goes_on(
+    world: World, client: BasicClient, count: int
+) -> None:
+    """They are removed while a message is being delivered to them."""
+    for _ in range(2):
+        client.publish("d")
+        client.sync()
+        world.store.end_flush()
+    world.run()
+    late = BasicClient(world).open()
+    world.store.failing = world.store.FailedError("the disk is gone")
+    consumers = [BasicClient(world).open() for _ in range(count)]
+    for each in consumers:
+        each.method("basic.consume", queue="d", consumer_tag="c", no_ack=True)
+    world.run()
+    for each in consumers:
+        each.sync()
+        assert [got.name for got in each.take("basic.deliver", "connection.close")][1:] == ["connection.close"]
+    world.store.failing = None
+    late.call("basic.consume", queue="d", consumer_tag="c", no_ack=True)
+    client.publish("d", b"later")
+    client.sync()
+    world.store.end_flush()
+    assert [bytes(each.body) for each in late.take("basic.deliver")][-1:] == [b"later"]
+
+
 def test_a_queue_without_room(world: World, client: BasicClient) -> None:
     client.call("queue.declare", queue="full", arguments={"qpid.max_count": 1, "qpid.flow_stop_count": 0})
     client.publish("full")
