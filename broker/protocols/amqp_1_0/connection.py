@@ -96,6 +96,7 @@ MAX_CHANNELS: Final = 2_047
 
 _CODES: Final = CHOICES["sasl-code"]
 _HOST: Final = "vhost:"
+_MAX_CONDITION: Final = 128
 
 OFFERED: Final = ("ANONYMOUS-RELAY",)
 """Capabilities of the broker."""
@@ -449,7 +450,7 @@ class ServerConnection(BrokerConnection):
 
     def fail(self, error: Exception) -> None:
         """Close the connection because of an error."""
-        self.close(0, f"{condition_of(error)}: {error}", encode_composite("close", {"error": error_value(error)}))
+        self.close(0, f"{condition_of(error)}: {error}", self._encoded("close", {"error": error_value(error)}))
 
     def send_close(self, code: int, text: str, cause: bytes) -> None:  # noqa: ARG002 – it is in the cause
         """As `Connection.send_close`; the cause is the encoded performative."""
@@ -516,21 +517,45 @@ class ServerConnection(BrokerConnection):
 
     # ---- output ----
 
-    def send_performative(self, channel: int, performative: str, /, **values: Any) -> None:
-        """Send a frame without content. One that is too large for the client has a shorter description of its error."""
+    def send_performative(self, channel: int, performative: str, /, **values: Any) -> bool:
+        """Send a frame without content. Returns whether the client accepts one of its size; if not, nothing is sent.
+
+        Of an error or an outcome that is too large, less is sent.
+        """
+        encoded = self._encoded(performative, values)
+        fits = len(encoded) + FRAME.size <= self.max_frame
+        if fits:
+            self.send_frame(encode_frame(channel, encoded))
+        return fits
+
+    def _encoded(self, performative: str, values: dict[str, Any]) -> bytes:
+        """A performative; shortened where that is possible and it exceeds the frames of the client."""
         encoded = encode_composite(performative, values)
         excess = len(encoded) + FRAME.size - self.max_frame
-        error = values.get("error")
-        if excess > 0 and isinstance(error, Composite):
-            text = error.fields["description"].encode()[: -excess or None].decode("utf-8", "ignore")
-            encoded = encode_composite(
-                performative, {**values, "error": Composite("error", {**error.fields, "description": text})}
-            )
-        self.send_frame(encode_frame(channel, encoded))
+        if excess <= 0:
+            return encoded
+        for name in ("error", "state"):
+            whole = values.get(name)
+            if isinstance(whole, Composite):
+                return encode_composite(performative, {**values, name: _shortened(whole, excess)})
+        return encoded
 
     def send_heartbeat(self) -> None:
         """As `Connection.send_heartbeat`."""
         self.send_frame(HEARTBEAT_FRAME)
+
+
+def _shortened(whole: Composite, excess: int) -> Composite:
+    """An error with a shorter description, or an outcome with such an error; without all that the client can miss."""
+    fields = {name: value for name, value in whole.fields.items() if name != "info"}
+    for name, value in fields.items():
+        if isinstance(value, Composite):
+            fields[name] = _shortened(value, excess)
+        elif name == "description" and isinstance(value, str):
+            fields[name] = value.encode("utf-8", "replace")[:-excess].decode("utf-8", "ignore")
+        elif name == "condition" and len(value) > _MAX_CONDITION:  # one of the client's own
+            return Composite("error", {"condition": str(Condition.INTERNAL_ERROR)})
+    return Composite(whole.name, fields)
 
 
 # ---- the log of frames ----

@@ -232,8 +232,9 @@ class Session:
             handle_max=MAX_LINKS - 1,
         )
 
-    def _send(self, performative: str, /, **values: Any) -> None:
-        self.connection.send_performative(self.channel, performative, **values)
+    def _send(self, performative: str, /, **values: Any) -> bool:
+        """Send a frame. Returns whether the client accepts one of its size; only attach may be too large."""
+        return self.connection.send_performative(self.channel, performative, **values)
 
     def on(self, performative: Composite) -> None:
         """A frame without content was received, other than begin and end.
@@ -314,7 +315,11 @@ class Session:
             self._refuse_link(attach, error)
             return
         self.links[link.handle] = link
-        self._send("attach", **attach.answer(link))
+        if not self._send("attach", **attach.answer(link)):
+            self._drop_link(link, is_orderly=True)
+            text = f"the answer exceeds the client's max-frame-size of {self.connection.max_frame}"
+            self._refuse_link(attach, ConditionError(Condition.FRAME_SIZE_TOO_SMALL, text))
+            return
         if isinstance(link, IncomingLink):
             if self.outstanding_commands < CREDIT:
                 self._give_credit(link)
@@ -323,7 +328,13 @@ class Session:
 
     def _refuse_link(self, attach: Attach, error: Exception) -> None:
         _LOG.info("Client %s, link %a: %s", self.connection.peer, attach.name, error)
-        self._send("attach", **attach.answer(None))
+        answer = attach.answer(None)
+        if not self._send("attach", **answer) and not self._send(
+            "attach", **{**answer, "source": None, "target": None}
+        ):
+            text = f"the name of a link exceeds the client's max-frame-size of {self.connection.max_frame}"
+            self.fail_with(ConditionError(Condition.FRAME_SIZE_TOO_SMALL, text, Ends.SESSION))
+            return
         self._send("detach", handle=attach.handle, closed=True, error=error_value(error))
         self._detaching.add(attach.handle)
 

@@ -1313,21 +1313,72 @@ def test_names_of_dynamic_nodes_are_not_for_clients(client: LinksClient) -> None
     assert detached.fields["error"].fields["condition"] in ("amqp:not-allowed", "amqp:unauthorized-access")
 
 
-def test_errors_fit_the_frames_of_the_client(world: World) -> None:
+def small_client(world: World) -> LinksClient:
+    """A client that accepts frames of 512 bytes."""
     client = LinksClient(world)
     client.max_frame = 512
-    client.open()
+    return client.open()
+
+
+def largest_frame(client: LinksClient) -> int:
+    """The size of the largest frame that waits to be read, which is left there."""
+    client.world.run()
+    data, sizes = bytes(client.host.output), [0]
+    while data:
+        sizes.append(int.from_bytes(data[:4], "big"))
+        data = data[sizes[-1] :]
+    return max(sizes)
+
+
+def test_errors_fit_the_frames_of_the_client(world: World) -> None:
+    client = small_client(world)
     client.attach("n" * 250 + "\u00e9" * 5, receives=False)
     client.do("detach", handle=0, closed=True)
+    client.do("attach", name="x", handle=1, role=True, source=Composite("source", {"address": address("n" * 200)}))
+    client.do("attach", name="y", handle=2, role=True, source=Composite("source", {"dynamic": True, **FILTER}))
+    assert 256 < largest_frame(client) <= 512
+    client.take()
+    client.machine.force_close("\u00e9" * 600)
+    assert 256 < largest_frame(client) <= 512
+    assert client.error("close") == "amqp:connection:forced"
+
+
+FILTER = {"filter": ((Value("symbol", "f"), Value("described", Described(address("n" * 250), address("n" * 250)))),)}
+
+
+def test_outcomes_fit_the_frames_of_the_client(world: World) -> None:
+    make_queue(world, "n" * 250)
+    client = small_client(world).sender(None)
+    client.publish(to=address("\u00e9" * 300), durable=False)
+    assert 256 < largest_frame(client) <= 512
+    assert [each[2] for each in client.outcomes()] == ["rejected"]
+    client.publish(to=address("n" * 250), durable=False)
+    client.attach("n" * 250, 1, receives=True, rcv_settle_mode=1)
+    client.credit(1, 1)
+    client.messages()
+    error = Composite("error", {"condition": "c" * 300, "description": "d" * 1_000})
+    client.settle(Composite("rejected", {"error": error}), 0, settled=False)
+    assert 16 < largest_frame(client) <= 512
+    assert [each[2] for each in client.outcomes() if each[2] != "accepted"] == ["rejected"]
+
+
+@pytest.mark.parametrize(("size", "ends"), [(20, ["attach"]), (300, ["attach", "detach"]), (600, ["end"])])
+def test_a_link_whose_answer_exceeds_the_frames_of_the_client_is_refused(
+    world: World, size: int, ends: list[str]
+) -> None:
+    """The session ends if not even the name of the link can be sent."""
+    queue = make_queue(world, "q" * 200)
+    client = small_client(world)
     client.do(
-        "attach", name="x", handle=1, role=True, source=Composite("source", {"address": Value("string", "n" * 200)})
-    )
-    client.world.run()
-    data = bytes(client.host.output)
-    while data:
-        size = int.from_bytes(data[:4], "big")
-        assert size <= 512
-        data = data[size:]
+        "attach", name="n" * size, handle=0, role=True, target=Composite("target", {}),
+        source=Composite("source", {"address": address("q" * 200)}),
+    )  # fmt: skip
+    assert largest_frame(client) <= 512
+    came = client.take()
+    assert [each.name for each in came] == ends
+    assert queue.consumer_count == (size == 20)
+    if size > 20:
+        assert came[-1].fields["error"].fields["condition"] == "amqp:frame-size-too-small"
 
 
 def test_messages_that_begin_like_the_last_one_are_read_as_all_others(world: World, client: LinksClient) -> None:
