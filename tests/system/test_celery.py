@@ -244,8 +244,10 @@ def test_nothing_is_lost_when_the_broker_is_killed(worker: Worker) -> None:
         double.apply_async((number,), countdown=HOUR)
     due = [double.apply_async((number,), countdown=2) for number in range(3)]
     worker.waits(worker.ready, 0)
-    waiting = [double.delay(number) for number in range(20)]
     retried = [second_time.delay(number, countdown=1) for number in range(3)]
+    # Celery rejects a task for good that cannot send its retry.
+    worker.waits(lambda: "PENDING" in [each.state for each in retried], wanted=False)
+    waiting = [double.delay(number) for number in range(20)]
     port = str(worker.broker.port)
     worker.broker.kill()
     worker.broker.launch("--port", port)  # the worker tries until it listens
