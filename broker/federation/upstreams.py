@@ -47,7 +47,7 @@ from qstore.broker.log.logs import log_of
 from qstore.broker.model.arguments import BOUND_FROM, INTERNAL, INTERNAL_PURPOSE
 from qstore.broker.model.authorization import Action, ObjectType
 from qstore.broker.model.caller import Caller, Client
-from qstore.broker.model.errors import InvalidArgumentError, NotFoundError
+from qstore.broker.model.errors import InvalidArgumentError, ModelError, NotFoundError
 from qstore.broker.model.events import (
     Event,
     ExchangeBind,
@@ -93,6 +93,7 @@ MIN_DELAY: Final = 0.1
 RECEIVED_FROM: Final = "x-received-from"
 _PURPOSE: Final = typed_map({INTERNAL_PURPOSE: "federation"})
 
+_QUIET_SECONDS: Final = 60.0  # after the log has said that there are MAX_LINKS
 _LOOK_SECONDS: Final = 0.1  # between looks whether a consumer of a federated queue is ready
 _AT_ONCE: Final = 100  # bindings in one turn: some milliseconds
 _TARGETS_KEPT: Final = 1024
@@ -618,7 +619,8 @@ class ExchangeLink(UpstreamLink):
     # ---- at the upstream ----
 
     def _set_up(self, source: Side) -> None:
-        exchange = self._upstreams.broker.hosts[self.key[0]].exchanges.get(self.key[2])
+        host = self._upstreams.broker.hosts.get(self.key[0])
+        exchange = None if host is None else host.exchanges.get(self.key[2])
         if exchange is None:
             self.fail("the exchange does not exist")
             return
@@ -854,7 +856,8 @@ class QueueLink(UpstreamLink):
         self._is_consuming = False
 
     def _set_up(self, source: Side) -> None:
-        queue = self._upstreams.broker.hosts[self.key[0]].queues.get(self.key[2])
+        host = self._upstreams.broker.hosts.get(self.key[0])
+        queue = None if host is None else host.queues.get(self.key[2])
         if queue is None:
             self.fail("the queue does not exist")
             return
@@ -877,7 +880,11 @@ class QueueLink(UpstreamLink):
         queue = self._local
         if source is not self._source or queue is None or self._state is not LinkState.RUNNING:
             return
-        is_idle = not queue.is_deleted and queue.has_idle_taker()
+        try:
+            is_idle = not queue.is_deleted and queue.has_idle_taker()
+        except ModelError as error:  # the queue's journal cannot be written
+            self.fail(f"this broker: {error}")
+            return
         if is_idle is not self._is_consuming:
             self._is_consuming = is_idle
             if is_idle:
@@ -940,6 +947,7 @@ class Upstreams:
         self._links: dict[tuple[str, Kind, str], dict[LinkKey, UpstreamLink]] = {}
         self._count = 0
         self._is_on = self._is_due = self._is_full = False
+        self._quiet_until = 0.0  # until then it is not logged again
         broker.parameters.register(UPSTREAM, self._check_upstream, self._changed)
         broker.parameters.register(UPSTREAM_SET, self._check_set, self._changed)
 
@@ -1096,8 +1104,10 @@ class Upstreams:
             if key in links:
                 continue
             if self._count >= MAX_LINKS:
-                if not self._is_full:
-                    self._is_full = True
+                self._is_full = True
+                now = self.broker.monotonic()
+                if now >= self._quiet_until:
+                    self._quiet_until = now + _QUIET_SECONDS
                     text = (
                         'The %s "%s" and perhaps others are not federated: there are %d links, and no more are possible'
                     )
@@ -1110,6 +1120,9 @@ class Upstreams:
             self._links[place] = links
         else:
             self._links.pop(place, None)
+        if self._is_full and self._count < MAX_LINKS:  # others may have found no place
+            self._is_full = False
+            self._look_at_all()
 
 
 def is_federated(found: Exchange | Queue) -> bool:

@@ -5,16 +5,18 @@ from __future__ import annotations
 import asyncio
 import random
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
 from qstore.broker.federation import upstreams as module
 from qstore.broker.federation.carrier import Carrier
-from qstore.broker.federation.upstreams import ExchangeLink, LinkState, Upstreams, read_set, read_upstream
+from qstore.broker.federation.upstreams import ExchangeLink, Kind, LinkState, Upstreams, read_set, read_upstream
 from qstore.broker.model.arguments import Applied
 from qstore.broker.model.authorization import Action, ObjectType
-from qstore.broker.model.errors import InvalidArgumentError, UnauthorizedError
+from qstore.broker.model.errors import InternalError, InvalidArgumentError, UnauthorizedError
 from qstore.broker.model.parameters import Parameter
+from qstore.broker.model.queues.queue import Queue
 from qstore.broker.protocols.stored_messages import restore_message
 from qstore.formats.amqp_0_9_1.properties import Properties
 from qstore.formats.values import typed_map
@@ -349,6 +351,24 @@ def test_without_acknowledgements_a_message_that_cannot_be_published_is_lost_alo
     assert life.bodies() == [b"one"]
 
 
+@pytest.mark.replaces
+def test_a_place_that_a_link_leaves_is_taken_by_one_that_found_none(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(module, "MAX_LINKS", 2)
+    life = Life("amq.topic", "amq.fanout", "amq.direct", "amq.match")
+    for _ in range(2):
+        first, second = life.upstreams.statuses()
+        life.own.broker.default_host.exchanges[first.name].policy = Applied("", "", {})
+        life.upstreams._look_at("/", Kind.EXCHANGE, first.name)
+        life.worlds.run()
+        found = [each.name for each in life.upstreams.statuses()]
+        assert len(found) == 2
+        assert first.name not in found
+        assert second.name in found
+    assert sum("not federated" in each.getMessage() for each in caplog.records) == 1
+
+
 # ---- queues ----
 
 
@@ -411,6 +431,37 @@ def test_links_of_other_brokers_do_not_count_as_consumers() -> None:
     consumer(life)
     life.again()
     assert life.far.broker.default_host.queues["q"].message_count == 0
+
+
+@pytest.mark.replaces
+def test_a_link_of_a_queue_whose_journal_fails_has_an_error_and_starts_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    life = Life()
+    life.here.call("queue.declare", queue="q")
+    life.federate("q")
+    consumer(life)
+    with monkeypatch.context() as failing:
+        failing.setattr(Queue, "has_idle_taker", Mock(side_effect=InternalError("the disk has failed")))
+        life.again()
+    (status,) = life.upstreams.statuses()
+    assert (status.state, status.error) == (LinkState.ERROR, "this broker: the disk has failed")
+    life.again()
+    assert life.state is LinkState.RUNNING
+    life.publish("q", b"one", exchange="")
+    life.again()
+    assert life.far.broker.default_host.queues["q"].message_count == 0
+
+
+@pytest.mark.parametrize("name", ["amq.topic", "q"])
+def test_a_link_whose_virtual_host_is_deleted_while_it_starts_has_an_error(name: str) -> None:
+    life = Life()
+    life.here.call("queue.declare", queue="q")
+    life.federate(name)
+    (link,) = life.upstreams._all()
+    assert link._source is not None
+    del life.own.broker.hosts["/"]
+    link._set_up(link._source)
+    (status,) = life.upstreams.statuses()
+    assert (status.state, status.error[-14:]) == (LinkState.ERROR, "does not exist")
 
 
 # ---- kills ----
