@@ -56,6 +56,7 @@ _LOG: Final = log_of("Network")
 _TIMER_SECONDS: Final = 0.5  # seconds between checks of heartbeats and timeouts
 _GC_THRESHOLD: Final = 25_000  # new objects between collections, which take some 10 ms then: messages are many objects
 _CLOSE_SECONDS: Final = 2.0  # for clients to answer connection.close
+_ABORT_SECONDS: Final = 5.0  # for the event loop to end connections that are aborted, which takes one iteration
 
 
 class Server:
@@ -286,7 +287,10 @@ class Server:
         _LOG.error("%s\n%s", context.get("message"), trace)
 
     async def close(self) -> None:
-        """Stop listening, close every connection, and wait until all are closed."""
+        """Stop listening, close every connection, and wait until all are closed.
+
+        A connection that does not end, which is a defect, is logged and left: the store is closed all the same.
+        """
         self.listeners.close()
         self.federation.close()
         self.shovels.close()
@@ -298,10 +302,13 @@ class Server:
         deadline = self.loop.time() + _CLOSE_SECONDS
         while connections and self.loop.time() < deadline:
             await asyncio.sleep(0.01)
-        for connection in [*connections, *refused]:
-            connection.abort()
-        while connections or refused:
+        deadline = self.loop.time() + _ABORT_SECONDS
+        while (connections or refused) and self.loop.time() < deadline:
+            for connection in [*connections, *refused]:
+                connection.abort()
             await asyncio.sleep(0)  # `connection_lost` runs in the next iteration, and may start more work
+        for connection in [*connections, *refused]:
+            _leave(connection)
         self.protocols.close()
         while self.broker.tick.turns:  # requests of clients before they were disconnected
             await asyncio.sleep(0)
@@ -317,6 +324,15 @@ class Server:
         self.work.close()
         if self._status is not None:
             self._status.write_left_out(period=0.0)
+
+
+def _leave(connection: SocketConnection) -> None:
+    """Do what the end of a connection does, since the event loop does not tell it."""
+    _LOG.error("Client %s: the connection has not ended: it is given up", connection.address)
+    try:
+        connection.connection_lost(None)
+    except Exception:
+        _LOG.exception("Client %s: what it held is not released", connection.address)
 
 
 def _ignore_result(_error: ModelError | None) -> None:

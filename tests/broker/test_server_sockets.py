@@ -8,6 +8,7 @@ import socket
 import time
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -359,3 +360,25 @@ async def test_many_queues_that_expire_together_are_deleted_in_turns(monkeypatch
         await found.until(lambda: not host.queues)
         assert sum(begun) == 5 * DELETED_AT_ONCE
         assert max(begun) <= DELETED_AT_ONCE
+
+
+@replaces
+async def test_a_connection_that_does_not_end_does_not_hold_up_the_stop(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is logged and given up: what its session held is released, and the store is closed."""
+    monkeypatch.setattr("qstore.broker.network.server._CLOSE_SECONDS", 0.1)
+    monkeypatch.setattr("qstore.broker.network.server._ABORT_SECONDS", 0.1)
+    async with served(tmp_path) as found:
+        peer = await stuck(found)
+        connection = found.connection_of(peer)
+        transport: Any = connection._transport
+        connection._transport = Mock(wraps=transport, abort=Mock(), close=Mock())
+        address = connection.address
+        async with asyncio.timeout(20):
+            await found.server.close()
+        assert f"Client {address}: the connection has not ended: it is given up" in caplog.messages
+        assert not found.server.clients.connections
+        assert found.broker.default_host.queues["much"].acquired_count == 0
+        transport.abort()
+        peer.close()

@@ -168,7 +168,7 @@ async def served(
         loop.set_exception_handler(lambda _, context: defects.append(context))
         yield Served(server, port, driver)
         assert not driver.has_stopped_loop, "the event loop waits for the disk"
-        assert not defects
+        assert not defects, defects
     finally:
         driver.failing.clear()
         driver.let_go()
