@@ -224,9 +224,10 @@ def _move(broker: Broker, moves: list[tuple[Queue, Entry]], pending: _Pending) -
         if steps > MAX_STEPS:
             steps = 0
             yield
-        deletion = _deletion_of(queue, entry) if queue.is_deleted else None
-        if deletion is not None:  # meanwhile
-            deletion.dequeue(entry, pending.expect())
+        if queue.is_deleted:  # meanwhile
+            deletion = _deletion_of(queue, entry)
+            if deletion is not None:
+                deletion.dequeue(entry, pending.expect())
             continue
         was_acquired = entry.state == ACQUIRED
         steps -= queue.moving_steps

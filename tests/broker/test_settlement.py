@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
+from qstore.broker.model import settlement
 from qstore.broker.model.caller import BROKER
 from qstore.broker.model.errors import InternalError
 from qstore.broker.model.exchanges.route import Binding
@@ -204,6 +205,31 @@ def test_a_rejected_message_is_still_on_its_way_when_the_store_begins(is_deleted
     assert results == [None]
     assert len(queue.journal.live) == is_deleted
     assert not model.broker.router.is_moving(entry)
+
+
+@pytest.mark.replaces
+@pytest.mark.parametrize("when", ["never", "before", "between"])
+def test_transient_messages_of_a_deleted_queue_are_not_moved_in_later_turns(
+    when: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As they are not if the queue was deleted before they were rejected."""
+    monkeypatch.setattr(settlement, "MAX_STEPS", -1)  # a turn for each
+    model, results = Model(), Results()
+    queue, consumer = delivered(model, "q", b"1", b"2", durable=False)
+    target = model.queue("target")
+    queue.alternate = model.broker.default_host.exchanges["amq.fanout"]
+    queue.alternate.add(Binding(target, ""))
+    entries = [(queue, entry) for entry in consumer.entries]
+    if when == "before":
+        queue.begin_deletion()
+        queue.end_deletion()
+    settled = reject(model.broker, entries, results.append)
+    if when == "between":
+        queue.begin_deletion()
+        queue.end_deletion()
+    model.run()
+    assert target.message_count == (2 if when == "never" else 0)
+    assert (settled, results) == ((Settled.NOW, []) if when == "before" else (Settled.LATER, [None]))
 
 
 def test_a_rejected_message_cannot_leave_after_a_deletion_that_failed() -> None:
