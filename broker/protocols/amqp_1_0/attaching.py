@@ -347,28 +347,34 @@ class Attach:
             return
         topology = session.virtual_host.topology
         exchange = topology.find_exchange(node.name)
-        is_shared = self._asks(SHARED)
         name = self.subscription_name
         self._is_durable = self.is_durable_subscription
-        queue = session.virtual_host.queues.get(name)
-        if queue is not None and queue.arguments.get(OF_SUBSCRIPTION) is None:
-            raise ResourceLockedError(f'queue "{name}" exists, and is not a subscription')
-        if queue is None or queue.auto_delete:
-            queue = await topology.declare_queue(
-                name,
-                durable=self._is_durable,
-                exclusive=not self._is_durable and not is_shared,
-                auto_delete=not self._is_durable,
-                arguments=_MARK,
-                caller=session,
-            )
-        elif not self._is_durable:
-            raise ResourceLockedError(f'there is a durable subscription with the name "{name}"')
-        self.queue = queue
+        self.queue = queue = await self._subscription_queue(name)
         if not self._is_durable:
             self.owned.append(queue)
         key, arguments = self._binding_of(exchange)
         await topology.bind(name, exchange.name, key, arguments, caller=session)
+
+    async def _subscription_queue(self, name: str) -> Queue:
+        """The queue of a subscription, which is made unless it is there. Raises ModelError."""
+        session = self.session
+        queues = session.virtual_host.queues
+        queue = queues.get(name)
+        if queue is not None and queue.arguments.get(OF_SUBSCRIPTION) is None:
+            raise ResourceLockedError(f'queue "{name}" exists, and is not a subscription')
+        if queue is not None and not queue.auto_delete:
+            if self._is_durable:
+                return queue
+            raise ResourceLockedError(f'there is a durable subscription with the name "{name}"')
+        try:
+            return await session.virtual_host.topology.declare_queue(
+                name, durable=self._is_durable, exclusive=not self._is_durable and not self._asks(SHARED),
+                auto_delete=not self._is_durable, arguments=_MARK, caller=session, must_be_new=queue is None,
+            )  # fmt: skip
+        except PreconditionFailedError:
+            if queue is not None or name not in queues:
+                raise
+        return await self._subscription_queue(name)  # another client has made it meanwhile
 
     @property
     def is_durable_subscription(self) -> bool:

@@ -12,9 +12,14 @@ from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
 
+from qstore.broker.model.arguments import OF_SUBSCRIPTION
 from qstore.broker.model.authorization import Action, ObjectType, Publishing
+from qstore.broker.model.errors import ResourceLockedError
 from qstore.broker.model.exchanges.types import STANDARD_EXCHANGES
+from qstore.broker.model.queues.queue import Queue
+from qstore.broker.protocols.amqp_1_0.addresses import Node, NodeKind
 from qstore.broker.protocols.amqp_1_0.assembly import usual_transfer
+from qstore.broker.protocols.amqp_1_0.attaching import Attach
 from qstore.broker.protocols.amqp_1_0.links import CREDIT, MAX_UNSETTLED, Delivery, OutgoingLink
 from qstore.broker.protocols.amqp_1_0.message import SectionMessage
 from qstore.broker.protocols.amqp_1_0.session import WINDOW, Session
@@ -28,6 +33,7 @@ from qstore.formats.amqp_1_0.composites import BY_NAME, Composite, encode_compos
 from qstore.formats.amqp_1_0.frames import AMQP_HEADER, FRAME, HEARTBEAT_FRAME, SASL_HEADER
 from qstore.formats.amqp_1_0.sections import MESSAGE_ANNOTATIONS, PROPERTIES, VALUE, data_section, encode_section
 from qstore.formats.amqp_1_0.values import Amqp10Error, Described, Value
+from qstore.formats.values import STR16, TypedMap, TypedValue
 from qstore.tools.qstore_passwd import command as qstore_passwd
 from tests.broker.protocols.links_client import LinksClient, make_queue
 from tests.broker.protocols.world import World
@@ -935,6 +941,25 @@ def test_a_node_that_two_clients_make_at_the_same_time_is_that_of_the_first(worl
     second.do("detach", handle=0, closed=True)
     second.sync()
     assert "new" in world.broker.default_host.queues
+
+
+@pytest.mark.parametrize("is_other", [True, False], ids=["a queue", "a subscription"])
+def test_a_subscription_takes_only_a_subscription_that_is_made_at_the_same_time(world: World, is_other: bool) -> None:
+    session, topology = session_of(LinksClient(world).open()), world.broker.default_host.topology
+    attach = Attach(session, {"handle": 0, "name": "l", "role": True})
+    attach.terminus = {"capabilities": ("shared", "global"), "durable": 0, "expiry_policy": "session-end"}
+    attach.node = Node(NodeKind.EXCHANGE, "amq.topic")
+    arguments = TypedMap() if is_other else TypedMap(((OF_SUBSCRIPTION, TypedValue(STR16, "yes")),))
+
+    async def both() -> tuple[Queue, BaseException | None]:
+        made = topology.declare_queue("l", auto_delete=True, arguments=arguments, caller=session)
+        queue, error = await asyncio.gather(made, attach.make_subscription(), return_exceptions=True)
+        assert isinstance(queue, Queue)
+        return queue, error
+
+    queue, error = asyncio.run(both())
+    assert isinstance(error, ResourceLockedError) == is_other
+    assert attach.owned == ([] if is_other else [queue])
 
 
 # ---- permissions ----
