@@ -17,6 +17,7 @@ from __future__ import annotations
 import ast
 import asyncio
 import itertools
+import json
 import struct
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -27,6 +28,8 @@ from uuid import UUID
 import pytest
 
 import qstore.broker
+from qstore.broker.federation.shovel import Shovels
+from qstore.broker.federation.upstreams import Upstreams
 from qstore.broker.management.agent import Agent
 from qstore.broker.management.classes import CLASSES
 from qstore.broker.model.authorization import ALLOW_ALL, EVERY_KEY
@@ -53,6 +56,7 @@ from qstore.formats.amqp_1_0.sections import APPLICATION_PROPERTIES, data_sectio
 from qstore.formats.amqp_1_0.values import Value
 from qstore.formats.qmf.v1 import encode_message
 from qstore.formats.values import typed_map, typed_value
+from tests.broker.federation.worlds import Worlds
 from tests.broker.protocols.basic_client import BasicClient
 from tests.broker.protocols.links_client import LinksClient
 from tests.broker.protocols.world import World, header
@@ -1107,6 +1111,64 @@ def _managed_redirect(stage: Stage, bob: Bob) -> None:
 @road("what management does with a private queue: delete", is_locked=True)
 def _managed_delete(stage: Stage, bob: Bob) -> None:
     stage.call(bob, "delete", type="queue", name="private", options={})
+
+
+# (h) shovels and upstreams that he sets
+
+
+def _set(stage: Stage, bob: Bob, component: str, **value: str) -> Worlds:
+    """Have bob set a parameter of this broker, which runs shovels and federation links."""
+    world, worlds = stage.world, Worlds(stage.world)
+    shovels = Shovels(world.broker, worlds, world.soon.append, worlds.call_later, stage._run)
+    upstreams = Upstreams(world.broker, worlds, world.soon.append, worlds.call_later)
+    shovels.start()
+    upstreams.start()
+    given = json.dumps({name.replace("_", "-"): each for name, each in value.items()})
+    stage.create(bob, "parameter", "set", component=component, value=given)
+    worlds.run()
+    return worlds
+
+
+@road("a shovel to a queue")
+def _shovel(stage: Stage, bob: Bob) -> None:
+    bob.queue("his")
+    worlds = _set(stage, bob, "shovel", src_uri="amqp://", src_queue="his", dest_uri="amqp://", dest_queue="secret")
+    bob.publish("", "his")
+    worlds.run()
+
+
+@road("a shovel to an exchange, with a key")
+def _shovel_with_key(stage: Stage, bob: Bob) -> None:
+    bob.queue("his")
+    dest = {"dest_exchange": "kx", "dest_exchange_key": "hot.1"}
+    worlds = _set(stage, bob, "shovel", src_uri="amqp://", src_queue="his", dest_uri="amqp://", **dest)
+    bob.publish("", "his")
+    worlds.run()
+
+
+@road("a shovel to an exchange, with the keys of its messages")
+def _shovel_of_exchange(stage: Stage, bob: Bob) -> None:
+    bob.exchange("mine", "topic")
+    value = {"src_exchange": "mine", "src_exchange_key": EVERY_KEY, "dest_exchange": "kx"}
+    worlds = _set(stage, bob, "shovel", src_uri="amqp://", dest_uri="amqp://", **value)
+    bob.publish("mine", "hot.1")
+    worlds.run()
+
+
+@road("a shovel from a queue of alice's", is_locked=True)
+def _shovel_from_private(stage: Stage, bob: Bob) -> None:
+    bob.queue("his")
+    _set(stage, bob, "shovel", src_uri="amqp://", src_queue="private", dest_uri="amqp://", dest_queue="his")
+
+
+@road("an upstream of an exchange")
+def _upstream(stage: Stage, bob: Bob) -> None:
+    bob.exchange("mine", "topic")
+    worlds = _set(stage, bob, "federation-upstream", uri="amqp://", exchange="mine")
+    stage.create(bob, "policy", "p", pattern="^kx$", definition={"federation-upstream": "set"})
+    worlds.run()
+    bob.publish("mine", "hot.1")
+    worlds.run()
 
 
 # ---- walking them ----
