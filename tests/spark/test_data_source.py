@@ -14,6 +14,7 @@ pytest.importorskip("pyspark", reason="pyspark not installed: pip install 'qstor
 
 from pyspark.errors import AnalysisException
 from pyspark.sql.datasource import DataSourceReader
+from pyspark.sql.types import IntegerType, StructField, StructType
 
 from qstore.store.disk import OsDisk
 from qstore.store.inspect.layout import UnusableInputError
@@ -262,6 +263,12 @@ def stages(**options: str) -> int:
 def test_a_wrong_option_is_refused_before_a_table_is_created(options: dict[str, str], what: str) -> None:
     with pytest.raises(OptionError, match=re.escape(what)):
         QstoreDataSource(options).schema()
+
+
+def test_a_table_with_columns_of_its_own_is_refused_with_the_reason() -> None:
+    """CREATE TABLE t (x INT) USING qstore: Spark asks no data source then, and the options are not kept."""
+    with pytest.raises(OptionError, match="select columns with the option columns"):
+        QstoreDataSource({}).reader(StructType([StructField("x", IntegerType())]))
 
 
 @pytest.mark.parametrize("table", ["records", "queues", "transactions"])

@@ -154,10 +154,10 @@ class QstoreDataSource(DataSource):
         """A reader of the table. Raises OptionError."""
         with _plainly():
             options = _carried(schema) | self._options()
-            _check(options)
             columns = _columns(options)
-            if schema.names != [column.name for column in columns]:
+            if schema.names != [column.name for column in columns]:  # first: such a table has lost its options
                 raise OptionError('select columns with the option columns; "qstore" does not accept a schema')
+            _check(options)
             table = options.get("table", RECORDS)
             if table != RECORDS:
                 return _TableReader(options, columns, table)
