@@ -98,6 +98,9 @@ class WritableFile(ReadableFile, Protocol):
 class DiskLock(Protocol):
     """A lock that this process holds."""
 
+    def is_in_place(self) -> bool:
+        """Whether the directory of the locked file is still the one at its path, and not moved, replaced or removed."""
+
     def release(self) -> None:
         """Release the lock; may be called twice. The system releases it too when the process ends for any reason."""
 
@@ -410,10 +413,11 @@ def _make_private(path: str, flags: int) -> int:
 class OsLock:
     """A `DiskLock` on the operating system."""
 
-    __slots__ = ("_descriptor",)
+    __slots__ = ("_descriptor", "_directory", "_parent")
 
     def __init__(self, path: str) -> None:
         flags = os.O_RDWR | os.O_CLOEXEC | os.O_NONBLOCK
+        self._directory, self._parent = os.path.dirname(path) or ".", -1  # noqa: PTH120 – as in `OsDisk.names`
         try:
             self._descriptor = _make_private(path, flags)
         except FileExistsError:
@@ -422,15 +426,25 @@ class OsLock:
             if not stat.S_ISREG(os.fstat(self._descriptor).st_mode):
                 raise OSError(errno.EINVAL, "not a regular file")
             fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            # While the directory is open, no other one has its inode's number.
+            self._parent = os.open(self._directory, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
         except OSError as error:
             self.release()
             raise OSError(error.errno, error.strerror, path) from error
 
+    def is_in_place(self) -> bool:
+        """Whether the directory is still the one at its path; so it counts too if that cannot be found out."""
+        try:
+            return os.path.samestat(os.fstat(self._parent), os.stat(self._directory))  # noqa: PTH116 – as in `names`
+        except OSError as error:
+            return error.errno not in _MISSING
+
     def release(self) -> None:
         """Release the lock."""
-        if self._descriptor >= 0:
-            os.close(self._descriptor)
-            self._descriptor = -1
+        for descriptor in (self._parent, self._descriptor):
+            if descriptor >= 0:
+                os.close(descriptor)
+        self._parent = self._descriptor = -1
 
 
 class OsWritableDisk(OsDisk):

@@ -119,6 +119,14 @@ def store_truncated(directory: str) -> LogLine:
     return LogLine(Level.NOTICE, f"Store truncated; dir={printable(directory)}")
 
 
+def store_moved(directory: str) -> LogLine:
+    """The store directory is not at its path any more."""
+    what = "the store directory was moved, replaced or removed while the store is open"
+    effect = "what is there now is not changed, and the store is not closed cleanly"
+    advice = "stop the broker, put the directory back, and start it again"
+    return LogLine(Level.CRITICAL, f"{printable(directory)}: {what}: {effect}; {advice}")
+
+
 def directory_locked() -> LogLine:
     """Another process has the store open. If the broker exits because of it, it prefixes `Exception: `."""
     return LogLine(Level.CRITICAL, "Data directory is locked by another process.")

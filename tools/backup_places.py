@@ -46,6 +46,10 @@ def _protocols(files: Any) -> tuple[str, ...]:
 class _NoLock:
     """The lock of a place that has none."""
 
+    def is_in_place(self) -> bool:
+        """Nothing is locked that could be moved."""
+        return True
+
     def release(self) -> None:
         """Do nothing."""
 

@@ -70,18 +70,27 @@ class PidFile:
             os.close(descriptor)
         raise BlockingIOError(f"{self.path}: the file was removed repeatedly while being locked")
 
+    @property
+    def is_in_place(self) -> bool:
+        """Whether the file is still at its path: nobody has moved or replaced it or its directory."""
+        try:
+            return _is_at(self._descriptor, self.path)
+        except OSError:
+            return False
+
     def release(self, *, remove: bool) -> OSError | None:
         """Unlock the file, even if the file system fails.
 
         Args:
-            remove: whether to remove the file; otherwise it is emptied.
+            remove: whether to remove the file, unless another is at its path now; otherwise it is emptied.
 
         Returns:
             The error if the file could not be removed or emptied, which is harmless, since it is unlocked.
         """
         try:
             if remove:
-                Path(self.path).unlink(missing_ok=True)
+                if _is_at(self._descriptor, self.path):
+                    Path(self.path).unlink(missing_ok=True)
             else:
                 os.ftruncate(self._descriptor, 0)
         except OSError as error:

@@ -190,5 +190,6 @@ class Paging:
     def close(self) -> None:
         """Remove files, as long as that does not take long, and unlock the directory."""
         self._threads.shutdown(cancel_futures=True)
-        self.directory.close()
+        if self._lock.is_in_place:  # otherwise another directory is there
+            self.directory.close()
         self._lock.release(remove=True)

@@ -35,6 +35,7 @@ demand. The journal's counters:
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import select
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple, Self
@@ -50,7 +51,7 @@ from qstore.store.catalogue.topology import TakenNames, Topology, catalogue_topo
 from qstore.store.damage import Damage
 from qstore.store.environment import Environment
 from qstore.store.errors import StoreDamagedError, StoreError, advice, disk_advice
-from qstore.store.key_value import CatalogueError, WatchedKeyValue
+from qstore.store.key_value import CatalogueError, KeyValue, WatchedKeyValue
 from qstore.store.live.appender import Appender, Compression, RecordIds
 from qstore.store.live.commit import LATENCIES, SIZES, Flusher, fill_ahead
 from qstore.store.live.delivered import delivered_runs, read_delivered, remove_delivered, write_delivered
@@ -114,6 +115,7 @@ class MessageStore:
         self._progress = StartProgress()
         self._opened = contextlib.ExitStack()
         self._poller: select.epoll | None = None
+        self._is_astray = False
 
     @classmethod
     def open(
@@ -151,7 +153,8 @@ class MessageStore:
     def _open(self) -> None:
         """Lock the directory and recover its content; everything is closed again if that fails."""
         path = self.directory.path
-        self._opened.callback(self.directory.lock().release)
+        self._lock = self.directory.lock()
+        self._opened.callback(self._lock.release)
         try:
             self._recover()
         except BaseException as error:
@@ -236,7 +239,7 @@ class MessageStore:
             self._environment, self.directory, self.store_id, self._log, refusal=refusal, least=closing.batch
         )
         key_value = WatchedKeyValue(opening.open(), self._log)
-        self._opened.callback(key_value.close)
+        self._opened.callback(self._close_catalogue, key_value)
         assert opening.mirrored is not None
         return Catalogue(key_value), opening.mirrored
 
@@ -288,7 +291,7 @@ class MessageStore:
         )
         self.changes = Changes(
             self._environment, stock, self.parameters, catalogue, TakenNames(self.topology),
-            self.directory.admit_hosts, self._background, flusher,
+            self.directory.admit_hosts, self._lock.is_in_place, self._background, flusher,
             self._expansion, compression, self.journals, held, log,
         )  # fmt: skip
         self._snapshots = Snapshots(
@@ -492,6 +495,8 @@ class MessageStore:
         Call it about every second.
         """
         self._flusher.look()
+        if not self._is_in_place():
+            return
         self._expansion.look()
         self._stock.look(self._flusher.synced)
         self._synced.look()
@@ -515,12 +520,17 @@ class MessageStore:
             delivered: queue id -> record ids of the messages delivered so far, to be marked as redelivered.
 
         Returns:
-            Whether the store is marked clean. It is not if a journal has failed.
+            Whether the store is marked clean. It is not if a journal has failed, or the directory was moved.
         """
         self.will_close()
         is_clean = False
         try:
+            if not self._is_in_place():
+                self._finish()
+                return False
             self._snapshots.close()
+            self._expansion.will_close()
+            self._stock.will_close()
             self._finish()
             is_clean = self._seal()
             if is_clean:
@@ -538,6 +548,24 @@ class MessageStore:
         self._log_mst(log_lines.mst_closed())
         return is_clean
 
+    def _is_in_place(self) -> bool:
+        """Whether the store is still at its path: what is there otherwise must not be changed. If not, log that once.
+
+        Files that are open are written where they are now; all else is found by its path.
+        """
+        is_astray = not self._lock.is_in_place()
+        if is_astray and not self._is_astray:
+            self._log(log_lines.store_moved(self.directory.path))
+        self._is_astray = is_astray
+        return not is_astray
+
+    def _close_catalogue(self, key_value: KeyValue) -> None:
+        """Close it, unless the store has been moved: RocksDB would write and remove files at the path."""
+        if self._is_in_place():
+            key_value.close()
+        else:  # not even when it is freed, which must not happen then
+            ctypes.pythonapi.Py_IncRef(ctypes.py_object(key_value))
+
     def _let_go(self) -> bool:
         """Close everything that is open. Returns whether that succeeded."""
         try:
@@ -550,8 +578,6 @@ class MessageStore:
     def _finish(self) -> None:
         """Wait until nothing is under way any more, including work begun by callbacks."""
         everything = (*self.journals.values(), self.prepared_list)
-        self._expansion.will_close()
-        self._stock.will_close()
         while True:
             self._background.wait()
             self._reads.wait()

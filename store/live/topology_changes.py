@@ -119,6 +119,7 @@ class Changes:
         catalogue: Catalogue,
         names: TakenNames,
         admit_hosts: Callable[[], None],
+        is_in_place: Callable[[], bool],
         background: Background,
         flusher: Flusher,
         expansion: Expansion,
@@ -131,7 +132,7 @@ class Changes:
         self._catalogue, self._background, self._flusher = catalogue, background, flusher
         self._expansion, self._compression = expansion, compression
         self._journals, self._log = journals, log
-        self._names, self._admit_hosts = names, admit_hosts
+        self._names, self._admit_hosts, self._is_in_place = names, admit_hosts, is_in_place
         self._leaving: dict[str, QueueJournal] = {}  # queues to be deleted, waiting for their last flush
         self._held = held
         what = "queue journals cannot be created or removed"
@@ -379,6 +380,8 @@ class Changes:
 
     def _make(self, changes: Sequence[_Change]) -> list[Any]:
         """Make changes together, in one batch of the catalogue. Returns the result or the error of each."""
+        if not self._is_in_place():  # journals, which have paths, would be made or removed in what is there now
+            return [OSError(errno.ESTALE, "the store directory was moved, replaced or removed")] * len(changes)
         results: list[Any] = []
         added: dict[int, _Added] = {}
         self._catalogue.begin()

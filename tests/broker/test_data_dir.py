@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -19,6 +21,7 @@ from qstore.broker.process.held_files import (
     lock_path,
     user_directory,
 )
+from qstore.broker.process.paging import Paging
 from tests.broker.holder import kill, start_holder
 
 NOBODY = 65534
@@ -103,3 +106,26 @@ def test_letting_go_on_a_file_system_that_has_become_read_only(tmp_path: Path, m
         (errno.EROFS, str(tmp_path / "pid")),
     ]
     assert [holder_of(str(tmp_path / name)) for name in ("lock", "pid")] == [None, None]
+
+
+def test_a_pid_file_that_has_replaced_the_own_one_is_not_removed(tmp_path: Path) -> None:
+    held = PidFile(str(tmp_path / "pid"))
+    (tmp_path / "pid").rename(tmp_path / "moved")
+    assert not held.is_in_place
+    (tmp_path / "pid").write_text("1\n")
+    assert held.release(remove=True) is None
+    assert (tmp_path / "pid").read_text() == "1\n"
+
+
+def test_a_paging_directory_that_has_replaced_the_own_one_is_not_emptied(tmp_path: Path) -> None:
+    path = tmp_path / "paging"
+    loop = asyncio.new_event_loop()
+    paging = Paging(str(path), loop)
+    paging.directory.create()
+    path.rename(tmp_path / "moved")
+    shutil.copytree(tmp_path / "moved", path)
+    before = sorted(path.rglob("*"))
+    assert len(before) == 3  # the lock, the directory of this run, its file
+    paging.close()
+    loop.close()
+    assert sorted(path.rglob("*")) == before

@@ -912,6 +912,10 @@ class SimulatedLock:
         self._inode = inode
         self._released = False
 
+    def is_in_place(self) -> bool:
+        """Nobody else moves directories."""
+        return True
+
     def release(self) -> None:
         """Let it go. Twice is allowed, and so it is when the process is dead."""
         if not self._released:

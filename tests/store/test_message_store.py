@@ -960,3 +960,57 @@ def test_a_refusal_is_logged_once_until_something_is_taken(path: Path) -> None:
         fill()
     assert opened.texts.count(refusals[0].text) == 2
     opened.store.close()
+
+
+# ---- a directory that is moved while the store is open ----
+
+
+def _content(directory: Path) -> dict[str, bytes]:
+    files = (each for each in directory.rglob("*") if each.is_file())
+    return {str(each.relative_to(directory)): each.read_bytes() for each in files}
+
+
+@pytest.mark.parametrize("kind", ["nothing", "empty directory", "file", "copy"])
+def test_what_replaces_the_directory_of_an_open_store_is_not_changed(
+    environment: Environment, path: Path, kind: str
+) -> None:
+    opened = OpenedStore(environment, path)
+    for name in ("orders", "invoices", "letters", "bills", "notes", "replies"):  # with more, journals are in stock
+        journal = opened.make_queue(name)
+    moved = path.with_name("moved")
+    path.rename(moved)
+    if kind == "empty directory":
+        path.mkdir()
+    elif kind == "file":
+        path.write_text("a file")
+    elif kind == "copy":
+        shutil.copytree(moved, path)
+    before = _content(path)
+    calls = Calls()
+    opened.store.changes.create_queue(Queue("later"), GEOMETRY, calls)
+    opened.store.changes.delete_queue(journal, calls)
+    opened.wait(calls, 2)
+    assert all("the store directory was moved, replaced or removed" in str(error) for _, error in calls)
+    opened.store.look()
+    (line,) = (each for each in opened.lines if "while the store is open" in each.text)
+    assert line.level is Level.CRITICAL
+    assert str(path) in line.text
+    assert not opened.store.close()
+    assert opened.texts.count(line.text) == 1
+    assert _content(path) == before
+    assert path.is_dir() == (kind in ("empty directory", "copy"))
+    again = OpenedStore(environment, moved)
+    assert not again.store.was_clean
+    assert len(again.store.recovered_queues) == 6
+    assert again.store.close()
+
+
+def test_a_directory_that_was_put_back_is_closed_cleanly(environment: Environment, path: Path) -> None:
+    opened = OpenedStore(environment, path)
+    path.rename(path.with_name("moved"))
+    opened.store.look()
+    path.with_name("moved").rename(path)
+    assert opened.store.close()
+    again = OpenedStore(environment, path)
+    assert again.store.was_clean
+    assert again.store.close()
