@@ -214,7 +214,7 @@ _BROKER: Final = Group(
         ),
         Option(
             "protocols", _TEXT, "VERSIONS", "", "Versions of AMQP to offer, separated by commas or spaces: 0-10, "
-            "0-9-1, 1.0. Default: all",
+            "0-9-1, 1.0, or amqp0-10, amqp1.0. Default: all",
         ),
         Option("max-connections", _NUMBER, "N", "500", "Maximum number of open connections", minimum=1,
                maximum=1_000_000),

@@ -157,8 +157,9 @@ def _mechanisms(values: Values) -> tuple[str, ...]:
 
 
 def _protocols(values: Values) -> tuple[str, ...]:
-    """The versions of AMQP to offer. Raises OptionError."""
-    names = tuple((values.text("protocols") or "").replace(",", " ").split())
+    """The versions of AMQP to offer, which may have qpidd's names: amqp0-10. Raises OptionError."""
+    words = (values.text("protocols") or "").replace(",", " ").split()
+    names = tuple(dict.fromkeys(word.removeprefix("amqp") for word in words))
     for name in names:
         if name not in VERSIONS:
             raise OptionError(f"--protocols: {name!a} is not supported; the versions of AMQP are {', '.join(VERSIONS)}")

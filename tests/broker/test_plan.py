@@ -223,3 +223,11 @@ def test_trace_logs_everything_that_is_not_disabled(file: Path, tmp_path: Path) 
     assert (tmp_path / "log").read_text().splitlines() == [
         "[Broker] trace one", "[Broker] info two", "[Store] info two",
     ]  # fmt: skip
+
+
+def test_qpidd_s_names_of_the_versions_of_amqp(file: Path) -> None:
+    file.write_text("protocols=amqp0-10,amqp1.0 0-10\n")
+    assert settings_of(make_plan(["--config", str(file)], {}).values, None).protocols == ("0-10", "1.0")
+    file.write_text("protocols=amqp2.0\n")
+    with pytest.raises(OptionError, match=r"--protocols: '2\.0' is not supported; the versions of AMQP are 0-10"):
+        settings_of(make_plan(["--config", str(file)], {}).values, None)
