@@ -244,7 +244,7 @@ def test_what_parameters_cannot_do_is_listed(tmp_path: Path) -> None:
         result = bring(path, tmp_path / "store", *options)
         assert result.exit_code == 1
         notices = " ".join(result.output.split())
-        assert 'parameter "u": component federation-upstream is not known: it is left out' in notices
+        assert 'parameter "u" of virtual host "v": component federation-upstream is not known' in notices
         assert 'limits of virtual host "v": max-colours 2 is not known' in notices
         assert "max-connections" not in result.output
     objects = dump(tmp_path / "store", "--topology", "--json").lines("object")

@@ -574,7 +574,7 @@ def test_every_key_is_kept() -> None:
 @pytest.mark.parametrize(
     ("given", "why"),
     [
-        (policy("p", "(", {"max-length": 1}), 'policy "p": policy "p": its pattern is not a regular expression'),
+        (policy("p", "(", {"max-length": 1}), 'policy "p": its pattern is not a regular expression'),
         (policy("p", "(a+)+$", {"max-length": 1}), "too long to match"),
         (policy("p", "", {"max-length": 1}, apply_to="streams"), "there are no streams"),
         (policy("p", "", {"max-length": 1}, priority="high"), "the priority must be a whole number"),
@@ -587,6 +587,7 @@ def test_unusable_policies_are_listed(given: Fields, why: str) -> None:
     assert records == {}
     assert why in listed[-1]
     assert listed[-1].endswith("it is left out")
+    assert listed[-1].count('"p"') == 1
 
 
 def test_unknown_keys_are_listed_and_the_others_kept() -> None:

@@ -226,6 +226,7 @@ class _Reader:
     def read(self, vhost: str, into: str, sink: ItemSink) -> None:
         """Pass everything of a virtual host on, as of another one."""
         self._host(vhost, into, sink)
+        self._unmapped.host = "" if vhost == self._default else vhost
         to_host = _ToHost(sink, into)
         left_out = self._exchanges(vhost, to_host)
         self._queues(vhost, to_host, left_out)
@@ -233,6 +234,7 @@ class _Reader:
         self._policies(vhost, into, sink)
         self._permissions(vhost, into, sink)
         self._parameters(vhost, into, sink)
+        self._unmapped.host = ""
 
     def read_rest(self, sink: ItemSink) -> None:
         """Pass on what is of no virtual host, and list what is not known."""
@@ -279,7 +281,9 @@ class _Reader:
             given = value if isinstance(value, dict) else {"": value}
             unlimited = {key for key, limit in given.items() if key in LIMIT_NAMES and type(limit) is int and limit < 0}
             for key in given.keys() - limits.keys() - unlimited:
-                self._unmapped.add("limits of virtual host", printable(vhost), f"{key} {given[key]} is not known")
+                self._unmapped.append(
+                    printable(f'limits of virtual host "{printable(vhost)}": {key} {given[key]} is not known')
+                )
 
     def _parameter(self, what: str, record: Record, given: dict[str, Any], sink: ItemSink) -> None:
         problems = [problem_of_new_name(part) for part in record.name]
@@ -315,7 +319,8 @@ class _Reader:
                     else:
                         self._unmapped.add(title, name, "it sets nothing that is known: it is left out")
                 except InvalidArgumentError as error:
-                    self._unmapped.add(title, name, f"{error}: it is left out")
+                    why = str(error).removeprefix(f'{title} "{printable(name)}": ')
+                    self._unmapped.add(title, name, f"{why}: it is left out")
 
     def _permissions(self, vhost: str, into: str, sink: ItemSink) -> None:
         """Pass permissions on, as configuration records."""
@@ -740,11 +745,18 @@ MATCHES: Final = frozenset(("all", "any"))
 
 
 class Unmapped(list[str]):
-    """What cannot be mapped: one text each, in the order in which it was found."""
+    """What cannot be mapped: one text each, in the order in which it was found.
+
+    Attributes:
+        host: the virtual host that objects are in; empty for the default one.
+    """
+
+    host = ""
 
     def add(self, what: str, name: str, text: str) -> None:
         """Something of an object."""
-        self.append(printable(f'{what} "{name}": {text}'))
+        where = f' of virtual host "{self.host}"' if self.host else ""
+        self.append(printable(f'{what} "{name}"{where}: {text}'))
 
 
 def check_mapped(unmapped: Unmapped, where: str, *, strict: bool) -> None:
