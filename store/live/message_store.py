@@ -35,7 +35,6 @@ demand. The journal's counters:
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import select
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple, Self
@@ -564,6 +563,8 @@ class MessageStore:
         if self._is_in_place():
             key_value.close()
         else:  # not even when it is freed, which must not happen then
+            import ctypes  # rarely needed
+
             ctypes.pythonapi.Py_IncRef(ctypes.py_object(key_value))
 
     def _let_go(self) -> bool:
