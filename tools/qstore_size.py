@@ -48,7 +48,17 @@ from qstore.store.journal.write.space import depth_held
 from qstore.tools.console.amounts import MAX_AMOUNT, exact, human, parse_amount, parse_count
 from qstore.tools.console.command import EXIT_DAMAGE, JSON, QUEUES, SETTINGS, PathName, fail, failing, run
 from qstore.tools.console.progress import reading_progress
-from qstore.tools.console.rows import Cell, Column, Object, note, print_json, print_line, print_steps, print_table
+from qstore.tools.console.rows import (
+    Cell,
+    Column,
+    Object,
+    note,
+    print_json,
+    print_line,
+    print_steps,
+    print_table,
+    print_wrapped,
+)
 from qstore.tools.console.text import escape_name, printable, unescape_name
 from qstore.tools.dump.messages import queues_named
 from qstore.tools.dump.rows import STATES, damage_object, object_tables
@@ -658,7 +668,7 @@ def print_queues(console: Console, sizes: list[QueueSize]) -> None:
     if notes:
         print_line(console)
     for text in notes:
-        print_line(console, text)
+        print_wrapped(console, text)
 
 
 def _mean_cell(spread: Spread) -> str:

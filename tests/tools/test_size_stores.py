@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import re
 from pathlib import Path
 
 import pytest
@@ -286,3 +287,14 @@ def test_a_queue_without_journal(tmp_path: Path, open_fixture: StoreOpener) -> N
 def test_json_is_one_object_a_line(dtx: StoreFixture) -> None:
     shown = size("--from", dtx.path, "--json")
     assert [json.loads(line)["queue"] for line in shown.out.splitlines()] == ["d.q1", "d.q2", "d.q3"]
+
+
+def test_notes_are_broken_between_words_on_a_terminal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = journal(tmp_path, 1, 1232)
+    whole = size("--from", path).text.splitlines()[-1]
+    assert len(whole) > 80
+    monkeypatch.setenv("FORCE_COLOR", "1")  # as on a terminal
+    monkeypatch.setenv("COLUMNS", "80")
+    lines = re.sub(r"\x1b\[[0-9;]*m", "", size("--from", path).text).splitlines()
+    assert " ".join(" ".join(lines).split()).endswith(whole)
+    assert max(map(len, lines)) <= 80
