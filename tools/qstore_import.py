@@ -45,6 +45,7 @@ from qstore.tools.console.rows import (
     print_grid,
     print_json,
     print_rest,
+    print_wrapped,
 )
 from qstore.tools.console.text import printable
 from qstore.tools.interchange.definitions import DefinitionOptions, Unmapped, check_mapped
@@ -324,7 +325,7 @@ def show(report: ImportReport) -> None:
     if past is not None:
         at = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(past.at))
         what = f"{plural(past.messages, 'message')} of this export were imported into {where} at {at}"
-        click.echo(f"nothing to do: {what}; --again imports them once more")
+        print_wrapped(plain_console(), f"nothing to do: {what}; --again imports them once more")
         return
     queues = report.queue_objects()
     if queues:
@@ -335,9 +336,9 @@ def show(report: ImportReport) -> None:
     what = f"{plural(report.messages, 'message')}, {created} and {plural(report.transactions, 'transaction')} in doubt"
     rids = "record ids are kept" if report.keeps_rids else "messages get new record ids"
     if report.dry_run:
-        click.echo(f"{what} would be imported into {where}; {rids}; nothing was written")
+        print_wrapped(plain_console(), f"{what} would be imported into {where}; {rids}; nothing was written")
     else:
-        click.echo(f"{what} imported into {where} in {report.seconds:.1f} s; {rids}")
+        print_wrapped(plain_console(), f"{what} imported into {where} in {report.seconds:.1f} s; {rids}")
 
 
 def main() -> None:

@@ -651,3 +651,17 @@ def test_in_a_store_and_a_broker(tmp_path: Path, make_broker: BrokerMaker) -> No
     assert export(url, again).exit_code == 0
     assert json.loads(again.read_bytes())["policies"] == [limits]
     assert [message.content for message in drained(url, "orders")] == ["2", "3"]
+
+
+def test_the_summary_is_broken_between_words_on_a_terminal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "definitions.json"
+    path.write_text(json.dumps({"queues": [{"name": "q", "durable": True, "arguments": {}}]}))
+    monkeypatch.setenv("FORCE_COLOR", "1")  # as on a terminal
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.chdir(tmp_path)
+    result = bring("definitions.json", "store")
+    assert result.exit_code == 0, result.output
+    *_, begin, end = result.output.splitlines()
+    assert begin.startswith("0 messages, 0 exchanges, 0 bindings and 0 transactions in doubt imported into")
+    assert end.strip().endswith("record ids are kept")
+    assert max(len(begin), len(end)) <= 80
