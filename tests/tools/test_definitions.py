@@ -56,6 +56,7 @@ DEFINITIONS: dict[str, Any] = {
         {"name": "quorum", "vhost": "/", "durable": True, "arguments": {"x-queue-type": "quorum", "x-expires": 1000}},
         {"name": "short", "vhost": "/", "durable": True, "arguments": {"x-max-length": 0, "x-message-ttl": 0}},
         {"name": "gone", "vhost": "/", "durable": False, "arguments": {}},
+        {"name": "amq.gen-x", "vhost": "/", "durable": True, "arguments": {}},
         {"name": "elsewhere", "vhost": "other", "durable": True, "arguments": {}},
     ],
     "exchanges": [
@@ -84,6 +85,7 @@ LISTED = [
     'exchange "late": type x-delayed-message is not known: it is left out, with its bindings',
     'queue "short": x-max-length 0 is not known',
     'queue "gone": it is not durable: it is left out, with its bindings',
+    'queue "amq.gen-x": names beginning with amq. are reserved: it is left out, with its bindings',
     "users: 1 of them",
 ]
 ONWARD = {"kind": "exchange_binding", "source": "events", "destination": "sized", "key": "#", "arguments": {}}

@@ -383,6 +383,11 @@ class _Reader:
                 self._unmapped.add("queue", name, "it is not durable: it is left out, with its bindings")
                 left_out.add(f"queue {name}")
                 continue
+            if name.startswith(STANDARD_PREFIX):  # a server has chosen the name
+                why = f"names beginning with {STANDARD_PREFIX} are reserved"
+                self._unmapped.add("queue", name, f"{why}: it is left out, with its bindings")
+                left_out.add(f"queue {name}")
+                continue
             arguments = queue_arguments_to_qstore(name, each["arguments"], self._unmapped)
             if arguments.get(DEAD_EXCHANGE) in left_out:
                 text = f"{DEAD_EXCHANGE} {arguments[DEAD_EXCHANGE]} is left out: dead messages are dropped"
