@@ -315,7 +315,7 @@ def test_damage_that_was_set_aside_is_shown(chromium: Any, console: RunningConso
             with contextlib.closing(QuarantineWriter(OsWritableDisk(), str(place))) as writer:
                 writer.add(HOSTILE, "JournalData.0000.jdat", 51_200, b"damaged", HOSTILE, 5)
             shown.show("")
-            shown.page.get_by_text("Damage in the store was set aside").get_by_role("link").click()
+            shown.page.get_by_text("Damage in the store was quarantined (1 entry)").get_by_role("link").click()
             record = shown.page.get_by_role("row", name="JournalData.0000.jdat")
             record.wait_for()
             assert record.locator("th, td").all_inner_texts()[1:] == [

@@ -22,6 +22,7 @@ from qstore.broker.management.console import Data
 from qstore.broker.management.schema import BROKER, BROKER_NAME
 from qstore.formats.amqp_0_9_1.properties import Properties
 from qstore.formats.broker_records.topology import split_name
+from qstore.formats.wording import plural
 from qstore.tools.web.calls import Call, Reply, Row, bad_request
 from qstore.tools.web.collector import UnavailableError
 
@@ -125,9 +126,8 @@ async def _warnings(api: Api) -> list[Alarm]:
     aside = await api.quarantined()
     number = len(aside["files"]) + len(aside["records"])
     if number or aside["problem"]:
-        text = (
-            aside["problem"] or f"Damage in the store was quarantined in {number:,} pieces: see the store's quarantine."
-        )
+        entries = plural(number, "entry", "entries")
+        text = aside["problem"] or f"Damage in the store was quarantined ({entries}): see the store's quarantine."
         found.append(Alarm("quarantine", "", text, is_warning=True))
     for what, at in await _certificates(api):
         days = (at - api.now()) / 86400
