@@ -47,7 +47,7 @@ from qstore.broker.log.logs import log_of
 from qstore.broker.model.arguments import BOUND_FROM, INTERNAL, INTERNAL_PURPOSE
 from qstore.broker.model.authorization import Action, ObjectType
 from qstore.broker.model.caller import Caller, Client
-from qstore.broker.model.errors import InvalidArgumentError, ModelError, NotFoundError
+from qstore.broker.model.errors import InvalidArgumentError, ModelError, NotFoundError, UnauthorizedError
 from qstore.broker.model.events import (
     Event,
     ExchangeBind,
@@ -60,7 +60,7 @@ from qstore.broker.model.events import (
 from qstore.broker.model.exchanges.exchange import Exchange, ExchangeBinding
 from qstore.broker.model.exchanges.origins import Wanted
 from qstore.broker.model.patterns import compile_pattern
-from qstore.broker.model.policies import UPSTREAM, UPSTREAM_PATTERN, UPSTREAM_SET
+from qstore.broker.model.policies import UPSTREAM, UPSTREAM_PATTERN, UPSTREAM_SET, Policy
 from qstore.broker.model.queues.queue import Queue
 from qstore.broker.protocols.amqp_0_9_1.client_connection import Delivered, Values, decode_deliver, encode_publish
 from qstore.broker.protocols.amqp_0_9_1.errors import CodedError
@@ -950,6 +950,7 @@ class Upstreams:
         self._quiet_until = 0.0  # until then it is not logged again
         broker.parameters.register(UPSTREAM, self._check_upstream, self._changed)
         broker.parameters.register(UPSTREAM_SET, self._check_set, self._changed)
+        broker.policies.checks.append(self._check_policy)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -997,8 +998,23 @@ class Upstreams:
     def _check_set(self, parameter: Parameter) -> None:
         if parameter.name == "all":
             raise InvalidArgumentError('the set "all" is that of all upstreams, and cannot be set')
-        read_set(parameter.value)
+        found = read_set(parameter.value)
         self._check_user(parameter)
+        if self.broker.authorization.is_on:
+            self._check_use(parameter.host, found, parameter.user)
+
+    def _check_policy(self, policy: Policy, user: str) -> None:
+        self._check_use(policy.host, self._selected(policy.host, policy.definition), user)
+
+    def _check_use(self, host: str, found: list[tuple[str, dict[str, Any]]], user: str) -> None:
+        """Check that upstreams that are there were set by a user: their links publish as the one who has set them."""
+        for name, _ in found:
+            parameter = self.broker.parameters.get(host, UPSTREAM, name)
+            if parameter is not None and parameter.user not in ("", user):
+                raise UnauthorizedError(
+                    f'{user} is not allowed to use the upstream "{printable(name)}": {parameter.user} has set it, and '
+                    "its links publish as that user"
+                )
 
     def _check_user(self, parameter: Parameter) -> None:
         caller = Client(parameter.user, "", "", parameter.host)
@@ -1007,8 +1023,8 @@ class Upstreams:
     def _changed(self, _key: Key, _parameter: Parameter | None) -> None:
         self._look_at_all()
 
-    def _upstreams_of(self, host: str, kind: Kind, name: str, definition: Mapping[str, Any]) -> dict[LinkKey, Upstream]:
-        """The upstreams that a policy gives an exchange or queue."""
+    def _selected(self, host: str, definition: Mapping[str, Any]) -> list[tuple[str, dict[str, Any]]]:
+        """The names of the upstreams that a policy selects, with the values that a set replaces."""
         found: list[tuple[str, dict[str, Any]]] = []
         if UPSTREAM in definition:
             found = [(str(definition[UPSTREAM]), {})]
@@ -1019,8 +1035,12 @@ class Upstreams:
             pattern = compile_pattern(UPSTREAM_PATTERN, str(definition.get(UPSTREAM_PATTERN, "")))
             all_of = self.broker.parameters.of(UPSTREAM)
             found = [(each.name, {}) for each in all_of if each.host == host and pattern.search(each.name)]
+        return found
+
+    def _upstreams_of(self, host: str, kind: Kind, name: str, definition: Mapping[str, Any]) -> dict[LinkKey, Upstream]:
+        """The upstreams that a policy gives an exchange or queue."""
         upstreams = {}
-        for upstream_name, over in found:
+        for upstream_name, over in self._selected(host, definition):
             parameter = self.broker.parameters.get(host, UPSTREAM, upstream_name)
             if parameter is not None:
                 upstream = read_upstream(host, parameter.name, parameter.value, parameter.user, over)

@@ -171,6 +171,7 @@ class Policies:
 
     Attributes:
         applied: called when a change of policies has its effect.
+        checks: called with a policy and the user who sets it, where access is controlled; raise UnauthorizedError.
     """
 
     def __init__(
@@ -184,6 +185,7 @@ class Policies:
         self._turn = asyncio.Lock()
         self._has_noticed: set[str] = set()
         self.applied: list[Callable[[], None]] = []
+        self.checks: list[Callable[[Policy, str], None]] = []
 
     def recover(self) -> None:
         """Use the policies of the configuration records, before there are any queues."""

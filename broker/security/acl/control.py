@@ -151,8 +151,8 @@ class AccessControl:
     def check_policy(self, caller: Caller, policy: Policy) -> None:
         """Check that a caller may publish where a policy of his sends messages, with every routing key.
 
-        The key may come from the queue or the message. Without rules, an administrator may: he can permit himself
-        everything.
+        The key may come from the queue or the message. The user must also be the one as whom the policy works
+        (`Policies.checks`). Without rules, an administrator may do all this: he can permit himself everything.
 
         Raises:
             UnauthorizedError: the caller may not.
@@ -165,6 +165,9 @@ class AccessControl:
             if isinstance(exchange, str):
                 purpose = f'{key} of policy "{policy.name}"'
                 self._authorization.check_forwarding(in_host(caller, policy.host), exchange, EVERY_KEY, purpose)
+        if self.has_rules or self.has_permissions:
+            for check in self.broker.policies.checks:
+                check(policy, caller.user)
 
     def sight(self, caller: Caller) -> Sight | None:
         """What a caller sees of the broker's objects; None for everything. Rules know no objects of their own."""

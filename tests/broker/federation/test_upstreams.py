@@ -16,6 +16,7 @@ from qstore.broker.model.arguments import Applied
 from qstore.broker.model.authorization import Action, ObjectType
 from qstore.broker.model.errors import InternalError, InvalidArgumentError, UnauthorizedError
 from qstore.broker.model.parameters import Parameter
+from qstore.broker.model.policies import Policy
 from qstore.broker.model.queues.queue import Queue
 from qstore.broker.protocols.stored_messages import restore_message
 from qstore.formats.amqp_0_9_1.properties import Properties
@@ -305,6 +306,27 @@ def test_who_may_not_create_links_may_set_no_upstream() -> None:
     for component, value in (("federation-upstream", UPSTREAM), ("federation-upstream-set", [{"upstream": "up"}])):
         with pytest.raises(UnauthorizedError):
             asyncio.run(life.own.broker.parameters.set(Parameter("/", component, "new", value, "bob@QPID")))
+
+
+def test_another_user_may_not_use_an_upstream() -> None:
+    life = Life()
+    broker = life.own.broker
+    broker.authorization.authorizer = Rules()
+    asyncio.run(broker.parameters.set(Parameter("/", "federation-upstream", "hers", UPSTREAM, "alice@QPID")))
+    (check,) = broker.policies.checks
+    for definition in (
+        {"federation-upstream": "hers"},
+        {"federation-upstream-pattern": "^h"},
+        {"federation-upstream-set": "all"},
+    ):
+        policy = Policy("/", "p", "^kx$", "exchanges", 0, definition)
+        check(policy, "alice@QPID")
+        with pytest.raises(UnauthorizedError, match="alice@QPID has set it"):
+            check(policy, "bob@QPID")
+    hers = [{"upstream": "hers"}]
+    asyncio.run(broker.parameters.set(Parameter("/", "federation-upstream-set", "one", hers, "alice@QPID")))
+    with pytest.raises(UnauthorizedError):
+        asyncio.run(broker.parameters.set(Parameter("/", "federation-upstream-set", "two", hers, "bob@QPID")))
 
 
 @pytest.mark.parametrize("mode", ["on-confirm", "on-publish", "no-ack"])

@@ -208,6 +208,20 @@ async def test_users_see_what_is_in_virtual_hosts_that_they_have_a_permission_fo
         await in_thread(bobs.close)
 
 
+async def test_a_policymaker_may_not_use_the_upstream_of_an_administrator(
+    make_broker: BrokerMaker, tmp_path: Path
+) -> None:
+    running = broker_with_users(make_broker, tmp_path, root="administrator", bob="policymaker")
+    bob = ("bob", "bob")
+    async with console_on(f"127.0.0.1:{running.port}", named=ADMIN) as client:
+        for user in ("root", "bob"):
+            await ask(client, 201, "PUT", f"permissions/%2F/{user}", ALL)
+        await ask(client, 201, "PUT", "parameters/federation-upstream/%2F/up", {"value": {"uri": "amqp://127.0.0.1:1"}})
+        policy = {"pattern": "^news$", "apply-to": "exchanges", "definition": {"federation-upstream": "up"}}
+        await ask(client, 401, "PUT", "policies/%2F/p", policy, bob)
+        await ask(client, 201, "PUT", "policies/%2F/p", policy)
+
+
 async def test_limits_of_a_host_hold(running: RunningBroker) -> None:
     async with console_on(f"127.0.0.1:{running.port}", named=ADMIN) as client:
         await ask(client, 201, "PUT", "vhosts/blue", {})
