@@ -9,7 +9,7 @@
 A message that the destination refuses (a full queue) goes back to the source after a delay; until then it takes one of
 the places of the prefetch count, so that a destination that refuses everything stops what feeds it. A message that
 cannot be published at all (its header does not fit a frame, or cannot be read) is handled in the same way: the others
-pass it, and it comes again after each delay until somebody removes it at the source. With no-ack it is lost.
+overtake it, and it returns after each delay until it is removed at the source. With no-ack it is lost.
 """
 
 from __future__ import annotations
