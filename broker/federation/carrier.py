@@ -17,8 +17,9 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Mapping
 from enum import Enum
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
+from qstore.broker.model.errors import InvalidArgumentError
 from qstore.formats.wording import printable
 
 if TYPE_CHECKING:
@@ -34,6 +35,37 @@ class AckMode(Enum):
     ON_CONFIRM = "on-confirm"
     ON_PUBLISH = "on-publish"
     NO_ACK = "no-ack"
+
+
+# ---- values of parameters ----
+
+MIN_DELAY: Final = 0.1
+MAX_DELAY: Final = 86_400
+
+
+def read_text(what: str, value: object) -> str:
+    """A name or a key. Raises InvalidArgumentError."""
+    if not isinstance(value, str) or len(value.encode("utf-8", "replace")) > 255:
+        raise InvalidArgumentError(f"{what} must be a string of at most 255 bytes")
+    return value
+
+
+def read_flag(what: str, value: object) -> bool:
+    """Raises InvalidArgumentError: it is not a boolean."""
+    if not isinstance(value, bool):
+        raise InvalidArgumentError(f"{what} must be true or false")
+    return value
+
+
+def read_delay(what: str, value: object) -> float:
+    """Seconds until a new start; 0 for never. Raises InvalidArgumentError."""
+    number = value if isinstance(value, int | float) and not isinstance(value, bool) else -1
+    if number == 0 or MIN_DELAY <= number <= MAX_DELAY:
+        return float(number)
+    raise InvalidArgumentError(f"{what} must be 0 (never), or a number of seconds from {MIN_DELAY} to {MAX_DELAY:,}")
+
+
+# ---- messages under way ----
 
 
 class Carrier:

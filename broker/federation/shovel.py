@@ -28,7 +28,7 @@ from enum import Enum
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from qstore.broker.federation.basic_peer import PeerNetwork, Side
-from qstore.broker.federation.carrier import AckMode, Carrier, unpublished
+from qstore.broker.federation.carrier import AckMode, Carrier, read_delay, read_flag, read_text, unpublished
 from qstore.broker.federation.uri import AmqpUri, parse_uris
 from qstore.broker.log.logs import log_of
 from qstore.broker.model.authorization import Action, ObjectType
@@ -60,8 +60,6 @@ DEFAULT_DELAY: Final = 5.0
 MAX_SHOVELS: Final = 1000
 """Shovels of one broker: each has two connections."""
 
-MIN_DELAY: Final = 0.1
-MAX_DELAY: Final = 86_400
 MAX_PREFETCH: Final = 65_535
 
 SHOVELLED: Final = "x-shovelled"
@@ -120,30 +118,10 @@ class Definition(NamedTuple):
     adds_timestamp: bool
 
 
-def _text(what: str, value: object) -> str:
-    if not isinstance(value, str) or len(value.encode("utf-8", "replace")) > 255:
-        raise InvalidArgumentError(f"{what} must be a string of at most 255 bytes")
-    return value
-
-
-def _flag(what: str, value: object) -> bool:
-    if not isinstance(value, bool):
-        raise InvalidArgumentError(f"{what} must be true or false")
-    return value
-
-
 def _count(what: str, value: object) -> int:
     if type(value) is not int or not 1 <= value <= MAX_PREFETCH:
         raise InvalidArgumentError(f"{what} must be a number from 1 to {MAX_PREFETCH:,}")
     return value
-
-
-def _delay(what: str, value: object) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= MAX_DELAY:
-        raise InvalidArgumentError(f"{what} must be a number of seconds from 0 (never) to {MAX_DELAY:,}")
-    if 0 < value < MIN_DELAY:
-        raise InvalidArgumentError(f"{what} must be 0 (never) or at least {MIN_DELAY} seconds")
-    return float(value)
 
 
 def _delete_after(what: str, value: object) -> int | None:
@@ -206,27 +184,27 @@ _KEYS: Final[Mapping[str, tuple[str, Callable[[str, object], Any]]]] = {
     "dest-uri": ("dest-uri", parse_uris),
     "src-protocol": ("src-protocol", _protocol),
     "dest-protocol": ("dest-protocol", _protocol),
-    "src-queue": ("src-queue", _text),
+    "src-queue": ("src-queue", read_text),
     "src-queue-args": ("src-queue-args", _table),
-    "src-exchange": ("src-exchange", _text),
-    "src-exchange-key": ("src-exchange-key", _text),
+    "src-exchange": ("src-exchange", read_text),
+    "src-exchange-key": ("src-exchange-key", read_text),
     "src-consumer-args": ("src-consumer-args", _table),
     "src-prefetch-count": ("src-prefetch-count", _count),
     "prefetch-count": ("src-prefetch-count", _count),
     "src-delete-after": ("src-delete-after", _delete_after),
     "delete-after": ("src-delete-after", _delete_after),
-    "dest-queue": ("dest-queue", _text),
+    "dest-queue": ("dest-queue", read_text),
     "dest-queue-args": ("dest-queue-args", _table),
-    "dest-exchange": ("dest-exchange", _text),
-    "dest-exchange-key": ("dest-exchange-key", _text),
+    "dest-exchange": ("dest-exchange", read_text),
+    "dest-exchange-key": ("dest-exchange-key", read_text),
     "dest-publish-properties": ("dest-publish-properties", _properties),
     "publish-properties": ("dest-publish-properties", _properties),
-    "dest-add-forward-headers": ("dest-add-forward-headers", _flag),
-    "add-forward-headers": ("dest-add-forward-headers", _flag),
-    "dest-add-timestamp-header": ("dest-add-timestamp-header", _flag),
-    "add-timestamp-header": ("dest-add-timestamp-header", _flag),
+    "dest-add-forward-headers": ("dest-add-forward-headers", read_flag),
+    "add-forward-headers": ("dest-add-forward-headers", read_flag),
+    "dest-add-timestamp-header": ("dest-add-timestamp-header", read_flag),
+    "add-timestamp-header": ("dest-add-timestamp-header", read_flag),
     "ack-mode": ("ack-mode", _ack_mode),
-    "reconnect-delay": ("reconnect-delay", _delay),
+    "reconnect-delay": ("reconnect-delay", read_delay),
 }
 
 

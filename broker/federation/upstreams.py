@@ -41,7 +41,7 @@ from enum import Enum
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
 from qstore.broker.federation.basic_peer import NO_OWNER, PeerNetwork, Side
-from qstore.broker.federation.carrier import AckMode, Carrier, unpublished
+from qstore.broker.federation.carrier import AckMode, Carrier, read_delay, read_flag, read_text, unpublished
 from qstore.broker.federation.uri import AmqpUri, parse_uris
 from qstore.broker.log.logs import log_of
 from qstore.broker.model.arguments import BOUND_FROM, INTERNAL, INTERNAL_PURPOSE
@@ -87,8 +87,6 @@ MAX_SET: Final = 100
 
 MAX_HOPS: Final = 100
 MAX_NUMBER: Final = (1 << 31) - 1
-MAX_DELAY: Final = 86_400
-MIN_DELAY: Final = 0.1
 
 RECEIVED_FROM: Final = "x-received-from"
 _PURPOSE: Final = typed_map({INTERNAL_PURPOSE: "federation"})
@@ -151,12 +149,6 @@ class Upstream(NamedTuple):
     ack_mode: AckMode
 
 
-def _text(what: str, value: object) -> str:
-    if not isinstance(value, str) or len(value.encode("utf-8", "replace")) > 255:
-        raise InvalidArgumentError(f"{what} must be text of at most 255 bytes")
-    return value
-
-
 def _number(low: int, high: int) -> Callable[[str, object], int]:
     def read(what: str, value: object) -> int:
         if type(value) is not int or not low <= value <= high:
@@ -164,18 +156,6 @@ def _number(low: int, high: int) -> Callable[[str, object], int]:
         return value
 
     return read
-
-
-def _delay(what: str, value: object) -> float:
-    if (
-        isinstance(value, bool)
-        or not isinstance(value, int | float)
-        or not (value == 0 or MIN_DELAY <= value <= MAX_DELAY)
-    ):
-        raise InvalidArgumentError(
-            f"{what} must be 0 (never), or a number of seconds from {MIN_DELAY} to {MAX_DELAY:,}"
-        )
-    return float(value)
 
 
 def _one_of(*texts: str) -> Callable[[str, object], str]:
@@ -193,12 +173,6 @@ def _distrust(what: str, value: object) -> bool:
     return False
 
 
-def _flag(what: str, value: object) -> bool:
-    if not isinstance(value, bool):
-        raise InvalidArgumentError(f"{what} must be true or false")
-    return value
-
-
 def _uris(what: str, value: object) -> object:
     parse_uris(what, value)
     return value
@@ -208,19 +182,19 @@ def _uris(what: str, value: object) -> object:
 #: same.
 _KEYS: Final[Mapping[str, Callable[[str, object], Any]]] = {
     "uri": _uris,
-    "exchange": _text,
-    "queue": _text,
-    "consumer-tag": _text,
+    "exchange": read_text,
+    "queue": read_text,
+    "consumer-tag": read_text,
     "prefetch-count": _number(1, 65_535),
-    "reconnect-delay": _delay,
+    "reconnect-delay": read_delay,
     "max-hops": _number(1, MAX_HOPS),
     "expires": _number(1, MAX_NUMBER),
     "message-ttl": _number(0, MAX_NUMBER),
     "queue-type": _one_of("classic", "quorum"),
     "ack-mode": _one_of(*(each.value for each in AckMode)),
     "trust-user-id": _distrust,
-    "ha-policy": _text,
-    "bind-nowait": _flag,
+    "ha-policy": read_text,
+    "bind-nowait": read_flag,
     "channel-use-mode": _one_of("multiple", "single"),
     "resource-cleanup-mode": _one_of("default", "never"),
 }
@@ -277,7 +251,7 @@ def read_set(value: object) -> list[tuple[str, dict[str, Any]]]:
         over = _read("an element of a set", each, ("upstream",))
         if "uri" in over:
             raise InvalidArgumentError("an element of a set has no uri: that is the upstream's")
-        found.append((_text("upstream", each.get("upstream")), over))
+        found.append((read_text("upstream", each.get("upstream")), over))
     return found
 
 

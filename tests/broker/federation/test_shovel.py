@@ -321,7 +321,8 @@ def test_older_names_of_keys_mean_the_same() -> None:
 @pytest.mark.parametrize(
     "wrong",
     [
-        {"src-prefetch-count": 0}, {"src-prefetch-count": True}, {"reconnect-delay": -1}, {"src-delete-after": 0},
+        {"src-prefetch-count": 0}, {"src-prefetch-count": True}, {"reconnect-delay": -1},
+        {"reconnect-delay": 10**400}, {"src-delete-after": 0},
         {"src-delete-after": "soon"}, {"ack-mode": 1}, {"dest-publish-properties": {"priority": 256}},
         {"dest-publish-properties": {"priority": "1"}}, {"src-queue": "x" * 300}, {"src-queue-args": []},
         {"src-exchange-key": "k"},
