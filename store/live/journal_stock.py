@@ -152,7 +152,7 @@ class JournalStock:
             self._unnamed[directory] = _Taken(info, named)
         return directory, named, file
 
-    def take_back(self, directory: str) -> WritableFile | None:
+    def reclaim(self, directory: str) -> WritableFile | None:
         """Take the name out of an unnamed journal whose queue is being deleted.
 
         If the queue is deleted, call `forget`, or `reuse` if the file is synced. If it is not, call `keep_name`.

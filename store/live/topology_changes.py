@@ -199,7 +199,7 @@ class Changes:
         def add() -> _Added:
             file, marked = None, ""
             if journal.is_blank and self._stock.is_unnamed(directory):
-                file = self._stock.take_back(directory)
+                file = self._stock.reclaim(directory)
             if file is None:
                 marked = directory
                 add_deletion_mark(disk, directory)

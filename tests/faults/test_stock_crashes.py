@@ -503,5 +503,5 @@ def test_a_deleted_queue_whose_name_stays_in_the_copy_is_detected() -> None:
     def stays(stock: JournalStock, directory: str) -> WritableFile:
         return stock._disk.open_writable(f"{directory}/{DEFAULT_BASE_NAME}{INFO_SUFFIX}{COPY_SUFFIX}")
 
-    with patch.object(JournalStock, "take_back", stays), pytest.raises(AssertionError):
+    with patch.object(JournalStock, "reclaim", stays), pytest.raises(AssertionError):
         lost_at_every_call(7, power_loss=False)

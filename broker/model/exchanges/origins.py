@@ -114,7 +114,7 @@ class Origins:
         self._reasons.setdefault(wanted, {})[binding] = tags
         self._changed(wanted)
 
-    def take_back(self, binding: Binding, origin: str) -> bool:
+    def withdraw(self, binding: Binding, origin: str) -> bool:
         """An origin does not want a binding any more. Whether no other does."""
         origins = self._origins.get(binding, {})
         if origin in origins:

@@ -707,7 +707,7 @@ class Topology:
             return
         if operation == SWEEP:
             for number, (old, marked) in enumerate(exchange.federate().take_marked(queue), 1):
-                await self._take_back(old, exchange, marked, caller)
+                await self._withdraw_origin(old, exchange, marked, caller)
                 if not number % BINDINGS_AT_ONCE:
                     await asyncio.sleep(0)
             return
@@ -715,11 +715,11 @@ class Topology:
         if not origin:  # a binding of a client here
             self._access.binding(caller, Action.UNBIND, exchange.name, queue.name, key)
         if binding is not None:
-            await self._take_back(binding, exchange, origin, caller)
+            await self._withdraw_origin(binding, exchange, origin, caller)
 
-    async def _take_back(self, binding: Binding, exchange: Exchange, origin: str, caller: Caller) -> None:
+    async def _withdraw_origin(self, binding: Binding, exchange: Exchange, origin: str, caller: Caller) -> None:
         queue, key = binding.queue, binding.key
-        if exchange.find_binding(queue, key) is binding and exchange.federate().take_back(binding, origin):
+        if exchange.find_binding(queue, key) is binding and exchange.federate().withdraw(binding, origin):
             await self._bindings.unbind(queue, exchange, key)
             self._events.emit(Unbind(caller.remote_host, caller.user, exchange.name, queue.name, key), caller)
 
