@@ -98,8 +98,14 @@ class WritableFile(ReadableFile, Protocol):
 class DiskLock(Protocol):
     """A lock that this process holds."""
 
+    def watch(self, directory: str) -> None:
+        """Have `is_in_place` look after another directory, too. Raises OSError: it cannot be opened."""
+
     def is_in_place(self) -> bool:
-        """Whether the directory of the locked file is still the one at its path, and not moved, replaced or removed."""
+        """Whether the directory of the locked file, and those to `watch`, are still the ones at their paths.
+
+        They are not if somebody has moved, replaced or removed one.
+        """
 
     def release(self) -> None:
         """Release the lock; may be called twice. The system releases it too when the process ends for any reason."""
@@ -413,11 +419,11 @@ def _make_private(path: str, flags: int) -> int:
 class OsLock:
     """A `DiskLock` on the operating system."""
 
-    __slots__ = ("_descriptor", "_directory", "_parent")
+    __slots__ = ("_descriptor", "_watched")
 
     def __init__(self, path: str) -> None:
         flags = os.O_RDWR | os.O_CLOEXEC | os.O_NONBLOCK
-        self._directory, self._parent = os.path.dirname(path) or ".", -1  # noqa: PTH120 – as in `OsDisk.names`
+        self._watched: dict[str, int] = {}  # path of a directory -> its descriptor
         try:
             self._descriptor = _make_private(path, flags)
         except FileExistsError:
@@ -426,25 +432,32 @@ class OsLock:
             if not stat.S_ISREG(os.fstat(self._descriptor).st_mode):
                 raise OSError(errno.EINVAL, "not a regular file")
             fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            # While the directory is open, no other one has its inode's number.
-            self._parent = os.open(self._directory, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+            self.watch(os.path.dirname(path) or ".")  # noqa: PTH120 – as in `OsDisk.names`
         except OSError as error:
             self.release()
             raise OSError(error.errno, error.strerror, path) from error
 
+    def watch(self, directory: str) -> None:
+        """Have `is_in_place` look after a directory. While it is open, no other one has its inode's number."""
+        self._watched[directory] = os.open(directory, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+
     def is_in_place(self) -> bool:
-        """Whether the directory is still the one at its path; so it counts too if that cannot be found out."""
+        """Whether the directories are still the ones at their paths; so they count too if that cannot be found out."""
         try:
-            return os.path.samestat(os.fstat(self._parent), os.stat(self._directory))  # noqa: PTH116 – as in `names`
+            return all(
+                os.path.samestat(os.fstat(descriptor), os.stat(path))  # noqa: PTH116 – as in `names`
+                for path, descriptor in self._watched.items()
+            )
         except OSError as error:
             return error.errno not in _MISSING
 
     def release(self) -> None:
         """Release the lock."""
-        for descriptor in (self._parent, self._descriptor):
+        for descriptor in (*self._watched.values(), self._descriptor):
             if descriptor >= 0:
                 os.close(descriptor)
-        self._parent = self._descriptor = -1
+        self._watched.clear()
+        self._descriptor = -1
 
 
 class OsWritableDisk(OsDisk):

@@ -118,6 +118,12 @@ class StoreDirectory:
         return posixpath.join(self.root, LIST)
 
     @property
+    def directories(self) -> list[str]:
+        """The directories of the store itself that exist from its start to its stop."""
+        found = (self.root, self.catalogue, self.part("jrnl"), self.prepared_list)
+        return [path for path in found if self._disk.is_directory(path)]
+
+    @property
     def _salvage_advice(self) -> str:
         """Advice about a store that cannot be opened because its own files are damaged."""
         seen = f"inspect it with qstore-check {self.path}"

@@ -255,6 +255,8 @@ class MessageStore:
         self, started: StartedStore, catalogue: Catalogue, mirrored: MirroredKeyValue, driver: StartingDriver
     ) -> None:
         """Mark the store as in use, and not clean, after everything was read and synced."""
+        for path in self.directory.directories:
+            self._lock.watch(path)
         self._journals_opened(started)
         self._background = self._environment.make_background()
         self._opened.callback(self._background.close)
