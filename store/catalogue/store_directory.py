@@ -91,6 +91,10 @@ class StoreDirectory:
         self.root = self.below(ROOT)
         self.has_hosts = False
 
+    def on(self, environment: Environment) -> StoreDirectory:
+        """The same directory, in another environment."""
+        return StoreDirectory(environment, self.path, self._software_version)
+
     def below(self, *names: str) -> str:
         """A path below the store directory."""
         return posixpath.join(self.path, *names)

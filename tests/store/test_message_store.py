@@ -1025,3 +1025,28 @@ def test_a_directory_that_was_put_back_is_closed_cleanly(environment: Environmen
     again = OpenedStore(environment, path)
     assert again.store.was_clean
     assert again.store.close()
+
+
+@pytest.mark.parametrize("part", ["", "rhm", "rhm/jrnl"])
+def test_a_journal_that_enters_its_next_file_does_not_write_to_another_store(
+    environment: Environment, path: Path, part: str
+) -> None:
+    opened = OpenedStore(environment, path)
+    journal = opened.make_queue("orders")
+    opened.enqueue(journal, b"message")
+    opened.flush(journal)
+    place = path / part
+    place.rename(path.with_name("moved"))
+    shutil.copytree(path.with_name("moved"), place)
+    before = _content(place)
+    flushed = Calls()
+    for number in range(1, 12):
+        opened.enqueue(journal, bytes(GEOMETRY.data_size // 5))
+        opened.store.flush((journal,), flushed)
+        opened.wait(flushed, number)
+        if flushed[-1] is not None:
+            break
+    assert flushed[0] is None  # in the file that is open
+    assert "was moved, replaced or removed" in str(flushed[-1])
+    assert not opened.store.close()
+    assert _content(place) == before
