@@ -30,7 +30,7 @@ from qstore.broker.management.objects.access import (
 )
 from qstore.broker.management.objects.acl import ACL_CLASS
 from qstore.broker.management.objects.backup import BACKUP_CLASS
-from qstore.broker.management.objects.broker import BROKER_CLASS
+from qstore.broker.management.objects.broker import BROKER_CLASS, MESSAGE_SIZES_CLASS
 from qstore.broker.management.objects.client import CONNECTION_CLASS, SESSION_CLASS, SUBSCRIPTION_CLASS
 from qstore.broker.management.objects.exchange import BINDING_CLASS, EXCHANGE_BINDING_CLASS, EXCHANGE_CLASS
 from qstore.broker.management.objects.federation import BRIDGE_CLASS, LINK_CLASS
@@ -73,6 +73,7 @@ CLASSES: Final = (
     SYSTEM_CLASS,
     MEMORY_CLASS,
     BROKER_CLASS,
+    MESSAGE_SIZES_CLASS,
     AGENT_CLASS,
     VHOST_CLASS,
     QUEUE_CLASS,

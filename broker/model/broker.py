@@ -16,7 +16,7 @@ from qstore.broker.log.logs import log_of
 from qstore.broker.model.arguments import ArgumentCheck
 from qstore.broker.model.authorization import Authorization
 from qstore.broker.model.configuration import Configuration
-from qstore.broker.model.counters import QueueTotals, sum_of
+from qstore.broker.model.counters import MessageSizes, QueueTotals, sum_of
 from qstore.broker.model.errors import ResourceLimitExceededError
 from qstore.broker.model.events import Events, JournalEnqThresholdExceeded, JournalFull
 from qstore.broker.model.exchanges.exchange import Exchange
@@ -70,6 +70,7 @@ class Broker:
         expiries: removes messages at the head of queues when they expire.
         router: publishes and moves messages.
         arguments: checks the arguments of declarations and subscriptions.
+        message_sizes: protocol -> the sizes of the messages that publishers have sent.
         started_at, started: start time, by `clock` and by `monotonic`.
         has_timestamps: whether messages of new connections get their time of arrival.
         federation_tag: its name in a federation; empty until the server has set it.
@@ -121,6 +122,7 @@ class Broker:
             monotonic=monotonic,
             call_later=call_later,
         )
+        self.message_sizes: dict[str, MessageSizes] = {}
         self.started_at, self.started = clock(), monotonic()
         self.has_timestamps = settings.enable_timestamp
         self.federation_tag = settings.federation_tag or ""

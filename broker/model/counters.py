@@ -13,8 +13,63 @@ Source: qpidd, Queue.cpp and the class Queue of the QMF schema, which define the
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterable
-from typing import NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from qstore.formats.kernels import count_bodies
+
+if TYPE_CHECKING:
+    from qstore.formats.kernels.bodies import Bodies
+
+MESSAGE_SIZES: Final = (100, 1_000, 10_000, 100_000, 1_000_000, 10_000_000, 50_000_000, 100_000_000)
+"""The upper bounds of the classes of message sizes, in bytes, as RabbitMQ 4 has them (rabbit_msg_size_metrics.erl);
+there is one more above them."""
+
+
+class MessageSizes:
+    """How large the messages are that publishers have sent: a histogram, of one protocol.
+
+    What is counted are the bytes of the body; of AMQP 1.0 those of all sections. Consecutive messages of one size are
+    counted by one call, at the latest half a second after the first (`protocols/assembly`).
+
+    Attributes:
+        bytes: of all messages.
+        counts: messages in each class of `MESSAGE_SIZES`.
+    """
+
+    __slots__ = ("bytes", "counts")
+
+    def __init__(self) -> None:
+        self.bytes = 0
+        self.counts = [0] * (len(MESSAGE_SIZES) + 1)
+
+    def add(self, size: int, count: int) -> None:
+        """Count messages of one size."""
+        self.bytes += size * count
+        self.counts[bisect_left(MESSAGE_SIZES, size)] += count
+
+    def add_run(self, bodies: Bodies, count: int) -> None:
+        """Count the first `count` of the bodies of a run."""
+        if bodies.is_even:
+            self.add(bodies.largest, count)
+            return
+        self.bytes += bodies.size(0, count)
+        below, last = 0, bisect_left(MESSAGE_SIZES, bodies.largest)
+        for each in range(bisect_left(MESSAGE_SIZES, bodies.smallest), last):
+            found = count_bodies(bodies.starts, bodies.gap, count, MESSAGE_SIZES[each])
+            self.counts[each] += found - below
+            below = found
+        self.counts[last] += count - below
+
+    @property
+    def messages(self) -> int:
+        """Their number."""
+        return sum(self.counts)
+
+    def by_bound(self) -> dict[str, int]:
+        """Messages by the largest size of their class."""
+        return dict(zip((*map(str, MESSAGE_SIZES), "inf"), self.counts, strict=True))
 
 
 class QueueTotals(NamedTuple):

@@ -182,12 +182,7 @@ class SocketConnection(asyncio.Protocol):
             if machine is None:
                 return
             data, self._first_bytes = self._first_bytes, b""
-        clients = self._clients
-        clients.busy_poll.begins()
-        memory = clients.broker.memory
-        memory.unprobed -= len(data)
-        if memory.unprobed < 0:
-            memory.probe()
+        self._clients.busy_poll.begins()
         try:
             self._process(machine.receive, data)
             self._apply_backpressure(machine, has_more=len(data) >= _FULL_READ)

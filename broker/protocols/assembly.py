@@ -42,6 +42,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Final, Generic, Protocol, TypeVar, cast
 
+from qstore.broker.model.counters import MessageSizes
 from qstore.broker.model.run import MAX_BODY, MAX_RUN, MIN_RUN
 from qstore.formats.kernels import find_run
 from qstore.formats.kernels.bodies import Bodies, SizeField
@@ -284,6 +285,8 @@ class Assembler(ABC, Generic[ReceiverT, PartialT]):
 
     Attributes:
         max_frame, max_body: as above.
+        sizes: counts messages by their sizes, when these change, and by `count_sizes`.
+        uncounted: messages that are not in `sizes` yet.
         max_at_once: messages plus other frames processed per call, before yielding to other connections.
         clock: seconds of a monotonic clock, for the time that a call may take; by default it does not advance.
         is_paused: input is buffered until `resume`.
@@ -294,8 +297,8 @@ class Assembler(ABC, Generic[ReceiverT, PartialT]):
 
     __slots__ = (
         "_budget", "_dropping", "_is_expensive", "_last_sizes", "_least", "_other", "_partial", "_pattern", "_receiver",
-        "_rest", "clock", "frames", "is_behind", "is_paused", "max_at_once", "max_body", "max_frame", "messages",
-        "pending_bytes",
+        "_rest", "_size", "clock", "frames", "is_behind", "is_paused", "max_at_once", "max_body", "max_frame",
+        "messages", "pending_bytes", "sizes", "uncounted",
     )  # fmt: skip
     __deletable__ = ("_receiver",)  # mypyc must know what `del` removes
 
@@ -303,6 +306,8 @@ class Assembler(ABC, Generic[ReceiverT, PartialT]):
         self._receiver, self._least = receiver, least
         self._budget = Budget(max_body) if budget is None else budget
         self.max_frame, self.max_body = max_frame, max_body
+        self.sizes = MessageSizes()
+        self._size = self.uncounted = 0
         self.max_at_once = sys.maxsize
         self.clock: Callable[[], float] = _no_clock
         self.is_paused = self.is_behind = self._is_expensive = False
@@ -333,7 +338,7 @@ class Assembler(ABC, Generic[ReceiverT, PartialT]):
             data = self._rest + data
             self._rest = b""
         end, least = len(data), self._least
-        at = taken = messages = 0
+        at = taken = messages = alike = 0  # `alike`: those of the pattern that are not in `messages` yet
         receiver = cast(CommandReceiver, self._receiver)  # used with a pattern, which only its protocols set
         pattern, clock = self._pattern, self.clock
         until, look_at = clock() + MAX_SECONDS, 1  # when the time is used up; the frame before which to check
@@ -350,6 +355,9 @@ class Assembler(ABC, Generic[ReceiverT, PartialT]):
                 look_at = taken + FRAMES_PER_LOOK
             is_known = bool(pattern.start) and data.startswith(pattern.start, at)
             if not is_known and self._other.start and data.startswith(self._other.start, at):
+                if alike:
+                    self._note(pattern.body_end - pattern.body_at, alike)
+                    messages, alike = messages + alike, 0
                 pattern, is_known = self._swap_patterns(), True
             if is_known and pattern.channel not in self._partial:
                 following = at + pattern.size
@@ -371,6 +379,10 @@ class Assembler(ABC, Generic[ReceiverT, PartialT]):
                             if count:
                                 at += bodies.start(count) - pattern.body_at
                                 messages += count
+                                if bodies.is_even:
+                                    self._note(bodies.largest, count)
+                                else:
+                                    self.sizes.add_run(bodies, count)
                                 last, look_at, skipped = header, 0, 1
                                 continue
                             count, skipped = min(skipped, bodies.count), 2 * skipped
@@ -381,9 +393,12 @@ class Assembler(ABC, Generic[ReceiverT, PartialT]):
                     if header != last or len(header) > LONG_HEADER:  # its route may be new, or its headers are decoded
                         last, look_at = header, 0
                     at = following
-                    messages += 1
+                    alike += 1
                     receiver.command(pattern.channel, pattern.payload, header, body)
                     continue
+            if alike:  # the pattern may become another one
+                self._note(pattern.body_end - pattern.body_at, alike)
+                messages, alike = messages + alike, 0
             following = self._take(data, at, end)
             if not following:
                 break
@@ -393,9 +408,29 @@ class Assembler(ABC, Generic[ReceiverT, PartialT]):
         else:
             taken = self.max_at_once
             self.is_behind = end - at >= least
+        if alike:
+            size = pattern.body_end - pattern.body_at
+            if size == self._size:
+                self.uncounted += alike
+            else:
+                self._note(size, alike)
+            messages += alike
         self.frames += taken + 2 * messages  # `taken` counts a message once, and it has three frames
         self.messages += messages
         self._rest = data[at:] if at < end else b""
+
+    def _note(self, size: int, count: int) -> None:
+        """Note messages of a size: they are counted once another size comes, or a timer does."""
+        if size != self._size:
+            self.count_sizes()
+            self._size = size
+        self.uncounted += count
+
+    def count_sizes(self) -> None:
+        """Count in `sizes` what is not there yet."""
+        if self.uncounted:
+            self.sizes.add(self._size, self.uncounted)
+            self.uncounted = 0
 
     def _is_repeated(self, command: int, header: int) -> bool:
         """Whether a message read frame by frame has the frame sizes of the previous one, so that the next may, too.
@@ -457,6 +492,7 @@ class Assembler(ABC, Generic[ReceiverT, PartialT]):
         for channel in list(self._partial):
             self.drop(channel)
         self._dropping.clear()
+        self.count_sizes()
         self._rest = b""
         self._budget.forget(self)
 

@@ -21,6 +21,7 @@ from qstore.broker.log.event_log import described
 from qstore.broker.log.logs import WARNING, LogBudget, log_of
 from qstore.broker.model.authorization import Action, ObjectType
 from qstore.broker.model.caller import Publisher
+from qstore.broker.model.counters import MessageSizes
 from qstore.broker.model.errors import ModelError, UnauthorizedError
 from qstore.broker.model.events import ClientConnect, ClientConnectFail, ClientDisconnect, Event
 from qstore.broker.protocols.assembly import Budget
@@ -97,6 +98,7 @@ class BrokerConnection(Connection):
         self._host, self._shared, self._now, self.tick = host, shared, shared.now, broker.tick
         super().__init__()
         self._assembler.max_at_once, self._assembler.clock = AT_ONCE, shared.now
+        self._assembler.sizes = broker.message_sizes.setdefault(self.protocol, MessageSizes())
         self.peer, self._refusal = peer.address, peer.refusal
         self.user, self.created_at = "", broker.clock()
         self.virtual_host = broker.default_host
@@ -360,6 +362,8 @@ class BrokerConnection(Connection):
 
     def on_timer(self, now: float) -> None:
         """Check heartbeats, incomplete messages, and whether a closing connection is overdue."""
+        if self._assembler.uncounted:
+            self._assembler.count_sizes()
         if self._assembler.pending_bytes or self._assembler.is_paused:
             self._assembler.on_timer(now)
         if self.phase is Phase.CLOSING and now - self._closing_since > CLOSE_SECONDS:

@@ -5,6 +5,7 @@ they lie in one socket read. `bodies` says where the bodies are, and which field
 
     find_run           where the bodies of a run are
     sort_messages      the bodies of messages that differ in one part, such as the routing key, as a run for each
+    count_bodies       how many bodies of a run are no larger than a size
     place_records      where the records of a run would be in a journal
     encode_records     the records of a run, for a journal of version 2
     encode_dequeues    the records that remove messages with consecutive record ids
@@ -19,6 +20,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from qstore.formats.kernels.plain import (
+        count_bodies,
         encode_dequeues,
         encode_records,
         find_run,
@@ -30,6 +32,7 @@ if TYPE_CHECKING:
 else:
     try:
         from qstore.formats.kernels.compiled import (
+            count_bodies,
             encode_dequeues,
             encode_records,
             find_run,
@@ -40,6 +43,7 @@ else:
         )
     except ImportError:
         from qstore.formats.kernels.plain import (
+            count_bodies,
             encode_dequeues,
             encode_records,
             find_run,
@@ -50,6 +54,7 @@ else:
         )
 
 __all__ = [
+    "count_bodies",
     "encode_dequeues",
     "encode_records",
     "find_run",

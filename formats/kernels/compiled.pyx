@@ -451,6 +451,17 @@ def encode_records(
     return records
 
 
+def count_bodies(bytes starts not None, Py_ssize_t gap, Py_ssize_t count, Py_ssize_t largest):
+    cdef const uint32_t* begins = starts_of(starts, 0, count)
+    if begins == NULL or not 0 <= gap <= MAX_U32 or not 0 <= largest <= MAX_U32:
+        return _plain.count_bodies(starts, gap, count, largest)
+    cdef Py_ssize_t number, found = 0
+    cdef int64_t limit = largest + gap
+    for number in range(count):
+        found += <int64_t>begins[number + 1] - <int64_t>begins[number] <= limit
+    return found
+
+
 def encode_dequeues(
     uint64_t first_word, uint64_t rid, uint32_t low_number, uint64_t target, Py_ssize_t count, bytes salt not None
 ):

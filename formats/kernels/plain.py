@@ -309,6 +309,22 @@ def encode_records(
     return b"".join(pieces)
 
 
+def count_bodies(starts: bytes, gap: int, count: int, largest: int) -> int:
+    """How many of the first `count` bodies have at most `largest` bytes.
+
+    Args:
+        starts: where they begin (`Bodies`).
+        gap: bytes between two of them.
+        count: bodies to look at.
+        largest: bytes.
+
+    Raises:
+        ValueError: there are not as many.
+    """
+    begins = _starts(starts, 0, count)
+    return sum(map((largest + gap).__ge__, map(sub, begins[1:], begins)))
+
+
 def encode_dequeues(first_word: int, rid: int, low_number: int, target: int, count: int, salt: bytes) -> bytes:
     """The version-2 records that remove messages with consecutive record ids, outside of transactions.
 

@@ -78,6 +78,19 @@ def _before(prefix: bytes, fields: tuple[SizeField, ...], size: int) -> bytes:
 
 
 @each_form
+@given(run=_runs(), largest=st.integers(0, 400), share=st.floats(0, 1))
+def test_bodies_up_to_a_size_are_counted(
+    kernels: Any, run: tuple[list[bytes], Bodies, int], largest: int, share: float
+) -> None:
+    bodies, joined_, first = run
+    starts, count = joined_.starts[4 * first :], int(share * len(bodies))
+    found = kernels.count_bodies(starts, joined_.gap, count, largest)
+    assert found == sum(len(body) <= largest for body in bodies[:count])
+    with pytest.raises(ValueError, match="no bodies"):
+        kernels.count_bodies(starts, joined_.gap, len(bodies) + 1, largest)
+
+
+@each_form
 @given(
     sizes=st.lists(st.integers(1, 300), max_size=8),
     prefix=st.binary(min_size=_MAX_PREFIX, max_size=30),

@@ -141,6 +141,8 @@ JOURNALS: Final = (
 # fmt: on
 
 
+_PROTOCOLS: Final[Mapping[str, str]] = {"AMQP 0-9-1": "amqp091", "AMQP 1.0": "amqp10", "AMQP 0-10": "amqp010"}
+"""RabbitMQ's names of protocols; 0-10 is not among them."""
 _NOT_COUNTED: Final = (
     "received_confirm", "confirmed", "unroutable_returned", "delivered_consume_auto_ack", "delivered_get_manual_ack",
     "delivered_get_auto_ack", "get_empty",
@@ -367,7 +369,18 @@ async def _broker(api: Api, endpoint: str) -> list[Metric]:
     memory.add_metric(("allocated_unused",), rows.number(allocated, "malloc_fordblks"))
     memory.add_metric(("mapped",), rows.number(allocated, "malloc_hblkhd"))
     of_shovels = await federation.metrics(api, age)
-    return [*found, alarms, version, identity, discards, memory, *of_shovels, *await _flushes(api)]
+    sizes = await _message_sizes(api, age)
+    return [*found, alarms, version, identity, discards, memory, sizes, *of_shovels, *await _flushes(api)]
+
+
+async def _message_sizes(api: Api, age: float) -> Metric:
+    """The sizes of messages, by protocol, as RabbitMQ 4 has them."""
+    metric = HistogramMetricFamily(
+        "rabbitmq_message_size_bytes", "Size of messages received from publishers", labels=("protocol",)
+    )
+    for data in await api.collector.get("messageSizes", age):
+        _add_histogram(metric, (_PROTOCOLS.get(data.key, data.key),), data, "sizes", "bytes", 1)
+    return metric
 
 
 async def _flushes(api: Api) -> list[Metric]:
@@ -383,13 +396,20 @@ async def _flushes(api: Api) -> list[Metric]:
 
 
 def _histogram(name: str, text: str, data: Data, counts: str, total: str, unit: float) -> Metric:
-    """A histogram from the counts of each class by its upper bound."""
+    """A histogram without labels."""
+    metric = HistogramMetricFamily(name, text)
+    _add_histogram(metric, (), data, counts, total, unit)
+    return metric
+
+
+def _add_histogram(
+    metric: HistogramMetricFamily, labels: Sequence[str], data: Data, counts: str, total: str, unit: float
+) -> None:
+    """Add a histogram from the counts of each class by its upper bound."""
     given = data.get(counts) or {}
     buckets, below = list[tuple[str, float]](), 0
     for bound in sorted(int(each) for each in given if each != "inf"):
         below += given[str(bound)]
         buckets.append((repr(bound / unit), below))
     buckets.append(("+Inf", below + given.get("inf", 0)))
-    metric = HistogramMetricFamily(name, text)
-    metric.add_metric((), buckets=buckets, sum_value=rows.number(data, total) / unit)
-    return metric
+    metric.add_metric(labels, buckets=buckets, sum_value=rows.number(data, total) / unit)

@@ -1450,8 +1450,8 @@ async def object_of(api: Api, call: Call) -> Reply:
 
 OBJECTS: Final = (
     "acl", "agent", "alarms", "backup", "binding", "broker", "connection", "exchange", "exchange_binding", "flushes",
-    "journal", "log", "memory", "queue", "security", "session", "store", "subscription", "system", "vhost",
-    "virtual_host",
+    "journal", "log", "memory", "messageSizes", "queue", "security", "session", "store", "subscription", "system",
+    "vhost", "virtual_host",
 )  # fmt: skip
 """The classes that are shown as they are."""
 

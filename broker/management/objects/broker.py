@@ -47,6 +47,7 @@ from qstore.broker.management.schema import (
     BROKER,
     BROKER_NAME,
     SYSTEM,
+    ClassName,
     ManagedClass,
     always,
     arg,
@@ -68,7 +69,7 @@ from qstore.broker.model.errors import (
 from qstore.broker.model.queues.groups import GroupOrder
 from qstore.broker.model.topology.checks import check_private
 from qstore.formats.broker_records.topology import DEFAULT_HOST, split_name
-from qstore.formats.values import TypedMap, TypedValue
+from qstore.formats.values import TypedMap, TypedValue, typed_map
 from qstore.formats.wording import printable
 
 if TYPE_CHECKING:
@@ -77,7 +78,7 @@ if TYPE_CHECKING:
     from qstore.broker.management.schema import Results
     from qstore.broker.model.broker import Broker
     from qstore.broker.model.caller import Caller
-    from qstore.broker.model.counters import QueueTotals
+    from qstore.broker.model.counters import MessageSizes, QueueTotals
     from qstore.broker.model.queues.consumers import Consumer
 
 
@@ -556,5 +557,30 @@ BROKER_CLASS: Final = ManagedClass(
         method("shutdown", "Shutdown the broker", (), shut_down),
     ),
     objects=_objects, look=_look, created=started, prepare=_sum_up,
+)
+# fmt: on
+
+
+# ---- sizes of messages: this broker's own ----
+
+
+def _sizes(managed: ManagedBroker) -> Iterable[tuple[str, tuple[str, MessageSizes]]]:
+    return [(protocol, (protocol, sizes)) for protocol, sizes in managed.broker.message_sizes.items()]
+
+
+# fmt: off
+MESSAGE_SIZES_CLASS: Final = ManagedClass(
+    ClassName("qstore", "messageSizes"),
+    properties=(
+        prop("brokerRef", "objId", "RO index parent", always(BROKER.reference(BROKER_NAME)), "", "", "qpid.Broker"),
+        prop("protocol", "sstr", "RO index", lambda view: view[0]),
+    ),
+    statistics=(
+        stat("messages", "count64", lambda view: view[1].messages, "Messages that publishers have sent", "message"),
+        stat("bytes", "count64", lambda view: view[1].bytes, "Bytes of all", "octet"),
+        stat("sizes", "map", lambda view: typed_map(view[1].by_bound()),
+             "Number of messages by size: key is the largest in bytes"),
+    ),
+    objects=_sizes,
 )
 # fmt: on

@@ -117,6 +117,7 @@ class CommandAssembler(Assembler[CommandReceiver, _Partial]):
             if position == _WHOLE_COMMAND:
                 if code == _TRANSFER:
                     self.messages += 1
+                    self._note(0, 1)
                 if code != _ACCEPT:
                     self._is_expensive = True
                 self._receiver.command(channel, data[at + _HEAD : following], None, None)
@@ -148,6 +149,7 @@ class CommandAssembler(Assembler[CommandReceiver, _Partial]):
         if position == _LAST_WHOLE:
             self.frames += 1
             self.messages += 1
+            self._note(0, 1)
             self._receiver.command(channel, data[at + _HEAD : header_at], data[header_at + _HEAD : body_at], None)
             return int(body_at)
         if position != _WHOLE_SEGMENT or body_at + _HEAD > end:
@@ -179,6 +181,7 @@ class CommandAssembler(Assembler[CommandReceiver, _Partial]):
             pattern.body_at, pattern.body_end, pattern.size = body_at + _HEAD - at, after - at, after - at
         self.frames += 2
         self.messages += 1
+        self._note(size - _HEAD, 1)
         self._receiver.command(channel, payload, header, data[body_at + _HEAD : after])
         return int(after)
 
@@ -273,6 +276,7 @@ class CommandAssembler(Assembler[CommandReceiver, _Partial]):
         body = None if partial.body is None else partial.body.content()
         if partial.payload.startswith(_TRANSFER):
             self.messages += 1
+            self._note(0 if partial.body is None else partial.body.size, 1)
         self._receiver.command(channel, bytes(partial.payload), header, body)
 
 

@@ -197,6 +197,7 @@ class MethodAssembler(Assembler[MethodReceiver, _Partial]):
             pattern.body_at, pattern.body_end, pattern.size = body_at + _HEAD - at, after - 1 - at, after - at
         self.frames += 2
         self.messages += 1
+        self._note(size, 1)
         self._receiver.command(channel, payload, header, data[body_at + _HEAD : after - 1])
         if self._single:
             self._single -= 1
@@ -240,6 +241,8 @@ class MethodAssembler(Assembler[MethodReceiver, _Partial]):
             if self._receiver.mixed_runs(channel, header, SIZE_FIELD, runs, count):
                 self.frames += 3 * count
                 self.messages += count
+                for run in runs:
+                    self.sizes.add_run(run.bodies, run.bodies.count)
                 self._last_tried = 0
                 return following
         self._single = self._last_tried = min(2 * self._last_tried + 1, _MAX_SINGLE)
@@ -320,6 +323,7 @@ class MethodAssembler(Assembler[MethodReceiver, _Partial]):
         del self._partial[channel]
         self._count(-partial.held_bytes)
         self.messages += 1
+        self._note(partial.size, 1)
         self._receiver.command(channel, partial.payload, partial.header, partial.body.content())
 
 

@@ -218,6 +218,7 @@ class FrameAssembler(Assembler[FrameReceiver, _Partial]):
         if partial is None and not is_more and not is_aborted:
             if receiver.takes(channel, transfer, is_first=True):
                 self.messages += 1
+                self._note(size, 1)
                 receiver.transferred(channel, transfer, data[content_at:end])
             return True
         held = 0 if partial is None else partial.content.size
@@ -261,6 +262,7 @@ class FrameAssembler(Assembler[FrameReceiver, _Partial]):
             del self._partial[key]
             self._count(-partial.held_bytes)
             self.messages += 1
+            self._note(partial.content.size, 1)
             receiver.transferred(channel, partial.transfer, partial.content.content())
 
     def _refuse_message(self, key: int, size: int, *, is_more: bool) -> None:

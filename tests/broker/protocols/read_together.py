@@ -62,6 +62,7 @@ class Side:
 
     def state(self) -> dict[str, Any]:
         """Everything that can be seen, without looking at single messages."""
+        self.client.machine.on_timer(self.world.now)  # sizes are counted then
         return {
             "queues": {
                 name: (
@@ -71,6 +72,9 @@ class Side:
                     queue.totals._replace(messages_out=0, messages_in=0, bytes_out=0, bytes_in=0),
                 )
                 for name, queue in self.world.broker.default_host.queues.items()
+            },
+            "sizes": {
+                protocol: (sizes.bytes, sizes.counts) for protocol, sizes in self.world.broker.message_sizes.items()
             },
             "enqueued": self.world.store.enqueued,
             "dequeued": sorted(self.world.store.dequeued),

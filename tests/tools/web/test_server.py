@@ -443,6 +443,23 @@ async def metrics(client: Client, path: str) -> dict[str, list[tuple[dict[str, s
     return found
 
 
+async def sizes_of_messages(client: Client) -> dict[str, float]:
+    """The histogram of AMQP 0-9-1, once a timer has counted the messages."""
+    name = "rabbitmq_message_size_bytes"
+    while True:
+        found = await metrics(client, "/metrics")
+        buckets = {
+            labels["le"].removesuffix(".0"): value
+            for labels, value in found.get(f"{name}_bucket", [])
+            if labels["protocol"] == "amqp091"
+        }
+        if buckets.get("+Inf"):
+            for each in ("sum", "count"):
+                buckets[each] = next(v for labels, v in found[f"{name}_{each}"] if labels["protocol"] == "amqp091")
+            return buckets
+        await asyncio.sleep(0.2)
+
+
 async def test_metrics_are_parsed_and_right(url: str) -> None:
     async with console_on(url) as client:
         await client.ask("PUT", "/api/queues/%2F/m%22%5C1", {"durable": True})
@@ -464,6 +481,9 @@ async def test_metrics_are_parsed_and_right(url: str) -> None:
         assert buckets[-1] == total["qstore_store_sync_seconds_count"][0][1]
         assert total["qstore_store_flush_bytes_sum"][0][1] >= 512
         assert total["qstore_store_sync_seconds_sum"][0][1] > 0
+        sizes = await sizes_of_messages(client)
+        assert sizes["100"] == sizes["+Inf"] == sizes["count"] >= 3
+        assert sizes["sum"] >= 9
         each = await metrics(client, "/metrics/per-object")
         labels = {"vhost": "/", "queue": 'm"\\1'}
         assert (labels, 3.0) in each["rabbitmq_queue_messages"]
@@ -499,7 +519,7 @@ OVERVIEW = """
     global_messages_redelivered_total global_messages_delivered_total global_messages_acknowledged_total
     global_messages_delivered_consume_manual_ack_total global_messages_delivered_consume_auto_ack_total
     global_messages_delivered_get_manual_ack_total global_messages_delivered_get_auto_ack_total
-    global_messages_get_empty_total
+    global_messages_get_empty_total message_size_bytes_bucket
 """
 """Metrics that RabbitMQ's dashboard RabbitMQ-Overview asks for, without the prefix."""
 
