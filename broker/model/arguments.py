@@ -36,6 +36,7 @@ _MAX_LINES: Final = 20  # in the log, for one declaration
 
 AMQP_0_10: Final = "AMQP 0-10"
 AMQP_0_9_1: Final = "AMQP 0-9-1"
+AMQP_1_0: Final = "AMQP 1.0"
 
 
 class Of(Enum):
@@ -156,8 +157,8 @@ def _is_selector(value: object) -> bool:
 
 NO_LOCAL: Final = "no-local"
 QUEUE_TYPE: Final = "x-queue-type"
-PRIORITY: Final = "x-priority"
-"""An argument of subscriptions."""
+PRIORITIES: Final = ("x-priority", "rabbitmq:priority")
+"""Names of an argument of subscriptions: in AMQP 1.0, where they are properties of links, RabbitMQ has another one."""
 SELECTOR: Final = "x-apache-selector"
 JMS_SELECTOR: Final = "x-filter-jms-selector"
 """The Java client's name for it, which it also sends without a selector."""
@@ -248,6 +249,7 @@ _NO_SELECTOR_HERE: Final = (
     "qpid.filter"
 )
 _ONLY_0_10: Final = "only AMQP 0-10 has selectors, and messages that do not match it would be delivered"
+_FILTER: Final = "AMQP 1.0 has the filter selector-filter, and messages that do not match would be delivered"
 
 TABLE: Final = (
     # Limits.
@@ -385,11 +387,14 @@ TABLE: Final = (
     _does(_BINDING, FED_ORIGIN, "the broker whose clients want the messages"),
     _does(_BINDING, FED_TAGS, "the brokers that the binding has passed"),
     # Subscriptions.
-    _does(_SUBSCRIPTION, PRIORITY, "consumers of higher priority get messages first"),
+    _does(_SUBSCRIPTION, PRIORITIES[0], "consumers of higher priority get messages first"),
+    _does(_SUBSCRIPTION, PRIORITIES[1], "another name for x-priority, of clients of AMQP 1.0"),
     _does(_SUBSCRIPTION, SELECTOR, "selects the messages that it gets", protocol=AMQP_0_10),
     _refused(_SUBSCRIPTION, SELECTOR, _ONLY_0_10, _is_selector, protocol=AMQP_0_9_1),
+    _refused(_SUBSCRIPTION, SELECTOR, _FILTER, _is_selector, protocol=AMQP_1_0),
     _does(_SUBSCRIPTION, JMS_SELECTOR, "another name for x-apache-selector", protocol=AMQP_0_10),
     _refused(_SUBSCRIPTION, JMS_SELECTOR, _ONLY_0_10, _is_selector, protocol=AMQP_0_9_1),
+    _refused(_SUBSCRIPTION, JMS_SELECTOR, _FILTER, _is_selector, protocol=AMQP_1_0),
     _refused(_SUBSCRIPTION, "x-filter-no-consume", "AMQP 0-10 has the acquire mode not-acquired for browsing"),
     _refused(_SUBSCRIPTION, "x-filter-auto-close", "a subscription does not end when its queue is empty"),
     _refused(_SUBSCRIPTION, "x-stream-offset", "there are no streams", _always),

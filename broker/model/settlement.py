@@ -28,7 +28,7 @@ from itertools import islice
 from operator import attrgetter
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from qstore.broker.model.arguments import PRIORITY, Of, shown
+from qstore.broker.model.arguments import PRIORITIES, Of, shown
 from qstore.broker.model.authorization import Action, ObjectType
 from qstore.broker.model.caller import Caller
 from qstore.broker.model.errors import InvalidArgumentError, ModelError, ResourceLockedError
@@ -391,11 +391,11 @@ def subscribe(
     arguments: TypedMap = EMPTY_MAP,
     protocol: str = "",
 ) -> None:
-    """Add a consumer; if it is `exclusive`, the queue accepts no other. The argument x-priority ranks it.
+    """Add a consumer; if it is `exclusive`, the queue accepts no other. `PRIORITIES` rank it.
 
     Raises:
         UnauthorizedError: the caller may not consume.
-        InvalidArgumentError: x-priority is not a whole number.
+        InvalidArgumentError: its priority is not a whole number.
         NotImplementedByBrokerError: an argument is not supported for subscriptions of this protocol.
         ResourceLockedError: the queue has an exclusive consumer; or, for an exclusive one, any consumer, or consumers
             of which one is active.
@@ -419,13 +419,14 @@ def subscribe(
 
 
 def _priority(arguments: TypedMap) -> int:
-    typed = arguments.get(PRIORITY)
-    if typed is None:
-        return 0
-    value = typed.value
-    if not isinstance(value, int) or isinstance(value, bool):
-        raise InvalidArgumentError(f"{PRIORITY} is {shown(value)}, not a whole number")
-    return value
+    for name in PRIORITIES:
+        typed = arguments.get(name)
+        if typed is not None:
+            value = typed.value
+            if not isinstance(value, int) or isinstance(value, bool):
+                raise InvalidArgumentError(f"{name} is {shown(value)}, not a whole number")
+            return value
+    return 0
 
 
 def unsubscribe(host: VirtualHost, caller: Caller, queue: Queue, consumer: Consumer, destination: str) -> None:

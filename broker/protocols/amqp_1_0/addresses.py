@@ -69,7 +69,7 @@ def decoded(text: str) -> str:
     try:
         return unquote_to_bytes(text).decode()
     except UnicodeDecodeError:
-        raise InvalidArgumentError(f"{text[:_MAX_SHOWN]!a} is not percent-encoded UTF-8") from None
+        raise InvalidArgumentError(f"{text[:_MAX_SHOWN]!a} is not valid UTF-8, percent-encoded") from None
 
 
 def strict_node(address: str) -> Node | None:

@@ -14,6 +14,8 @@ expires: then it is a durable queue that stays when the link is detached, collec
 closed. The capability `shared` allows several links to consume it, and with `global` also those of other containers.
 The argument `OF_SUBSCRIPTION` marks it: a queue without it that has the name by chance is neither used nor deleted.
 
+**Properties** of a link that receives are the arguments of its subscription (`model/arguments`).
+
 **Binding keys.** That of the address or of a filter; otherwise every message of a topic exchange or a headers exchange
 matches, and elsewhere the empty key.
 
@@ -38,7 +40,7 @@ import secrets
 from collections.abc import Coroutine, Mapping
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from qstore.broker.model.arguments import OF_SUBSCRIPTION, SELECTOR
+from qstore.broker.model.arguments import ALTERNATE, AMQP_1_0, OF_SUBSCRIPTION, SELECTOR
 from qstore.broker.model.authorization import Action, ObjectType
 from qstore.broker.model.errors import (
     InvalidArgumentError,
@@ -75,6 +77,9 @@ AUTO_DELETE: Final = "auto-delete"
 
 _OF_ARTEMIS: Final = {"anycast": IS_QUEUE, "multicast": IS_TOPIC}
 _VOLATILE: Final = "rabbitmq:volatile-queue"  # a queue for answers, whose address is in RabbitMQ's form
+
+_PAIRED: Final = "paired"  # clients of RabbitMQ say it of their links to and from /management
+_MAX_IGNORED: Final = 20  # lines in the log for one link
 
 _RECEIVER: Final = True
 _COPY: Final = "copy"
@@ -237,7 +242,7 @@ class Attach:
         self.terminus = terminus.fields
         address = self.terminus.get("address")
         if address is not None and (not isinstance(address, Value) or not isinstance(address.value, str)):
-            raise ConditionError(Condition.INVALID_FIELD, "the address must be a string")
+            raise ConditionError(Condition.INVALID_FIELD, "the address is not a string, or not valid UTF-8")
         self.address = None if address is None else address.value
         self.is_management = self.address == MANAGEMENT
         if self.is_source:
@@ -272,7 +277,7 @@ class Attach:
         )
         arguments: list[tuple[str, TypedValue]] = []
         for key, typed in self.terminus.get("dynamic_node_properties") or ():
-            name, value = plain_key(key), typed.value
+            name = plain_key(key)
             if name == _LIFETIME_POLICY:
                 policy = _lifetime_of(typed)
                 properties = properties._replace(ends_with_link=policy is None)
@@ -287,9 +292,9 @@ class Attach:
             elif name == "auto-delete":
                 properties = properties._replace(is_auto_delete=_boolean_of(name, typed))
             elif name == "exchange-type":
-                properties = properties._replace(exchange_type=str(value), is_exchange=True)
-            elif name == "alternate-exchange":
-                properties = properties._replace(alternate=str(value))
+                properties = properties._replace(exchange_type=_text_of(name, typed), is_exchange=True)
+            elif name == ALTERNATE:
+                properties = properties._replace(alternate=_text_of(name, typed))
             else:
                 arguments.append((name, neutral_value(typed)))
         return properties._replace(arguments=TypedMap(tuple(arguments)))
@@ -416,9 +421,22 @@ class Attach:
 
     def make(self) -> Link:
         """Make the link; everything for it is there. Raises ModelError or ConditionError."""
+        if not self.is_source or self.is_management:
+            self._ignore_properties()
         if self.is_source and self.is_management:
             return AnswerLink(self.session, self.handle, self.name, self._max_message)
         return self._make_outgoing() if self.is_source else self._make_incoming()
+
+    @property
+    def _properties(self) -> TypedMap:
+        return neutral_map(self._fields.get("properties") or ())
+
+    def _ignore_properties(self) -> None:
+        """Log the properties of a link that is not a subscription, whose arguments they would be."""
+        for name in list(self._properties)[:_MAX_IGNORED]:
+            if not self.is_management or name != _PAIRED:
+                why = "only links on which a client receives from a queue or an exchange have properties"
+                self.session.broker.arguments.field_ignored(f'Link "{self.name}"', "property", name, why)
 
     def _make_incoming(self) -> IncomingLink:
         session, node = self.session, self.node
@@ -456,9 +474,13 @@ class Attach:
             no_local=self.filters.no_local,
             max_message=self._max_message,
             default=self._default_outcome(fields.get("default_outcome")),
+            arguments=self._properties,
         )
         is_exclusive = self._is_durable and not self._asks(SHARED)
-        subscribe(session.broker, session, queue, link, self.name, exclusive=is_exclusive)
+        subscribe(
+            session.broker, session, queue, link, self.name, exclusive=is_exclusive, arguments=link.arguments,
+            protocol=AMQP_1_0,
+        )  # fmt: skip
         session.virtual_host.idle_queues.used(queue)
         link.owned = self.owned
         link.is_durable = self._is_durable
@@ -565,6 +587,13 @@ def _boolean_of(name: str, typed: Value) -> bool:
     """A property of a node that is a boolean. Raises ConditionError."""
     if not isinstance(typed.value, bool):
         raise ConditionError(Condition.INVALID_FIELD, f"{name} is not a boolean, but of type {typed.type_name}")
+    return typed.value
+
+
+def _text_of(name: str, typed: Value) -> str:
+    """A property of a node that is a string or a symbol. Raises ConditionError."""
+    if not isinstance(typed.value, str):
+        raise ConditionError(Condition.INVALID_FIELD, f"{name} is not a string, but of type {typed.type_name}")
     return typed.value
 
 

@@ -41,7 +41,7 @@ from qstore.broker.protocols.output import (
 from qstore.formats.amqp_1_0.composites import BY_NAME, encode_composite
 from qstore.formats.amqp_1_0.frames import AMQP, FRAME
 from qstore.formats.amqp_1_0.values import Value, encode_value
-from qstore.formats.values import EMPTY_MAP
+from qstore.formats.values import EMPTY_MAP, TypedMap
 
 if TYPE_CHECKING:
     from qstore.broker.protocols.amqp_1_0.addresses import Node
@@ -140,6 +140,8 @@ class OutgoingLink(SendingConsumer):
         selector: decides which messages it gets; None for all.
         no_local: whether it gets no messages that were published over its own connection.
         max_message: bytes of a message that the client accepts. Larger ones are left to other consumers.
+        default: see below.
+        arguments: those of its subscription.
 
     Attributes:
         session, handle, name: as above.
@@ -174,8 +176,9 @@ class OutgoingLink(SendingConsumer):
         no_local: bool,
         max_message: int,
         default: Composite,
+        arguments: TypedMap = EMPTY_MAP,
     ) -> None:
-        super().__init__(name, queue, acquires=acquires, is_accepting=not settles, arguments=EMPTY_MAP)
+        super().__init__(name, queue, acquires=acquires, is_accepting=not settles, arguments=arguments)
         self.session, self.handle, self.name, self.default = session, handle, name, default
         self.settles, self.no_local, self._selector = settles, no_local, selector
         self._max_message = max_message

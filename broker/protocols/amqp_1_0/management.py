@@ -29,7 +29,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from qstore.broker.model import errors
-from qstore.broker.model.arguments import ALTERNATE, QUEUE_TYPE
+from qstore.broker.model.arguments import ALTERNATE, QUEUE_TYPE, shown
 from qstore.broker.model.authorization import Action, ObjectType
 from qstore.broker.model.errors import InvalidArgumentError, ModelError, NotFoundError
 from qstore.broker.model.message import Content
@@ -321,8 +321,15 @@ class Operation:
             raise NotFoundError(f"no queue '{name[:256]}' in vhost '{session.virtual_host.name}'")
         return queue
 
+    def _check_names(self, *known: str) -> None:
+        """Refuse names in the body that would have no effect. Raises InvalidArgumentError."""
+        for name in self._request.body:
+            if name not in known:
+                raise InvalidArgumentError(f"{shown(name)} is unknown; the body may have {', '.join(known)}")
+
     async def _declare_queue(self, name: str) -> None:
         session = self._session
+        self._check_names("durable", "exclusive", "auto_delete", "arguments")
         exclusive = self._flag("exclusive")
         arguments = queue_arguments(self._arguments())
         existed = name in session.virtual_host.queues
@@ -382,6 +389,7 @@ class Operation:
     # ---- exchanges and bindings ----
 
     async def _declare_exchange(self, name: str) -> None:
+        self._check_names("type", "durable", "auto_delete", "internal", "arguments")
         arguments = self._arguments()
         await self._topology.declare_exchange(
             exchange_name(name),
@@ -406,6 +414,7 @@ class Operation:
         return binding_arguments("" if exchange is None else exchange.type_name, self._arguments())
 
     async def _bind(self) -> None:
+        self._check_names("source", "binding_key", "destination_queue", "destination_exchange", "arguments")
         source, key, session = exchange_name(self._string("source")), self._string("binding_key"), self._session
         arguments = self._binding_arguments(source)
         queue, exchange = self._string("destination_queue"), exchange_name(self._string("destination_exchange"))

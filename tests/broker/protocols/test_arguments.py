@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+import urllib.parse
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,19 +21,35 @@ import qstore
 from qstore.broker.log.logs import INFO, NOTICE
 from qstore.broker.management.objects.broker import create, delete
 from qstore.broker.management.request import Arguments
-from qstore.broker.model.arguments import AMQP_0_9_1, AMQP_0_10, TABLE, Effect, Of, Row
+from qstore.broker.model.arguments import ALTERNATE, AMQP_0_9_1, AMQP_0_10, AMQP_1_0, TABLE, Effect, Of, Row
 from qstore.broker.model.errors import InvalidArgumentError, ModelError
 from qstore.broker.model.exchanges.exchange import Exchange
 from qstore.broker.model.queues.arguments import read_arguments
 from qstore.broker.protocols.amqp_0_10.subscription import SelectiveSubscription
+from qstore.formats.amqp_1_0.neutral import map_value
 from qstore.formats.values import TypedMap, typed_map
 from qstore.store.parameters import StoreParameters, queue_geometry, queue_max_files
 from tests.broker.protocols.basic_client import BasicClient
+from tests.broker.protocols.links_client import LinksClient, make_queue
+from tests.broker.protocols.test_links_management import ask, paired
 from tests.broker.protocols.world import World, header
 from tests.broker.wired_broker import Somebody
 
 QMF: Final = "QMF"
-DOORS: Final = (AMQP_0_10, AMQP_0_9_1, QMF)
+MANAGEMENT: Final = "/management"
+DOORS: Final = (AMQP_0_10, AMQP_0_9_1, AMQP_1_0, MANAGEMENT, QMF)
+LIKE_RABBITMQ: Final = (AMQP_0_9_1, MANAGEMENT)
+"""Doors at which names that begin with x- ask for features of RabbitMQ."""
+
+
+def entries(given: dict[str, Any]) -> tuple[Any, ...]:
+    """A map of AMQP 1.0."""
+    return tuple(map_value(typed_map(given)).value)
+
+
+def quoted(name: str) -> str:
+    """A name in a path of /management."""
+    return urllib.parse.quote(name, safe="", errors="surrogateescape")
 
 
 class Door:
@@ -45,9 +62,10 @@ class Door:
         self.declare(Of.QUEUE, "bound", {})
 
     def declare(self, of: Of, name: str, arguments: dict[str, Any], **flags: Any) -> str:
-        do: Callable[..., str] = {AMQP_0_10: self._in_0_10, AMQP_0_9_1: self._in_0_9_1, QMF: self._in_qmf}[
-            self.protocol
-        ]
+        do: Callable[..., str] = {
+            AMQP_0_10: self._in_0_10, AMQP_0_9_1: self._in_0_9_1, AMQP_1_0: self._in_1_0,
+            MANAGEMENT: self._at_management, QMF: self._in_qmf,
+        }[self.protocol]  # fmt: skip
         return do(of, name, arguments, flags)
 
     def _in_0_10(self, of: Of, name: str, arguments: dict[str, Any], flags: dict[str, Any]) -> str:
@@ -75,6 +93,36 @@ class Door:
             client.method("basic.consume", queue="bound", consumer_tag=name, arguments=arguments)
         client.sync()
         return str(client.received[-1].values["reply_text"]) if "close" in client.received[-1].name else ""
+
+    def _in_1_0(self, of: Of, name: str, arguments: dict[str, Any], flags: dict[str, Any]) -> str:
+        """Nodes are made on demand with these properties; those of a link are the arguments of its subscription."""
+        client = LinksClient(self.world).open()
+        if of is Of.BINDING:
+            return self._at_management(of, name, arguments, flags)
+        if of is Of.SUBSCRIPTION:
+            came = client.attach("bound", receives=True, name=name, properties=entries(arguments))
+        else:
+            flags = {"exchange_type" if each == "type" else each: value for each, value in flags.items()}
+            more = {each.replace("_", "-"): value for each, value in flags.items()} | arguments
+            terminus = {
+                "capabilities": ("create-on-demand", "topic" if of is Of.EXCHANGE else "queue"),
+                "dynamic_node_properties": entries(more),
+            }
+            came = client.attach(name, terminus=terminus)
+        failed = [each.fields["error"].fields for each in came if each.name == "detach"]
+        return str(failed[0]["description"]) if failed else ""
+
+    def _at_management(self, of: Of, name: str, arguments: dict[str, Any], flags: dict[str, Any]) -> str:
+        client = paired(LinksClient(self.world).open())
+        body: Any = {"durable": False, **flags, "arguments": arguments}
+        if of is Of.BINDING:
+            bound = {"source": name, "destination_queue": "bound", "binding_key": "k", "arguments": arguments}
+            status, text = ask(client, "POST", "/bindings", bound)
+        elif of is Of.EXCHANGE:
+            status, text = ask(client, "PUT", f"/exchanges/{quoted(name)}", {"type": "topic", **body})
+        else:
+            status, text = ask(client, "PUT", f"/queues/{quoted(name)}", body)
+        return "" if status < 300 else str(text)
 
     def _in_qmf(self, of: Of, name: str, arguments: dict[str, Any], flags: dict[str, Any]) -> str:
         renamed = {"auto-delete" if each == "auto_delete" else "exchange-type" if each == "type" else each: value
@@ -330,6 +378,11 @@ SUBSCRIPTION: Final = {
         ("high", True),
         probe=lambda door, *_: door.world.broker.default_host.queues["bound"]._consumers.ranking is not None,
     ),
+    "rabbitmq:priority": Sample(
+        7,
+        ("high", True),
+        probe=lambda door, *_: door.world.broker.default_host.queues["bound"]._consumers.ranking is not None,
+    ),
     "x-apache-selector": Sample(SELECTOR, ("colour =", 5), off=("", " "), probe=lambda door, *_: is_selective(door)),
     "x-filter-jms-selector": Sample(
         SELECTOR, ("colour =", 5), off=("", " "), probe=lambda door, *_: is_selective(door)
@@ -358,13 +411,19 @@ def cases(effect: Effect) -> list[Any]:
         pytest.param(row, door, id=f"{row.of.value}-{row.key}-{door}")
         for row in TABLE
         for door in DOORS
-        if row.effect is effect and row.protocol in ("", door) and not (door == QMF and is_no_qmf_argument(row))
+        if row.effect is effect and row.protocol in ("", door) and not is_no_argument_at(door, row)
     ]
 
 
-def is_no_qmf_argument(row: Row) -> bool:
-    """Subscriptions are not created by management, and an alternate exchange is a property there."""
-    return row.of is Of.SUBSCRIPTION or row.key == "alternate-exchange"
+def is_no_argument_at(door: str, row: Row) -> bool:
+    """Subscriptions are not created by management, and an alternate exchange is a property there, and of nodes."""
+    if door == AMQP_1_0:
+        return row.of is Of.BINDING or row.key == ALTERNATE
+    if door == MANAGEMENT:
+        return row.of is Of.SUBSCRIPTION
+    if door != QMF:
+        return False
+    return row.of is Of.SUBSCRIPTION or row.key == ALTERNATE
 
 
 def target(row: Row, sample: Sample) -> str:
@@ -511,12 +570,12 @@ def test_an_unknown_argument_is_reported_in_the_log_or_refused(
     of: Of, name: str, protocol: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     """RabbitMQ's clients ask for features by names that begin with x-."""
-    if of is Of.SUBSCRIPTION and protocol == QMF:
+    if (of is Of.SUBSCRIPTION and protocol in (QMF, MANAGEMENT)) or (of is Of.BINDING and protocol == AMQP_1_0):
         return
     caplog.set_level(INFO)
     door = Door(protocol)
     error = door.declare(of, "topic" if of is Of.BINDING else "made", {name: 1})
-    if protocol == AMQP_0_9_1 and name.startswith("x-") and of is not Of.BINDING:
+    if protocol in LIKE_RABBITMQ and name.startswith("x-") and of is not Of.BINDING:
         assert f"argument '{name}' is not supported" in error
         return
     assert error == ""
@@ -546,7 +605,7 @@ def test_manual_lists_exactly_the_arguments_of_the_table() -> None:
     listed = [
         (Of(of.removesuffix("s")), words[effect], name, f"AMQP {protocol}" if protocol else "")
         for of, effect, names in re.findall(r"^\| (\w+) \| ([a-z ]+) \| (`.*`.*) \|$", section, re.MULTILINE)
-        for name, protocol in re.findall(r"`([^`]+)`(?: \(([0-9-]+)\))?", names)
+        for name, protocol in re.findall(r"`([^`]+)`(?: \(([0-9.-]+)\))?", names)
     ]
     rows = [(row.of, row.effect, row.key.replace("*", "N"), row.protocol) for row in sorted(TABLE, key=order)]
     assert listed == list(dict.fromkeys(rows))
@@ -555,6 +614,47 @@ def test_manual_lists_exactly_the_arguments_of_the_table() -> None:
 def order(row: Row) -> tuple[int, int]:
     """As the manual has them."""
     return list(Of).index(row.of), [Effect.EFFECT, Effect.REFUSED, Effect.IGNORED].index(row.effect)
+
+
+@pytest.mark.parametrize(("properties", "told"), [({"note": 1, "paired": True}, 2), ({}, 0)])
+def test_properties_of_a_link_that_sends_are_logged(
+    caplog: pytest.LogCaptureFixture, properties: dict[str, Any], told: int
+) -> None:
+    caplog.set_level(INFO)
+    world = World()
+    make_queue(world)
+    LinksClient(world).open().sender("q", properties=entries(properties))
+    found = [line for line in caplog.messages if "is ignored: only links on which a client receives" in line]
+    assert len(found) == told
+
+
+def test_links_to_management_are_paired(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(INFO)
+    pair = entries({"paired": True})
+    client = LinksClient(World()).open()
+    client.sender("/management", 0, name="pair", properties=pair)
+    client.receiver("/management", 1, name="pair", snd_settle_mode=1, properties=pair)
+    assert not [line for line in caplog.messages if "ignored" in line]
+
+
+def test_a_receiver_of_higher_priority_gets_the_messages() -> None:
+    world = World()
+    make_queue(world)
+    client = LinksClient(world).open()
+    for handle, priority in ((1, -5), (2, 5)):
+        properties = entries({"rabbitmq:priority": priority})
+        client.receiver("q", handle, properties=properties)
+    client.sender("q", 0)
+    client.publish(b"x", durable=False)
+    assert [each.fields["handle"] for each in client.messages()] == [2]
+
+
+def test_a_request_for_management_has_no_unknown_names() -> None:
+    client = paired(LinksClient(World()).open())
+    for path in ("/queues/new", "/exchanges/new"):
+        status, text = ask(client, "PUT", path, {"durabel": False})
+        assert status == 400
+        assert "durabel" in text
 
 
 # ---- names ----
@@ -576,7 +676,7 @@ def test_impossible_names_are_refused_at_every_door(of: Of, name: str, why: str,
     door = Door(protocol)
     error = door.declare(of, name, {})
     assert why in error
-    assert "cannot be created" in error
+    assert "cannot be created" in error or ("UTF-8" in why and protocol in (AMQP_1_0, MANAGEMENT))
     assert error.isprintable()
     assert door.arguments_of(of, name) is None
     assert door.declare(of, "straße/€ a'b", {}) == ""

@@ -15,13 +15,25 @@ import qstore.broker.protocols.amqp_0_9_1.connection as basic_connection
 import qstore.broker.protocols.amqp_0_9_1.methods as basic_methods
 import qstore.broker.protocols.amqp_0_10.commands as commands
 import qstore.broker.protocols.amqp_0_10.connection as connection
+import qstore.broker.protocols.amqp_1_0.assembly as assembly
+import qstore.broker.protocols.amqp_1_0.connection as connection_1_0
+import qstore.broker.protocols.amqp_1_0.message as message
+import qstore.broker.protocols.amqp_1_0.publishing as publishing
+import qstore.broker.protocols.amqp_1_0.transactions as transactions
 from qstore.broker.log.logs import NOTICE
 from qstore.formats.amqp_0_9_1.methods import METHODS
 from qstore.formats.amqp_0_10.codes import ErrorCode
 from qstore.formats.amqp_0_10.commands import COMMANDS, CONTROLS
+from qstore.formats.amqp_1_0.composites import BY_NAME, Composite
+from qstore.formats.amqp_1_0.frames import SASL_HEADER
+from qstore.formats.amqp_1_0.values import Value
 from tests.broker.protocols.basic_client import BasicClient
+from tests.broker.protocols.links_client import LinksClient, make_queue
+from tests.broker.protocols.test_arguments import entries
+from tests.broker.protocols.test_links_transactions import CONTROL, attach, declare, discharge, state
 from tests.broker.protocols.world import World
 from tests.support.compiled import replaces
+from tests.support.sections_peer import ACCEPTED, RELEASED, address
 
 RESERVED: Final = "AMQP 0-9-1 has reserved it: access tickets are of earlier versions"
 REDIRECT: Final = "the broker redirects nobody, so a client need not insist"
@@ -29,6 +41,12 @@ OLD: Final = "AMQP 0-9-1 has reserved it"
 ENGLISH: Final = "the broker's texts are in English, the only locale that it offers"
 REASON: Final = "it tells why, and changes nothing"
 XID: Final = (1, b"global", b"branch")
+OFFERED: Final = "the answer offers what the broker has"
+NOT_RESUMED: Final = "deliveries are not resumed, and the answer has none"
+ITS_OWN: Final = "what the client says of itself: the broker waits for nothing of it"
+HINT: Final = "it allows answers in batches, which the broker sends anyway"
+TOLD: Final = "the answer says what the node has"
+RECEIVERS: Final = "it is kept for the receiver"
 ANSWER: Final = "it answers what the broker does not ask, or has not to wait for"
 
 UNREAD: Final[dict[str, dict[str, str]]] = {
@@ -57,6 +75,33 @@ UNREAD: Final[dict[str, dict[str, str]]] = {
     "0-10 execution.exception": dict.fromkeys(
         ("error_code", "command_id", "class_code", "command_code", "field_index", "description", "error_info"), ANSWER
     ),
+    # AMQP 1.0; the properties of a link, and of a node, are arguments
+    "1.0 sasl-init": {"hostname": "the virtual host is that of open"},
+    "1.0 open": {
+        "offered_capabilities": ITS_OWN, "desired_capabilities": OFFERED, "outgoing_locales": ENGLISH,
+        "incoming_locales": ENGLISH,
+    },
+    "1.0 begin": {
+        "offered_capabilities": ITS_OWN, "desired_capabilities": OFFERED, "outgoing_window": ITS_OWN,
+        "properties": "sessions have none",
+    },
+    "1.0 attach": {
+        "offered_capabilities": ITS_OWN, "desired_capabilities": OFFERED, "unsettled": NOT_RESUMED,
+        "incomplete_unsettled": NOT_RESUMED,
+    },
+    "1.0 flow": {"next_outgoing_id": ITS_OWN, "outgoing_window": ITS_OWN, "available": ITS_OWN},
+    "1.0 transfer": {"batchable": HINT, "rcv_settle_mode": "the answer to attach says that it is first"},
+    "1.0 disposition": {"batchable": HINT},
+    "1.0 received": dict.fromkeys(("section_number", "section_offset"), NOT_RESUMED),
+    "1.0 rejected": {"error": REASON},
+    "1.0 detach": {"error": REASON},
+    "1.0 end": {"error": REASON},
+    "1.0 error": {"info": REASON},
+    "1.0 source": {"outcomes": "the client chooses the outcome, and the answer has all", "timeout": TOLD},
+    "1.0 target": dict.fromkeys(("durable", "expiry_policy", "timeout"), TOLD),
+    "1.0 coordinator": {"capabilities": TOLD},
+    "1.0 header": {"first_acquirer": "the broker has acquired the message for nobody before"},
+    "1.0 properties": dict.fromkeys(("group_id", "group_sequence", "reply_to_group_id"), RECEIVERS),
 }  # fmt: skip
 
 FROM_BROKER: Final = {
@@ -73,11 +118,12 @@ FROM_BROKER: Final = {
         "connection.start", "connection.secure", "connection.tune", "connection.open-ok", "connection.redirect",
         "session.attached",
     )
-}  # fmt: skip
+} | {f"1.0 {name}" for name in ("sasl-mechanisms", "sasl-challenge", "sasl-outcome", "declared")}  # fmt: skip
 """Commands that only the broker sends; from a client they are unexpected."""
 ELSEWHERE: Final = {
     "0-9-1 basic.publish", "0-9-1 basic.ack",  # functions of their own decode these: all fields but the ticket
     "0-9-1 connection.secure-ok", "0-10 connection.secure-ok",  # the tests of mechanisms answer challenges
+    "1.0 sasl-response",
 }  # fmt: skip
 
 
@@ -100,6 +146,10 @@ class Fields(dict[str, Any]):
         self.read.add(field)
         return super().get(field, default)
 
+    def __contains__(self, field: object) -> bool:
+        self.read.add(str(field))
+        return super().__contains__(field)
+
 
 @pytest.fixture
 def read(monkeypatch: pytest.MonkeyPatch) -> dict[str, set[str]]:
@@ -119,7 +169,54 @@ def read(monkeypatch: pytest.MonkeyPatch) -> dict[str, set[str]]:
     watch(basic_connection, "decode_method", "0-9-1")
     watch(commands, "decode_command", "0-10")
     watch(connection, "decode_control", "0-10")
+    watch_1_0(monkeypatch, found)
     return found
+
+
+def watch_1_0(monkeypatch: pytest.MonkeyPatch, found: dict[str, set[str]]) -> None:
+    """As `watch`, of described types, which have others in their fields. What an answer repeats is not read."""
+    is_answer: list[bool] = []
+    message.read_header.cache_clear()
+
+    def told(value: Any) -> Any:
+        if not isinstance(value, Composite):
+            return value
+        name = f"1.0 {value.name}"
+        return Composite(value.name, Described(name, {key: told(each) for key, each in value.fields.items()}, found))
+
+    class Described(Fields):
+        def get(self, field: str, default: Any = None) -> Any:
+            return dict.get(self, field, default) if is_answer else super().get(field, default)
+
+    def watch(module: Any, function: str, change: Callable[[Any], Any]) -> None:
+        decode: Callable[..., Any] = getattr(module, function)
+
+        def watched(*arguments: Any) -> Any:
+            return change(decode(*arguments))
+
+        monkeypatch.setattr(module, function, watched)
+
+    def of_pair(result: tuple[Composite, int]) -> tuple[Composite, int]:
+        return told(result[0]), result[1]
+
+    for module, function in ((assembly, "read_composite"), (assembly, "read_fields"), (transactions, "read_composite")):
+        watch(module, function, of_pair)
+    watch(assembly, "usual_transfer", lambda _: None)
+    for module in (message, publishing):
+        sections = module.section_list
+        monkeypatch.setattr(
+            module, "section_list", lambda name, *place, of=sections: told(Composite(name, of(name, *place))).fields
+        )
+    encode = connection_1_0.encode_composite
+
+    def encoded(*arguments: Any) -> bytes:
+        is_answer.append(True)
+        try:
+            return encode(*arguments)
+        finally:
+            is_answer.pop()
+
+    monkeypatch.setattr(connection_1_0, "encode_composite", encoded)
 
 
 def talk_0_9_1() -> None:
@@ -226,18 +323,88 @@ def talk_0_10() -> None:
     client.sync()
 
 
+def every(name: str, /, **values: Any) -> dict[str, Any]:
+    """All fields of a described type; those that are not given have a value of their type."""
+    samples = {"string": "x", "symbol": "x", "uint": 7, "ulong": 7, "binary": b"x", "map": (), "boolean": True}
+    for field in BY_NAME[name].fields:
+        if field.name not in values and field.base in samples:
+            value = samples[field.base]
+            values[field.name] = (value,) if field.is_multiple else value
+    return values
+
+
+def talk_1_0() -> None:
+    world = World()
+    client = LinksClient(world)
+    client.send(SASL_HEADER)
+    client.do("sasl-init", mechanism="ANONYMOUS", initial_response=b"me", hostname="here")
+    client.take()
+    client.open(0, 1, **every("open", hostname="vhost:/", idle_time_out=60_000, channel_max=10, max_frame_size=65536))
+    error = Composite("error", every("error", condition="amqp:internal-error"))
+    more = every("attach", name="l", handle=0, max_message_size=1 << 20, initial_delivery_count=0, unsettled=())
+    more = {name: more[name] for name in ("incomplete_unsettled", "offered_capabilities", "desired_capabilities")}
+    made = {"capabilities": ("create-on-demand", "queue"), "durable": 2, "expiry_policy": "never", "timeout": 7}
+    source = {
+        **made, "distribution_mode": "move", "default_outcome": RELEASED, "outcomes": ("amqp:accepted:list",),
+        "filter": (), "dynamic_node_properties": (),
+    }  # fmt: skip
+    client.sender("q", 0, terminus=made, unsettled=(), properties=(), **more)
+    client.receiver("q", 1, credit=10, max_message_size=1 << 20, properties=(), terminus=source, **more)
+    dynamic = {"dynamic": True, "dynamic_node_properties": entries({"auto-delete": True})}
+    client.attach(None, 2, terminus=dynamic)
+    client.attach(None, 3, terminus=dynamic, receives=True)
+    client.receiver("amq.topic", 4, terminus={"durable": 2, "timeout": 7})
+    client.receiver("amq.topic", 6, terminus={"expiry_policy": "never"})
+    client.sender(None, 5)
+    attach(client, CONTROL)
+    for number in range(5):
+        user = {"user_id": b"anonymous"} if number else {}
+        client.publish(b"x", durable=False, message_id=Value("string", "m"), absolute_expiry_time=1 << 50, **user)
+    make_queue(world, "other")
+    for to, subject in (("other", "x"), ("amq.fanout", "key")):
+        client.publish(b"x", 5, durable=False, to=address(to), subject=subject)
+    client.take()
+    assert BasicClient(world).open().call("basic.get", queue="other").name == "basic.get-ok"
+    client.settle(ACCEPTED, 0)
+    client.settle(Composite("rejected", {"error": error}), 1)
+    client.settle(Composite("modified", every("modified", undeliverable_here=False, message_annotations=())), 2)
+    client.settle(Composite("received", every("received", section_number=0, section_offset=0)), 3, settled=False)
+    client.do("disposition", role=False, first=0, batchable=True)
+    txn_id = declare(client)
+    client.settle(state(txn_id, ACCEPTED), 3, settled=False)
+    client.publish(b"x", 0, durable=False, state=state(txn_id))
+    client.take()
+    discharge(client, txn_id)
+    flow = {"next_incoming_id": 0, "incoming_window": 1000, "next_outgoing_id": 0, "handle": 1, "link_credit": 5}
+    client.do("flow", **every("flow", **flow, delivery_count=3, properties=()))
+    whole = {"handle": 0, "settled": True, "resume": False, "rcv_settle_mode": 1, "message_format": 0}
+    number = {"delivery_id": client.sent[0]}
+    client.do("transfer", **every("transfer", **whole, **number, more=True, aborted=False))
+    client.do("transfer", **every("transfer", **whole, **number, more=False, aborted=True))
+    client.do("detach", handle=1, closed=True, error=error)
+    client.do("end", 1, error=error)
+    client.sync()
+    assert not [each for each in client.received if each.name in ("detach", "end", "close") and "error" in each.fields]
+    client.do("close", error=error)
+    client.sync()
+    world.run()
+
+
 @replaces
 def test_every_field_is_read_or_listed_with_the_reason(read: dict[str, set[str]]) -> None:
     talk_0_9_1()
     talk_0_10()
+    talk_1_0()
     fields = {f"0-9-1 {method.name}": {field.name for field in method.fields} for method in METHODS}
     fields |= {f"0-10 {each.name}": {field.name for field in each.packed.fields} for each in (*CONTROLS, *COMMANDS)}
+    fields |= {f"1.0 {each.name}": {field.name for field in each.fields} for each in BY_NAME.values()}
     wanted = {
         name: found - UNREAD.get(name, {}).keys()
         for name, found in fields.items()
         if found and name not in FROM_BROKER and name not in ELSEWHERE and not is_refused(name)
     }
-    assert {name: found for name, found in wanted.items() if found - read.get(name, set())} == {}
+    unread = {name: found - read.get(name, set()) for name, found in wanted.items()}
+    assert {name: found for name, found in unread.items() if found} == {}
     assert {name: found for name, found in UNREAD.items() if found.keys() & read.get(name, set())} == {}
     assert UNREAD.keys() <= fields.keys()
 
