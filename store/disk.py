@@ -95,11 +95,20 @@ class WritableFile(ReadableFile, Protocol):
         """Make everything written so far durable. Raises OSError; it is then unknown which of it is durable."""
 
 
+MOVED: Final = "the store directory, or one in it, was moved, replaced or removed"
+
+
 class DiskLock(Protocol):
     """A lock that this process holds."""
 
+    def watch(self, directory: str) -> None:
+        """Have `is_in_place` look after another directory, too. Raises OSError: it cannot be opened."""
+
     def is_in_place(self) -> bool:
-        """Whether the directory of the locked file is still the one at its path, and not moved, replaced or removed."""
+        """Whether the directory of the locked file, and those to `watch`, are still the ones at their paths.
+
+        They are not if somebody has moved, replaced or removed one.
+        """
 
     def release(self) -> None:
         """Release the lock; may be called twice. The system releases it too when the process ends for any reason."""
@@ -150,6 +159,103 @@ class WritableDisk(Disk, Protocol):
 
     def space(self, path: str) -> tuple[int, int]:
         """Bytes that are free for this process on the disk of the directory `path`, and bytes that it has in all."""
+
+
+class GuardedDisk:
+    """A disk on which no path is changed, or opened for writing, unless the directories of a lock are in place.
+
+    Args:
+        disk: the disk.
+        lock: the lock.
+    """
+
+    __slots__ = ("_disk", "_lock")
+
+    def __init__(self, disk: WritableDisk, lock: DiskLock) -> None:
+        self._disk, self._lock = disk, lock
+
+    def _guarded(self, path: str) -> WritableDisk:
+        if not self._lock.is_in_place():
+            raise OSError(errno.ESTALE, MOVED, path)
+        return self._disk
+
+    def create(self, path: str, size: int) -> WritableFile:
+        """Create a file of `size` zero bytes, with its space allocated."""
+        return self._guarded(path).create(path, size)
+
+    def open_writable(self, path: str) -> WritableFile:
+        """Open the regular file at `path` for reading and writing."""
+        return self._guarded(path).open_writable(path)
+
+    def make_directory(self, path: str) -> None:
+        """Create a directory."""
+        self._guarded(path).make_directory(path)
+
+    def rename(self, source: str, target: str) -> None:
+        """Rename a file or directory."""
+        self._guarded(target).rename(source, target)
+
+    def make_link(self, path: str, target: str) -> None:
+        """Create a symbolic link."""
+        self._guarded(path).make_link(path, target)
+
+    def remove(self, path: str) -> None:
+        """Remove a file."""
+        self._guarded(path).remove(path)
+
+    def remove_directory(self, path: str) -> None:
+        """Remove an empty directory."""
+        self._guarded(path).remove_directory(path)
+
+    # ---- what changes nothing ----
+
+    def open(self, path: str) -> ReadableFile:
+        """Open the regular file at `path` for reading."""
+        return self._disk.open(path)
+
+    def names(self, directory: str) -> list[str]:
+        """The names in a directory, sorted."""
+        return self._disk.names(directory)
+
+    def is_directory(self, path: str) -> bool:
+        """Whether `path` is a directory."""
+        return self._disk.is_directory(path)
+
+    def is_file(self, path: str) -> bool:
+        """Whether `path` is a regular file."""
+        return self._disk.is_file(path)
+
+    def real_path(self, path: str) -> str:
+        """The absolute form of `path`, links followed."""
+        return self._disk.real_path(path)
+
+    def link_target(self, path: str) -> str | None:
+        """The unresolved target of the symbolic link at `path`; None if it is not a link."""
+        return self._disk.link_target(path)
+
+    def version(self, path: str) -> str:
+        """A value that changes when the file at `path` is written to or replaced."""
+        return self._disk.version(path)
+
+    def sync_directory(self, path: str) -> None:
+        """Make the current names in a directory durable."""
+        self._disk.sync_directory(path)
+
+    def sync_all(self, files: Sequence[WritableFile], directories: Sequence[str] = ()) -> None:
+        """Make files and directories durable."""
+        self._disk.sync_all(files, directories)
+
+    def sync_during(self, files: Sequence[WritableFile], work: Callable[[], None]) -> OSError | None:
+        """Do some work, and meanwhile make everything written to these files durable."""
+        return self._disk.sync_during(files, work)
+
+    def lock(self, path: str) -> DiskLock:
+        """Take the lock on the file at `path`."""
+        return self._disk.lock(path)
+
+    def space(self, path: str) -> tuple[int, int]:
+        """Bytes that are free on the disk of the directory `path`, and in all."""
+        return self._disk.space(path)
 
 
 def read_whole(disk: Disk, path: str, limit: int) -> bytes:
@@ -413,11 +519,11 @@ def _make_private(path: str, flags: int) -> int:
 class OsLock:
     """A `DiskLock` on the operating system."""
 
-    __slots__ = ("_descriptor", "_directory", "_parent")
+    __slots__ = ("_descriptor", "_watched")
 
     def __init__(self, path: str) -> None:
         flags = os.O_RDWR | os.O_CLOEXEC | os.O_NONBLOCK
-        self._directory, self._parent = os.path.dirname(path) or ".", -1  # noqa: PTH120 – as in `OsDisk.names`
+        self._watched: dict[str, int] = {}  # path of a directory -> its descriptor
         try:
             self._descriptor = _make_private(path, flags)
         except FileExistsError:
@@ -426,25 +532,32 @@ class OsLock:
             if not stat.S_ISREG(os.fstat(self._descriptor).st_mode):
                 raise OSError(errno.EINVAL, "not a regular file")
             fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            # While the directory is open, no other one has its inode's number.
-            self._parent = os.open(self._directory, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+            self.watch(os.path.dirname(path) or ".")  # noqa: PTH120 – as in `OsDisk.names`
         except OSError as error:
             self.release()
             raise OSError(error.errno, error.strerror, path) from error
 
+    def watch(self, directory: str) -> None:
+        """Have `is_in_place` look after a directory. While it is open, no other one has its inode's number."""
+        self._watched[directory] = os.open(directory, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+
     def is_in_place(self) -> bool:
-        """Whether the directory is still the one at its path; so it counts too if that cannot be found out."""
+        """Whether the directories are still the ones at their paths; so they count too if that cannot be found out."""
         try:
-            return os.path.samestat(os.fstat(self._parent), os.stat(self._directory))  # noqa: PTH116 – as in `names`
+            return all(
+                os.path.samestat(os.fstat(descriptor), os.stat(path))  # noqa: PTH116 – as in `names`
+                for path, descriptor in self._watched.items()
+            )
         except OSError as error:
             return error.errno not in _MISSING
 
     def release(self) -> None:
         """Release the lock."""
-        for descriptor in (self._parent, self._descriptor):
+        for descriptor in (*self._watched.values(), self._descriptor):
             if descriptor >= 0:
                 os.close(descriptor)
-        self._parent = self._descriptor = -1
+        self._watched.clear()
+        self._descriptor = -1
 
 
 class OsWritableDisk(OsDisk):

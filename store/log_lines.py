@@ -40,6 +40,7 @@ from enum import StrEnum
 from typing import Final, NamedTuple
 
 from qstore.formats.wording import printable
+from qstore.store.disk import MOVED
 
 MAX_IN_DOUBT_LINES: Final = 20
 TPL_NAME: Final = "TplStore"  # the name of the prepared list's journal
@@ -120,8 +121,8 @@ def store_truncated(directory: str) -> LogLine:
 
 
 def store_moved(directory: str) -> LogLine:
-    """The store directory is not at its path any more."""
-    what = "the store directory was moved, replaced or removed while the store is open"
+    """The store directory, or one in it, is not at its path any more."""
+    what = f"{MOVED} while the store is open"
     effect = "what is there now is not changed, and the store is not closed cleanly"
     advice = "stop the broker, put the directory back, and start it again"
     return LogLine(Level.CRITICAL, f"{printable(directory)}: {what}: {effect}; {advice}")

@@ -46,6 +46,9 @@ def _protocols(files: Any) -> tuple[str, ...]:
 class _NoLock:
     """The lock of a place that has none."""
 
+    def watch(self, directory: str) -> None:
+        """Nothing is locked that could be moved."""
+
     def is_in_place(self) -> bool:
         """Nothing is locked that could be moved."""
         return True

@@ -44,7 +44,7 @@ from qstore.broker.federation.basic_peer import NO_OWNER, PeerNetwork, Side
 from qstore.broker.federation.carrier import AckMode, Carrier, read_delay, read_flag, read_text, unpublished
 from qstore.broker.federation.uri import AmqpUri, parse_uris
 from qstore.broker.log.logs import log_of
-from qstore.broker.model.arguments import BOUND_FROM, INTERNAL, INTERNAL_PURPOSE
+from qstore.broker.model.arguments import BOUND_FROM, INTERNAL, INTERNAL_PURPOSE, Applied
 from qstore.broker.model.authorization import Action, ObjectType
 from qstore.broker.model.caller import Caller, Client
 from qstore.broker.model.errors import InvalidArgumentError, ModelError, NotFoundError, UnauthorizedError
@@ -922,6 +922,8 @@ class Upstreams:
         self._count = 0
         self._is_on = self._is_due = self._is_full = False
         self._quiet_until = 0.0  # until then it is not logged again
+        self._refused: set[tuple[str, str, str]] = set()  # host, policy, upstream: the log has told them
+        self._refused_before: set[tuple[str, str, str]] = set()  # likewise, before all were looked at again
         broker.parameters.register(UPSTREAM, self._check_upstream, self._changed)
         broker.parameters.register(UPSTREAM_SET, self._check_set, self._changed)
         broker.policies.checks.append(self._check_policy)
@@ -975,20 +977,34 @@ class Upstreams:
         found = read_set(parameter.value)
         self._check_user(parameter)
         if self.broker.authorization.is_on:
-            self._check_use(parameter.host, found, parameter.user)
+            for name, _ in found:
+                self._check_use(self.broker.parameters.get(parameter.host, UPSTREAM, name), parameter.user)
 
-    def _check_policy(self, policy: Policy, user: str) -> None:
-        self._check_use(policy.host, self._selected(policy.host, policy.definition), user)
+    def _check_policy(self, policy: Policy) -> None:
+        for name, _ in self._selected(policy.host, policy.definition):
+            self._check_use(self.broker.parameters.get(policy.host, UPSTREAM, name), policy.user)
 
-    def _check_use(self, host: str, found: list[tuple[str, dict[str, Any]]], user: str) -> None:
-        """Check that upstreams that are there were set by a user: their links publish as the one who has set them."""
-        for name, _ in found:
-            parameter = self.broker.parameters.get(host, UPSTREAM, name)
-            if parameter is not None and parameter.user not in ("", user):
-                raise UnauthorizedError(
-                    f'{user} is not allowed to use the upstream "{printable(name)}": {parameter.user} has set it, and '
-                    "its links publish as that user"
-                )
+    def _check_use(self, upstream: Parameter | None, user: str) -> None:
+        """Check that a user may use an upstream: its links publish as the one who has set it.
+
+        This is asked when somebody names it in a policy or a set, and whenever a policy is applied: it may have been
+        set later, or again. "" stands for the broker and its administrators, on both sides.
+        """
+        if user and upstream is not None and upstream.user not in ("", user):
+            raise UnauthorizedError(
+                f'{user} is not allowed to use the upstream "{printable(upstream.name)}": {upstream.user} has set it, '
+                "and its links publish as that user"
+            )
+
+    def _check_uses(self, upstream: Parameter, applied: Applied) -> None:
+        """Check that those who have set a policy, and the set that it names, may use one of its upstreams."""
+        if not self.broker.authorization.is_on:
+            return
+        self._check_use(upstream, applied.user)
+        name = applied.definition.get(UPSTREAM_SET)
+        found = None if name is None else self.broker.parameters.get(upstream.host, UPSTREAM_SET, str(name))
+        if found is not None:
+            self._check_use(upstream, found.user)
 
     def _check_user(self, parameter: Parameter) -> None:
         caller = Client(parameter.user, "", "", parameter.host)
@@ -1011,15 +1027,28 @@ class Upstreams:
             found = [(each.name, {}) for each in all_of if each.host == host and pattern.search(each.name)]
         return found
 
-    def _upstreams_of(self, host: str, kind: Kind, name: str, definition: Mapping[str, Any]) -> dict[LinkKey, Upstream]:
+    def _upstreams_of(self, host: str, kind: Kind, name: str, applied: Applied) -> dict[LinkKey, Upstream]:
         """The upstreams that a policy gives an exchange or queue."""
         upstreams = {}
-        for upstream_name, over in self._selected(host, definition):
+        for upstream_name, over in self._selected(host, applied.definition):
             parameter = self.broker.parameters.get(host, UPSTREAM, upstream_name)
-            if parameter is not None:
-                upstream = read_upstream(host, parameter.name, parameter.value, parameter.user, over)
-                remote = (upstream.exchange if kind is Kind.EXCHANGE else upstream.queue) or name
-                upstreams[host, kind, name, upstream_name, remote] = upstream
+            if parameter is None:
+                continue
+            try:
+                self._check_uses(parameter, applied)
+            except UnauthorizedError as error:
+                key = (host, applied.policy, upstream_name)
+                if key not in self._refused and key not in self._refused_before:
+                    _LOG.warning(
+                        'The policy "%s" of virtual host "%s" does not federate from all its upstreams: %s; if it '
+                        "should, have that user or an administrator set the policy",
+                        printable(applied.policy), printable(host), error,
+                    )  # fmt: skip
+                self._refused.add(key)
+                continue
+            upstream = read_upstream(host, parameter.name, parameter.value, parameter.user, over)
+            remote = (upstream.exchange if kind is Kind.EXCHANGE else upstream.queue) or name
+            upstreams[host, kind, name, upstream_name, remote] = upstream
         return upstreams
 
     # ---- what is federated ----
@@ -1060,6 +1089,7 @@ class Upstreams:
 
     def _look_once(self) -> Iterator[None]:
         count = 0
+        self._refused_before, self._refused = self._refused, set()
         for place in list(self._links):
             self._look_at(*place)
             yield
@@ -1085,7 +1115,7 @@ class Upstreams:
         wanted: dict[LinkKey, Upstream] = {}
         if found is not None and is_federated(found):
             try:
-                wanted = self._upstreams_of(host_name, kind, name, found.policy.definition)
+                wanted = self._upstreams_of(host_name, kind, name, found.policy)
             except InvalidArgumentError as error:  # stored by another version
                 _LOG.error('The %s "%s" is not federated: %s', kind.value, printable(name), error)
         links = self._links.get(place, {})

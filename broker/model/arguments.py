@@ -65,11 +65,13 @@ class Applied(NamedTuple):
     Attributes:
         policy, operator_policy: the names of the policies; empty for none.
         definition: theirs, merged.
+        user: that of the first policy (`Policy.user`).
     """
 
     policy: str = ""
     operator_policy: str = ""
     definition: Mapping[str, str | int] = MappingProxyType({})
+    user: str = ""
 
 
 NO_POLICY: Final = Applied()

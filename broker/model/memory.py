@@ -16,14 +16,18 @@ each, though its bytes are shared; so the estimate is capped at the resident siz
 From short and full the state returns to ample below 80 %. A count visits every queue. It runs each time queues and
 transactions have grown by 1/128 of the ceiling, and twice a second while memory is short. There is no cost per message.
 
-The ceiling leaves room for everything else. If an allocation fails nevertheless, a reserve is freed, so that the broker
-can log the failure, close affected connections, and be shut down; memory counts as full until the reserve is restored.
+The ceiling leaves room for everything else. Where the process has a limit of its own (`ulimit -v`, strict overcommit),
+memory also counts as full while the system would not give it 8 MiB more, which is probed each time peers have sent
+256 KiB: CPython 3.11 to 3.13 need memory to unwind an exception to some handlers, and without any they try forever. If
+an allocation fails nevertheless, a reserve is freed, so that the broker can log the failure, close affected clients,
+and be shut down; memory counts as full until the reserve is restored.
 """
 
 from __future__ import annotations
 
 import enum
 import math
+import mmap
 import os
 import resource
 import sys
@@ -52,6 +56,8 @@ _RELIEFS_PER_CEILING: Final = 32  # while few messages can leave memory: finding
 _MIN_STEP: Final = 64 * 1024  # bytes of growth between two counts
 _RESERVE: Final = 4 << 20  # bytes that are freed when an allocation fails
 _FREED: Final = bytearray()
+_HEADROOM: Final = 2 * _RESERVE  # bytes that the process must still be able to get for messages to be accepted
+_INPUT_PER_PROBE: Final = 256 << 10  # bytes that become some 3 MiB of objects where messages are empty
 _QUIET_SECONDS: Final = 10.0  # between two log lines about failed allocations
 _CGROUP_ROOT: Final = Path("/sys/fs/cgroup")
 _CGROUP_OF_PROCESS: Final = Path("/proc/self/cgroup")
@@ -82,11 +88,13 @@ class MemoryCeiling:
         step: growth after which `count` is due.
         changed: called when the state leaves AMPLE or returns to it.
         relieve: moves messages out of memory to free the given number of bytes.
+        unprobed: bytes that peers may send until `probe` is due; decremented by connections.
+        has_headroom: whether the process can get more memory, as of the last probe.
     """
 
     __slots__ = (
-        "_held", "_queues", "_quiet_until", "_relieve_from", "_reserve", "_resident", "changed", "grown", "limit",
-        "relieve", "state", "step", "used",
+        "_held", "_queues", "_quiet_until", "_relieve_from", "_reserve", "_resident", "changed", "grown",
+        "has_headroom", "limit", "relieve", "state", "step", "unprobed", "used",
     )  # fmt: skip
 
     def __init__(
@@ -105,6 +113,18 @@ class MemoryCeiling:
         self.relieve: Callable[[int], None] = lambda _excess: None
         self._reserve = bytearray(_RESERVE)
         self._quiet_until = -math.inf
+        self.unprobed, self.has_headroom = _INPUT_PER_PROBE, True
+
+    def probe(self) -> None:
+        """Check that the process can get more memory; it is full otherwise, until `count` finds that it can again."""
+        self.unprobed = _INPUT_PER_PROBE
+        try:
+            mmap.mmap(-1, _HEADROOM).close()  # its pages are never touched
+        except (OSError, MemoryError):
+            self.has_headroom = False
+            self._enter(State.FULL)
+        else:
+            self.has_headroom = True
 
     def count(self) -> None:
         """Count memory usage, and update the state."""
@@ -115,6 +135,9 @@ class MemoryCeiling:
             except MemoryError:
                 return
             del self._reserve[_RESERVE:]
+        self.probe()
+        if not self.has_headroom:
+            return
         if not self.limit:
             self._enter(State.AMPLE)
             return
@@ -144,14 +167,16 @@ class MemoryCeiling:
         if self.grown >= self.step:
             self.count()
         if self.state is State.FULL:
+            if self.is_exhausted:
+                raise ResourceLimitExceededError("the broker's memory is full: the system gives its process no more")
             raise ResourceLimitExceededError(
                 f"the broker's memory is full: messages take {self.used} of {self.limit} bytes (--broker-memory)"
             )
 
     @property
     def is_exhausted(self) -> bool:
-        """Whether an allocation has failed, and the reserve is not restored."""
-        return not self._reserve
+        """Whether an allocation has failed, and the reserve is not restored, or the process can get no more memory."""
+        return not self._reserve or not self.has_headroom
 
     def has_room(self, size: int, share: float) -> bool:
         """Whether `size` more bytes would stay below a share of the ceiling, estimated without a count."""
@@ -183,7 +208,13 @@ class MemoryCeiling:
         if previous is state:
             return
         share = 100 * self.used // (self.limit or 1)
-        if state is State.FULL:
+        if not self.has_headroom:
+            _LOG.critical(
+                "Memory: the process is nearly out of memory: it cannot get %d MiB more. Publishers get "
+                "resource-limit-exceeded until memory is available again; lower --broker-memory (%d bytes) or raise "
+                "the memory limit of the process", _HEADROOM >> 20, self.limit,
+            )  # fmt: skip
+        elif state is State.FULL:
             _LOG.critical(
                 "Memory: messages take %d bytes, %d%% of --broker-memory: publishers get resource-limit-exceeded until "
                 "consumers have drained enough", self.used, share,

@@ -134,6 +134,7 @@ class Policy(NamedTuple):
         apply_to: one of `APPLIES_TO`.
         priority: higher ones win.
         definition: key -> value.
+        user: whose upstreams it may use; empty for those of all users.
     """
 
     host: str
@@ -142,6 +143,7 @@ class Policy(NamedTuple):
     apply_to: str
     priority: int
     definition: Definition
+    user: str = ""
 
 
 class _Matching(NamedTuple):
@@ -171,7 +173,7 @@ class Policies:
 
     Attributes:
         applied: called when a change of policies has its effect.
-        checks: called with a policy and the user who sets it, where access is controlled; raise UnauthorizedError.
+        checks: called with a policy whose user is set, where access is controlled; raise UnauthorizedError.
     """
 
     def __init__(
@@ -185,7 +187,7 @@ class Policies:
         self._turn = asyncio.Lock()
         self._has_noticed: set[str] = set()
         self.applied: list[Callable[[], None]] = []
-        self.checks: list[Callable[[Policy, str], None]] = []
+        self.checks: list[Callable[[Policy], None]] = []
 
     def recover(self) -> None:
         """Use the policies of the configuration records, before there are any queues."""
@@ -217,7 +219,8 @@ class Policies:
         for key, value in ({} if operators is None else _effective_keys(operators, of_queues=of_queues)).items():
             known = definition.get(key)
             definition[key] = _lower(known, value) if known is not None and _KEYS[key].is_number else value
-        return Applied("" if own is None else own.name, "" if operators is None else operators.name, definition)
+        name, user = ("", "") if own is None else (own.name, own.user)
+        return Applied(name, "" if operators is None else operators.name, definition, user)
 
     def _first(self, kind: str, host: str, name: str, targets: Collection[str]) -> Policy | None:
         for policy, pattern in self._by_kind[kind].get(host, ()):
@@ -498,6 +501,8 @@ def _values(policy: Policy) -> Values:
     for key, value in policy.definition.items():
         if isinstance(value, str | int):
             values[_PREFIX + key] = value
+    if policy.user:
+        values["user"] = policy.user
     return values
 
 
@@ -511,6 +516,7 @@ def _policy(host: str, name: str, values: Values) -> Policy:
         str(values.get("apply-to", "all")),
         priority if isinstance(priority, int) else 0,
         definition,
+        str(values.get("user", "")),
     )
 
 

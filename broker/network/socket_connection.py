@@ -182,7 +182,12 @@ class SocketConnection(asyncio.Protocol):
             if machine is None:
                 return
             data, self._first_bytes = self._first_bytes, b""
-        self._clients.busy_poll.begins()
+        clients = self._clients
+        clients.busy_poll.begins()
+        memory = clients.broker.memory
+        memory.unprobed -= len(data)
+        if memory.unprobed < 0:
+            memory.probe()
         try:
             self._process(machine.receive, data)
             self._apply_backpressure(machine, has_more=len(data) >= _FULL_READ)

@@ -202,8 +202,7 @@ class Administration:
         self._control.check_administration(caller, POLICYMAKER if kind == POLICY else ADMINISTRATOR)
         self._control.broker.virtual_hosts.get(policy.host)
         self._control.check_policies_of(caller, policy.host)
-        self._control.check_policy(caller, policy)
-        await self._control.broker.policies.set(policy, kind)
+        await self._control.broker.policies.set(self._control.check_policy(caller, policy), kind)
         self._told(kind.removeprefix("qstore."), f"{policy.name} of {policy.host}", "set", caller)
 
     async def delete_policy(self, host: str, name: str, caller: Caller, kind: str = POLICY) -> None:

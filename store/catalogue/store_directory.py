@@ -91,6 +91,10 @@ class StoreDirectory:
         self.root = self.below(ROOT)
         self.has_hosts = False
 
+    def on(self, environment: Environment) -> StoreDirectory:
+        """The same directory, in another environment."""
+        return StoreDirectory(environment, self.path, self._software_version)
+
     def below(self, *names: str) -> str:
         """A path below the store directory."""
         return posixpath.join(self.path, *names)
@@ -116,6 +120,12 @@ class StoreDirectory:
     def prepared_list(self) -> str:
         """The directory of the prepared list's journal."""
         return posixpath.join(self.root, LIST)
+
+    @property
+    def directories(self) -> list[str]:
+        """The directories of the store itself that exist from its start to its stop."""
+        found = (self.root, self.catalogue, self.part("jrnl"), self.prepared_list)
+        return [path for path in found if self._disk.is_directory(path)]
 
     @property
     def _salvage_advice(self) -> str:

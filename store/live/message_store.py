@@ -37,6 +37,7 @@ from __future__ import annotations
 import contextlib
 import select
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Final, NamedTuple, Self
 from uuid import UUID
 
@@ -48,6 +49,7 @@ from qstore.store.catalogue.opening import CatalogueOpening, MirroredKeyValue
 from qstore.store.catalogue.store_directory import Found, StoreDirectory
 from qstore.store.catalogue.topology import TakenNames, Topology, catalogue_topology
 from qstore.store.damage import Damage
+from qstore.store.disk import GuardedDisk
 from qstore.store.environment import Environment
 from qstore.store.errors import StoreDamagedError, StoreError, advice, disk_advice
 from qstore.store.key_value import CatalogueError, KeyValue, WatchedKeyValue
@@ -154,6 +156,8 @@ class MessageStore:
         path = self.directory.path
         self._lock = self.directory.lock()
         self._opened.callback(self._lock.release)
+        self._environment = replace(self._environment, disk=GuardedDisk(self._environment.disk, self._lock))
+        self.directory = self.directory.on(self._environment)
         try:
             self._recover()
         except BaseException as error:
@@ -255,6 +259,8 @@ class MessageStore:
         self, started: StartedStore, catalogue: Catalogue, mirrored: MirroredKeyValue, driver: StartingDriver
     ) -> None:
         """Mark the store as in use, and not clean, after everything was read and synced."""
+        for path in self.directory.directories:
+            self._lock.watch(path)
         self._journals_opened(started)
         self._background = self._environment.make_background()
         self._opened.callback(self._background.close)

@@ -45,7 +45,7 @@ from qstore.formats.rhm.jinf import JournalInfo
 from qstore.formats.wording import printable
 from qstore.store.catalogue.catalogue import Catalogue
 from qstore.store.catalogue.topology import Record, TakenNames
-from qstore.store.disk import WritableFile
+from qstore.store.disk import MOVED, WritableFile
 from qstore.store.environment import Background, Environment
 from qstore.store.errors import NameTakenError, StoreError, disk_advice
 from qstore.store.journal.write.storage import (
@@ -381,7 +381,7 @@ class Changes:
     def _make(self, changes: Sequence[_Change]) -> list[Any]:
         """Make changes together, in one batch of the catalogue. Returns the result or the error of each."""
         if not self._is_in_place():  # journals, which have paths, would be made or removed in what is there now
-            return [OSError(errno.ESTALE, "the store directory was moved, replaced or removed")] * len(changes)
+            return [OSError(errno.ESTALE, MOVED)] * len(changes)
         results: list[Any] = []
         added: dict[int, _Added] = {}
         self._catalogue.begin()

@@ -36,6 +36,7 @@ from qstore.broker.model.authorization import ALLOW_ALL, EVERY_KEY
 from qstore.broker.model.broker import Broker
 from qstore.broker.model.configuration import Record
 from qstore.broker.model.errors import UnauthorizedError
+from qstore.broker.model.parameters import Parameter
 from qstore.broker.model.replication.source import register_listener
 from qstore.broker.model.transactions.branch import State
 from qstore.broker.protocols.amqp_0_9_1.methods import METHODS as BASIC_METHODS
@@ -499,6 +500,7 @@ class Road(NamedTuple):
         protocols: over which.
         settings: of the broker.
         is_locked: it is not a rule that bars it, but that alice's queue is exclusive; it is open if the queue is not.
+        is_hers: it is not a rule that bars it, but that what he would use is alice's; it is open to administrators.
     """
 
     name: str
@@ -506,17 +508,20 @@ class Road(NamedTuple):
     protocols: tuple[str, ...] = ("0-10", "0-9-1")
     settings: Mapping[str, Any] = {}
     is_locked: bool = False
+    is_hers: bool = False
 
 
 ROADS: Final[list[Road]] = []
 PROTOCOLS: Final = ("0-10", "0-9-1", "1.0")
 
 
-def road(name: str, *protocols: str, is_locked: bool = False, **settings: Any) -> Callable[[Walk], Walk]:
+def road(
+    name: str, *protocols: str, is_locked: bool = False, is_hers: bool = False, **settings: Any
+) -> Callable[[Walk], Walk]:
     """Enter a road in the table."""
 
     def enter(walk: Walk) -> Walk:
-        ROADS.append(Road(name, walk, protocols or PROTOCOLS[:2], settings, is_locked))
+        ROADS.append(Road(name, walk, protocols or PROTOCOLS[:2], settings, is_locked, is_hers))
         return walk
 
     return enter
@@ -1116,13 +1121,19 @@ def _managed_delete(stage: Stage, bob: Bob) -> None:
 # (h) shovels and upstreams that he sets
 
 
-def _set(stage: Stage, bob: Bob, component: str, **value: str) -> Worlds:
-    """Have bob set a parameter of this broker, which runs shovels and federation links."""
+def _served(stage: Stage) -> Worlds:
+    """This broker runs shovels and federation links from now on."""
     world, worlds = stage.world, Worlds(stage.world)
     shovels = Shovels(world.broker, worlds, world.soon.append, worlds.call_later, stage._run)
     upstreams = Upstreams(world.broker, worlds, world.soon.append, worlds.call_later)
     shovels.start()
     upstreams.start()
+    return worlds
+
+
+def _set(stage: Stage, bob: Bob, component: str, **value: str) -> Worlds:
+    """Have bob set a parameter of this broker, which runs shovels and federation links."""
+    worlds = _served(stage)
     given = json.dumps({name.replace("_", "-"): each for name, each in value.items()})
     stage.create(bob, "parameter", "set", component=component, value=given)
     worlds.run()
@@ -1171,6 +1182,41 @@ def _upstream(stage: Stage, bob: Bob) -> None:
     worlds.run()
 
 
+_HERS: Final = {"uri": "amqp://", "exchange": "mine"}
+
+
+def _alice_sets(stage: Stage, component: str, name: str, value: object) -> None:
+    asyncio.run(stage.world.broker.parameters.set(Parameter("/", component, name, value, "alice@QPID")))
+
+
+for _how, _definition in (
+    ("named", {"federation-upstream": "hers"}), ("of all", {"federation-upstream-set": "all"}),
+    ("of a pattern", {"federation-upstream-pattern": "^h"}),
+):  # fmt: skip
+
+    @road(f"an upstream of alice's, {_how} by a policy of his before she sets it", is_hers=True)
+    def _upstream_set_later(stage: Stage, bob: Bob, definition: Mapping[str, str] = _definition) -> None:
+        bob.exchange("mine", "topic")
+        worlds = _served(stage)
+        stage.create(bob, "policy", "p", pattern="^kx$", definition=definition)
+        _alice_sets(stage, "federation-upstream", "hers", _HERS)
+        worlds.run()
+        bob.publish("mine", "hot.1")
+        worlds.run()
+
+
+@road("an upstream that alice sets in place of his own", is_hers=True)
+def _upstream_replaced(stage: Stage, bob: Bob) -> None:
+    bob.exchange("mine", "topic")
+    worlds = _set(stage, bob, "federation-upstream", uri="amqp://", exchange="amq.topic")
+    stage.create(bob, "policy", "p", pattern="^kx$", definition={"federation-upstream": "set"})
+    worlds.run()
+    _alice_sets(stage, "federation-upstream", "set", _HERS)
+    worlds.run()
+    bob.publish("mine", "hot.1")
+    worlds.run()
+
+
 # ---- walking them ----
 
 _CASES: Final = [
@@ -1190,12 +1236,14 @@ def test_a_denied_user_reaches_no_denied_target(each: Road, protocol: str, barre
     stage = Stage(OPEN if each.is_locked else barred, **each.settings)
     _walk(stage, each, protocol)
     assert stage.state() == stage.before
-    assert each.is_locked or stage.control.denied, "nothing was asked"
+    assert each.is_locked or each.is_hers or stage.control.denied, "nothing was asked"
 
 
 @pytest.mark.parametrize("opened", [OPEN, OPEN_BY_PERMISSIONS], ids=["rules", "permissions"])
 @pytest.mark.parametrize(("each", "protocol"), _CASES)
 def test_an_allowed_user_reaches_the_target(each: Road, protocol: str, opened: Any) -> None:
+    if each.is_hers:
+        opened = OPEN_BY_PERMISSIONS  # with rules, nobody else may use it
     stage = Stage(opened, is_exclusive=False, **each.settings)
     _walk(stage, each, protocol)
     assert stage.state() != stage.before, "the road leads nowhere, and proves nothing"

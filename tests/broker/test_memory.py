@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import dis
+import errno
 import logging
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -13,11 +12,6 @@ from qstore.broker.log.logs import NOTICE
 from qstore.broker.model import memory
 from qstore.broker.model.errors import ResourceLimitExceededError
 from qstore.broker.model.memory import MESSAGE_OVERHEAD, MemoryCeiling, State, default_ceiling
-from qstore.broker.model.queues.queue import Queue
-from qstore.broker.model.router import Router
-from qstore.broker.network.socket_connection import SocketConnection
-from qstore.broker.protocols.amqp_0_9_1.connection import ServerConnection
-from qstore.broker.protocols.amqp_0_9_1.publishing import _publish_now
 from qstore.broker.settings import BrokerSettings
 from tests.support.compiled import replaces
 from tests.support.fake_store import Model
@@ -117,6 +111,41 @@ def test_the_reserve_is_taken_only_when_as_much_is_left_besides(monkeypatch: pyt
     assert len(held.ceiling._reserve) == memory._RESERVE
 
 
+@replaces
+@pytest.mark.parametrize("limit", [0, LIMIT])
+def test_a_process_that_can_get_no_more_memory_is_full_until_it_can(
+    limit: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    free = 0
+
+    class Mapping:
+        def __init__(self, _descriptor: int, size: int) -> None:
+            if size > free:
+                raise OSError(errno.ENOMEM, "Cannot allocate memory")
+
+        def close(self) -> None:
+            pass
+
+    ceiling = MemoryCeiling(limit, lambda: 0)
+    changes: list[State] = []
+    ceiling.changed = lambda: changes.append(ceiling.state)
+    monkeypatch.setattr(memory.mmap, "mmap", Mapping)
+    ceiling.probe()
+    ceiling.probe()
+    ceiling.count()
+    assert [record.getMessage().partition(".")[0] for record in caplog.records] == [
+        "Memory: the process is nearly out of memory: it cannot get 8 MiB more"
+    ]
+    with pytest.raises(ResourceLimitExceededError, match="the system gives its process no more"):
+        ceiling.check()
+    assert not ceiling.has_room(1, 1.0)
+    free = memory._HEADROOM
+    ceiling.count()
+    ceiling.check()
+    assert ceiling.has_room(1, 1.0)
+    assert changes == [State.FULL, State.AMPLE]
+
+
 def test_without_a_ceiling_it_refuses_no_longer_than_that(caplog: pytest.LogCaptureFixture) -> None:
     ceiling = MemoryCeiling(0, lambda: 0)
     ceiling.exhausted("Client x")
@@ -200,19 +229,3 @@ def test_the_reserve_is_freed_without_memory() -> None:
     finally:
         works_again()
     assert ceiling.is_exhausted
-
-
-@pytest.mark.parametrize(
-    "function",
-    [
-        Queue._record, Queue._offer_others, Router.publish, Router.publish_to, SocketConnection.data_received,
-        ServerConnection.command, _publish_now,
-    ],
-)  # fmt: skip
-def test_handlers_on_the_way_of_a_message_can_be_left_without_memory(function: Any) -> None:
-    """CPython allocates a number for the position of a handler behind instruction 256, and tries so forever."""
-    if not hasattr(function, "__code__"):
-        pytest.skip("it is compiled")
-    table = dis.Bytecode(function).exception_entries
-    assert bool(table) is (function is not Router.publish)
-    assert all(entry.end // 2 <= 256 for entry in table if entry.lasti)

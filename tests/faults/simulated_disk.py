@@ -912,6 +912,9 @@ class SimulatedLock:
         self._inode = inode
         self._released = False
 
+    def watch(self, directory: str) -> None:
+        """Nobody else moves directories."""
+
     def is_in_place(self) -> bool:
         """Nobody else moves directories."""
         return True

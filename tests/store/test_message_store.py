@@ -970,36 +970,47 @@ def _content(directory: Path) -> dict[str, bytes]:
     return {str(each.relative_to(directory)): each.read_bytes() for each in files}
 
 
+def _remove(path: Path) -> None:
+    if path.is_dir():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
+
+
+@pytest.mark.parametrize("part", ["", "rhm", "rhm/catalogue", "rhm/jrnl", "rhm/tpl"])
 @pytest.mark.parametrize("kind", ["nothing", "empty directory", "file", "copy"])
-def test_what_replaces_the_directory_of_an_open_store_is_not_changed(
-    environment: Environment, path: Path, kind: str
+def test_what_replaces_a_directory_of_an_open_store_is_not_changed(
+    environment: Environment, path: Path, kind: str, part: str
 ) -> None:
     opened = OpenedStore(environment, path)
     for name in ("orders", "invoices", "letters", "bills", "notes", "replies"):  # with more, journals are in stock
         journal = opened.make_queue(name)
-    moved = path.with_name("moved")
-    path.rename(moved)
+    place, moved = path / part, path.with_name("moved")
+    place.rename(moved)
     if kind == "empty directory":
-        path.mkdir()
+        place.mkdir()
     elif kind == "file":
-        path.write_text("a file")
+        place.write_text("a file")
     elif kind == "copy":
-        shutil.copytree(moved, path)
-    before = _content(path)
+        shutil.copytree(moved, place)
+    before = _content(place)
     calls = Calls()
     opened.store.changes.create_queue(Queue("later"), GEOMETRY, calls)
     opened.store.changes.delete_queue(journal, calls)
     opened.wait(calls, 2)
-    assert all("the store directory was moved, replaced or removed" in str(error) for _, error in calls)
+    assert all("was moved, replaced or removed" in str(error) for _, error in calls)
     opened.store.look()
     (line,) = (each for each in opened.lines if "while the store is open" in each.text)
     assert line.level is Level.CRITICAL
     assert str(path) in line.text
     assert not opened.store.close()
     assert opened.texts.count(line.text) == 1
-    assert _content(path) == before
-    assert path.is_dir() == (kind in ("empty directory", "copy"))
-    again = OpenedStore(environment, moved)
+    assert _content(place) == before
+    assert place.is_dir() == (kind in ("empty directory", "copy"))
+    _remove(place)
+    moved.rename(place)
+    path.rename(path.with_name("again"))  # in this process, RocksDB holds its lock of the old path
+    again = OpenedStore(environment, path.with_name("again"))
     assert not again.store.was_clean
     assert len(again.store.recovered_queues) == 6
     assert again.store.close()
@@ -1014,3 +1025,28 @@ def test_a_directory_that_was_put_back_is_closed_cleanly(environment: Environmen
     again = OpenedStore(environment, path)
     assert again.store.was_clean
     assert again.store.close()
+
+
+@pytest.mark.parametrize("part", ["", "rhm", "rhm/jrnl"])
+def test_a_journal_that_enters_its_next_file_does_not_write_to_another_store(
+    environment: Environment, path: Path, part: str
+) -> None:
+    opened = OpenedStore(environment, path)
+    journal = opened.make_queue("orders")
+    opened.enqueue(journal, b"message")
+    opened.flush(journal)
+    place = path / part
+    place.rename(path.with_name("moved"))
+    shutil.copytree(path.with_name("moved"), place)
+    before = _content(place)
+    flushed = Calls()
+    for number in range(1, 12):
+        opened.enqueue(journal, bytes(GEOMETRY.data_size // 5))
+        opened.store.flush((journal,), flushed)
+        opened.wait(flushed, number)
+        if flushed[-1] is not None:
+            break
+    assert flushed[0] is None  # in the file that is open
+    assert "was moved, replaced or removed" in str(flushed[-1])
+    assert not opened.store.close()
+    assert _content(place) == before

@@ -148,17 +148,20 @@ class AccessControl:
                     _LOG.info("%s from %s is refused: it needs the tag %s", caller.user, caller.remote_host, tag)
                 raise UnauthorizedError(f"{caller.user} is not allowed to do this: it needs the tag {tag}")
 
-    def check_policy(self, caller: Caller, policy: Policy) -> None:
+    def check_policy(self, caller: Caller, policy: Policy) -> Policy:
         """Check that a caller may publish where a policy of his sends messages, with every routing key.
 
         The key may come from the queue or the message. The user must also be the one as whom the policy works
         (`Policies.checks`). Without rules, an administrator may do all this: he can permit himself everything.
 
+        Returns:
+            The policy, with the user.
+
         Raises:
             UnauthorizedError: the caller may not.
         """
         if not self.has_rules and ADMINISTRATOR in self._tags_of(name_of(caller.user)):
-            return
+            return policy
         caller = in_host(caller, policy.host)
         for key in DESTINATIONS:
             exchange = policy.definition.get(key)
@@ -166,8 +169,14 @@ class AccessControl:
                 purpose = f'{key} of policy "{policy.name}"'
                 self._authorization.check_forwarding(in_host(caller, policy.host), exchange, EVERY_KEY, purpose)
         if self.has_rules or self.has_permissions:
-            for check in self.broker.policies.checks:
-                check(policy, caller.user)
+            policy = policy._replace(user=caller.user)
+            try:
+                for check in self.broker.policies.checks:
+                    check(policy)
+            except UnauthorizedError:
+                self.denied += 1
+                raise
+        return policy
 
     def sight(self, caller: Caller) -> Sight | None:
         """What a caller sees of the broker's objects; None for everything. Rules know no objects of their own."""

@@ -319,14 +319,46 @@ def test_another_user_may_not_use_an_upstream() -> None:
         {"federation-upstream-pattern": "^h"},
         {"federation-upstream-set": "all"},
     ):
-        policy = Policy("/", "p", "^kx$", "exchanges", 0, definition)
-        check(policy, "alice@QPID")
+        policy = Policy("/", "p", "^kx$", "exchanges", 0, definition, "alice@QPID")
+        check(policy)
         with pytest.raises(UnauthorizedError, match="alice@QPID has set it"):
-            check(policy, "bob@QPID")
+            check(policy._replace(user="bob@QPID"))
     hers = [{"upstream": "hers"}]
     asyncio.run(broker.parameters.set(Parameter("/", "federation-upstream-set", "one", hers, "alice@QPID")))
     with pytest.raises(UnauthorizedError):
         asyncio.run(broker.parameters.set(Parameter("/", "federation-upstream-set", "two", hers, "bob@QPID")))
+
+
+@pytest.mark.parametrize("setter", ["policy", "set"])
+def test_an_upstream_that_another_user_sets_later_is_not_used(setter: str, caplog: pytest.LogCaptureFixture) -> None:
+    life = Life()
+    broker = life.own.broker
+    broker.authorization.authorizer = Rules()
+    key = ("/", "federation-upstream-set", "some")
+    of_set, of_policy = ("bob@QPID", "alice@QPID") if setter == "set" else ("alice@QPID", "bob@QPID")
+    broker.parameters._known[key] = Parameter(*key, [{"upstream": "later"}], of_set)
+    exchange = broker.default_host.exchanges["amq.topic"]
+    exchange.policy = Applied("p", "", {"federation-upstream-set": "some"}, of_policy)
+    for _ in range(2):
+        life.set("later")
+        life.worlds.run()
+    assert life.upstreams.statuses() == []
+    (told,) = caplog.messages  # once
+    assert "bob@QPID is not allowed to use the upstream" in told
+    exchange.policy = exchange.policy._replace(user="alice@QPID")
+    broker.parameters._known[key] = Parameter(*key, [{"upstream": "later"}], "alice@QPID")
+    life.upstreams._look_at_all()
+    life.worlds.run()
+    assert [each.upstream for each in life.upstreams.statuses()] == ["later"]
+
+
+def test_a_policy_keeps_the_user_whose_upstreams_it_may_use() -> None:
+    life = Life()
+    broker = life.own.broker
+    policy = Policy("/", "p", "^amq.topic$", "exchanges", 0, {"federation-upstream": "up"}, "bob@QPID")
+    asyncio.run(broker.policies.set(policy))
+    assert broker.policies.all() == [policy]
+    assert broker.default_host.exchanges["amq.topic"].policy.user == "bob@QPID"
 
 
 @pytest.mark.parametrize("mode", ["on-confirm", "on-publish", "no-ack"])
