@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from qstore.broker.model.authorization import Authorization
     from qstore.broker.model.exchanges.exchange import Put
     from qstore.broker.model.message import MakeMessage, Message
+    from qstore.broker.model.router import Fanout
 
 _LOCATE_KEY: Final = "console.request.agent_locate"
 _ALIAS: Final = "broker"
@@ -227,7 +228,7 @@ class _Requests:
         message: Message,
         put: Put,
         authorization: Authorization,  # noqa: ARG002
-    ) -> bool:
+    ) -> bool | Fanout:
         """Take a request."""
         self._agent.request(message)
         return put(message, self._exchange.route(message).queues) if self._is_shared else False

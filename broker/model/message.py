@@ -238,6 +238,11 @@ class Message(ABC):
     handling: Handling
     expires_at: float
 
+    @property
+    def was_redelivered(self) -> bool:
+        """Whether it arrived with the mark of a message that was delivered before, as over a federation link."""
+        return False
+
     def whole(self) -> Message:
         """The message itself; read back from the disk if this is the placeholder of a message out of memory.
 

@@ -54,7 +54,7 @@ MAX_CHECKED: Final = 2_500
 
 
 class Fanout:
-    """A message on its way to many queues.
+    """A message on its way to many queues, or to one that cannot take it yet.
 
     Attributes:
         stops: the stopped queues among those that it was put on.
@@ -287,7 +287,11 @@ class Router:
     def publish_to(self, message: Message, exchange: Exchange, route: Routed) -> bool:
         """As `publish`, with a known route."""
         if exchange.receiver is not None and exchange.receiver.takes(message):
-            return exchange.receiver.receive(message, self._put_received, self._authorization)
+            taken = exchange.receiver.receive(message, self._put_received, self._authorization)
+            if isinstance(taken, Fanout):
+                self.fanout = taken
+                return True
+            return taken
         sent = exchange.sent
         if sent is not None:
             message = sent.number(message)
@@ -308,21 +312,18 @@ class Router:
 
         Returns and raises as `publish`. If they are many, what happens in later turns is not reported.
         """
-        before = self.fanout  # as `stops`
-        is_promised = self._put_received(message, queues)
-        self.fanout = before
-        return is_promised
+        return bool(self._put_received(message, queues))
 
-    def _put_received(self, message: Message, queues: Sequence[Queue]) -> bool:
-        """As `put`, for an exchange that takes the message of a publisher, who waits until it is on many queues."""
-        held = len(self.stops)  # those of the publisher whose message makes others move
-        if self._tick.turns.has(self):
-            self._fan_out(message, queues)
-            is_promised = True
-        else:
-            is_promised = self._put(message, queues)
-        del self.stops[held:]
-        return is_promised
+    def _put_received(self, message: Message, queues: Sequence[Queue]) -> bool | Fanout:
+        """As `put`, for an exchange that takes the message of a publisher, who may have to wait until it is there."""
+        held, before = len(self.stops), self.fanout  # those of the publisher whose message makes others move
+        try:
+            if self._tick.turns.has(self) or len(queues) > MAX_AT_ONCE:
+                return self._fan_out(message, queues)
+            return self._put(message, queues)
+        finally:
+            del self.stops[held:]
+            self.fanout = before
 
     def _put(self, message: Message, queues: Sequence[Queue]) -> bool:
         if len(queues) == 1:

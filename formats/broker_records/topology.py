@@ -469,7 +469,7 @@ CONFIGURATION_KINDS: Final = frozenset(
     f"qstore.{kind}"
     for kind in (
         "virtual-host", "policy", "operator-policy", "user", "permission", "topic-permission", "parameter",
-        "global-parameter", "link", "bridge",
+        "global-parameter", "link", "bridge", "replication-mark",
     )
 )  # fmt: skip
 """The kinds of general objects that are configuration records."""
@@ -479,9 +479,15 @@ PARAMETER: Final = "qstore.parameter"
 
 GLOBAL_PARAMETER: Final = "qstore.global-parameter"
 
+REPLICATION_MARK: Final = "qstore.replication-mark"
+"""The kind of the marks of replicated queues: record ids up to which all their events are on the disk."""
+
 LINK_KIND: Final = "qstore.link"
 BRIDGE_KIND: Final = "qstore.bridge"
 """The kinds of those that say who has made a link, or a bridge, beside its own record."""
+
+LOCAL_KINDS: Final = frozenset((REPLICATION_MARK, LINK_KIND, BRIDGE_KIND))
+"""The kinds that have a meaning only in their own store: definitions do not have them."""
 
 HOST_KIND: Final = "qstore.virtual-host"
 """The kind of those about virtual hosts; the first part of their name is the host's."""

@@ -1283,7 +1283,7 @@ ENTRIES: Final[Mapping[str, str]] = {
     "model/settlement.py:_move": "declaration of the queue; CONSUME of who rejects",
     "model/topology/deletion.py:_move": "declaration of the queue; DELETE of who deletes",
     "model/topology/bindings.py:_offer_last": "BIND",
-    "model/replication/replica.py:enqueue": "PUBLISH to the queue",
+    "model/replication/replica.py:_enqueue": "PUBLISH to the queue",
     "model/replication/source.py:to_queue": "declaration of the queue",
     "model/replication/source.py:to_exchange": "declaration of the queue",
     # for management
@@ -1295,8 +1295,7 @@ ENTRIES: Final[Mapping[str, str]] = {
     "model/settlement.py:purge": "PURGE",
     "model/settlement.py:_purge_portion": "PURGE, before the first portion",
     "model/settlement.py:accept": "CONSUME",
-    "model/replication/replica.py:dequeue": "PURGE",
-    "model/replication/replica.py:receive": "PURGE",
+    "model/replication/replica.py:_dequeue": "PURGE",
     "model/dead_letters.py:_moved": "declaration of the queue",
     "protocols/amqp_0_10/server_session.py:delivered_run": "CONSUME of the consumer that has them",
     "protocols/amqp_0_9_1/acknowledgements.py:_settle_first": "CONSUME of the consumer that has them",

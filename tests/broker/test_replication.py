@@ -18,11 +18,14 @@ from qstore.broker.model.errors import (
 from qstore.broker.model.exchanges.replication import ReplicationExchange
 from qstore.broker.model.exchanges.types import join_host
 from qstore.broker.model.message import Message, NewMessage
+from qstore.broker.model.queues.limits import Capacity, Limit
 from qstore.broker.model.queues.queue import Queue
-from qstore.broker.model.replication.source import register_listener
+from qstore.broker.model.replication import events
+from qstore.broker.model.replication.events import MessageId, inventories
+from qstore.broker.model.replication.source import EventGeneration, register_listener
 from qstore.broker.settings import BrokerSettings
 from qstore.formats.plain import plain_map
-from qstore.formats.values import typed_map
+from qstore.formats.values import INT32, TypedValue, typed_map
 from tests.broker.wired_broker import PlainMessage
 from tests.support.fake_store import Model
 
@@ -48,7 +51,8 @@ class Source(Model):
         return self.queue(name, durable=durable, arguments=typed_map(BOTH | arguments))
 
     def take(self) -> list[Message]:
-        """The events that wait."""
+        """The events that wait, when the disk is done."""
+        self.sync()
         messages = [entry.message for entry in self.events.entries()]
         self.events.purge()
         self.sync()
@@ -112,6 +116,7 @@ def test_event_carries_its_headers() -> None:
         "qpid.replication.seqno": 2,
         "qpid.replication.queue.position": 2,
         "qpid.replication.record": record,
+        "qpid.replication.journal": queue.journal.queue_id,
     }
     assert (first.body, second.body, second.is_persistent) == (b"1", b"2", True)
     headers = plain_map(third.headers())
@@ -235,11 +240,11 @@ def test_a_queue_follows_its_source() -> None:
     source, target = Source(), Target()
     queue, copy = source.replicated("q"), target.queue("q", durable=True)
     source.publish("q", b"1", b"2", b"3")
-    source.sync()
     target.apply(*source.take())
     assert bodies(copy) == [b"1", b"2", b"3"]
-    assert all(plain_map(entry.message.headers()) == {} for entry in copy.entries())
     (first, second, _) = queue.entries()
+    ids = [plain_map(entry.message.headers()) for entry in copy.entries()]
+    assert ids == [{"qpid.replication.copy": f"#{queue.journal.queue_id}/{entry.rid}"} for entry in queue.entries()]
     for entry in (second, first):
         queue.acquire(entry)
         queue.dequeue(entry)
@@ -258,7 +263,125 @@ def test_events_that_come_again_are_ignored() -> None:
     target.apply(*events)
     target.apply(*events)
     assert bodies(copy) == [b"1", b"2"]
-    assert (target.exchange.replica.applied, target.exchange.replica.ignored) == (2, 3)
+    assert copy.messages_enqueued == 2
+
+
+def restarted(target: Target, *copies: Message) -> tuple[Target, Queue]:
+    """The target after a restart, with these copies on the queue."""
+    again = Target()
+    queue = again.queue("q", durable=True)
+    for rid, copy in enumerate(copies, 1):
+        queue.enter(copy, rid)
+        queue.journal.live[rid] = b""
+    queue.end_recovery()
+    return again, queue
+
+
+def test_copies_are_known_over_a_restart_of_the_target() -> None:
+    source, target = Source(), Target()
+    queue, copy = source.replicated("q"), target.queue("q", durable=True)
+    source.publish("q", *(b"%d" % number for number in range(300)))
+    events = source.take()
+    target.apply(*events)
+    target, copy = restarted(target, *(entry.message for entry in copy.entries()))
+    (first, *_) = queue.entries()
+    queue.acquire(first)
+    queue.dequeue(first)
+    source.publish("q", b"last")
+    target.apply(*events[-2:], *source.take())  # in one tick, while the copies are looked for in turns
+    assert bodies(copy) == [*(b"%d" % number for number in range(1, 300)), b"last"]
+
+
+def test_events_that_wait_are_completed_when_they_are_on_the_disk() -> None:
+    source, target = Source(), Target()
+    source.replicated("q")
+    source.publish("q", b"1", b"2")
+    _, two = source.take()
+    target, copy = restarted(target, target.message("q", b"0"))
+    router = target.broker.router
+    assert router.publish(two, target.exchange)
+    fanout = router.take_fanout()
+    assert fanout is not None
+    target.run()
+    assert bodies(copy) == [b"0", b"2"]
+    assert not fanout.is_over
+    target.sync()
+    assert fanout.is_over
+    assert fanout.error is None
+
+
+def test_an_error_ends_all_events_that_wait() -> None:
+    source, target = Source(), Target()
+    source.replicated("q")
+    source.publish("q", b"1", b"2", b"3")
+    target, copy = restarted(target, target.message("q", b"0"))
+    copy.limit = Limit(Capacity(messages=2))
+    found = []
+    for event in source.take():
+        target.broker.router.publish(event, target.exchange)
+        found.append(target.broker.router.take_fanout())
+    target.sync()
+    assert bodies(copy) == [b"0", b"1"]
+    assert [fanout is not None and fanout.error is None for fanout in found] == [True, False, False]
+
+
+def test_an_event_that_is_known_is_completed_with_the_first_one() -> None:
+    """Otherwise the source would remove it before it is on the disk here."""
+    source, target = Source(), Target()
+    queue = source.replicated("q")
+    target.queue("q", durable=True)
+    source.publish("q", b"1")
+    (event,) = source.take()
+    assert target.broker.router.publish(event, target.exchange)
+    target.run()
+    assert target.broker.router.publish(event, target.exchange)
+    target.sync()
+    queue.purge()
+    (event,) = source.take()
+    target.apply(event)
+    assert target.broker.router.publish(event, target.exchange)
+
+
+def test_an_event_that_was_delivered_before_makes_a_marked_copy() -> None:
+    source, target = Source(), Target()
+    source.replicated("q")
+    copy = target.queue("q", durable=True)
+    source.publish("q", b"1", b"2")
+    first, second = source.take()
+    target.apply(first, second.with_headers({"qpid.replication.again": TypedValue(INT32, 1)}))
+    assert [entry.is_redelivered for entry in copy.entries()] == [False, True]
+
+
+def test_after_a_crash_what_is_in_doubt_is_repeated() -> None:
+    source, target = Source(), Target()
+    queue, copy = source.replicated("q"), target.queue("q", durable=True)
+    source.publish("q", b"1", b"2", b"3")
+    target.apply(*source.take())
+    again = Source()
+    recovered = again.replicated("q")
+    _, second, third = queue.entries()
+    for entry in (second, third):  # the dequeue of the first one has no event, nor has the last message
+        recovered.enter(entry.message, entry.rid)
+    recovered.enter(again.message("q", b"4"), third.rid + 1)
+    recovered.end_recovery()
+    (generation,) = recovered.displacements
+    assert isinstance(generation, EventGeneration)
+    assert len(list(generation.resume(recovered, second.rid))) == 1
+    target.apply(*again.take())
+    assert bodies(copy) == [b"2", b"3", b"4"]
+    assert [entry.is_redelivered for entry in copy.entries()] == [False, False, True]
+
+
+@given(st.sets(st.integers(1, 3000)), st.integers(1, 3))
+def test_inventories_deny_what_is_not_there(records: set[int], most: int) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(events, "MAX_RANGES", most)
+        found = list(inventories("#1", sorted(records)))
+    read = [events._read_inventory("#1", each.text) for each in found]
+    assert read == found
+    for record in range(1, 3002):
+        assert any(each.denies(MessageId("#1", record)) for each in read) is (record not in records)
+    assert not any(each.denies(MessageId("#2", 1)) for each in read)
 
 
 def test_stored_messages_are_known_over_a_restart_of_the_source() -> None:

@@ -237,6 +237,58 @@ def test_a_queue_is_replicated_over_a_queue_route(brokers: list[RunningBroker]) 
     assert taken(target, "orders", 3) == ["b", "c", "d"]
 
 
+def browsed(broker: RunningBroker, queue: str) -> list[str]:
+    found: list[str] = []
+    with Connection(address(broker)) as connection:
+        receiver = connection.session().receiver(f"{queue}; {{mode: browse}}", capacity=100)
+        while True:
+            try:
+                found.append(str(receiver.fetch(timeout=0.3).content))
+            except Empty:
+                return found
+
+
+@pytest.mark.parametrize("push", [False, True])
+def test_a_replicated_queue_is_the_same_after_kills_of_either_broker(brokers: list[RunningBroker], push: bool) -> None:
+    """Messages come and go at the source, while a random broker is killed; then the other queue is equal."""
+    target, source, _ = brokers
+    assert source.stop() == 0
+    options = {source: ("--replication-queue", "events"), target: ()}
+    start_again(source, *options[source])
+    publish(source, f"events; {_DURABLE}", [])
+    arguments = "x-declare: {arguments: {'qpid.queue_event_generation': 2}}"
+    publish(source, f"orders; {{create: always, node: {{durable: true, {arguments}}}}}", [])
+    with Connection(address(target)) as connection:
+        session = connection.session()
+        session.sender(f"orders; {_DURABLE}").close()
+        session.invoke("exchange.declare", exchange="replication", type="replication", durable=True)
+    local = ["-s"] if push else []
+    route("-d", "--ack", "50", *local, "queue", "add", address(target), address(source), "replication", "events")
+    moment, sent, gone = random.Random(11), 0, 0
+    for _ in range(6):
+        publish(source, "orders", [str(number) for number in range(sent, sent + 300)])
+        sent += 300
+        with Connection(address(source)) as connection:
+            session = connection.session()
+            receiver = session.receiver("orders", capacity=50)
+            for _ in range(200):
+                assert receiver.fetch(timeout=PATIENCE_SECONDS).content == str(gone)
+                gone += 1
+                session.acknowledge(sync=False)
+            session.acknowledge()
+        time.sleep(moment.random() * 0.1)
+        killed = moment.choice((source, target))
+        killed.kill()
+        start_again(killed, *options[killed])
+    wanted = [str(number) for number in range(gone, sent)]
+    assert browsed(source, "orders") == wanted
+    end = time.monotonic() + PATIENCE_SECONDS
+    while (found := browsed(target, "orders")) != wanted:
+        assert time.monotonic() < end, (found[:3], wanted[:3], len(found), len(wanted))
+    with Console(address(source)) as console:
+        until(lambda: console.find("queue:events")["msgDepth"] == 0)
+
+
 def test_passwords_of_links_are_not_shown(brokers: list[RunningBroker], tmp_path: Path) -> None:
     one, two, _ = brokers
     route("-d", "link", "add", address(one), f"bob/hidden-word@{address(two)}", "PLAIN")

@@ -30,12 +30,11 @@ from qstore.formats.amqp_0_10.types import Amqp010Error
 from qstore.formats.broker_records.amqp_0_9_1_messages import MARK
 from qstore.formats.broker_records.messages import HEADER_SIZE_BYTES, frame_message, header_size, header_structs
 from qstore.formats.broker_records.topology import (
-    BRIDGE_KIND,
     CONFIGURATION_KINDS,
     DEFAULT_HOST,
     GLOBAL_PARAMETER,
     HOST_KIND,
-    LINK_KIND,
+    LOCAL_KINDS,
     PARAMETER,
     Binding,
     Bridge,
@@ -291,7 +290,7 @@ class BrokerImport:
         self._configured = [
             each
             for each in intake.general
-            if isinstance(each, GeneralObject) and each.kind in CONFIGURATION_KINDS - {LINK_KIND, BRIDGE_KIND}
+            if isinstance(each, GeneralObject) and each.kind in CONFIGURATION_KINDS - LOCAL_KINDS
         ]
         others = sum(exchange_binding_of(each) is None for each in intake.general) - len(self._configured)
         if others:

@@ -58,11 +58,10 @@ from qstore.broker.protocols.amqp_0_9_1.arguments import (
 )
 from qstore.broker.security.permissions import PERMISSION, TOPIC_PERMISSION
 from qstore.formats.broker_records.topology import (
-    BRIDGE_KIND,
     DEFAULT_HOST,
     GLOBAL_PARAMETER,
     HOST_KIND,
-    LINK_KIND,
+    LOCAL_KINDS,
     PARAMETER,
     Binding,
     Bridge,
@@ -585,8 +584,8 @@ class DefinitionsWriter:
                 self._bound(bound.source, bound.destination, "exchange", bound.key, bound.arguments)
             return
         if isinstance(general, GeneralObject):
-            if general.kind in (LINK_KIND, BRIDGE_KIND):
-                return  # says who has made a link or a bridge, which is left out
+            if general.kind in LOCAL_KINDS:
+                return
             shown = general if self._with_passwords else without_passwords(general)
             assert isinstance(shown, GeneralObject)
             if self._configured(shown):

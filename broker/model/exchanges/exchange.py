@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from qstore.broker.model.authorization import Authorization
     from qstore.broker.model.message import Message
     from qstore.broker.model.queues.queue import Queue
+    from qstore.broker.model.router import Fanout
 
 
 #: Limits of keys in the cache, and of all that their routes consist of (`Route.size`): these are dropped together, in
@@ -60,8 +61,8 @@ _TYPES: Final = ("direct", "topic", "fanout", "headers")
 MAX_FOUND: Final = 4096
 """Limit of cached routes of messages matched by more than their key; what they consist of is limited as above."""
 
-Put: TypeAlias = "Callable[[Message, Sequence[Queue]], bool]"
-"""Puts a message on queues; returns whether its completion must wait for the disk. Raises ModelError."""
+Put: TypeAlias = "Callable[[Message, Sequence[Queue]], bool | Fanout]"
+"""Puts a message on queues; returns whether its completion must wait for the disk, or for what. Raises ModelError."""
 
 
 def no_headers() -> Mapping[str, Hashable]:
@@ -91,8 +92,11 @@ class Receiver(Protocol):
     def keeps_nothing(self, message: Message) -> bool:
         """Whether it takes the message, and nothing of it stays in memory: then it is welcome when memory is full."""
 
-    def receive(self, message: Message, put: Put, authorization: Authorization) -> bool:
-        """Take the message. Returns whether its completion must wait until the records of this tick are on the disk.
+    def receive(self, message: Message, put: Put, authorization: Authorization) -> bool | Fanout:
+        """Take the message.
+
+        Returns:
+            Whether its completion must wait until the records of this tick are on the disk, or what it must wait for.
 
         Args:
             message: the message.

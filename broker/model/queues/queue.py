@@ -1050,6 +1050,17 @@ class Queue:
         if self.message_count > MAX_FREED:
             self.do_in_turns(self.order.dissolve(MAX_FREED))
 
+    def await_records(self) -> bool:
+        """Have the tick wait for all records of the queue, also of earlier ticks. Returns whether it is stored."""
+        if self.journal is None:
+            return False
+        self._tick.journals[self.journal] = True
+        return True
+
+    def when_synced(self, done: Done) -> None:
+        """Call back when the records of this tick are on the disk, or with the error that prevented it."""
+        self._tick.when_synced(done)
+
     def do_in_turns(self, work: Iterator[None]) -> None:
         """Do work of the queue in turns of the event loop (`tick.Turns`)."""
         self._tick.turns.do(self, work)

@@ -9,16 +9,25 @@
     qpid.replication.message          int64   with 2: likewise
     qpid.replication.source           string  identifies the run of the source
     qpid.replication.record           int64   the record id of the message at the source, if it is stored there
+    qpid.replication.journal          int64   with record: the number of the queue in the store of the source
+    qpid.replication.again            int32   with 1: 1 if the event may have been sent before
+    qpid.replication.live             string  with 2: which stored messages the source has; see `Inventory`
 
-The first event has the content and the other headers of the message, the second has no content. The last two headers
-are extensions of this broker: they stay valid over a restart of the source, where positions and event numbers begin
-anew.
+The first event has the content and the other headers of the message, the second has no content. The headers from
+source on are extensions of this broker: record ids stay valid over a restart of the source, where positions and event
+numbers begin anew. What does not know them takes an inventory for the dequeue of a message that it does not have.
+
+A copy has one header more than the message, `qpid.replication.copy`, the text `SOURCE/NUMBER` of its `MessageId`: so
+the copies are known after a restart.
 
 Sources: Qpid C++ Broker Book, 1.7.1; qpidd 0.16, replication/constants.h.
 """
 
 from __future__ import annotations
 
+import re
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from qstore.broker.model.errors import InvalidArgumentError
@@ -35,20 +44,113 @@ QUEUE: Final = "qpid.replication.target_queue"
 NUMBER: Final = "qpid.replication.seqno"
 SOURCE: Final = "qpid.replication.source"
 RECORD: Final = "qpid.replication.record"
+JOURNAL: Final = "qpid.replication.journal"
+AGAIN: Final = "qpid.replication.again"
+LIVE: Final = "qpid.replication.live"
+COPY: Final = "qpid.replication.copy"
 POSITION: Final = {ENQUEUED: "qpid.replication.queue.position", DEQUEUED: "qpid.replication.message"}
-HEADERS: Final = (TYPE, QUEUE, NUMBER, SOURCE, RECORD, *POSITION.values())
+HEADERS: Final = (TYPE, QUEUE, NUMBER, SOURCE, RECORD, JOURNAL, AGAIN, LIVE, *POSITION.values())
+
+MAX_RANGES: Final = 500
+"""Ranges of record ids in one inventory: some 20 kB."""
+
+_LAST_RECORD: Final = (1 << 63) - 1
+_RANGES: Final = re.compile(r"(\d{1,19})-(\d{1,19})(?::((?:\d{1,19}-\d{1,19},)*\d{1,19}-\d{1,19})?)?")
 
 
 class MessageId(NamedTuple):
     """Identifies a message of one queue.
 
     Attributes:
-        source: the run of the source; empty if the message is stored there, or if the source does not send it.
+        source: the run of the source, empty if it does not send it; `#` and the queue's number if the message is stored
+            there.
         number: its record id at the source if it is stored there, otherwise its position.
     """
 
     source: str
     number: int
+
+    @property
+    def is_stored(self) -> bool:
+        """Whether the message is stored at the source."""
+        return self.source.startswith("#")
+
+    @property
+    def text(self) -> str:
+        """The value of the header `qpid.replication.copy`."""
+        return f"{self.source}/{self.number}"
+
+
+def stored_id(journal: int, record: int) -> MessageId:
+    """Identifies a stored message, by the number of its queue in the store and its record id."""
+    return MessageId(f"#{journal}", record)
+
+
+def read_id(text: str) -> MessageId | None:
+    """The id that a copy has as its header; None if it is not valid."""
+    source, separator, number = text.rpartition("/")
+    is_number = number.isascii() and number.isdigit() and len(number) <= 20
+    return MessageId(source, int(number)) if separator and is_number else None
+
+
+class Inventory(NamedTuple):
+    """Which stored messages with record ids from `first` to `last` are on the queue of the source.
+
+    Its header is the text `FIRST-LAST:A-B,C-D`, with the ranges of record ids that are there.
+
+    Attributes:
+        source: as in `MessageId`.
+        first, last: as above.
+        begins, ends: the first and the last record ids of the ranges, ascending.
+    """
+
+    source: str
+    first: int
+    last: int
+    begins: list[int]
+    ends: list[int]
+
+    @property
+    def text(self) -> str:
+        """The value of its header."""
+        ranges = ",".join(f"{begin}-{end}" for begin, end in zip(self.begins, self.ends, strict=True))
+        return f"{self.first}-{self.last}:{ranges}"
+
+    def denies(self, message: MessageId) -> bool:
+        """Whether it says that a message is not there."""
+        if message.source != self.source or not self.first <= message.number <= self.last:
+            return False
+        index = bisect_right(self.begins, message.number) - 1
+        return index < 0 or self.ends[index] < message.number
+
+
+def inventories(source: str, records: Iterable[int]) -> Iterator[Inventory]:
+    """The inventories of a queue whose stored messages have these record ids, ascending: they cover all record ids."""
+    first = 1
+    begins: list[int] = []
+    ends: list[int] = []
+    for record in records:
+        if ends and record == ends[-1] + 1:
+            ends[-1] = record
+            continue
+        if len(begins) == MAX_RANGES:
+            yield Inventory(source, first, ends[-1], begins, ends)
+            first, begins, ends = ends[-1] + 1, [], []
+        begins.append(record)
+        ends.append(record)
+    yield Inventory(source, first, _LAST_RECORD, begins, ends)
+
+
+def _read_inventory(source: str, text: str) -> Inventory:
+    found = _RANGES.fullmatch(text)
+    if found is None:
+        raise InvalidArgumentError(f"an event of a replicated queue: {LIVE} is not valid")
+    begins, ends = [], []
+    for each in filter(None, (found[3] or "").split(",")):
+        begin, _, end = each.partition("-")
+        begins.append(int(begin))
+        ends.append(int(end))
+    return Inventory(source, int(found[1]), int(found[2]), begins, ends)
 
 
 class Event(NamedTuple):
@@ -60,6 +162,8 @@ class Event(NamedTuple):
         message: the message.
         source: the run of the source; empty if it does not send it.
         number: the number of the event; 0 if it has none.
+        is_again: whether the event may have been sent before.
+        inventory: what the source has, in place of the dequeue of a message; None otherwise.
     """
 
     type: int
@@ -67,6 +171,8 @@ class Event(NamedTuple):
     message: MessageId
     source: str
     number: int
+    is_again: bool = False
+    inventory: Inventory | None = None
 
     def headers(self, position: int) -> dict[str, TypedValue | None]:
         """The headers of the event; `position` is that of the message."""
@@ -77,8 +183,12 @@ class Event(NamedTuple):
             POSITION[self.type]: TypedValue(INT64, position),
             SOURCE: TypedValue(STR16, self.source),
         }
-        if not self.message.source:
-            headers[RECORD] = TypedValue(INT64, self.message.number)
+        is_stored = self.message.is_stored
+        headers[RECORD] = TypedValue(INT64, self.message.number) if is_stored else None
+        headers[JOURNAL] = TypedValue(INT64, int(self.message.source[1:])) if is_stored else None
+        headers[AGAIN] = TypedValue(INT32, 1) if self.is_again else None
+        headers[LIVE] = None if self.inventory is None else TypedValue(STR16, self.inventory.text)
+        headers[COPY] = None  # of a message that is a copy itself
         return headers
 
 
@@ -96,11 +206,16 @@ def read_event(message: Message) -> Event | None:
         raise InvalidArgumentError(f"{TYPE} is {kind}, not {ENQUEUED} or {DEQUEUED}")
     source = "" if headers.get(SOURCE) is None else _text(headers, SOURCE)
     if headers.get(RECORD) is not None:
-        identity = MessageId("", _integer(headers, RECORD))
+        journal = 0 if headers.get(JOURNAL) is None else _integer(headers, JOURNAL)
+        identity = stored_id(journal, _integer(headers, RECORD))
     else:
         identity = MessageId(source, _integer(headers, POSITION[kind]))
     number = 0 if headers.get(NUMBER) is None else _integer(headers, NUMBER)
-    return Event(kind, _text(headers, QUEUE), identity, source, number)
+    is_again = message.was_redelivered or headers.get(AGAIN) is not None
+    inventory = None
+    if kind == DEQUEUED and headers.get(LIVE) is not None:
+        inventory = _read_inventory(identity.source, _text(headers, LIVE))
+    return Event(kind, _text(headers, QUEUE), identity, source, number, is_again, inventory)
 
 
 def _integer(headers: TypedMap, name: str) -> int:

@@ -207,6 +207,11 @@ class TransferMessage(NativeMessage):
         except Amqp010Error:
             return {}
 
+    @property
+    def was_redelivered(self) -> bool:
+        """As `Message.was_redelivered`."""
+        return bool(self.header[_FLAGS_AT] & _REDELIVERED)
+
     def expiring_at(self, moment: float) -> TransferMessage:
         """As `Message.expiring_at`; stored in whole seconds, rounded up."""
         size = 4 + _two_u32(self.header, 0)[0]

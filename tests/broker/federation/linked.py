@@ -19,10 +19,15 @@ from tests.broker.protocols.world import Host, World
 
 
 class Wire:
-    """A connection between two brokers."""
+    """A connection between two brokers.
+
+    Attributes:
+        is_cut: whether both ends have heard that it is lost.
+        is_half_open: whether only the near end has.
+    """
 
     def __init__(self, near: World, far: World, make: Callable[[HostProtocol], Machine], lost: Any) -> None:
-        self.lost, self.is_cut = lost, False
+        self.lost, self.is_cut, self.is_half_open = lost, False, False
         self.near, self.far = near, far
         self.near_host, self.far_host = Host(near), Host(far)
         machine: Any = make(self.near_host)
@@ -35,6 +40,8 @@ class Wire:
         """What was written arrives. Whether there was anything."""
         if self.is_cut:
             return False
+        if self.is_half_open:
+            return self._end_half_open()
         is_busy = False
         ends = ((self.near_host, self.far_machine), (self.far_host, self.near_machine))
         for host, machine in ends:
@@ -48,11 +55,27 @@ class Wire:
 
     def cut(self) -> None:
         """The connection is lost at both ends, with what is under way."""
-        if not self.is_cut:
+        if self.is_half_open:
+            self._end_half_open()
+        elif not self.is_cut:
             self.is_cut = True
             for machine in (self.near_machine, self.far_machine):
                 machine.dismantle()
             self.lost(self.near_machine.end_reason or "Connection reset by peer")
+
+    def give_up(self) -> None:
+        """The near end gives the connection up; what it has written is still under way, and arrives at some time."""
+        if not self.is_cut and not self.is_half_open:
+            self.is_half_open = True
+            self.near_machine.dismantle()
+            self.lost("Connection timed out")
+
+    def _end_half_open(self) -> bool:
+        self.is_cut, self.is_half_open = True, False
+        if self.near_host.output and not self.far_host.is_closed:
+            self.far_machine.receive(bytes(self.near_host.output))
+        self.far_machine.dismantle()
+        return True
 
     def abort(self) -> None:
         """As `Attempt.abort`."""
