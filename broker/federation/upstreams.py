@@ -732,7 +732,7 @@ class ExchangeLink(UpstreamLink):
     def _look_onward(self) -> None:
         """Find the reasons that are bindings to other exchanges."""
         assert self._exchange is not None
-        is_headers, is_fanout = self._exchange.type_name == "headers", self._exchange.type_name == "fanout"
+        is_headers, is_fanout = self._exchange.routing_type == "headers", self._exchange.routing_type == "fanout"
         there = {}
         for binding in self._exchange.onward or ():
             own = tuple(each for each in binding.arguments.entries if each[0] != BOUND_FROM)

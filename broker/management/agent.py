@@ -223,6 +223,9 @@ class _Requests:
     def check_transaction(self) -> None:
         """Requests are carried out at once, whether or not they are part of a transaction."""
 
+    def placed(self, message: Message) -> None:
+        """As `Receiver.placed`: requests are carried out."""
+
     def receive(
         self,
         message: Message,

@@ -178,6 +178,7 @@ SEQUENCE: Final = "qpid.msg_sequence"
 INITIAL_VALUE: Final = "qpid.ive"
 OF_SUBSCRIPTION: Final = "qstore.subscription"
 """An argument of the queues that the broker makes for subscriptions of AMQP 1.0."""
+DELAYED_TYPE: Final = "x-delayed-type"
 EXCLUSIVE_BINDING: Final = "qpid.exclusive-binding"
 LIFETIMES: Final = {
     "manual": False, "delete-if-unused": True, "delete-on-close": True, "delete-if-unused-and-empty": True,
@@ -375,7 +376,7 @@ TABLE: Final = (
     _does(_EXCHANGE, INTERNAL, "clients of AMQP 0-9-1 cannot publish to it"),
     _does(_EXCHANGE, ALTERNATE, "where messages go that match no queue"),
     _refused(_EXCHANGE, "qpid.replicate", _NO_COPY),
-    _refused(_EXCHANGE, "x-delayed-type", "messages are not delayed", _always),
+    _does(_EXCHANGE, DELAYED_TYPE, "how an exchange of type x-delayed-message routes: direct, fanout, headers, topic"),
     _ignored(_EXCHANGE, "qpid.sequence_counter", "numbers begin at 0 after a restart"),
     _does(_EXCHANGE, INTERNAL_PURPOSE, "a link of another broker's federation has made it, and it is not federated"),
     # Bindings.

@@ -94,6 +94,7 @@ class Broker:
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self.settings, self.store, self.clock, self.monotonic = settings, store, clock, monotonic
+        self._call_later = call_later
         self.authorization = Authorization()
         self.configuration = Configuration(store)
         self.parameters = Parameters(self.configuration)
@@ -175,6 +176,7 @@ class Broker:
             arguments=self.arguments,
             clock=self.clock,
             monotonic=self.monotonic,
+            call_later=self._call_later,
         )
         host.self_destruct = lambda queue: self.self_destruct(host, queue)
         return host
@@ -271,13 +273,21 @@ class Broker:
 
         def work() -> Iterator[None]:
             nonlocal removed
-            for count in expire_in_turns(list(self.all_queues()), self.clock()):
+            waiting = [host.schedule.queue for host in self.hosts.values()]  # nothing expires there
+            queues = [queue for queue in self.all_queues() if queue not in waiting]
+            for count in expire_in_turns(queues, self.clock()):
                 removed += count
                 yield
 
         if not turns.has(self.expiries):  # otherwise the last purge has not ended
             turns.do(self.expiries, work())
         return removed
+
+    def stop_timers(self) -> None:
+        """Let no message expire, or become due, any more: the broker shuts down."""
+        self.expiries.stop()
+        for host in self.hosts.values():
+            host.schedule.stop()
 
     def recover(self, restore: RestoreMessage, progress: ReportProgress | None = None) -> None:
         """Load exchanges, queues, bindings and messages from the store.

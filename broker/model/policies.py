@@ -57,6 +57,7 @@ from qstore.broker.model.queues.arguments import (
     is_quorum,
     read_arguments,
 )
+from qstore.broker.model.queues.due import WAITING
 from qstore.broker.model.queues.queue import Queue
 from qstore.formats.broker_records.topology import GeneralObject, problem_of_new_name
 from qstore.formats.values import TypedMap, typed_map, typed_value
@@ -203,6 +204,8 @@ class Policies:
 
     def of_queue(self, host: str, name: str, arguments: TypedMap) -> Applied:
         """What applies to a queue, which need not exist."""
+        if name == WAITING:
+            return NO_POLICY
         targets = ("queues", "all", "quorum_queues" if is_quorum(arguments) else "classic_queues")
         return self._applied(host, name, targets, of_queues=True)
 

@@ -131,7 +131,7 @@ class Recovery:
             exchange = host.exchanges.get(name)
             if exchange is None:
                 try:
-                    make = exchange_type(record.type)
+                    make = exchange_type(record.type, record.arguments)
                 except Exception as error:
                     _LOG.warning('Exchange "%s" was not recovered: %s', printable(record.name), error)
                     continue
@@ -141,7 +141,7 @@ class Recovery:
                     auto_delete=bool(record.auto_delete),
                     arguments=record.arguments,
                 )
-                join_host(exchange, host.name, host.queues)
+                join_host(exchange, host.name, host.queues, host.schedule)
                 _log_lacking(Of.EXCHANGE, f'Exchange "{printable(record.name)}"', record.arguments)
                 host.exchanges[name] = exchange
                 alternates.append((exchange, host, split_name(record.alternate_exchange or "")[1]))

@@ -28,7 +28,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from qstore.broker.log.logs import log_of
 from qstore.broker.model.configuration import Configuration, Record, Values
@@ -45,6 +45,7 @@ from qstore.broker.model.exchanges.default import DefaultExchange
 from qstore.broker.model.exchanges.types import STANDARD_EXCHANGES, exchange_type, join_host
 from qstore.broker.model.queues.expiry import IdleQueues
 from qstore.broker.model.replies import DirectReplies
+from qstore.broker.model.schedule import Schedule
 from qstore.broker.model.topology.bindings import BindingMaker, ExchangeBindings
 from qstore.broker.model.topology.checks import Access
 from qstore.broker.model.topology.deletion import QueueRemoval
@@ -95,12 +96,14 @@ class VirtualHost:
         arguments: checks the arguments of declarations.
         clock: seconds since 1970.
         monotonic: seconds of a monotonic clock.
+        call_later: schedules a function after a delay in seconds; None for no timers.
 
     Attributes:
         name, events: as above.
         queues: name -> queue.
         exchanges: name -> exchange; the default exchange has the empty name.
         replies: the reply queues for direct replies.
+        schedule: messages that wait for their delivery time.
         idle_queues: unused auto-delete queues whose timeout is running.
         exchange_bindings: binds exchanges to each other.
         removal: deletes queues, and keeps the counters of deleted ones.
@@ -130,6 +133,7 @@ class VirtualHost:
         arguments: ArgumentCheck,
         clock: Callable[[], float],
         monotonic: Callable[[], float],
+        call_later: Callable[[float, Callable[[], None]], Any] | None,
     ) -> None:
         self.name, self.events, self._policies = name, events, policies
         self.max_connections: int | None = None
@@ -139,10 +143,11 @@ class VirtualHost:
         self.queues: dict[str, Queue] = {}
         default = DefaultExchange(self.queues)
         self.exchanges: dict[str, Exchange] = {"": default}
+        self.schedule = Schedule(name, self.exchanges, router, tick, authorization, clock, monotonic, call_later)
         for standard, type_name in STANDARD_EXCHANGES.items():
             self.exchanges[standard] = exchange_type(type_name)(standard, durable=True)
         for exchange in self.exchanges.values():
-            join_host(exchange, name, self.queues)
+            join_host(exchange, name, self.queues, self.schedule)
         self.replies = DirectReplies(tick, default, settings.max_message_bytes, clock)
         self.idle_queues = IdleQueues(monotonic)
         self.self_destruct: Callable[[str], None] = lambda _name: None
@@ -164,6 +169,7 @@ class VirtualHost:
             quotas=quotas,
             events=events,
             arguments=arguments,
+            schedule=self.schedule,
         )
         self.topology.exchange_created = partial(policies.exchange_created, self)
         self.redirections = Redirections(self.topology, self.exchanges, authorization, events)
@@ -363,6 +369,7 @@ class VirtualHosts:
             if host.name != DEFAULT_HOST and self._configuration.get(record) is None:
                 await self._configuration.change({record: {}})
             await host.topology.store_standard_exchanges()
+            await host.topology.open_schedule_if_used()
 
 
 _LEAVING: Final = "is-being-deleted"

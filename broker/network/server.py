@@ -317,7 +317,7 @@ class Server:
         self.broker.tick.end()
         if self._timer is not None:
             self._timer.cancel()
-        self.broker.expiries.stop()
+        self.broker.stop_timers()
         store = self.broker.store
         if store is not None and store.fileno() >= 0:
             self.loop.remove_reader(store.fileno())

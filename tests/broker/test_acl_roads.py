@@ -1275,6 +1275,10 @@ ENTRIES: Final[Mapping[str, str]] = {
     "protocols/amqp_1_0/publishing.py:publish": "PUBLISH of its key, before",
     "model/transactions/work.py:publish_to": "PUBLISH of its keys, before",
     # forwarded
+    "model/schedule.py:receive": "PUBLISH of all of its keys, before",
+    "protocols/amqp_1_0/publishing.py:_schedule": "PUBLISH of its key, before",
+    "model/schedule.py:_deliver": "PUBLISH of all of its keys, when it is published and when it is due",
+    "model/schedule.py:_drop": "PUBLISH of its keys, when it was published",
     "model/dead_letters.py:move": "declaration of the queue",
     "model/dead_letters.py:_move_to": "declaration of the queue",
     "model/dead_letters.py:_put": "declaration of the queue",

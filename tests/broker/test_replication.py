@@ -66,7 +66,7 @@ class Target(Model):
         super().__init__()
         host = self.broker.default_host
         self.exchange = host.exchanges["replication"] = ReplicationExchange("replication")
-        join_host(self.exchange, host.name, host.queues)
+        join_host(self.exchange, host.name, host.queues, host.schedule)
 
     def apply(self, *events: Message) -> None:
         for event in events:

@@ -295,6 +295,7 @@ class BrokerProcess:
         with patch.object(memory, "_RESERVE", 1):  # nothing here runs out of memory, and making 4 MiB takes its time
             self.broker = Broker(settings, self.store, self._call_soon, clock, self._call_later, clock)
         self.broker.expiries._call_later = self._call_at
+        self.broker.default_host.schedule._call_later = self._call_at
         self.broker.tick.is_idle = lambda: rng.random() < 0.2
         self.store.is_watched(self._call_soon, self._call_later)
         if not self.is_watched:

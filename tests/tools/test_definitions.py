@@ -167,6 +167,27 @@ def test_strict_imports_and_writes_nothing(tmp_path: Path, file: Path) -> None:
     }
 
 
+def test_delayed_exchanges_survive_import_and_export(tmp_path: Path, make_broker: BrokerMaker) -> None:
+    arguments = {"x-delayed-type": "headers", "alternate-exchange": "amq.fanout"}
+    exchange = {"name": "late", "vhost": "/", "type": "x-delayed-message", "durable": True, "arguments": arguments}
+    definitions = {"exchanges": [exchange], "queues": [{"name": "q", "vhost": "/", "durable": True, "arguments": {}}],
+                   "bindings": [{"source": "late", "vhost": "/", "destination": "q", "destination_type": "queue",
+                                 "routing_key": "k", "arguments": {"x-match": "all", "a": 1}}]}  # fmt: skip
+    (tmp_path / "late.definitions.json").write_text(json.dumps({"rabbit_version": "3.13.7", **definitions}))
+    broker = make_broker().start()
+    url = f"amqp://127.0.0.1:{broker.port}"
+    assert bring(tmp_path / "late.definitions.json", url, "--strict").exit_code == 0
+    assert export(url, tmp_path / "back.definitions.json", "--strict").exit_code == 0
+    written = json.loads((tmp_path / "back.definitions.json").read_bytes())
+    (found,) = written["exchanges"]
+    assert (found["type"], found["arguments"]) == ("x-delayed-message", arguments)
+    assert [each["name"] for each in written["queues"]] == ["q"]
+    assert written["bindings"][0]["arguments"] == {"x-match": "all", "a": 1}
+    broker.stop()
+    assert export(broker.data_directory, tmp_path / "stored.definitions.json", "--strict").exit_code == 0
+    assert json.loads((tmp_path / "stored.definitions.json").read_bytes())["queues"] == written["queues"]
+
+
 def test_with_a_broker(tmp_path: Path, file: Path, make_broker: BrokerMaker) -> None:
     broker = make_broker().start()
     url = f"amqp://127.0.0.1:{broker.port}"

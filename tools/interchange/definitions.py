@@ -22,9 +22,10 @@ from uuid import UUID
 from orjson import OPT_APPEND_NEWLINE, OPT_INDENT_2, OPT_SORT_KEYS, JSONDecodeError, dumps, loads
 
 from qstore.broker.federation.shovel import COMPONENT as SHOVEL
-from qstore.broker.model.arguments import ALTERNATE, MAX_MILLISECONDS, MAX_PRIORITY
+from qstore.broker.model.arguments import ALTERNATE, DELAYED_TYPE, MAX_MILLISECONDS, MAX_PRIORITY
 from qstore.broker.model.configuration import Record, Values, object_of, record_of
 from qstore.broker.model.errors import InvalidArgumentError
+from qstore.broker.model.exchanges.delayed import DELAYED
 from qstore.broker.model.parameters import MAX_VALUE
 from qstore.broker.model.patterns import compile_pattern
 from qstore.broker.model.policies import (
@@ -46,6 +47,7 @@ from qstore.broker.model.queues.arguments import (
     REJECT_DEAD,
     SINGLE_ACTIVE,
 )
+from qstore.broker.model.queues.due import WAITING
 from qstore.broker.model.queues.priority import MAX_LEVELS
 from qstore.broker.model.virtual_host import LIMIT_NAMES
 from qstore.broker.model.virtual_host import LIMITS as LIMITS_RECORD
@@ -349,8 +351,9 @@ class _Reader:
             name, kind = each.get("name", ""), str(each.get("type"))
             if not name or name.startswith(STANDARD_PREFIX):
                 continue
-            if kind not in EXCHANGE_TYPES or each.get("durable") is False:
-                why = f"type {kind} is not known" if kind not in EXCHANGE_TYPES else "it is not durable"
+            is_known = routing_type(kind, each["arguments"]) in _ROUTING_TYPES
+            if not is_known or each.get("durable") is False:
+                why = "it is not durable" if is_known else f"type {kind} is not known"
                 self._unmapped.add("exchange", name, f"{why}: it is left out, with its bindings")
                 left_out.add(name)
                 continue
@@ -363,10 +366,13 @@ class _Reader:
                 alternate = ""
             if each.get("internal") is True:
                 self._unmapped.add("exchange", name, "internal: clients can publish to it")
+            kept = {DELAYED_TYPE: arguments.pop(DELAYED_TYPE)} if DELAYED_TYPE in arguments else {}
             for key, value in arguments.items():
                 self._unmapped.add("exchange", name, f"{key} {value} is not known")
+            if alternate:
+                kept[ALTERNATE] = alternate
             exchange = Exchange(
-                name, True, kind, typed_map({ALTERNATE: alternate} if alternate else {}), alternate,
+                name, True, kind, typed_map(kept), alternate,
                 each.get("auto_delete") is True,
             )  # fmt: skip
             if self._is_valid("exchange", name, lambda exchange=exchange: encode_exchange(exchange)):
@@ -401,7 +407,10 @@ class _Reader:
         used = {exchange_name(each.get("source", "")) for each in self._of("bindings", vhost)}
         to_exchanges = (each for each in self._of("bindings", vhost) if each.get("destination_type") == "exchange")
         used |= {exchange_name(each.get("destination", "")) for each in to_exchanges}
-        kinds = {each.get("name", ""): each.get("type") for each in self._of("exchanges", vhost)}
+        kinds = {
+            each.get("name", ""): routing_type(each.get("type"), each["arguments"])
+            for each in self._of("exchanges", vhost)
+        }
         headers = HeadersBindings(name for name, kind in kinds.items() if kind == "headers")
         for name in sorted(used & STANDARD.keys()):  # a store may not have them yet
             sink.exchange(Exchange(name, True, STANDARD[name]))
@@ -513,7 +522,7 @@ class DefinitionsWriter:
     def queue(self, queue: Queue) -> None:
         """Add a queue."""
         vhost, name = split_name(queue.name)
-        if not self._has_name("queue", queue.name) or name.startswith(LEDGER_QUEUES):
+        if not self._has_name("queue", queue.name) or name == WAITING or name.startswith(LEDGER_QUEUES):
             self._left_out.add(f"queue {queue.name}")
             return
         arguments = queue_arguments_to_rabbitmq(printable(queue.name), _plain(queue.arguments), self.unmapped)
@@ -531,7 +540,7 @@ class DefinitionsWriter:
             if exchange.type == HEADERS:
                 self._headers_exchanges.add(exchange.name)
             return
-        if exchange.type == HEADERS:
+        if routing_type(exchange.type, _plain(exchange.arguments)) == HEADERS:
             self._headers_exchanges.add(exchange.name)
         if name in OWN_EXCHANGES or not self._has_name("exchange", exchange.name):
             self._left_out.add(exchange.name)
@@ -543,14 +552,16 @@ class DefinitionsWriter:
             return
         alternate = split_name(exchange.alternate_exchange or "")[1]
         for key, value in _plain(exchange.arguments).items():
-            if key == ALTERNATE and value == alternate:
+            if (key == ALTERNATE and value == alternate) or key == DELAYED_TYPE:
                 continue
             self.unmapped.add("exchange", shown, f"{key} {value} is not known")
-        has_alternate = self._has_alternate("exchange", exchange.name, exchange.alternate_exchange)
+        arguments = {key: value for key, value in _plain(exchange.arguments).items() if key == DELAYED_TYPE}
+        if self._has_alternate("exchange", exchange.name, exchange.alternate_exchange):
+            arguments[ALTERNATE] = alternate
         self._add(
             "exchanges", vhost, name=name, type=exchange.type, durable=exchange.durable,
             auto_delete=bool(exchange.auto_delete), internal=False,
-            arguments={ALTERNATE: alternate} if has_alternate else {},
+            arguments=arguments,
         )  # fmt: skip
 
     def binding(self, exchange: str, binding: Binding) -> None:
@@ -739,7 +750,8 @@ JOURNAL: Final = frozenset(
     )
 )  # fmt: skip
 """Likewise, the other way round."""
-EXCHANGE_TYPES: Final = frozenset(("direct", "topic", "fanout", "headers"))
+_ROUTING_TYPES: Final = ("direct", "topic", "fanout", "headers")
+EXCHANGE_TYPES: Final = frozenset((*_ROUTING_TYPES, DELAYED))
 OWN_EXCHANGES: Final = frozenset(("qmf.default.topic", "qmf.default.direct", "qpid.management"))
 """Those of this broker's management."""
 STANDARD_PREFIX: Final = "amq."
@@ -859,6 +871,11 @@ def _is_declared(key: str, value: object) -> bool:
 #            key, and the others get keys of their own (`broker.protocols.amqp_0_9_1.headers_keys`)
 
 HEADERS: Final = "headers"
+
+
+def routing_type(kind: object, arguments: Mapping[str, Any]) -> object:
+    """The type as which an exchange of a type, with these arguments, routes."""
+    return arguments.get(DELAYED_TYPE) if kind == DELAYED else kind
 
 
 class HeadersBindings:

@@ -73,7 +73,7 @@ MAX_GET: Final = 1000
 MAX_GET_BYTES: Final = 32 << 20
 _LEGACY: Final = "org.apache.qpid.legacystore"
 _QSTORE: Final = "qstore"
-_EXCHANGE_TYPES: Final = ("direct", "fanout", "headers", "topic")
+_EXCHANGE_TYPES: Final = ("direct", "fanout", "headers", "topic", "x-delayed-message")
 _OWN_EXCHANGES: Final = frozenset(("qmf.default.topic", "qmf.default.direct", "qpid.management"))
 _STANDARD: Final = "amq."
 

@@ -110,6 +110,15 @@ class Receiver(Protocol):
     def check_transaction(self) -> None:
         """Raise NotImplementedByBrokerError if messages cannot be taken in a transaction."""
 
+    def placed(self, message: Message) -> tuple[Message, Sequence[Queue]] | None:
+        """The message as it is put on queues, and these, if nothing else is done: then a transaction can do it.
+
+        None if `receive` does more.
+
+        Raises:
+            InvalidArgumentError: the message cannot be put there.
+        """
+
 
 class BoundReply(NamedTuple):
     """Which part of a queried binding does not match; all False if it exists. 0-10: struct exchange-bound-result."""
@@ -198,6 +207,7 @@ class Exchange(ABC):
     Attributes:
         host: the name of its virtual host.
         type_name: the name of its type in the protocols.
+        routes_as: the name of the type as which it routes; empty for its own.
         is_keyed: whether the type uses only the routing key.
         routes_by_key: whether `routes` and `find` are enough to route a message.
         sent: numbers and keeps published messages; None if the exchange does neither.
@@ -216,6 +226,7 @@ class Exchange(ABC):
     """
 
     type_name: ClassVar[str]
+    routes_as: ClassVar[str] = ""
     is_keyed: ClassVar[bool] = True
 
     __slots__ = (
@@ -259,6 +270,11 @@ class Exchange(ABC):
 
     def __repr__(self) -> str:
         return f"<{self.type_name} exchange {self.name!r}>"
+
+    @property
+    def routing_type(self) -> str:
+        """The name of the type as which it routes."""
+        return self.routes_as or self.type_name
 
     # ---- routing ----
 
@@ -440,7 +456,7 @@ class Exchange(ABC):
     def federate(self) -> Origins:
         """The origins of its bindings, from now on."""
         if self.origins is None:
-            self.origins = Origins(self.type_name, self.bindings)
+            self.origins = Origins(self.routing_type, self.bindings)
         return self.origins
 
     def _remove(self, binding: Binding) -> None:

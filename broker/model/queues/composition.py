@@ -34,6 +34,7 @@ from qstore.broker.model.queues.arguments import (
     read_arguments,
     read_usable,
 )
+from qstore.broker.model.queues.due import WAITING, OnlyScheduled
 from qstore.broker.model.queues.entry import Entry
 from qstore.broker.model.queues.fifo import Fifo
 from qstore.broker.model.queues.flow_control import (
@@ -195,6 +196,9 @@ class QueueFactory:
                 trace_id=parsed.trace_id,
                 excludes=parsed.trace_excludes,
             )
+        is_schedule = name == WAITING
+        if is_schedule:
+            displacements, eligibility = (host.schedule.due_times,), OnlyScheduled(no_local=False, selector=None)
         queue = Queue(
             name,
             self._tick,
@@ -215,6 +219,9 @@ class QueueFactory:
         queue.host = host.name
         queue.auto_delete_seconds, queue.sequence_header = parsed.auto_delete_seconds, parsed.sequence_header
         queue.policy, queue.expiries = policy, self.expiries
+        if is_schedule:
+            queue.owner, queue.is_private, queue.expiries = host.schedule, True, None
+            host.schedule.queue = queue
         self._set_times(host, queue, parsed)
         if self.deliver_before_sync if parsed.is_early is None else parsed.is_early:
             queue.deliver_before_sync()

@@ -276,6 +276,9 @@ class Replica:
         """Raise NotImplementedByBrokerError: events are applied at once."""
         raise NotImplementedByBrokerError("an exchange of type replication takes no transactions")
 
+    def placed(self, message: Message) -> None:
+        """As `Receiver.placed`: events are applied."""
+
     def receive(self, message: Message, put: Put, authorization: Authorization) -> bool | Fanout:
         """Apply the event that a message is.
 

@@ -189,7 +189,7 @@ class Access:
     ) -> None:
         """Raise UnauthorizedError unless the caller may bind an exchange to another one, the source, with a key."""
         self.binding(caller, Action.BIND, source, destination, key)
-        kind = "" if exchange is None else exchange.type_name
+        kind = "" if exchange is None else exchange.routing_type
         if kind == "direct" or (kind == "topic" and _WILDCARDS.isdisjoint(key.split("."))):
             self._authorization.check_publish(caller, destination, key)
             return

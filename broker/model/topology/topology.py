@@ -59,13 +59,16 @@ from qstore.broker.model.events import (
     QueueDelete,
     Unbind,
 )
+from qstore.broker.model.exchanges.delayed import DELAYED
 from qstore.broker.model.exchanges.exchange import BoundReply, Exchange, refresh, with_internal
 from qstore.broker.model.exchanges.origins import MARK, REORIGIN, SWEEP, UNBIND, text_of
 from qstore.broker.model.exchanges.route import Binding
 from qstore.broker.model.exchanges.types import PROTECTED_EXCHANGES, STANDARD_EXCHANGES, exchange_type, join_host
 from qstore.broker.model.queues.arguments import QueueArguments
 from qstore.broker.model.queues.arguments import check_type as check_queue_type
+from qstore.broker.model.queues.due import WAITING
 from qstore.broker.model.queues.queue import Queue
+from qstore.broker.model.schedule import ARGUMENTS
 from qstore.broker.model.topology.bindings import BindingMaker, ExchangeBindings
 from qstore.broker.model.topology.changes import TopologyStorage, of_one_queue, serialized
 from qstore.broker.model.topology.checks import (
@@ -97,6 +100,7 @@ if TYPE_CHECKING:
     from qstore.broker.model.queues.composition import QueueFactory
     from qstore.broker.model.queues.expiry import IdleQueues
     from qstore.broker.model.quotas import Quotas
+    from qstore.broker.model.schedule import Schedule
     from qstore.broker.model.topology.checks import Access
 
 _LOG: Final = log_of("Model")
@@ -127,6 +131,7 @@ class Topology:
         quotas: limits the queues of each user.
         events: emits an event for every change.
         arguments: checks the arguments of declarations.
+        schedule: the messages that wait for their delivery time.
 
     Attributes:
         changes: runs the changes, in order.
@@ -152,7 +157,9 @@ class Topology:
         quotas: Quotas,
         events: Events,
         arguments: ArgumentCheck,
+        schedule: Schedule,
     ) -> None:
+        self._schedule = schedule
         self._queues, self._exchanges, self._idle_queues = queues, exchanges, idle_queues
         self._make, self._factory = make_queue, factory
         self._storage, self._removal, self._bindings = storage, removal, bindings
@@ -310,6 +317,32 @@ class Topology:
             name, durable=durable, auto_delete=auto_delete, arguments=arguments, parsed=parsed, journal=journal
         )
 
+    @serialized
+    async def open_schedule(self) -> None:
+        """Make the queue for messages that wait for their delivery time, unless there is one.
+
+        Raises:
+            PreconditionFailedError: the virtual host may not have another queue.
+            InternalError: the store cannot store it.
+        """
+        await self._open_schedule()
+
+    async def open_schedule_if_used(self) -> None:
+        """As `open_schedule`, if there is an exchange that needs it."""
+        if any(each.type_name == DELAYED for each in self._exchanges.values()):
+            await self.open_schedule()
+
+    async def _open_schedule(self) -> None:
+        if WAITING in self._queues:
+            return
+        self._check_room(WAITING)
+        parsed = self._factory.read(WAITING, ARGUMENTS, durable=True)
+        queue = await self._make_queue(WAITING, True, False, "", ARGUMENTS, parsed, BROKER.user)
+        self._queues[WAITING] = queue
+        self._exchanges[""].binding_count.set(len(self._queues))
+        event = QueueDeclare(BROKER.remote_host, BROKER.user, WAITING, True, True, False, "", ARGUMENTS, True)
+        self._events.emit(event, BROKER)
+
     async def delete_queue(
         self,
         name: str,
@@ -434,6 +467,7 @@ class Topology:
             InvalidArgumentError: the name is empty, or the alternate exchange's name is invalid.
             UnauthorizedError: the caller is not allowed to.
             NotFoundError: there is no such type or alternate exchange, or, if passive, no such exchange.
+            InvalidArgumentError: also if the type needs other arguments.
             NotAllowedError: the name is reserved, or the exchange has another type or alternate exchange.
             PreconditionFailedError: with `is_exact`, the exchange was declared differently.
             NotImplementedByBrokerError: an argument is not supported for exchanges.
@@ -453,12 +487,14 @@ class Topology:
         wanted = self.find_exchange(alternate) if alternate and not is_later else None
         if exchange is None or not name:
             check_name("exchange", name, EXCHANGE_NAMES)
-            make = exchange_type(type_name)
+            make = exchange_type(type_name, arguments)
             if is_later:
                 check_awaited(f'exchange "{name}"', alternate)
             self._arguments.check(Of.EXCHANGE, f'exchange "{name}"', arguments)
             exchange = make(name, durable=durable, auto_delete=auto_delete, alternate=wanted, arguments=arguments)
-            join_host(exchange, self._exchanges[""].host, self._queues)
+            join_host(exchange, self._exchanges[""].host, self._queues, self._schedule)
+            if type_name == DELAYED:
+                await self._open_schedule()
             if durable:
                 await self._storage.create_exchange(exchange, alternate)
             self._exchanges[name] = exchange
@@ -673,7 +709,7 @@ class Topology:
         check_owner(queue, caller)
         check_key(key)
         what = f'binding of queue "{queue_name}" to exchange "{exchange_name}"'
-        self._arguments.check(Of.BINDING, what, arguments, (exchange.type_name,))
+        self._arguments.check(Of.BINDING, what, arguments, (exchange.routing_type,))
         for each in exchange.replaced_by(key, arguments):
             if each.queue is not queue:
                 self._access.binding(caller, Action.UNBIND, exchange_name, each.queue.name, key)

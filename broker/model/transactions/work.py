@@ -81,6 +81,10 @@ class Work:
         """
         if exchange.receiver is not None and exchange.receiver.takes(message):
             exchange.receiver.check_transaction()
+            placed = exchange.receiver.placed(message)
+            if placed is not None:
+                self._add(*placed)
+                return
             self._router.publish_to(message, exchange, route)
             return
         self._add(message, route.queues)

@@ -28,7 +28,7 @@ from qstore.broker.model.arguments import ALTERNATE, AMQP_0_9_1
 from qstore.broker.model.authorization import Action, ObjectType
 from qstore.broker.model.errors import ModelError, NotAllowedError, NotFoundError, ResourceLockedError
 from qstore.broker.model.exchanges.headers import HeadersExchange
-from qstore.broker.model.exchanges.types import EXCHANGE_TYPES
+from qstore.broker.model.exchanges.types import TYPE_NAMES
 from qstore.broker.model.queues.queue import Queue
 from qstore.broker.model.replies import REPLY_TO
 from qstore.broker.model.settlement import purge, subscribe
@@ -295,7 +295,7 @@ def _declare_exchange(channel: Channel, values: _Values, payload: bytes) -> None
     name, type_name, arguments = exchange_name(values["exchange"]), values["type"], values["arguments"]
     if not name:
         raise SoftError(ReplyCode.ACCESS_REFUSED, "operation not permitted on the default exchange")
-    if not values["passive"] and type_name not in EXCHANGE_TYPES:
+    if not values["passive"] and type_name not in TYPE_NAMES:
         raise HardError(ReplyCode.COMMAND_INVALID, f"invalid exchange type '{type_name}'")
     work = channel.virtual_host.topology.declare_exchange(
         name,
@@ -437,7 +437,7 @@ def _bound(channel: Channel, values: _Values) -> tuple[str, str, str, TypedMap, 
     key = key if given or key else name
     if not isinstance(exchange, HeadersExchange):
         return name, exchange_name(values["exchange"]), key, values["arguments"], key
-    arguments = binding_arguments(exchange.type_name, values["arguments"])
+    arguments = binding_arguments(exchange.routing_type, values["arguments"])
     own_key = key if queue is None else headers_key(exchange, queue, key, arguments)
     return name, exchange.name, own_key, arguments, key
 
@@ -470,7 +470,7 @@ def _ends(channel: Channel, values: _Values) -> tuple[str, str, str, TypedMap]:
     if not source or not destination:
         raise SoftError(ReplyCode.ACCESS_REFUSED, "operation not permitted on the default exchange")
     exchange = channel.virtual_host.exchanges.get(source)
-    arguments = binding_arguments("" if exchange is None else exchange.type_name, values["arguments"])
+    arguments = binding_arguments("" if exchange is None else exchange.routing_type, values["arguments"])
     return source, destination, values["routing_key"], arguments
 
 

@@ -416,7 +416,7 @@ def _publish_or_return(channel: Channel, target: Target, message: BasicMessage, 
 def _publish_at_commit(channel: Channel, target: Target, message: BasicMessage, exchange: Exchange) -> None:
     router, transaction = channel.broker.router, channel.transaction
     assert transaction is not None
-    if not target.is_mandatory:
+    if not target.is_mandatory or (exchange.receiver is not None and exchange.receiver.takes(message)):
         transaction.publish(message, exchange)
         return
     route = router.route(message, exchange)

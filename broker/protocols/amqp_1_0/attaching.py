@@ -402,13 +402,13 @@ class Attach:
             assert self.node is not None
             key = self.node.key
         arguments = filters.arguments or TypedMap()
-        if exchange.type_name == "headers":
+        if exchange.routing_type == "headers":
             return key or self.subscription_name, arguments or _MATCH_ALL
         if arguments:
             text = f"legacy-amqp-headers-binding needs a headers exchange, and {exchange.name!a} is not one"
             raise InvalidArgumentError(text)
         if key is None:
-            key = "#" if exchange.type_name == "topic" else ""
+            key = "#" if exchange.routing_type == "topic" else ""
         return key, arguments
 
     def abandon(self) -> None:

@@ -98,7 +98,7 @@ _CODES: Final = CHOICES["sasl-code"]
 _HOST: Final = "vhost:"
 _MAX_CONDITION: Final = 128
 
-OFFERED: Final = ("ANONYMOUS-RELAY",)
+OFFERED: Final = ("ANONYMOUS-RELAY", "DELAYED_DELIVERY")
 """Capabilities of the broker."""
 
 

@@ -411,7 +411,7 @@ class Operation:
 
     def _binding_arguments(self, source: str) -> TypedMap:
         exchange = self._session.virtual_host.exchanges.get(source)
-        return binding_arguments("" if exchange is None else exchange.type_name, self._arguments())
+        return binding_arguments("" if exchange is None else exchange.routing_type, self._arguments())
 
     async def _bind(self) -> None:
         self._check_names("source", "binding_key", "destination_queue", "destination_exchange", "arguments")

@@ -44,6 +44,7 @@ from qstore.broker.model.message import (
     content_of,
     pieces_of,
 )
+from qstore.broker.model.schedule import MAX_TIME
 from qstore.broker.protocols.amqp_1_0.addresses import NodeKind, strict_node
 from qstore.broker.protocols.message import CONTENT_TYPES, MESSAGE_ID_HEADER, SUBJECT_HEADER, NativeMessage
 from qstore.formats.amqp_0_10.maps import check_amount
@@ -65,7 +66,7 @@ from qstore.formats.amqp_1_0.sections import (
     section_value_at,
     split_sections,
 )
-from qstore.formats.amqp_1_0.values import Amqp10Error, Value
+from qstore.formats.amqp_1_0.values import Amqp10Error, Value, plain_key
 from qstore.formats.broker_records import amqp_1_0_messages as records
 from qstore.formats.broker_records.messages import HEADER_SIZE_BYTES, header_size
 from qstore.formats.errors import BrokerRecordError
@@ -82,6 +83,11 @@ _FEATURE: Final = "x-"
 _EXCHANGE: Final = "x-exchange"
 _KEY: Final = "x-routing-key"
 _COMPLEX: Final = "x-opt-"
+
+DELIVERY_TIME: Final = "x-opt-delivery-time"
+DELIVERY_DELAY: Final = "x-opt-delivery-delay"
+_DELIVERY: Final = b"x-opt-delivery-"
+_WITH_ANNOTATIONS: Final = 4  # pieces of a large message in which its annotations are
 
 APP_ID_HEADER: Final = "x-amqp-app-id"
 """The application property for an app id, which AMQP 1.0 does not have."""
@@ -410,6 +416,42 @@ def expiry_of(header: bytes, sections: Sections) -> float:
         return 0.0
     expiry: int = section_list("properties", header, begin, end).get("absolute_expiry_time") or 0
     return max(expiry, 1) / 1000 if expiry else 0.0
+
+
+def mentions_delivery(content: Content) -> bool:
+    """Whether a message, as it was received, may have one of the annotations of `delivery_time`."""
+    pieces = pieces_of(content)
+    return _DELIVERY in (pieces[0] if len(pieces) == 1 else b"".join(pieces[:_WITH_ANNOTATIONS]))
+
+
+def delivery_time(message: SectionMessage, now: float) -> float:
+    """When a message that has just arrived is to be delivered, in seconds since 1970; 0.0 for at once.
+
+    Args:
+        message: the message.
+        now: the time, likewise.
+
+    Raises:
+        InvalidArgumentError: an annotation for that is not a number of milliseconds.
+    """
+    begin, end = message.sections.annotations
+    if not end or message.header.find(_DELIVERY, begin, end) < 0:
+        return 0.0
+    try:
+        annotations = section_value(message.header, message.sections.annotations).value
+    except Amqp10Error as error:
+        raise InvalidArgumentError(f"the message-annotations cannot be decoded: {error}") from error
+    found = {plain_key(key): value for key, value in annotations}
+    for name, since in ((DELIVERY_TIME, 0.0), (DELIVERY_DELAY, now)):
+        value = found.get(name)
+        if value is None or value.value is None:
+            continue
+        if not isinstance(value.value, int) or isinstance(value.value, bool):
+            text = f"the annotation {name} is of type {value.type_name}, not a number of milliseconds"
+            raise InvalidArgumentError(text)
+        due: float = since + min(value.value, MAX_TIME) / 1000
+        return due if due > now else 0.0
+    return 0.0
 
 
 def fields_of(header: bytes, sections: Sections) -> HeaderFields:

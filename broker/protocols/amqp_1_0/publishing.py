@@ -5,6 +5,9 @@
     exchange                with its subject
     no address              with the address in its field `to` (anonymous terminus)
 
+A message with a delivery time in the future waits for it (`model/schedule`), and has the outcome `accepted` when it is
+stored there.
+
 A message that no queue takes has the outcome `released` if its address is in RabbitMQ's form, as there; else it is
 dropped and `accepted`, as in qpidd. One that is refused has the outcome `rejected` with the error. A sender that has
 settled its message learns nothing of both, but an error other than a full queue ends its link.
@@ -17,13 +20,19 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
-from qstore.broker.model.errors import InvalidArgumentError, NotFoundError, UnauthorizedError
+from qstore.broker.model.errors import (
+    InvalidArgumentError,
+    NotFoundError,
+    ResourceLimitExceededError,
+    UnauthorizedError,
+)
 from qstore.broker.model.message import Content, Handling, Message
 from qstore.broker.protocols.amqp_1_0.addresses import Node, NodeKind, target_of
 from qstore.broker.protocols.amqp_1_0.message import (
     NO_HEADER,
     HeaderFields,
     SectionMessage,
+    delivery_time,
     expiry_of,
     fields_of,
     is_data,
@@ -175,6 +184,10 @@ def publish(
     if publishing.has_rare:
         publishing.check(message, exchange, broker, connection, in_transaction=transaction is not None)
     outcome = ACCEPTED
+    due = delivery_time(message, broker.clock()) if message.sections.annotations[1] else 0.0
+    if due and (exchange.receiver is None or exchange.receiver is host.schedule):
+        _schedule(session, message, due, number, transaction)
+        return outcome
     if transaction is not None:
         route = router.route(message, exchange)
         transaction.publish_to(message, exchange, route)
@@ -189,6 +202,21 @@ def publish(
     if is_waiting:
         session.hold(number, is_stored=message.is_persistent)
     return outcome
+
+
+def _schedule(
+    session: Session, message: SectionMessage, due: float, number: int, transaction: LocalTransaction | None
+) -> None:
+    """Have a message delivered later; the arguments are those of `publish`. Raises ModelError: it is refused."""
+    host, router = session.virtual_host, session.broker.router
+    schedule, default = host.schedule, host.exchanges[""]
+    if schedule.queue is None:
+        raise ResourceLimitExceededError("the message has too many annotations before that of its delivery time")
+    waiting = schedule.waiting(message, due, message.expires_at)
+    if transaction is not None:
+        transaction.publish_to(waiting, default, schedule)
+    elif router.publish_to(waiting, default, schedule):
+        session.hold(number, is_stored=message.is_persistent)
 
 
 def _node_of(session: Session, message: SectionMessage) -> Node:

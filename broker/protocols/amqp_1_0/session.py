@@ -72,6 +72,7 @@ from qstore.broker.protocols.amqp_1_0.links import (
     difference,
 )
 from qstore.broker.protocols.amqp_1_0.management import AnswerLink, do_request
+from qstore.broker.protocols.amqp_1_0.message import mentions_delivery
 from qstore.broker.protocols.amqp_1_0.publishing import ACCEPTED, publish
 from qstore.broker.protocols.amqp_1_0.transactions import (
     OpenTransaction,
@@ -625,10 +626,14 @@ class Session:
             text = "deliveries cannot be resumed"
             self.fail_link(link.handle, ConditionError(Condition.NOT_IMPLEMENTED, text))
 
-    def transferred(self, transfer: dict[str, Any], content: Content) -> None:
-        """Publish a message that is complete, which gives it its number."""
+    def transferred(self, transfer: dict[str, Any], content: Content, problem: ModelError | None = None) -> None:
+        """Publish a message that is complete, which gives it its number; or refuse it, because of a problem."""
         link = self.links.get(transfer["handle"])
         if not isinstance(link, IncomingLink):
+            return
+        host = self.virtual_host
+        if host.schedule.queue is None and problem is None and mentions_delivery(content):
+            self.run(host.topology.open_schedule(), partial(self.transferred, transfer, content))
             return
         link.state = None
         number, is_settled = self.received, bool(transfer.get("settled"))
@@ -639,6 +644,8 @@ class Session:
             self._presettled.add(number, number)
         state, transaction = transfer.get("state"), None
         try:
+            if problem is not None:
+                raise problem
             if transfer.get("message_format"):
                 text = f"message format {transfer['message_format']} is not implemented"
                 raise ConditionError(Condition.NOT_IMPLEMENTED, text)

@@ -360,7 +360,10 @@ EXCHANGE: Final = {
         probe=lambda door, *_: exchange(door).alternate is door.world.broker.default_host.exchanges["amq.fanout"],
     ),
     "qpid.replicate": refused("all", "none"),
-    "x-delayed-type": refused("direct"),
+    "x-delayed-type": Sample(
+        "direct", (5, "x-delayed-message"), flags={"type": "x-delayed-message"},
+        probe=lambda door, *_: exchange(door).routing_type == "direct",
+    ),
     "qpid.sequence_counter": ignored(7),
 }  # fmt: skip
 BINDING: Final = {

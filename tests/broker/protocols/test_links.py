@@ -142,7 +142,7 @@ def test_open_says_what_the_broker_accepts(world: World) -> None:
     fields = opened.fields
     assert fields["max_frame_size"] == 131_072
     assert fields["idle_time_out"] == 60_000
-    assert fields["offered_capabilities"] == ("ANONYMOUS-RELAY",)
+    assert fields["offered_capabilities"] == ("ANONYMOUS-RELAY", "DELAYED_DELIVERY")
 
 
 @pytest.mark.parametrize(
